@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cse import InputError, TfidfIndex
-from cse.cli import console
+from cse.cli import printing
 
 
 def refused(done, *phrases):
@@ -362,11 +362,11 @@ def test_long_sentences_are_truncated_on_the_screen(capsys):
     from cse.augment.base import Example
 
     text = "word " * 40
-    console.print_examples([Example(text, "short", ((0, 4), (110, 114), (116, 122), (150, 154)))])
+    printing.print_examples([Example(text, "short", ((0, 4), (110, 114), (116, 122), (150, 154)))])
     lines = capsys.readouterr().err.splitlines()
     assert lines[1].count("[") == 2
     assert lines[1].replace("[", "").replace("]", "").strip() == f"-  {text[:119].rstrip()}\u2026"
-    (_, *lines) = console.neighbours([{"sentence": "x" * 130, "before": "x" * 120, "after": "short"}])
+    (_, *lines) = printing.neighbours([{"sentence": "x" * 130, "before": "x" * 120, "after": "short"}])
     assert [line.split()[-1] for line in lines] == ["x" * 119 + "\u2026", "x" * 120, "short"]
 
 

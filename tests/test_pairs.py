@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cse import Encoder, InputError, TrainConfig, train
-from cse.cli import console
+from cse.cli import printing
 from cse.data.pairs import open_pairs
 from cse.evaluation.sts import read_pairs, score_pairs
 from cse.training.precedence import preset_values
@@ -151,10 +151,10 @@ def test_pairs_are_selected_by_label_or_score(tmp_path, kind, base):
 
 def test_examples_shown_before_training_have_all_columns(tmp_path, base, triples, capsys):
     run = prepare(base.replace(pairs=table(tmp_path, "csv", triples)))
-    console.print_examples(run.examples)
+    printing.print_examples(run.examples)
     shown = capsys.readouterr().err
     rows = [triples[row] for row in run.batches[0].rows[:3]]
-    assert all(console.cut(text, ())[0] in shown for row in rows for text in row)
+    assert all(printing.cut(text, ())[0] in shown for row in rows for text in row)
     assert run.facts["columns"] == "anchor 'sent0', positive 'sent1', hard negative 'hard_neg'"
 
 

@@ -14,7 +14,7 @@ from ..data.reading import reading_options
 from ..errors import InputError
 from ..tfidf.index import TfidfIndex
 from ..tfidf.results import AugmentReport
-from . import console, options, parts_options
+from . import options, parts_options, printing
 from .progress import in_background
 
 
@@ -131,14 +131,14 @@ def command(
             "seconds": round(seconds, 3),
             "sentences_per_second": round(report.rows / seconds),
         }
-        console.result(summary, True, [])
+        printing.result(summary, True, [])
         return
     unseen = (
         "not in the index"
         if min_df <= 1 and max_terms is None
         else "not in the index or excluded by --min-df or --max-terms"
     )
-    console.say(
+    printing.say(
         f"{report.rows:,} rows in {seconds:.2f} s ({report.rows / seconds:,.0f}/s): {report.replaced / words:.1%} of "
         f"{report.words:,} words replaced, {report.unseen / words:.1%} {unseen}, "
         f"{report.unchanged:,} rows unchanged ({report.blank:,} blank)"
@@ -146,4 +146,4 @@ def command(
         + (f", {joined:,} with line breaks replaced by spaces" if joined else "")
     )
     if drawn["replace_with"] == "radius":
-        console.say(f"replacements sampled from {console.span(index.ranks(drawn['radius']), len(index))}")
+        printing.say(f"replacements sampled from {printing.span(index.ranks(drawn['radius']), len(index))}")

@@ -13,7 +13,7 @@ from ..data.reading import reading_options
 from ..errors import InputError
 from ..tfidf.build import build_index
 from ..tfidf.options import word_options
-from . import console, options
+from . import options, printing
 from .progress import in_background
 
 
@@ -71,13 +71,13 @@ def command(
         build_index, corpus, output, column=column, matrix=matrix, engine=engine, words=words, reading=reading
     )
     if engine == "ray":  # in the main thread, so that Ctrl-C interrupts the wait for the cluster
-        info, files, joined = build(say=console.say)
+        info, files, joined = build(say=printing.say)
     else:
         info, files, joined = in_background("counting", lambda progress: build(progress=progress))
     seconds = time.perf_counter() - started
     names = ["index.safetensors", *(["matrix.npz"] if matrix else [])]
     written = {name: (Path(output) / name).stat().st_size for name in names}
-    console.result(
+    printing.result(
         {
             **asdict(info),
             **words,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from . import console, options
+from . import options, printing
 
 
 @click.command("cache")
@@ -23,7 +23,7 @@ def command(cache: str | None, clear: bool, as_json: bool) -> None:
     if clear:
         count, size = store.clear(folder)
         found = {"folder": str(folder), "deleted": count, "bytes": size}
-        console.result(found, as_json, [f"{folder}: {count} entries deleted, {size / 1e6:,.1f} MB"])
+        printing.result(found, as_json, [f"{folder}: {count} entries deleted, {size / 1e6:,.1f} MB"])
         return
     listed = [
         {
@@ -41,7 +41,7 @@ def command(cache: str | None, clear: bool, as_json: bool) -> None:
         f"{entry['bytes'] / 1e6:,.1f} MB, {', '.join(entry['files'])}"
         for entry in listed
     ]
-    console.result(
+    printing.result(
         {"folder": str(folder), "bytes": total, "entries": listed},
         as_json,
         [*lines, f"{folder}: {len(listed)} entries, {total / 1e6:,.1f} MB"],

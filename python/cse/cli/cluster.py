@@ -7,10 +7,10 @@ import time
 import click
 
 from ..errors import InputError, shortened
-from . import console, corpus_index, options
+from . import corpus_index, options, printing
 from .corpus_index import Encoding, by_row, stored
 from .progress import counting
-from .tables import check_table, write_table
+from .table_files import check_table, write_table
 
 
 @click.command("cluster")
@@ -78,7 +78,7 @@ def command(
     groups. The examples are the rows nearest to the mean embedding of the group. Groups are numbered from 1, the
     largest first. With hdbscan, some rows may be in no group, and the time is quadratic in the number of rows.
     """
-    console.check_output()
+    printing.check_output()
     if groups is not None and method != "kmeans":
         raise InputError(
             "--groups: hdbscan finds the number of groups itself; leave out --groups, or use --method kmeans"
@@ -122,11 +122,11 @@ def command(
             "seconds": round(seconds, 3),
             "groups": listed,
         }
-        console.result(summary, True, [])
+        printing.result(summary, True, [])
         return
     for number, each in enumerate(found, 1):
         click.echo(f"{number:4}  {len(each.rows):,} rows: {', '.join(each.words)}")
         for text in index.texts(each.examples):
             click.echo(f"        {shortened(text)}")
     unused = f", {left_out:,} rows in no group" if left_out else ""
-    console.say(f"{len(labels):,} rows by {method} in {seconds:.1f} s: {len(found):,} groups{unused}")
+    printing.say(f"{len(labels):,} rows by {method} in {seconds:.1f} s: {len(found):,} groups{unused}")

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ..losses.options import parse_dims
-from . import console, encoder_options, options
+from . import encoder_options, options, printing
 from .progress import progress_of
 
 
@@ -62,7 +62,7 @@ def command(
     from ..evaluation.run import compare_models
 
     options.check_pooler(pooler)
-    console.check_output()
+    printing.check_output()
     given = [model.split(",") if seeds else [model] for model in models]
     used = {name: options.model_folder(name) for name in dict.fromkeys(name for side in given for name in side)}
     with progress_of("evaluating", "texts") as progress:
@@ -85,11 +85,11 @@ def command(
     precision = results[0].precision
     if as_json:
         tables = [{"a": models[0], "b": b, "tasks": found.tasks} for b, found in zip(models[1:], results, strict=True)]
-        console.result({"compares": unit_of, "precision": precision, "comparisons": tables}, True, [])
+        printing.result({"compares": unit_of, "precision": precision, "comparisons": tables}, True, [])
         return
     for model, found in zip(models[1:], results, strict=True):
         lines = [cells(record) for record in found.tasks]
-        console.table(lines, title=f"{model} against {models[0]}", markdown=markdown)
+        printing.table(lines, title=f"{model} against {models[0]}", markdown=markdown)
     click.echo(f"This compares {unit_of}. A is the first model. p-values are adjusted by Holm's method.")
     click.echo(f"Encoded in {precision} ({results[0].precision_reason}).")
 

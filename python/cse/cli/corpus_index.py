@@ -12,7 +12,7 @@ import click
 
 from ..data import readers
 from ..errors import InputError
-from . import console, encoder_options, options
+from . import encoder_options, options, printing
 from .progress import PhaseDisplay, counting
 
 if TYPE_CHECKING:
@@ -109,8 +109,8 @@ def load_encoder(model: str, pooler: str | None, device: str, precision: str, th
             threadpool_limits(threads)  # for NumPy's matrix products
     encoder = Encoder(model, pooler=pooler, device=device, precision=precision, **further)
     if encoder.plain:
-        console.say(f"{model}: the folder does not declare a pooling; using --pooler {UNDECLARED}")
-    console.say(f"on {describe_device(encoder.device, encoder.precision, encoder.precision_reason)}")
+        printing.say(f"{model}: the folder does not declare a pooling; using --pooler {UNDECLARED}")
+    printing.say(f"on {describe_device(encoder.device, encoder.precision, encoder.precision_reason)}")
     return encoder
 
 

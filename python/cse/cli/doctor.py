@@ -13,7 +13,7 @@ from ..data import readers
 from ..data.diagnostics import findings
 from ..data.reading import reading_options
 from ..tfidf.options import word_options
-from . import console, options
+from . import options, printing
 from .progress import in_background
 
 
@@ -37,7 +37,7 @@ def command(
 
     Rows that other commands reject, such as rows with invalid UTF-8, are counted here and are not errors.
     """
-    console.check_output()
+    printing.check_output()
     found = readers.resolve(corpus, column)
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
     started = time.perf_counter()
@@ -49,7 +49,7 @@ def command(
     advice = findings(seen, max_line_bytes)
     value = {**seen, "advice": [{"level": level, "finding": what, "do": do} for level, what, do in advice]}
     if as_json:
-        console.result({**value, "seconds": round(seconds, 3)}, True, [])
+        printing.result({**value, "seconds": round(seconds, 3)}, True, [])
         return
     _print(seen, advice, seconds)
 

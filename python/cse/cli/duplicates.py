@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import shortened
-from . import console, corpus_index, options
+from . import corpus_index, options, printing
 from .corpus_index import Encoding, by_row, stored
 from .progress import counting
-from .tables import check_table, write_table
+from .table_files import check_table, write_table
 
 if TYPE_CHECKING:
     from ..search.index import SearchIndex
@@ -53,7 +53,7 @@ def command(
     Two rows are in the same group if they are connected by pairs, directly or through other rows. Every row is compared
     with every other, so the time is quadratic in the number of rows. Blank rows are left out.
     """
-    console.check_output()
+    printing.check_output()
     from ..search.pairs import Groups, check_threshold, near_pairs
 
     check_threshold(threshold)
@@ -91,7 +91,7 @@ def command(
             "seconds": round(seconds, 3),
             "groups": listed,
         }
-        console.result(summary, True, [])
+        printing.result(summary, True, [])
         return
     for rows in found[:top]:
         click.echo(f"{len(rows):,} rows")
@@ -99,7 +99,7 @@ def command(
             click.echo(f"  {name if id_column else row}  {shortened(text)}")
         if len(rows) > 5:
             click.echo(f"  and {len(rows) - 5:,} more")
-    console.say(
+    printing.say(
         f"{count:,} pairs with a cosine of at least {threshold:g} in {seconds:.1f} s: {len(found):,} groups; "
         f"{redundant:,} of {len(index):,} rows would be removed if each group kept one row"
     )

@@ -17,7 +17,7 @@ from ..data import readers
 from ..data.reading import reading_options
 from ..errors import InputError
 from ..io import write_atomically
-from . import console, encoder_options, options, parts_options
+from . import encoder_options, options, parts_options, printing
 from .progress import PhaseDisplay, counting
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def command(
         return
     model = options.model_folder(model)
     if output is None:
-        console.check_output()
+        printing.check_output()
     if output is None and (as_json or sys.stdout.isatty()):
         raise InputError("-o: name the output file; binary output cannot go to a terminal, nor be combined with --json")
     if output is not None and not Path(output).absolute().parent.is_dir():
@@ -145,9 +145,9 @@ def command(
     filled = len(corpus.filled())
     encoder = Encoder(model, pooler=pooler, device=device, precision=precision, prompt=prompt, dims=dims)
     if encoder.plain:
-        console.say(f"{model}: the folder does not declare a pooling; using --pooler {UNDECLARED}")
+        printing.say(f"{model}: the folder does not declare a pooling; using --pooler {UNDECLARED}")
     elif encoder.model.pooler == "cls":
-        console.say(f"pooling {encoder.pooling}")
+        printing.say(f"pooling {encoder.pooling}")
     files = [[file.xxh3, file.column, file.rows] for file in corpus.files]
     key = {"corpus": files, "encoding_errors": encoding_errors, "model": model_stamp(encoder)}
     begun = None if target is None else partial_precision(target, key)
@@ -159,7 +159,7 @@ def command(
             )
         encoder.precision, encoder.precision_reason = pick_precision(encoder.device, begun)
     key["precision"] = encoder.precision
-    console.say(f"on {describe_device(encoder.device, encoder.precision, encoder.precision_reason)}")
+    printing.say(f"on {describe_device(encoder.device, encoder.precision, encoder.precision_reason)}")
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="cse-encode-") as folder, counting("encoding", len(corpus), "rows") as more:
         written = target or str(Path(folder) / "vectors.npy")
@@ -168,11 +168,11 @@ def command(
         if target is None:
             with open(written, "rb") as source:
                 if output is None:
-                    shutil.copyfileobj(source, console.OutputStream())
+                    shutil.copyfileobj(source, printing.OutputStream())
                 else:
                     write_atomically(output, lambda file: shutil.copyfileobj(source, file))
     if done.resumed:
-        console.say(f"{done.resumed:,} rows were encoded by an earlier call")
+        printing.say(f"{done.resumed:,} rows were encoded by an earlier call")
     summary = {
         "output": output,
         "rows": len(corpus),
@@ -184,9 +184,9 @@ def command(
         "sentences_per_second": round(max(filled - done.resumed, 0) / seconds, 1),
     }
     if as_json:
-        console.result(summary, True, [])
+        printing.result(summary, True, [])
     else:
-        console.say(
+        printing.say(
             f"{len(corpus):,} rows x {encoder.embedding_dim} in {seconds:.1f} s "
             f"({summary['sentences_per_second']:,} sentences/s), {done.blank:,} blank rows"
         )
@@ -222,7 +222,7 @@ def encode_parts(
     job = replace(given, precision=encoder.precision)
     settings = job.settings(encoder)
     if engine == "local":
-        console.say(f"on {describe_device(encoder.device, encoder.precision, encoder.precision_reason)}")
+        printing.say(f"on {describe_device(encoder.device, encoder.precision, encoder.precision_reason)}")
     del encoder
     with connected() if engine == "ray" else nullcontext() as ray:
         found = many.sources(sentences, column, job.reading, [], "", ray)

@@ -8,7 +8,7 @@ import click
 
 from ..errors import InputError
 from ..losses.options import parse_dims
-from . import console, encoder_options, options
+from . import encoder_options, options, printing
 from .progress import progress_of
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def command(
     """
     if as_json and markdown:
         raise InputError("--markdown: cannot be combined with --json; choose one")
-    console.check_output()
+    printing.check_output()
     from ..evaluation.open_suites import option_tables
     from ..evaluation.published import PUBLISHED, SEED_NOTE, TEXT_NOTE
     from ..evaluation.run import evaluate
@@ -87,14 +87,14 @@ def command(
     published = [dict(zip(("model", "average", "reproductions"), row, strict=True)) for row in PUBLISHED]
     if as_json:
         beside = {"published": published, "published_text": TEXT_NOTE} if compare_published else {}
-        console.result({**found.to_dict(), **beside}, True, [])
+        printing.result({**found.to_dict(), **beside}, True, [])
         return
     for name, report in found.reports.items():
         title = f"{found.model}: {name}"
         if wide := paper_row(name, report):
-            console.table([wide], title=title, markdown=markdown)
+            printing.table([wide], title=title, markdown=markdown)
             click.echo()
-        console.table([cells(row) for row in report.rows], title="" if wide else title, markdown=markdown)
+        printing.table([cells(row) for row in report.rows], title="" if wide else title, markdown=markdown)
         for key, value in report.summary.items():
             if value is not None:
                 click.echo(f"{key.replace('_', ' ')}: {cell(key, value)}")
@@ -104,7 +104,7 @@ def command(
         click.echo(f"Note: {note}")
     if compare_published:
         click.echo()
-        console.table(published, title="Published averages over the seven STS test sets", markdown=markdown)
+        printing.table(published, title="Published averages over the seven STS test sets", markdown=markdown)
         click.echo(TEXT_NOTE)
         click.echo(SEED_NOTE)
 

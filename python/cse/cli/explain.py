@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ..tfidf.index import TfidfIndex
-from . import console, options
+from . import options, printing
 
 
 @click.command("explain")
@@ -21,7 +21,7 @@ def command(
     sentence: str, tfidf: str, min_df: int, max_terms: int | None, samples: int, as_json: bool, **drawing: Any
 ) -> None:
     """Show the TF-IDF, replacement probability, rank and sampled replacements of each word of SENTENCE."""
-    console.check_output()
+    printing.check_output()
     index = TfidfIndex.open(tfidf, min_df=min_df, max_terms=max_terms)
     words = index.explain(sentence, samples=samples, **drawing)
     radius = index.ranks(drawing["radius"])
@@ -32,13 +32,13 @@ def command(
             "terms": len(index),
             "words": [asdict(w) for w in words],
         }
-        console.result(value, True, [])
+        printing.result(value, True, [])
         return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    title = f"{len(index):,} terms, {console.span(radius, len(index))}, beta {drawing['beta']:g}"
+    title = f"{len(index):,} terms, {printing.span(radius, len(index))}, beta {drawing['beta']:g}"
     table = Table(title=title, title_justify="left")
     for name in ("word", "df", "tf-idf", "p(replace)", "rank"):
         table.add_column(name, justify="left" if name == "word" else "right")

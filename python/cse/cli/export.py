@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ..errors import InputError
-from . import console, options
+from . import options, printing
 from .progress import progress_of
 
 
@@ -53,7 +53,7 @@ def command(
         raise InputError(f"--{'sts' if sts else 'retrieval'}: is data for evaluating the 8-bit file; add --int8")
     data = {"sts": sts, "retrieval": retrieval}
     data = {suite: path for suite, path in data.items() if path is not None}
-    console.check_output()
+    printing.check_output()
     from ..evaluation.open_suites import open_suites
     from ..evaluation.run import compare_models
     from ..models.device import set_threads
@@ -62,7 +62,7 @@ def command(
     for suite, path in data.items():
         open_suites([suite], path, allow_partial=True)  # fails before the export, which takes a minute
     set_threads(threads)
-    found = export_onnx(options.model_folder(model), output, int8, lambda text: console.say(f"{text} ..."))
+    found = export_onnx(options.model_folder(model), output, int8, lambda text: printing.say(f"{text} ..."))
     lines = [
         f"{found.file}: {found.bytes / 1e6:,.1f} MB, embeddings differ from PyTorch's by at most {found.difference:.1g}"
     ]
@@ -78,13 +78,13 @@ def command(
             (compared,) = compare_models(sides, suite, path, allow_partial=True, device="cpu", progress=progress)
         tables[suite] = compared.tasks
     if as_json:
-        console.result({**asdict(found), "int8_differences": tables}, True, [])
+        printing.result({**asdict(found), "int8_differences": tables}, True, [])
         return
     click.echo("\n".join(lines))
     if tables:
         from .compare import cells
 
         records = [cells(record) for tasks in tables.values() for record in tasks]
-        console.table(records, title="int8 (B) against PyTorch (A)")
+        printing.table(records, title="int8 (B) against PyTorch (A)")
     elif int8:
         click.echo("Note: pass data with --sts or --retrieval to see how int8 changes the scores")

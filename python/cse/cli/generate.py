@@ -9,7 +9,7 @@ import click
 from ..data import readers
 from ..data.reading import reading_options
 from ..errors import InputError
-from . import console, options
+from . import options, printing
 from .progress import counting
 
 # Whether texts are sampled, by task. Paraphrases are decoded by beam search, because they should keep the meaning;
@@ -127,4 +127,4 @@ def command(
         "their input row; "
         f"nothing was generated for {counts['empty']:,} rows"
     ]
-    console.result({"output": output, **counts, "seconds": round(seconds, 3)}, as_json, lines)
+    printing.result({"output": output, **counts, "seconds": round(seconds, 3)}, as_json, lines)

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from ..tfidf.index import TfidfIndex
-from . import console, options
+from . import options, printing
 
 
 @click.command("merge-tfidf")
@@ -22,7 +22,7 @@ def command(shards: tuple[str, ...], output: str, as_json: bool) -> None:
     """
     index = TfidfIndex.merge(shards, output)
     info = index.info
-    console.result(
+    printing.result(
         {**asdict(info), "tokenizer": index.tokenizer, "output": output, "files": [asdict(f) for f in index.files]},
         as_json,
         [

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ..registry import Registry, option_notes
-from . import console, options
+from . import options, printing
 
 
 @click.command("methods")
@@ -24,7 +24,7 @@ def command(name: str | None, combinations: bool, as_json: bool) -> None:
 
     Set an option in the table of its method in the configuration file, or with --set NAME.OPTION=VALUE.
     """
-    console.check_output()
+    printing.check_output()
     if combinations:
         from ..training import combinations as found
 
@@ -32,7 +32,7 @@ def command(name: str | None, combinations: bool, as_json: bool) -> None:
             {"positive": positive, "loss": loss, "una": form, "refused": reason}
             for (positive, loss, form), reason in found.combinations().items()
         ]
-        console.result({"combinations": records}, as_json, [found.markdown()])
+        printing.result({"combinations": records}, as_json, [found.markdown()])
         return
     from ..augment import AUGMENTATIONS
     from ..errors import InputError
@@ -62,7 +62,7 @@ def command(name: str | None, combinations: bool, as_json: bool) -> None:
     if not methods:
         raise InputError(f"{name}: no such method; to list all: cse methods")
     if as_json:
-        console.result({"methods": methods}, True, [])
+        printing.result({"methods": methods}, True, [])
         return
     from rich.console import Console
     from rich.table import Table

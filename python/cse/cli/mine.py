@@ -7,10 +7,10 @@ import time
 import click
 
 from ..errors import InputError
-from . import console, corpus_index, options
+from . import corpus_index, options, printing
 from .corpus_index import Encoding, by_row, stored
 from .progress import counting
-from .tables import check_table, write_table
+from .table_files import check_table, write_table
 
 NAMES = ("anchor", "positive", "negative")
 
@@ -72,7 +72,7 @@ def command(
     the text of the anchor or of one of its positives, and those whose cosine with the anchor exceeds the positive's
     cosine minus --margin, because many of them are positives too. Pairs without a negative are not written.
     """
-    console.check_output()
+    printing.check_output()
     from ..data.pairs import open_pairs
     from ..search.mining import Mining, parse_ranks
 
@@ -117,14 +117,14 @@ def command(
         "seconds": round(seconds, 3),
     }
     if as_json:
-        console.result(summary, True, [])
+        printing.result(summary, True, [])
         return
-    console.say(
+    printing.say(
         f"{len(triples):,} triples for {len(anchors):,} pairs in {seconds:.1f} s; {without:,} pairs have no negative "
         f"in ranks {ranks} that satisfies --margin; the positive's cosine is on average {summary['mean_margin']:.3f} "
         "above the negative's"
     )
-    console.say(f"train on them with cse train --pairs {output}")
+    printing.say(f"train on them with cse train --pairs {output}")
 
 
 def parse_margin(text: str) -> float | None:

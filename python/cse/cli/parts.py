@@ -13,7 +13,7 @@ from ..sharding.engines import Failure, count_here, count_on_cluster, run_here, 
 from ..sharding.jobs import Job
 from ..sharding.parts import Parts, Shard, Source
 from ..sharding.sources import find_sources
-from . import console
+from . import printing
 from .progress import counting
 
 __all__ = ["make_parts", "missing", "report", "sources"]
@@ -34,7 +34,7 @@ def sources(
 
     def count(unknown: Sequence[tuple[str, str | None]]) -> list[Source]:
         if ray is not None:
-            console.say(f"counting the rows of {len(unknown):,} files")
+            printing.say(f"counting the rows of {len(unknown):,} files")
             return count_on_cluster(ray, unknown, reading)
         with counting("counting rows", len(unknown), "files") as more:
             return count_here(unknown, reading, more)
@@ -59,12 +59,12 @@ def make_parts(
         wanted = folder.missing()
         kept = len(folder.shards) - len(wanted)
         if kept:
-            console.say(f"{output}: {kept:,} of {len(folder.shards):,} parts were made by an earlier call")
+            printing.say(f"{output}: {kept:,} of {len(folder.shards):,} parts were made by an earlier call")
         rows = sum(shard.source.rows for shard in wanted)
         failures: list[Failure] = []
         try:
             if wanted and ray is not None:
-                failures = run_on_cluster(ray, job, wanted, folder.folder, threads, console.say, gpus)
+                failures = run_on_cluster(ray, job, wanted, folder.folder, threads, printing.say, gpus)
             elif wanted:
                 with counting(job.kind, rows, "rows") as more:
                     failures = run_here(job, wanted, folder.folder, threads, more)
@@ -108,4 +108,4 @@ def report(summary: dict[str, Any], unit: str, as_json: bool) -> None:
         f"{Path(summary['output'])}: {summary['files']:,} parts, {summary['rows']:,} rows; {summary['made']:,} parts "
         f"made in {summary['seconds']:.1f} s ({summary['rows_per_second']:,} {unit}/s)"
     ]
-    console.result(summary, as_json, lines)
+    printing.result(summary, as_json, lines)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import InputError
-from . import console, options
+from . import options, printing
 from .progress import ProgressDisplay
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def command(
     training, alignment and focal show all runs in one plot. pairs and map encode held-out texts twice: with the
     model before training, and with the model in best/. Needs the extra cse[plots].
     """
-    console.check_output()
+    printing.check_output()
     from ..reports.style import require_extra
 
     require_extra("cse plot")
@@ -127,11 +127,11 @@ def command(
                     about = [f"{panel.title}: {panel.caption}" for panel in picture.panels]
                     written.append({"kind": kind, "file": str(path), "shows": about})
     if as_json:
-        console.result({"pictures": written, "left_out": left_out}, True, [])
+        printing.result({"pictures": written, "left_out": left_out}, True, [])
         return
     for name, why in left_out.items():
-        console.say(f"{name} is left out: {why}")
-    console.result({}, False, [picture["file"] for picture in written])
+        printing.say(f"{name} is left out: {why}")
+    printing.result({}, False, [picture["file"] for picture in written])
 
 
 def _file(kind: str, some: list[Material], names: dict[Path, str], count: int) -> str:

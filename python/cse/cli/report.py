@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from . import console, options
+from . import options, printing
 from .plot import encoding
 
 
@@ -46,7 +46,7 @@ def command(
     after training, a map of the held-out sentences, and how to load the model. The page contains sentences of the
     corpus. Needs the extra cse[plots].
     """
-    console.check_output()
+    printing.check_output()
     from ..reports.style import require_extra
 
     require_extra("cse report")
@@ -66,4 +66,4 @@ def command(
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page.html)
     value = {"page": str(path), "changes": page.changes, "left_out": page.left_out}
-    console.result(value, as_json, [*(f"{name} is left out: {why}" for name, why in page.left_out.items()), str(path)])
+    printing.result(value, as_json, [*(f"{name} is left out: {why}" for name, why in page.left_out.items()), str(path)])

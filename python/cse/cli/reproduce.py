@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import InputError
-from . import console, options
+from . import options, printing
 from .progress import progress_of
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def command(
     if table is None or as_list:
         show_list(None if table is None else find_table(table), as_json)
         return
-    console.check_output()
+    printing.check_output()
     if picture is not None:
         if Path(picture).suffix not in (".png", ".svg"):
             raise InputError(f"--picture {picture}: the name must end in .png or .svg")
@@ -116,20 +116,20 @@ def command(
     chosen = plan(found, rows, range(seeds), inputs, scorer, place)
     known = sum(map(len, chosen.stored.values()))
     total = known + len(chosen.wanted)
-    console.say(f"{table}: {total:,} cell{'s' * (total != 1)}, {known:,} of them stored in {place}")
+    printing.say(f"{table}: {total:,} cell{'s' * (total != 1)}, {known:,} of them stored in {place}")
     for name, note in chosen.notes.items():
-        console.say(f"{name}: {note}")
+        printing.say(f"{name}: {note}")
     if chosen.wanted and not smoke:
         announce(chosen.wanted, inputs, place)
     if dry_run:
         for cell in chosen.wanted:
-            console.say(f"would run {cell.name}")
+            printing.say(f"would run {cell.name}")
         return
     run(chosen, inputs, scorer, place, keep_models, smoke)
     from ..reproduce.results import markdown, panels, to_dict
 
     stored, notes = chosen.stored, chosen.notes
-    console.result(
+    printing.result(
         to_dict(found, rows, stored, notes),
         as_json,
         [
@@ -141,7 +141,7 @@ def command(
         from ..reports.style import write
 
         write(panels(found, rows, stored), Path(picture))
-        console.say(f"wrote {picture}")
+        printing.say(f"wrote {picture}")
 
 
 def show_list(table: Table | None, as_json: bool) -> None:
@@ -171,9 +171,9 @@ def show_list(table: Table | None, as_json: bool) -> None:
             for row in table.rows
         ]
     if as_json:
-        console.result({"tables" if table is None else "rows": records}, True, [])
+        printing.result({"tables" if table is None else "rows": records}, True, [])
     else:
-        console.table([{key: str(value) for key, value in each.items()} for each in records])
+        printing.table([{key: str(value) for key, value in each.items()} for each in records])
 
 
 def status(row: Row) -> str:
@@ -194,7 +194,7 @@ def run(chosen: Plan, inputs: Inputs, scorer: Scorer, place: Path, keep_models: 
 
     set_threads(inputs.threads)
     for number, cell in enumerate(chosen.wanted, 1):
-        console.say(f"cell {number:,} of {len(chosen.wanted):,}: {cell.name}")
+        printing.say(f"cell {number:,} of {len(chosen.wanted):,}: {cell.name}")
         callback = None if quiet or cell.recipe.encoder is not None else ConsoleCallback()
         with progress_of("evaluating", "texts") as progress:
             record = run_cell(cell, inputs, scorer, place, callback, progress, keep_models)
@@ -202,7 +202,7 @@ def run(chosen: Plan, inputs: Inputs, scorer: Scorer, place: Path, keep_models: 
         scores = ", ".join(
             f"{name if name != '*' else 'score'} {value:.2f}" for name, value in record["scores"].items()
         )
-        console.say(f"  {scores}; {record['seconds']:.0f} s")
+        printing.say(f"  {scores}; {record['seconds']:.0f} s")
 
 
 def announce(wanted: list[Cell], inputs: Inputs, place: Path) -> None:
@@ -213,7 +213,7 @@ def announce(wanted: list[Cell], inputs: Inputs, place: Path) -> None:
     if cost.runs:
         hours = cost.seconds / 3600
         shown = f"{hours:,.1f} hours" if hours >= 1 else f"{math.ceil(cost.seconds / 60)} minutes"
-        console.say(
+        printing.say(
             f"{cost.runs:,} training runs: about {shown} in total and {cost.memory / 1e9:.1f} GB of memory, estimated "
             "from full batches of the longest rows, to within a factor of about two"
         )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import console, options
+from . import options, printing
 
 if TYPE_CHECKING:
     from ..reports.runs import StoredRun
@@ -24,7 +24,7 @@ def command(folder: str, as_json: bool) -> None:
     Settings that do not change what is computed, such as the output folder, the device or the loggers, are not
     compared. --json prints all compared settings of each run.
     """
-    console.check_output()
+    printing.check_output()
     from ..reports.runs import differing, find_runs
 
     runs = find_runs(folder)
@@ -46,7 +46,7 @@ def command(folder: str, as_json: bool) -> None:
             }
             for run in runs
         ]
-        console.result({"folder": folder, "differing": names, "runs": listed}, True, [])
+        printing.result({"folder": folder, "differing": names, "runs": listed}, True, [])
         return
     rows = []
     for run in runs:
@@ -64,7 +64,7 @@ def command(folder: str, as_json: bool) -> None:
                 "status": run.status,
             }
         )
-    console.table(rows, title=f"{folder}: {len(runs)} run{'' if len(runs) == 1 else 's'}")
+    printing.table(rows, title=f"{folder}: {len(runs)} run{'' if len(runs) == 1 else 's'}")
 
 
 def _settings(run: StoredRun, names: list[str]) -> dict[str, str]:

@@ -12,7 +12,7 @@ import click
 
 from ..data import readers
 from ..errors import InputError, shortened
-from . import console, corpus_index, options, parts_options
+from . import corpus_index, options, parts_options, printing
 from .corpus_index import Encoding
 from .encoder_options import passage_size
 from .progress import PhaseDisplay, counting
@@ -79,7 +79,7 @@ def command(
         raise InputError(
             "--engine ray: searches the parts that cse encode wrote; name their folder with -o, and leave out CORPUS"
         )
-    console.check_output()
+    printing.check_output()
     asked = read_queries(queries, query_file, query_column, encoding.reading)
     size = passage_size(passages)
     if not corpus and (id_column or passages or int8 is not None or rebuild):
@@ -102,7 +102,7 @@ def command(
     else:
         index = SearchIndex.open(output, encoder, engine=engine)
     opened = time.perf_counter() - started
-    console.say(f"{output}: {len(index):,} rows, {index.shape[0]:,} vectors of {index.shape[1]} dimensions")
+    printing.say(f"{output}: {len(index):,} rows, {index.shape[0]:,} vectors of {index.shape[1]} dimensions")
     if hybrid:
         with counting("BM25", len(index), "rows") as more:
             index.bm25(more)
@@ -132,7 +132,7 @@ def command(
             "search_seconds": round(seconds, 3),
             "queries": results,
         }
-        console.result(summary, True, [])
+        printing.result(summary, True, [])
         return
     for query, hits in zip(asked, found, strict=True):
         click.echo("\n".join([query, *lines(hits), ""]))
@@ -177,4 +177,4 @@ def ask(index: SearchIndex, top: int, hybrid: bool) -> None:
         started = time.perf_counter()
         (hits,) = index.search([query], top, hybrid=hybrid)
         click.echo("\n".join(lines(hits)))
-        console.say(f"{1000 * (time.perf_counter() - started):.0f} ms")
+        printing.say(f"{1000 * (time.perf_counter() - started):.0f} ms")

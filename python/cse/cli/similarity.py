@@ -9,7 +9,7 @@ import click
 from ..data import readers
 from ..data.pair_columns import ROLE_OF
 from ..errors import InputError
-from . import console, encoder_options, options
+from . import encoder_options, options, printing
 from .corpus_index import load_encoder
 from .progress import counting
 
@@ -47,7 +47,7 @@ def command(
     For a table (a .csv, .tsv, .jsonl or .parquet file), one line is printed per row: the cosine and the two texts,
     separated by tabs.
     """
-    console.check_output()
+    printing.check_output()
     table = len(texts) == 1
     if table:
         if not readers.is_table(texts[0]):
@@ -71,14 +71,14 @@ def command(
     found = cosines(vectors, [number[text] for text in left], [number[text] for text in right])
     if as_json:
         pairs = [{"cosine": value, "a": a, "b": b} for value, a, b in zip(found.tolist(), left, right, strict=True)]
-        console.result({"model": model, "pairs": pairs}, True, [])
+        printing.result({"model": model, "pairs": pairs}, True, [])
     elif table:
         for value, a, b in zip(found, left, right, strict=True):
             click.echo("\t".join([f"{value:.4f}", *(" ".join(text.split()) for text in (a, b))]))
     else:
         click.echo(f"{found[0]:.4f}")
         if not all(text.strip() for text in texts):
-            console.say("the embedding of a blank text is zero, so the cosine is 0")
+            printing.say("the embedding of a blank text is zero, so the cosine is 0")
 
 
 def read_columns(path: str, columns: str | None) -> tuple[list[str], list[str]]:

@@ -9,7 +9,7 @@ import click
 
 from ..errors import InputError
 from ..training.callbacks import score_text
-from . import console, options
+from . import options, printing
 from .options import group
 from .progress import duration
 from .train_options import HEADINGS, given_values, setting_options
@@ -98,9 +98,9 @@ def _run(config: TrainConfig, resume: str | None, as_json: bool) -> None:
         f"before  {score_text(result.before)}",
         f"after   {score_text(result.after)}",
         *result.notes,
-        *console.neighbours(result.neighbours),
+        *printing.neighbours(result.neighbours),
         *([", ".join(f"{task} {score:.2f}" for task, score in result.sts.items())] if result.sts else []),
         *([f"train longer with: cse train --resume {result.folder} --max-steps N"] if resumable else []),
         f"{result.folder / 'best'}",
     ]
-    console.result(result.to_dict(), as_json, lines)
+    printing.result(result.to_dict(), as_json, lines)

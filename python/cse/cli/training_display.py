@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..training.callbacks import Callback, score_text
-from . import console
+from . import printing
 from .progress import PhaseDisplay, ProgressDisplay, duration
 
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ class ConsoleCallback(Callback):
     def on_train_begin(self, run: Run) -> None:
         """Prints a description of the run, one fact per line, then examples of augmentations."""
         for name, value in run.facts.items():
-            console.say(f"{name:>9}  {value}")
-        console.print_examples(run.examples)
+            printing.say(f"{name:>9}  {value}")
+        printing.print_examples(run.examples)
 
     def on_status(self, text: str) -> None:
         """Prints the name of the phase, unless the progress bar of the training is shown."""
         if self.display is None:
-            console.say(f"{text} ...")
+            printing.say(f"{text} ...")
 
     def on_progress(self, text: str, done: int, total: int, unit: str) -> None:
         """Shows a progress bar for the phase, and removes it at the end of the phase."""
@@ -44,7 +44,7 @@ class ConsoleCallback(Callback):
         if self.display is not None:
             self.display.print(f"Warning: {text}")
         else:
-            console.say(f"Warning: {text}")
+            printing.say(f"Warning: {text}")
 
     def on_step_end(self, step: int, steps: int) -> None:
         """Updates the bar; at step 4 of a run of more than 20 steps, also prints the estimated remaining time."""
@@ -68,12 +68,12 @@ class ConsoleCallback(Callback):
         if self.display is not None:
             self.display.print(text)
         else:
-            console.say(text)
+            printing.say(text)
 
     def on_interrupt(self, why: str) -> None:
         """Removes the bar, and prints ``why``: the step, the folder of the saved encoder, and how to resume."""
         self.close()
-        console.say(why)
+        printing.say(why)
 
     def on_train_end(self, result: Any) -> None:
         """Removes the bar; the command prints the result."""
