@@ -27,8 +27,8 @@ def breakdown(run: Callable[[Any], object]) -> dict[str, float]:
     """Returns, for each part of a training step, the fraction (0 to 1) of the CPU time spent in it, largest first.
 
     Args:
-        run: A function that trains with cse. Its argument is a profiler, which ``run`` must start after one step and
-            stop after a later one.
+        run: A function that trains with cse. Its argument is a profiler, which ``run`` must start after some
+            step and stop after a later one.
     """
     from cse.models import dropout
     from cse.training import loop, step

@@ -67,7 +67,7 @@ class KeepOptions:
     temperature: float = 0.05
     views: Literal["anchor", "positive", "both", "cross"] = "both"
     lexical: float = 0.0
-    """Weight (0 to 1) of the TF-IDF cosines between whole rows in the target; 0: only the base model is the target."""
+    """Weight (0 to 1) in the target of the TF-IDF cosines of rows; 0: the target has only the base model's cosines."""
 
 
 class Keep(BatchTerm):

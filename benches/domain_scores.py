@@ -25,7 +25,7 @@ ALL_SEARCHES = 1000
 # Number of words in a ``words`` query, and in a ``span`` query.
 WORDS = 6
 SPAN = 8
-# Number of nearest documents, or of top results, between which an overlap is computed.
+# Length of the two lists (of nearest documents, or of top results) whose overlap is computed.
 NEIGHBOURS = 10
 # Minimum number of words of a sentence to train on.
 SENTENCE_WORDS = 4
@@ -40,7 +40,7 @@ class Known:
 
 
 class Collection:
-    """A collection (documents, queries, judgements), and the data derived from it for scoring, the same for all runs.
+    """A collection (documents, queries, judgements), and data derived from it for scoring, which all runs share.
 
     Args:
         folder: A folder in the format of ``cse eval --suite retrieval``.

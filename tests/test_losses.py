@@ -199,8 +199,8 @@ def test_illegal_options_are_refused_with_a_message_of_one_sentence(parts):
         contrastive_loss(views, **ours)
 
 
-# Only combinations without mixed negatives: these are detached, so autograd ignores them, but a numerical derivative
-# does not. test_no_gradient_flows_through_mixed_negatives covers the other combinations.
+# Only combinations without mixed negatives: autograd ignores mixed negatives, which are detached, but a numerical
+# derivative does not. test_no_gradient_flows_through_mixed_negatives covers the other combinations.
 @pytest.mark.parametrize(
     "parts", [parts for parts in LEGAL if parts[3] is None], ids=lambda parts: "-".join(str(part) for part in parts)
 )
@@ -320,7 +320,7 @@ def test_unknown_objectives_and_missing_partners_are_refused():
         contrastive_loss(views_of("none"), mixed="paper")
 
 
-def test_similarity_summary_gives_mean_cosines_and_the_fraction_of_harder_synthetic_negatives():
+def test_similarity_summary_has_mean_cosines_and_the_fraction_of_synthetic_negatives_harder_than_others():
     views = views_of("triples, una pairs")
     summary = {key: value.item() for key, value in similarity_summary(views).items()}
     mean = lambda values: sum(values) / len(values)  # noqa: E731

@@ -39,7 +39,7 @@ def scorer_of(table, inputs):
     return Scorer(table.suite, table.columns, inputs.data, inputs.partial)
 
 
-def test_tables_have_the_published_values_and_recipes_use_known_names():
+def test_tables_match_published_toml_and_recipes_use_only_known_names():
     published = tomllib.loads((files("cse") / "resources" / "published.toml").read_text(encoding="utf8"))["table"]
     assert {each["id"] for each in published} <= tables().keys()
     for each in published:
@@ -252,7 +252,7 @@ def test_scores_are_divided_by_100_for_a_table_of_fractions():
     assert collect(table, row, stored)["Avg."].mean == pytest.approx(0.7614)
 
 
-def test_the_picture_of_a_table_has_a_panel_for_each_column(tmp_path):
+def test_the_plot_of_a_table_has_a_panel_for_each_column(tmp_path):
     pytest.importorskip("matplotlib")
     from cse.reports.style import write
 

@@ -279,7 +279,7 @@ def test_leftovers_of_killed_processes_are_removed(run_config, finished_run):
     (folder / ".cse-core-x.tmp").write_bytes(b"x")
     train(resumed_config(folder), resume=folder)
     assert hidden(folder) == []
-    # The folder of all runs may also hold other files: only unlocked folders with temporary names are removed from it.
+    # The output folder may also hold other files, so only unlocked folders with temporary names are removed from it.
     (folder.parent / ".cse-mine").mkdir()
     with fresh_folder(folder.parent / "being written"):
         train(run_config.replace(max_steps=1))
@@ -364,7 +364,7 @@ def full(monkeypatch):
     return fill
 
 
-def test_the_folder_last_is_saved_if_a_checkpoint_cannot_be_written(run_config, full):
+def test_last_is_saved_as_a_folder_even_if_a_checkpoint_cannot_be_written(run_config, full):
     class Fill(Callback):
         def on_step_end(self, step, steps):
             if step == 3:

@@ -559,7 +559,7 @@ def test_invalid_arguments_for_negatives_are_refused(sample_rows, sample_index, 
         add_negatives(dataset, sample_index, "text")
     with pytest.raises(InputError, match="column anchor: the dataset already has a column"):
         add_negatives(dataset, sample_index, "anchor", name="anchor")
-    with pytest.raises(InputError, match="column number: row 0 must be a text, got 1"):
+    with pytest.raises(InputError, match="column number: row 0 must be a string, got 1"):
         add_negatives(dataset, sample_index, "number")
     with pytest.raises(InputError, match="row numbers"):
         add_negatives(dataset, sample_index, "anchor", row_column="anchor")

@@ -86,7 +86,7 @@ def test_una_can_be_added_to_or_removed_from_a_preset():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"negatives": ("halves",)}, "--negative halves: makes positives"),
+        ({"negatives": ("halves",)}, "--negative halves: this method makes positives"),
         ({"una": {"beta": 0.9}}, "una: its options were given, .*--negative una"),
         ({"options": {"crop": {"share": 0.5}}}, "crop: its options were given"),
         ({"options": {"una": 5}}, "--options"),
@@ -153,7 +153,7 @@ def test_preset_una_bert_base_needs_a_treebank_index(tmp_path, sample, tiny_bert
 
 
 @pytest.mark.parametrize("value", ["5", "true", "[1, 2]", '[["a"]]'])
-def test_the_error_for_a_corpus_of_the_wrong_type_names_file_and_option(tmp_path, cse, value):
+def test_the_error_for_a_corpus_of_an_invalid_type_states_the_file_and_the_option(tmp_path, cse, value):
     (tmp_path / "config.toml").write_text(f"corpus = {value}\n")
     done = cse("train", "--config", "config.toml", cwd=tmp_path)
     assert done.returncode == 2

@@ -153,7 +153,7 @@ def in_background(label: str, work: Callable[[Progress], T]) -> T:
     displays: list[ProgressDisplay] = []
 
     def show(done: int, total: int) -> None:
-        if not displays:  # no bar for short calls
+        if not displays:  # not called for short calls, which need no bar
             displays.append(ProgressDisplay(label, "bytes"))
         displays[0].update(done, total)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 from torch import Tensor
 
-from ..models.resolve import first_position
+from ..models.max_length import first_position
 from .base import Hook, RowStep
 
 if TYPE_CHECKING:

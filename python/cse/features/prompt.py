@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ..errors import InputError
-from ..models.resolve import first_position
+from ..models.max_length import first_position
 from .base import EncoderMethod, Hook, RowStep
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ def similarity_divergence(base: Tensor, z: Tensor, temperature: float, valid: Te
             are valid.
 
     Returns:
-        A scalar; 0 if fewer than three rows are valid, because a distribution over one row cannot change.
+        A scalar; 0 if fewer than three rows are valid, because a distribution over one other row cannot change.
     """
     rows = len(z)
     holds = torch.ones(rows, dtype=torch.bool, device=z.device) if valid is None else valid

@@ -17,25 +17,12 @@ from safetensors import SafetensorError
 from ..errors import InputError, first_line
 from .family import family_of
 from .layout import ADAPTER, Modules, base_of, read_json, read_modules
+from .max_length import max_length_of
 from .refusals import check_kind, is_static
 
-__all__ = ["LOAD_ERRORS", "Source", "best_of_run", "cannot_load", "find_folder", "find_model", "first_position"]
+__all__ = ["LOAD_ERRORS", "Source", "best_of_run", "cannot_load", "find_folder", "find_model"]
 
 MINILM = "minilm"
-# Model types whose position embeddings begin after the padding index.
-OFFSET_POSITIONS = {
-    "camembert",
-    "data2vec-text",
-    "ibert",
-    "longformer",
-    "luke",
-    "mpnet",
-    "roberta",
-    "roberta-prelayernorm",
-    "xlm-roberta",
-    "xlm-roberta-xl",
-    "xmod",
-}
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 PROBE_SECONDS = 5.0
 # The exceptions that transformers raises if the files of a model cannot be read.
@@ -267,18 +254,13 @@ def _describe(name: str, path: str) -> Source:
             f"--model {name}: {config.model_type} is an encoder-decoder, which is not supported; use an encoder like "
             "BERT, or a decoder with --pooler avg"
         )
-    positions = getattr(config, "max_position_embeddings", None) or 512
-    if config.model_type in OFFSET_POSITIONS:
-        positions -= 2  # positions start after the padding index
-    if positions <= 0:
-        positions = 512
     return Source(
         name=name,
         path=path,
         family=family_of(config, modules, is_minilm=name == MINILM),
         pooler=modules.pooler,
         normalize=modules.normalize,
-        max_length=min(modules.max_length or positions, positions),
+        max_length=max_length_of(config, modules.max_length),
         dense=modules.dense,
         causal=_is_causal(config),
         modules=modules,
@@ -297,11 +279,6 @@ def _base_path(name: str, base: str) -> str:
             f"--model {name}: is an adapter of {base}, which is also an adapter; train {base} without --keep-adapter"
         )
     return found.path
-
-
-def first_position(config: Any) -> int:
-    """Returns the position id of the first token: 0 or, in models like RoBERTa, the padding index + 1."""
-    return int(config.pad_token_id) + 1 if config.model_type in OFFSET_POSITIONS else 0
 
 
 def _is_causal(config: Any) -> bool:

@@ -218,7 +218,7 @@ class _Drawn:
         if isinstance(copies, bool) or not isinstance(copies, int) or copies < 1:
             raise InputError(f"copies: must be an integer of at least 1, got {copies!r}")
         if "copy" in drawing:
-            raise InputError("copy: is set automatically to 0, 1, ...; give the number of copies as copies")
+            raise InputError("copy: is set automatically to 0, 1, ...; give their number with copies=N")
         self.index = index if isinstance(index, TfidfIndex) else TfidfIndex.open(index)
         self.index.draw_options(**drawing)  # raises InputError for an invalid option
         self.column, self.drawing = column, drawing
@@ -228,7 +228,7 @@ class _Drawn:
         """Returns the negatives by column name."""
         for text, row in zip(texts, rows, strict=True):
             if not isinstance(text, str):
-                raise InputError(f"column {self.column}: row {row} must be a text, got {text!r}")
+                raise InputError(f"column {self.column}: row {row} must be a string, got {text!r}")
             if isinstance(row, bool) or not isinstance(row, Integral) or row < 0:
                 raise InputError(f"row numbers: must be integers from 0, got {row!r}; see number_rows")
         found: dict[str, list[str]] = {}

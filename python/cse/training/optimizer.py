@@ -1,4 +1,4 @@
-"""The optimizer AdamW, with weight decay by parameter group, and the learning rate of each step."""
+"""The AdamW optimizer, with weight decay by parameter group, and the learning rate of each step."""
 
 from __future__ import annotations
 

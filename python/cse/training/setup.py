@@ -294,7 +294,7 @@ def choose_folder(config: TrainConfig | ResolvedConfig) -> Path:
 def _negative(name: str, options: Mapping[str, Mapping[str, Any]], context: Context) -> Edit:
     method = create(AUGMENTATIONS, name, options, context)
     if not isinstance(method, Edit):
-        raise InputError(f"--negative {name}: makes positives; use --positive {name}")
+        raise InputError(f"--negative {name}: this method makes positives; use --positive {name}")
     return method
 
 

@@ -143,7 +143,7 @@ def row_value(
     total, count = zero, zero
     sums = {name: (zero, zero) for name in term.logged}
     for part in chunks_of(len(rows), forward.chunk_size):
-        # The models of loss terms do not accept the mask of pooled tokens.
+        # The models that loss terms add do not accept the mask of pooled tokens.
         chunk = {
             name: {key: each[part] for key, each in block.items() if key != POOLED} for name, block in tokens.items()
         }

@@ -79,7 +79,9 @@ class TrainConfig(Settings, BaseModel):
         for method in self.options:
             self.options_of(method)
         if "matryoshka" in self.loss_terms and self.loss not in (*CONTRASTIVE_LOSSES, CONTRASTIVE):
-            raise InputError(f"--dims: belongs to a contrastive loss, which --loss {self.loss} is not; leave it out")
+            raise InputError(
+                f"--dims: this option belongs to a contrastive loss, which --loss {self.loss} is not; leave it out"
+            )
         parts = CONTRASTIVE_LOSSES.get(self.loss)
         if parts is not None and (own := LOSS_SETTINGS.keys() & self.options.get(CONTRASTIVE, {}).keys()):
             name = sorted(own)[0]

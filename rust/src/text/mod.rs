@@ -2,6 +2,7 @@
 
 pub mod blank;
 pub mod chunk;
+mod compression;
 pub mod format;
 mod invalid_utf8;
 mod open_file;

@@ -6,11 +6,12 @@ use std::sync::atomic::Ordering;
 
 use crate::error::{Error, Result};
 use crate::progress::Progress;
+use crate::text::compression::Source;
 use crate::text::format::FileFormat;
 use crate::text::reader::{FileRecord, Input, ReadOptions};
 use crate::text::row_ends::has_cr_inside;
 use crate::text::row_too_long::row_too_long;
-use crate::text::source::{Blocks, FileStamp, Source};
+use crate::text::source::{Blocks, FileStamp};
 use crate::wait::{Until, wait};
 
 /// Maximum number of bytes of a character in UTF-8.
