@@ -12,13 +12,11 @@ import click
 
 from .._core import Progress
 from ..background import in_thread
+from ..training.callbacks import LINE_SECONDS
 
 __all__ = ["PhaseDisplay", "ProgressDisplay", "counting", "duration", "in_background", "progress_of"]
 
 T = TypeVar("T")
-
-# Minimum number of seconds between lines of progress if standard error is not a terminal.
-PLAIN_SECONDS = 15.0
 
 
 class ProgressDisplay:
@@ -59,7 +57,7 @@ class ProgressDisplay:
             self._first = (now, done)  # the first unit often includes a warm-up, so the estimate starts after it
         if self._bar is not None:
             self._bar.update(self._task, completed=done, total=self.total or None, text=text)
-        elif now - self._shown >= PLAIN_SECONDS:
+        elif now - self._shown >= LINE_SECONDS:
             self._shown = now
             click.echo(f"{self.label}: {self._amount()}{f', {text}' if text else ''}{self._left(now)}", err=True)
 

@@ -22,7 +22,7 @@ FEATURE_AUGMENTATIONS: Registry[type[FeatureMethod]] = Registry(
         "gaussian": "cse.features.gaussian:Gaussian",
         "modals": "cse.features.modals:Modals",
         "momentum": "cse.features.momentum:Momentum",
-        "projector": "cse.features.projector:Projector",
+        "projector": "cse.features.diffcse_projector:Projector",
     },
 )
 """Methods that change embeddings, by name: ``cse train --feature-augmentation NAME``."""

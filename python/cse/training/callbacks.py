@@ -13,7 +13,7 @@ from ..errors import shortened
 if TYPE_CHECKING:
     from .setup import Run
 
-__all__ = ["Callback", "Callbacks", "ProgressCallback", "score_text"]
+__all__ = ["LINE_SECONDS", "Callback", "Callbacks", "ProgressCallback", "score_text"]
 
 
 class Callback:
@@ -156,7 +156,8 @@ def score_text(record: dict[str, Any]) -> str:
     return ", ".join(parts) or "not scored"
 
 
-# Minimum number of seconds between lines of progress if the output is neither a notebook nor a terminal.
+# Minimum number of seconds between lines of progress if the output is neither a notebook nor a terminal; also for the
+# progress of commands.
 LINE_SECONDS = 15.0
 
 

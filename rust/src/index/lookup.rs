@@ -5,7 +5,7 @@
 //! look-ups touch a single cache line. A look-up in [`TermTable`](crate::index::term_table::TermTable), which must grow
 //! while terms are counted, touches two.
 
-use crate::text::term::Key;
+use crate::text::term_key::Key;
 
 /// The result of a look-up.
 #[derive(Clone, Copy, Debug, Default)]

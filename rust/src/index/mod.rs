@@ -20,7 +20,7 @@ use crate::index::stats::Stats;
 use crate::index::term_table::TermTable;
 use crate::parallel::in_pool;
 use crate::text::reader::FileRecord;
-use crate::text::term::{Key, PAD, Term};
+use crate::text::term_key::{Key, PAD, Term};
 use crate::text::tokenize::Tokenizer;
 
 pub use crate::index::vocabulary_filter::VocabularyFilter;

@@ -4,7 +4,7 @@
 //! sixteen bytes of their terms, so that most look-ups touch two cache lines and compare no strings. `HashMap` would
 //! cost one more cache miss per token, because its keys would be slices stored elsewhere.
 
-use crate::text::term::{Key, PAD, Term};
+use crate::text::term_key::{Key, PAD, Term};
 
 // Aligned to a cache line, so that reading an entry touches one line.
 #[derive(Clone, Debug)]

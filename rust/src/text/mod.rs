@@ -12,7 +12,7 @@ pub mod row_files;
 pub(crate) mod row_too_long;
 pub mod rows;
 pub mod source;
-pub mod term;
+pub mod term_key;
 pub mod tokenize;
 pub mod treebank;
 

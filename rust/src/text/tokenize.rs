@@ -18,7 +18,7 @@ use unicode_segmentation::UnicodeSegmentation;
 
 use crate::error::{Error, Result};
 use crate::text::blank::is_space;
-use crate::text::term::{PAD, Term};
+use crate::text::term_key::{PAD, Term};
 use crate::text::treebank::{self, treebank};
 use crate::text::{CharOffsets, utf8_string};
 

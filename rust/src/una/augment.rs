@@ -9,7 +9,7 @@ use crate::index::lookup::Known;
 use crate::index::term_table::TermTable;
 use crate::random::{keyed, uniform};
 use crate::text::blank::is_blank;
-use crate::text::term::{Key, PAD, Term};
+use crate::text::term_key::{Key, PAD, Term};
 use crate::text::tokenize::Scratch;
 use crate::una::casing::{stands_alone, take_case};
 use crate::una::options::{Options, OutputForm, ReplaceWith, Report};
