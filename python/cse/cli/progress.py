@@ -84,7 +84,7 @@ class ProgressDisplay:
     def print(self, text: str) -> None:
         """Prints a line of text, above the bar if there is one."""
         if self._bar is not None:
-            self._bar.printing.print(text, highlight=False, markup=False)
+            self._bar.console.print(text, highlight=False, markup=False)
         else:
             click.echo(text, err=True)
 
