@@ -1,9 +1,11 @@
-"""Base class for evaluations."""
+"""The base class of evaluations, and files of scored sentence pairs."""
 
 from __future__ import annotations
 
+import csv
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -11,9 +13,21 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ..data.pair_columns import ROLE_OF
 from ..errors import InputError
 
-__all__ = ["Encodes", "Evaluation", "NoOptions", "Report", "Sample", "counted", "embed", "read_lines"]
+__all__ = [
+    "Encodes",
+    "Evaluation",
+    "NoOptions",
+    "Pairs",
+    "Report",
+    "Sample",
+    "counted",
+    "embed",
+    "read_lines",
+    "read_pairs",
+]
 
 Progress = Callable[[int], None]
 
@@ -72,6 +86,89 @@ def read_lines(path: Path) -> list[tuple[int, str]]:
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not valid UTF-8 (byte offset {error.start})") from None
     return [(number, line.rstrip("\r")) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Scored sentence pairs: gold scores ``(n,)`` float64, and two lists of n sentences."""
+
+    gold: npt.NDArray[np.float64]
+    left: list[str]
+    right: list[str]
+
+
+def read_pairs(path: str | Path) -> Pairs:
+    """Reads lines of score, sentence1 and sentence2, separated by tabs (in a ``.csv`` file, by commas).
+
+    If the first line holds column names (``score``, ``sentence1``, ``sentence2``, or similar names; see
+    ``cse.data.pair_columns``), they determine the columns; otherwise, the first three columns are read. Further columns
+    are ignored, quotes are interpreted in ``.csv`` files only, and blank lines are skipped. Runs of white space in a
+    sentence become one space, as in SentEval, the program that produced the published scores.
+
+    Raises:
+        InputError: For invalid UTF-8, an invalid line, or fewer than two different scores.
+    """
+    path = Path(path)
+    gold: list[float] = []
+    left: list[str] = []
+    right: list[str] = []
+    separator = "commas" if _is_csv(path) else "tabs"
+    places: tuple[int, int, int] | None = None
+    for number, fields in _records(path):
+        if places is None:
+            places = (0, 1, 2)
+            if (named := _named(fields)) is not None:
+                places = named
+                continue
+        try:
+            score = float(fields[places[0]])
+            if not math.isfinite(score):
+                raise ValueError
+            texts = [" ".join(fields[place].split()) for place in places[1:]]
+        except (ValueError, IndexError):
+            header = "" if gold else "; a header must name the columns score, sentence1 and sentence2"
+            raise InputError(
+                f"{path}: line {number} is not 'score, sentence1, sentence2' separated by {separator}{header}"
+            ) from None
+        gold.append(score)
+        left.append(texts[0])
+        right.append(texts[1])
+    if len(gold) < 2 or len(set(gold)) < 2:
+        raise InputError(f"{path}: at least two pairs with different scores are needed for a correlation")
+    return Pairs(np.array(gold), left, right)
+
+
+def _is_csv(path: Path) -> bool:
+    return path.suffix.lower() == ".csv"
+
+
+def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yields each record as the number of its first line (from 1) and its fields; blank lines are skipped."""
+    lines = read_lines(path)
+    if not _is_csv(path):
+        yield from ((number, line.split("\t")) for number, line in lines)
+        return
+    csv.field_size_limit(2**31 - 1)
+    records = csv.reader([line + "\n" for _, line in lines], strict=True)
+    while True:
+        line = min(records.line_num, len(lines) - 1)
+        try:
+            fields = next(records)
+        except StopIteration:
+            return
+        except csv.Error:
+            raise InputError(f"{path}: the quotes of the record at line {lines[line][0]} do not match") from None
+        yield lines[line][0], fields
+
+
+def _named(fields: list[str]) -> tuple[int, int, int] | None:
+    """Returns the positions of the score and the two sentences in a header; None if the names do not identify them."""
+    roles: dict[str | None, list[int]] = {}
+    for place, name in enumerate(fields):
+        roles.setdefault(ROLE_OF.get(name.strip().lower()), []).append(place)
+    scores = roles.get("score") or roles.get("label") or []
+    found = [scores, roles.get("anchor", []), roles.get("positive", [])]
+    return (scores[0], found[1][0], found[2][0]) if all(len(each) == 1 for each in found) else None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from .base import Encodes, Evaluation, Report
+from .base import Encodes, Evaluation, Report, read_pairs
 
 __all__ = ["Geometry", "alignment", "effective_rank", "mean_cosine", "nearest_others", "uniformity", "unit"]
 
@@ -83,8 +83,6 @@ class Geometry(Evaluation):
     summary = "alignment, uniformity, effective rank and mean cosine on --data FILE.tsv (score, sentence1, sentence2)"
 
     def __init__(self, options: Any, data: str | None) -> None:
-        from .sts import read_pairs  # imported here because sts.py imports this module
-
         super().__init__(options, data)
         if data is None:
             raise InputError("--data: name a TSV file of score, sentence1, sentence2")

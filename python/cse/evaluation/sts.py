@@ -5,9 +5,8 @@ All subsets of a task are concatenated; the score is Spearman's correlation x 10
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from ..data.pair_columns import ROLE_OF
 from ..errors import InputError
-from .base import Encodes, Evaluation, Report, Sample, embed, read_lines
+from .base import Encodes, Evaluation, Pairs, Report, Sample, embed, read_pairs
 from .geometry import alignment, uniformity, unit
 
 __all__ = [
@@ -46,15 +44,6 @@ SEVEN = {
     "sickr.test": ("SICK-R", 4927),
 }
 DEV = {"stsb.dev": ("STS-B dev", 1500), "sickr.dev": ("SICK-R dev", 500)}
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """Scored sentence pairs: gold scores ``(n,)`` float64, and two lists of n sentences."""
-
-    gold: npt.NDArray[np.float64]
-    left: list[str]
-    right: list[str]
 
 
 @dataclass(frozen=True)
@@ -132,80 +121,6 @@ def average_of_seven(scores: dict[str, float], loaded: list[tuple[Task, Pairs]])
     if not set(SEVEN) <= whole:
         return None
     return sum(scores[key] for key in SEVEN) / len(SEVEN)
-
-
-def read_pairs(path: str | Path) -> Pairs:
-    """Reads lines of score, sentence1 and sentence2, separated by tabs (in a ``.csv`` file, by commas).
-
-    If the first line holds column names (``score``, ``sentence1``, ``sentence2``, or similar names; see
-    ``cse.data.pair_columns``), they determine the columns; otherwise, the first three columns are read. Further columns
-    are ignored, quotes are interpreted in ``.csv`` files only, and blank lines are skipped. Runs of white space in a
-    sentence become one space, as in SentEval, the program that produced the published scores.
-
-    Raises:
-        InputError: For invalid UTF-8, an invalid line, or fewer than two different scores.
-    """
-    path = Path(path)
-    gold: list[float] = []
-    left: list[str] = []
-    right: list[str] = []
-    separator = "commas" if _is_csv(path) else "tabs"
-    places: tuple[int, int, int] | None = None
-    for number, fields in _records(path):
-        if places is None:
-            places = (0, 1, 2)
-            if (named := _named(fields)) is not None:
-                places = named
-                continue
-        try:
-            score = float(fields[places[0]])
-            if not math.isfinite(score):
-                raise ValueError
-            texts = [" ".join(fields[place].split()) for place in places[1:]]
-        except (ValueError, IndexError):
-            header = "" if gold else "; a header must name the columns score, sentence1 and sentence2"
-            raise InputError(
-                f"{path}: line {number} is not 'score, sentence1, sentence2' separated by {separator}{header}"
-            ) from None
-        gold.append(score)
-        left.append(texts[0])
-        right.append(texts[1])
-    if len(gold) < 2 or len(set(gold)) < 2:
-        raise InputError(f"{path}: at least two pairs with different scores are needed for a correlation")
-    return Pairs(np.array(gold), left, right)
-
-
-def _is_csv(path: Path) -> bool:
-    return path.suffix.lower() == ".csv"
-
-
-def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yields each record as the number of its first line (from 1) and its fields; blank lines are skipped."""
-    lines = read_lines(path)
-    if not _is_csv(path):
-        yield from ((number, line.split("\t")) for number, line in lines)
-        return
-    csv.field_size_limit(2**31 - 1)
-    records = csv.reader([line + "\n" for _, line in lines], strict=True)
-    while True:
-        line = min(records.line_num, len(lines) - 1)
-        try:
-            fields = next(records)
-        except StopIteration:
-            return
-        except csv.Error:
-            raise InputError(f"{path}: the quotes of the record at line {lines[line][0]} do not match") from None
-        yield lines[line][0], fields
-
-
-def _named(fields: list[str]) -> tuple[int, int, int] | None:
-    """Returns the positions of the score and the two sentences in a header; None if the names do not identify them."""
-    roles: dict[str | None, list[int]] = {}
-    for place, name in enumerate(fields):
-        roles.setdefault(ROLE_OF.get(name.strip().lower()), []).append(place)
-    scores = roles.get("score") or roles.get("label") or []
-    found = [scores, roles.get("anchor", []), roles.get("positive", [])]
-    return (scores[0], found[1][0], found[2][0]) if all(len(each) == 1 for each in found) else None
 
 
 def score_pairs(model: Encodes, pairs: Pairs, progress: Callable[[int], None] | None = None) -> PairScore:

@@ -22,11 +22,10 @@ from .device import autocast, pick_precision, uncompiled
 from .mlm_head import load_mlm_head, mlm_head, save_mlm_head
 from .pooling import pool
 from .resolve import LOAD_ERRORS, Source, cannot_load
-from .saving import save_encoder
 from .stages import build_stage
 from .tokens import POOLED, pad, prompt_length, token_lists, tokenize, with_pooled
 
-__all__ = ["SentenceEncoder", "check_mask", "load_encoder", "pad", "save_encoder", "token_lists", "tokenize"]
+__all__ = ["SentenceEncoder", "check_mask", "load_encoder", "pad", "token_lists", "tokenize"]
 
 # Number of texts that are tokenized and sorted by length at a time.
 BLOCK = 16384

@@ -15,8 +15,8 @@ from ..evaluation.sts import score_pairs
 from ..io import fresh_folder, remove_leftovers
 from ..losses import CONTRASTIVE
 from ..models.card import CardRecord, model_card, public_name
-from ..models.encoder import save_encoder
 from ..models.inference import Encoder
+from ..models.saving import save_encoder
 from .callbacks import Callback
 from .checkpoint import CONFIG, Checkpoint, find_checkpoint, read_checkpoint, read_config
 from .distributed import World
