@@ -88,7 +88,7 @@ reproduce-smoke: $(READY)
 # Runs stored in benches/results/adapt.json are not repeated. Without stored runs, this takes several hours on two
 # cores.
 bench-losses: $(READY)
-	$(BIN)/python benches/adapt.py accept --data $(DATA)
+	$(BIN)/python benches/domain/adapt.py accept --data $(DATA)
 
 # Compares the training speed of cse, of sentence-transformers' trainer and of a plain loop, and prints the parts of a
 # step that take the most time. Takes ten minutes on two cores, or twenty if the processor has bfloat16 instructions.

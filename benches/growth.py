@@ -1,7 +1,6 @@
 """Measures time and memory of `cse build-tfidf --no-matrix` by corpus size, for 10,000 to 10 million sentences.
 
     python benches/growth.py                 # needs 1.2 GB of temporary files; --max 300000 for a short run
-    python benches/growth.py --engine ray --max 3000000    # cse augment and encode on Ray clusters of 1 and 2 workers
 
 The text is generated, so that its distribution is the same at every size. Words are sampled independently from a Zipf
 distribution with two slopes: 1 up to a certain rank (the knee), and steeper beyond it. Gerlach and Altmann measured
@@ -15,8 +14,8 @@ size are compared with a count in Python. Exponents are the slopes of log(cost -
 log(size), fitted to sizes of at least 100,000 sentences. The cost for a one-row corpus is the constant cost of starting
 Python and of imports.
 
-Writes benches/results/growth.json and prints a table. --engine ray measures the commands of growth_ray.py instead, and
-only prints a table.
+Writes benches/results/growth.json and prints a table. growth_ray.py measures commands on a Ray cluster with the same
+text.
 """
 
 from __future__ import annotations
@@ -52,8 +51,6 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--largest-once", action="store_true", help="measure the largest size only once")
     parser.add_argument("--augment", action="store_true", help="also measure cse augment, with the index of each size")
-    parser.add_argument("--engine", choices=("local", "ray"), default="local")
-    parser.add_argument("--encoded", type=int, default=1600, help="number of sentences to encode, with --engine ray")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--folder", type=Path, help="folder for temporary files")
     parser.add_argument("--seed", type=int, default=0)
@@ -61,12 +58,6 @@ def main() -> None:
     sizes = [size for size in SIZES if size <= options.max]
     if not sizes:
         parser.error(f"--max: is too small; give at least {SIZES[0]}")
-    if options.engine == "ray":
-        from growth_ray import compare
-
-        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-            print(compare(Path(folder), sizes[-1], options.encoded, options.repeat, options.seed))
-        return
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         found = grow(Path(folder), sizes, options)
     found["exponents"] = exponents(found)

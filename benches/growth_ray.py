@@ -1,5 +1,8 @@
-"""Measures rows per second of ``cse augment`` and ``cse encode`` with 1 and 2 workers of a Ray cluster; see growth.py.
+"""Measures rows per second of ``cse augment`` and ``cse encode`` with 1 and 2 workers of a Ray cluster.
 
+    python benches/growth_ray.py --rows 3000000
+
+The text is generated as in growth.py.
 Each worker runs on a node with one core; both nodes are processes on this machine. The generated corpus is split into
 ``FILES`` files. Every file that the cluster writes must equal the file that the command writes without a cluster. The
 rates are read from the summaries that the commands print. The times in these summaries include starting the workers and
@@ -8,17 +11,33 @@ loading the index or the model, but not starting Python and the cluster.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
 import statistics
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
-from growth import CSE, append, say
+from growth import BLOCK, CSE, append, say
 
 FILES = 6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=10_000_000, help="number of sentences in the corpus")
+    parser.add_argument("--encoded", type=int, default=1600, help="number of sentences to encode")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--folder", type=Path, help="folder for temporary files")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    if options.rows < BLOCK or options.rows % BLOCK:
+        parser.error(f"--rows: must be a multiple of {BLOCK}")
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        print(compare(Path(folder), options.rows, options.encoded, options.repeat, options.seed))
 
 
 def compare(folder: Path, rows: int, encoded: int, repeat: int, seed: int) -> str:
@@ -80,3 +99,7 @@ def cse(*arguments: object, fresh: Path | None = None, env: dict[str, str] | Non
     found: dict[str, Any] = json.loads(done.stdout)
     say(f"{' '.join(map(str, arguments[:2]))} {env or ''}: {found.get('rows_per_second', '')}")
     return found
+
+
+if __name__ == "__main__":
+    main()

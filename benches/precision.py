@@ -33,8 +33,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from adapt import TASKS, over_seeds, spearman, versions
 from emulated import EmulatedBf16
+
+sys.path.append(str(Path(__file__).parent / "domain"))
+
+from adapt import TASKS, over_seeds, spearman, versions
 
 RESULTS = Path(__file__).parent / "results" / "precision.json"
 STS = ("sts16.test", "stsb.test", "stsb.dev", "sts12.test", "sickr.test", "sts13.test", "sts15.test", "sts14.test")

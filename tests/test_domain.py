@@ -13,11 +13,12 @@ import torch
 from torch.nn.functional import normalize
 
 BENCHES = Path(__file__).resolve().parents[1] / "benches"
-IMPORTS = tuple(str(BENCHES / name) for name in ("domain_methods.py", "domain_texts.py", "domain_distil.py"))
+DOMAIN = BENCHES / "domain"
+IMPORTS = tuple(str(DOMAIN / name) for name in ("domain_methods.py", "domain_texts.py", "domain_distil.py"))
 
 if not BENCHES.is_dir():
     pytest.skip("there is no benches/ folder", allow_module_level=True)
-sys.path.insert(0, str(BENCHES))
+sys.path[:0] = [str(BENCHES), str(DOMAIN)]
 
 names = (
     "convert_collections",

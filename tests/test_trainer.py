@@ -675,7 +675,7 @@ def test_a_configuration_read_back_from_toml_is_unchanged(tmp_path):
 
 
 def test_focal_loss_and_una_raise_stsb_dev_of_minilm(minilm, shared, indexed, tmp_path):
-    """Trains for a quarter of the default steps; benches/adapt.py measures more steps, data sets and seeds."""
+    """Trains for a quarter of the default steps; benches/domain/adapt.py measures more steps, data sets and seeds."""
     result = train(
         TrainConfig(
             tfidf=indexed / "tfidf",

@@ -1,4 +1,5 @@
-"""The candidates of benches/domain.py, in the order in which they are run; each lists its changes to ``COMMON``."""
+"""The candidates of benches/domain/domain.py, in the order in which they are run; each lists its changes to
+``COMMON``."""
 
 from __future__ import annotations
 

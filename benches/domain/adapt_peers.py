@@ -1,4 +1,4 @@
-"""Compares cse with other methods on the documents of retrieval collections; called by ``benches/adapt.py peers``.
+"""Compares cse with other methods on the documents of retrieval collections; called by ``adapt.py peers``.
 
 Every method trains all-MiniLM-L6-v2 on the documents that ``domain_scores.Collection`` does not hold out, in the same
 precision and in a separate process. The other methods train for as much processor time as ``cse train`` with its
@@ -42,7 +42,7 @@ import numpy as np
 from domain_scores import Collection, Vectors, judged
 from domain_tables import stratified
 
-RESULTS = Path(__file__).parent / "results" / "adapt_peers.json"
+RESULTS = Path(__file__).parents[1] / "results" / "adapt_peers.json"
 MODEL = "minilm"
 DEFAULT = "cse, default"
 LENGTH = 64

@@ -1,4 +1,5 @@
-"""The scores of benches/domain.py: retrieval scores from judgements, and label-free scores from documents alone."""
+"""The scores of benches/domain/domain.py: retrieval scores from judgements, and label-free scores from documents
+alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of the results of benches/domain.py.
+"""Tables of the results of benches/domain/domain.py.
 
 A candidate is a recipe of domain_candidates.py. Trained weights are averaged with the base weights, and a share (0 to
 1) is the weight of the base model in this average. A run gives one observation for each share. Label-free scores are

@@ -3,8 +3,8 @@
 ``TrainConfig.imports`` loads the term ``distil`` from this file. For each anchor, the target is a distribution over the
 candidates of the batch, computed from a weighted sum of the base model's similarities and word overlap. The motivation
 is that on four of five collections, reciprocal rank fusion of the base model and BM25 is better than either alone (see
-``python benches/domain.py table``). With ``loss = "distil"``, the term is the only loss. No candidate is then labelled
-as a positive or a negative, so there are no false positives or false negatives.
+``python benches/domain/domain.py table``). With ``loss = "distil"``, the term is the only loss. No candidate is then
+labelled as a positive or a negative, so there are no false positives or false negatives.
 """
 
 from __future__ import annotations

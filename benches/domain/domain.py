@@ -1,8 +1,8 @@
 """Measures which recipes improve retrieval in a domain, and which label-free scores indicate an improvement.
 
-    python benches/domain.py search --data DIR       # DIR/NAME: a collection for cse eval --suite retrieval
-    python benches/domain.py table                   # prints a table of the stored runs
-    python benches/domain.py score                   # tests how well label-free scores predict the change in nDCG@10
+    python benches/domain/domain.py search --data DIR  # DIR/NAME: a collection for cse eval --suite retrieval
+    python benches/domain/domain.py table  # prints a table of the stored runs
+    python benches/domain/domain.py score  # tests how well label-free scores predict the change in nDCG@10
 
 Each run trains all-MiniLM-L6-v2 (the base model) on the documents of one collection, of which 4 to 10 % are held out
 for the label-free scores. Queries and judgements are never used for training. The trained weights and their averages
@@ -33,7 +33,7 @@ from domain_scores import Collection, Embedded, embed, judged, label_free
 from domain_tables import correlations, flags, references, table
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "results" / "domain.json"
+RESULTS = HERE.parent / "results" / "domain.json"
 IMPORTS = tuple(str(HERE / name) for name in ("domain_methods.py", "domain_texts.py", "domain_distil.py"))
 MODEL = "minilm"
 SHARES = (0.0, 0.25, 0.5, 0.75)

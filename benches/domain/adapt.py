@@ -1,9 +1,9 @@
 """Searches for a training recipe for encoders that have already been trained contrastively, and evaluates it.
 
-    python benches/adapt.py search --data DIR            # tunes on STS-B train, SICK-R train and the label-free MRR
-    python benches/adapt.py accept --data DIR            # evaluates new seeds on STS-B dev, SICK-R dev, STS16
-    python benches/adapt.py table --data DIR             # prints the stored results
-    python benches/adapt.py peers --data DIR             # compares with other methods; DIR as for domain.py
+    python benches/domain/adapt.py search --data DIR  # tunes on STS-B train, SICK-R train and the label-free MRR
+    python benches/domain/adapt.py accept --data DIR  # evaluates new seeds on STS-B dev, SICK-R dev, STS16
+    python benches/domain/adapt.py table --data DIR  # prints the stored results
+    python benches/domain/adapt.py peers --data DIR  # compares with other methods; DIR as for domain.py
 
 Each run trains all-MiniLM-L6-v2 on the sample corpus. The scores of the trained weights and of their average with the
 base weights (``merged``) are written to benches/results/adapt.json when a run ends; stored runs are skipped. ``search``
@@ -35,7 +35,7 @@ import numpy.typing as npt
 
 import adapt_peers
 
-RESULTS = Path(__file__).parent / "results" / "adapt.json"
+RESULTS = Path(__file__).parents[1] / "results" / "adapt.json"
 TUNE = ("stsb.train", "sickr.train")
 ACCEPT = ("stsb.dev", "sickr.dev", "sts16.test")
 TUNE_PAIRS = 800
