@@ -17,6 +17,8 @@ import socket
 import sys
 import traceback
 
+from cse.cli.group import PLACES
+
 # Commands that import PyTorch.
 COMMANDS = (
     "train",
@@ -32,7 +34,7 @@ COMMANDS = (
     "mine",
 )
 MODULES = (
-    *(f"cse.cli.{name}" for name in COMMANDS),
+    *(f"cse.cli{PLACES[name].partition(':')[0]}" for name in COMMANDS),
     "cse.training.loop",
     "scipy.stats",
     "transformers.models.bert.modeling_bert",

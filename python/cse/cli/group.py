@@ -39,6 +39,32 @@ COMMANDS = {
     "methods": "List augmentations, loss terms and evaluations with their options.",
 }
 
+# Module and name of each command, relative to cse.cli.
+PLACES = {
+    "build-tfidf": ".build_tfidf:command",
+    "doctor": ".doctor:command",
+    "merge-tfidf": ".merge_tfidf:command",
+    "train": ".train:command",
+    "eval": ".eval:command",
+    "compare": ".compare:command",
+    "runs": ".runs:command",
+    "reproduce": ".reproduce:command",
+    "plot": ".plot:command",
+    "report": ".report:command",
+    "generate": ".generate:command",
+    "augment": ".augment:command",
+    "explain": ".explain:command",
+    "encode": ".encode:command",
+    "search": ".search:command",
+    "similarity": ".similarity:command",
+    "duplicates": ".duplicates:command",
+    "cluster": ".cluster:command",
+    "mine": ".mine:command",
+    "export": ".export:command",
+    "cache": ".cache:command",
+    "methods": ".methods:command",
+}
+
 
 class LazyGroup(click.Group):
     """A group that imports the module of a command only when the command is used."""
@@ -60,11 +86,11 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Imports ``cse.cli.<name>`` and returns its command; None for an unknown name."""
+        """Imports the module of a command and returns the command; None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f".{cmd_name.replace('-', '_')}", __package__)
-        command: click.Command = module.command
+        module, _, attribute = PLACES[cmd_name].partition(":")
+        command: click.Command = getattr(import_module(module, __package__), attribute)
         return command
 
     def invoke(self, ctx: click.Context) -> Any:

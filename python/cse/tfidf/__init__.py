@@ -1,1 +1,1 @@
-"""The TF-IDF index of a corpus, and its interfaces to Ray and scikit-learn."""
+"""The TF-IDF index of a corpus."""
