@@ -31,7 +31,8 @@ def breakdown(run: Callable[[Any], object]) -> dict[str, float]:
             step and stop after a later one.
     """
     from cse.models import dropout
-    from cse.training import loop, step
+    from cse.training import loop
+    from cse.training.step import step
 
     def recorded(function: Any, name: str) -> Any:
         def call(*arguments: Any, **keywords: Any) -> Any:

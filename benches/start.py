@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from cse import TrainConfig, train
-from cse.training.batches import Prefetcher
-from cse.training.setup import Run, prepare
+from cse.training.batches.prefetch import Prefetcher
+from cse.training.run import Run
+from cse.training.setup import prepare
 from growth import BLOCK, append, say
 
 SAMPLE = str(files("cse") / "resources" / "sample.txt")

@@ -86,10 +86,11 @@ def rendered(found: griffe.Object | griffe.Alias) -> str:
 def settings(package: griffe.Object | griffe.Alias) -> str:
     """Returns lists of the settings of a run (keyword arguments of ``TrainConfig``), one list per group of settings."""
     lines = ["#### Settings\n"]
-    module = package["training.settings"]
+    module = package["training.settings.groups"]
     for name in map(str, module["Settings"].bases):
-        fields = [each for each in module[name].attributes.values() if each.docstring is not None]
-        lines.append(f"{module[name].docstring.value.splitlines()[0]}:\n")
+        group = module[name].final_target
+        fields = [each for each in group.attributes.values() if each.docstring is not None]
+        lines.append(f"{group.docstring.value.splitlines()[0]}:\n")
         for each in fields:
             meaning = " ".join(each.docstring.value.replace("``", "`").split())
             lines.append(f"- **{each.name}**: {meaning}")

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import torch
 
-from cse.training.batches import Batches
-from cse.training.checkpoint import list_checkpoints
-from cse.training.distributed import World
-from cse.training.step import propagate
+from cse.training.batches.batches import Batches
+from cse.training.folder.checkpoint import list_checkpoints
+from cse.training.step.distributed import World
+from cse.training.step.step import propagate
 from forked import Forked
 
 LOSSES = {

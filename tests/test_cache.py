@@ -13,7 +13,7 @@ from cse.data.cache import ends_fit
 from cse.data.corpus import Corpus
 from cse.data.held_out import hold_out
 from cse.data.mapped_rows import is_mapped
-from cse.training.batches import Prefetcher
+from cse.training.batches.prefetch import Prefetcher
 from cse.training.callbacks import Callback
 from cse.training.setup import prepare
 
@@ -207,7 +207,7 @@ def test_padding_to_a_fixed_length_does_not_change_embeddings(mapped, tmp_path, 
     run = prepare(mapped)
     shorter = prepared(run, None)[0]["anchor"]
     assert shorter["input_ids"].shape[1] < 32
-    monkeypatch.setattr("cse.training.batches.fixed_length", lambda device, compiled, longest: longest)
+    monkeypatch.setattr("cse.training.batches.prefetch.fixed_length", lambda device, compiled, longest: longest)
     encoder = run.state.encoder.eval()
     for stored in (run.tokens, None):
         fixed = prepared(run, stored)[0]["anchor"]

@@ -5,7 +5,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from cse import InputError, TfidfIndex, TrainConfig
-from cse.training.checks import cut_off
+from cse.training.batches.checks import cut_off
 from cse.training.setup import prepare
 
 EMOJI = ["\U0001f600", "\U0001f602", "\U0001f60d", "\U0001f44d"]

@@ -49,7 +49,7 @@ def test_presets_are_applied_without_importing_torch():
     import sys
 
     script = (
-        "import sys\nfrom cse.training.precedence import with_preset\nfrom cse import TrainConfig\n"
+        "import sys\nfrom cse.training.settings.precedence import with_preset\nfrom cse import TrainConfig\n"
         "with_preset(TrainConfig(preset='una-bert-base', loss='focal', una={'beta': 0.3}))\n"
         "print('torch' in sys.modules, 'transformers' in sys.modules)"
     )
@@ -427,8 +427,8 @@ def test_terms_that_look_like_markup_are_printed_literally(cse, tmp_path):
 
 def test_train_has_an_option_for_each_setting_and_each_method_flag():
     from cse.cli.train import command
-    from cse.training.method_flags import method_flags
-    from cse.training.settings import hints
+    from cse.training.settings.given import method_flags
+    from cse.training.settings.groups import hints
 
     named = {option.name for option in command.params}
     assert set(hints()) <= named

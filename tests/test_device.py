@@ -15,9 +15,9 @@ from cse.features.base import FeatureMethod
 from cse.models import device as devices
 from cse.models.attention import mask_always
 from cse.models.device import bf16_speedup, compile_backbone, pick_precision
-from cse.training.batches import Prefetcher
+from cse.training.batches.prefetch import Prefetcher
 from cse.training.setup import prepare
-from cse.training.step import training_step
+from cse.training.step.step import training_step
 from plain_processor import bf16_instructions
 from runs import LOSSES, VIEWS, gradients
 
@@ -67,7 +67,7 @@ class Noise(FeatureMethod):
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_does_not_wait_for_the_device(run_config, name, monkeypatch):
     """Tensors on the meta device have no values, so code that reads a value raises an error."""
-    monkeypatch.setattr("cse.training.modules.use_fast_dropout", mask_always)
+    monkeypatch.setattr("cse.training.step.modules.use_fast_dropout", mask_always)
     run = prepare(run_config.replace(**CASES[name]))
     state = run.state
     state.encoder.to("meta").train()
@@ -106,7 +106,9 @@ def test_always_passing_the_attention_mask_does_not_change_the_hidden_states(fam
 @pytest.mark.parametrize(("values", "graphs"), [({}, True), ({"accumulate": 2}, False), ({"chunk_size": 4}, False)])
 def test_cuda_graphs_are_requested_only_without_accumulation_and_chunks(run_config, values, graphs, monkeypatch):
     given = []
-    monkeypatch.setattr("cse.training.modules.compile_backbone", lambda backbone, device, graphs: given.append(graphs))
+    monkeypatch.setattr(
+        "cse.training.step.modules.compile_backbone", lambda backbone, device, graphs: given.append(graphs)
+    )
     prepare(run_config.replace(compile=True, **values))
     assert given == [graphs]
 

@@ -9,10 +9,10 @@ from sentence_transformers import SentenceTransformer
 
 from cse import Encoder, InputError, train
 from cse.losses.contrastive import contrastive_loss
-from cse.training.distributed import World
-from cse.training.encode import gathered_views
 from cse.training.setup import prepare
-from cse.training.step import batch_step
+from cse.training.step.distributed import World
+from cse.training.step.encode import gathered_views
+from cse.training.step.step import batch_step
 from sentence_models import sentence_model
 from test_modules import TEXTS, normalize, pooling
 from test_prompts import first_batch, retrieval_folder

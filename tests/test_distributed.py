@@ -11,23 +11,23 @@ import pytest
 import torch
 
 from cse import train
-from cse.training.batches import Prefetcher
-from cse.training.checkpoint import find_checkpoint, list_checkpoints, read_checkpoint
-from cse.training.distributed import World
-from cse.training.interrupts import Agreement, StopRequest
+from cse.training.batches.prefetch import Prefetcher
+from cse.training.folder.checkpoint import find_checkpoint, list_checkpoints, read_checkpoint
+from cse.training.folder.interrupts import Agreement, StopRequest
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare
-from cse.training.step import propagate
+from cse.training.step.distributed import World
+from cse.training.step.step import propagate
 from runs import VIEWS, same_run
 
 DISTRIBUTED = """
 import json, os, sys, torch
 from cse import TrainConfig
-from cse.training.batches import Prefetcher
-from cse.training.distributed import connected
+from cse.training.batches.prefetch import Prefetcher
+from cse.training.step.distributed import connected
 from cse.training.setup import prepare
-from cse.training.optimizer import unique_parameters
-from cse.training.step import propagate
+from cse.training.step.state import unique_parameters
+from cse.training.step.step import propagate
 
 values, out = json.loads(sys.argv[1]), sys.argv[2]
 with connected("cpu") as world:

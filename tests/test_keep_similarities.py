@@ -7,10 +7,10 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from cse.losses.keep_similarities import similarity_divergence
-from cse.training.batches import Prefetcher
-from cse.training.distributed import World
+from cse.training.batches.prefetch import Prefetcher
 from cse.training.setup import prepare
-from cse.training.step import batch_step, propagate
+from cse.training.step.distributed import World
+from cse.training.step.step import batch_step, propagate
 
 TAU = 0.1
 

@@ -19,7 +19,7 @@ from cse.reproduce.results import Ours, collect, markdown, paired_tests, panels,
 from cse.reproduce.smoke import smoke_inputs
 from cse.reproduce.suites import TASKS, Scorer, hash_file
 from cse.reproduce.tables import find_table, merged, tables
-from cse.training.precedence import preset_names, with_preset
+from cse.training.settings.precedence import preset_names, with_preset
 
 
 @pytest.fixture(scope="session")

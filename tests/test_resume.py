@@ -17,8 +17,8 @@ from cse import InputError, TfidfIndex, train
 from cse.errors import RunError
 from cse.io import fresh_folder, remove_leftovers
 from cse.training.callbacks import Callback
-from cse.training.checkpoint import find_checkpoint, list_checkpoints, read_checkpoint
-from cse.training.interrupts import locked
+from cse.training.folder.checkpoint import find_checkpoint, list_checkpoints, read_checkpoint
+from cse.training.folder.interrupts import locked
 from cse.training.loop import resumed_config
 from runs import LOSSES, kill_after, same_run, start, weights
 
@@ -186,7 +186,9 @@ class Stop(Callback):
 def rising(monkeypatch):
     """Makes the score rise with each evaluation, so that each evaluated model is saved as best/."""
     scores = iter(range(100))
-    monkeypatch.setattr("cse.training.selection.Selector._score_pairs", lambda self: {"spearman": float(next(scores))})
+    monkeypatch.setattr(
+        "cse.training.watching.selection.Selector._score_pairs", lambda self: {"spearman": float(next(scores))}
+    )
 
 
 @pytest.mark.parametrize("changes", [{}, {"name": "other"}])
@@ -249,7 +251,7 @@ class Progress(Callback):
 
 def test_a_run_is_locked_before_its_checkpoint_is_read(finished_run, monkeypatch):
     """If the checkpoint were read first, another process could train in between, and its steps would be repeated."""
-    import cse.training.outputs as outputs
+    import cse.training.folder.outputs as outputs
 
     shutil.rmtree(list_checkpoints(finished_run)[-1])
     progress, read, read_by = Progress(finished_run), outputs.read_checkpoint, []
@@ -353,7 +355,7 @@ except RunError as error:
 @pytest.fixture
 def full(monkeypatch):
     """A function that simulates a full disk: after it is called, every attempt to write a checkpoint fails."""
-    import cse.training.checkpoint as checkpoint
+    import cse.training.folder.checkpoint as checkpoint
 
     def fill():
         def fail(tensors, path):

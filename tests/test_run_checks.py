@@ -10,8 +10,8 @@ from cse import TrainConfig, train
 from cse.errors import RunError
 from cse.evaluation.geometry import mean_cosine, uniformity
 from cse.evaluation.split_half import HalvesScore
-from cse.training.saturation import SaturationCheck
-from cse.training.selection import is_collapsed
+from cse.training.watching.records import SaturationCheck
+from cse.training.watching.selection import is_collapsed
 
 
 def config(tmp_path, sample, model, **values):
@@ -36,7 +36,7 @@ def test_an_encoder_shared_with_a_loss_term_is_optimised_once(tiny_bert):
     from cse.losses.base import LossTerm
     from cse.models.encoder import load_encoder
     from cse.models.resolve import find_model
-    from cse.training.optimizer import build_optimizer
+    from cse.training.parts.optimisation import ResolvedOptimisation, build_optimizer
 
     class Holds(LossTerm):
         def __init__(self, options, context):
@@ -44,8 +44,10 @@ def test_an_encoder_shared_with_a_loss_term_is_optimised_once(tiny_bert):
             self.encoder = context.trained
 
     encoder = load_encoder(find_model(str(tiny_bert)), "avg")
-    alone = build_optimizer([encoder], 1e-5, 0.0)
-    held = build_optimizer([encoder, Holds(None, Context(encoder=encoder))], 1e-5, 0.0)
+    settings = ResolvedOptimisation()
+    settings.lr, settings.weight_decay = 1e-5, 0.0
+    alone = build_optimizer(settings, [encoder])
+    held = build_optimizer(settings, [encoder, Holds(None, Context(encoder=encoder))])
     count = lambda optimizer: [len(group["params"]) for group in optimizer.param_groups]  # noqa: E731
     assert count(alone) == count(held)
 

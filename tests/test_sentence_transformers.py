@@ -34,9 +34,9 @@ from cse.sentence_transformers import (
 )
 from cse.sentence_transformers.loss import check_equal_rows
 from cse.training.callbacks import Callback
-from cse.training.distributed import World
 from cse.training.loop import Trainer
 from cse.training.setup import prepare
+from cse.training.step.distributed import World
 from test_distributed import torchrun
 
 LENGTH = 24

@@ -3,8 +3,8 @@
 import pytest
 
 from cse import InputError, TrainConfig, train
-from cse.training.precedence import merge, resolve, with_preset
-from cse.training.repeating import repeated
+from cse.training.settings.changes import repeated
+from cse.training.settings.precedence import merge, resolve, with_preset
 
 
 def stored_by(tmp_path, family="bert-base", **values):

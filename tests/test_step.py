@@ -9,11 +9,11 @@ import torch
 from cse import InputError, TrainConfig, train
 from cse.models.by_length import by_length
 from cse.models.lookup import one_lookup
-from cse.training.batches import Prefetcher
-from cse.training.encode import keyed_uniform
-from cse.training.optimizer import learning_rate
+from cse.training.batches.prefetch import Prefetcher
+from cse.training.parts.optimisation import learning_rate
 from cse.training.setup import prepare
-from cse.training.step import propagate
+from cse.training.step.encode import keyed_uniform
+from cse.training.step.step import propagate
 from runs import VIEWS, gradients
 
 
@@ -25,9 +25,7 @@ def test_uniform_numbers_are_below_one_after_rounding_to_float32(monkeypatch):
 def test_learning_rates_follow_their_schedules(run_config):
     def rates(**values):
         config = prepare(run_config.replace(**values)).config
-        return [
-            learning_rate(step, 10, config.lr, config.lr_scheduler, config.warmup) / config.lr for step in range(10)
-        ]
+        return [learning_rate(config, step, 10) / config.lr for step in range(10)]
 
     assert rates(lr_scheduler="linear", warmup=0.2) == pytest.approx([1 / 3, 2 / 3, *(1 - i / 8 for i in range(8))])
     assert rates(lr_scheduler="constant", warmup=0.1) == pytest.approx([0.5, *[1] * 9])
@@ -82,7 +80,8 @@ def test_one_embedding_lookup_gives_the_same_gradients_as_several(run_config):
 @pytest.mark.parametrize("dropout", [False, True])
 @pytest.mark.parametrize("name", VIEWS)
 def test_cached_gradients_equal_gradients_without_caching(run_config, name, dropout, monkeypatch):
-    from cse.training import chunks, step
+    from cse.training.step import encode as chunks
+    from cse.training.step import step
 
     run = prepare(run_config.replace(**VIEWS[name]))
     state = run.state
@@ -113,7 +112,7 @@ def test_cached_gradients_equal_gradients_without_caching(run_config, name, drop
 
 def test_chunk_size_reduces_the_number_of_stored_activations(run_config):
     """With ``chunk_size``, the forward pass through the encoder stores only the inputs of the chunks."""
-    from cse.training.encode import encode_views
+    from cse.training.step.encode import encode_views
 
     kept = {}
     for size, chunk in ((8, None), (32, None), (8, 4), (32, 4)):

@@ -20,11 +20,11 @@ from cse.features.pca import PCAJitter, PCAJitterOptions, pca_jitter
 from cse.losses import LOSS_TERMS
 from cse.losses.contrastive import contrastive_loss
 from cse.rng import Draws
-from cse.training.batches import Prefetcher
-from cse.training.distributed import World
+from cse.training.batches.prefetch import Prefetcher
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare
-from cse.training.step import propagate
+from cse.training.step.distributed import World
+from cse.training.step.step import propagate
 from cse.views import BatchStep, RowStep, Views
 from runs import gradients, same_run, weights
 from test_distributed import DISTRIBUTED, FirstOfThree, torchrun
@@ -552,7 +552,7 @@ def test_template_denoising_subtracts_the_vector_of_the_template_without_the_sen
 
 
 def test_the_table_of_combinations_in_the_documentation_is_up_to_date(cse):
-    from cse.training.combinations import combinations
+    from cse.training.settings.combinations import combinations
 
     docs = Path(__file__).parents[1] / "docs" / "systems.md"
     if not docs.exists():

@@ -26,11 +26,11 @@ from cse.data.corpus import Corpus
 from cse.data.held_out import hold_out
 from cse.evaluation.sts import read_pairs, score_pairs
 from cse.models.inference import Encoder
-from cse.training.batches import Prefetcher
+from cse.training.batches.prefetch import Prefetcher
 from cse.training.loop import resumed_config
-from cse.training.precedence import merge, preset_names, recipe_reason, resolve
+from cse.training.settings.precedence import merge, preset_names, recipe_reason, resolve
 from cse.training.setup import prepare
-from cse.training.step import training_step
+from cse.training.step.step import training_step
 from runs import batches_of
 
 DROPOUT = Dropout(DropoutOptions(), Context())
@@ -447,7 +447,7 @@ def test_a_run_that_fails_before_its_first_step_leaves_no_folder(base, tmp_path,
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cse.training.outputs, "save_encoder", fail)
+    monkeypatch.setattr(cse.training.folder.outputs, "save_encoder", fail)
     with pytest.raises(OSError, match="No space left"):
         train(base.replace(name="mine"))
     assert not (tmp_path / "runs" / "mine").exists()

@@ -230,7 +230,7 @@ def optimizer(kind: str) -> Iterator[None]:
 
     from torch.optim import SGD
 
-    from cse.training.optimizer import unique_parameters
+    from cse.training.step.state import unique_parameters
 
     def build(modules: Any, config: Any) -> Any:
         return SGD(unique_parameters(modules), lr=config.lr, fused=True)

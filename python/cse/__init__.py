@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from .search.index import SearchIndex
     from .tfidf.index import TfidfIndex
     from .training.callbacks import Callback, ProgressCallback
-    from .training.loop import RunResult, train
-    from .training.train_config import TrainConfig
+    from .training.loop import train
+    from .training.run import RunResult
+    from .training.settings.config import TrainConfig
 
 __all__ = [
     "Callback",
@@ -47,10 +48,10 @@ _MODULES = {
     "Encoder": ".models.inference",
     "EvaluationResult": ".evaluation.run",
     "InputError": ".errors",
-    "RunResult": ".training.loop",
+    "RunResult": ".training.run",
     "SearchIndex": ".search.index",
     "TfidfIndex": ".tfidf.index",
-    "TrainConfig": ".training.train_config",
+    "TrainConfig": ".training.settings.config",
     "compare": ".evaluation.run",
     "evaluate": ".evaluation.run",
     "train": ".training.loop",

@@ -1,4 +1,4 @@
-"""The registry of text methods, which edit or pair sentences; see ``cse.augment.base``."""
+"""Augmentations: edits of texts, and pairings of anchors and positives; see ``cse.augment.base``."""
 
 from __future__ import annotations
 

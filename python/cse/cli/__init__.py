@@ -1,4 +1,4 @@
-"""The command line. ``group`` defines the command group; ``exit_codes`` runs it, reports errors and exits."""
+"""The command line: the command group, what its commands share, and the commands."""
 
 from .exit_codes import main
 from .group import COMMANDS, cli

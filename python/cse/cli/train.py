@@ -16,7 +16,7 @@ from .train_options import HEADINGS, given_values, setting_options
 from .training_display import ConsoleCallback
 
 if TYPE_CHECKING:
-    from ..training.train_config import TrainConfig
+    from ..training.settings.config import TrainConfig
 
 
 class TrainCommand(options.GroupedCommand):
@@ -54,10 +54,10 @@ def command(
     options, which are set in the configuration file or with --set, for example --set una.beta=0.3.
     """
     from ..registry import parse_setting
-    from ..training.inputs import check_source
-    from ..training.precedence import merge, with_preset
-    from ..training.repeating import repeated
-    from ..training.train_config import TrainConfig, read_toml
+    from ..training.parts.data import check_source
+    from ..training.settings.changes import repeated
+    from ..training.settings.config import TrainConfig, read_toml
+    from ..training.settings.precedence import merge, with_preset
 
     given, tables = given_values(values)
     for text in settings:
@@ -85,7 +85,7 @@ def _resumed(resume: str, given: dict[str, Any], config_file: str | None) -> tup
 
 
 def _run(config: TrainConfig, resume: str | None, as_json: bool) -> None:
-    from ..training.leftovers import has_checkpoint
+    from ..training.folder.leftovers import has_checkpoint
     from ..training.loop import train
 
     result = train(config, ConsoleCallback(), resume=resume)

@@ -1,17 +1,20 @@
-"""Creates the options of ``cse train`` from the settings in ``cse.training.settings`` and the options of methods.
+"""Creates the options of ``cse train`` from the settings of a run and the options of methods.
 
-Methods are losses, augmentations and so on; see ``cse methods``. The type, choices, help and default of each setting
-are read from its declaration; only ``columns`` and the short flag of ``output`` are handled by name. To keep ``--help``
-fast, importing this module does not import pydantic, NumPy or torch.
+The settings are in ``cse.training.settings.groups``. Methods are losses, augmentations and so on; see ``cse methods``.
+The type, choices, help and default of each setting are read from its declaration; only ``columns`` and the short flag
+of ``output`` are handled by name. To keep ``--help`` fast, importing this module does not import pydantic, NumPy or
+torch.
 """
 
 from __future__ import annotations
 
 import ast
+import sys
 import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -19,9 +22,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 import click
 from click.shell_completion import CompletionItem
 
-from ..training import settings as run_settings
-from ..training.method_flags import MethodFlag, method_flags, switches
-from ..training.settings import GROUPS, Named, Shown, flag, hints, marker, shown_of
+from ..training.parts.fields import Named, Shown, marker, shown_of
+from ..training.settings.given import MethodFlag, method_flags, switches
+from ..training.settings.groups import GROUPS, flag, hints
 
 __all__ = ["HEADINGS", "given_values", "setting_options"]
 
@@ -196,15 +199,22 @@ def _families() -> dict[str, Any]:
 
 
 def _docstrings() -> dict[str, str]:
-    """Returns the first paragraph of each setting's docstring by name; empty if there is no source file to read."""
-    path = Path(str(run_settings.__file__))
-    tree = ast.parse(path.read_text(encoding="utf8")) if path.suffix == ".py" and path.exists() else ast.parse("")
+    """Returns the first paragraph of each setting's docstring by name; empty if there are no source files to read."""
     found = {}
-    for group in (node for node in tree.body if isinstance(node, ast.ClassDef)):
-        for field, text in zip(group.body, group.body[1:], strict=False):
-            documented = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and documented:
-                found[field.target.id] = " ".join(str(text.value.value).split("\n\n")[0].split())  # type: ignore[attr-defined]
+    for group in GROUPS:
+        path = Path(str(sys.modules[group.__module__].__file__))
+        tree = ast.parse(path.read_text(encoding="utf8")) if path.suffix == ".py" and path.exists() else ast.parse("")
+        body = [
+            each
+            for node in tree.body
+            if isinstance(node, ast.ClassDef) and node.name == group.__name__
+            for each in node.body
+        ]
+        for field, text in pairwise(body):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                match text:
+                    case ast.Expr(value=ast.Constant(value=str(words))):
+                        found[field.target.id] = " ".join(words.split("\n\n")[0].split())
     return found
 
 

@@ -11,7 +11,7 @@ from . import printing
 from .progress import PhaseDisplay, ProgressDisplay, duration
 
 if TYPE_CHECKING:
-    from ..training.setup import Run
+    from ..training.run import Run
 
 __all__ = ["ConsoleCallback"]
 

@@ -1,4 +1,4 @@
-"""Evaluations, one per module, and their registry."""
+"""Evaluations and their registry; intervals and tests for differences between encoders."""
 
 from __future__ import annotations
 

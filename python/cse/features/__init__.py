@@ -1,4 +1,4 @@
-"""Registries of feature methods, hooks and encoder methods.
+"""Changes to embeddings, to forward passes and to the encoder, and their registries.
 
 Feature methods change embeddings, hooks change forward passes, and encoder methods change the encoder itself.
 """

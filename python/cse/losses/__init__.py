@@ -1,4 +1,4 @@
-"""The registry of loss terms, and the values of ``--loss``."""
+"""Contrastive losses and further loss terms, their registry, and the values of ``--loss``."""
 
 from __future__ import annotations
 

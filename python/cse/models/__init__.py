@@ -1,1 +1,1 @@
-"""Finding, loading, running and saving encoders."""
+"""Encoders: finding and reading models, running them, and saving them."""

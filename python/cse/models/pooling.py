@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["MODES", "POOLERS", "UNDECLARED", "pool", "pooled_layers", "pooler_in_use"]
 
 UNDECLARED = "avg"
-"""Pooler for encoding if the folder of the model declares none; for training, see ``training/precedence.py``."""
+"""Pooler for encoding if the folder of a model declares none; for training: ``cse.training.settings.precedence``."""
 
 MODES = {
     "cls_before_pooler": "cls",

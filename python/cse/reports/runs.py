@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..training.repeating import ELSEWHERE
+from ..training.settings.changes import may_change
 
 __all__ = ["StoredRun", "differing", "find_runs", "labels", "read_run"]
 
 # Names in ``config.toml`` that are not compared: settings that do not affect what a step computes, and the table
 # ``given``.
-NOT_COMPARED = {*ELSEWHERE, "save_every", "keep_checkpoints", "given"}
+NOT_COMPARED = {*may_change(computed=False), "save_every", "keep_checkpoints", "given"}
 
 # Top-level settings of older versions that are now options of the contrastive loss.
 MOVED = {"margin", "mix_lambda", "mix_variant", "hard_negative_weight"}

@@ -1,1 +1,1 @@
-"""The code of ``cse reproduce``: published tables, and the runs that reproduce them."""
+"""Published tables, and the runs that reproduce them (``cse reproduce``)."""

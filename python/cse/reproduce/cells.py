@@ -27,7 +27,7 @@ from .tables import Recipe, Row, Table, merged
 
 if TYPE_CHECKING:
     from ..training.callbacks import Callback
-    from ..training.train_config import TrainConfig
+    from ..training.settings.config import TrainConfig
 
 __all__ = ["Cell", "cells_of", "config_of", "peak_bytes", "read_cell", "run_cell"]
 
@@ -106,8 +106,8 @@ def filled(value: Any, inputs: Inputs) -> Any:
 
 def settings_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
     """Returns the values of ``TrainConfig`` that, with ``source_of``, determine the results of a cell."""
-    from ..training.precedence import with_preset
-    from ..training.train_config import TrainConfig
+    from ..training.settings.config import TrainConfig
+    from ..training.settings.precedence import with_preset
 
     recipe = cell.recipe
     found = {"preset": recipe.preset, "seed": cell.seed, **filled(dict(recipe.settings), inputs)}
@@ -140,8 +140,8 @@ def source_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
 
 def config_of(cell: Cell, inputs: Inputs, place: Path) -> TrainConfig:
     """Returns the configuration of the run of a cell. The TF-IDF index that it may name is not built here."""
-    from ..training.precedence import with_preset
-    from ..training.train_config import TrainConfig
+    from ..training.settings.config import TrainConfig
+    from ..training.settings.precedence import with_preset
 
     config = TrainConfig(
         **{**source_of(cell, inputs), **settings_of(cell, inputs)},
@@ -168,7 +168,7 @@ def _tokenizer(config: TrainConfig) -> Any:
 def _build_index(config: TrainConfig) -> None:
     """Builds the TF-IDF index of a run, if the run needs one that does not exist yet."""
     from ..tfidf.index import TfidfIndex
-    from ..training.precedence import with_preset
+    from ..training.settings.precedence import with_preset
 
     tokenizer = _tokenizer(with_preset(config))
     if tokenizer is not None and not (Path(config.tfidf) / "index.safetensors").exists():
@@ -297,7 +297,7 @@ def peak_bytes() -> int | None:
 
 def _train(cell: Cell, inputs: Inputs, made: dict[str, Any], place: Path, callback: Callback | None) -> Any:
     """Trains the encoder of a cell, from the last checkpoint of its run if there is one."""
-    from ..training.leftovers import has_checkpoint
+    from ..training.folder.leftovers import has_checkpoint
     from ..training.loop import resumed_config, train
 
     folder = cell.path(place).with_suffix("")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import shortened
 
 if TYPE_CHECKING:
-    from .setup import Run
+    from .run import Run
 
 __all__ = ["LINE_SECONDS", "Callback", "Callbacks", "ProgressCallback", "score_text"]
 

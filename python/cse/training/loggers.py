@@ -12,7 +12,7 @@ from ..registry import Registry
 from .callbacks import Callback
 
 if TYPE_CHECKING:
-    from .setup import Run
+    from .run import Run
 
 __all__ = ["LOGGERS", "JsonLines", "loggers"]
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..data.corpus import IN_MEMORY
 from ..errors import InputError, Interrupted, RunError, sentence
 from ..io import dumps, write_text
 from ..models.device import pick_device
-from .batches import Prefetcher
+from .batches.prefetch import Prefetcher
 from .callbacks import Callback, Callbacks
-from .checkpoint import (
+from .folder.checkpoint import (
     CONFIG,
     Checkpoint,
     find_checkpoint,
@@ -23,53 +23,20 @@ from .checkpoint import (
     restore_best,
     save_checkpoint,
 )
-from .distributed import World, connected
-from .environment import environment
-from .inputs import check_source, with_texts
-from .interrupts import Agreement, StopRequest, locked
-from .metrics import Clock, MetricBuffer
-from .not_finite import check_finite
-from .optimizer import learning_rate
-from .outputs import copied, describe, opened, resumed_folder, run_folder, save, score_best
-from .records import count, failures, log_record
-from .same_inputs import check_same
-from .same_settings import check_changes, check_equal
-from .setup import Run, prepare
-from .step import training_step
-from .train_config import TrainConfig
+from .folder.interrupts import Agreement, StopRequest, locked
+from .folder.outputs import copied, describe, environment, opened, resumed_folder, run_folder, save, score_best
+from .loggers import loggers
+from .parts.data import check_same, check_source, given_texts
+from .parts.optimisation import learning_rate
+from .run import Run, RunResult
+from .settings.changes import check_changes, check_equal
+from .settings.config import TrainConfig
+from .setup import prepare
+from .step.distributed import World, connected
+from .step.step import training_step
+from .watching.records import Clock, MetricBuffer, check_finite, failures
 
 __all__ = ["RunResult", "Trainer", "resumed_config", "train"]
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """The result of a training run."""
-
-    folder: Path
-    """Folder of the run, with best/, last/, log.jsonl, config.toml, environment.json, result.json and other files."""
-    steps: int
-    synthetic_steps: int
-    """Number of steps in which the first method in ``config.negatives`` made synthetic negatives."""
-    seconds: float
-    """Training time in seconds, without evaluation."""
-    best_step: int
-    before: dict[str, float]
-    """Scores before training."""
-    after: dict[str, float]
-    """Scores after the last step."""
-    best: dict[str, float]
-    """Scores of best/."""
-    notes: list[str]
-    """Remarks on the interpretation of the scores."""
-    neighbours: list[dict[str, str]]
-    """At most three held-out sentences whose nearest neighbour changed, with the neighbours before and after training;
-    the latter are those of the encoder in best/."""
-    sts: dict[str, float]
-    """Spearman's correlation x 100 of best/ by STS task; empty without ``config.data``."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the result as a dict that can be serialised to JSON."""
-        return {**self.__dict__, "folder": str(self.folder)}
 
 
 def train(
@@ -84,7 +51,7 @@ def train(
     In this folder, ``best/`` is the selected encoder, and ``last/`` is the encoder after the last step. The encoder is
     evaluated before training, every ``eval_every`` steps, and after the last step. On SIGINT or SIGTERM, the step in
     progress is finished and a checkpoint is saved. Processes started by torchrun train together; see
-    ``cse.training.distributed``.
+    ``cse.training.step.distributed``.
 
     Args:
         config: The training configuration; with ``resume``, the one that ``resumed_config`` returns.
@@ -103,17 +70,20 @@ def train(
             written.
         Interrupted: If a signal stops the run.
     """
-    config, rows = with_texts(config, texts)
+    rows = given_texts(config, texts)
+    config = config if rows is None else config.replace(corpus=(IN_MEMORY,))
     check_source(config)
+    watching = [*loggers(config.loggers), callback or Callback()]
     with (
         connected(config.device) as world,
-        closing(callback if callback is not None and world.is_main else Callback()) as callback,
+        closing(Callbacks(watching) if world.is_main else Callback()) as shown,
         ExitStack() as lock,
     ):
         if resume is None:
-            return Trainer(prepare(config, world, callback=callback, texts=rows), world, callback).run()
+            run = prepare(config, world, progress=shown.on_progress, texts=rows)
+            return Trainer(run, world, shown).run()
         checkpoint = lock.enter_context(opened(Path(resume), world))
-        run = prepare(config, world, resumed_folder(checkpoint, config), callback, rows)
+        run = prepare(config, world, resumed_folder(checkpoint, config), shown.on_progress, rows)
         if len(run.batches) < checkpoint.step:
             raise InputError(
                 f"--max-steps: {len(run.batches)} is less than the {checkpoint.step} steps already done; raise it"
@@ -125,14 +95,14 @@ def train(
             lock.close()
             if world.is_main:
                 lock.enter_context(locked(run.folder))
-        return Trainer(run, world, callback, checkpoint).run()
+        return Trainer(run, world, shown, checkpoint).run()
 
 
 def resumed_config(resume: str | Path, given: dict[str, Any] | None = None) -> TrainConfig:
     """Returns the configuration with which a run is resumed: the stored one with the changes in ``given``.
 
     Raises ``InputError`` for a folder without a checkpoint, and for a change that is not allowed; see
-    ``cse.training.same_settings.MAY_CHANGE``.
+    ``cse.training.parts.fields.MayChange``.
     """
     folder = find_checkpoint(Path(resume))
     stored, file = read_config(folder), folder.parent.parent / CONFIG
@@ -158,7 +128,7 @@ class Trainer:
 
     def __init__(self, run: Run, world: World, callback: Callback, resumed: Checkpoint | None = None) -> None:
         self.prepared, self.world, self.resumed = run, world, resumed
-        self.callback = Callbacks([*run.loggers, callback]) if world.is_main else Callback()
+        self.callback = callback
         self.state, self.config, self.steps = run.state, run.config, len(run.batches)
         self.buffer, self.clock = MetricBuffer(), Clock(run.state.seconds)
         self.saved = self.last = -1  # steps of the latest checkpoint and of last/
@@ -167,7 +137,6 @@ class Trainer:
         """Trains to the last step and returns the result."""
         run, state, config = self.prepared, self.state, self.config
         with (
-            closing(Callbacks(run.loggers)),
             run_folder(run, self.world) as folder,
             StopRequest() as stop,
             Prefetcher(
@@ -186,12 +155,12 @@ class Trainer:
             self.clock, agreement = Clock(state.seconds), Agreement(self.world, stop, state.step)
             while state.step < self.steps:
                 step = state.step
-                rate = learning_rate(step, self.steps, config.lr, config.lr_scheduler, config.warmup)
+                rate = learning_rate(config, step, self.steps)
                 with self.failures():
                     batch = batches.get(step)
                     metrics = training_step(state, batch, run.forward, rate, config.max_grad_norm, self.world)
-                count(state, batch, self.clock)
-                self.buffer.append(log_record(state, batch, rate, metrics), batch[0].rows[:5].tolist())
+                state.count(batch, self.clock.seconds())
+                self.buffer.append(state.record(batch, rate, metrics), batch[0].rows[:5].tolist())
                 self.callback.on_step_end(state.step, self.steps)
 
                 with self.failures():
@@ -233,7 +202,7 @@ class Trainer:
             if self.resumed is not None:
                 restore_best(self.resumed, folder)
             write_text(folder / CONFIG, run.config.to_toml())
-            about = environment(run.device, run.config.precision, run.precision_reason)
+            about = environment(run.device, run.config.precision, run.machine.reason)
             write_text(folder / "environment.json", dumps(about, indent=2) + "\n")
             write_text(folder / "data.json", dumps(describe(run)) + "\n")
         self.callback.on_train_begin(run)

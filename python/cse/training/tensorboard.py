@@ -10,7 +10,7 @@ from ..errors import InputError
 from .callbacks import Callback
 
 if TYPE_CHECKING:
-    from .setup import Run
+    from .run import Run
 
 __all__ = ["TensorBoard"]
 

@@ -1,0 +1,277 @@
+"""The batches of a training run: row numbers, augmented texts and tokens.
+
+A batch is a pure function of the configuration, the corpus and the batch number. It can therefore be prepared in
+another thread, and runs are reproducible.
+An edited sentence is unchanged if, after truncation, it has the same token ids as the original. An unchanged negative
+is masked (excluded from the loss), unless the run keeps duplicates. An unchanged positive is masked only without
+dropout; with dropout, its embedding differs from that of its anchor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ... import rng
+from ...augment.base import Block, Edit, Pairing, View
+from ...data.corpus import Corpus
+from ...mixing_partners import partners, valid_candidates
+from ...models.prompts import TrainingPrompts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ...views import Role
+
+__all__ = ["Batch", "Batches", "changed_rows"]
+
+ANCHOR, POSITIVE = View("anchor", "anchor"), View("positive", "positive")
+# Function that returns the token ids of a block's texts.
+TokenIds = Callable[[Block], Sequence[Any]]
+PartnerViews = Callable[[Mapping[str, "Role"]], tuple[int, list[str]] | None]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch; a step takes one or several batches (``--accumulate``)."""
+
+    step: int
+    epoch: int
+    rows: npt.NDArray[np.int64]
+    """``(B,)`` row numbers in the corpus."""
+    blocks: dict[str, Block]
+    """By block name: the texts to encode and their views; see ``cse.augment.base.Block``."""
+    partners: npt.NDArray[np.int64] | None = None
+    """``(M,)`` positions of the candidates with which positives are mixed (MixCSE); see ``cse.mixing_partners``."""
+    duplicates: npt.NDArray[np.bool_] | None = None
+    """``(B, B)`` bool, True for different rows with the same sentence or labelled positive. None: there are none, or
+    the run keeps duplicates."""
+    unchanged: dict[str, int] = field(default_factory=dict)
+    """Number of rows that an edit left unchanged, by block name; for a ``local`` block, only rows of this process."""
+    part: slice = field(default_factory=lambda: slice(None))
+    """The rows that this rank encodes."""
+    tokens: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    """By block name: token ids, attention masks and so on of the n rows in ``part``, ``(n, T)`` each."""
+
+    @property
+    def roles(self) -> dict[str, Role]:
+        """Roles of all views by name, in the order of encoding."""
+        return {view.name: view.role for block in self.blocks.values() for view in block.views}
+
+    @property
+    def views(self) -> list[str]:
+        """Names of all views, in the order of encoding."""
+        return list(self.roles)
+
+    @property
+    def masks(self) -> dict[str, npt.NDArray[np.bool_]]:
+        """Masks ``(B,)`` by view name, True for valid rows.
+
+        Views of ``local`` blocks, and views without invalid rows, have no mask.
+        """
+        return {
+            view.name: block.mask
+            for block in self.blocks.values()
+            if block.mask is not None and not block.local
+            for view in block.views
+        }
+
+
+class Batches:
+    """The batches of a training run, indexed by number.
+
+    If the last batch of an epoch has a single row, it is dropped. A step takes ``accumulate`` batches; if fewer are
+    left at the end of the run, they are dropped.
+
+    Args:
+        corpus: The corpus.
+        rows: ``(n,)`` row numbers to train on, ascending.
+        positive: The augmentation that makes positives.
+        negatives: Edits that make synthetic negatives from the original sentences.
+        batch_size: Rows per batch.
+        seed: Seed of the row order, the augmentations and the mixing partners.
+        epochs: Passes over the rows. Default: 1, or as many as ``max_steps`` requires.
+        max_steps: Maximum number of steps, or the exact number if ``epochs`` is None.
+        accumulate: Batches per step.
+        keep_duplicates: Whether identical sentences and unchanged synthetic negatives are used as negatives.
+        part: ``part(n)`` returns the slice of the n rows of a batch that this rank encodes; expensive edits are applied
+            only to these rows.
+        partner_views: Returns the views from which the candidates for mixing (MixCSE) are drawn; see
+            ``cse.losses.base.BatchTerm.partner_views``.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        rows: npt.NDArray[np.int64],
+        positive: Edit | Pairing,
+        negatives: Sequence[Edit] = (),
+        *,
+        batch_size: int,
+        seed: int = 0,
+        epochs: int | None = None,
+        max_steps: int | None = None,
+        accumulate: int = 1,
+        keep_duplicates: bool = False,
+        part: Callable[[int], slice] | None = None,
+        partner_views: PartnerViews | None = None,
+    ) -> None:
+        self.corpus, self.rows, self.seed = corpus, rows, seed
+        self.positive, self.negatives = positive, list(negatives)
+        self.part, self.partner_views = part or (lambda count: slice(0, count)), partner_views
+        self.views = (ANCHOR, POSITIVE)
+        """The views of anchors and positives, with the encoder and the dropout of each."""
+        self.without_dropout = False
+        """Whether one encoder encodes both views without dropout, so that an unchanged positive equals its anchor."""
+        self.prompts = TrainingPrompts()
+        """Texts that are prepended to the sentences before tokenization."""
+        self.size, self.accumulate, self.keep_duplicates = batch_size, accumulate, keep_duplicates
+        # A batch of a single row is dropped, because it has no in-batch negatives.
+        whole, rest = divmod(len(rows), self.size)
+        self.per_epoch = whole + (rest > 1)
+        self.steps = self.per_epoch * (epochs or 1) // accumulate
+        if max_steps is not None:
+            self.steps = max_steps if epochs is None else min(self.steps, max_steps)
+        self._epoch = -1
+        self._order = rows[:0]  # the order of the current epoch, as positions in rows
+        # The order of epoch 0 is computed in a thread while the model is loaded.
+        pool = ThreadPoolExecutor(1, thread_name_prefix="cse-order")
+        self._first: Future[npt.NDArray[np.int64]] | None = pool.submit(rng.permutation, rows, seed, 0)
+        pool.shutdown(wait=False)  # the thread ends with its task
+
+    def __len__(self) -> int:
+        """Number of steps of the run."""
+        return self.steps
+
+    def of_step(self, step: int) -> range:
+        """Returns the numbers of the batches of a step."""
+        return range(step * self.accumulate, (step + 1) * self.accumulate)
+
+    def __getitem__(self, number: int) -> Batch:
+        """Returns a batch without tokens. An edited sentence counts as unchanged if its text equals the original."""
+        return self.make(number, lambda block: block.texts)
+
+    def make(self, number: int, ids: TokenIds) -> Batch:
+        """Returns a batch without tokens.
+
+        An edited sentence counts as unchanged if ``ids`` returns the same token ids for it as for the original.
+        """
+        seed = self.seed
+        step = number // self.accumulate
+        epoch, nth = divmod(number, self.per_epoch)
+        if epoch != self._epoch:
+            started, self._first = self._first, None
+            if epoch == 0 and started is not None:
+                self._order = started.result()
+            else:
+                self._order = rng.permutation(self.rows, seed, epoch)
+            self._epoch = epoch
+        rows = self.rows[self._order[nth * self.size : (nth + 1) * self.size]]
+        texts = self.corpus.take(rows)
+        draws = rng.Draws(seed, epoch)
+        blocks = self._positives(texts, rows, draws)
+        for position, method in enumerate(self.negatives):
+            if method.applies(step):
+                name = "synthetic" if position == 0 else f"synthetic_{position + 1}"
+                views: tuple[View, ...] = (View(name, "negative"),)
+                if method.makes_pairs(method.options):
+                    views = (View(name, "anchor"), View(f"{name}_positive", "positive"))
+                blocks[name] = self._edited(method, texts, rows, draws, views)
+        batch = Batch(step, epoch, rows, blocks, duplicates=self._duplicates(texts, blocks))
+        if any(block.edited for block in blocks.values()):
+            batch = self._compared(batch, Block(texts, (ANCHOR,), column=0), ids)
+        return replace(batch, partners=self._partners(batch))
+
+    def _positives(self, texts: list[str], rows: npt.NDArray[np.int64], draws: rng.Draws) -> dict[str, Block]:
+        anchor, positive = self.views
+        if isinstance(self.positive, Edit):
+            edited = self._edited(self.positive, texts, rows, draws, (positive,))
+            return {"anchor": Block(texts, (anchor,), column=0), "positive": edited}
+        paired = self.positive(texts, rows, draws)
+        columns = paired.columns
+        if paired.positives is None:
+            return {"anchor": Block(paired.anchors, (anchor, positive), paired.mask, columns[0], shared=paired.shared)}
+        blocks = {
+            "anchor": Block(paired.anchors, (anchor,), column=columns[0]),
+            "positive": Block(paired.positives, (positive,), paired.mask, columns[1]),
+        }
+        if paired.negatives is not None:
+            blocks["hard_negative"] = Block(paired.negatives, (View("hard_negative", "negative"),), column=columns[2])
+        return blocks
+
+    def _edited(
+        self,
+        method: Edit,
+        texts: list[str],
+        rows: npt.NDArray[np.int64],
+        draws: rng.Draws,
+        views: tuple[View, ...],
+    ) -> Block:
+        if not method.expensive:
+            return Block(method(texts, rows, draws), views, edited=True)
+        part = self.part(len(rows))
+        made = method(texts[part], rows[part], draws) if len(rows[part]) else []
+        return Block(made, views, edited=True, local=True)
+
+    def _compared(self, batch: Batch, original: Block, ids: TokenIds) -> Batch:
+        """Returns the batch with the number of unchanged rows by block name.
+
+        Unchanged rows of the blocks for which ``is_masked`` returns True are masked.
+        """
+        before = ids(original)
+        blocks, unchanged = dict(batch.blocks), {}
+        for name, block in batch.blocks.items():
+            if not block.edited:
+                continue
+            old = before[self.part(len(batch.rows))] if block.local else before
+            changed = changed_rows(old, ids(block))
+            unchanged[name] = int((~changed).sum())
+            masked = is_masked(
+                block.views[0].role, without_dropout=self.without_dropout, keep_duplicates=self.keep_duplicates
+            )
+            if masked and (block.local or not changed.all()):
+                blocks[name] = replace(block, mask=changed)
+        return replace(batch, blocks=blocks, unchanged=unchanged)
+
+    def _duplicates(self, texts: list[str], blocks: dict[str, Block]) -> npt.NDArray[np.bool_] | None:
+        if self.keep_duplicates:
+            return None
+        columns = [texts]
+        if isinstance(self.positive, Pairing) and self.positive.labelled:
+            columns.append(blocks["positive"].texts)
+        found = np.zeros((len(texts), len(texts)), dtype=bool)
+        for column in columns:
+            ids: dict[str, int] = {}
+            keys = np.array([ids.setdefault(text, len(ids)) for text in column])
+            found |= keys[:, None] == keys[None, :]
+        np.fill_diagonal(found, False)
+        return found if found.any() else None
+
+    def _partners(self, batch: Batch) -> npt.NDArray[np.int64] | None:
+        drawn = self.partner_views(batch.roles) if self.partner_views else None
+        if drawn is None:
+            return None
+        anchors, names = drawn
+        valid = valid_candidates(names, batch.masks, len(batch.rows))
+        return partners(batch.rows, self.seed, batch.epoch, anchors, len(names), valid, excluded=batch.duplicates)
+
+
+def changed_rows(before: Iterable[Any], after: Iterable[Any]) -> npt.NDArray[np.bool_]:
+    """Returns ``(n,)`` bool, True where an edited sentence and its original have different token ids."""
+    return np.array([list(new) != list(old) for new, old in zip(after, before, strict=True)], dtype=bool)
+
+
+def is_masked(role: str, *, without_dropout: bool, keep_duplicates: bool) -> bool:
+    """Returns whether unchanged rows of a view are masked.
+
+    Args:
+        role: Role of the view: ``anchor``, ``positive`` or ``negative``.
+        without_dropout: Whether anchors and positives are encoded without dropout.
+        keep_duplicates: Whether the run keeps duplicates (``--keep-duplicates``).
+    """
+    return without_dropout if role == "positive" else not keep_duplicates

@@ -1,0 +1,201 @@
+"""Checks of the corpus before training: duplicate rows, truncated sentences, unknown tokens, methods without effect."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...augment.base import Draws, Edit, Pairing
+from ...data.corpus import Corpus
+from ...errors import InputError
+from ...models.encoder import token_lists
+from .batches import Batches, changed_rows
+
+__all__ = ["check_learnable", "cut_off", "examine", "once_warnings"]
+
+SAMPLE_ROWS = 2000
+FEW_ROWS = 64
+MANY = 0.05
+# Prefixes of the Unicode names of letters in scripts without spaces between words.
+UNSEGMENTED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
+
+
+def check_learnable(batches: Batches, positives: Mapping[str, Edit | Pairing], negatives: Mapping[str, Edit]) -> None:
+    """Raises ``InputError`` if a sample of the corpus shows that nothing can be learned with these methods.
+
+    The cases are: all sentences are identical, so that none is a negative of another; all positives are masked; the
+    method makes new texts for the positives, but each equals its anchor; each synthetic negative equals the sentence
+    from which it was made. The sample has at most 2,000 rows, or 64 for an expensive method.
+
+    Args:
+        batches: The batches of the run, with the corpus, the rows to train on and the seed.
+        positives: The method that makes positives, by name.
+        negatives: The methods that make synthetic negatives, by name.
+    """
+    corpus, rows, seed = batches.corpus, batches.rows, batches.seed
+    texts = corpus.take(sample_of(rows))
+    if len(texts) > 1 and len(set(texts)) == 1:
+        raise InputError(
+            f"CORPUS: all {len(texts):,} sampled sentences are identical, so none is a negative of another; give "
+            "different sentences"
+        )
+    ((name, method),) = positives.items()
+    chosen = sample_of(rows, method)
+    texts = corpus.take(chosen)
+    if not _has_positives(method, texts, chosen, seed):
+        raise InputError(
+            f"--positive {name}: none of {len(texts):,} sampled sentences has a positive that differs from it; give "
+            "longer sentences, with spaces between words, or use --positive dropout"
+        )
+    for name, edit in negatives.items():
+        chosen = sample_of(rows, edit)
+        texts = corpus.take(chosen)
+        if edit.applies(0) and edit(texts, chosen, Draws(seed, 0)) == texts:
+            raise InputError(
+                f"--negative {name}: none of {len(texts):,} sampled sentences has a word that can be replaced; "
+                f"{replaceable(texts)}, or train without these negatives"
+            )
+
+
+def _has_positives(method: Edit | Pairing, texts: list[str], rows: npt.NDArray[np.int64], seed: int) -> bool:
+    if isinstance(method, Edit):
+        return method(texts, rows, Draws(seed, 0)) != texts
+    paired = method(texts, rows, Draws(seed, 0))
+    if paired.mask is not None and not paired.mask.any():
+        return False
+    if paired.positives is None:
+        return True
+    valid = np.ones(len(texts), dtype=bool) if paired.mask is None else paired.mask
+    return any(
+        one != other and holds for one, other, holds in zip(paired.anchors, paired.positives, valid, strict=True)
+    )
+
+
+def sample_of(rows: npt.NDArray[np.int64], method: Edit | Pairing | None = None) -> npt.NDArray[np.int64]:
+    """Returns at most 2,000 rows at regular intervals, or at most 64 for an expensive method."""
+    count = FEW_ROWS if method is not None and method.expensive else SAMPLE_ROWS
+    return rows[:: max(1, len(rows) // count)][:count]
+
+
+def replaceable(texts: Sequence[str]) -> str:
+    """Returns advice on how to make words of these texts replaceable, depending on the script."""
+    characters = "".join(texts[:FEW_ROWS])
+    letters = [each for each in characters if each.isalpha()]
+    unsegmented = sum(unicodedata.name(each, "").startswith(UNSEGMENTED) for each in letters)
+    if 2 * unsegmented > len(letters):
+        return (
+            "for text without spaces between words (Chinese, Japanese, Thai), put spaces between words and "
+            "build the index with --tokenizer whitespace"
+        )
+    if not any(each.isalnum() for each in characters):
+        return "for text without letters (emoji, punctuation), build the index with --tokenizer whitespace"
+    return "check that the index was built from this corpus"
+
+
+def cut_off(lengths: npt.NDArray[np.int64], max_length: int, longest: int) -> str:
+    """Returns, as one line of text, the fraction of texts that are truncated and the fraction of tokens cut off.
+
+    If over 5 % of the texts are truncated, the line adds the fraction of tokens that a larger maximum length would cut
+    off, and its cost in computation. The larger length is twice the given one, but at most the model's maximum.
+
+    Args:
+        lengths: ``(n,)`` numbers of tokens of the texts before truncation.
+        max_length: Maximum number of tokens of a text.
+        longest: Largest maximum length that the model accepts.
+    """
+    read = np.minimum(lengths, max_length).sum()
+    rows, tokens = np.mean(lengths > max_length), 1 - read / lengths.sum()
+    text = f"{rows:.1%} of the texts truncated to {max_length} tokens, which cuts off {tokens:.1%} of all tokens"
+    larger = min(2 * max_length, longest)
+    if rows <= MANY or larger <= max_length:
+        return text
+    more = np.minimum(lengths, larger).sum()
+    return (
+        f"{text} (--max-length {larger} would cut off {1 - more / lengths.sum():.1%}, for {more / read:.1f} times the "
+        "computation)"
+    )
+
+
+def trained_texts(
+    method: Edit | Pairing, corpus: Corpus, rows: npt.NDArray[np.int64], seed: int
+) -> tuple[list[str], list[str]]:
+    """Returns a sample of the sentences (see ``sample_of``), and the anchors and positives made from them."""
+    chosen = sample_of(rows, method)
+    texts = corpus.take(chosen)
+    made = method(texts, chosen, Draws(seed, 0))
+    if isinstance(made, list):
+        return texts, [*texts, *made]
+    return texts, [*made.anchors, *(made.positives or ())]
+
+
+def examine(
+    batches: Batches, negatives: Mapping[str, Edit], tokenizer: Any, max_length: int, longest: int, model: str
+) -> tuple[str, list[str]]:
+    """Describes the texts that a run is about to train on, and warns of what is probably not intended.
+
+    Args:
+        batches: The batches of the run, with the corpus, the rows to train on and the seed.
+        negatives: The methods that make synthetic negatives, by name.
+        tokenizer: A Hugging Face tokenizer.
+        max_length: Maximum number of tokens of a text.
+        longest: Largest maximum length that the model accepts.
+        model: Name of the model, which a warning mentions.
+
+    Returns:
+        The fractions of duplicate rows, of texts and tokens that are cut off, and of unknown tokens, as text; and a
+        list of warnings. Duplicates are counted in the whole corpus; the other fractions are computed from a sample of
+        the training rows (see ``sample_of``).
+    """
+    corpus = batches.corpus
+    duplicates = corpus.repeats() / max(int(np.count_nonzero(corpus.word_counts())), 1)
+    sample, made = trained_texts(batches.positive, corpus, batches.rows, batches.seed)
+    ids = tokenizer(sample, add_special_tokens=True, truncation=False, verbose=False)["input_ids"]
+    encoded = tokenizer(made, add_special_tokens=True, truncation=False, verbose=False)["input_ids"]
+    lengths = np.array([len(each) for each in encoded], dtype=np.int64)
+    unknown = tokenizer.unk_token_id
+    tokens = sum(map(len, ids))
+    missing = sum(each.count(unknown) for each in ids) / max(tokens, 1) if unknown is not None else 0.0
+    text = f"{duplicates:.1%} duplicate rows, {cut_off(lengths, max_length, longest)}, {missing:.1%} unknown tokens"
+    warnings = []
+    if missing > MANY:
+        warnings.append(
+            f"{missing:.0%} of the tokens are unknown to {model}; choose a model for the language of the corpus"
+        )
+    warnings += unchanged_warning(batches, tokenizer, max_length)
+    return text, warnings + once_warnings(negatives, len(batches))
+
+
+def once_warnings(negatives: Mapping[str, Edit], steps: int) -> list[str]:
+    """Returns a warning for each method whose synthetic negatives are used only in the first of several steps."""
+    once = [name for name, each in negatives.items() if each.applies(0) and not any(map(each.applies, range(1, steps)))]
+    return [
+        f"{name} is used only in the first of the {steps:,} steps ({negatives[name].describe()}); lower its interval"
+        for name in once
+        if steps > 1
+    ]
+
+
+def unchanged_warning(batches: Batches, tokenizer: Any, max_length: int) -> list[str]:
+    """Returns a warning for the first method that leaves over 5 % of the sampled rows unchanged, if there is one.
+
+    The sample has at most 2,000 rows, or 64 for an expensive method (``TextMethod.expensive``).
+    """
+    for method in batches.negatives:
+        chosen = sample_of(batches.rows, method)
+        texts = batches.corpus.take(chosen)
+        ids = [
+            token_lists(tokenizer, each, max_length)["input_ids"]
+            for each in (texts, method(texts, chosen, Draws(batches.seed, 0)))
+        ]
+        unchanged = [text for text, changed in zip(texts, changed_rows(*ids), strict=True) if not changed]
+        share = len(unchanged) / len(texts)
+        if share > MANY:
+            return [
+                f"{share:.0%} of the sentences have no word that can be replaced, and are left without a synthetic "
+                f"negative; {replaceable(unchanged)}"
+            ]
+    return []

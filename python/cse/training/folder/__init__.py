@@ -1,0 +1,1 @@
+"""The folder of a run: saved encoders, checkpoints, locks and signals."""

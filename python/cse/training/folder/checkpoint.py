@@ -1,0 +1,280 @@
+"""Checkpoints of the state of a training run, from which it can be resumed.
+
+=========================  =======================================================================================
+``manifest.json``          XXH3-128 of every other file
+``state.json``             counters, scores, fingerprints of the data
+``config.toml``            the configuration of the run
+``weights.safetensors``    parameters and buffers of encoders, loss terms and other methods
+``optimizer.safetensors``  moments and step counts of AdamW, by parameter number
+``generators.safetensors`` states of PyTorch's random number generators (for dropout), by rank
+``selection.safetensors``  arrays of the label-free evaluation
+``best/``                  the selected encoder; its weights are hard links to those in the run's best/, or copies
+=========================  =======================================================================================
+
+A checkpoint is written every ``--save-every`` steps, after a signal, and at the end of the run; see ``loop.py``. The
+files are written to a temporary folder, which is then renamed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from ...errors import InputError
+from ...io import fresh_folder
+from ...models.device import generator_states, restore_generators
+from ..settings.config import TrainConfig
+from ..step.distributed import World
+from ..step.state import TrainState
+from .leftovers import FOLDER, is_unsaved
+from .manifest import MANIFEST, contents, damage, flush, flushed, identity, read_manifest, verify, verify_all
+
+__all__ = [
+    "Checkpoint",
+    "find_checkpoint",
+    "list_checkpoints",
+    "load_state",
+    "read_checkpoint",
+    "read_config",
+    "restore_best",
+    "save_checkpoint",
+]
+
+BEST = "best"
+CONFIG = "config.toml"
+STATE = "state.json"
+FILES = ("weights", "optimizer", "generators", "selection")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that has been read and verified."""
+
+    folder: Path
+    state: dict[str, Any]
+    """The contents of ``state.json``."""
+    tensors: dict[str, dict[str, Tensor]]
+    """The contents of the ``.safetensors`` files by name: ``weights``, ``optimizer``, ``generators``, ``selection``."""
+
+    @property
+    def run(self) -> Path:
+        """The folder of the run."""
+        return self.folder.parent.parent
+
+    @property
+    def step(self) -> int:
+        """Number of steps done."""
+        return int(self.state["step"])
+
+
+def list_checkpoints(run: Path) -> list[Path]:
+    """Returns the folders of the checkpoints of a run, ordered by step."""
+    return sorted((run / FOLDER).glob("step-*")) if (run / FOLDER).is_dir() else []
+
+
+def find_checkpoint(path: Path) -> Path:
+    """Returns ``path`` if it is the folder of a checkpoint, or the latest checkpoint if it is the folder of a run.
+
+    Raises ``InputError`` if there is no checkpoint.
+    """
+    if path.parent.name == FOLDER and path.is_dir():
+        return path
+    if not path.is_dir():
+        raise InputError(f"--resume {path}: no such folder; name a run or one of its checkpoints")
+    found = list_checkpoints(path)
+    if not found and is_unsaved(path) and (path / CONFIG).is_file():
+        raise InputError(
+            f"--resume {path}: the run ended before its first checkpoint; begin it again: "
+            f"cse train --config {path / CONFIG} --name {path.name}"
+        )
+    if not found:
+        raise InputError(
+            f"--resume {path}: has no checkpoint; a run saves one every N steps with --save-every N, after a signal, "
+            "and at its end"
+        )
+    return found[-1]
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """Reads and verifies a checkpoint; raises ``TornCheckpoint`` if it is damaged."""
+    with damage(folder, list_checkpoints(folder.parent.parent)):
+        verify_all(folder)
+        state = json.loads((folder / STATE).read_text(encoding="utf8"))
+        return Checkpoint(folder, state, {name: load_file(_part(folder, name)) for name in FILES})
+
+
+def read_config(folder: Path) -> TrainConfig:
+    """Returns the configuration of a checkpoint; raises ``TornCheckpoint`` if the file is damaged."""
+    with damage(folder, list_checkpoints(folder.parent.parent)):
+        verify(folder, CONFIG, read_manifest(folder))
+    return TrainConfig.from_toml(folder / CONFIG)
+
+
+def save_checkpoint(
+    state: TrainState, run: Path, *, config: str, data: dict[str, Any], keep: int, device: str, world: World
+) -> Path:
+    """Writes the checkpoint of the current step, and deletes old checkpoints. Called by every rank.
+
+    The latest ``keep`` checkpoints remain. Checkpoints of later steps, which exist if the run was resumed from an
+    earlier checkpoint, are deleted as well.
+
+    Args:
+        state: The state of the run.
+        run: Folder of the run.
+        config: The configuration, as TOML.
+        data: Fingerprints of the data, which are compared when the run is resumed; see ``Run.data``.
+        keep: Number of checkpoints to keep.
+        device: Device of this rank.
+        world: The ranks of the run; only rank 0 writes.
+
+    Returns:
+        The folder of the checkpoint.
+
+    Raises:
+        OSError: If a file cannot be written; earlier checkpoints remain.
+    """
+    generators = {}
+    for name, values in generator_states(device).items():
+        # NCCL exchanges only tensors on the GPU.
+        on = values.to(device) if device.startswith("cuda") else values
+        for rank, each in enumerate(world.collect(on)):
+            generators[f"{rank}.{name}"] = each.cpu()
+    target = run / FOLDER / f"step-{state.step:08d}"
+    if not world.is_main:
+        return target
+    selection, arrays = state.selector.state()
+    files = {
+        "weights": state.weights(),
+        "optimizer": _moments(state.optimizer),
+        "generators": generators,
+        # Copies: if the first evaluation is also the last, their arrays share memory, which safetensors rejects.
+        "selection": {name: torch.tensor(array) for name, array in arrays.items()},
+    }
+    record = {
+        "step": state.step,
+        "sentences": state.sentences,
+        "seconds": state.seconds,
+        "viewed": dict(state.viewed),
+        "selection": selection,
+        "saturation": {"note": state.saturation.note, "first": state.saturation.first},
+        "data": data,
+        "ranks": world.size,
+    }
+    # Threads hash and flush each file while the next files are written.
+    with ThreadPoolExecutor(2) as threads, fresh_folder(target) as fresh:
+        hashes: dict[str, Future[str]] = {}
+        if (run / BEST).is_dir():
+            shutil.copytree(run / BEST, fresh / BEST, copy_function=_link)
+            known = _known_hashes(run)
+            for name in sorted(contents(fresh)):
+                hashes[name] = threads.submit(flushed, fresh / name, known)
+        for part, tensors in files.items():
+            path = _part(fresh, part)
+            save_file({key: each.detach().contiguous() for key, each in tensors.items()}, path)
+            hashes[path.name] = threads.submit(flushed, path)
+        # json.dumps writes NaN, which standard JSON does not allow; only cse reads this file, with json.loads.
+        for name, text in ((STATE, json.dumps(record) + "\n"), (CONFIG, config)):
+            (fresh / name).write_text(text, encoding="utf8")
+            hashes[name] = threads.submit(flushed, fresh / name)
+        manifest = json.dumps({name: each.result() for name, each in hashes.items()}, indent=1) + "\n"
+        (fresh / MANIFEST).write_text(manifest, encoding="utf8")
+        flush(fresh / MANIFEST)
+    found = list_checkpoints(run)
+    own = found.index(target) + 1
+    for other in [*found[: max(own - keep, 0)], *found[own:]]:
+        shutil.rmtree(other, ignore_errors=True)
+    return target
+
+
+def restore_best(checkpoint: Checkpoint, run: Path) -> None:
+    """Replaces the run's best/ with the checkpoint's, because a later step may have been selected since."""
+    stored, best = checkpoint.folder / BEST, run / BEST
+    if not stored.is_dir():
+        return
+    with fresh_folder(best) as fresh:
+        shutil.copytree(stored, fresh, copy_function=_link, dirs_exist_ok=True)
+
+
+def _link(source: str, target: str) -> None:
+    """Makes a hard link to weights, whose files are never modified in place; copies files that a user may edit.
+
+    Weights are also copied if the file system does not support hard links.
+    """
+    try:
+        if source.endswith(".safetensors"):
+            os.link(source, target)
+            return
+    except OSError:
+        pass
+    shutil.copy2(source, target)
+
+
+def load_state(checkpoint: Checkpoint, state: TrainState, device: str, rank: int) -> None:
+    """Restores a checkpoint into the initial state of a run.
+
+    If the run has more ranks than before, the generators of the new ranks keep their initial states. Raises
+    ``InputError`` if the checkpoint belongs to another model.
+    """
+    saved = checkpoint.tensors
+    current = state.weights()
+    if {name: each.shape for name, each in current.items()} != {k: v.shape for k, v in saved["weights"].items()}:
+        raise InputError(f"{checkpoint.folder}: has weights of another model; restore the model the run began with")
+    with torch.no_grad():
+        for name, values in current.items():
+            values.copy_(saved["weights"][name])
+    _restore_moments(state.optimizer, saved["optimizer"])
+    own = {name.split(".")[1]: each for name, each in saved["generators"].items() if name.startswith(f"{rank}.")}
+    if own:
+        restore_generators(own, device)
+    record = checkpoint.state
+    state.step, state.sentences, state.seconds = record["step"], record["sentences"], record["seconds"]
+    state.viewed = Counter(record["viewed"])
+    state.saturation.note, state.saturation.first = record["saturation"]["note"], record["saturation"]["first"]
+    state.selector.restore(record["selection"], {name: each.numpy() for name, each in saved["selection"].items()})
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    parameters = _parameters(optimizer)
+    return {
+        f"{number}.{name}": values
+        for number, parameter in enumerate(parameters)
+        for name, values in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def _restore_moments(optimizer: torch.optim.Optimizer, saved: dict[str, Tensor]) -> None:
+    parameters = _parameters(optimizer)
+    for key, values in saved.items():
+        number, _, name = key.partition(".")
+        parameter = parameters[int(number)]
+        optimizer.state[parameter][name] = values.to(parameter.device)
+
+
+def _part(folder: Path, name: str) -> Path:
+    return folder / f"{name}.safetensors"
+
+
+def _known_hashes(run: Path) -> dict[tuple[int, ...], str]:
+    """Returns the hashes of the weight files in best/ of the latest checkpoint, by the ``identity`` of each file."""
+    for folder in list_checkpoints(run)[-1:]:
+        try:
+            stored = read_manifest(folder)
+            weights = [name for name in stored if name.startswith(f"{BEST}/") and name.endswith(".safetensors")]
+            return {identity(folder / name): stored[name] for name in weights}
+        except (OSError, ValueError):
+            pass
+    return {}

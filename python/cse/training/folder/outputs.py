@@ -1,0 +1,282 @@
+"""The folder of a run: its lock, the encoders saved in it, and its copy if a resumed run continues elsewhere."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..._core import __version__
+from ...errors import InputError
+from ...evaluation.sts import score_pairs
+from ...io import fresh_folder, remove_leftovers
+from ...losses import CONTRASTIVE
+from ...models.card import CardRecord, model_card, public_name
+from ...models.inference import Encoder
+from ...models.saving import save_encoder
+from ..callbacks import Callback
+from ..parts.encoder import DEFAULT_MODEL
+from ..parts.loss import describe_loss
+from ..run import Run
+from ..settings.config import ResolvedConfig, TrainConfig
+from ..step.distributed import World
+from .checkpoint import CONFIG, Checkpoint, find_checkpoint, read_checkpoint, read_config
+from .interrupts import check_free, locked
+from .leftovers import FOLDER, clear, is_unsaved, tidy
+
+__all__ = [
+    "choose_folder",
+    "copied",
+    "describe",
+    "environment",
+    "opened",
+    "resumed_folder",
+    "run_folder",
+    "save",
+    "score_best",
+]
+
+
+def choose_folder(config: TrainConfig) -> Path:
+    """Returns the folder of a new run; raises ``InputError`` for a name that is invalid or in use."""
+    parent = Path(config.output)
+    if config.name is not None:
+        if not config.name.isprintable() or not config.name.strip() or "/" in config.name or config.name in (".", ".."):
+            raise InputError(f"--name: {config.name!r} cannot be the name of a folder; use letters, digits, - and _")
+        check_free(parent / config.name)
+        return parent / config.name
+    model = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(config.model or DEFAULT_MODEL).name) or "model"
+    methods = "".join(f"-{name}" for name in config.negatives)
+    stem = f"{model}-{config.loss}{methods}-seed{config.seed}"
+    number = 1
+    while (folder := parent / (stem if number == 1 else f"{stem}-{number}")).exists():
+        number += 1
+    return folder
+
+
+def resumed_folder(checkpoint: Checkpoint, config: TrainConfig) -> Path:
+    """Returns the folder in which a resumed run continues: the old one, unless ``output`` or ``name`` has changed.
+
+    Raises ``InputError`` for a name that is invalid or in use.
+    """
+    own = checkpoint.run
+    file = own / CONFIG
+    stored = TrainConfig.from_toml(file) if file.exists() else read_config(checkpoint.folder)
+    return own if (stored.output, stored.name) == (config.output, config.name) else choose_folder(config)
+
+
+@contextmanager
+def opened(resume: Path, world: World) -> Iterator[Checkpoint]:
+    """Context manager that locks a run, removes what killed processes left in it, and reads its checkpoint.
+
+    The lock is taken before the checkpoint is read, because another process that resumes the run could replace the
+    checkpoint.
+
+    Args:
+        resume: The run, or one of its checkpoints.
+        world: The ranks; only rank 0 takes the lock.
+
+    Raises:
+        InputError: If there is no checkpoint, or another process writes to the run.
+        TornCheckpoint: If the checkpoint is damaged.
+    """
+    with ExitStack() as held:
+
+        def lock() -> str:
+            run = find_checkpoint(resume).parent.parent
+            held.enter_context(locked(run))
+            tidy(run)
+            return str(find_checkpoint(resume))
+
+        yield read_checkpoint(Path(world.agreed(lock)))
+
+
+def copied(checkpoint: Checkpoint, folder: Path) -> str:
+    """Copies a run to the folder in which it will continue, and returns this folder as text.
+
+    Other checkpoints, last/, the result and the report are not copied.
+    """
+    with fresh_folder(folder) as fresh:
+        ignored = shutil.ignore_patterns(FOLDER, "last", "result.json", "report.html", ".*")
+        shutil.copytree(checkpoint.run, fresh, ignore=ignored, dirs_exist_ok=True)
+        shutil.copytree(checkpoint.folder, fresh / FOLDER / checkpoint.folder.name)
+        if folder.exists() and not is_unsaved(folder):
+            raise InputError(f"{folder}: another process has created this folder; choose another --name")
+    return str(folder)
+
+
+def save(run: Run, name: str) -> None:
+    """Saves the encoder with a model card in the subfolder ``name`` of the run."""
+    config, state = run.config, run.state
+    source, selector = state.encoder.source, state.selector
+    made = [f"{name} {each.describe()}" for name, each in zip(config.negatives, run.batches.negatives, strict=True)]
+    negatives = f"Synthetic negatives: {'; '.join(made)}." if made else "No synthetic negatives."
+    columns = {"spearman": ["spearman"], "mrr": ["mrr", "mrr_se"]}.get(selector.metric or "", [])
+    card = CardRecord(
+        model=config.model,
+        embedding_dim=state.encoder.embedding_dim,
+        # If the head of ``cls`` is not saved, the pooling is the bare vector of the first token.
+        pooler="cls_before_pooler" if config.pooler == "cls" and not config.keep_head else config.pooler,
+        keeps_head=config.keep_head and config.pooler == "cls",
+        normalize=source.normalize,
+        max_length=source.max_length,
+        step=state.step,
+        seed=config.seed,
+        methods=_public_text(
+            f"Loss: {describe_loss(config, config.contrastive)}. Positives: {config.positive}. {negatives}", config
+        ),
+        config=public_config(config).to_toml(),
+        columns=[*columns, "alignment", "uniformity"] if columns else [],
+        scores=selector.records,
+        dims=source.modules.dims,
+        stages=[type(stage).__name__ for stage in state.encoder.stages],
+    )
+
+    def terms(folder: Path) -> None:
+        for term in state.terms.values():
+            term.save(folder)
+
+    save_encoder(state.encoder, run.folder / name, model_card(card), terms)
+
+
+def describe(run: Run) -> dict[str, Any]:
+    """Returns the contents of ``data.json``, from which ``cse report`` shows what a run was trained on.
+
+    The contents are the descriptions shown before training, the examples of positives and negatives, the held-out
+    sentences (none if there are development sets) and, if the run makes synthetic negatives, a synthetic negative of
+    each held-out sentence.
+    """
+    selector = run.state.selector
+    return {
+        "facts": run.facts,
+        "examples": [asdict(example) for example in run.examples],
+        "held_out": selector.held_out,
+        "synthetic": selector.negatives,
+    }
+
+
+def public_config(config: ResolvedConfig) -> ResolvedConfig:
+    """Returns the configuration in a form that can be published, without local paths or settings that name data.
+
+    Methods, including those of other packages, may have paths among their options; these are shortened to their last
+    component.
+    """
+    private: dict[str, Any] = {
+        "model": public_name(config.model),
+        "corpus": (),
+        "pairs": (),
+        "columns": (),
+        "tfidf": "tfidf",
+        "cache": None,
+        "output": "runs",
+        "dev": (),
+        "patience": None,
+        "given": None,
+        "data": None,
+    }
+    if config.pairs:  # these settings are valid only with pairs
+        private |= {"positive": "dropout", "where": None, "min_score": None}
+    private["imports"] = _without_folder(config.imports)
+    private["options"] = {
+        name: {key: _without_folder(value) for key, value in config.options[name].items()} for name in config.options
+    }
+    if config.pairs:
+        private["options"].get(CONTRASTIVE, {}).pop("hard_negative_weight", None)
+    return config.model_copy(update=private)  # not validated: files may be missing, and imports have lost their folder
+
+
+def _public_text(text: str, config: ResolvedConfig) -> str:
+    """Shortens the paths of options in a description of methods, as ``public_config`` does."""
+    for value in (value for table in config.options.values() for value in table.values()):
+        if isinstance(value, str) and value:
+            text = text.replace(value, _without_folder(value))
+    return text
+
+
+def _without_folder(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)(_without_folder(each) for each in value)
+    local = isinstance(value, str) and "/" in value and (os.path.isabs(value) or os.path.exists(value))
+    return os.path.basename(value) if local else value
+
+
+def score_best(run: Run, callback: Callback) -> dict[str, float]:
+    """Returns Spearman's correlation x 100 of the encoder in best/ by STS task; empty if the run has no tasks."""
+    if not run.evaluation.tasks:
+        return {}
+    callback.on_status("evaluating best/ on the STS tasks")
+    # Loaded as a user would load it, without the MLP head unless the head is kept.
+    encoder = Encoder(run.folder / "best", device=run.device)
+    return {task.title: score_pairs(encoder, pairs).spearman for task, pairs in run.evaluation.tasks}
+
+
+@contextmanager
+def run_folder(run: Run, world: World) -> Iterator[Path]:
+    """Creates and locks the folder of a run; deletes it if the run fails before the end of its first step.
+
+    If another run has created the folder in the meantime, the next free name is taken; if the name was given,
+    ``InputError`` is raised. The folder of a resumed run exists and is locked already. Ranks other than 0 only receive
+    the path.
+    """
+    resumed = run.state.step > 0
+    with ExitStack() as held:
+        run.folder = Path(world.agreed(lambda: str(run.folder if resumed else _claimed(run, held))))
+        try:
+            yield run.folder
+        except BaseException:
+            if world.is_main and run.state.step == 0:
+                shutil.rmtree(run.folder, ignore_errors=True)
+            raise
+
+
+def _claimed(run: Run, held: ExitStack) -> Path:
+    """Creates, locks and returns the folder of a new run; empties the folder of an unsaved run with the same name."""
+    while True:
+        try:
+            run.folder.mkdir(parents=True)
+            break
+        except FileExistsError:
+            if run.config.name is not None and is_unsaved(run.folder):
+                break
+            run.folder = choose_folder(run.config)  # InputError if the name was given
+    held.enter_context(locked(run.folder))
+    if not is_unsaved(run.folder):  # another process has started a run in it
+        raise InputError(f"--name: {run.folder} exists; choose another name")
+    clear(run.folder)
+    remove_leftovers(run.folder.parent)
+    return run.folder
+
+
+PACKAGES = ("transformers", "tokenizers", "numpy", "scipy", "safetensors")
+
+
+def environment(device: str, precision: str, reason: str) -> dict[str, Any]:
+    """Returns versions, platform, processor, cores, threads, device, and the precision with the reason for it.
+
+    Two runs can be bit-identical only if versions, processor, number of threads, device and precision are the same.
+    """
+    found = {"cse": __version__, "python": platform.python_version(), "torch": torch.__version__}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return {
+        "versions": found,
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
+        "precision": precision,
+        "precision_reason": reason,
+    }

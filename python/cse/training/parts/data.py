@@ -1,0 +1,289 @@
+"""The data of a run: its sentences or labelled pairs, which of them are trained on, and their fingerprints."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from ...errors import InputError, check_texts, shortened
+from .fields import ELSEWHERE, Group, MaxLength, Paths, Positive, Shown
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from ...background import ProgressCallback
+    from ...context import Context
+    from ...data.corpus import Corpus
+    from ...data.held_out import Split
+    from ...data.pairs import LabelledPairs
+    from ...tfidf.index import TfidfIndex
+    from .output import Output
+
+__all__ = ["Data", "ResolvedData", "TrainingData", "check_same", "check_source", "given_texts", "open_data"]
+
+
+class Data(Group):
+    """Data"""
+
+    corpus: Annotated[tuple[str, ...], Paths(), Shown(hidden=True)] = ()
+    """Text files, patterns or tables (``cse.data.readers.resolve``). Default: the files of the TF-IDF index."""
+    pairs: Annotated[tuple[str, ...], Paths(), Shown("FILE")] = ()
+    """Table of anchors, positives and optionally hard negatives, used instead of CORPUS."""
+    columns: Annotated[tuple[str, ...], Shown("A,B[,C]", default="recognised by name")] = ()
+    """Columns of --pairs: the anchor, the positive and optionally the hard negative.
+
+    See ``cse.data.pair_columns``."""
+    where: Annotated[str | None, Shown("COLUMN=VALUE", default="all")] = None
+    """Use only the rows of --pairs that have VALUE in COLUMN."""
+    min_score: Annotated[float | None, Shown("X")] = None
+    """Use only the rows of --pairs with at least this score."""
+    tfidf: Annotated[str, Shown("DIR")] = "tfidf"
+    """Folder of the TF-IDF index."""
+    column: Annotated[str | None, Shown("NAME")] = None
+    """Column that holds the sentences, in .csv, .tsv, .jsonl and .parquet files."""
+    encoding_errors: Literal["strict", "replace"] = "strict"
+    """How to handle invalid UTF-8."""
+    max_line_bytes: Positive = 1 << 20
+    """Maximum length of a row in bytes."""
+    cache: Annotated[str | None, Shown("DIR", default="the user's cache; see cse cache"), ELSEWHERE] = None
+    """Cache folder for large corpora.
+
+    See ``cse.data.cache.cache_folder``."""
+    max_length: MaxLength | None = None
+    """Maximum number of tokens per sentence.
+
+    This applies to training only; the saved model has the maximum length of the base model."""
+
+    def check(self) -> None:
+        """Raises ``InputError`` for settings that exclude or need each other."""
+        if self.pairs and self.corpus:
+            raise InputError("--pairs: cannot be combined with CORPUS; give one of them")
+        for name in ("columns", "where", "min_score"):
+            if getattr(self, name) not in (None, ()) and not self.pairs:
+                raise InputError(f"--{name.replace('_', '-')}: belongs to --pairs, which was not given")
+
+
+class ResolvedData(Data):
+    """The settings that have a value in every run."""
+
+    max_length: int
+
+
+@dataclass
+class TrainingData:
+    """The sentences of a run."""
+
+    corpus: Corpus
+    """The sentences; for labelled pairs, the anchors."""
+    labelled: LabelledPairs | None
+    split: Split
+    """The rows to train on and, for the score without labels, held-out rows."""
+    reading: dict[str, Any]
+    """Options with which the files were read; see ``cse.data.reading.ReadOptions``."""
+
+    @property
+    def columns(self) -> list[Corpus]:
+        """The corpora by column number."""
+        return [self.corpus] if self.labelled is None else self.labelled.corpora
+
+    @property
+    def rows(self) -> npt.NDArray[np.int64]:
+        """``(n,)`` numbers of the rows to train on."""
+        return self.split.train
+
+    def describe(self) -> dict[str, str]:
+        """Returns the numbers of rows and, for labelled pairs, the columns."""
+        corpus, split = self.corpus, self.split
+        counts = {
+            "held out": len(split.held_out),
+            "left out because they repeat held-out rows": split.repeats,
+            "blank": split.blank,
+            "with invalid UTF-8 replaced": corpus.repaired,
+            "with line breaks replaced by spaces": corpus.joined_lines,
+        }
+        parts = [f"{len(corpus):,} rows: {len(split.train):,} to train on"]
+        parts += [f"{count:,} {what}" for what, count in counts.items() if count]
+        return {
+            "corpus": ", ".join(parts),
+            **({} if self.labelled is None else {"columns": self.labelled.describe()}),
+        }
+
+    def fingerprints(self, tfidf: str | None, others: dict[str, str]) -> dict[str, Any]:
+        """Returns hash, row count and column of each corpus file, and the hashes of the index and of other files.
+
+        A resumed run must have the same ones; see ``check_same``.
+
+        Args:
+            tfidf: Folder of the index; None if the run does not use one.
+            others: Hashes of the other files that the run depends on, by path; see ``Context.depends_on``.
+        """
+        files = [[file.xxh3, file.rows, file.column] for corpus in self.columns for file in corpus.files]
+        found: dict[str, Any] = {"corpus": files, "index": None, **({"files": others} if others else {})}
+        with contextlib.suppress(OSError):
+            if tfidf is not None:
+                with open(Path(tfidf) / "index.safetensors", "rb") as file:
+                    found["index"] = hashlib.file_digest(file, "sha256").hexdigest()
+        return found
+
+
+def check_same(before: dict[str, Any], now: dict[str, Any], where: str) -> None:
+    """Raises ``InputError`` if the fingerprints of a resumed run differ from those stored when it began."""
+    old, new = before.get("files", {}), now.get("files", {})
+    changed = sorted(name for name in {**old, **new} if old.get(name) != new.get(name))
+    if changed:
+        raise InputError(f"{where}: {changed[0]} has changed since the run began; restore it, or start a new run")
+    if before != now:
+        raise InputError(
+            f"{where}: the corpus or the index differs from the one the run began with; restore the files, or start a "
+            "new run"
+        )
+
+
+def given_texts(settings: Data, texts: Iterable[str] | None) -> list[str] | None:
+    """Returns sentences in memory as a list; None if there are none.
+
+    Raises ``InputError`` for invalid texts, or if the settings also name a corpus, a column or pairs.
+    """
+    from ...data.corpus import IN_MEMORY
+
+    if texts is None:
+        return None
+    if settings.pairs or settings.column is not None or settings.corpus not in ((), (IN_MEMORY,)):
+        raise InputError("texts: cannot be combined with corpus, column or pairs; leave out texts, or the others")
+    return check_texts(texts)
+
+
+def check_source(settings: Data) -> None:
+    """Raises ``InputError`` if no corpus and no pairs were given, and there is no index whose files can be used."""
+    if not settings.corpus and not settings.pairs and not (Path(settings.tfidf) / "index.safetensors").exists():
+        raise InputError(
+            "CORPUS: no file was given, and there is no TF-IDF index that names files to train on; name a text file "
+            "with one sentence per line (cse train corpus.txt), or build its index first (cse build-tfidf corpus.txt)"
+        )
+
+
+def open_data(
+    settings: Data,
+    context: Context,
+    progress: ProgressCallback,
+    texts: Sequence[str] | None,
+    place: Output,
+    weighted: bool,
+    *,
+    held_out: bool,
+) -> TrainingData:
+    """Opens labelled pairs or the corpus, divides the rows, and passes them to the context.
+
+    Args:
+        settings: The settings of the data.
+        context: The resources of the run; this function sets ``corpus``, ``pairs`` and ``rows``.
+        progress: Called with the arguments of ``Callback.on_progress`` while a large corpus is read.
+        texts: Sentences in memory that are used instead of the corpus; see ``given_texts``.
+        place: The settings with the number of threads, and the seed of the choice of held-out rows.
+        weighted: Whether the loss weights hard negatives, which the pairs must then have.
+        held_out: Whether to hold out rows for the score without labels.
+
+    Raises:
+        InputError: For a missing or invalid file, or if no row has text.
+    """
+    from ...data.held_out import hold_out
+    from ...data.pairs import open_pairs
+
+    reading = {
+        "encoding_errors": settings.encoding_errors,
+        "max_line_bytes": settings.max_line_bytes,
+        "threads": place.threads,
+        "cache": settings.cache,
+    }
+    labelled, rows = None, None
+    if settings.pairs:
+        labelled = open_pairs(
+            settings.pairs, settings.columns, settings.where, settings.min_score, progress=progress, **reading
+        )
+        if weighted and labelled.hard_negatives is None:
+            raise InputError(
+                "--hard-negative-weight: needs a third column of hard negatives in --pairs; add it, or leave out the "
+                "weight"
+            )
+        corpus, rows = labelled.anchors, labelled.complete()
+    else:
+        corpus = open_corpus(settings, None if settings.corpus else context.index, progress, texts, **reading)
+    split = hold_out(corpus, place.seed, wanted=held_out, rows=rows)
+    if labelled is not None:  # rows excluded by --where or --min-score do not count as blank
+        split = replace(split, blank=split.blank - labelled.left_out)
+    context.corpus, context.pairs, context.rows = corpus, labelled, split.train
+    return TrainingData(corpus, labelled, split, reading)
+
+
+def open_corpus(
+    settings: Data,
+    index: TfidfIndex | None,
+    progress: ProgressCallback | None = None,
+    texts: Sequence[str] | None = None,
+    **reading: Any,
+) -> Corpus:
+    """Opens the corpus files of the settings or, if they name none, the files that the index was built from.
+
+    If ``texts`` are given, they are the rows, and no file is read. ``reading`` is passed to ``Corpus.open``. Raises
+    ``InputError`` if there is nothing to read, or if a file is invalid.
+    """
+    from ...data import readers
+    from ...data.corpus import IN_MEMORY, Corpus
+
+    if texts is not None:
+        return Corpus.from_texts(texts)
+    if settings.corpus == (IN_MEMORY,):
+        raise InputError(
+            "CORPUS: the run was trained on texts in memory; in Python, give them again: train(config, texts=[...])"
+        )
+    missing = [name for name in settings.corpus if not glob.has_magic(name) and not os.path.exists(name)]
+    if missing and " " in missing[0]:
+        raise InputError(
+            f"CORPUS: no such file {shortened(missing[0], 60)!r}; name files with one sentence per line, or in Python "
+            "pass the sentences themselves: train(config, texts=[...])"
+        )
+    if settings.corpus:
+        files = readers.resolve(settings.corpus, settings.column)
+    elif settings.column is not None:
+        raise InputError("--column: belongs to CORPUS, which was not given; name CORPUS, or leave out --column")
+    elif index is None:
+        raise InputError("CORPUS: no text file was given; name one, or build an index with cse build-tfidf")
+    elif not index.files or any(file.path == "-" for file in index.files):
+        raise InputError(
+            "CORPUS: the index was built from standard input or from memory; name the text file to train on"
+        )
+    else:
+        paths = [readers.find_again(file.path) for file in index.files]
+        files = [
+            path if file.column is None else readers.Column(path, file.column)
+            for path, file in zip(paths, index.files, strict=True)
+        ]
+    return Corpus.open(files, progress=progress, **reading)
+
+
+def check_indexed(corpus: Corpus, index: TfidfIndex) -> None:
+    """Raises ``InputError`` if a corpus file has changed since it was indexed, or if the index holds another column.
+
+    Files that are not in the index are not checked.
+    """
+    known: dict[str, list[Any]] = {}
+    for file in index.files:
+        known.setdefault(os.path.realpath(file.path), []).append(file)
+    for file in corpus.files:
+        indexed = known.get(os.path.realpath(file.path))
+        if indexed and file.xxh3 not in [other.xxh3 for other in indexed]:
+            raise InputError(
+                f"{file.path}: the file has changed since it was indexed; build the index again with cse build-tfidf"
+            )
+        if indexed and file.column not in [other.column for other in indexed]:
+            raise InputError(
+                f"--column: the index holds column {indexed[0].column} of {file.path}, not {file.column}; "
+                "build an index of the column you train on"
+            )

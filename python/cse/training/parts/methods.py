@@ -1,0 +1,264 @@
+"""The methods of a run that make positives and negatives, or change the encoder or its forward passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+from ...augment import AUGMENTATIONS
+from ...errors import InputError
+from ...features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
+from ...registry import Registry, parse_options
+from .fields import AUGMENTATION, HOOK, Group, Named, NotNegative, Paths, Positive, Rate, Shown
+
+if TYPE_CHECKING:
+    from ...augment.base import Edit, Example, Pairing, TextMethod, View
+    from ...context import Context
+    from ...features.base import EncoderMethod, FeatureMethod, Hook
+    from ...models.encoder import SentenceEncoder
+    from ..batches.batches import Batches
+    from ..step.distributed import World
+    from .data import Data, TrainingData
+    from .encoder import ResolvedModel
+    from .optimisation import ResolvedOptimisation
+
+__all__ = [
+    "Augmentation",
+    "ResolvedAugmentation",
+    "TextMethods",
+    "create",
+    "encoder_methods",
+    "feature_methods",
+    "hooks",
+    "open_context",
+    "second_encoder",
+    "text_methods",
+    "views_of",
+]
+
+Options = Mapping[str, Mapping[str, Any]]
+
+
+class Augmentation(Group):
+    """Positives and negatives"""
+
+    positive: Annotated[str | None, Shown("NAME"), AUGMENTATION] = None
+    """Augmentation for positives; see cse methods."""
+    min_df: NotNegative = 0
+    """Use only terms that occur in N sentences or more as replacements."""
+    max_terms: Positive | None = None
+    """Use only the N most frequent terms as replacements."""
+    negatives: Annotated[tuple[str, ...], Shown("NAME", flag="--negative"), AUGMENTATION] = ()
+    """Augmentation for synthetic negatives; see cse methods.
+
+    ``una=True`` is short for ``("una",)``."""
+    feature_augmentations: Annotated[
+        tuple[str, ...],
+        Shown("NAME", flag="--feature-augmentation"),
+        Named("cse.features:FEATURE_AUGMENTATIONS"),
+    ] = ()
+    """Augmentation of embeddings; several are applied in the given order."""
+    anchor_hook: Annotated[str | None, Shown("NAME", default="none"), HOOK] = None
+    """Hook that changes the forward pass of the anchors inside the transformer; see cse methods."""
+    positive_hook: Annotated[str | None, Shown("NAME", default="none"), HOOK] = None
+    """Hook that changes the forward pass of the positives inside the transformer; see cse methods."""
+    anchor_dropout: Rate | None = None
+    """Dropout probability of the anchors."""
+    positive_dropout: Rate | None = None
+    """Dropout probability of the positives."""
+    positive_encoder: Annotated[str | None, Shown("copy|MODEL", default="the same")] = None
+    """Separate encoder for the positives: copy (starts from the same weights), or a model.
+
+    This encoder is trained, and kept in checkpoints, but not saved in best/."""
+    encoder_methods: Annotated[
+        tuple[str, ...], Shown("NAME", flag="--encoder-method"), Named("cse.features:ENCODER_METHODS")
+    ] = ()
+    """Method that changes the encoder (see cse methods); several are applied in the given order."""
+    imports: Annotated[tuple[str, ...], Paths(), Shown("FILE.py", flag="--import")] = ()
+    """Python file that registers methods."""
+    keep_duplicates: bool | None = None
+    """Use identical sentences and unchanged synthetic negatives as negatives, as the papers do."""
+
+
+class ResolvedAugmentation(Augmentation):
+    """The settings that have a value in every run."""
+
+    positive: str
+    keep_duplicates: bool
+
+
+def create(table: Registry[Any], name: str, options: Options, context: Context) -> Any:
+    """Constructs a method; ``options`` holds the options of all methods by name."""
+    method = table.get(name)
+    return method(parse_options(name, method.Options, options.get(name, {})), context)
+
+
+@dataclass(frozen=True)
+class TextMethods:
+    """The text methods of a run, by name."""
+
+    positive: dict[str, Edit | Pairing]
+    """The method that makes positives; one entry."""
+    negatives: dict[str, Edit]
+    """The methods that make synthetic negatives."""
+
+    @property
+    def all(self) -> dict[str, TextMethod]:
+        """All methods by name."""
+        return {**self.positive, **self.negatives}
+
+    @property
+    def first_negative(self) -> Edit | None:
+        """The first method that makes synthetic negatives, if any."""
+        return next(iter(self.negatives.values()), None)
+
+    def batches(
+        self,
+        settings: ResolvedAugmentation,
+        sizes: ResolvedOptimisation,
+        data: TrainingData,
+        seed: int,
+        world: World,
+    ) -> Batches:
+        """Returns the batches of the run; raises ``InputError`` if nothing can be learned from them."""
+        from ..batches.batches import Batches
+        from ..batches.checks import check_learnable
+        from .optimisation import check_sizes
+
+        (positive,) = self.positive.values()
+        batches = Batches(
+            data.corpus,
+            data.rows,
+            positive,
+            list(self.negatives.values()),
+            batch_size=sizes.batch_size,
+            seed=seed,
+            epochs=sizes.epochs,
+            max_steps=sizes.max_steps,
+            accumulate=sizes.accumulate,
+            keep_duplicates=settings.keep_duplicates,
+            part=world.part,
+        )
+        check_sizes(sizes, batches, world.size)
+        check_learnable(batches, self.positive, self.negatives)
+        return batches
+
+    def describe(self) -> dict[str, str]:
+        """Returns descriptions of the methods for the header of the run."""
+        ((name, positive),) = self.positive.items()
+        options = positive.describe()
+        return {
+            "positive": f"{name}{f' ({options})' if options else ''}",
+            "negatives": "; ".join(
+                ["in the batch", *(f"{key} {each.describe()}" for key, each in self.negatives.items())]
+            ),
+        }
+
+    def examples(self, batches: Batches, seed: int) -> list[Example]:
+        """Returns the first three sentences of the first batch with the texts that the methods make from them."""
+        from ...rng import Draws
+
+        rows = batches[0].rows[:3]
+        texts = batches.corpus.take(rows)
+        return [
+            replace(item, method=name)
+            for name, each in self.all.items()
+            for item in each.examples(texts, rows, Draws(seed, 0))
+        ]
+
+
+def open_context(settings: Augmentation, data: Data, device: str, part: Callable[[int], slice]) -> Context:
+    """Returns the resources that methods are given; the TF-IDF index is opened when a method first uses it.
+
+    Args:
+        settings: The settings of the methods.
+        data: The settings of the data, which name the folder of the index.
+        device: Device of this rank.
+        part: Returns the slice of the rows of a batch that this rank encodes.
+    """
+    from ...context import Context
+    from ...tfidf.index import TfidfIndex
+
+    context = Context(
+        lambda: TfidfIndex.open(data.tfidf, min_df=settings.min_df, max_terms=settings.max_terms),
+        device=device,
+        part=part,
+    )
+    for path in settings.imports:
+        context.depends_on(path)
+    return context
+
+
+def text_methods(settings: ResolvedAugmentation, options: Options, context: Context) -> TextMethods:
+    """Constructs the methods that make positives and synthetic negatives.
+
+    Raises ``InputError`` if the index does not match the corpus, or if a method of ``--negative`` makes positives.
+    """
+    from ...augment.base import Edit
+    from .data import check_indexed
+
+    positive = create(AUGMENTATIONS, settings.positive, options, context)
+    negatives = {}
+    for name in settings.negatives:
+        negatives[name] = create(AUGMENTATIONS, name, options, context)
+        if not isinstance(negatives[name], Edit):
+            raise InputError(f"--negative {name}: this method makes positives; use --positive {name}")
+    if context.index_is_used and context.corpus is not None:
+        check_indexed(context.corpus, context.index)
+    return TextMethods({settings.positive: positive}, negatives)
+
+
+def encoder_methods(settings: Augmentation, options: Options, context: Context) -> dict[str, EncoderMethod]:
+    """Constructs the methods that change the encoder, which is then moved to the device again."""
+    from ...models.encoder import check_mask
+
+    methods = {name: create(ENCODER_METHODS, name, options, context) for name in settings.encoder_methods}
+    check_mask(context.trained.to(context.device))
+    return methods
+
+
+def feature_methods(settings: Augmentation, options: Options, context: Context) -> dict[str, FeatureMethod]:
+    """Constructs the methods that change embeddings."""
+    names = settings.feature_augmentations
+    return {name: create(FEATURE_AUGMENTATIONS, name, options, context) for name in names}
+
+
+def hooks(settings: Augmentation, options: Options, context: Context) -> dict[str, Hook]:
+    """Constructs the hooks of the anchors and of the positives."""
+    names = (settings.anchor_hook, settings.positive_hook)
+    return {name: create(HOOKS, name, options, context) for name in names if name}
+
+
+def second_encoder(settings: Augmentation, model: ResolvedModel, context: Context) -> SentenceEncoder | None:
+    """Returns the separate encoder of the positives (a copy of the first encoder, or another model), or None."""
+    import copy
+
+    from ...models.encoder import load_encoder
+    from ...models.resolve import find_model
+
+    first, name = context.trained, settings.positive_encoder
+    if name is None:
+        return None
+    if name == "copy":
+        return copy.deepcopy(first)
+    source = find_model(name)
+    second = load_encoder(source, source.pooler or model.pooler, keep_head=model.keep_head)
+    context.check_tokens(second.tokenizer, name, "--positive-encoder")
+    if second.embedding_dim != first.embedding_dim:
+        raise InputError(
+            f"--positive-encoder {name}: its embeddings have {second.embedding_dim} dimensions, and those of "
+            f"{first.source.name} have {first.embedding_dim}; name a model with embeddings of the same size"
+        )
+    return second.to(context.device)
+
+
+def views_of(settings: Augmentation) -> tuple[View, View]:
+    """Returns the views of anchors and positives, with the encoder, dropout probability and hook of each."""
+    from ...augment.base import View
+
+    second = "first" if settings.positive_encoder is None else "second"
+    return (
+        View("anchor", "anchor", dropout=settings.anchor_dropout, hook=settings.anchor_hook),
+        View("positive", "positive", second, settings.positive_dropout, settings.positive_hook),
+    )

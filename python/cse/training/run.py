@@ -1,0 +1,90 @@
+"""A training run that is ready to start, and the result of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..augment.base import Example
+from ..models.merging import BaseWeights
+from .batches.batches import Batches
+from .batches.tokens import StoredTokens
+from .parts.evaluation import EvaluationData
+from .parts.output import Machine
+from .settings.config import ResolvedConfig
+from .step.encode import Forward
+from .step.state import TrainState
+
+__all__ = ["Run", "RunResult"]
+
+
+@dataclass
+class Run:
+    """A training run, ready to start."""
+
+    config: ResolvedConfig
+    """The configuration, including the options of all methods that are used."""
+    folder: Path
+    machine: Machine
+    """Device and precision."""
+    state: TrainState
+    base: BaseWeights
+    """The weights before training, for ``merge_with_base``."""
+    batches: Batches
+    forward: Forward
+    """How batches are encoded."""
+    tokens: dict[int, StoredTokens]
+    """Stored token ids by column number; see ``open_tokens``."""
+    evaluation: EvaluationData
+    """Development sets and STS tasks."""
+    facts: dict[str, str]
+    """Descriptions of device, model, loss, corpus and so on, by name; they are shown before training."""
+    examples: list[Example]
+    """Sentences with their augmented forms, shown before training."""
+    data: dict[str, Any]
+    """Fingerprints of the corpus, the index and the files of methods; a resumed run must have the same ones."""
+
+    @property
+    def device(self) -> str:
+        """The device of this rank."""
+        return self.machine.device
+
+    @contextmanager
+    def saved_weights(self) -> Iterator[None]:
+        """Context manager in which the encoder has the weights that are evaluated and saved."""
+        with self.state.for_evaluation(), self.base.merged(self.state.encoder):
+            yield
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The result of a training run."""
+
+    folder: Path
+    """Folder of the run, with best/, last/, log.jsonl, config.toml, environment.json, result.json and other files."""
+    steps: int
+    synthetic_steps: int
+    """Number of steps in which the first method in ``config.negatives`` made synthetic negatives."""
+    seconds: float
+    """Training time in seconds, without evaluation."""
+    best_step: int
+    before: dict[str, float]
+    """Scores before training."""
+    after: dict[str, float]
+    """Scores after the last step."""
+    best: dict[str, float]
+    """Scores of best/."""
+    notes: list[str]
+    """Remarks on the interpretation of the scores."""
+    neighbours: list[dict[str, str]]
+    """At most three held-out sentences whose nearest neighbour changed, with the neighbours before and after training;
+    the latter are those of the encoder in best/."""
+    sts: dict[str, float]
+    """Spearman's correlation x 100 of best/ by STS task; empty without ``config.data``."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the result as a dict that can be serialised to JSON."""
+        return {**self.__dict__, "folder": str(self.folder)}

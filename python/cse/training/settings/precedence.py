@@ -1,0 +1,209 @@
+"""Values of settings that were not given: defaults by preset, loss and model family.
+
+In order of precedence, highest first: flags; the configuration file; the preset; the defaults implied by the loss and
+other methods; the pooling declared in the folder of the model; the defaults of the model family; the defaults of all
+families.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from ...augment import PAIRS_POSITIVE
+from ...errors import InputError, unknown
+from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES
+from ..parts.encoder import DEFAULT_MODEL
+from .config import ResolvedConfig, TrainConfig
+from .given import with_tables
+
+__all__ = [
+    "families",
+    "merge",
+    "other_limit",
+    "preset_names",
+    "preset_values",
+    "recipe_reason",
+    "resolve",
+    "with_preset",
+]
+
+SETTINGS = TrainConfig.model_fields.keys()
+# Name of the tables whose defaults apply only without --pairs and without a published preset.
+UNLABELLED = "unlabelled"
+PAPERS = (
+    "simcse",
+    "simcse-sup",
+    "focal",
+    "mixed",
+    "una",
+    "diffcse",
+    "dclr",
+    "promptbert",
+    "esimcse",
+    "gs-infonce",
+    "scd",
+    "mirror-bert",
+    "consert",
+    "augcse",
+)
+
+
+@cache
+def _presets() -> dict[str, dict[str, Any]]:
+    found = {}
+    for paper in PAPERS:
+        tables = tomllib.loads((files("cse") / "presets" / f"{paper}.toml").read_text(encoding="utf8"))
+        shared = tables.pop("all")
+        for model, values in tables.items():
+            found[f"{paper}-{model}"] = {**shared, **values}
+    found["adapt"] = families()["adapt"]
+    return found
+
+
+@cache
+def families() -> dict[str, dict[str, Any]]:
+    """Returns, by model family, the defaults that apply to every loss; those in ``all`` apply to every family."""
+    return {
+        family: {k: v for k, v in table.items() if k not in (*CONTRASTIVE_LOSSES, UNLABELLED)}
+        for family, table in _file().items()
+    }
+
+
+@cache
+def _file() -> dict[str, dict[str, Any]]:
+    return tomllib.loads((files("cse") / "presets" / "defaults.toml").read_text(encoding="utf8"))
+
+
+def preset_names() -> list[str]:
+    """Returns the names of the presets: published recipes, like ``simcse-bert-base``, and ``adapt``."""
+    return sorted(_presets())
+
+
+def preset_values(name: str) -> dict[str, Any]:
+    """Returns the values of a preset; raises ``InputError`` for an unknown name."""
+    if name not in _presets():
+        raise unknown("--preset", name, preset_names())
+    return _presets()[name]
+
+
+def with_preset(config: TrainConfig) -> TrainConfig:
+    """Returns the configuration completed with the values of its preset and the default model.
+
+    Given values take precedence. A configuration that was completed earlier is returned unchanged.
+    """
+    if config.preset is None and config.model is not None and config.given is not None:
+        return config
+    stored = preset_values(config.preset) if config.preset else {}
+    given = config.values()
+    if config.preset == "adapt":  # a table of family defaults; the defaults of the loss take precedence
+        chosen = with_loss(config, "adapt")
+        completed = chosen.model_copy(update={"options": merge({"options": config.options}, stored).get("options", {})})
+        stored = {"loss": chosen.loss, **stored, **loss_recipe(completed, "adapt")}
+    if config.pairs:
+        stored = {name: value for name, value in stored.items() if name != "positive"}
+    if other := other_limit(given):
+        stored = {name: value for name, value in stored.items() if name != other}
+    merged = merge(given, stored, {"model": DEFAULT_MODEL})
+    merged.pop("preset", None)
+    found = TrainConfig(**merged, given=config.values() if config.given is None else config.given)
+    # ``resolve`` rejects options of methods that are not used, so such options of the preset are dropped.
+    used = {*found.methods, *config.options, CONTRASTIVE}
+    return found.model_copy(update={"options": {name: table for name, table in found.options.items() if name in used}})
+
+
+def resolve(
+    config: TrainConfig, family: str, own_pooler: str | None = None, precision: str | None = None
+) -> ResolvedConfig:
+    """Returns the configuration with defaults for all values that were not given.
+
+    Args:
+        config: The given values; its preset is merged first.
+        family: Model family, a table of ``presets/defaults.toml``.
+        own_pooler: The pooling declared in the folder of a sentence-transformers model, if any.
+        precision: The precision that ``auto`` was resolved to. Default: the precision in ``config``.
+
+    Raises:
+        InputError: If options were given for a method that the run does not use, or if a setting has no default.
+    """
+    named = set(config.options)
+    config = with_loss(with_preset(config), family)
+    given = config.values()
+    declared = {"pooler": own_pooler} if own_pooler else {}
+    tables = dict(families())
+    if other := other_limit(given):
+        tables[family] = {name: value for name, value in tables[family].items() if name != other}
+    used = config.model_copy(update={"options": merge(given, tables[family]).get("options", {})})
+    values = merge(given, loss_recipe(used, family), declared, tables[family], tables["all"])
+    values |= {"precision": precision} if precision else {}
+    resolved = ResolvedConfig(**values, given=config.given)
+    if unused := sorted(named - {*resolved.methods, *({CONTRASTIVE} if resolved.loss in CONTRASTIVE_LOSSES else ())}):
+        remedy = f"--positive {unused[0]}, --negative {unused[0]} or --loss-term {unused[0]}"
+        raise InputError(
+            f"{unused[0]}: its options were given, but the run does not use it; add {remedy}, or leave the options out"
+        )
+    return resolved
+
+
+def other_limit(given: Mapping[str, Any]) -> str | None:
+    """Returns the limit, ``epochs`` or ``max_steps``, that must not be filled in because only the other was given.
+
+    Returns None if both were given, or neither.
+    """
+    limits = [name for name in ("epochs", "max_steps") if given.get(name) is not None]
+    return {"epochs": "max_steps", "max_steps": "epochs"}[limits[0]] if len(limits) == 1 else None
+
+
+def loss_recipe(config: TrainConfig, family: str) -> dict[str, Any]:
+    """Returns the defaults implied by the loss and by the other methods."""
+    recipe: dict[str, Any] = {"mixed_negatives": config.contrastive.mixed_negatives}
+    if config.pairs:
+        recipe["positive"] = PAIRS_POSITIVE
+        config = config.model_copy(update={"positive": PAIRS_POSITIVE})
+    elif config.loss in CONTRASTIVE_LOSSES and (terms := _unlabelled(config, family).get("loss_terms")):
+        recipe["loss_terms"] = tuple(terms)
+    return {**recipe, **_file()[family].get(config.loss, {}), **config.implied()}
+
+
+def _unlabelled(config: TrainConfig, family: str) -> dict[str, Any]:
+    published = (config.given or config.values()).get("preset") not in (None, "adapt")
+    return {} if config.pairs or published else _file()[family].get(UNLABELLED, {})
+
+
+def with_loss(config: TrainConfig, family: str) -> TrainConfig:
+    """Returns the configuration with the family's loss, unless a loss, pairs or a published preset was given."""
+    loss = _unlabelled(config, family).get("loss")
+    return config if loss is None or "loss" in config.values() else config.replace(loss=loss)
+
+
+def recipe_reason(config: ResolvedConfig, family: str) -> str:
+    """Returns a text that says where the values that were not given come from, and why."""
+    preset = (config.given or {}).get("preset")
+    if preset is not None and (preset, family) != ("adapt", "adapt"):
+        return f"preset {preset}"
+    if family != "adapt":
+        return f"defaults of {family}"
+    kept = ["its similarities are kept"] if "keep-similarities" in config.loss_terms else []
+    cut = ["short passages of the rows are the positives"] if config.positive == "spans" else []
+    why = " and ".join([*kept, *cut])
+    return f"adapt: the model is already a sentence encoder{f', so {why}' if why else ''}"
+
+
+def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Merges mappings; each key gets its value from the first mapping in which it is present and not None.
+
+    Options of methods are merged key by key.
+    """
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        layer = with_tables(layer, SETTINGS)
+        for key, value in layer.items():
+            if key == "options":
+                for method, table in value.items():
+                    merged.setdefault("options", {})[method] = {**table, **merged.get("options", {}).get(method, {})}
+            elif value is not None and merged.get(key) is None:
+                merged[key] = value
+    return merged

@@ -1,0 +1,209 @@
+"""Training with several processes (ranks), started by torchrun.
+
+Every rank prepares the same batches and encodes its part of the rows. The loss of the run is the sum of the losses of
+the ranks. A batch term, which compares all rows of the batch, has the same value on every rank and is divided by the
+number of ranks. A row term is a mean over the items of the rows, such as tokens; each rank divides the sum over its
+rows by the number of items in all rows. Gathering embeddings sums their gradients over the ranks in the backward pass.
+Summing the gradients of the parameters over the ranks then gives the gradients that one process would compute for the
+whole batch. This holds for parameters that are used before the gather, after it, or on both sides.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ...errors import InputError, RunError
+
+__all__ = ["World", "connected"]
+
+# Other ranks wait while rank 0 evaluates. The timeout need not be short, because torchrun ends all ranks if one dies.
+TIMEOUT = timedelta(hours=6)
+
+
+@dataclass(frozen=True)
+class World:
+    """The ranks of a run. With one rank, the methods work without communication."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    """Number of the rank on its machine, which is also the number of its GPU."""
+    _used: dict[Hashable, list[int]] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this rank evaluates the model and writes the files of the run."""
+        return self.rank == 0
+
+    def device(self, name: str) -> str:
+        """Returns the device of this rank: ``cuda`` becomes ``cuda:N`` if there are several ranks."""
+        return f"cuda:{self.local_rank}" if self.size > 1 and name == "cuda" else name
+
+    def part(self, rows: int) -> slice:
+        """Returns the slice of the rows of a batch that this rank encodes; the slices are in the order of ranks."""
+        return self._part(rows, self.rank)
+
+    def _part(self, rows: int, rank: int) -> slice:
+        return slice(rows * rank // self.size, rows * (rank + 1) // self.size)
+
+    def gather(self, local: Tensor, rows: int) -> Tensor:
+        """Returns the rows of all ranks, ``(rows, F)``, given the rows of this rank, ``local``: ``(n, F)``.
+
+        In the backward pass, the gradients are summed over the ranks, and each rank gets the gradients of its own rows.
+        Every rank must therefore use the result in its loss.
+        """
+        if self.size == 1:
+            return local
+        parts = [self._part(rows, rank) for rank in range(self.size)]
+        found: Tensor = _Gather.apply(local, parts, self.rank)  # type: ignore[no-untyped-call]
+        return found
+
+    def total(self, value: Tensor) -> Tensor:
+        """Returns the sum of a tensor over the ranks; with several ranks, the sum has no gradient."""
+        if self.size == 1:
+            return value
+        total = value.detach().clone()
+        dist.all_reduce(total)
+        return total
+
+    def share_of_batch_term(self, value: Tensor) -> Tensor:
+        """Returns this rank's share of a batch term, whose ``value`` is the same on every rank."""
+        return value / self.size
+
+    def share_of_row_term(self, total: Tensor, count: Tensor) -> Tensor:
+        """Returns this rank's share of a row term: the sum over its rows, divided by the count over all ranks."""
+        return total / self.total(count).clamp(min=1)
+
+    def sum_gradients(self, parameters: Sequence[torch.nn.Parameter], kind: Hashable) -> None:
+        """Replaces the gradients of the parameters with their sums over the ranks, in one transfer.
+
+        A parameter without a gradient on this rank contributes 0.
+
+        Args:
+            parameters: The parameters, in the same order on every rank.
+            kind: A key, the same on every rank, that determines which parameters have gradients. The ranks agree on
+                these parameters at the first step with this key, and do not communicate about them again.
+
+        Raises:
+            RunError: If any other parameter has a gradient at a later step with the same key.
+        """
+        if self.size == 1:
+            return
+        if kind not in self._used:
+            has = torch.tensor([float(p.grad is not None) for p in parameters], device=parameters[0].device)
+            dist.all_reduce(has, op=dist.ReduceOp.MAX)
+            self._used[kind] = [number for number, any_rank in enumerate(has.tolist()) if any_rank]
+        numbers = set(self._used[kind])
+        if any(p.grad is not None and number not in numbers for number, p in enumerate(parameters)):
+            raise RunError(
+                "a loss term has gradients for parameters that had none at an earlier step with the same views; with "
+                "several processes a term must use the same parameters at every step"
+            )
+        used = [parameters[number] for number in self._used[kind]]
+        flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in used])
+        dist.all_reduce(flat)
+        start = 0
+        for parameter in used:
+            parameter.grad = flat[start : start + parameter.numel()].view_as(parameter)
+            start += parameter.numel()
+
+    def any(self, flag: int) -> int:
+        """Returns the maximum of a number over the ranks."""
+        return self.highest(flag)[0]
+
+    def highest(self, *values: int) -> list[int]:
+        """Returns the maximum of each number over the ranks."""
+        if self.size == 1:
+            return list(values)
+        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        found = torch.tensor(values, device=device)
+        dist.all_reduce(found, op=dist.ReduceOp.MAX)
+        return [int(value) for value in found.tolist()]
+
+    def collect(self, value: Tensor) -> list[Tensor]:
+        """Returns the tensors of all ranks, which have equal shapes, in the order of ranks."""
+        if self.size == 1:
+            return [value]
+        found = [torch.empty_like(value) for _ in range(self.size)]
+        dist.all_gather(found, value)
+        return found
+
+    def agreed(self, make: Callable[[], str]) -> str:
+        """Returns, on every rank, the text that rank 0 makes; an error on rank 0 is raised on every rank."""
+        if self.size == 1:
+            return make()
+        box: list[str | Exception] = [""]
+        if self.is_main:
+            try:
+                box = [make()]
+            except Exception as error:
+                box = [error]
+        dist.broadcast_object_list(box)
+        if isinstance(box[0], Exception):
+            raise box[0]
+        return box[0]
+
+
+class _Gather(torch.autograd.Function):
+    """Gathers rows in the forward pass, and sums their gradients over the ranks in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, local: Tensor, parts: list[slice], rank: int) -> Tensor:
+        ctx.part = parts[rank]
+        longest = max(part.stop - part.start for part in parts)
+        padded = local.new_zeros((longest, local.shape[1]))
+        padded[: len(local)] = local
+        everything = [torch.empty_like(padded) for _ in parts]
+        dist.all_gather(everything, padded)
+        return torch.cat([each[: part.stop - part.start] for each, part in zip(everything, parts, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        total = gradient.clone(memory_format=torch.contiguous_format)  # autograd may use the gradient elsewhere
+        dist.all_reduce(total)
+        return total[ctx.part], None, None
+
+
+@contextmanager
+def connected(device: str) -> Iterator[World]:
+    """Context manager that connects the ranks started by torchrun; without torchrun, there is one rank.
+
+    The backend is NCCL for CUDA, else Gloo. The ranks stay connected until the process ends, so that one process can
+    train several times. Raises ``InputError`` if a machine has fewer GPUs than ranks, or if the ranks are already
+    connected through NCCL but the run uses the CPU.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        yield World()
+        return
+    local = int(os.environ["LOCAL_RANK"])
+    cuda = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    if cuda:
+        if local >= torch.cuda.device_count():
+            raise InputError(
+                f"torchrun --nproc-per-node: more processes than the {torch.cuda.device_count()} GPUs of this machine; "
+                "lower it"
+            )
+        torch.cuda.set_device(local)
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if cuda else "gloo", timeout=TIMEOUT)
+        atexit.register(_part)
+    elif not cuda and dist.get_backend() == "nccl":
+        raise InputError("--device cpu: the processes have trained on GPUs; start new ones to train on the CPU")
+    yield World(dist.get_rank(), dist.get_world_size(), local)
+
+
+def _part() -> None:
+    """Closes the connection when the process ends, not after a run: connecting again would wait for other ranks."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,307 @@
+"""Encoding of a batch: forward passes of its views, precision, chunks, and gathering across processes.
+
+The activations of a chunk are not kept (gradient caching; Gao et al. 2021, GradCache).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ... import rng
+from ...augment.base import View
+from ...features.base import hooked
+from ...models.by_length import by_length
+from ...models.device import autocast, on_device
+from ...models.dropout import FastDropout
+from ...models.encoder import SentenceEncoder
+from ...models.lookup import one_lookup
+from ...views import RowStep, Views
+from ..batches.batches import Batch
+from .distributed import World
+
+if TYPE_CHECKING:
+    from .state import TrainState
+
+__all__ = [
+    "Forward",
+    "chunks_of",
+    "dropout_of",
+    "encode_views",
+    "gathered_views",
+    "keyed_uniform",
+    "nothing",
+    "step_of_rows",
+]
+
+# Rows per group of similar length. Groups are used only on the CPU, where small batches are as efficient as large ones.
+GROUP = 32
+# Name of an additional input: the position of each row in the view. If the rows are encoded in chunks, these positions
+# select the ``RowStep`` of each chunk.
+ROW = "row"
+# Attributes that hold the dropout probability in attention modules without a dropout module (ModernBERT, Llama).
+RATES = ("attention_dropout", "dropout_rate")
+
+
+def chunks_of(rows: int, size: int | None) -> list[slice]:
+    """Returns slices that divide ``rows`` rows into chunks of ``size`` rows (None: one chunk)."""
+    size = size or max(rows, 1)
+    return [slice(start, start + size) for start in range(0, rows, size)]
+
+
+def in_chunks(
+    function: Callable[[dict[str, Tensor]], Tensor], inputs: Mapping[str, Tensor], size: int | None
+) -> Tensor:
+    """Applies a function to chunks of its inputs, and concatenates the results.
+
+    If ``size`` is given, the activations of a chunk are recomputed in the backward pass, with the same state of the
+    random number generators, and only the activations of one chunk are in memory at a time. The gradients are the same
+    as if the activations of all chunks were kept. GradCache does this in three explicit steps; this function uses
+    PyTorch's non-reentrant ``checkpoint``. Both run two forward passes.
+
+    Args:
+        function: Maps inputs of n rows to a tensor of n rows.
+        inputs: Tensors of N rows by name.
+        size: Rows per chunk; None: one call with all rows, whose activations are kept.
+    """
+    if size is None:
+        return function(dict(inputs))
+    rows = len(next(iter(inputs.values())))
+    found = []
+    for part in chunks_of(rows, size):
+        chunk = {name: values[part] for name, values in inputs.items()}
+        found.append(checkpoint(function, chunk, use_reentrant=False))
+    return torch.cat(found)
+
+
+@dataclass(frozen=True)
+class Forward:
+    """Settings for encoding the rows of this rank: device, precision, chunks, and groups of similar length."""
+
+    device: str
+    """Device of the encoder."""
+    precision: str = "fp32"
+    """``fp32`` or ``bf16``."""
+    chunk_size: int | None = None
+    """Rows whose activations are in memory at a time; None: all."""
+    compiled: bool = False
+    """Whether the transformer is compiled, and therefore needs batches of a fixed shape."""
+    seed: int = 0
+    """Seed of the run."""
+
+    @property
+    def by_groups(self) -> bool:
+        """Whether rows are encoded in groups of similar length."""
+        return self.device == "cpu" and self.chunk_size is None and not self.compiled
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Returns the context manager that sets the precision of forward passes."""
+        return autocast(self.device, self.precision)
+
+    def encode(
+        self,
+        encoder: Callable[[dict[str, Tensor]], Tensor],
+        tokens: Mapping[str, Tensor],
+        times: int = 1,
+        whole_rows: bool = False,
+    ) -> Tensor:
+        """Returns the embeddings of rows, each encoded ``times`` times, in float32 (float64 for a float64 encoder).
+
+        If ``by_groups`` is True, rows are encoded in groups of similar length, unless ``whole_rows`` is True. With
+        ``chunk_size``, rows are encoded in chunks whose activations are recomputed in the backward pass.
+
+        Args:
+            encoder: Maps tokens of n rows to a tensor of n rows.
+            tokens: Token ids, attention masks and so on of n rows, ``(n, T)`` each.
+            times: Number of views, each with a different dropout mask.
+            whole_rows: Whether to keep the order and the padding of the rows instead of grouping them by length.
+
+        Returns:
+            ``(times * n, D)``.
+        """
+
+        def encode(inputs: dict[str, Tensor]) -> Tensor:
+            with self.autocast():
+                z = encoder(inputs)
+            return z if z.dtype == torch.float64 else z.float()
+
+        inputs = {key: value.repeat(times, 1) for key, value in tokens.items()}
+        if self.by_groups and not whole_rows:
+            return by_length(encode, inputs, GROUP)
+        return in_chunks(encode, inputs, self.chunk_size)
+
+
+def nothing(encoder: SentenceEncoder, width: int | None = None) -> Tensor:
+    """Returns empty embeddings ``(0, width)`` in the autograd graph; default width: the encoder's embedding size."""
+    trained = next((each for each in encoder.parameters() if each.requires_grad), next(encoder.parameters()))
+    return trained.flatten()[:0].reshape(0, width or encoder.embedding_dim)
+
+
+def encode_views(
+    state: TrainState, batch: Batch, tokens: Mapping[str, Mapping[str, Tensor]], forward: Forward
+) -> dict[str, Tensor]:
+    """Returns the embeddings of this rank's rows by view name, each ``(n, D)``.
+
+    If several views of a block have the same encoder, dropout probability and hook, they are encoded in one forward
+    pass. The pass contains the block once per view, with different dropout masks, or only once if the block is
+    ``shared``. Blocks are padded separately, so that long synthetic negatives do not increase the padding of the
+    sentences.
+    """
+
+    own = step_of_rows(batch, batch.rows[batch.part], {}, forward, state.steps)
+
+    def row_step(places: Tensor) -> RowStep:  # indexed on the device, so that the host does not wait
+        return replace(own, rows=own.rows[places], uniform=lambda name, count: own.uniform(name, count)[places])
+
+    found: dict[str, Tensor] = {}
+    with ExitStack() as stack:
+        if forward.by_groups:
+            ids = [inputs["input_ids"] for inputs in tokens.values()]
+            for encoder in (state.encoder, state.second):
+                if encoder is not None:
+                    stack.enter_context(one_lookup(encoder.backbone, ids))
+        for name, block in batch.blocks.items():
+            for key in dict.fromkeys(view.passes for view in block.views):
+                views = [view for view in block.views if view.passes == key]
+                encoder = state.second if views[0].encoder == "second" and state.second is not None else state.encoder
+                if name not in tokens:  # this rank has no rows
+                    found |= {view.name: nothing(encoder) for view in views}
+                    continue
+                run, inputs = encoder_of(views[0], encoder, state, tokens[name], row_step)
+                times = 1 if block.shared else len(views)
+                local = forward.encode(run, inputs, times, whole_rows=views[0].hook is not None)
+                parts = local.view(times, -1, local.shape[-1]).expand(len(views), -1, -1)
+                found |= {view.name: z for view, z in zip(views, parts, strict=True)}
+    # In the order of the blocks and their views, even if some views shared a forward pass.
+    return {name: found[name] for name in batch.views}
+
+
+def gathered_views(
+    state: TrainState,
+    batch: Batch,
+    tokens: Mapping[str, Mapping[str, Tensor]],
+    forward: Forward,
+    world: World,
+) -> Views:
+    """Returns the views of all rows of the batch; ranks exchange embeddings and masks in one transfer."""
+    local = encode_views(state, batch, tokens, forward)
+    masks = {view: on_device(mask, forward.device) for view, mask in batch.masks.items()}
+    owned = {
+        view.name: on_device(block.mask, forward.device)
+        for block in batch.blocks.values()
+        if block.local and block.mask is not None
+        for view in block.views
+    }
+    if world.size == 1:
+        return Views(local, batch.roles, {**masks, **owned})
+    columns = [*local.values(), *(mask[:, None].to(next(iter(local.values())).dtype) for mask in owned.values())]
+    whole = world.gather(torch.cat(columns, dim=1), len(batch.rows))
+    gathered = torch.split(whole, [z.shape[1] for z in columns], dim=1)
+    everything = dict(zip([*local, *(f"mask of {name}" for name in owned)], gathered, strict=True))
+    masks |= {name: everything[f"mask of {name}"][:, 0] > 0.5 for name in owned}
+    return Views({name: everything[name] for name in local}, batch.roles, masks)
+
+
+def keyed_uniform(seed: int, epoch: int, rows: npt.NDArray[np.int64], device: str) -> Callable[[str, int], Tensor]:
+    """Returns a function ``uniform(purpose, n)`` that returns uniform random numbers in [0, 1) for each row.
+
+    Its result, ``(len(rows), n)`` float32, is a pure function of (seed, epoch, row, purpose).
+    """
+    draws = rng.Draws(seed, epoch)
+    below = np.nextafter(np.float32(1), np.float32(0))  # rounding to float32 may give 1
+
+    def uniform(purpose: str, count: int) -> Tensor:
+        return on_device(np.minimum(draws.uniform(rows, purpose, count).astype(np.float32), below), device)
+
+    return uniform
+
+
+def step_of_rows(
+    batch: Batch,
+    rows: npt.NDArray[np.int64],
+    tokens: Mapping[str, Mapping[str, Tensor]],
+    forward: Forward,
+    steps: int,
+) -> RowStep:
+    """Returns the ``RowStep`` that row terms and hooks receive for some rows of this rank."""
+    seed = forward.seed
+    return RowStep(
+        number=batch.step,
+        steps=steps,
+        epoch=batch.epoch,
+        seed=seed,
+        rows=on_device(rows, forward.device),
+        uniform=keyed_uniform(seed, batch.epoch, rows, forward.device),
+        tokens=tokens,
+    )
+
+
+def encoder_of(
+    view: View,
+    encoder: SentenceEncoder,
+    state: TrainState,
+    tokens: Mapping[str, Tensor],
+    step: Callable[[Tensor], RowStep],
+) -> tuple[Callable[[dict[str, Tensor]], Tensor], Mapping[str, Tensor]]:
+    """Returns the function that encodes the rows of a view, and the inputs of this function.
+
+    Args:
+        view: The view.
+        encoder: The encoder of the view.
+        state: The state of the run, which holds the hooks.
+        tokens: Inputs of the transformer, ``(n, T)`` each.
+        step: Function that returns the ``RowStep`` of the rows at the given positions.
+    """
+    if view.dropout is None and view.hook is None:
+        return encoder, tokens
+    hook = None if view.hook is None else state.hooks[view.hook]
+
+    def encode(inputs: dict[str, Tensor]) -> Tensor:
+        inputs = dict(inputs)
+        with dropout_of(encoder.backbone, view.dropout):
+            if hook is None:
+                return encoded(inputs)
+            facts = step(inputs.pop(ROW)[:, 0])
+            inputs = hook.tokens(inputs, facts)
+            with hooked(hook, encoder.backbone, inputs, facts):
+                return encoded(inputs)
+
+    def encoded(inputs: dict[str, Tensor]) -> Tensor:
+        z: Tensor = encoder(inputs)
+        return z
+
+    if hook is None:
+        return encode, tokens
+    ids = tokens["input_ids"]
+    return encode, {**tokens, ROW: torch.arange(len(ids), device=ids.device)[:, None]}
+
+
+@contextmanager
+def dropout_of(backbone: nn.Module, probability: float | None) -> Iterator[None]:
+    """Context manager in which a transformer has the given dropout probability; None: it is unchanged."""
+    if probability is None:
+        yield
+        return
+    before: list[tuple[Any, str, float]] = []
+    for module in backbone.modules():
+        names = ("p",) if isinstance(module, (nn.Dropout, FastDropout)) else RATES
+        before += [(module, name, getattr(module, name)) for name in names if isinstance(_own(module, name), float)]
+    try:
+        for module, name, _ in before:
+            setattr(module, name, probability)
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
+def _own(module: nn.Module, name: str) -> Any:
+    return module.__dict__.get(name)

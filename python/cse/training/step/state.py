@@ -1,0 +1,137 @@
+"""The state of a training run, which checkpoints store."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...features.base import EncoderMethod, FeatureMethod, Hook
+from ...losses.base import LossTerm
+from ...models.encoder import SentenceEncoder
+from ..batches.batches import Batch
+from ..watching.records import SaturationCheck
+from ..watching.selection import Selector
+
+__all__ = ["Modules", "SaturationCheck", "Selector", "TrainState", "unique_parameters"]
+
+
+def unique_parameters(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
+    """Returns the parameters of all modules without repetition; a loss term may contain the encoder as a submodule."""
+    return list({id(each): each for module in modules for each in module.parameters()}.values())
+
+
+@dataclass
+class Modules:
+    """The modules of a run: its encoders, and by name its loss terms, feature methods, hooks and encoder methods."""
+
+    encoder: SentenceEncoder
+    second: SentenceEncoder | None
+    """The separate encoder of the positives, if any (``--positive-encoder``); saved only in checkpoints."""
+    terms: dict[str, LossTerm]
+    features: dict[str, FeatureMethod]
+    hooks: dict[str, Hook]
+    methods: dict[str, EncoderMethod]
+
+    @property
+    def by_name(self) -> dict[str, Any]:
+        """All methods by name."""
+        return {**self.terms, **self.features, **self.hooks, **self.methods}
+
+    def modules(self) -> dict[str, nn.Module]:
+        """Returns all modules of the run by name: encoders, loss terms, feature methods, hooks and encoder methods."""
+        found: dict[str, nn.Module] = {"encoder": self.encoder}
+        if self.second is not None:
+            found["second"] = self.second
+        for kind, methods in (
+            ("terms", self.terms),
+            ("features", self.features),
+            ("hooks", self.hooks),
+            ("methods", self.methods),
+        ):
+            found |= {f"{kind}.{name}": method for name, method in methods.items()}
+        return found
+
+
+@dataclass
+class TrainState(Modules):
+    """The mutable state of a training run.
+
+    Batches, learning rate and augmentations are functions of the configuration and ``step``. The only other state is
+    that of PyTorch's random number generators, which dropout uses.
+    """
+
+    optimizer: torch.optim.Optimizer
+    selector: Selector
+    saturation: SaturationCheck
+    steps: int = 0
+    """Number of steps of the run."""
+    step: int = 0
+    """Number of steps done."""
+    sentences: int = 0
+    """Number of sentences processed."""
+    seconds: float = 0.0
+    """Training time without evaluation."""
+    viewed: Counter[str] = field(default_factory=Counter)
+    """For each view name, the number of steps whose batches contained this view."""
+
+    def weights(self) -> dict[str, Tensor]:
+        """Returns the parameters and buffers of all modules by name; shared tensors are included once.
+
+        The weights of ``Frozen`` models are left out. If an encoder has adapters, only its weights that require
+        gradients are included.
+        """
+        found: dict[str, Tensor] = {}
+        seen: set[int] = set()
+        for prefix, module in self.modules().items():
+            adapted = getattr(module, "adapters", None) is not None
+            for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+                if adapted and not tensor.requires_grad:
+                    seen.add(id(tensor))
+                if id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    found[f"{prefix}.{name}"] = tensor
+        return found
+
+    @contextmanager
+    def for_evaluation(self) -> Iterator[None]:
+        """Context manager in which the encoder has the weights that the encoder methods set for evaluation."""
+        with ExitStack() as stack:
+            for method in self.methods.values():
+                stack.enter_context(method.for_evaluation())
+            yield
+
+    def train(self) -> None:
+        """Puts all modules into training mode."""
+        for module in self.modules().values():
+            module.train()
+
+    def count(self, batches: Sequence[Batch], seconds: float) -> None:
+        """Updates the counters after a step; ``seconds`` is the training time so far."""
+        self.step += 1
+        self.sentences += sum(len(batch.rows) for batch in batches)
+        self.seconds = seconds
+        self.viewed.update(batches[0].views)
+
+    def record(self, batches: Sequence[Batch], rate: float, metrics: dict[str, Any]) -> dict[str, Any]:
+        """Returns the log record of a step; its metrics remain tensors on the device until the log is written."""
+        masked: Counter[str] = Counter()
+        for batch in batches:
+            masked.update({f"masked/{view}": int((~mask).sum()) for view, mask in batch.masks.items()})
+            masked.update({f"unchanged/{name}": count for name, count in batch.unchanged.items() if count})
+            if batch.duplicates is not None:
+                masked["duplicates"] += int(batch.duplicates.any(1).sum())
+        return {
+            "step": self.step,
+            "epoch": batches[0].epoch,
+            "lr": rate,
+            **metrics,
+            **masked,
+            "synthetic_steps": self.viewed["synthetic"],
+            "sentences_per_second": round(self.sentences / self.seconds, 2),
+        }

@@ -1,0 +1,223 @@
+"""One training step: encodes the views of a batch, computes the loss, and updates the weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from ...losses.base import RowTerm
+from ...losses.contrastive import Contrastive, similarity_summary
+from ...models.device import begin_step, on_device
+from ...models.tokens import POOLED
+from ...views import BatchStep, Frozen, RowStep, Views
+from ..batches.batches import Batch
+from .distributed import World
+from .encode import Forward, chunks_of, gathered_views, keyed_uniform, nothing, step_of_rows
+from .state import TrainState, unique_parameters
+
+__all__ = [
+    "propagate",
+    "training_step",
+]
+
+SINGLE = World()
+
+
+def training_step(
+    state: TrainState,
+    batches: Sequence[Batch],
+    forward: Forward,
+    rate: float,
+    max_grad_norm: float = 0.0,
+    world: World = SINGLE,
+) -> dict[str, Any]:
+    """Performs one training step.
+
+    The host does not wait for the device; the metrics are tensors on the device. If the loss or a gradient is
+    not finite, the weights and the moments of the optimizer are not changed, and ``finite`` is False.
+
+    Args:
+        state: The state of the run; its modules and optimizer are updated.
+        batches: The tokenized batches of the step, whose gradients are averaged.
+        forward: How rows are encoded.
+        rate: Learning rate.
+        max_grad_norm: Maximum norm of the gradient; 0: the gradient is not clipped.
+        world: The ranks of the run.
+
+    Returns:
+        Scalar tensors by name: ``loss``, ``loss/NAME`` for each loss term if there are several, the metrics of the
+        terms, and the values of ``cse.losses.contrastive.similarity_summary``, all averaged over the batches; and
+        ``finite``.
+    """
+    begin_step(forward.device, forward.compiled)
+    for group in state.optimizer.param_groups:
+        group["lr"] = rate
+    found = [propagate(state, batch, forward, world, 1 / len(batches)) for batch in batches]
+    metrics = found[0]
+    if len(found) > 1:
+        names = dict.fromkeys(name for each in found for name in each)
+        metrics = {name: torch.stack([each[name] for each in found if name in each]).mean() for name in names}
+    parameters = [p for p in unique_parameters(state.modules().values()) if p.requires_grad]
+    world.sum_gradients(parameters, tuple((tuple(batch.views), len(batch.rows)) for batch in batches))
+    # The norm is computed even without clipping, to detect gradients that are not finite.
+    norm = torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm or math.inf)
+    finite = skip_if_not_finite(state.optimizer, metrics["loss"], norm)
+    state.optimizer.step()
+    state.optimizer.zero_grad(set_to_none=True)
+    for module in state.modules().values():
+        if after := getattr(module, "after_step", None):
+            after()
+    return {**metrics, "finite": finite}
+
+
+def propagate(
+    state: TrainState, batch: Batch, forward: Forward, world: World = SINGLE, share: float = 1.0
+) -> dict[str, Tensor]:
+    """Adds ``share`` times the gradients of a batch to those of the parameters; returns the metrics of the batch."""
+    tokens = {
+        name: {key: value.to(forward.device, non_blocking=True) for key, value in block.items()}
+        for name, block in batch.tokens.items()
+    }
+    views = gathered_views(state, batch, tokens, forward, world)
+    step = batch_step(state, batch, tokens, forward, world)
+    for feature in state.features.values():
+        views = feature(views, step)
+    values: dict[str, Tensor] = {}
+    metrics: dict[str, Tensor] = {}
+    # Every rank must use the gathered embeddings in its loss; see World.gather.
+    total = 0.0 * next(iter(views.embeddings.values())).sum() if world.size > 1 else None
+    for name, term in state.terms.items():
+        if isinstance(term, RowTerm):
+            value, local = row_value(term, views, batch, tokens, forward, world, metrics, state.steps)
+        else:
+            value = term(views, step)
+            local = world.share_of_batch_term(value)
+            metrics.update(term.metrics)
+        total = local if total is None else total + local
+        values[name] = value.detach()
+    assert total is not None
+    if total.requires_grad:
+        (total * share).backward()  # type: ignore[no-untyped-call]
+    if len(values) > 1:
+        metrics |= {f"loss/{name}": value for name, value in values.items()}
+    return {"loss": sum_of(values.values()), **metrics, **similarity_summary(views.embeddings, views.masks)}
+
+
+def sum_of(values: Iterable[Tensor]) -> Tensor:
+    """Returns the sum of one or more tensors, added in their order."""
+    first, *others = values
+    for value in others:
+        first = first + value
+    return first
+
+
+def row_value(
+    term: RowTerm,
+    views: Views,
+    batch: Batch,
+    tokens: Mapping[str, Mapping[str, Tensor]],
+    forward: Forward,
+    world: World,
+    metrics: dict[str, Tensor],
+    steps: int,
+) -> tuple[Tensor, Tensor]:
+    """Returns the value of a row term over all ranks, and this rank's share of it; only the share has a gradient.
+
+    The metrics of the term are added to ``metrics``.
+    """
+    own = views.rows(batch.part)
+    rows = batch.rows[batch.part]
+    anchor = own["anchor"]
+    zero = anchor.new_zeros(())
+    total, count = zero, zero
+    sums = {name: (zero, zero) for name in term.logged}
+    for part in chunks_of(len(rows), forward.chunk_size):
+        # The models that loss terms add do not accept the mask of pooled tokens.
+        chunk = {
+            name: {key: each[part] for key, each in block.items() if key != POOLED} for name, block in tokens.items()
+        }
+        step = step_of_rows(batch, rows[part], chunk, forward, steps)
+
+        def value(chunk: Views, step: RowStep = step) -> tuple[Tensor, Tensor]:
+            with forward.autocast():
+                found: tuple[Tensor, Tensor] = term(chunk, step)
+            return found
+
+        if forward.chunk_size is None:
+            found, number = value(own.rows(part))
+        else:
+            found, number = checkpoint(value, own.rows(part), use_reentrant=False)
+        total, count = total + found, count + number.detach()
+        for name, before in sums.items():
+            first, second = term.metrics[name]
+            sums[name] = (before[0] + first.detach(), before[1] + second)
+    for name, (first, second) in sums.items():
+        metrics[name] = world.total(first) / world.total(second).clamp(min=1)
+    local = world.share_of_row_term(total, count)
+    return world.total(local.detach()), local
+
+
+def batch_step(
+    state: TrainState, batch: Batch, tokens: Mapping[str, Mapping[str, Tensor]], forward: Forward, world: World
+) -> BatchStep:
+    """Returns the ``BatchStep`` that batch terms and feature methods receive in addition to the embeddings."""
+    device = forward.device
+
+    block_of = {view.name: name for name, block in batch.blocks.items() for view in block.views}
+    known: dict[tuple[str, Frozen], Tensor] = {}
+
+    def encode(name: str, encoder: Callable[[dict[str, Tensor]], Tensor] | None = None) -> Tensor:
+        block = block_of.get(name, name)
+        if not isinstance(encoder, Frozen):
+            return embeddings(block, state.encoder if encoder is None else encoder)
+        if (block, encoder) not in known:
+            known[block, encoder] = embeddings(block, encoder)
+        return known[block, encoder]
+
+    def embeddings(block: str, model: Callable[[dict[str, Tensor]], Tensor]) -> Tensor:
+        if block in tokens:
+            return world.gather(forward.encode(model, tokens[block]), len(batch.rows))
+        width = getattr(getattr(model, "model", model), "embedding_dim", None)  # a Frozen wraps the model
+        return world.gather(nothing(state.encoder, width), len(batch.rows))
+
+    step = BatchStep(
+        number=batch.step,
+        steps=state.steps,
+        epoch=batch.epoch,
+        seed=forward.seed,
+        rows=on_device(batch.rows, device),
+        uniform=keyed_uniform(forward.seed, batch.epoch, batch.rows, device),
+        partners=None if batch.partners is None else on_device(batch.partners, device),
+        duplicates=None if batch.duplicates is None else on_device(batch.duplicates, device),
+        encode=encode,
+    )
+    main = next((term for term in state.terms.values() if isinstance(term, Contrastive)), None)
+    if main is None:
+        return step
+    return replace(step, contrastive=lambda views, **changes: main.evaluate(views, step, **changes))
+
+
+def skip_if_not_finite(optimizer: torch.optim.Optimizer, loss: Tensor, norm: Tensor) -> Tensor:
+    """Makes the next step of the optimizer do nothing if the loss or the norm of the gradient is not finite.
+
+    The host does not wait for the device. ``cse.training.watching.records.check_finite`` raises the error later, when
+    the metrics are read.
+
+    Args:
+        optimizer: A fused optimizer.
+        loss: Scalar tensor.
+        norm: Norm of the gradient, a scalar tensor.
+
+    Returns:
+        Scalar bool tensor, True if both are finite.
+    """
+    finite = torch.isfinite(loss) & torch.isfinite(norm)
+    # The fused optimizer skips the update if this flag is 1, as with a GradScaler, without a copy to the host.
+    optimizer.found_inf = (~finite).to(torch.float32)  # type: ignore[attr-defined]
+    return finite

@@ -1,0 +1,1 @@
+"""What a run measures: scores that select best/, log records, and signs of failure."""
