@@ -18,7 +18,8 @@ QUERY ?= an illness that doctors could not cure
 LAST := $$(ls -td quickstart/runs/*/ | head -n 1)
 JOBS ?= 2
 
-.PHONY: quickstart test lint bench-core bench-growth bench-losses bench-train bench-search reproduce-smoke api clean
+.PHONY: quickstart test lint bench-core bench-growth bench-losses bench-train bench-search reproduce-smoke api \
+	structure clean
 
 # If pyproject.toml or constraints.txt changes, the packages are reinstalled. If a Rust source changes, the extension
 # module is rebuilt.
@@ -61,10 +62,15 @@ lint: $(READY)
 	$(BIN)/python -m mypy.stubtest cse._core
 	$(BIN)/lint-imports
 	$(BIN)/python docs/api.py --check
+	$(BIN)/python docs/structure.py --check
 
 # Writes docs/api.md from the docstrings.
 api: $(READY)
 	$(BIN)/python docs/api.py
+
+# Draws docs/structure.svg from the imports of the package.
+structure: $(READY)
+	$(BIN)/python docs/structure.py
 
 # Measures the speed of the Rust core; CORPUS is a plain text file. Prints the first table of docs/benchmarks.md.
 bench-core: $(READY)

@@ -3,6 +3,8 @@
 import json
 import re
 import shlex
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -234,3 +236,21 @@ def test_links_between_pages_are_valid():
                 heads = re.findall(r"^#+ (.+)$", goal.read_text(encoding="utf8"), re.MULTILINE)
                 slugs = [re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads]
                 assert anchor in slugs, (page.name, target)
+
+
+def test_the_drawing_of_the_folders_is_current():
+    done = subprocess.run([sys.executable, ROOT / "docs" / "structure.py", "--check"], check=False)
+    assert done.returncode == 0
+
+
+def test_the_drawing_of_the_folders_leaves_out_implied_imports_and_refuses_circular_ones(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    import structure
+
+    rooms = {name: structure.Room(name, f"{name}/", 1, "") for name in "abc"}
+    rooms["c"].imports, rooms["b"].imports = {"a", "b"}, {"a"}
+    assert [[room.name for room in row] for row in structure.arrange(rooms)] == [["a"], ["b"], ["c"]]
+    assert rooms["c"].imports == {"b"}
+    rooms["a"].imports = {"c"}
+    with pytest.raises(ValueError, match="circular import: a -> c -> b -> a"):
+        structure.arrange(rooms)

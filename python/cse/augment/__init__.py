@@ -1,4 +1,4 @@
-"""Augmentations: edits of texts, and pairings of anchors and positives; see ``cse.augment.base``."""
+"""Augmentations: edits of texts, and pairings of anchors and positives."""
 
 from __future__ import annotations
 

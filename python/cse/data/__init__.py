@@ -1,1 +1,1 @@
-"""Reads text files and tables into rows. No module in this package imports torch."""
+"""Reads text files and tables into rows, and keeps them in a cache; no file of this folder imports torch."""
