@@ -37,7 +37,7 @@ def test_help_is_fast_and_imports_no_large_packages(cse):
     import subprocess
     import sys
 
-    for arguments in (["--help"], ["build-tfidf", "--help"], ["train", "--help"]):
+    for arguments in (["--help"], *([name, "--help"] for name in ("build-tfidf", "train", "search", "similarity"))):
         out = subprocess.run(
             [sys.executable, "-c", probe.format(args=arguments)], capture_output=True, text=True, check=True
         )

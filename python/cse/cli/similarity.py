@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from ..data import readers
-from ..data.pair_columns import ROLE_OF
 from ..errors import InputError
 from . import encoder_options, options, printing
 from .corpus_index import load_encoder
@@ -87,6 +86,8 @@ def read_columns(path: str, columns: str | None) -> tuple[list[str], list[str]]:
     The columns are those in ``columns``. By default, they are an anchor and a positive column recognised by name (see
     ``cse.data.pair_columns``), or else the only two columns of the table.
     """
+    from ..data.pair_columns import ROLE_OF
+
     if not Path(path).exists():
         raise InputError(f"{path}: no such file; check the path")
     names = readers.column_names(path)
