@@ -87,6 +87,29 @@ def test_the_momentum_queue_equals_its_definition():
         assert np.allclose(method.encoder.weight.detach().numpy(), average, atol=1e-12)
 
 
+@pytest.mark.parametrize("variant", ["paper", "release"])
+def test_the_momentum_encoder_has_an_averaged_head_or_the_current_one(variant):
+    torch.manual_seed(1)
+    trained = Linear().double()
+    trained.head = nn.Sequential(nn.Linear(4, 4).double(), nn.Tanh())
+    method = Momentum(MomentumOptions(size=3, decay=0.9, variant=variant), SimpleNamespace(trained=trained)).double()
+    body, head = trained.weight.detach().numpy().copy(), trained.head[0].weight.detach().numpy().copy()
+    bias = trained.head[0].bias.detach().numpy().copy()
+    for number in range(4):
+        x = drawn(3, 3, seed=number)
+        encode = lambda block, encoder, x=x: encoder.head(x @ encoder.weight.T)  # noqa: E731
+        method(Views({"anchor": drawn(3, 4)}), SimpleNamespace(encode=encode))
+        assert np.allclose(method.queue.numpy(), np.tanh(x.numpy() @ body.T @ head.T + bias), atol=1e-12)
+        with torch.no_grad():
+            for parameter in trained.parameters():
+                parameter += drawn(*parameter.shape, seed=10 + number)
+        method.after_step()
+        body = 0.9 * body + 0.1 * trained.weight.detach().numpy()
+        kept = 0.9 if variant == "paper" else 0.0
+        head = kept * head + (1 - kept) * trained.head[0].weight.detach().numpy()
+        bias = kept * bias + (1 - kept) * trained.head[0].bias.detach().numpy()
+
+
 @pytest.mark.parametrize("warmup", [False, True])
 def test_ema_equals_its_recursion_and_is_used_only_in_evaluation(warmup):
     trained = Linear().double()

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import rng
-from ..augment.base import Block, Edit, Pairing, View
+from ..augment.base import Block, Edit, Pairing, TokenEdit, View
 from ..data.corpus import Corpus
 from ..mixing_partners import partners, valid_candidates
 from ..models.device import fixed_length, for_transfer
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "Batches", "Prefetcher"]
 
 ANCHOR, POSITIVE = View("anchor", "anchor"), View("positive", "positive")
-# Function that returns the token ids of a block's texts.
-TokenIds = Callable[[Block], Sequence[Any]]
+# Function that returns the token ids of a block whose texts belong to the given rows of the corpus.
+TokenIds = Callable[[Block, npt.NDArray[np.int64]], Sequence[Any]]
 PartnerViews = Callable[[Mapping[str, "Role"]], tuple[int, list[str]] | None]
 
 
@@ -157,7 +157,12 @@ class Batches:
 
     def __getitem__(self, number: int) -> Batch:
         """Returns a batch without tokens. An edited sentence counts as unchanged if its text equals the original."""
-        return self.make(number, lambda block: block.texts)
+
+        def texts(block: Block, rows: npt.NDArray[np.int64]) -> list[str]:
+            edit = block.edit
+            return block.texts if edit is None else edit.method(block.texts, edit.rows, edit.draws)
+
+        return self.make(number, texts)
 
     def make(self, number: int, ids: TokenIds) -> Batch:
         """Returns a batch without tokens.
@@ -215,6 +220,8 @@ class Batches:
         draws: rng.Draws,
         views: tuple[View, ...],
     ) -> Block:
+        if method.edits_tokens:
+            return Block(texts, views, column=0, edited=True, edit=TokenEdit(method, rows, draws))
         if not method.expensive:
             return Block(method(texts, rows, draws), views, edited=True)
         part = self.part(len(rows))
@@ -226,13 +233,13 @@ class Batches:
 
         Unchanged rows of the blocks for which ``is_masked`` returns True are masked.
         """
-        before = ids(original)
+        before = ids(original, batch.rows)
         blocks, unchanged = dict(batch.blocks), {}
         for name, block in batch.blocks.items():
             if not block.edited:
                 continue
-            old = before[self.part(len(batch.rows))] if block.local else before
-            changed = changed_rows(old, ids(block))
+            part = self.part(len(batch.rows)) if block.local else slice(None)
+            changed = changed_rows(before[part], ids(block, batch.rows[part]))
             unchanged[name] = int((~changed).sum())
             masked = is_masked(
                 block.views[0].role, without_dropout=self.without_dropout, keep_duplicates=self.keep_duplicates
@@ -309,13 +316,21 @@ class Prefetcher:
         """Returns a batch with the tokens of this rank's rows."""
         lists: dict[object, dict[str, Any]] = {}  # token lists of blocks whose ids are compared, by _key
 
-        def ids(block: Block) -> Sequence[Any]:
-            key = _key(block)
-            if key not in lists:
-                # Like stored ids, these are not padded; _tokens pads both.
-                texts, limit = self._prompted(block, block.texts)
-                lists[key] = token_lists(self.tokenizer, texts, limit) if texts else {}
-            found: Sequence[Any] = lists[key].get("input_ids", [])
+        def unedited(block: Block, rows: npt.NDArray[np.int64]) -> dict[str, Any]:
+            # Like stored ids, the lists are not padded; _tokens pads both.
+            stored = None if block.column is None else self.stored.get(block.column)
+            if stored is not None:
+                return stored.take(rows)
+            texts, limit = self._prompted(block, block.texts)
+            return token_lists(self.tokenizer, texts, limit) if texts else {}
+
+        def ids(block: Block, rows: npt.NDArray[np.int64]) -> Sequence[Any]:
+            original = replace(block, edit=None)
+            if _key(original) not in lists:
+                lists[_key(original)] = unedited(original, rows)
+            if block.edit is not None:
+                lists[_key(block)] = self._edited(block, lists[_key(original)])
+            found: Sequence[Any] = lists[_key(block)].get("input_ids", [])
             return found
 
         batch = self.batches.make(number, ids)
@@ -331,15 +346,48 @@ class Prefetcher:
         limit = self.batches.prompts.limit(prompt, self.max_length)
         return [prompt + text for text in texts] if prompt else texts, limit
 
+    def _edited(self, block: Block, lists: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+        """Returns token lists after the edit of a block; special tokens, prompt and template are not edited."""
+        assert block.edit is not None
+        before, after = self._added(block)
+        most = max(0, self.batches.prompts.longest - before - after) if self.batches.prompts.longest else None
+        texts = [each[before : len(each) - after] for each in map(list, lists["input_ids"])]
+        edited = [each[:most] for each in block.edit(texts)]
+
+        def joined(each: Sequence[int], new: list[int]) -> list[int]:
+            return [*each[:before], *new, *each[len(each) - after :]]
+
+        found = {"input_ids": list(map(joined, lists["input_ids"], edited))}
+        if types := lists.get("token_type_ids"):
+            # The tokens of a single text have the same type.
+            inner = [[int(each[before])] * len(new) if new else [] for each, new in zip(types, edited, strict=True)]
+            found["token_type_ids"] = list(map(joined, types, inner))
+        return found
+
+    def _added(self, block: Block) -> tuple[int, int]:
+        """Returns how many tokens are added before and after the text of a row: special tokens, prompt and template."""
+        added = self.tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
+        before, after = (*added, 0).index(0), (*added[::-1], 0).index(0)
+        prompts = self.batches.prompts
+        return max(before, prompts.tokens.get(prompts.of_column(block.column), 0)), after
+
+    def _length(self, block: Block) -> int | None:
+        """Returns the fixed length to which a block is padded, or None."""
+        if self.length is None or block.edit is None:
+            return self.length
+        added = sum(self._added(block))
+        length = added + block.edit.method.most_tokens(self.length - added)
+        return min(length, self.batches.prompts.longest or length)
+
     def _tokens(
         self, block: Block, rows: npt.NDArray[np.int64], part: slice, lists: dict[str, Any] | None
     ) -> dict[str, Tensor]:
         own = slice(None) if block.local else part
-        stored = None if block.column is None else self.stored.get(block.column)
+        stored = None if block.column is None or block.edit is not None else self.stored.get(block.column)
         if stored is not None:
             tokens = pad(self.tokenizer, stored.take(rows[part]), range(len(rows[part])), self.length)
         elif lists is not None:
-            tokens = pad(self.tokenizer, lists, range(len(block.texts))[own], self.length)
+            tokens = pad(self.tokenizer, lists, range(len(block.texts))[own], self._length(block))
         else:
             texts, limit = self._prompted(block, block.texts[own])
             tokens = tokenize(self.tokenizer, texts, self.length or limit, fixed=self.length is not None)
@@ -358,4 +406,6 @@ class Prefetcher:
 
 
 def _key(block: Block) -> object:
+    if block.edit is not None:
+        return block.edit.method
     return id(block.texts) if block.column is None else block.column
