@@ -125,6 +125,13 @@ SYSTEMS = {
         "feature_augmentations": ("dclr",),
     },
     "augcse": {"loss_terms": ("augcse",), "options": {"augcse": {"weight": 0.5}}},
+    "augcse release": {
+        "loss_terms": ("augcse",),
+        "feature_augmentations": ("projector",),
+        "objective": "nt-xent",
+        "loss": "mixed",
+        "options": {"augcse": {"weight": 0.5, "variant": "release"}, "one-of": {"as_positive": False}},
+    },
     "moving average": {"encoder_methods": ("ema",), "options": {"ema": {"decay": 0.5}}},
     "average": {"imports": ("METHODS",), "encoder_methods": ("average",)},
     "a term on gathered embeddings": {"imports": ("METHODS",), "loss_terms": ("ball",)},
@@ -175,11 +182,6 @@ def registered(monkeypatch):
 def first_batch(run):
     with Prefetcher(run.batches, run.state.encoder.tokenizer, run.config.max_length) as prefetcher:
         return prefetcher.get(0)
-
-
-def first_batch_of(run, max_length):
-    with Prefetcher(run.batches, run.state.encoder.tokenizer, max_length) as prefetcher:
-        return prefetcher.get(0)[0].tokens
 
 
 def in_float64(run, training=False):
@@ -442,6 +444,37 @@ def test_diffcse_classifies_the_tokens_that_its_generator_replaced(run_config, s
     assert z.grad.abs().sum(1).min() > 0
 
 
+def test_the_discriminator_of_augcse_compares_a_sentence_with_its_edited_form(run_config, system):
+    values = {**system("augcse release"), "loss": "standard", "objective": "infonce"}
+    values["options"]["one-of"]["edits"] = ["crop", "aeda"]
+    run = prepare(run_config.replace(**values, batch_size=16, max_length=64))
+    in_float64(run)
+    (batch,) = first_batch(run)
+    assert batch.roles == {"anchor": "anchor", "positive": "positive", "edited": "other"}
+    assert batch.blocks["anchor"].texts == run.batches.corpus.take(batch.rows)
+    edited = run.batches.positive(batch.blocks["anchor"].texts, batch.rows, Draws(0, 0))
+    assert batch.blocks["edited"].texts == edited
+    _, metrics = gradients(run, (batch,))
+    # Without dropout, the anchor equals its positive, and the edited sentence is no negative.
+    encoder, projector, term = run.state.encoder, run.state.features["projector"], run.state.terms["augcse"]
+    z = [encoder(dict(batch.tokens[name])).detach() for name in ("anchor", "anchor", "edited")]
+    z = projector.layers(torch.cat(z)).detach().split(16)
+    a = normalize(z[0], dim=-1)
+    scores = a @ a.T / 0.05
+    expected = sum(torch.logsumexp(scores[i], 0) - scores[i, i] for i in range(16)) / 16
+    assert float(metrics["loss/contrastive"]) == pytest.approx(float(expected), rel=1e-9)
+    _, first, _, _, last = term.discriminator.requires_grad_(False)
+    total = 0.0
+    for i in range(16):
+        output = torch.tanh(last(torch.tanh(first(torch.cat([z[0][i], z[2][i]])))))
+        words, new = batch.blocks["anchor"].texts[i].split(), edited[i].split()
+        label = 2 if new == words else int(len(new) > len(words))
+        for k in range(3):
+            p = torch.sigmoid(output[k])
+            total -= float(torch.log(p if k == label else 1 - p)) / 3
+    assert float(metrics["loss/augcse"]) == pytest.approx(0.5 * total / 16, rel=1e-9)
+
+
 def test_a_shared_dropout_mask_makes_both_views_equal(run_config, system):
     run = prepare(run_config.replace(**system("fixed mask")))
     _, metrics = gradients(run, first_batch(run))
@@ -597,9 +630,9 @@ def test_repeated_tokens_do_not_exceed_the_length_of_the_model(run_config):
 
 def test_repeated_tokens_are_padded_to_a_fixed_length_of_their_own(run_config, monkeypatch):
     run = prepare(run_config.replace(positive="repetition", max_length=24, batch_size=32))
-    padded = first_batch_of(run, 24)
+    padded = first_batch(run)[0].tokens
     monkeypatch.setattr("cse.training.batches.fixed_length", lambda device, compiled, longest: longest)
-    fixed = first_batch_of(run, 24)
+    fixed = first_batch(run)[0].tokens
     assert fixed["anchor"]["input_ids"].shape == (32, 24)
     assert fixed["positive"]["input_ids"].shape == (32, 31)  # floor(0.32 * 22) = 7 repeated tokens
     width = padded["positive"]["input_ids"].shape[1]

@@ -197,6 +197,15 @@ class Edit(TextMethod):
         """Returns whether an edited sentence, used as a negative, is also an anchor with itself as positive (UNA)."""
         return False
 
+    @classmethod
+    def is_positive(cls, options: Any) -> bool:
+        """Returns whether an edited sentence, used with ``--positive``, is the positive of the original.
+
+        If not, the positive is the original under a different dropout mask, and the edited sentence is a further view,
+        ``edited``, which contrastive losses ignore (AugCSE). Default: always True.
+        """
+        return True
+
     def applies(self, step: int) -> bool:
         """Returns whether the method provides negatives at this step (counted from 0). Default: always True."""
         return True

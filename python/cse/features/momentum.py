@@ -65,8 +65,9 @@ class Momentum(FeatureMethod):
         ours, theirs = self.encoder.parameters(), self.source[0].parameters()
         for average, parameter in zip(ours, theirs, strict=True):
             average.lerp_(parameter, 1 - self.options.decay)
-        if self.options.variant == "release" and self.encoder.head is not None:
-            self.encoder.head.load_state_dict(self.source[0].head.state_dict())
+        head = self.source[0].head if self.options.variant == "release" else None
+        if head is not None and self.encoder.head is not None:
+            self.encoder.head.load_state_dict(head.state_dict())
 
     def forward(self, views: Views, step: BatchStep) -> Views:
         """Returns the views with the additional view ``queue``, then adds this batch's anchors to the queue."""

@@ -198,6 +198,10 @@ class Batches:
     def _positives(self, texts: list[str], rows: npt.NDArray[np.int64], draws: rng.Draws) -> dict[str, Block]:
         anchor, positive = self.views
         if isinstance(self.positive, Edit):
+            if not self.positive.is_positive(self.positive.options):
+                other = replace(positive, name="edited", role="other")
+                edited = self._edited(self.positive, texts, rows, draws, (other,))
+                return {"anchor": Block(texts, (anchor, positive), column=0), "edited": edited}
             edited = self._edited(self.positive, texts, rows, draws, (positive,))
             return {"anchor": Block(texts, (anchor,), column=0), "positive": edited}
         paired = self.positive(texts, rows, draws)

@@ -32,10 +32,12 @@ def is_masked(role: str, *, without_dropout: bool, keep_duplicates: bool) -> boo
     """Returns whether unchanged rows of a view are masked.
 
     Args:
-        role: Role of the view: ``anchor``, ``positive`` or ``negative``.
+        role: Role of the view; see ``cse.views``.
         without_dropout: Whether anchors and positives are encoded without dropout.
         keep_duplicates: Whether the run keeps duplicates (``--keep-duplicates``).
     """
+    if role == "other":
+        return False
     return without_dropout if role == "positive" else not keep_duplicates
 
 
