@@ -44,6 +44,11 @@ SYSTEMS = {
         "negatives": ("una",),
         "options": {"dclr": {"model": "TINY", "threshold": 0.5, "noise": 2.5}},
     },
+    "dclr release": {
+        "feature_augmentations": ("dclr",),
+        "positive": "crop",
+        "options": {"dclr": {"model": "TINY", "threshold": 0.5, "noise": 1.5, "variant": "release"}},
+    },
     "dclr, infonce": {"feature_augmentations": ("dclr",), "options": {"dclr": {"model": "TINY", "threshold": 0.5}}},
     "interpolation": {"feature_augmentations": ("modals",), "options": {"modals": {"kind": "interpolation"}}},
     "linear": {"feature_augmentations": ("modals",), "options": {"modals": {"kind": "linear", "detach": False}}},
@@ -60,6 +65,13 @@ SYSTEMS = {
         "positive": "repetition",
         "feature_augmentations": ("momentum",),
         "options": {"momentum": {"size": 12, "decay": 0.9}},
+    },
+    "esimcse release": {
+        "positive": "repetition",
+        "negatives": ("repetition",),
+        "max_length": 12,
+        "feature_augmentations": ("momentum",),
+        "options": {"repetition": {"variant": "release"}, "momentum": {"size": 12, "variant": "release"}},
     },
     "masked span, cut-off and shuffle": {
         "positive": "masked-span",
@@ -113,6 +125,13 @@ SYSTEMS = {
         "feature_augmentations": ("dclr",),
     },
     "augcse": {"loss_terms": ("augcse",), "options": {"augcse": {"weight": 0.5}}},
+    "augcse release": {
+        "loss_terms": ("augcse",),
+        "feature_augmentations": ("projector",),
+        "objective": "nt-xent",
+        "loss": "mixed",
+        "options": {"augcse": {"weight": 0.5, "variant": "release"}, "one-of": {"as_positive": False}},
+    },
     "moving average": {"encoder_methods": ("ema",), "options": {"ema": {"decay": 0.5}}},
     "average": {"imports": ("METHODS",), "encoder_methods": ("average",)},
     "a term on gathered embeddings": {"imports": ("METHODS",), "loss_terms": ("ball",)},
@@ -315,7 +334,8 @@ def test_the_curriculum_of_pca_jitter_grows_over_the_run():
     assert ratios(curriculum="none", ratio=0.05) == [0.05] * 20
 
 
-def test_dclr_noise_follows_the_normalised_gradient_of_the_loss():
+@pytest.mark.parametrize("in_batch", [False, True])
+def test_dclr_noise_follows_the_normalised_gradient_of_the_loss(in_batch):
     generator = torch.Generator().manual_seed(0)
     anchors, positives, noise = (torch.randn(4, 6, dtype=torch.float64, generator=generator) for _ in range(3))
 
@@ -323,15 +343,16 @@ def test_dclr_noise_follows_the_normalised_gradient_of_the_loss():
         a, p, n = (normalize(z, dim=-1) for z in (anchors, positives, noise))
         terms = []
         for i in range(4):
-            logits = [a[i] @ p[i] / 0.05, *(a[i] @ each / 0.05 for each in n)]
+            others = [each for j, each in enumerate(p) if j != i] if in_batch else []
+            logits = [a[i] @ p[i] / 0.05, *(a[i] @ each / 0.05 for each in [*others, *n])]
             terms.append(torch.logsumexp(torch.stack(logits), 0) - logits[0])
         return sum(terms) / 4
 
-    found = ascend(noise, anchors, positives, 1, 1e-2, 0.05)
+    found = ascend(noise, anchors, positives, 1, 1e-2, 0.05, in_batch)
     copy = noise.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(loss(copy), copy)
     assert torch.allclose(found, noise + 1e-2 * gradient / gradient.norm(dim=1, keepdim=True), rtol=0, atol=1e-12)
-    assert loss(ascend(noise, anchors, positives, 4, 1e-2, 0.05)) > loss(noise)
+    assert loss(ascend(noise, anchors, positives, 4, 1e-2, 0.05, in_batch)) > loss(noise)
 
 
 def test_dclr_removes_pairs_above_the_similarity_threshold(run_config, system):
@@ -351,6 +372,49 @@ def test_dclr_removes_pairs_above_the_similarity_threshold(run_config, system):
         for j in range(4):
             close = i != j and float(normalize(h[i], dim=0) @ normalize(h[j], dim=0)) >= 0.5
             assert weights[i, j] == (-torch.inf if close else 0)
+
+
+def test_the_second_encoder_of_dclr_release_applies_dropout_to_anchors_and_positives(run_config, system):
+    run = prepare(run_config.replace(**system("dclr release")))
+    in_float64(run)
+    method = run.state.features["dclr"]
+    (batch,) = first_batch(run)
+    calls = []
+
+    def encode(name, model):
+        z = torch.stack([model(dict(batch.tokens[name])) for _ in range(2)])
+        calls.append((name, bool((z[0] != z[1]).any())))
+        assert not model.model.backbone.training
+        return z[0]
+
+    views = {name: torch.randn(8, 32, dtype=torch.float64) for name in ("anchor", "positive")}
+    for training in (False, True):
+        method.train(training)
+        step = BatchStep(**{**vars(batch_step(batch.rows)), "encode": encode})
+        torch.manual_seed(5)
+        found = method(Views(dict(views)), step)
+        assert calls == [("anchor", training), ("positive", training)]
+        calls.clear()
+        # The twin: cosines of anchors and positives of other rows, from the same dropout masks.
+        torch.manual_seed(5)
+        model = method.model.model
+        model.backbone.train(training)
+        h = []
+        for name in views:
+            h.append(normalize(model(dict(batch.tokens[name])), dim=-1).detach())
+            model(dict(batch.tokens[name]))
+        model.backbone.eval()
+        weights = found.log_weights["anchor", "positive"]
+        for i in range(8):
+            for j in range(8):
+                assert weights[i, j] == (-torch.inf if i != j and float(h[0][i] @ h[1][j]) > 0.5 else 0)
+        assert torch.equal(found.log_weights["positive", "anchor"], weights.T)
+    assert weights.isinf().any()
+    assert not weights.isinf().all()
+    # The noise was moved on the loss with in-batch negatives.
+    parts = [step.normal(f"dclr noise {number}", 32) for number in range(2)]
+    noise = ascend(torch.cat(parts)[:12].double(), views["anchor"], views["positive"], 4, 1e-3, 0.05, in_batch=True)
+    assert torch.allclose(found["noise"], noise, rtol=0, atol=1e-12)
 
 
 def test_diffcse_classifies_the_tokens_that_its_generator_replaced(run_config, system):
@@ -378,6 +442,37 @@ def test_diffcse_classifies_the_tokens_that_its_generator_replaced(run_config, s
     assert float(total) == pytest.approx(0.5 * expected, rel=1e-9)
     total.backward()
     assert z.grad.abs().sum(1).min() > 0
+
+
+def test_the_discriminator_of_augcse_compares_a_sentence_with_its_edited_form(run_config, system):
+    values = {**system("augcse release"), "loss": "standard", "objective": "infonce"}
+    values["options"]["one-of"]["edits"] = ["crop", "aeda"]
+    run = prepare(run_config.replace(**values, batch_size=16, max_length=64))
+    in_float64(run)
+    (batch,) = first_batch(run)
+    assert batch.roles == {"anchor": "anchor", "positive": "positive", "edited": "other"}
+    assert batch.blocks["anchor"].texts == run.batches.corpus.take(batch.rows)
+    edited = run.batches.positive(batch.blocks["anchor"].texts, batch.rows, Draws(0, 0))
+    assert batch.blocks["edited"].texts == edited
+    _, metrics = gradients(run, (batch,))
+    # Without dropout, the anchor equals its positive, and the edited sentence is no negative.
+    encoder, projector, term = run.state.encoder, run.state.features["projector"], run.state.terms["augcse"]
+    z = [encoder(dict(batch.tokens[name])).detach() for name in ("anchor", "anchor", "edited")]
+    z = projector.layers(torch.cat(z)).detach().split(16)
+    a = normalize(z[0], dim=-1)
+    scores = a @ a.T / 0.05
+    expected = sum(torch.logsumexp(scores[i], 0) - scores[i, i] for i in range(16)) / 16
+    assert float(metrics["loss/contrastive"]) == pytest.approx(float(expected), rel=1e-9)
+    _, first, _, _, last = term.discriminator.requires_grad_(False)
+    total = 0.0
+    for i in range(16):
+        output = torch.tanh(last(torch.tanh(first(torch.cat([z[0][i], z[2][i]])))))
+        words, new = batch.blocks["anchor"].texts[i].split(), edited[i].split()
+        label = 2 if new == words else int(len(new) > len(words))
+        for k in range(3):
+            p = torch.sigmoid(output[k])
+            total -= float(torch.log(p if k == label else 1 - p)) / 3
+    assert float(metrics["loss/augcse"]) == pytest.approx(0.5 * total / 16, rel=1e-9)
 
 
 def test_a_shared_dropout_mask_makes_both_views_equal(run_config, system):
@@ -475,6 +570,97 @@ def test_unchanged_negatives_are_masked_and_unchanged_positives_are_kept(run_con
     # A change beyond the maximum length does not count, because the text is truncated.
     cut = batch_of(max_length=3, negatives=("repetition",))[1]
     assert cut.unchanged["synthetic"] > 15
+
+
+def repeated(ids, row, epoch, variant, rate=0.32, added=2):
+    """The twin: repeats tokens as the paper and the released code of ESimCSE describe it, with the draws of cse."""
+    draws, inner = Draws(0, epoch), len(ids) - added
+    number = min(max(2, int(rate * inner)), inner) + 1
+    if variant == "release":
+        number = max(1, min(10, int(rate * len(ids))))
+    count = int(draws.uniform([row], "repetition count")[0, 0] * number)
+    keys = draws.uniform([row], "repetition", inner)[0]
+    chosen = {1 + place for place in sorted(range(inner), key=lambda place: keys[place])[:count]}
+    return [token for place, token in enumerate(ids) for _ in range(1 + (place in chosen))]
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+@pytest.mark.parametrize("variant", ["paper", "release"])
+@pytest.mark.parametrize("mapped", [False, True])
+def test_tokens_are_repeated_after_truncation(run_config, kind, variant, mapped, request, monkeypatch, tmp_path):
+    if mapped:
+        monkeypatch.setattr("cse.data.mapped_rows.IN_MEMORY_BYTES", 0)
+    model = str(request.getfixturevalue(f"tiny_{kind}"))
+    options = {"repetition": {"variant": variant}}
+    config = run_config.replace(model=model, positive="repetition", options=options, max_length=24, batch_size=32)
+    run = prepare(config.replace(cache=str(tmp_path / "cache"), max_steps=None, epochs=1))
+    assert bool(run.tokens) == mapped
+    tokenizer = run.state.encoder.tokenizer
+    added = []
+    with Prefetcher(run.batches, tokenizer, 24, stored=run.tokens) as prefetcher:
+        for step in range(10):
+            (batch,) = prefetcher.get(step)
+            originals = tokenizer(run.batches.corpus.take(batch.rows), truncation=True, max_length=24)["input_ids"]
+            tokens = batch.tokens["positive"]
+            changed = 0
+            for row, ids, new, mask in zip(
+                batch.rows, originals, tokens["input_ids"], tokens["attention_mask"], strict=True
+            ):
+                found = new[mask.bool()].tolist()
+                assert found == repeated(ids, row, 0, variant)
+                changed += found != ids
+                added += [len(found) - len(ids)] if len(ids) == 24 else []
+            assert batch.unchanged == {"positive": 32 - changed}
+            assert all(value.shape == tokens["input_ids"].shape for value in tokens.values())
+            assert not tokens.get("token_type_ids", torch.zeros(1)).any()
+    # In truncated sentences, 0 to 7 tokens are repeated, or in the released code 0 to 6; the sentence keeps its end.
+    assert len(added) > 100
+    assert set(added) == set(range(8 if variant == "paper" else 7))
+
+
+def test_repeated_tokens_do_not_exceed_the_length_of_the_model(run_config):
+    config = run_config.replace(positive="repetition", max_length=64, batch_size=32)
+    run = prepare(config)
+    run.batches.corpus.take = lambda rows: ["word " * 100] * len(rows)
+    (batch,) = first_batch(run)
+    tokens = batch.tokens["positive"]["input_ids"]
+    assert tokens.shape == (32, 64)
+    assert (tokens[:, -1] == run.state.encoder.tokenizer.sep_token_id).all()
+
+
+def test_repeated_tokens_are_padded_to_a_fixed_length_of_their_own(run_config, monkeypatch):
+    run = prepare(run_config.replace(positive="repetition", max_length=24, batch_size=32))
+    padded = first_batch(run)[0].tokens
+    monkeypatch.setattr("cse.training.batches.batches.fixed_length", lambda device, compiled, longest: longest)
+    fixed = first_batch(run)[0].tokens
+    assert fixed["anchor"]["input_ids"].shape == (32, 24)
+    assert fixed["positive"]["input_ids"].shape == (32, 31)  # floor(0.32 * 22) = 7 repeated tokens
+    width = padded["positive"]["input_ids"].shape[1]
+    assert torch.equal(fixed["positive"]["input_ids"][:, :width], padded["positive"]["input_ids"])
+    assert fixed["positive"]["attention_mask"].sum() == padded["positive"]["attention_mask"].sum()
+
+
+def test_the_tokens_of_a_prompt_or_template_are_not_repeated(run_config, system):
+    for values in (system("prompt"), {"prompt": "the word : "}):
+        run = prepare(run_config.replace(**values, positive="repetition", options={"repetition": {"rate": 0.9}}))
+        tokenizer = run.state.encoder.tokenizer
+        (batch,) = first_batch(run)
+        prefix = tokenizer(values.get("prompt") or "", add_special_tokens=True)["input_ids"]
+        if "prompt" in values:
+            prefix, suffix = prefix[:-1], prefix[-1:]
+        else:  # the template without a text
+            place = tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"].index(0)
+            prefix, suffix = prefix[:place], prefix[place:]
+            assert len(prefix) > 2
+            assert len(suffix) > 2
+        assert sum(batch.unchanged.values()) < 8
+        for name in ("anchor", "positive"):
+            for ids, mask in zip(batch.tokens[name]["input_ids"], batch.tokens[name]["attention_mask"], strict=True):
+                row = ids[mask.bool()].tolist()
+                assert row[: len(prefix)] == prefix
+                assert row[-len(suffix) :] == suffix
+        for ids, new in zip(batch.tokens["anchor"]["input_ids"], batch.tokens["positive"]["input_ids"], strict=True):
+            assert set(ids.tolist()) - {0} == set(new.tolist()) - {0}  # 0 is padding
 
 
 def test_mixed_negatives_are_not_mixed_from_identical_sentences(run_config, tmp_path, sample_rows):
