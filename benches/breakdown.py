@@ -32,7 +32,7 @@ def breakdown(run: Callable[[Any], object]) -> dict[str, float]:
     """
     from cse.models import dropout
     from cse.training import loop
-    from cse.training.step.step import step
+    from cse.training.step import step
 
     def recorded(function: Any, name: str) -> Any:
         def call(*arguments: Any, **keywords: Any) -> Any:

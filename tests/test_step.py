@@ -80,8 +80,8 @@ def test_one_embedding_lookup_gives_the_same_gradients_as_several(run_config):
 @pytest.mark.parametrize("dropout", [False, True])
 @pytest.mark.parametrize("name", VIEWS)
 def test_cached_gradients_equal_gradients_without_caching(run_config, name, dropout, monkeypatch):
-    from cse.training.step.step import encode as chunks
-    from cse.training.step.step import step
+    from cse.training.step import encode as chunks
+    from cse.training.step import step
 
     run = prepare(run_config.replace(**VIEWS[name]))
     state = run.state

@@ -631,7 +631,7 @@ def test_repeated_tokens_do_not_exceed_the_length_of_the_model(run_config):
 def test_repeated_tokens_are_padded_to_a_fixed_length_of_their_own(run_config, monkeypatch):
     run = prepare(run_config.replace(positive="repetition", max_length=24, batch_size=32))
     padded = first_batch(run)[0].tokens
-    monkeypatch.setattr("cse.training.batches.batches.fixed_length", lambda device, compiled, longest: longest)
+    monkeypatch.setattr("cse.training.batches.prefetch.fixed_length", lambda device, compiled, longest: longest)
     fixed = first_batch(run)[0].tokens
     assert fixed["anchor"]["input_ids"].shape == (32, 24)
     assert fixed["positive"]["input_ids"].shape == (32, 31)  # floor(0.32 * 22) = 7 repeated tokens

@@ -26,7 +26,7 @@ def command(name: str | None, combinations: bool, as_json: bool) -> None:
     """
     printing.check_output()
     if combinations:
-        from ..training.settings.groups import combinations as found
+        from ..training.settings import combinations as found
 
         records = [
             {"positive": positive, "loss": loss, "una": form, "refused": reason}
