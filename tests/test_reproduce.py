@@ -190,6 +190,26 @@ def test_reproduce_and_evaluate_give_equal_scores(small, tiny_bert):
     assert {task: ours[task] for task in theirs} == pytest.approx(theirs, abs=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("method", "kind"), [("GloVe avg.", "glove"), ("BERT-whitening", "whitening"), ("first-last avg.", "")]
+)
+def test_a_trial_evaluates_the_kind_of_encoder_that_the_row_names(small, tmp_path, method, kind):
+    from cse import Encoder
+
+    table, inputs = find_table("focal-table2"), small("focal-table2")
+    scorer = scorer_of(table, inputs)
+    (cell,) = cells_of(table, [row for row in table.find_rows([method]) if row.model != "roberta-base"], [0])
+    names = {
+        "glove": f"glove:{inputs.files['glove']}",
+        "whitening": f"whitening:{inputs.model}@{inputs.files['nli-sentences']}",
+        "": inputs.model,
+    }
+    encoders = {each: Encoder(name, pooler=None if each else "avg_embed_last") for each, name in names.items()}
+    expected = {each: scorer(encoder)["Avg."] for each, encoder in encoders.items()}
+    assert len({round(score, 3) for score in expected.values()}) == 3
+    assert run_cell(cell, inputs, scorer, tmp_path)["scores"]["Avg."] == pytest.approx(expected[kind], abs=1e-6)
+
+
 def stored_cells(scores):
     """Returns the stored cells by row; ``scores`` maps each pair (row, column) to a dict of scores by seed."""
     found = {}

@@ -104,6 +104,19 @@ def filled(value: Any, inputs: Inputs) -> Any:
     return value
 
 
+def encoder_of(recipe: Recipe, inputs: Inputs) -> str:
+    """Returns the name of the encoder of a recipe without training, as in ``cse eval``, with the user's files.
+
+    ``inputs.model`` replaces only the model in the name: ``whitening:MODEL@FILE`` stays a whitened model, and
+    ``glove:FILE`` stays as it is.
+    """
+    kind, colon, what = str(recipe.encoder).rpartition(":")
+    model, at, rest = what.partition("@")
+    if inputs.model is not None and not model.startswith("{"):
+        model = inputs.model
+    return str(filled(f"{kind}{colon}{model}{at}{rest}", inputs))
+
+
 def settings_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
     """Returns the values of ``TrainConfig`` that, with ``source_of``, determine the results of a cell."""
     from ..training.precedence import with_preset
@@ -255,8 +268,7 @@ def run_cell(
     recipe, started = cell.recipe, time.perf_counter()
     made, seconds, steps = identity(cell, inputs, scorer), 0.0, 0
     if recipe.encoder is not None:
-        name = inputs.model or filled(recipe.encoder, inputs)
-        encoder = Encoder(name, pooler=recipe.pooler, device=inputs.device)
+        encoder = Encoder(encoder_of(recipe, inputs), pooler=recipe.pooler, device=inputs.device)
     else:
         result = _train(cell, inputs, made, place, callback)
         seconds, steps = result.seconds, result.steps
