@@ -16,7 +16,8 @@ def facts_of(config: ResolvedConfig, corpus: Corpus, split: Split, batches: Batc
     negatives = [f"{name} {each.describe()}" for name, each in zip(config.negatives, batches.negatives, strict=True)]
     options = batches.positive.describe()
     return {
-        "model": f"{config.model}, pooler {config.pooler}",
+        "model": f"{config.model}, pooler {config.pooler}"
+        + (f" in training, {config.eval_pooler} in evaluation" if config.eval_pooler else ""),
         "loss": describe_loss(config),
         "positive": f"{config.positive}{f' ({options})' if options else ''}",
         "negatives": "; ".join(["in the batch", *negatives]),

@@ -72,7 +72,9 @@ def build_modules(config: ResolvedConfig, source: Source, context: Context, rank
     """
     torch.manual_seed(config.seed)
     device = context.device
-    encoder = context.encoder = load_encoder(source, config.pooler, keep_head=config.keep_head).to(device)
+    encoder = context.encoder = load_encoder(
+        source, config.pooler, keep_head=config.keep_head, eval_pooler=config.eval_pooler
+    ).to(device)
     methods = {name: create(ENCODER_METHODS, name, config.options, context) for name in config.encoder_methods}
     check_mask(encoder.to(device))
     modules = Modules(

@@ -131,6 +131,8 @@ class Model:
     mean_sqrt_len_tokens, weightedmean, lasttoken or mask.
 
     See ``cse.models.pooling.pool``."""
+    eval_pooler: Annotated[Pooler | None, Shown("NAME", default="the same as --pooler")] = None
+    """Pooling of the saved model and of the evaluations, if it differs from the pooling in training (ConSERT)."""
     prompt: Annotated[str | None, Shown("NAME|TEXT|auto", default="the model's default prompt")] = None
     """Text to put before each sentence.
 

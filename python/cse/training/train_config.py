@@ -226,6 +226,12 @@ class ResolvedConfig(TrainConfig):
         merge_with_base: float
         eval_every: int
 
+    @property
+    def saved_pooler(self) -> str:
+        """The pooling of the saved model: without the head of ``cls``, the bare vector of the first token."""
+        found = self.eval_pooler or self.pooler
+        return "cls_before_pooler" if found == "cls" and not self.keep_head else found
+
     def _check(self) -> None:
         if missing := [name for name in RESOLVED if getattr(self, name) is None]:
             raise InputError(f"{flag(missing[0])}: has no default for this model; set it")
