@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
@@ -111,7 +112,9 @@ def command(
         inputs = smoke_inputs(found, place / "smoke", device, threads)
     else:
         settings = {"device": device, "precision": precision, "threads": threads, "max_steps": max_steps}
-        inputs = open_inputs(found, data, corpus, pairs, files, **settings)
+        # A dry run leaves no files, but counts the rows of the corpora that are made of the evaluation data.
+        made = click.get_current_context().with_resource(TemporaryDirectory()) if dry_run else place / "inputs"
+        inputs = open_inputs(found, data, corpus, pairs, files, Path(made), **settings)
     scorer = Scorer(found.suite, found.columns, inputs.data, inputs.partial)
     chosen = plan(found, rows, range(seeds), inputs, scorer, place)
     known = sum(map(len, chosen.stored.values()))
@@ -167,6 +170,7 @@ def show_list(table: Table | None, as_json: bool) -> None:
                     sorted({name for recipe in row.recipes.values() for name in recipe.needs()})
                     + (["--pairs"] if any(recipe.labelled for recipe in row.recipes.values()) else [])
                 ),
+                "remark": row.remark,
             }
             for row in table.rows
         ]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from ..io import dumps, write_text
-from .inputs import SYNONYMS, Inputs
+from .inputs import SENTENCES, SYNONYMS, Inputs
 from .suites import Scorer, hash_file
 from .tables import Recipe, Row, Table, merged
 
@@ -72,7 +72,9 @@ class Cell:
         """Returns the first flag that is needed for this cell but was not given, or None."""
         for name in self.recipe.needs():
             if name not in inputs.files:
-                return f"--file {name}=PATH"
+                stems = SENTENCES[name][0] if name in SENTENCES else ()
+                made = f", or {', '.join(f'{stem}.tsv' for stem in stems)} in --data" if stems else ""
+                return f"--file {name}=PATH{made}"
         if self.recipe.labelled and inputs.pairs is None:
             return "--pairs FILE"
         trained = self.recipe.encoder is None and not self.recipe.labelled and "corpus" not in self.recipe.settings
