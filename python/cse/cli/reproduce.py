@@ -149,6 +149,7 @@ def command(
 
 def show_list(table: Table | None, as_json: bool) -> None:
     """Prints the tables, or the rows of one table and the files they need."""
+    from ..reproduce.inputs import SENTENCES
     from ..reproduce.tables import tables
 
     if table is None:
@@ -167,13 +168,17 @@ def show_list(table: Table | None, as_json: bool) -> None:
                 "row": row.name,
                 "recipe": status(row),
                 "needs": ", ".join(
-                    sorted({name for recipe in row.recipes.values() for name in recipe.needs()})
+                    [
+                        f"{name} (else made of --data)" if name in SENTENCES else name
+                        for name in sorted({name for recipe in row.recipes.values() for name in recipe.needs()})
+                    ]
                     + (["--pairs"] if any(recipe.labelled for recipe in row.recipes.values()) else [])
                 ),
-                "remark": row.remark,
             }
             for row in table.rows
         ]
+        if any(row.remark for row in table.rows):
+            records = [{**record, "remark": row.remark} for record, row in zip(records, table.rows, strict=True)]
     if as_json:
         printing.result({"tables" if table is None else "rows": records}, True, [])
     else:
