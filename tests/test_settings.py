@@ -76,6 +76,39 @@ def test_an_unsupervised_preset_can_be_used_with_pairs():
     assert (config.positive, config.keep_head) == ("labelled", True)
 
 
+RELEASED = {
+    # cambridgeltl/mirror-bert: mirror_scripts/mirror_sentence_bert.sh, train.py (no schedule, no clipping)
+    "mirror-bert-bert-base": {"lr": 2e-5, "lr_scheduler": "constant", "weight_decay": 0.01, "max_grad_norm": 0.0},
+    # yym6472/ConSERT: scripts/unsup-consert-base.sh, main.py, SentenceTransformer.fit (weight decay, warm-up)
+    "consert-bert-base": {
+        "pooler": "avg",
+        "eval_pooler": "avg_top2",
+        "warmup": 0.1,
+        "weight_decay": 0.01,
+        "patience": 10,
+        "max_grad_norm": pytest.approx(1 / (2 * 0.15)),  # --cl_rate 0.15, and a sum over two directions
+    },
+    # SAP-samples/acl2022-self-contrastive-decorrelation: README.md, train.py (pooler_type, projector)
+    "scd-bert-base": {"eval_every": 250, "pooler": "cls_before_pooler", "batch_size": 192},
+    # caskcsg/sentemb: ESimCSE/run.sh
+    "esimcse-roberta-large": {"anchor_dropout": 0.15, "positive_dropout": 0.15, "lr": 1e-5},
+    "esimcse-roberta-base": {"anchor_dropout": None, "positive_dropout": None, "lr": 1e-5},
+}
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_a_preset_has_the_settings_of_the_released_code(name):
+    config = resolve(TrainConfig(preset=name, dev="stsb.dev.tsv"), "bert-base")
+    assert {key: getattr(config, key) for key in RELEASED[name]} == RELEASED[name]
+    if name.startswith("scd"):
+        assert config.options["scd"]["width"] == 4096
+
+
+def test_patience_and_evaluation_pooling_of_a_preset_are_dropped_if_they_do_not_apply():
+    config = resolve(TrainConfig(preset="consert-bert-base", pooler="max"), "bert-base")
+    assert (config.patience, config.pooler, config.eval_pooler) == (None, "max", None)
+
+
 def test_una_can_be_added_to_or_removed_from_a_preset():
     assert resolve(TrainConfig(preset="simcse-bert-base", una=True), "bert-base").objective == "nt-xent"
     off = resolve(with_preset(TrainConfig(preset="una-bert-base", una=False)), "bert-base")

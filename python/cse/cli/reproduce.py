@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
@@ -111,7 +112,9 @@ def command(
         inputs = smoke_inputs(found, place / "smoke", device, threads)
     else:
         settings = {"device": device, "precision": precision, "threads": threads, "max_steps": max_steps}
-        inputs = open_inputs(found, data, corpus, pairs, files, **settings)
+        # A dry run leaves no files, but counts the rows of the corpora that are made of the evaluation data.
+        made = click.get_current_context().with_resource(TemporaryDirectory()) if dry_run else place / "inputs"
+        inputs = open_inputs(found, data, corpus, pairs, files, Path(made), **settings)
     scorer = Scorer(found.suite, found.columns, inputs.data, inputs.partial)
     chosen = plan(found, rows, range(seeds), inputs, scorer, place)
     known = sum(map(len, chosen.stored.values()))
@@ -146,6 +149,7 @@ def command(
 
 def show_list(table: Table | None, as_json: bool) -> None:
     """Prints the tables, or the rows of one table and the files they need."""
+    from ..reproduce.inputs import SENTENCES
     from ..reproduce.tables import tables
 
     if table is None:
@@ -164,12 +168,17 @@ def show_list(table: Table | None, as_json: bool) -> None:
                 "row": row.name,
                 "recipe": status(row),
                 "needs": ", ".join(
-                    sorted({name for recipe in row.recipes.values() for name in recipe.needs()})
+                    [
+                        f"{name} (else made of --data)" if name in SENTENCES else name
+                        for name in sorted({name for recipe in row.recipes.values() for name in recipe.needs()})
+                    ]
                     + (["--pairs"] if any(recipe.labelled for recipe in row.recipes.values()) else [])
                 ),
             }
             for row in table.rows
         ]
+        if any(row.remark for row in table.rows):
+            records = [{**record, "remark": row.remark} for record, row in zip(records, table.rows, strict=True)]
     if as_json:
         printing.result({"tables" if table is None else "rows": records}, True, [])
     else:

@@ -62,7 +62,7 @@ def _write(model: SentenceEncoder, folder: Path, card: str) -> None:
         own.dense.load_state_dict(head.linear.state_dict())
     # SentenceTransformer returns all hidden states only if output_hidden_states is set in the configuration.
     asked = backbone.config.output_hidden_states
-    backbone.config.output_hidden_states = pooled_layers(model.pooler, layers) is not None
+    backbone.config.output_hidden_states = pooled_layers(model.saved_pooler, layers) is not None
     if model.adapters is None:
         backbone.save_pretrained(folder)
     elif model.adapters.keep:
@@ -79,7 +79,7 @@ def _write(model: SentenceEncoder, folder: Path, card: str) -> None:
     model.tokenizer.model_max_length = limit
     write_modules(
         folder,
-        modules=replace(source.modules, pooler=model.pooler, normalize=source.normalize, family=source.family),
+        modules=replace(source.modules, pooler=model.saved_pooler, normalize=source.normalize, family=source.family),
         max_length=source.max_length,
         width=int(backbone.config.hidden_size),
         layers=layers,

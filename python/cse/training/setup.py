@@ -122,7 +122,7 @@ def describe(
     return {
         **machine.describe(),
         "recipe": precedence.recipe_reason(config, source.family),
-        "model": f"{config.model}, pooler {config.pooler}",
+        **encoder.describe_model(config),
         "loss": loss.describe_loss(config, config.contrastive),
         **made.describe(),
         **opened.describe(),

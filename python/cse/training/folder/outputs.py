@@ -124,8 +124,7 @@ def save(run: Run, name: str) -> None:
     card = CardRecord(
         model=config.model,
         embedding_dim=state.encoder.embedding_dim,
-        # If the head of ``cls`` is not saved, the pooling is the bare vector of the first token.
-        pooler="cls_before_pooler" if config.pooler == "cls" and not config.keep_head else config.pooler,
+        pooler=config.saved_pooler,
         keeps_head=config.keep_head and config.pooler == "cls",
         normalize=source.normalize,
         max_length=source.max_length,

@@ -193,6 +193,12 @@ else:
 class ResolvedConfig(_Resolved):
     """Training configuration in which every setting listed in ``REQUIRED`` has a value."""
 
+    @property
+    def saved_pooler(self) -> str:
+        """The pooling of the saved model: without the head of ``cls``, the bare vector of the first token."""
+        found = self.eval_pooler or self.pooler
+        return "cls_before_pooler" if found == "cls" and not self.keep_head else found
+
     def _check(self) -> None:
         if missing := [name for name in REQUIRED if getattr(self, name) is None]:
             raise InputError(f"{flag(missing[0])}: has no default for this model; set it")

@@ -105,6 +105,9 @@ def with_preset(config: TrainConfig) -> TrainConfig:
         stored = {"loss": chosen.loss, **stored, **loss_recipe(completed, "adapt")}
     if config.pairs:
         stored = {name: value for name, value in stored.items() if name != "positive"}
+    # Values of the preset that do not apply: patience needs --dev, and eval_pooler belongs to the preset's pooler.
+    dropped = {name for name, drop in (("patience", not config.dev), ("eval_pooler", bool(config.pooler))) if drop}
+    stored = {name: value for name, value in stored.items() if name not in dropped}
     if other := other_limit(given):
         stored = {name: value for name, value in stored.items() if name != other}
     merged = merge(given, stored, {"model": DEFAULT_MODEL})
