@@ -17,6 +17,7 @@ from cse.features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from cse.features.dclr import ascend
 from cse.features.modals import Modals, ModalsOptions
 from cse.features.pca import PCAJitter, PCAJitterOptions, pca_jitter
+from cse.features.prompt import PromptOptions, Template
 from cse.losses import LOSS_TERMS
 from cse.losses.contrastive import contrastive_loss
 from cse.rng import Draws
@@ -27,6 +28,7 @@ from cse.training.setup import prepare
 from cse.training.step import propagate
 from cse.views import BatchStep, RowStep, Views
 from runs import gradients, same_run, weights
+from sentence_models import as_on_the_hub
 from test_distributed import DISTRIBUTED, FirstOfThree, torchrun
 
 # Settings by name. The fixture ``system`` replaces words in capitals with paths. TINY is the path of tiny_bert, and
@@ -525,6 +527,38 @@ def test_a_saved_prompt_template_is_applied_and_not_truncated(run_config, tmp_pa
     mask = whole["input_ids"] == tokenizer.mask_token_id
     states = backbone(**{key: whole[key] for key in ("input_ids", "attention_mask")}).last_hidden_state
     assert np.allclose(encoder.encode(texts), states[mask].detach().numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_every_loader_applies_the_saved_template_of_a_model_with_a_tokenizer_class(
+    run_config, tmp_path, kind, sample_rows
+):
+    from sentence_transformers.sentence_transformer.modules import Transformer
+    from transformers import AutoTokenizer
+
+    model = as_on_the_hub(tmp_path / "model", kind, sample_rows[:1000])
+    assert type(AutoTokenizer.from_pretrained(model)).__name__ == {"bert": "BertTokenizer"}.get(
+        kind, "RobertaTokenizer"
+    )
+    changes = {"encoder_methods": ("prompt",), "prompt": {"positive_template": ""}, "max_steps": 2, "max_length": 48}
+    run = train(run_config.replace(model=str(model), **changes))
+    texts = ["A Short one.", *sample_rows[:3], " ".join(sample_rows[:20])]
+    encoder = Encoder(run.folder / "best", device="cpu")
+    first = Transformer.load(str(run.folder / "best"))
+    loaded = AutoTokenizer.from_pretrained(run.folder / "best")
+    plain = AutoTokenizer.from_pretrained(model)
+    template = Template(PromptOptions().template, plain)
+    wanted = []
+    for text in texts:
+        ids = plain(text, add_special_tokens=False)["input_ids"]
+        room = 64 - len(template.prefix) - len(template.suffix)
+        wanted.append([*template.prefix, *ids[:room], *template.suffix])
+    assert len(wanted[-1]) == 64
+    tokenizers = {"AutoTokenizer": loaded, "sentence-transformers": first.tokenizer, "cse": encoder.model.tokenizer}
+    for name, tokenizer in tokenizers.items():
+        assert tokenizer(texts, truncation=True, max_length=64)["input_ids"] == wanted, name
+    assert ("token_type_ids" in loaded("a")) == (kind == "bert")
+    assert encoder.encode(texts).shape == (5, 32)
 
 
 def test_template_denoising_subtracts_the_vector_of_the_template_without_the_sentence(run_config, system):
