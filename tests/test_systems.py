@@ -12,8 +12,10 @@ from torch.nn.functional import normalize
 
 from cse import Encoder, InputError, registry, train
 from cse.augment import AUGMENTATIONS
+from cse.augment.base import View
 from cse.context import Context
 from cse.features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
+from cse.features.base import hooked
 from cse.features.dclr import ascend
 from cse.features.modals import Modals, ModalsOptions
 from cse.features.pca import PCAJitter, PCAJitterOptions, pca_jitter
@@ -23,7 +25,9 @@ from cse.losses.contrastive import contrastive_loss
 from cse.rng import Draws
 from cse.training.batches import Prefetcher
 from cse.training.distributed import World
+from cse.training.encode import encode_views, step_of_rows
 from cse.training.loop import resumed_config
+from cse.training.passes import encoder_of
 from cse.training.setup import prepare
 from cse.training.step import propagate
 from cse.views import BatchStep, RowStep, Views
@@ -559,6 +563,48 @@ def test_every_loader_applies_the_saved_template_of_a_model_with_a_tokenizer_cla
         assert tokenizer(texts, truncation=True, max_length=64)["input_ids"] == wanted, name
     assert ("token_type_ids" in loaded("a")) == (kind == "bert")
     assert encoder.encode(texts).shape == (5, 32)
+
+
+@pytest.mark.parametrize("hook", ["token-shuffle", "token-cutoff", "feature-cutoff", "pca"])
+def test_the_same_hook_changes_the_two_views_of_a_row_differently(run_config, system, hook):
+    found = {}
+    for views in (("anchor",), ("positive",), ("anchor", "positive")):
+        changes = {f"{view}_hook": hook for view in views}
+        options = {"pca": {"layers": (0, 1, 2), "curriculum": "none"}} if hook == "pca" else {}
+        run = prepare(run_config.replace(corpus=system("fixed mask")["corpus"], options=options, **changes))
+        in_float64(run)
+        (batch,) = first_batch(run)
+        found[views] = encode_views(run.state, batch, batch.tokens, run.forward)
+    both = found["anchor", "positive"]
+    assert all((a - b).abs().max() > 1e-6 for a, b in zip(both["anchor"], both["positive"], strict=True))
+    # If only one view has the hook, its random numbers do not depend on the view.
+    assert torch.equal(both["anchor"], found["anchor",]["anchor"])
+    assert torch.equal(found["anchor",]["anchor"], found["positive",]["positive"])
+
+
+@pytest.mark.parametrize("length", [4, 7])
+def test_hooks_do_not_change_the_pass_that_encodes_the_template_alone(run_config, system, length):
+    """Compares with the formula: the head of the difference of the hooked state and the state of the bare template."""
+    changes = {"prompt": {"positive_template": ""}, "positive_hook": "feature-cutoff", "max_length": 24}
+    run = prepare(run_config.replace(**{**system("prompt"), **changes}))
+    in_float64(run)
+    encoder, method = run.state.encoder, run.state.methods["prompt"]
+    (batch,) = first_batch(run)
+    # The template is encoded at length + 1 positions: for 7 tokens, as many rows as the batch has.
+    short = encoder.tokenizer([" ".join(["a"] * length)] * len(batch.rows), return_tensors="pt")
+    tokens = {key: short[key] for key in ("input_ids", "attention_mask")}
+    step = step_of_rows(batch, batch.rows, {}, run.forward, run.state.steps)
+    bare = method.bias(encoder.backbone, tokens)
+    with hooked(run.state.hooks["feature-cutoff"], encoder.backbone, tokens, step):
+        states = encoder.backbone(**tokens).last_hidden_state
+    at = tokens["input_ids"] == encoder.tokenizer.mask_token_id
+    for module in (encoder, *encoder.modules()):
+        if isinstance(getattr(module, "p", None), float):
+            module.p = 0.0
+    encoder.train()
+    view = View("positive", "positive", hook="feature-cutoff")
+    encode, inputs = encoder_of(view, encoder, run.state, tokens, lambda places: step)
+    torch.testing.assert_close(encode(dict(inputs)), encoder.head(states[at] - bare), rtol=0, atol=1e-10)
 
 
 def test_template_denoising_subtracts_the_vector_of_the_template_without_the_sentence(run_config, system):

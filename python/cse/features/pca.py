@@ -90,8 +90,8 @@ class PCAJitter(Hook):
         return float(self.options.ratio)
 
     def drawn(self, step: RowStep) -> int:
-        """Returns the layer that is drawn for a step."""
-        u = Draws(step.seed, step.number).uniform(np.zeros(1, dtype=np.int64), "pca layer")
+        """Returns the layer that is drawn for a step and a view."""
+        u = Draws(step.seed, step.number).uniform(np.zeros(1, dtype=np.int64), f"{step.draws}pca layer")
         return int(self.options.layers[int(float(u[0, 0]) * len(self.options.layers))])
 
     def embedded(self, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:

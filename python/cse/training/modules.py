@@ -148,11 +148,16 @@ def _second_encoder(name: str | None, pooler: str, keep_head: bool, context: Con
 
 
 def views_of(config: ResolvedConfig) -> tuple[View, View]:
-    """Returns the views of anchors and positives, with the encoder, dropout probability and hook of each."""
+    """Returns the views of anchors and positives, with the encoder, dropout probability and hook of each.
+
+    If both views have the same hook, the purposes of the positives' random numbers get a prefix, so that the two views
+    are changed differently. The random numbers of a hook that only one view has do not depend on the view.
+    """
     second = "first" if config.positive_encoder is None else "second"
+    draws = "positive " if config.positive_hook == config.anchor_hook is not None else ""
     return (
         View("anchor", "anchor", dropout=config.anchor_dropout, hook=config.anchor_hook),
-        View("positive", "positive", second, config.positive_dropout, config.positive_hook),
+        View("positive", "positive", second, config.positive_dropout, config.positive_hook, draws),
     )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -53,12 +54,14 @@ def encoder_of(
             if hook is None:
                 return encoded(inputs)
             facts = step(inputs.pop(ROW)[:, 0])
+            if view.draws:
+                uniform = facts.uniform
+                facts = replace(facts, draws=view.draws, uniform=lambda name, count: uniform(view.draws + name, count))
             inputs = hook.tokens(inputs, facts)
-            with hooked(hook, encoder.backbone, inputs, facts):
-                return encoded(inputs)
+            return encoded(inputs, hooked(hook, encoder.backbone, inputs, facts))
 
-    def encoded(inputs: dict[str, Tensor]) -> Tensor:
-        z: Tensor = encoder(inputs)
+    def encoded(inputs: dict[str, Tensor], around: AbstractContextManager[None] | None = None) -> Tensor:
+        z: Tensor = encoder(inputs, around)
         return z
 
     if hook is None:
