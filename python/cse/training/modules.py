@@ -24,6 +24,7 @@ from ..models.encoder import SentenceEncoder, check_mask, load_encoder
 from ..models.resolve import Source, find_model
 from ..registry import Registry, parse_options
 from .batches import Batches
+from .passes import rates_of
 from .train_config import ResolvedConfig
 
 __all__ = ["Modules", "build_modules", "connect", "create", "views_of"]
@@ -75,6 +76,8 @@ def build_modules(config: ResolvedConfig, source: Source, context: Context, rank
     encoder = context.encoder = load_encoder(source, config.pooler, keep_head=config.keep_head).to(device)
     methods = {name: create(ENCODER_METHODS, name, config.options, context) for name in config.encoder_methods}
     check_mask(encoder.to(device))
+    if (config.given or {}).get("keep_head") and encoder.head is None:
+        raise InputError(f"--keep-head: --pooler {config.pooler} has no MLP head to keep; use --pooler cls")
     modules = Modules(
         encoder,
         _second_encoder(config.positive_encoder, config.pooler, config.keep_head, context),
@@ -87,6 +90,12 @@ def build_modules(config: ResolvedConfig, source: Source, context: Context, rank
         },
         methods,
     )
+    for role, rate, each in (
+        ("anchor", config.anchor_dropout, encoder),
+        ("positive", config.positive_dropout, modules.second or encoder),
+    ):
+        if rate is not None and not rates_of(each.backbone):
+            raise InputError(f"--{role}-dropout: {each.source.name} has no dropout that can be set; leave it out")
     for module in modules.all:
         module.to(device)
     one_pass = config.accumulate == 1 and config.chunk_size is None

@@ -19,7 +19,7 @@ from ..views import RowStep
 if TYPE_CHECKING:
     from .state import TrainState
 
-__all__ = ["dropout_of", "encoder_of"]
+__all__ = ["dropout_of", "encoder_of", "rates_of"]
 
 # Name of an additional input: the position of each row in the view. If the rows are encoded in chunks, these positions
 # select the ``RowStep`` of each chunk.
@@ -76,10 +76,7 @@ def dropout_of(backbone: nn.Module, probability: float | None) -> Iterator[None]
     if probability is None:
         yield
         return
-    before: list[tuple[Any, str, float]] = []
-    for module in backbone.modules():
-        names = ("p",) if isinstance(module, (nn.Dropout, FastDropout)) else RATES
-        before += [(module, name, getattr(module, name)) for name in names if isinstance(_own(module, name), float)]
+    before = rates_of(backbone)
     try:
         for module, name, _ in before:
             setattr(module, name, probability)
@@ -87,6 +84,15 @@ def dropout_of(backbone: nn.Module, probability: float | None) -> Iterator[None]
     finally:
         for module, name, value in before:
             setattr(module, name, value)
+
+
+def rates_of(backbone: nn.Module) -> list[tuple[Any, str, float]]:
+    """Returns the dropout probabilities in a transformer: the module, the name of the attribute, and its value."""
+    found: list[tuple[Any, str, float]] = []
+    for module in backbone.modules():
+        names = ("p",) if isinstance(module, (nn.Dropout, FastDropout)) else RATES
+        found += [(module, name, getattr(module, name)) for name in names if isinstance(_own(module, name), float)]
+    return found
 
 
 def _own(module: nn.Module, name: str) -> Any:

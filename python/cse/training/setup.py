@@ -39,6 +39,7 @@ from .precedence import DEFAULT_MODEL, recipe_reason, resolve, with_preset
 from .same_inputs import fingerprints
 from .saturation import SaturationCheck
 from .selection import Selector
+from .settings import flag
 from .state import TrainState
 from .token_files import StoredTokens, open_tokens
 from .train_config import LOSS_SETTINGS, ResolvedConfig, TrainConfig
@@ -151,6 +152,12 @@ def prepare(
     check_learnable((resolved.positive, positive), negatives.items(), corpus, split.train, resolved.seed)
     source, prompts = training_prompts(source, resolved.prompt, bool(resolved.pairs))
     modules = build_modules(resolved, source, context, world.rank)
+    for name in ("min_df", "max_terms"):
+        if (resolved.given or {}).get(name) and not context.index_is_used:
+            raise InputError(
+                f"{flag(name)}: selects terms of the TF-IDF index, which the run does not use; add a method that uses "
+                f"it, such as --una, or leave {flag(name)} out"
+            )
     batches.prompts = prompts.counted(modules.encoder.tokenizer, source)
     connect(batches, views_of(resolved), modules)
     resolved = _with_used_options(resolved, {resolved.positive: positive, **negatives, **modules.by_name})
@@ -182,6 +189,11 @@ def prepare(
         warnings += [term.warning for term in modules.terms.values() if term.warning]
     warnings += once_warnings(negatives, len(batches))
     rows = batches[0].rows[:3]
+    if any(block.shared and len({view.passes for view in block.views}) > 1 for block in batches[0].blocks.values()):
+        raise InputError(
+            f"--positive {resolved.positive}: its options share a dropout mask between the two views, which needs the "
+            "same encoder, dropout and hook for both; leave one of them out"
+        )
     shown: list[tuple[str, TextMethod]] = [(resolved.positive, positive), *negatives.items()]
     examples = [
         replace(item, method=name)

@@ -19,7 +19,7 @@ from ..errors import InputError
 from ..features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ..losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
 from ..losses.options import ContrastiveOptions
-from ..losses.rules import incompatibility, unused_negatives
+from ..losses.rules import incompatibility
 from ..registry import Registry, explain_validation, import_methods, parse_options
 from .keywords import given_forms, tables
 from .settings import Named, Objective, Pooler, Scheduler, Settings, flag, hints, marker
@@ -72,8 +72,13 @@ class TrainConfig(Settings, BaseModel):
         for name, hint in hints().items():
             named, value = marker(hint, Named), getattr(self, name)
             if named is not None and value is not None:
-                for each in value if isinstance(value, tuple) else (value,):
+                several = value if isinstance(value, tuple) else (value,)
+                for number, each in enumerate(several):
                     named.check(each, flag(name))
+                    if each in several[:number]:
+                        raise InputError(f"{flag(name)} {each}: was given twice; give it once")
+        if self.loss in self.loss_terms:
+            raise InputError(f"--loss-term {self.loss}: is already the loss (--loss {self.loss}); leave it out")
         if CONTRASTIVE in self.loss_terms:
             raise InputError(f"--loss-term {CONTRASTIVE}: is part of --loss standard, focal and mixed; leave it out")
         for method in self.options:
@@ -102,7 +107,7 @@ class TrainConfig(Settings, BaseModel):
             hard_negatives=True,
             weighted=weighted,
         )
-        if problem := problem or unused_negatives(self.loss, self.negatives):
+        if problem:
             raise InputError(problem)
         if self.prompt and "prompt" in self.encoder_methods:
             raise InputError("--prompt: cannot be combined with --encoder-method prompt, which has its own template")
@@ -115,6 +120,10 @@ class TrainConfig(Settings, BaseModel):
                 raise InputError(f"{flag(selection)}: belongs to --pairs, which was not given")
         if weighted and not self.pairs:
             raise InputError("--hard-negative-weight: belongs to --pairs, which was not given")
+        if self.pairs and self.column is not None:
+            raise InputError("--column: belongs to CORPUS; name the columns of --pairs with --columns")
+        if self.allow_partial and not self.data:
+            raise InputError("--allow-partial: belongs to --data, which was not given")
         if self.pairs and self.positive not in (None, PAIRS_POSITIVE):
             raise InputError(f"--positive {self.positive}: cannot be combined with --pairs, which holds the positives")
         if self.patience and not self.dev:
