@@ -97,12 +97,14 @@ class PCAJitter(Hook):
 
     def __init__(self, options: PCAJitterOptions, context: Context) -> None:
         super().__init__(options, context)
-        depth = int(context.trained.backbone.config.num_hidden_layers)
+        if context.encoder is None:
+            return
+        depth = int(context.encoder.backbone.config.num_hidden_layers)
         for number in options.layers:
             if not 0 <= number < depth:
                 raise InputError(
                     f"pca.layers: {number} is not a layer whose output goes into one of the {depth} blocks of "
-                    f"{context.trained.source.name}; give numbers from 0 to {depth - 1}"
+                    f"{context.encoder.source.name}; give numbers from 0 to {depth - 1}"
                 )
 
     def ratio(self, step: RowStep) -> float:
