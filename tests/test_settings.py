@@ -192,3 +192,69 @@ def test_the_error_for_a_corpus_of_an_invalid_type_states_the_file_and_the_optio
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "config.toml: --corpus" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"loss": "scd", "temperature": 0.1}, "--loss scd: does not use --temperature, .*; use --set scd.temperature"),
+        ({"loss": "scd", "objective": "nt-xent"}, "--loss scd: does not use --objective, .*; leave one of them out"),
+        ({"loss": "scd", "mixed_negatives": True}, "--loss scd: does not use --mixed-negatives"),
+        ({"loss": "contrastive", "temperature": 0.1}, "does not use --temperature, .*; use --set contrastive.temp"),
+        ({"loss": "scd", "feature_augmentations": ("gaussian",)}, "--loss scd: uses no negatives, so --feature-au"),
+        ({"loss": "scd", "feature_augmentations": ("modals", "dclr")}, "--feature-augmentation dclr has no effect"),
+        ({"loss": "scd", "preset": "esimcse-bert-base"}, "--feature-augmentation momentum has no effect"),
+        ({"loss": "scd", "preset": "una-bert-base"}, "--loss scd: uses no negatives, so --negative una has no effect"),
+        ({"loss": "mlm", "feature_augmentations": ("modals",)}, "no anchors and no negatives and no positives, so"),
+        ({"loss": "mlm", "positive_hook": "pca"}, "--loss mlm: uses no positives, so --positive-hook has no effect"),
+        ({"loss": "mlm", "anchor_dropout": 0.0}, "--loss mlm: uses no anchors, so --anchor-dropout has no effect"),
+        ({"loss": "mlm", "positive_encoder": "copy"}, "--positive-encoder has no effect"),
+        ({"loss": "mlm", "positive": "crop"}, "--positive crop has no effect"),
+        ({"loss": "augcse", "anchor_hook": "token-shuffle"}, "uses no anchors, so --anchor-hook has no effect"),
+        ({"margin": 0.2}, "--margin: has no effect without --loss focal"),
+        ({"mix_lambda": 0.3}, "--mix-lambda: has no effect without --mixed-negatives"),
+        ({"mix_variant": "release"}, "--mix-variant: has no effect without --mixed-negatives"),
+        ({"loss": "contrastive", "contrastive": {"margin": 0.2}}, "--margin: has no effect without --loss focal"),
+        ({"positive_hook": "pca", "pca": {"ratio": 0.2}}, "pca.ratio: has no effect without pca.curriculum=none"),
+        ({"feature_augmentations": ("dclr",), "dclr": {"threshold": 0.8}}, "dclr.threshold: .* without dclr.model"),
+        ({"feature_augmentations": ("dclr",), "dclr": {"noise": 0, "ascent_steps": 2}}, "dclr.ascent_steps: has no"),
+        ({"positive": "spans", "spans": {"least_words": 3}}, "spans.least_words: .* without spans.most_words"),
+        (
+            {"negatives": ("una",), "una": {"radius": 50, "replace_with": "random"}},
+            "--radius: has no effect without --replace-with radius",
+        ),
+        ({"feature_augmentations": ("modals",), "modals": {"view": "positve"}}, "modals.view: 'positve' is unknown"),
+        (
+            {"encoder_methods": ("prompt",), "pooler": "avg"},
+            "--pooler avg: --encoder-method prompt .* needs --pooler m",
+        ),
+        ({"encoder_methods": ("prompt",), "positive_hook": "pca"}, "--positive-hook pca: .* needs --positive-hook sec"),
+        ({"loss_terms": ("matryoshka", "diffcse"), "dims": "8"}, "--dims: would train .* --feature-augmentation proj"),
+        ({"loss_terms": ("mlm", "mlm")}, "--loss-term mlm: was given twice"),
+        ({"feature_augmentations": ("gaussian",) * 2}, "--feature-augmentation gaussian: was given twice"),
+        ({"loss": "scd", "loss_terms": ("scd",)}, "--loss-term scd: is already the loss"),
+        ({"pairs": "p.csv", "column": "text"}, "--column: belongs to CORPUS"),
+        ({"allow_partial": True}, "--allow-partial: belongs to --data"),
+    ],
+)
+def test_settings_without_effect_are_refused(values, message):
+    with pytest.raises(InputError, match=message):
+        resolve(TrainConfig(**values), "bert-base")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"loss": "scd", "preset": "simcse-bert-base"},
+        {"loss": "scd", "feature_augmentations": ("modals",)},
+        {"loss": "scd", "feature_augmentations": ("projector",), "mixed_negatives": False},
+        {"loss": "scd", "loss_terms": ("mlm",), "positive_hook": "pca"},
+        {"loss": "standard", "preset": "mixed-bert-base"},
+        {"loss": "mlm", "positive": "spans"},
+        {"loss": "focal", "margin": 0.2, "mixed_negatives": True, "mix_lambda": 0.3},
+        {"encoder_methods": ("prompt",), "positive_hook": "pca", "prompt": {"positive_template": ""}},
+        {"feature_augmentations": ("dclr",), "dclr": {"model": "m", "threshold": 0.8, "noise": 0}},
+    ],
+)
+def test_settings_with_an_effect_and_values_of_presets_are_accepted(values):
+    resolve(TrainConfig(**values), "bert-base")

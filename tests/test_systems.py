@@ -12,11 +12,14 @@ from torch.nn.functional import normalize
 
 from cse import Encoder, InputError, registry, train
 from cse.augment import AUGMENTATIONS
+from cse.augment.base import View
 from cse.context import Context
 from cse.features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
+from cse.features.base import hooked
 from cse.features.dclr import ascend
 from cse.features.modals import Modals, ModalsOptions
 from cse.features.pca import PCAJitter, PCAJitterOptions, pca_jitter
+from cse.features.prompt import PromptOptions, Template
 from cse.losses import LOSS_TERMS
 from cse.losses.contrastive import contrastive_loss
 from cse.rng import Draws
@@ -24,9 +27,11 @@ from cse.training.batches.prefetch import Prefetcher
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare
 from cse.training.step.distributed import World
+from cse.training.step.encode import encode_views, encoder_of, step_of_rows
 from cse.training.step.step import propagate
 from cse.views import BatchStep, RowStep, Views
 from runs import gradients, same_run, weights
+from sentence_models import as_on_the_hub
 from test_distributed import DISTRIBUTED, FirstOfThree, torchrun
 
 # Settings by name. The fixture ``system`` replaces words in capitals with paths. TINY is the path of tiny_bert, and
@@ -113,6 +118,7 @@ SYSTEMS = {
     "contrastive by its options": {"loss": "contrastive", "options": {"contrastive": {"temperature": 0.2}}},
     "scd": {"imports": ("METHODS",), "loss": "scd", "anchor_dropout": 0.05, "positive_dropout": 0.15},
     "matryoshka": {
+        "keep_head": True,
         "loss": "focal",
         "loss_terms": ("matryoshka",),
         "options": {"matryoshka": {"dims": "16,8"}},
@@ -120,6 +126,7 @@ SYSTEMS = {
         "una": {"every": 1},
     },
     "matryoshka with dclr": {
+        "pooler": "avg",
         "loss_terms": ("matryoshka",),
         "options": {"matryoshka": {"dims": (8,)}, "dclr": {"noise": 1.5}},
         "feature_augmentations": ("dclr",),
@@ -498,6 +505,20 @@ def test_a_shared_dropout_mask_makes_both_views_equal(run_config, system):
         ({"positive": "one-of", "options": {"one-of": {"edits": ("crop", "dropout")}}}, "one-of.edits: dropout is not"),
         ({"positive": "substitution", "options": {"substitution": {"model": "TINY"}}}, "no weights of a masked"),
         ({"loss_terms": ("contrastive",)}, "--loss-term contrastive: is part of"),
+        ({"loss_terms": ("matryoshka",), "dims": "8"}, "--dims: would train .* the MLP head, which is not saved"),
+        ({"loss_terms": ("matryoshka",), "dims": "8", "encoder_methods": ("prompt",)}, "--dims: .* the MLP head"),
+        ({"positive_hook": "pca", "pca": {"layers": (0, 99)}}, "pca.layers: 99 is not .*; give numbers from 0 to 2"),
+        ({"positive_hook": "pca", "pca": {"layers": (3,)}}, "pca.layers: 3 is not a layer whose output goes into one"),
+        ({"positive_hook": "pca", "pca": {"layers": (-1,)}}, "pca.layers: -1 is not"),
+        ({"positive_hook": "pca", "pca": {"layers": ()}}, "pca.layers: "),
+        ({"feature_augmentations": ("dclr",), "dclr": {"noise": 0}}, "dclr.noise: is 0, and without dclr.model"),
+        ({"keep_head": True, "pooler": "avg"}, "--keep-head: --pooler avg has no MLP head to keep"),
+        ({"min_df": 2}, "--min-df: selects terms of the TF-IDF index, which the run does not use"),
+        ({"max_terms": 9}, "--max-terms: selects terms of the TF-IDF index"),
+        (
+            {"positive": "dropout", "dropout": {"mask": "shared"}, "positive_hook": "pca"},
+            "--positive dropout: its options share a dropout mask",
+        ),
         ({"imports": ("nowhere.py",)}, "--import nowhere.py: cannot be read"),
         ({"positive_hook": "second-template"}, "--positive-hook second-template: belongs to --encoder-method prompt"),
         ({"pooler": "mask"}, "--pooler mask: the tokenizer of .* adds no mask token"),
@@ -711,6 +732,80 @@ def test_a_saved_prompt_template_is_applied_and_not_truncated(run_config, tmp_pa
     mask = whole["input_ids"] == tokenizer.mask_token_id
     states = backbone(**{key: whole[key] for key in ("input_ids", "attention_mask")}).last_hidden_state
     assert np.allclose(encoder.encode(texts), states[mask].detach().numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_every_loader_applies_the_saved_template_of_a_model_with_a_tokenizer_class(
+    run_config, tmp_path, kind, sample_rows
+):
+    from sentence_transformers.sentence_transformer.modules import Transformer
+    from transformers import AutoTokenizer
+
+    model = as_on_the_hub(tmp_path / "model", kind, sample_rows[:1000])
+    assert type(AutoTokenizer.from_pretrained(model)).__name__ == {"bert": "BertTokenizer"}.get(
+        kind, "RobertaTokenizer"
+    )
+    changes = {"encoder_methods": ("prompt",), "prompt": {"positive_template": ""}, "max_steps": 2, "max_length": 48}
+    run = train(run_config.replace(model=str(model), **changes))
+    texts = ["A Short one.", *sample_rows[:3], " ".join(sample_rows[:20])]
+    encoder = Encoder(run.folder / "best", device="cpu")
+    first = Transformer.load(str(run.folder / "best"))
+    loaded = AutoTokenizer.from_pretrained(run.folder / "best")
+    plain = AutoTokenizer.from_pretrained(model)
+    template = Template(PromptOptions().template, plain)
+    wanted = []
+    for text in texts:
+        ids = plain(text, add_special_tokens=False)["input_ids"]
+        room = 64 - len(template.prefix) - len(template.suffix)
+        wanted.append([*template.prefix, *ids[:room], *template.suffix])
+    assert len(wanted[-1]) == 64
+    tokenizers = {"AutoTokenizer": loaded, "sentence-transformers": first.tokenizer, "cse": encoder.model.tokenizer}
+    for name, tokenizer in tokenizers.items():
+        assert tokenizer(texts, truncation=True, max_length=64)["input_ids"] == wanted, name
+    assert ("token_type_ids" in loaded("a")) == (kind == "bert")
+    assert encoder.encode(texts).shape == (5, 32)
+
+
+@pytest.mark.parametrize("hook", ["token-shuffle", "token-cutoff", "feature-cutoff", "pca"])
+def test_the_same_hook_changes_the_two_views_of_a_row_differently(run_config, system, hook):
+    found = {}
+    for views in (("anchor",), ("positive",), ("anchor", "positive")):
+        changes = {f"{view}_hook": hook for view in views}
+        options = {"pca": {"layers": (0, 1, 2), "curriculum": "none"}} if hook == "pca" else {}
+        run = prepare(run_config.replace(corpus=system("fixed mask")["corpus"], options=options, **changes))
+        in_float64(run)
+        (batch,) = first_batch(run)
+        found[views] = encode_views(run.state, batch, batch.tokens, run.forward)
+    both = found["anchor", "positive"]
+    assert all((a - b).abs().max() > 1e-6 for a, b in zip(both["anchor"], both["positive"], strict=True))
+    # If only one view has the hook, its random numbers do not depend on the view.
+    assert torch.equal(both["anchor"], found["anchor",]["anchor"])
+    assert torch.equal(found["anchor",]["anchor"], found["positive",]["positive"])
+
+
+@pytest.mark.parametrize("length", [4, 7])
+def test_hooks_do_not_change_the_pass_that_encodes_the_template_alone(run_config, system, length):
+    """Compares with the formula: the head of the difference of the hooked state and the state of the bare template."""
+    changes = {"prompt": {"positive_template": ""}, "positive_hook": "feature-cutoff", "max_length": 24}
+    run = prepare(run_config.replace(**{**system("prompt"), **changes}))
+    in_float64(run)
+    encoder, method = run.state.encoder, run.state.methods["prompt"]
+    (batch,) = first_batch(run)
+    # The template is encoded at length + 1 positions: for 7 tokens, as many rows as the batch has.
+    short = encoder.tokenizer([" ".join(["a"] * length)] * len(batch.rows), return_tensors="pt")
+    tokens = {key: short[key] for key in ("input_ids", "attention_mask")}
+    step = step_of_rows(batch, batch.rows, {}, run.forward, run.state.steps)
+    bare = method.bias(encoder.backbone, tokens)
+    with hooked(run.state.hooks["feature-cutoff"], encoder.backbone, tokens, step):
+        states = encoder.backbone(**tokens).last_hidden_state
+    at = tokens["input_ids"] == encoder.tokenizer.mask_token_id
+    for module in (encoder, *encoder.modules()):
+        if isinstance(getattr(module, "p", None), float):
+            module.p = 0.0
+    encoder.train()
+    view = View("positive", "positive", hook="feature-cutoff")
+    encode, inputs = encoder_of(view, encoder, run.state, tokens, lambda places: step)
+    torch.testing.assert_close(encode(dict(inputs)), encoder.head(states[at] - bare), rtol=0, atol=1e-10)
 
 
 def test_template_denoising_subtracts_the_vector_of_the_template_without_the_sentence(run_config, system):

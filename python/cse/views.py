@@ -139,6 +139,9 @@ class RowStep(_Facts):
 
     tokens: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
     """Token ids, attention masks and so on, ``(n, T)`` each, by block name (``cse.augment.base.Block``)."""
+    draws: str = ""
+    """For a hook, a prefix that ``uniform`` adds to purposes: empty, or, in the second of two views with the same hook,
+    the name of the view."""
 
 
 @dataclass(frozen=True)

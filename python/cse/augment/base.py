@@ -46,11 +46,13 @@ class View:
     """Dropout probability of the transformer; None: the value in its configuration."""
     hook: str | None = None
     """Name of the hook that changes this forward pass; see ``cse.features.HOOKS``."""
+    draws: str = ""
+    """Prefix of the purposes of the random numbers that the hook draws; see ``cse.training.parts.methods.views_of``."""
 
     @property
     def passes(self) -> tuple[object, ...]:
         """The settings that views must share to be encoded in one forward pass."""
-        return (self.encoder, self.dropout, self.hook)
+        return (self.encoder, self.dropout, self.hook, self.draws)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
+from ..errors import InputError
+from ..registry import OnlyIf
 from .base import BatchStep, FeatureMethod, Views
 
 if TYPE_CHECKING:
@@ -24,9 +26,18 @@ class DCLROptions:
     """Options of DCLR; the defaults are the published settings for BERT-base, except for ``model``."""
 
     noise: Annotated[float, Field(ge=0, description="noise negatives per sentence of the batch")] = 1.0
-    ascent_steps: Annotated[int, Field(ge=0, description="steps of gradient ascent for each noise negative")] = 4
-    ascent_rate: Annotated[float, Field(ge=0, description="step length of the gradient ascent")] = 1e-3
-    temperature: Annotated[float, Field(gt=0, description="temperature of the loss in the gradient ascent")] = 0.05
+    ascent_steps: Annotated[
+        int, Field(ge=0, description="steps of gradient ascent for each noise negative"), OnlyIf("noise")
+    ] = 4
+    ascent_rate: Annotated[
+        float, Field(ge=0, description="step length of the gradient ascent"), OnlyIf("noise"), OnlyIf("ascent_steps")
+    ] = 1e-3
+    temperature: Annotated[
+        float,
+        Field(gt=0, description="temperature of the loss in the gradient ascent"),
+        OnlyIf("noise"),
+        OnlyIf("ascent_steps"),
+    ] = 0.05
     model: Annotated[
         str, Field(description="second encoder, with the same tokenizer, that weights the negatives; empty: not used")
     ] = ""
@@ -37,6 +48,7 @@ class DCLROptions:
             le=1,
             description="phi: sentences whose cosine is at least this value are not negatives of each other",
         ),
+        OnlyIf("model"),
     ] = 0.9
     variant: Annotated[
         Literal["paper", "release"],
@@ -114,15 +126,19 @@ class DCLR(FeatureMethod):
     logit by the weight, so that it becomes 0 for weight 0, and sums binary cross-entropies; here, the trained encoder
     has the head that the run's pooler implies, and padding is masked in the attention.
 
-    Raises ``InputError`` for a second encoder with a different tokenizer.
+    Raises ``InputError`` for a second encoder with a different tokenizer, or if there is neither a second encoder nor
+    noise.
     """
 
     Options = DCLROptions
     summary = "noise negatives, and in-batch negatives weighted by a second encoder (DCLR)"
+    changes = frozenset({"negative"})
 
     def __init__(self, options: DCLROptions, context: Context) -> None:
         super().__init__(options, context)
         self.model: Any = None
+        if not options.noise and not options.model:
+            raise InputError("dclr.noise: is 0, and without dclr.model nothing else changes; set one of them")
         if options.model:
             self.model = context.load_model(options.model, "dclr.model", same_tokens=True)
 

@@ -44,6 +44,7 @@ class Momentum(FeatureMethod):
     queue: Tensor
     filled: Tensor
     summary = "a queue of negatives from a momentum encoder (ESimCSE)"
+    changes = frozenset({"negative"})
 
     def __init__(self, options: MomentumOptions, context: Context) -> None:
         super().__init__(options, context)

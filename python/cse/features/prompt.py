@@ -123,6 +123,8 @@ class Prompt(EncoderMethod):
         second = options.positive_template not in ("", options.template)
         return {"pooler": "mask", **({"positive_hook": "second-template"} if second else {})}
 
+    requires = implies
+
     def bias(self, backbone: Any, tokens: dict[str, Tensor]) -> Tensor:
         """Returns the mask token's hidden state in the bare template, at the position ids of each row: ``(n, D)``."""
         ids, mask = tokens["input_ids"], tokens["attention_mask"]

@@ -91,6 +91,7 @@ class AugCSE(RowTerm):
 
     Options = AugCSEOptions
     summary = "an adversarial discriminator of the edits of --positive one-of (AugCSE)"
+    reads = frozenset({"positive"})
     logged = ("edit_accuracy",)
 
     def __init__(self, options: AugCSEOptions, context: Context) -> None:

@@ -54,6 +54,7 @@ class SCD(BatchTerm):
 
     Options = SCDOptions
     summary = "self-contrast and decorrelation, without negatives (SCD)"
+    reads = frozenset({"anchor", "positive"})
 
     def __init__(self, options: SCDOptions, context: Context) -> None:
         super().__init__(options, context)

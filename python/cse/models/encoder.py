@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -112,12 +113,17 @@ class SentenceEncoder(nn.Module):
         """D, the number of dimensions of an embedding."""
         return self._width
 
-    def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Returns embeddings ``(B, D)`` of tokens ``(B, T)``; a head that is not kept is applied in training only."""
+    def forward(self, batch: dict[str, Tensor], around: AbstractContextManager[Any] | None = None) -> Tensor:
+        """Returns embeddings ``(B, D)`` of tokens ``(B, T)``; a head that is not kept is applied in training only.
+
+        ``around`` is a context manager in which the transformer encodes the batch, such as the one of a hook; a further
+        pass for ``denoise`` runs outside it.
+        """
         batch = {key: value for key, value in batch.items() if key not in self._dropped}
         chosen = batch.pop(POOLED, None)
         pooler = self.pooler if self.training else self.saved_pooler
-        outputs = self.backbone(**batch, output_hidden_states=pooler.startswith("avg_"))
+        with around or nullcontext():
+            outputs = self.backbone(**batch, output_hidden_states=pooler.startswith("avg_"))
         if self.use_trained_pooler:
             pooled: Tensor = outputs.pooler_output
         else:

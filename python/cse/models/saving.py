@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -77,6 +78,8 @@ def _write(model: SentenceEncoder, folder: Path, card: str) -> None:
     limit, model.tokenizer.model_max_length = model.tokenizer.model_max_length, source.max_length
     model.tokenizer.save_pretrained(folder)
     model.tokenizer.model_max_length = limit
+    if model.template is not None or source.modules.lower_case:
+        _load_as_stored(folder / "tokenizer_config.json", model.tokenizer)
     write_modules(
         folder,
         modules=replace(source.modules, pooler=model.saved_pooler, normalize=source.normalize, family=source.family),
@@ -87,6 +90,19 @@ def _write(model: SentenceEncoder, folder: Path, card: str) -> None:
         stages=list(model.stages),
     )
     (folder / "README.md").write_text(card, encoding="utf8")
+
+
+def _load_as_stored(path: Path, tokenizer: Any) -> None:
+    """Changes ``tokenizer_config.json`` so that every loader uses all of ``tokenizer.json``.
+
+    The classes of single models, such as BertTokenizer, take only the vocabulary from ``tokenizer.json`` and rebuild
+    the normalizer and the post-processor, which would lose a template or the conversion to lower case.
+    """
+    settings = json.loads(path.read_text(encoding="utf8"))
+    # With either of these two settings, the generic class rebuilds the post-processor as well.
+    settings = {name: value for name, value in settings.items() if name not in ("add_bos_token", "add_eos_token")}
+    inputs = {"model_input_names": list(tokenizer.model_input_names)}
+    write_json(path, {**settings, **inputs, "tokenizer_class": "PreTrainedTokenizerFast"})
 
 
 def as_dense(linear: Any) -> Dense:

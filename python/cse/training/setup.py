@@ -88,6 +88,7 @@ def build_modules(config: configs.ResolvedConfig, source: resolve.Source, contex
         features=methods.feature_methods(config, config.options, context),
         hooks=methods.hooks(config, config.options, context),
     )
+    methods.check_used(config, built, context, config.given or {})
     modules.accelerate(built, context.device, config.chunk_size, config.accumulate, compiled=config.compile)
     encoder.seed_dropout(config.seed, rank)
     return built
