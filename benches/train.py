@@ -98,8 +98,9 @@ def counted(encoder: Any, name: str, counts: list[int]) -> Iterator[None]:
 
 
 def sync(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
+    from cse.models.device import synchronize
+
+    synchronize(device)
 
 
 def time_cse(
@@ -312,10 +313,16 @@ def print_memory(model: str, rows: list[str], options: Any, settings: dict[str, 
 
 def print_peak(model: str, rows: list[str], options: Any, settings: dict[str, Any]) -> None:
     """Trains, and prints the peak memory of this process in bytes; on a GPU, the peak memory of tensors."""
+    time_cse(model, rows, options, precisions(options)[0], **settings)
+    print(peak(options.device))
+
+
+def peak(device: str) -> int:
+    """Returns the peak memory in bytes: of tensors on a GPU, or of this process on the CPU."""
+    from cse.models.device import peak_memory
     from cse.reproduce.cells import peak_bytes
 
-    time_cse(model, rows, options, precisions(options)[0], **settings)
-    print(torch.cuda.max_memory_allocated() if options.gpu else peak_bytes())
+    return peak_memory(device) or peak_bytes() or 0
 
 
 def main() -> None:
@@ -426,9 +433,7 @@ def report(found: dict[tuple[str, str], list[Timing]], least: dict[str, tuple[fl
             f"{size / own.seconds:,.1f} | {own.tokens:,.0f} | {base.seconds / own.seconds:.2f} | {per_token:.2f} | "
             f"{beside} | {share:.0%} |"
         )
-    from cse.reproduce.cells import peak_bytes
-
-    memory = torch.cuda.max_memory_allocated() if options.gpu else peak_bytes() or 0
+    memory = peak(options.device)
     print(f"peak memory {memory / 1e9:.1f} GB")
     if options.json:
         names = ("cse", "torch", "transformers", "sentence-transformers")

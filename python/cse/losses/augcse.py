@@ -84,6 +84,6 @@ class AugCSE(RowTerm):
         # Repeats the draw with which ``one-of`` chose the edit of each row.
         edit = (step.uniform(self.purpose, 1)[:, 0] * self.edits).long().clamp(max=self.edits - 1)
         logits = self.discriminator(reversed_gradient(z, options.reversal))
-        count = torch.tensor(len(z), device=z.device)
+        count = torch.full((), len(z), device=z.device)  # torch.tensor would wait for the device
         self.metrics = {"edit_accuracy": ((logits.argmax(1) == edit).sum().detach(), count)}
         return options.weight * cross_entropy(logits, edit, reduction="sum"), count

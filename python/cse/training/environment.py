@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from .._core import __version__
+from ..models.device import device_name
 
 __all__ = ["environment"]
 
@@ -33,7 +34,7 @@ def environment(device: str, precision: str, reason: str) -> dict[str, Any]:
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
+        "device": device_name(device),
         "precision": precision,
         "precision_reason": reason,
     }

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import RunError
+from ..models.device import skips_by_flag
 
 __all__ = ["check_finite", "skip_if_not_finite"]
 
@@ -15,7 +16,8 @@ __all__ = ["check_finite", "skip_if_not_finite"]
 def skip_if_not_finite(optimizer: torch.optim.Optimizer, loss: Tensor, norm: Tensor) -> Tensor:
     """Makes the next step of the optimizer do nothing if the loss or the norm of the gradient is not finite.
 
-    The host does not wait for the device. ``check_finite`` raises the error later, when the metrics are read.
+    The host does not wait for the device, except on ``mps`` (see ``skips_by_flag``). ``check_finite`` raises the error
+    later, when the metrics are read.
 
     Args:
         optimizer: A fused optimizer.
@@ -28,6 +30,8 @@ def skip_if_not_finite(optimizer: torch.optim.Optimizer, loss: Tensor, norm: Ten
     finite = torch.isfinite(loss) & torch.isfinite(norm)
     # The fused optimizer skips the update if this flag is 1, as with a GradScaler, without a copy to the host.
     optimizer.found_inf = (~finite).to(torch.float32)  # type: ignore[attr-defined]
+    if not skips_by_flag(loss.device) and not finite:
+        optimizer.zero_grad(set_to_none=True)  # parameters without gradients are not updated
     return finite
 
 

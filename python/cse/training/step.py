@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..losses.base import RowTerm
 from ..losses.contrastive import Contrastive, similarity_summary
-from ..models.device import begin_step, on_device
+from ..models.device import begin_step, copied_to, on_device
 from ..models.tokens import POOLED
 from ..views import BatchStep, Frozen, RowStep, Views
 from .batches import Batch
@@ -86,7 +86,7 @@ def propagate(
 ) -> dict[str, Tensor]:
     """Adds ``share`` times the gradients of a batch to those of the parameters; returns the metrics of the batch."""
     tokens = {
-        name: {key: value.to(forward.device, non_blocking=True) for key, value in block.items()}
+        name: {key: copied_to(value, forward.device) for key, value in block.items()}
         for name, block in batch.tokens.items()
     }
     views = gathered_views(state, batch, tokens, forward, world)
