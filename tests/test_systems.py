@@ -30,7 +30,7 @@ from cse.training.setup import prepare
 from cse.training.step import propagate
 from cse.views import BatchStep, Frozen, RowStep, Views
 from runs import gradients, same_run, weights
-from test_device import CASES, Copies
+from test_device import CASES, CUDA, Copies, assert_close
 from test_distributed import DISTRIBUTED, FirstOfThree, torchrun
 
 # Settings by name. The fixture ``system`` replaces words in capitals with paths. TINY is the path of tiny_bert, and
@@ -269,6 +269,20 @@ def test_the_forward_pass_on_cuda_uses_one_device_and_does_not_wait(run_config, 
             metrics = propagate(run.state, batch, replace(run.forward, device="cuda:0"))
             assert metrics["loss"].device == torch.device("cuda:0")
     assert not copies.waiting, "\n".join(copies.waiting[:2])
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.cuda
+def test_gradients_of_a_system_on_cuda_equal_those_on_the_cpu(run_config, system, name):
+    found = []
+    for device in ("cpu", CUDA):
+        run = prepare(run_config.replace(**system(name), device=device))
+        in_float64(run)
+        found.append(gradients(run, first_batch(run)))
+    (expected, before), (on_gpu, after) = found
+    assert_close((on_gpu,), (expected,), 1e-6)
+    for key, value in before.items():
+        assert float(after[key]) == pytest.approx(float(value), rel=1e-6, nan_ok=True), key
 
 
 def test_frozen_models_are_not_stored_in_checkpoints(run_config, system):
