@@ -5,8 +5,13 @@ Tests marked ``cuda`` need a CUDA device. The other tests simulate GPUs, or use 
 
 import json
 import shutil
+import subprocess
+import sys
+import time
 import traceback
 from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -469,3 +474,80 @@ def test_a_run_records_its_precision(run_config, processor):
     assert run.facts["device"].startswith("cpu (bf16: with AVX512-BF16, a matrix product is 2.0 times as fast as in")
     processor(())
     assert prepare(run_config.replace(precision="auto")).facts["device"].startswith("cpu (fp32: the processor has no ")
+
+
+def benchmark():
+    """The module ``benches/gpu.py``."""
+    folder = Path(__file__).parents[1] / "benches"
+    if not folder.is_dir():
+        pytest.skip("there is no benches/ folder")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        return import_module("gpu")
+
+
+@pytest.mark.slow
+def test_the_gpu_benchmark_runs_every_section_on_the_cpu(minilm, tmp_path):
+    file = tmp_path / "gpu.json"
+    done = subprocess.run(
+        [sys.executable, benchmark().__file__, "--smoke", "--json", file],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    found = json.loads(file.read_text(encoding="utf8"))
+    assert [path.name for path in tmp_path.iterdir()] == ["gpu.json"]
+    assert set(found["left_out"]) == {"compile"}
+    assert not found["errors"]
+    assert len(found["agreement"]) == 8
+    assert all(each["gradients"] < 1e-6 for name, each in found["agreement"].items() if name.startswith("fp32"))
+    assert found["resume"] == {"default": True, "deterministic": True}
+    assert found["tests"]["tests"] > 20
+    assert found["tests"]["failures"] == found["tests"]["errors"] == 0
+    assert found["ranks"]["largest_error"] < 1e-3
+    systems = found["training"]["systems"]
+    names = {"cse, standard", "cse, focal", "cse, mixed", "cse, UNA pairs", "plain loop"}
+    assert names <= set(systems)
+    for name, each in systems.items():
+        assert each["tokens_per_second"] == pytest.approx(each["tokens"] / each["seconds"])
+        assert (each["wait_for_data"] is not None) == name.startswith("cse"), name
+        assert each["peak_bytes"] > 0
+    assert systems["cse, UNA pairs"]["tokens"] > 1.8 * systems["cse, standard"]["tokens"]
+    assert systems["plain loop"]["tokens"] == systems["cse, standard"]["tokens"]
+
+
+def test_a_section_of_the_gpu_benchmark_that_fails_does_not_end_the_others(tmp_path, capsys):
+    gpu = benchmark()
+    bench = gpu.Bench.__new__(gpu.Bench)
+    bench.options = SimpleNamespace(json=tmp_path / "gpu.json", minutes=1, smoke=False)
+    bench.began = time.perf_counter()
+    bench.results = {"errors": {}, "left_out": {}, "seconds": {}}
+    bench.section("first", lambda: 1 / 0)
+    bench.section("second", lambda: {"value": float("nan")})
+    bench.section("third", lambda: pytest.fail("was run"), needs=120)
+    bench.section("fourth", lambda: "there is only one GPU")
+    found = json.loads((tmp_path / "gpu.json").read_text(encoding="utf8"))
+    assert found["errors"] == {"first": "ZeroDivisionError: division by zero"}
+    assert found["second"] == {"value": None}
+    assert found["left_out"]["third"].endswith("it needs about 120 s")
+    assert found["left_out"]["fourth"] == "there is only one GPU"
+    assert "third" not in found
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989.5e12),
+        ("NVIDIA H100 PCIe", 756.5e12),
+        ("NVIDIA H100 NVL", 835.5e12),
+        ("NVIDIA H200", 989.5e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("Tesla V100-SXM2-16GB", None),
+    ],
+)
+def test_the_peak_of_a_gpu_is_found_by_its_name(name, peak):
+    assert benchmark().peak_of(name) == peak

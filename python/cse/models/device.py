@@ -27,6 +27,7 @@ __all__ = [
     "compile_backbone",
     "copied_to",
     "describe_device",
+    "device_count",
     "device_name",
     "distributed_backend",
     "fixed_length",
@@ -254,6 +255,12 @@ def uncompiled() -> AbstractContextManager[Any]:
     return stance
 
 
+def device_count(device: str) -> int:
+    """Returns the number of GPUs of a kind, such as ``cuda``; 0 for a device that is not one of ``GPUS``."""
+    module = _module(device)
+    return 0 if module is None else int(module.device_count())
+
+
 def device_name(device: str) -> str:
     """Returns the name of a GPU, as its driver reports it; for other devices and for ``mps``, the device itself."""
     get_name = getattr(_module(device), "get_device_name", None)
@@ -353,10 +360,9 @@ def use_gpu(backend: str, number: int) -> str:
     """
     kind = next(kind for kind, name in BACKENDS.items() if name == backend)
     if kind != "cpu":
-        module = _module(kind)
-        if number >= (count := module.device_count()):
+        if number >= (count := device_count(kind)):
             raise InputError(
                 f"torchrun --nproc-per-node: more processes than the {count} GPUs of this machine; lower it"
             )
-        module.set_device(number)
+        _module(kind).set_device(number)
     return kind
