@@ -390,7 +390,7 @@ def test_several_processes_use_the_backend_of_their_device(monkeypatch):
         assert World(0, 1, 0, kind).device(kind) == kind
     assert devices.distributed_backend("cpu") == "gloo"
     assert devices.use_gpu("gloo", 5) == "cpu"
-    with pytest.raises(InputError, match="--device mps: only one process can train on mps"):
+    with pytest.raises(InputError, match="--device mps: only one process can train on mps; use --device cpu"):
         devices.distributed_backend("mps")
 
 

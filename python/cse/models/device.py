@@ -342,7 +342,7 @@ def distributed_backend(device: str) -> str:
     """
     kind = (_gpu_kind() or "cpu") if device == "auto" else device.partition(":")[0]
     if kind not in BACKENDS:
-        raise InputError(f"--device {device}: only one process can train on {kind}; start cse without torchrun")
+        raise InputError(f"--device {device}: only one process can train on {kind}; use --device cpu, or no torchrun")
     return BACKENDS[kind]
 
 
