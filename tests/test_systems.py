@@ -3,11 +3,13 @@
 import json
 import re
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.nn.functional import normalize
 
 from cse import Encoder, InputError, registry, train
@@ -22,6 +24,7 @@ from cse.features.pca import PCAJitter, PCAJitterOptions, pca_jitter
 from cse.features.prompt import PromptOptions, Template
 from cse.losses import LOSS_TERMS
 from cse.losses.contrastive import contrastive_loss
+from cse.models.attention import mask_always
 from cse.rng import Draws
 from cse.training.batches.prefetch import Prefetcher
 from cse.training.loop import resumed_config
@@ -29,9 +32,10 @@ from cse.training.setup import prepare
 from cse.training.step.distributed import World
 from cse.training.step.encode import encode_views, encoder_of, step_of_rows
 from cse.training.step.step import propagate
-from cse.views import BatchStep, RowStep, Views
+from cse.views import BatchStep, Frozen, RowStep, Views
 from runs import gradients, same_run, weights
 from sentence_models import as_on_the_hub
+from test_device import CASES, CUDA, Copies, assert_close
 from test_distributed import DISTRIBUTED, FirstOfThree, torchrun
 
 # Settings by name. The fixture ``system`` replaces words in capitals with paths. TINY is the path of tiny_bert, and
@@ -255,6 +259,56 @@ def test_a_resumed_run_equals_an_uninterrupted_one(run_config, system, name, tmp
     resumed = folder / "checkpoints" / "step-00000002"
     train(resumed_config(resumed), resume=resumed)
     same_run(whole.folder, folder)
+
+
+def move_to_fake_gpu(module):
+    """Replaces the parameters and buffers with fake tensors; ``Module.to`` cannot move a fake tensor a second time."""
+    for part in module.modules():
+        if isinstance(part, Frozen):
+            move_to_fake_gpu(part.model)
+        for table in (part._parameters, part._buffers):
+            for name, tensor in table.items():
+                if tensor is not None and not isinstance(tensor, FakeTensor):
+                    moved = tensor.detach().to("cuda:0", non_blocking=True)
+                    is_parameter = isinstance(tensor, torch.nn.Parameter)
+                    table[name] = torch.nn.Parameter(moved, tensor.requires_grad) if is_parameter else moved
+
+
+@pytest.mark.parametrize("name", [*SYSTEMS, *CASES])
+def test_the_forward_pass_on_cuda_uses_one_device_and_does_not_wait(run_config, system, name, monkeypatch):
+    """Fake tensors have a device but no values: operations on tensors of several devices, and reading a value, raise.
+
+    Gradients are left out, because autograd needs a GPU for tensors on CUDA, even if they are fake.
+    """
+    monkeypatch.setattr("cse.training.step.modules.use_fast_dropout", mask_always)
+    monkeypatch.setattr("cse.models.device.for_transfer", lambda tensor, device: tensor)  # there is no pinned memory
+    monkeypatch.setattr(torch.Tensor, "backward", lambda total: None)
+    monkeypatch.setattr(torch.autograd, "grad", lambda output, *inputs: tuple(map(torch.zeros_like, inputs)))
+    run = prepare(run_config.replace(**(system(name) if name in SYSTEMS else CASES[name])))
+    run.state.train()
+    with Prefetcher(run.batches, run.state.encoder.tokenizer, 32) as prefetcher:
+        batches = [prefetcher.get(step)[0] for step in range(2)]
+    with FakeTensorMode(allow_non_fake_inputs=True), Copies() as copies:
+        for module in run.state.modules().values():
+            move_to_fake_gpu(module)
+        for batch in batches:
+            metrics = propagate(run.state, batch, replace(run.forward, device="cuda:0"))
+            assert metrics["loss"].device == torch.device("cuda:0")
+    assert not copies.waiting, "\n".join(copies.waiting[:2])
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.cuda
+def test_gradients_of_a_system_on_cuda_equal_those_on_the_cpu(run_config, system, name):
+    found = []
+    for device in ("cpu", CUDA):
+        run = prepare(run_config.replace(**system(name), device=device))
+        in_float64(run)
+        found.append(gradients(run, first_batch(run)))
+    (expected, before), (on_gpu, after) = found
+    assert_close((on_gpu,), (expected,), 1e-6)
+    for key, value in before.items():
+        assert float(after[key]) == pytest.approx(float(value), rel=1e-6, nan_ok=True), key
 
 
 def test_frozen_models_are_not_stored_in_checkpoints(run_config, system):

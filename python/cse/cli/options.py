@@ -142,7 +142,7 @@ drawing = _all(
 )
 
 seed = option("--seed", default=0, type=click.IntRange(0, 2**64 - 1), metavar="N", help="Seed of all random choices.")
-device = option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...")
+device = option("--device", default="auto", help="auto (a GPU if there is one), cpu, cuda, cuda:1, mps, xpu, ...")
 pooler = option("--pooler", metavar="NAME", help=POOLER_NAMES, default_text="the model's, else avg")
 
 

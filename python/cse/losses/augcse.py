@@ -123,7 +123,7 @@ class AugCSE(RowTerm):
         edit = (step.uniform(self.purpose, 1)[:, 0] * self.edits).long().clamp(max=self.edits - 1)
         label = edit.masked_fill(same_tokens(step.tokens["anchor"], step.tokens[name], self.left), self.edits)
         logits = self.discriminator(reversed_gradient(z, options.reversal))
-        count = torch.tensor(len(z), device=z.device)
+        count = torch.full((), len(z), device=z.device)  # torch.tensor would wait for the device
         self.metrics = {"edit_accuracy": ((logits.argmax(1) == label).sum().detach(), count)}
         if options.variant == "release":
             logits = logits.tanh()

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..errors import InputError, first_line
 from .adapters import Adapters, with_adapter
 from .by_length import batches_by_length
-from .device import autocast, pick_precision, uncompiled
+from .device import autocast, copied_to, pick_precision, uncompiled
 from .mlm_head import load_mlm_head, mlm_head, save_mlm_head
 from .pooling import pool
 from .resolve import LOAD_ERRORS, Source, cannot_load
@@ -222,7 +222,7 @@ class SentenceEncoder(nn.Module):
     def _encode_batch(self, batch: dict[str, Tensor]) -> npt.NDArray[np.float32]:
         device = next(self.parameters()).device
         with uncompiled():
-            vectors = self({key: value.to(device, non_blocking=True) for key, value in batch.items()})
+            vectors = self({key: copied_to(value, device) for key, value in batch.items()})
         vectors = vectors.float()
         if self.source.normalize:
             vectors = nn.functional.normalize(vectors, dim=-1)

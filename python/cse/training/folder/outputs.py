@@ -21,6 +21,7 @@ from ...evaluation.sts import score_pairs
 from ...io import fresh_folder, remove_leftovers
 from ...losses import CONTRASTIVE
 from ...models.card import CardRecord, model_card, public_name
+from ...models.device import device_name
 from ...models.encoder import save_encoder
 from ...models.inference import Encoder
 from ..callbacks import Callback
@@ -275,7 +276,7 @@ def environment(device: str, precision: str, reason: str) -> dict[str, Any]:
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
+        "device": device_name(device),
         "precision": precision,
         "precision_reason": reason,
     }
