@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -10,39 +11,9 @@ from pathlib import Path
 
 __all__ = ["lock", "locked"]
 
-if sys.platform == "win32":
-    import errno
-    import msvcrt
-
-    # Position of the byte that is locked. On Windows, other handles cannot read or write a locked byte, so it lies
-    # beyond the end of every lock file. The Rust core locks whole files, including this byte.
-    BYTE = 1 << 30
-
-    def _lock(descriptor: int, wait: bool) -> None:
-        position = os.lseek(descriptor, 0, os.SEEK_CUR)
-        os.lseek(descriptor, BYTE, os.SEEK_SET)
-        try:
-            while True:
-                try:
-                    msvcrt.locking(descriptor, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
-                    return
-                except OSError as error:
-                    if error.errno not in (errno.EACCES, errno.EDEADLK):
-                        raise
-                    if not wait:
-                        raise BlockingIOError(error.errno, error.strerror) from None
-        finally:
-            os.lseek(descriptor, position, os.SEEK_SET)
-
-else:
-    import fcntl
-
-    def _lock(descriptor: int, wait: bool) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-
 
 def lock(descriptor: int, *, wait: bool = False) -> bool:
-    """Locks an open file until it is closed.
+    """Locks an open file until it is closed, with the kind of lock that the Rust core uses.
 
     Args:
         descriptor: File descriptor, open for writing.
@@ -55,12 +26,14 @@ def lock(descriptor: int, *, wait: bool = False) -> bool:
     Raises:
         BlockingIOError: If another process holds the lock.
     """
+    from filelock import lock_descriptor
+
     try:
-        _lock(descriptor, wait)
-    except BlockingIOError:
-        raise
+        held = lock_descriptor(descriptor, blocking=wait)
     except OSError:
         return False
+    if not held:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
     return True
 
 
