@@ -40,13 +40,9 @@ def command(
     allow_partial: bool,
     settings: tuple[str, ...],
     markdown: bool,
-    pooler: str | None,
-    prompt: str | None,
     dims: str | None,
-    device: str,
-    precision: str,
-    threads: int,
     as_json: bool,
+    **encoder: Any,
 ) -> None:
     """Compare the first of MODELS with each of the others, on the suites of cse eval.
 
@@ -61,7 +57,7 @@ def command(
     from ..evaluation.open_suites import option_tables
     from ..evaluation.run import compare_models
 
-    options.check_pooler(pooler)
+    options.check_pooler(encoder["pooler"])
     printing.check_output()
     given = [model.split(",") if seeds else [model] for model in models]
     used = {name: options.model_folder(name) for name in dict.fromkeys(name for side in given for name in side)}
@@ -73,13 +69,9 @@ def command(
             seeds=seeds,
             options=option_tables(settings),
             allow_partial=allow_partial,
-            pooler=pooler,
-            prompt=prompt,
             dims=None if dims is None else parse_dims(dims),
-            device=device,
-            precision=precision,
-            threads=threads,
             progress=progress,
+            **encoder,
         )
     unit_of = "methods, by a paired t-test over seeds" if seeds else "checkpoints, not methods"
     precision = results[0].precision

@@ -42,13 +42,9 @@ def command(
     compare_published: bool,
     markdown: bool,
     settings: tuple[str, ...],
-    pooler: str | None,
-    prompt: str | None,
     dims: str | None,
-    device: str,
-    precision: str,
-    threads: int,
     as_json: bool,
+    **encoder: Any,
 ) -> None:
     """Evaluate MODEL, a folder or a name, with one or more suites.
 
@@ -64,7 +60,7 @@ def command(
     from ..evaluation.published import PUBLISHED, SEED_NOTE, TEXT_NOTE
     from ..evaluation.run import evaluate
 
-    options.check_pooler(pooler)
+    options.check_pooler(encoder["pooler"])
     if compare_published and "sts" not in suites:
         raise InputError(
             "--compare-published: lists averages of the suite sts; add --suite sts, or leave out --compare-published"
@@ -76,13 +72,9 @@ def command(
             data,
             options=option_tables(settings),
             allow_partial=allow_partial,
-            pooler=pooler,
-            prompt=prompt,
             dims=None if dims is None else parse_dims(dims),
-            device=device,
-            precision=precision,
-            threads=threads,
             progress=progress,
+            **encoder,
         )
     published = [dict(zip(("model", "average", "reproductions"), row, strict=True)) for row in PUBLISHED]
     if as_json:
