@@ -25,7 +25,7 @@ from .progress import in_background
 @options.option(
     "--matrix/--no-matrix", default=True, help="Also write the TF-IDF matrix, DIR/matrix.npz; it must fit in memory."
 )
-@options.option("--stream", is_flag=True, show_default=False, help="Same as --no-matrix.")
+@options.option("--stream", is_flag=True, help="Same as --no-matrix.")
 @options.option(
     "--engine",
     default="local",

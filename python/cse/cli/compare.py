@@ -14,15 +14,13 @@ from .progress import progress_of
 @click.command("compare")
 @click.argument("models", nargs=-1, required=True)
 @options.option("--suite", "suites", default=("sts",), multiple=True, metavar="NAME", help="Suite; see cse methods.")
-@options.option("--data", required=True, metavar="PATH", show_default=False, help="File or folder of the data.")
-@options.option(
-    "--seeds", is_flag=True, show_default=False, help="Each of MODELS is a list A1,A2,... with one model per seed."
-)
-@options.option("--allow-partial", is_flag=True, show_default=False, help="Accept incomplete STS and transfer files.")
+@options.option("--data", required=True, metavar="PATH", help="File or folder of the data.")
+@options.option("--seeds", is_flag=True, help="Each of MODELS is a list A1,A2,... with one model per seed.")
+@options.option("--allow-partial", is_flag=True, help="Accept incomplete STS and transfer files.")
 @options.option(
     "--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="Set an option of a suite; see cse methods."
 )
-@options.option("--markdown", is_flag=True, show_default=False, help="Print Markdown tables.")
+@options.option("--markdown", is_flag=True, help="Print Markdown tables.")
 @options.pooler
 @encoder_options.prompt
 @encoder_options.evaluated_passages

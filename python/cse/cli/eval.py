@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 @click.command("eval")
 @click.argument("model")
 @options.option("--suite", "suites", default=("sts",), multiple=True, metavar="NAME", help="Suite; see cse methods.")
-@options.option("--data", metavar="PATH", help="File or folder of the data.", show_default=False)
-@options.option("--allow-partial", is_flag=True, show_default=False, help="Accept incomplete STS and transfer files.")
-@options.option("--compare-published", is_flag=True, show_default=False, help="Also list the papers' STS averages.")
-@options.option("--markdown", is_flag=True, show_default=False, help="Print Markdown tables.")
+@options.option("--data", metavar="PATH", help="File or folder of the data.")
+@options.option("--allow-partial", is_flag=True, help="Accept incomplete STS and transfer files.")
+@options.option("--compare-published", is_flag=True, help="Also list the papers' STS averages.")
+@options.option("--markdown", is_flag=True, help="Print Markdown tables.")
 @options.option(
     "--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="Set an option of a suite; see cse methods."
 )

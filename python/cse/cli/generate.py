@@ -21,9 +21,9 @@ BEAMS, VIA_BEAMS = 10, 4
 
 @click.command("generate")
 @click.argument("corpus", nargs=-1, required=True)
-@options.option("--model", required=True, metavar="NAME", help="Sequence-to-sequence model.", show_default=False)
+@options.option("--model", required=True, metavar="NAME", help="Sequence-to-sequence model.")
 @options.option("--task", default="paraphrase", type=click.Choice(tuple(SAMPLED)), help="What the model generates.")
-@options.option("--via", metavar="NAME", help="Model that translates the output of --model back.", show_default=False)
+@options.option("--via", metavar="NAME", help="Model that translates the output of --model back.")
 @options.option("-o", "--output", required=True, metavar="FILE", help="Output file: .txt for lines, .jsonl for pairs.")
 @options.option("--prefix", default="", metavar="TEXT", help="Text to put before each row.", default_text="none")
 @options.option(

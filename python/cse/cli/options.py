@@ -161,7 +161,7 @@ imports = option(
     is_eager=True,
     help="Python file that registers methods.",
 )
-as_json = option("--json", "as_json", is_flag=True, show_default=False, help="Print one JSON object.")
+as_json = option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 def precision(default: str) -> Callable[[F], F]:
