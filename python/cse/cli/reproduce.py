@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 @click.command("reproduce")
 @click.argument("table", required=False)
-@options.option("--list", "as_list", is_flag=True, show_default=False, help="List the tables, or the rows of TABLE.")
-@options.option("--names", is_flag=True, show_default=False, help="List only the names of the tables that can be run.")
-@options.option("--data", metavar="DIR", help="Folder of the evaluation data.", show_default=False)
-@options.option("--corpus", metavar="FILE", help="File of sentences to train on.", show_default=False)
-@options.option("--pairs", metavar="FILE", help="Table of labelled pairs, for supervised rows.", show_default=False)
+@options.option("--list", "as_list", is_flag=True, help="List the tables, or the rows of TABLE.")
+@options.option("--names", is_flag=True, help="List only the names of the tables that can be run.")
+@options.option("--data", metavar="DIR", help="Folder of the evaluation data.")
+@options.option("--corpus", metavar="FILE", help="File of sentences to train on.")
+@options.option("--pairs", metavar="FILE", help="Table of labelled pairs, for supervised rows.")
 @options.option(
     "--file", "files", multiple=True, metavar="NAME=PATH", help="File that a row needs; TABLE --list shows the names."
 )
@@ -39,12 +39,10 @@ if TYPE_CHECKING:
     "--max-steps", type=click.IntRange(1), metavar="N", help="Step limit per run.", default_text="as in the recipe"
 )
 @options.option("-o", "--output", metavar="DIR", help="Folder for the results.", default_text="reproduce/TABLE")
-@options.option("--smoke", is_flag=True, show_default=False, help="Run each cell for two steps with a tiny model.")
-@options.option(
-    "--dry-run", is_flag=True, show_default=False, help="Only print what would run, and the estimated cost."
-)
-@options.option("--keep-models", is_flag=True, show_default=False, help="Keep the encoders, not only their scores.")
-@options.option("--picture", metavar="FILE", help="Plot the table to this .png or .svg file.", show_default=False)
+@options.option("--smoke", is_flag=True, help="Run each cell for two steps with a tiny model.")
+@options.option("--dry-run", is_flag=True, help="Only print what would run, and the estimated cost.")
+@options.option("--keep-models", is_flag=True, help="Keep the encoders, not only their scores.")
+@options.option("--picture", metavar="FILE", help="Plot the table to this .png or .svg file.")
 @options.device
 @options.precision("auto")
 @options.threads
