@@ -66,6 +66,10 @@ ADAMW = {"lr": 1e-5, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
 RANDOM = {
     "random-bert": ("Bert", {}),
     "random-roberta": ("Roberta", {"pad_token_id": 0, "max_position_embeddings": 514}),
+    "random-tiny": (
+        "Bert",
+        {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64},
+    ),
 }
 
 
@@ -84,22 +88,30 @@ class Timing(NamedTuple):
 
 
 @contextmanager
-def counted(encoder: Any, name: str, counts: list[int]) -> Iterator[None]:
-    """Context manager in which each call of the method ``name`` in training mode appends its tokens to ``counts``."""
+def counted(encoder: Any, name: str, counts: list[torch.Tensor]) -> Iterator[None]:
+    """Context manager in which each call of the method ``name`` in training mode appends its tokens to ``counts``.
+
+    The numbers of tokens are scalar tensors on the device, because reading a value would make the host wait.
+    """
     forward = getattr(encoder, name)
 
     def counting(self: Any, features: Any, *arguments: Any, **settings: Any) -> Any:
         if self.training:
-            counts.append(int(features["attention_mask"].sum()))
+            counts.append(features["attention_mask"].sum())
         return forward(self, features, *arguments, **settings)
 
     with patch.object(encoder, name, counting):
         yield
 
 
+def total(counts: list[torch.Tensor]) -> int:
+    return int(torch.stack(counts).sum())
+
+
 def sync(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
+    from cse.models.device import synchronize
+
+    synchronize(device)
 
 
 def time_cse(
@@ -121,7 +133,7 @@ def time_cse(
                 if profiler is not None:
                     profiler.start() if step < steps else profiler.stop()
 
-    counts: list[int] = []
+    counts: list[torch.Tensor] = []
     with tempfile.TemporaryDirectory() as folder:
         corpus = Path(folder) / "corpus.txt"
         corpus.write_text("\n".join(rows) + "\n", encoding="utf8")
@@ -138,7 +150,7 @@ def time_cse(
             max_steps=options.steps,
             eval_every=0,
             log_every=options.steps,
-            compile=options.gpu,
+            compile=options.compile,
             precision=precision,
             dev=write_pairs(folder, rows),
             **{**PLAIN, **ADAM_FLAGS, **settings},
@@ -148,7 +160,7 @@ def time_cse(
             result = train(config, clock)
         first = json.loads((result.folder / "log.jsonl").read_text().splitlines()[1])
     seconds = (clock.times[1] - clock.times[0]) / (options.steps - options.warm)
-    return Timing(seconds, sum(counts) / options.steps, first["loss"])
+    return Timing(seconds, total(counts) / options.steps, first["loss"])
 
 
 @contextmanager
@@ -193,7 +205,7 @@ def time_plain(model: str, rows: list[str], options: Any, precision: str) -> Tim
             started = time.perf_counter()
         batch = tokenize(encoder.tokenizer, rows[step * options.batch_size : (step + 1) * options.batch_size], LENGTH)
         inputs = {key: value.repeat(2, 1).to(options.device) for key, value in batch.items()}
-        tokens += int(inputs["attention_mask"].sum())
+        tokens += 2 * int(batch["attention_mask"].sum())
         with torch.autocast(options.device, dtype=torch.bfloat16, enabled=precision == "bf16"):
             z = torch.nn.functional.normalize(encoder(inputs).float(), dim=-1)
         scores = z[: options.batch_size] @ z[options.batch_size :].T / TEMPERATURE
@@ -241,24 +253,29 @@ def time_sentence_transformers(model: str, rows: list[str], options: Any, precis
             learning_rate=1e-5,
             lr_scheduler_type="constant",
             bf16=precision == "bf16",
-            torch_compile=options.gpu,
+            torch_compile=options.compile,
             optim="adamw_torch_fused",
             dataloader_num_workers=0,
             save_strategy="no",
             report_to=[],
             disable_tqdm=True,
             logging_strategy="no",
-            use_cpu=not options.gpu,
+            use_cpu=options.device == "cpu",
         )
         loss = MultipleNegativesRankingLoss(encoder, scale=1 / TEMPERATURE)
         data = Dataset.from_dict({"anchor": rows, "positive": rows})
         trainer = SentenceTransformerTrainer(
             model=encoder, args=arguments, train_dataset=data, loss=loss, callbacks=[Clock()]
         )
-        counts: list[int] = []
+        counts: list[torch.Tensor] = []
         with emulation(precision, options), counted(Transformer, "forward", counts):
             trainer.train()
-    return Timing((times[1] - times[0]) / (options.steps - options.warm), sum(counts) / options.steps)
+    return Timing((times[1] - times[0]) / (options.steps - options.warm), total(counts) / options.steps)
+
+
+def matrix_parameters(encoder: Any) -> int:
+    """Returns the number of weights with which a token is multiplied in a forward pass of an encoder."""
+    return sum(p.numel() for p in encoder.backbone.encoder.parameters() if p.ndim == 2)
 
 
 def minimum(model: str, rows: list[str], options: Any, precision: str) -> tuple[float, float]:
@@ -266,8 +283,7 @@ def minimum(model: str, rows: list[str], options: Any, precision: str) -> tuple[
     from cse.models.encoder import tokenize
 
     encoder, _ = load(model, "cpu")
-    layers = encoder.backbone.encoder
-    parameters = sum(p.numel() for p in layers.parameters() if p.ndim == 2)
+    parameters = matrix_parameters(encoder)
     used = rows[: options.batch_size * options.steps]
     tokens = sum(
         tokenize(encoder.tokenizer, used[i : i + options.batch_size], LENGTH)["input_ids"].numel()
@@ -312,10 +328,16 @@ def print_memory(model: str, rows: list[str], options: Any, settings: dict[str, 
 
 def print_peak(model: str, rows: list[str], options: Any, settings: dict[str, Any]) -> None:
     """Trains, and prints the peak memory of this process in bytes; on a GPU, the peak memory of tensors."""
+    time_cse(model, rows, options, precisions(options)[0], **settings)
+    print(peak(options.device))
+
+
+def peak(device: str) -> int:
+    """Returns the peak memory in bytes: of tensors on a GPU, or of this process on the CPU."""
+    from cse.models.device import peak_memory
     from cse.reproduce.cells import peak_bytes
 
-    time_cse(model, rows, options, precisions(options)[0], **settings)
-    print(torch.cuda.max_memory_allocated() if options.gpu else peak_bytes())
+    return peak_memory(device) or peak_bytes() or 0
 
 
 def main() -> None:
@@ -333,7 +355,7 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true", help="print only the peak memory of full training and of LoRA")
     parser.add_argument("--peak", help=argparse.SUPPRESS)  # set in the processes that --memory starts
     options = parser.parse_args()
-    options.device = "cuda" if options.gpu else "cpu"
+    options.device, options.compile = "cuda" if options.gpu else "cpu", options.gpu
     options.model = options.model or ("random-bert" if options.gpu else "minilm")
     options.rounds = options.rounds or (2 if options.gpu else 3)
     options.steps = options.steps or (200 if options.gpu else 12)
@@ -426,9 +448,7 @@ def report(found: dict[tuple[str, str], list[Timing]], least: dict[str, tuple[fl
             f"{size / own.seconds:,.1f} | {own.tokens:,.0f} | {base.seconds / own.seconds:.2f} | {per_token:.2f} | "
             f"{beside} | {share:.0%} |"
         )
-    from cse.reproduce.cells import peak_bytes
-
-    memory = torch.cuda.max_memory_allocated() if options.gpu else peak_bytes() or 0
+    memory = peak(options.device)
     print(f"peak memory {memory / 1e9:.1f} GB")
     if options.json:
         names = ("cse", "torch", "transformers", "sentence-transformers")

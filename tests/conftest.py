@@ -32,6 +32,13 @@ SLOWEST = (
 
 
 def pytest_collection_modifyitems(items):
+    if any(item.get_closest_marker("cuda") for item in items):
+        import torch
+
+        if not torch.cuda.is_available():
+            for item in items:
+                if item.get_closest_marker("cuda"):
+                    item.add_marker(pytest.mark.skip(reason="no CUDA device"))
     items.sort(key=lambda item: SLOWEST.index(item.name) if item.name in SLOWEST else len(SLOWEST))
 
 

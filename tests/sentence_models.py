@@ -1,5 +1,6 @@
-"""Small models with random weights, assembled and saved by sentence-transformers itself."""
+"""Small models with random weights, saved by sentence-transformers itself or with the files of a model on the hub."""
 
+import json
 import warnings
 
 import torch
@@ -60,3 +61,34 @@ def sentence_model(folder, tokenizer, architecture="bert", modules=(), side="rig
         model = SentenceTransformer(modules=built, device="cpu", **settings)
         model.save(str(folder), create_model_card=False)
     return model
+
+
+def as_on_the_hub(folder, kind, rows):
+    """Saves a tiny model with the hub files of bert-base-uncased or roberta-base, which name no tokenizer class."""
+    from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, processors
+    from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    folder.mkdir()
+    torch.manual_seed(0)
+    if kind == "bert":
+        pieces = BertWordPieceTokenizer()
+        pieces.train_from_iterator(rows, vocab_size=800, show_progress=False)
+        config = BertConfig(vocab_size=pieces.get_vocab_size(), max_position_embeddings=64, **sizes)
+        model = BertModel(config)
+        settings = {"do_lower_case": True, "model_max_length": 512}
+    else:
+        pieces = ByteLevelBPETokenizer()
+        names = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+        pieces.train_from_iterator(rows, vocab_size=800, special_tokens=names, show_progress=False)
+        pieces.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+        config = RobertaConfig(
+            vocab_size=pieces.get_vocab_size(), max_position_embeddings=66, type_vocab_size=1, **sizes
+        )
+        model = RobertaModel(config, add_pooling_layer=False)
+        settings = {"model_max_length": 512}
+    model.save_pretrained(folder)
+    pieces.save_model(str(folder))
+    pieces.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf8")
+    return folder

@@ -1,29 +1,42 @@
-"""Device-dependent behaviour: steps without synchronisation, compiled models, gradients on CUDA, and the precision."""
+"""Device-dependent behaviour: steps without synchronisation, compiled models, GPUs of all kinds, and the precision.
+
+Tests marked ``cuda`` need a CUDA device. The other tests simulate GPUs, or use tensors on the meta device.
+"""
 
 import json
 import shutil
+import subprocess
+import sys
+import time
 import traceback
 from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import transformers
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cse import InputError, train
+from cse import Encoder, InputError, train
+from cse.errors import RunError
 from cse.features.base import FeatureMethod
 from cse.models import device as devices
 from cse.models.attention import mask_always
-from cse.models.device import bf16_speedup, compile_backbone, pick_precision
+from cse.models.device import bf16_speedup, compile_backbone, pick_device, pick_precision
 from cse.training.batches.prefetch import Prefetcher
+from cse.training.loop import resumed_config
 from cse.training.setup import prepare
-from cse.training.step.step import training_step
+from cse.training.step.distributed import World
+from cse.training.step.step import skip_if_not_finite, training_step
+from cse.training.watching.records import failures
 from plain_processor import bf16_instructions
-from runs import LOSSES, VIEWS, gradients
+from runs import LOSSES, VIEWS, gradients, same_run
 
 needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler, which torch.compile needs")
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
+CUDA = "cuda"
 AVX512 = ("AVX512-BF16",)
 
 CASES = {
@@ -138,16 +151,16 @@ def of_first_step(config):
         return gradients(run, prefetcher.get(0))
 
 
-def assert_close(found, expected):
+def assert_close(found, expected, tolerance=1e-8):
     for one, other in zip(found, expected, strict=True):
         assert one.keys() == other.keys()
         for name, values in other.items():
             error = (one[name].cpu() - values.cpu()).double().norm() / values.double().norm().cpu().clamp(min=1e-6)
-            assert error < 1e-8, (name, error)
+            assert error < tolerance, (name, error)
 
 
 @pytest.mark.parametrize("name", CASES)
-@needs_cuda
+@pytest.mark.cuda
 def test_gradients_on_cuda_equal_those_on_the_cpu(run_config, name):
     config = run_config.replace(**CASES[name], precision="fp32")
     assert_close(of_first_step(config.replace(device="cuda")), of_first_step(config))
@@ -157,7 +170,7 @@ def test_gradients_on_cuda_equal_those_on_the_cpu(run_config, name):
     ("device", "name"),
     [
         pytest.param("cpu", "una pairs", marks=needs_compiler),
-        *(pytest.param("cuda", name, marks=needs_cuda) for name in ("standard", "una pairs", "standard mlm")),
+        *(pytest.param("cuda", name, marks=pytest.mark.cuda) for name in ("standard", "una pairs", "standard mlm")),
     ],
 )
 def test_compiling_the_model_does_not_change_the_gradients(run_config, device, name):
@@ -166,8 +179,65 @@ def test_compiling_the_model_does_not_change_the_gradients(run_config, device, n
     assert_close(of_first_step(config.replace(compile=True)), of_first_step(config))
 
 
+@pytest.mark.cuda
+def test_bf16_on_cuda_changes_loss_and_gradients_little(run_config):
+    found = []
+    for device, precision in (("cpu", "fp32"), (CUDA, "bf16")):
+        run = prepare(run_config.replace(device=device, precision=precision))
+        for module in run.state.modules().values():
+            module.eval()
+        with Prefetcher(run.batches, run.state.encoder.tokenizer, 32, device=run.device) as prefetcher:
+            found.append(gradients(run, prefetcher.get(0)))
+    (expected, before), (rounded, after) = found
+    assert float(after["loss"]) == pytest.approx(float(before["loss"]), rel=0.02)
+    one, two = (torch.cat([each[name].cpu().flatten() for name in expected]) for each in (expected, rounded))
+    assert torch.cosine_similarity(one, two, dim=0) > 0.99
+    assert not torch.equal(one, two)
+    assert all(each.dtype == torch.float32 for each in rounded.values())
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-4), ("bf16", 0.05)])
+@pytest.mark.cuda
+def test_embeddings_on_cuda_equal_those_on_the_cpu(tiny_bert, short_rows, precision, tolerance):
+    expected = Encoder(tiny_bert, device="cpu").encode(short_rows[:100])
+    found = Encoder(tiny_bert, device=CUDA, precision=precision).encode(short_rows[:100])
+    assert abs(found - expected).max() < tolerance * abs(expected).max()
+
+
+@pytest.mark.cuda
+def test_restored_generators_repeat_the_dropout_masks_of_cuda():
+    x = torch.ones(1000, device=CUDA)
+    states = devices.generator_states(CUDA)
+    masks = [torch.nn.functional.dropout(x, 0.5) for _ in range(2)]
+    assert not torch.equal(*masks)
+    devices.restore_generators(states, CUDA)
+    assert all(torch.equal(torch.nn.functional.dropout(x, 0.5), mask) for mask in masks)
+
+
+@pytest.mark.parametrize(("compiled", "precision"), [(False, "fp32"), (False, "bf16"), (True, "bf16")])
+@pytest.mark.cuda
+def test_a_run_resumed_on_cuda_equals_an_uninterrupted_one(run_config, compiled, precision, deterministic):
+    """Includes the dropout masks, whose generator is stored in the checkpoint."""
+    config = run_config.replace(
+        device=CUDA, compile=compiled, precision=precision, save_every=4, keep_checkpoints=5, eval_every=0
+    )
+    whole = train(config.replace(name="whole")).folder
+    part = train(config.replace(name="part")).folder
+    resumed = part / "checkpoints" / "step-00000004"
+    train(resumed_config(resumed), resume=resumed)
+    same_run(whole, part)
+
+
+@pytest.fixture
+def deterministic():
+    """Selects deterministic operations; the gradients of some operations on CUDA are otherwise summed in any order."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
 @pytest.mark.parametrize("compiled", [False, True])
-@needs_cuda
+@pytest.mark.cuda
 def test_a_run_on_cuda_learns_without_synchronisation_inside_steps(run_config, compiled, monkeypatch):
     from cse.training import loop
 
@@ -184,6 +254,145 @@ def test_a_run_on_cuda_learns_without_synchronisation_inside_steps(run_config, c
     losses = [line["loss"] for line in lines if "loss" in line]
     assert len(losses) == 20
     assert sum(losses[-5:]) < sum(losses[:5])
+
+
+class FakeGPU:
+    """A module such as ``torch.cuda``, whose functions record their arguments."""
+
+    def __init__(self, calls, **results):
+        self.calls, self.results = calls, results
+
+    def __getattr__(self, name):
+        if name not in self.results:
+            raise AttributeError(name)
+
+        def call(*arguments):
+            self.calls.append((name, *arguments))
+            return self.results[name]
+
+        return call
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [(None, "cpu"), ("cuda", "cuda"), ("mps", "mps"), ("xpu", "xpu"), ("mtia", "cpu")]
+)
+def test_auto_selects_the_gpu_that_pytorch_reports(monkeypatch, kind, expected):
+    """An accelerator of another kind must be named."""
+    found = None if kind is None else torch.device(kind)
+    gpu = SimpleNamespace(is_available=lambda: kind is not None, current_accelerator=lambda: found)
+    monkeypatch.setattr(torch, "accelerator", gpu, raising=False)
+    assert pick_device("auto") == expected
+    assert pick_precision(expected, "auto")[0] == "bf16" or expected != "cuda"
+
+
+@pytest.mark.parametrize(("available", "expected"), [(True, "cuda"), (False, "cpu")])
+def test_before_pytorch_2_6_auto_selects_cuda_or_the_cpu(monkeypatch, available, expected):
+    monkeypatch.delattr(torch, "accelerator", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
+    assert pick_device("auto") == expected
+
+
+def test_the_precision_on_other_gpus_is_fp32():
+    assert pick_precision("mps") == ("fp32", "the default on mps")
+    assert pick_precision("xpu:1") == ("fp32", "the default on xpu")
+
+
+@pytest.mark.parametrize(("capability", "expected"), [((7, 5), "fp32"), ((8, 0), "bf16"), ((9, 0), "bf16")])
+def test_auto_precision_on_cuda_is_bf16_only_if_the_gpu_has_instructions_for_it(monkeypatch, capability, expected):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert pick_precision("cuda:0")[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("device", "index"), [("cuda:1", ("cuda:1",)), ("xpu", ("xpu",)), ("mps", ())], ids=["cuda", "xpu", "mps"]
+)
+def test_functions_of_a_device_call_its_module(monkeypatch, device, index):
+    """The functions of ``torch.mps`` have no argument for the device, and none of them measures the peak memory."""
+    kind, state, calls = device.split(":")[0], torch.zeros(4, dtype=torch.uint8), []
+    results = {"get_rng_state": state, "set_rng_state": None, "synchronize": None}
+    if kind != "mps":
+        results |= {"max_memory_allocated": 7, "reset_peak_memory_stats": None, "get_device_name": "A GPU"}
+    monkeypatch.setattr(torch, kind, FakeGPU(calls, **results), raising=False)
+    cpu = torch.get_rng_state()
+    with devices.kept_generators(device):
+        torch.rand(3)
+        devices.synchronize(device)
+    assert torch.equal(torch.get_rng_state(), cpu)
+    assert calls[:2] == [("get_rng_state", *index), ("synchronize", *index)]
+    assert calls[2][0] == "set_rng_state"
+    assert calls[2][1] is state
+    assert calls[2][2:] == index
+    assert set(devices.generator_states(device)) == {"cpu", kind}
+    devices.reset_peak_memory(device)
+    assert devices.peak_memory(device) == (None if kind == "mps" else 7)
+    assert devices.device_name(device) == ("mps" if kind == "mps" else "A GPU")
+
+
+def test_without_a_gpu_the_device_functions_do_nothing():
+    assert set(devices.generator_states("cpu")) == set(devices.generator_states("meta")) == {"cpu"}
+    devices.synchronize("cpu")
+    devices.reset_peak_memory("cpu")
+    assert devices.peak_memory("cpu") is None
+    assert devices.device_name("cpu") == "cpu"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("MPS backend out of memory (MPS allocated: 9.07 GB, other allocations: 8 MB)"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 MiB"),
+    ],
+)
+def test_errors_of_every_device_that_has_no_memory_left_propose_smaller_chunks(error):
+    with pytest.raises(RunError, match=r"out of memory at step 3 .*set --chunk-size 32"), failures(2, 64, 32, None):
+        raise error
+    with pytest.raises(RuntimeError, match=r"^of another kind$"), failures(2, 64, 32, None):
+        raise RuntimeError("of another kind")
+
+
+def test_copies_to_mps_wait_because_their_source_may_be_freed():
+    given = []
+    tensor = SimpleNamespace(to=lambda device, non_blocking: given.append((str(device), non_blocking)))
+    for device in ("mps", torch.device("mps"), "cuda:0", "xpu", "cpu"):
+        devices.copied_to(tensor, device)
+    assert given == [("mps", False), ("mps", False), ("cuda:0", True), ("xpu", True), ("cpu", True)]
+
+
+def test_an_optimizer_that_ignores_the_flag_does_not_update_weights_with_nan(monkeypatch):
+    """As on ``mps``; simulated by deleting the flag before the update."""
+    monkeypatch.setattr("cse.training.watching.records.skips_by_flag", lambda device: False)
+    for loss, updated in ((torch.tensor(float("nan")), False), (torch.tensor(1.0), True)):
+        weight = torch.nn.Parameter(torch.ones(2))
+        weight.grad = torch.ones(2)
+        optimizer = torch.optim.AdamW([weight], fused=True)
+        assert bool(skip_if_not_finite(optimizer, loss, torch.tensor(1.0))) == updated
+        del optimizer.found_inf
+        optimizer.step()
+        assert torch.equal(weight.detach(), torch.ones(2)) != updated
+    assert not devices.skips_by_flag(torch.device("mps"))
+    assert devices.skips_by_flag("cpu")
+
+
+def test_several_processes_use_the_backend_of_their_device(monkeypatch):
+    for kind, backend in (("cuda", "nccl"), ("xpu", "xccl")):
+        calls = []
+        monkeypatch.setattr(torch, kind, FakeGPU(calls, device_count=2, set_device=None), raising=False)
+        assert devices.distributed_backend(f"{kind}:1") == backend
+        assert devices.use_gpu(backend, 1) == kind
+        assert calls[-1] == ("set_device", 1)
+        with pytest.raises(InputError, match="more processes than the 2 GPUs"):
+            devices.use_gpu(backend, 2)
+        assert World(1, 2, 1, kind).device(kind) == f"{kind}:1"
+        assert World(1, 2, 1, kind).device("cpu") == World(0, 1, 0, kind).device("cpu") == "cpu"
+        assert World(0, 1, 0, kind).device(kind) == kind
+    assert devices.distributed_backend("cpu") == "gloo"
+    assert devices.use_gpu("gloo", 5) == "cpu"
+    with pytest.raises(InputError, match="--device mps: only one process can train on mps; use --device cpu"):
+        devices.distributed_backend("mps")
 
 
 @pytest.mark.parametrize(
@@ -210,6 +419,7 @@ def test_a_configured_precision_is_used_without_measuring_the_speedup(processor,
     assert "emulated and slow" in why
     processor(AVX512)
     assert pick_precision("cpu", "bf16") == ("bf16", "as configured")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert pick_precision("cuda")[0] == pick_precision("cuda:1")[0] == "bf16"
     assert pick_precision("meta")[0] == "fp32"
     with pytest.raises(InputError, match=r"--precision: 'fp16' is unknown.* choose one of fp32, bf16, auto"):
@@ -265,3 +475,80 @@ def test_a_run_records_its_precision(run_config, processor):
     assert run.facts["device"].startswith("cpu (bf16: with AVX512-BF16, a matrix product is 2.0 times as fast as in")
     processor(())
     assert prepare(run_config.replace(precision="auto")).facts["device"].startswith("cpu (fp32: the processor has no ")
+
+
+def benchmark():
+    """The module ``benches/gpu.py``."""
+    folder = Path(__file__).parents[1] / "benches"
+    if not folder.is_dir():
+        pytest.skip("there is no benches/ folder")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        return import_module("gpu")
+
+
+@pytest.mark.slow
+def test_the_gpu_benchmark_runs_every_section_on_the_cpu(minilm, tmp_path):
+    file = tmp_path / "gpu.json"
+    done = subprocess.run(
+        [sys.executable, benchmark().__file__, "--smoke", "--json", file],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    found = json.loads(file.read_text(encoding="utf8"))
+    assert [path.name for path in tmp_path.iterdir()] == ["gpu.json"]
+    assert set(found["left_out"]) == {"compile"}
+    assert not found["errors"]
+    assert len(found["agreement"]) == 8
+    assert all(each["gradients"] < 1e-6 for name, each in found["agreement"].items() if name.startswith("fp32"))
+    assert found["resume"] == {"default": True, "deterministic": True}
+    assert found["tests"]["tests"] > 20
+    assert found["tests"]["failures"] == found["tests"]["errors"] == 0
+    assert found["ranks"]["largest_error"] < 1e-3
+    systems = found["training"]["systems"]
+    names = {"cse, standard", "cse, focal", "cse, mixed", "cse, UNA pairs", "plain loop"}
+    assert names <= set(systems)
+    for name, each in systems.items():
+        assert each["tokens_per_second"] == pytest.approx(each["tokens"] / each["seconds"])
+        assert (each["wait_for_data"] is not None) == name.startswith("cse"), name
+        assert each["peak_bytes"] > 0
+    assert systems["cse, UNA pairs"]["tokens"] > 1.8 * systems["cse, standard"]["tokens"]
+    assert systems["plain loop"]["tokens"] == systems["cse, standard"]["tokens"]
+
+
+def test_a_section_of_the_gpu_benchmark_that_fails_does_not_end_the_others(tmp_path, capsys):
+    gpu = benchmark()
+    bench = gpu.Bench.__new__(gpu.Bench)
+    bench.options = SimpleNamespace(json=tmp_path / "gpu.json", minutes=1, smoke=False)
+    bench.began = time.perf_counter()
+    bench.results = {"errors": {}, "left_out": {}, "seconds": {}}
+    bench.section("first", lambda: 1 / 0)
+    bench.section("second", lambda: {"value": float("nan")})
+    bench.section("third", lambda: pytest.fail("was run"), needs=120)
+    bench.section("fourth", lambda: "there is only one GPU")
+    found = json.loads((tmp_path / "gpu.json").read_text(encoding="utf8"))
+    assert found["errors"] == {"first": "ZeroDivisionError: division by zero"}
+    assert found["second"] == {"value": None}
+    assert found["left_out"]["third"].endswith("it needs about 120 s")
+    assert found["left_out"]["fourth"] == "there is only one GPU"
+    assert "third" not in found
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989.5e12),
+        ("NVIDIA H100 PCIe", 756.5e12),
+        ("NVIDIA H100 NVL", 835.5e12),
+        ("NVIDIA H200", 989.5e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("Tesla V100-SXM2-16GB", None),
+    ],
+)
+def test_the_peak_of_a_gpu_is_found_by_its_name(name, peak):
+    assert benchmark().peak_of(name) == peak

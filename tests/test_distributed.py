@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -50,10 +51,22 @@ with connected("cpu") as world:
         }
     if world.is_main:
         torch.save(found, out)
+print(f"rank {world.rank} is done", flush=True)
 """
+ABORT = "terminate called without an active exception"
 
 
-def torchrun(processes, *arguments, cwd=None, wait=True):
+def aborted_after_its_work(out, err):
+    """Returns whether a rank of ``DISTRIBUTED`` was aborted by the C++ runtime after its last statement.
+
+    This happened at the exit of the interpreter in one of seven runs of the tests on a busy machine, although the
+    process group is closed before. The cause is not known; the work of the rank is complete.
+    """
+    failed = re.search(r"rank\s*: (\d+) .*\n\s*exitcode\s*: -6 ", err)
+    return ABORT in err and failed is not None and f"rank {failed[1]} is done" in out
+
+
+def torchrun(processes, *arguments, cwd=None, wait=True, retry=True):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
@@ -68,8 +81,37 @@ def torchrun(processes, *arguments, cwd=None, wait=True):
     if not wait:
         return process
     out, err = process.communicate(timeout=300)
+    if process.returncode and retry and aborted_after_its_work(out, err):
+        print(f"torchrun is started again, because a rank was aborted after its work: {ABORT}\n{err[-3000:]}")
+        return torchrun(processes, *arguments, cwd=cwd, retry=False)
     assert process.returncode == 0, err[-3000:]
     return out
+
+
+@pytest.mark.parametrize(("place", "again"), [("after", True), ("before", False), ("other", False)])
+def test_a_launch_is_repeated_only_if_a_rank_was_aborted_after_its_work(tmp_path, place, again):
+    script = tmp_path / "abort.py"
+    script.write_text(
+        f"""
+import os, pathlib, sys
+place, rank, first = sys.argv[1], os.environ["RANK"], pathlib.Path(sys.argv[2])
+failing = rank == "1" and not first.exists()
+if rank == "1":
+    first.touch()
+if place != "before":
+    print(f"rank {{rank}} is done", flush=True)
+if failing:
+    print("other" if place == "other" else {ABORT!r}, file=sys.stderr, flush=True)
+    os.abort()
+""",
+        encoding="utf8",
+    )
+    arguments = (2, script, place, tmp_path / "started")
+    if again:
+        assert "rank 1 is done" in torchrun(*arguments)
+    else:
+        with pytest.raises(AssertionError, match=r"SIGABRT|exitcode"):
+            torchrun(*arguments)
 
 
 def test_two_processes_compute_the_gradients_of_a_single_process(run_config, tmp_path):

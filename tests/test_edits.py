@@ -66,13 +66,28 @@ def test_words_are_deleted_with_the_given_probability_but_at_least_one_is_kept()
 
 
 def test_synonyms_replace_words_or_are_inserted(synonyms):
-    replaced = Counter(edited("eda-synonym", "a x B", synonyms=synonyms))
+    # The word "a" is a stop word; see the next test.
+    replaced = Counter(edited("eda-synonym", "a x B", synonyms=synonyms, spare_stop_words=False))
     assert set(replaced) == {"A1 x B", "A2 x B", "a x B1"}
     assert abs(replaced["a x B1"] - 2000) < 5 * 1000**0.5
     assert set(edited("eda-synonym", "x y", synonyms=synonyms)) == {"x y"}
     inserted = Counter(edited("eda-insert", "b x", synonyms=synonyms))
     assert set(inserted) == {"B1 b x", "b B1 x", "b x B1"}
     assert all(abs(count - 4000 / 3) < 5 * (4000 * 2 / 9) ** 0.5 for count in inserted.values())
+
+
+def test_stop_words_are_neither_replaced_nor_given_synonyms_that_are_inserted(tmp_path):
+    words = ["the", "cat", "is", "in", "The", "Hat"]
+    path = tmp_path / "synonyms.txt"
+    path.write_text("".join(f"{word}\tnew{word}\n" for word in {word.lower() for word in words}), encoding="utf8")
+    text, options = " ".join(words), {"synonyms": str(path), "alpha": 0.9}
+    # n is 5, but only two words are not stop words.
+    assert set(edited("eda-synonym", text, ROWS[:50], **options)) == {"the newcat is in The newhat"}
+    everything = edited("eda-synonym", text, ROWS[:50], spare_stop_words=False, **options)
+    assert {word for each in everything for word in each.split() if "new" in word} >= {"newthe", "newis", "newin"}
+    inserted = Counter(word for text in edited("eda-insert", text, ROWS[:50], **options) for word in text.split())
+    assert {word for word in inserted if word.startswith("new")} == {"newcat", "newhat"}
+    assert "newin" in " ".join(edited("eda-insert", text, ROWS[:50], spare_stop_words=False, **options))
 
 
 def test_the_clean_option_cleans_texts_like_the_released_code_of_eda():

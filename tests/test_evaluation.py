@@ -94,6 +94,19 @@ def test_the_classifier_of_senteval_stops_early_and_leaves_the_random_state_unch
     assert len(evaluations) == 7  # the first score is the best; training ends after six more scores without improvement
 
 
+def test_the_classifier_of_senteval_ends_after_204_epochs_if_it_keeps_improving(monkeypatch):
+    x, y = labelled(40, 2)
+    scores = iter(range(1, 1000))
+    monkeypatch.setattr(AdamClassifier, "score", lambda *_: next(scores))
+    senteval(x, y, 1e-5)
+    # SentEval's loop: while not stop_train and nepoch <= max_epoch (200): train epoch_size (4) epochs, then score.
+    expected, epochs = 0, 0
+    while epochs <= 200:
+        epochs += 4
+        expected += 1
+    assert (epochs, next(scores)) == (204, expected + 1)
+
+
 def test_nested_cross_validation_equals_a_double_loop_over_folds():
     from sklearn.model_selection import StratifiedKFold
 

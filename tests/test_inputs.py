@@ -292,6 +292,13 @@ def test_errors_for_records_without_text_name_the_line_and_type(tmp_path, cse, r
         Corpus.read(resolve(tmp_path / "a.jsonl", "a")).filled()
 
 
+def test_a_field_that_only_an_inner_object_repeats_is_not_a_fault_of_the_record(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"b": {"a": 1, "a": 2}, "a": "x"}\n{"a": 3}\n')
+    with pytest.raises(InputError, match="line 2: column 'a' must be text"):
+        Corpus.read(resolve(path, "a"))
+
+
 def test_error_for_a_broken_record_names_its_line_in_the_file(tmp_path, cse):
     good = (json.dumps({"a": "word " * 20}) + "\n") * 60_000  # enough that pyarrow reads several blocks
     for broken, phrase in (

@@ -71,9 +71,9 @@ def test_a_lock_of_an_open_file_leaves_content_and_position_unchanged(tmp_path):
 
 
 def test_a_file_system_without_locks_is_reported_not_refused(tmp_path, monkeypatch):
-    def unsupported(descriptor: int, wait: bool) -> None:
+    def unsupported(descriptor: int, operation: int) -> None:
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr("cse.locks._lock", unsupported)
+    monkeypatch.setattr("fcntl.flock", unsupported)
     with locked(Path(tmp_path)) as held:
         assert not held

@@ -108,6 +108,52 @@ def test_a_saved_model_is_loaded_with_its_pooler(trained, pooler):
     assert not encoder.plain
 
 
+def test_a_model_trained_with_another_pooling_is_evaluated_and_saved_with_the_evaluation_pooling(
+    tmp_path, sample, tiny_bert
+):
+    from sentence_transformers import SentenceTransformer
+
+    from cse.models.encoder import load_encoder
+    from cse.models.resolve import find_model
+
+    made = load_encoder(find_model(str(tiny_bert)), "avg", eval_pooler="avg_top2")
+    made.backbone.eval()
+    tokens = made.tokenizer(TEXTS, padding=True, truncation=True, return_tensors="pt")
+    with torch.no_grad():
+        states = made.backbone(**tokens, output_hidden_states=True).hidden_states
+        for training, pooler in ((True, "avg"), (False, "avg_top2")):
+            made.training = training
+            np.testing.assert_allclose(made(dict(tokens)), pool(pooler, states, tokens["attention_mask"]), atol=1e-6)
+
+    config = TrainConfig(corpus=(str(sample),), output=str(tmp_path), model=str(tiny_bert), pooler="avg", device="cpu")
+    config = config.replace(eval_pooler="avg_top2", batch_size=8, max_steps=2, eval_every=0)
+    folder = train(config).folder / "best"
+    encoder = Encoder(folder, device="cpu")
+    assert encoder.model.pooler == "avg_top2"
+    np.testing.assert_allclose(
+        encoder.encode(TEXTS), SentenceTransformer(str(folder), device="cpu").encode(TEXTS), atol=1e-5
+    )
+    # The loss uses the pooling of training: the weights are those of a run without an evaluation pooling.
+    plain = train(config.replace(eval_pooler=None)).folder / "best"
+    np.testing.assert_array_equal(Encoder(plain, pooler="avg_top2", device="cpu").encode(TEXTS), encoder.encode(TEXTS))
+    assert "last two layers" in (folder / "README.md").read_text(encoding="utf8")
+
+
+@pytest.mark.parametrize(
+    ("poolers", "message"),
+    [
+        ({"pooler": "cls", "keep_head": True, "eval_pooler": "avg"}, "cannot be combined with --keep-head"),
+        ({"pooler": "avg", "eval_pooler": "cls"}, "cannot be combined with --pooler avg; .* cls_before_pooler"),
+        ({"pooler": "avg", "eval_pooler": "avg+max"}, "do not have the dimensions of --pooler avg"),
+    ],
+)
+def test_an_evaluation_pooling_that_does_not_suit_the_pooling_of_training_is_refused(
+    tmp_path, sample, tiny_bert, poolers, message
+):
+    with pytest.raises(InputError, match=message):
+        train(TrainConfig(corpus=(str(sample),), output=str(tmp_path), model=str(tiny_bert), **poolers))
+
+
 def test_an_encoder_is_plain_only_if_no_pooler_is_declared_or_given(tiny_bert):
     assert Encoder(tiny_bert, device="cpu").plain
     assert not Encoder(tiny_bert, pooler="cls", device="cpu").plain

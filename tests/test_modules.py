@@ -10,8 +10,10 @@ from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm,
 from torch import nn
 
 from cse import Encoder, InputError, TrainConfig, train
+from cse.models.encoder import load_encoder, save_encoder
 from cse.models.pooling import MODES, POOLERS, pool
-from sentence_models import ARCHITECTURES, sentence_model
+from cse.models.resolve import find_model
+from sentence_models import ARCHITECTURES, as_on_the_hub, sentence_model
 
 TEXTS = ["A sentence.", "Another one, rather longer than the first, to see what padding does.", "word " * 99, "x y"]
 
@@ -177,6 +179,22 @@ def test_folders_in_the_old_layout_of_sentence_transformers_can_be_loaded(tmp_pa
     settings = {"max_seq_length": 48, "do_lower_case": True}
     (folder / "0_Transformer" / "sentence_bert_config.json").write_text(json.dumps(settings))
     np.testing.assert_allclose(agree(folder), vectors, atol=1e-5)
+
+
+def test_a_saved_model_keeps_the_conversion_to_lower_case_of_sentence_transformers(tmp_path, sample_rows):
+    from transformers import AutoTokenizer
+
+    hub = as_on_the_hub(tmp_path / "hub", "bert", sample_rows[:500])
+    folder = tmp_path / "model"
+    save_encoder(load_encoder(find_model(str(hub)), "avg"), folder, "")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "do_lower_case": False}))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 48, "do_lower_case": True}))
+    encoder = load_encoder(find_model(str(folder)), "avg")
+    save_encoder(encoder, tmp_path / "saved", "")
+    found = [encoder.tokenizer, AutoTokenizer.from_pretrained(tmp_path / "saved")]
+    upper, lower = ([each(text)["input_ids"] for each in found] for text in ("A SHORT ONE", "a short one"))
+    assert upper == lower == [lower[0]] * 2
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import math
 import tomllib
 from dataclasses import replace
 from importlib.resources import files
+from pathlib import Path
 from statistics import fmean, stdev
 
 import numpy as np
@@ -14,6 +15,7 @@ from scipy.stats import t, ttest_rel
 from cse import InputError
 from cse.models.pooling import POOLERS
 from cse.reproduce.cells import cells_of, config_of, read_cell, run_cell
+from cse.reproduce.inputs import SENTENCES, open_inputs
 from cse.reproduce.plan import plan
 from cse.reproduce.results import Ours, collect, markdown, paired_tests, panels, to_dict
 from cse.reproduce.smoke import smoke_inputs
@@ -188,6 +190,67 @@ def test_reproduce_and_evaluate_give_equal_scores(small, tiny_bert):
     theirs = {row["task"]: row["spearman"] for row in rows if row["task"] in ours}
     assert len(theirs) == 7
     assert {task: ours[task] for task in theirs} == pytest.approx(theirs, abs=1e-9)
+
+
+def test_mirror_bert_and_consert_are_trained_on_the_sentences_of_the_sts_files(small, tmp_path):
+    inputs = small("una-tableD8")
+    data = tmp_path / "data"
+    data.mkdir()
+    occurrences = {}
+    for number, stem in enumerate((*SENTENCES["sts-texts"][0],)):
+        rows = 6000 if stem == "stsb.train" else 5 + number
+        texts = [(f"{stem} left {n // 2}", f"{stem} right {n}") for n in range(rows)]  # each left sentence occurs twice
+        lines = [f"{n % 6}\t{left}\t{right}\n" for n, (left, right) in enumerate(texts)]
+        (data / f"{stem}.tsv").write_text("".join(lines), encoding="utf8")
+        occurrences[stem] = [text for pair in texts for text in pair]
+    table = find_table("una-tableD8")
+    opened = open_inputs(table, str(data), made=tmp_path / "made")
+    (mirror,) = cells_of(table, table.find_rows(["Mirror-BERT"]), [0])
+    config = config_of(mirror, replace(opened, model=inputs.model), tmp_path)
+    (path,) = config.corpus
+    drawn = Path(path).read_text(encoding="utf8").splitlines()
+    assert len(drawn) == 10_000
+    train, rest = occurrences["stsb.train"], iter(occurrences["stsb.train"])
+    assert all(text in rest for text in drawn)  # a subsequence: without replacement, in the order of the file
+    assert max(map(drawn.count, train[:40:2])) == 2
+    other = config_of(replace(mirror, seed=1), replace(opened, model=inputs.model), tmp_path)
+    assert other.corpus == config.corpus
+
+    table = find_table("consert-readme")
+    opened = open_inputs(table, str(data), made=tmp_path / "made")
+    (consert,) = cells_of(table, table.find_rows(["unsup ConSERT, bert-base-uncased"]), [0])
+    (path,) = config_of(consert, replace(opened, model=inputs.model), tmp_path).corpus
+    everything = [text for stem in SENTENCES["sts-texts"][0] for text in occurrences[stem]]
+    assert Path(path).read_text(encoding="utf8").splitlines() == everything
+    given = open_inputs(table, str(data), files=[f"sts-texts={inputs.corpus}"], made=tmp_path / "made")
+    assert given.files["sts-texts"] == str(inputs.corpus)
+    (data / "sickr.train.tsv").unlink()
+    lacking = open_inputs(table, str(data), str(inputs.corpus), made=tmp_path / "made")
+    assert consert.lacks(lacking).startswith("--file sts-texts=PATH, or sts12.test.tsv, ")
+    stored = {consert.row.name: [{"column": None, "seed": 0, "scores": {"Avg.": 70.0}}]}
+    text = markdown(table, [consert.row], stored, {})
+    assert "| unsup ConSERT, bert-base-uncased ‡ | ours, 1 seed |" in text
+    assert "‡ unsup ConSERT, bert-base-uncased: trained on test texts without labels" in text
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"), [("GloVe avg.", "glove"), ("BERT-whitening", "whitening"), ("first-last avg.", "")]
+)
+def test_a_trial_evaluates_the_kind_of_encoder_that_the_row_names(small, tmp_path, method, kind):
+    from cse import Encoder
+
+    table, inputs = find_table("focal-table2"), small("focal-table2")
+    scorer = scorer_of(table, inputs)
+    (cell,) = cells_of(table, [row for row in table.find_rows([method]) if row.model != "roberta-base"], [0])
+    names = {
+        "glove": f"glove:{inputs.files['glove']}",
+        "whitening": f"whitening:{inputs.model}@{inputs.files['nli-sentences']}",
+        "": inputs.model,
+    }
+    encoders = {each: Encoder(name, pooler=None if each else "avg_embed_last") for each, name in names.items()}
+    expected = {each: scorer(encoder)["Avg."] for each, encoder in encoders.items()}
+    assert len({round(score, 3) for score in expected.values()}) == 3
+    assert run_cell(cell, inputs, scorer, tmp_path)["scores"]["Avg."] == pytest.approx(expected[kind], abs=1e-6)
 
 
 def stored_cells(scores):

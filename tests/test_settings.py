@@ -76,6 +76,39 @@ def test_an_unsupervised_preset_can_be_used_with_pairs():
     assert (config.positive, config.keep_head) == ("labelled", True)
 
 
+RELEASED = {
+    # cambridgeltl/mirror-bert: mirror_scripts/mirror_sentence_bert.sh, train.py (no schedule, no clipping)
+    "mirror-bert-bert-base": {"lr": 2e-5, "lr_scheduler": "constant", "weight_decay": 0.01, "max_grad_norm": 0.0},
+    # yym6472/ConSERT: scripts/unsup-consert-base.sh, main.py, SentenceTransformer.fit (weight decay, warm-up)
+    "consert-bert-base": {
+        "pooler": "avg",
+        "eval_pooler": "avg_top2",
+        "warmup": 0.1,
+        "weight_decay": 0.01,
+        "patience": 10,
+        "max_grad_norm": pytest.approx(1 / (2 * 0.15)),  # --cl_rate 0.15, and a sum over two directions
+    },
+    # SAP-samples/acl2022-self-contrastive-decorrelation: README.md, train.py (pooler_type, projector)
+    "scd-bert-base": {"eval_every": 250, "pooler": "cls_before_pooler", "batch_size": 192},
+    # caskcsg/sentemb: ESimCSE/run.sh
+    "esimcse-roberta-large": {"anchor_dropout": 0.15, "positive_dropout": 0.15, "lr": 1e-5},
+    "esimcse-roberta-base": {"anchor_dropout": None, "positive_dropout": None, "lr": 1e-5},
+}
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_a_preset_has_the_settings_of_the_released_code(name):
+    config = resolve(TrainConfig(preset=name, dev="stsb.dev.tsv"), "bert-base")
+    assert {key: getattr(config, key) for key in RELEASED[name]} == RELEASED[name]
+    if name.startswith("scd"):
+        assert config.options["scd"]["width"] == 4096
+
+
+def test_patience_and_evaluation_pooling_of_a_preset_are_dropped_if_they_do_not_apply():
+    config = resolve(TrainConfig(preset="consert-bert-base", pooler="max"), "bert-base")
+    assert (config.patience, config.pooler, config.eval_pooler) == (None, "max", None)
+
+
 def test_una_can_be_added_to_or_removed_from_a_preset():
     assert resolve(TrainConfig(preset="simcse-bert-base", una=True), "bert-base").objective == "nt-xent"
     off = resolve(with_preset(TrainConfig(preset="una-bert-base", una=False)), "bert-base")
@@ -159,3 +192,69 @@ def test_the_error_for_a_corpus_of_an_invalid_type_states_the_file_and_the_optio
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "config.toml: --corpus" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"loss": "scd", "temperature": 0.1}, "--loss scd: does not use --temperature, .*; use --set scd.temperature"),
+        ({"loss": "scd", "objective": "nt-xent"}, "--loss scd: does not use --objective, .*; leave one of them out"),
+        ({"loss": "scd", "mixed_negatives": True}, "--loss scd: does not use --mixed-negatives"),
+        ({"loss": "contrastive", "temperature": 0.1}, "does not use --temperature, .*; use --set contrastive.temp"),
+        ({"loss": "scd", "feature_augmentations": ("gaussian",)}, "--loss scd: uses no negatives, so --feature-au"),
+        ({"loss": "scd", "feature_augmentations": ("modals", "dclr")}, "--feature-augmentation dclr has no effect"),
+        ({"loss": "scd", "preset": "esimcse-bert-base"}, "--feature-augmentation momentum has no effect"),
+        ({"loss": "scd", "preset": "una-bert-base"}, "--loss scd: uses no negatives, so --negative una has no effect"),
+        ({"loss": "mlm", "feature_augmentations": ("modals",)}, "no anchors and no negatives and no positives, so"),
+        ({"loss": "mlm", "positive_hook": "pca"}, "--loss mlm: uses no positives, so --positive-hook has no effect"),
+        ({"loss": "mlm", "anchor_dropout": 0.0}, "--loss mlm: uses no anchors, so --anchor-dropout has no effect"),
+        ({"loss": "mlm", "positive_encoder": "copy"}, "--positive-encoder has no effect"),
+        ({"loss": "mlm", "positive": "crop"}, "--positive crop has no effect"),
+        ({"loss": "augcse", "anchor_hook": "token-shuffle"}, "uses no anchors, so --anchor-hook has no effect"),
+        ({"margin": 0.2}, "--margin: has no effect without --loss focal"),
+        ({"mix_lambda": 0.3}, "--mix-lambda: has no effect without --mixed-negatives"),
+        ({"mix_variant": "release"}, "--mix-variant: has no effect without --mixed-negatives"),
+        ({"loss": "contrastive", "contrastive": {"margin": 0.2}}, "--margin: has no effect without --loss focal"),
+        ({"positive_hook": "pca", "pca": {"ratio": 0.2}}, "pca.ratio: has no effect without pca.curriculum=none"),
+        ({"feature_augmentations": ("dclr",), "dclr": {"threshold": 0.8}}, "dclr.threshold: .* without dclr.model"),
+        ({"feature_augmentations": ("dclr",), "dclr": {"noise": 0, "ascent_steps": 2}}, "dclr.ascent_steps: has no"),
+        ({"positive": "spans", "spans": {"least_words": 3}}, "spans.least_words: .* without spans.most_words"),
+        (
+            {"negatives": ("una",), "una": {"radius": 50, "replace_with": "random"}},
+            "--radius: has no effect without --replace-with radius",
+        ),
+        ({"feature_augmentations": ("modals",), "modals": {"view": "positve"}}, "modals.view: 'positve' is unknown"),
+        (
+            {"encoder_methods": ("prompt",), "pooler": "avg"},
+            "--pooler avg: --encoder-method prompt .* needs --pooler m",
+        ),
+        ({"encoder_methods": ("prompt",), "positive_hook": "pca"}, "--positive-hook pca: .* needs --positive-hook sec"),
+        ({"loss_terms": ("matryoshka", "diffcse"), "dims": "8"}, "--dims: would train .* --feature-augmentation proj"),
+        ({"loss_terms": ("mlm", "mlm")}, "--loss-term mlm: was given twice"),
+        ({"feature_augmentations": ("gaussian",) * 2}, "--feature-augmentation gaussian: was given twice"),
+        ({"loss": "scd", "loss_terms": ("scd",)}, "--loss-term scd: is already the loss"),
+        ({"pairs": "p.csv", "column": "text"}, "--column: belongs to CORPUS"),
+        ({"allow_partial": True}, "--allow-partial: belongs to --data"),
+    ],
+)
+def test_settings_without_effect_are_refused(values, message):
+    with pytest.raises(InputError, match=message):
+        resolve(TrainConfig(**values), "bert-base")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"loss": "scd", "preset": "simcse-bert-base"},
+        {"loss": "scd", "feature_augmentations": ("modals",)},
+        {"loss": "scd", "feature_augmentations": ("projector",), "mixed_negatives": False},
+        {"loss": "scd", "loss_terms": ("mlm",), "positive_hook": "pca"},
+        {"loss": "standard", "preset": "mixed-bert-base"},
+        {"loss": "mlm", "positive": "spans"},
+        {"loss": "focal", "margin": 0.2, "mixed_negatives": True, "mix_lambda": 0.3},
+        {"encoder_methods": ("prompt",), "positive_hook": "pca", "prompt": {"positive_template": ""}},
+        {"feature_augmentations": ("dclr",), "dclr": {"model": "m", "threshold": 0.8, "noise": 0}},
+    ],
+)
+def test_settings_with_an_effect_and_values_of_presets_are_accepted(values):
+    resolve(TrainConfig(**values), "bert-base")

@@ -3,30 +3,39 @@
 import json
 import re
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.nn.functional import normalize
 
 from cse import Encoder, InputError, registry, train
 from cse.augment import AUGMENTATIONS
+from cse.augment.base import View
 from cse.context import Context
 from cse.features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
+from cse.features.base import hooked
 from cse.features.dclr import ascend
 from cse.features.modals import Modals, ModalsOptions
 from cse.features.pca import PCAJitter, PCAJitterOptions, pca_jitter
+from cse.features.prompt import PromptOptions, Template
 from cse.losses import LOSS_TERMS
 from cse.losses.contrastive import contrastive_loss
+from cse.models.attention import mask_always
 from cse.rng import Draws
 from cse.training.batches.prefetch import Prefetcher
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare
 from cse.training.step.distributed import World
+from cse.training.step.encode import encode_views, encoder_of, step_of_rows
 from cse.training.step.step import propagate
-from cse.views import BatchStep, RowStep, Views
+from cse.views import BatchStep, Frozen, RowStep, Views
 from runs import gradients, same_run, weights
+from sentence_models import as_on_the_hub
+from test_device import CASES, CUDA, Copies, assert_close
 from test_distributed import DISTRIBUTED, FirstOfThree, torchrun
 
 # Settings by name. The fixture ``system`` replaces words in capitals with paths. TINY is the path of tiny_bert, and
@@ -44,6 +53,11 @@ SYSTEMS = {
         "negatives": ("una",),
         "options": {"dclr": {"model": "TINY", "threshold": 0.5, "noise": 2.5}},
     },
+    "dclr release": {
+        "feature_augmentations": ("dclr",),
+        "positive": "crop",
+        "options": {"dclr": {"model": "TINY", "threshold": 0.5, "noise": 1.5, "variant": "release"}},
+    },
     "dclr, infonce": {"feature_augmentations": ("dclr",), "options": {"dclr": {"model": "TINY", "threshold": 0.5}}},
     "interpolation": {"feature_augmentations": ("modals",), "options": {"modals": {"kind": "interpolation"}}},
     "linear": {"feature_augmentations": ("modals",), "options": {"modals": {"kind": "linear", "detach": False}}},
@@ -60,6 +74,13 @@ SYSTEMS = {
         "positive": "repetition",
         "feature_augmentations": ("momentum",),
         "options": {"momentum": {"size": 12, "decay": 0.9}},
+    },
+    "esimcse release": {
+        "positive": "repetition",
+        "negatives": ("repetition",),
+        "max_length": 12,
+        "feature_augmentations": ("momentum",),
+        "options": {"repetition": {"variant": "release"}, "momentum": {"size": 12, "variant": "release"}},
     },
     "masked span, cut-off and shuffle": {
         "positive": "masked-span",
@@ -101,6 +122,7 @@ SYSTEMS = {
     "contrastive by its options": {"loss": "contrastive", "options": {"contrastive": {"temperature": 0.2}}},
     "scd": {"imports": ("METHODS",), "loss": "scd", "anchor_dropout": 0.05, "positive_dropout": 0.15},
     "matryoshka": {
+        "keep_head": True,
         "loss": "focal",
         "loss_terms": ("matryoshka",),
         "options": {"matryoshka": {"dims": "16,8"}},
@@ -108,11 +130,19 @@ SYSTEMS = {
         "una": {"every": 1},
     },
     "matryoshka with dclr": {
+        "pooler": "avg",
         "loss_terms": ("matryoshka",),
         "options": {"matryoshka": {"dims": (8,)}, "dclr": {"noise": 1.5}},
         "feature_augmentations": ("dclr",),
     },
     "augcse": {"loss_terms": ("augcse",), "options": {"augcse": {"weight": 0.5}}},
+    "augcse release": {
+        "loss_terms": ("augcse",),
+        "feature_augmentations": ("projector",),
+        "objective": "nt-xent",
+        "loss": "mixed",
+        "options": {"augcse": {"weight": 0.5, "variant": "release"}, "one-of": {"as_positive": False}},
+    },
     "moving average": {"encoder_methods": ("ema",), "options": {"ema": {"decay": 0.5}}},
     "average": {"imports": ("METHODS",), "encoder_methods": ("average",)},
     "a term on gathered embeddings": {"imports": ("METHODS",), "loss_terms": ("ball",)},
@@ -231,6 +261,56 @@ def test_a_resumed_run_equals_an_uninterrupted_one(run_config, system, name, tmp
     same_run(whole.folder, folder)
 
 
+def move_to_fake_gpu(module):
+    """Replaces the parameters and buffers with fake tensors; ``Module.to`` cannot move a fake tensor a second time."""
+    for part in module.modules():
+        if isinstance(part, Frozen):
+            move_to_fake_gpu(part.model)
+        for table in (part._parameters, part._buffers):
+            for name, tensor in table.items():
+                if tensor is not None and not isinstance(tensor, FakeTensor):
+                    moved = tensor.detach().to("cuda:0", non_blocking=True)
+                    is_parameter = isinstance(tensor, torch.nn.Parameter)
+                    table[name] = torch.nn.Parameter(moved, tensor.requires_grad) if is_parameter else moved
+
+
+@pytest.mark.parametrize("name", [*SYSTEMS, *CASES])
+def test_the_forward_pass_on_cuda_uses_one_device_and_does_not_wait(run_config, system, name, monkeypatch):
+    """Fake tensors have a device but no values: operations on tensors of several devices, and reading a value, raise.
+
+    Gradients are left out, because autograd needs a GPU for tensors on CUDA, even if they are fake.
+    """
+    monkeypatch.setattr("cse.training.step.modules.use_fast_dropout", mask_always)
+    monkeypatch.setattr("cse.models.device.for_transfer", lambda tensor, device: tensor)  # there is no pinned memory
+    monkeypatch.setattr(torch.Tensor, "backward", lambda total: None)
+    monkeypatch.setattr(torch.autograd, "grad", lambda output, *inputs: tuple(map(torch.zeros_like, inputs)))
+    run = prepare(run_config.replace(**(system(name) if name in SYSTEMS else CASES[name])))
+    run.state.train()
+    with Prefetcher(run.batches, run.state.encoder.tokenizer, 32) as prefetcher:
+        batches = [prefetcher.get(step)[0] for step in range(2)]
+    with FakeTensorMode(allow_non_fake_inputs=True), Copies() as copies:
+        for module in run.state.modules().values():
+            move_to_fake_gpu(module)
+        for batch in batches:
+            metrics = propagate(run.state, batch, replace(run.forward, device="cuda:0"))
+            assert metrics["loss"].device == torch.device("cuda:0")
+    assert not copies.waiting, "\n".join(copies.waiting[:2])
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.cuda
+def test_gradients_of_a_system_on_cuda_equal_those_on_the_cpu(run_config, system, name):
+    found = []
+    for device in ("cpu", CUDA):
+        run = prepare(run_config.replace(**system(name), device=device))
+        in_float64(run)
+        found.append(gradients(run, first_batch(run)))
+    (expected, before), (on_gpu, after) = found
+    assert_close((on_gpu,), (expected,), 1e-6)
+    for key, value in before.items():
+        assert float(after[key]) == pytest.approx(float(value), rel=1e-6, nan_ok=True), key
+
+
 def test_frozen_models_are_not_stored_in_checkpoints(run_config, system):
     names = prepare(run_config.replace(**system("diffcse"))).state.weights()
     assert not any("generator" in name for name in names)
@@ -315,7 +395,8 @@ def test_the_curriculum_of_pca_jitter_grows_over_the_run():
     assert ratios(curriculum="none", ratio=0.05) == [0.05] * 20
 
 
-def test_dclr_noise_follows_the_normalised_gradient_of_the_loss():
+@pytest.mark.parametrize("in_batch", [False, True])
+def test_dclr_noise_follows_the_normalised_gradient_of_the_loss(in_batch):
     generator = torch.Generator().manual_seed(0)
     anchors, positives, noise = (torch.randn(4, 6, dtype=torch.float64, generator=generator) for _ in range(3))
 
@@ -323,15 +404,16 @@ def test_dclr_noise_follows_the_normalised_gradient_of_the_loss():
         a, p, n = (normalize(z, dim=-1) for z in (anchors, positives, noise))
         terms = []
         for i in range(4):
-            logits = [a[i] @ p[i] / 0.05, *(a[i] @ each / 0.05 for each in n)]
+            others = [each for j, each in enumerate(p) if j != i] if in_batch else []
+            logits = [a[i] @ p[i] / 0.05, *(a[i] @ each / 0.05 for each in [*others, *n])]
             terms.append(torch.logsumexp(torch.stack(logits), 0) - logits[0])
         return sum(terms) / 4
 
-    found = ascend(noise, anchors, positives, 1, 1e-2, 0.05)
+    found = ascend(noise, anchors, positives, 1, 1e-2, 0.05, in_batch)
     copy = noise.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(loss(copy), copy)
     assert torch.allclose(found, noise + 1e-2 * gradient / gradient.norm(dim=1, keepdim=True), rtol=0, atol=1e-12)
-    assert loss(ascend(noise, anchors, positives, 4, 1e-2, 0.05)) > loss(noise)
+    assert loss(ascend(noise, anchors, positives, 4, 1e-2, 0.05, in_batch)) > loss(noise)
 
 
 def test_dclr_removes_pairs_above_the_similarity_threshold(run_config, system):
@@ -351,6 +433,49 @@ def test_dclr_removes_pairs_above_the_similarity_threshold(run_config, system):
         for j in range(4):
             close = i != j and float(normalize(h[i], dim=0) @ normalize(h[j], dim=0)) >= 0.5
             assert weights[i, j] == (-torch.inf if close else 0)
+
+
+def test_the_second_encoder_of_dclr_release_applies_dropout_to_anchors_and_positives(run_config, system):
+    run = prepare(run_config.replace(**system("dclr release")))
+    in_float64(run)
+    method = run.state.features["dclr"]
+    (batch,) = first_batch(run)
+    calls = []
+
+    def encode(name, model):
+        z = torch.stack([model(dict(batch.tokens[name])) for _ in range(2)])
+        calls.append((name, bool((z[0] != z[1]).any())))
+        assert not model.model.backbone.training
+        return z[0]
+
+    views = {name: torch.randn(8, 32, dtype=torch.float64) for name in ("anchor", "positive")}
+    for training in (False, True):
+        method.train(training)
+        step = BatchStep(**{**vars(batch_step(batch.rows)), "encode": encode})
+        torch.manual_seed(5)
+        found = method(Views(dict(views)), step)
+        assert calls == [("anchor", training), ("positive", training)]
+        calls.clear()
+        # The twin: cosines of anchors and positives of other rows, from the same dropout masks.
+        torch.manual_seed(5)
+        model = method.model.model
+        model.backbone.train(training)
+        h = []
+        for name in views:
+            h.append(normalize(model(dict(batch.tokens[name])), dim=-1).detach())
+            model(dict(batch.tokens[name]))
+        model.backbone.eval()
+        weights = found.log_weights["anchor", "positive"]
+        for i in range(8):
+            for j in range(8):
+                assert weights[i, j] == (-torch.inf if i != j and float(h[0][i] @ h[1][j]) > 0.5 else 0)
+        assert torch.equal(found.log_weights["positive", "anchor"], weights.T)
+    assert weights.isinf().any()
+    assert not weights.isinf().all()
+    # The noise was moved on the loss with in-batch negatives.
+    parts = [step.normal(f"dclr noise {number}", 32) for number in range(2)]
+    noise = ascend(torch.cat(parts)[:12].double(), views["anchor"], views["positive"], 4, 1e-3, 0.05, in_batch=True)
+    assert torch.allclose(found["noise"], noise, rtol=0, atol=1e-12)
 
 
 def test_diffcse_classifies_the_tokens_that_its_generator_replaced(run_config, system):
@@ -380,6 +505,37 @@ def test_diffcse_classifies_the_tokens_that_its_generator_replaced(run_config, s
     assert z.grad.abs().sum(1).min() > 0
 
 
+def test_the_discriminator_of_augcse_compares_a_sentence_with_its_edited_form(run_config, system):
+    values = {**system("augcse release"), "loss": "standard", "objective": "infonce"}
+    values["options"]["one-of"]["edits"] = ["crop", "aeda"]
+    run = prepare(run_config.replace(**values, batch_size=16, max_length=64))
+    in_float64(run)
+    (batch,) = first_batch(run)
+    assert batch.roles == {"anchor": "anchor", "positive": "positive", "edited": "other"}
+    assert batch.blocks["anchor"].texts == run.batches.corpus.take(batch.rows)
+    edited = run.batches.positive(batch.blocks["anchor"].texts, batch.rows, Draws(0, 0))
+    assert batch.blocks["edited"].texts == edited
+    _, metrics = gradients(run, (batch,))
+    # Without dropout, the anchor equals its positive, and the edited sentence is no negative.
+    encoder, projector, term = run.state.encoder, run.state.features["projector"], run.state.terms["augcse"]
+    z = [encoder(dict(batch.tokens[name])).detach() for name in ("anchor", "anchor", "edited")]
+    z = projector.layers(torch.cat(z)).detach().split(16)
+    a = normalize(z[0], dim=-1)
+    scores = a @ a.T / 0.05
+    expected = sum(torch.logsumexp(scores[i], 0) - scores[i, i] for i in range(16)) / 16
+    assert float(metrics["loss/contrastive"]) == pytest.approx(float(expected), rel=1e-9)
+    _, first, _, _, last = term.discriminator.requires_grad_(False)
+    total = 0.0
+    for i in range(16):
+        output = torch.tanh(last(torch.tanh(first(torch.cat([z[0][i], z[2][i]])))))
+        words, new = batch.blocks["anchor"].texts[i].split(), edited[i].split()
+        label = 2 if new == words else int(len(new) > len(words))
+        for k in range(3):
+            p = torch.sigmoid(output[k])
+            total -= float(torch.log(p if k == label else 1 - p)) / 3
+    assert float(metrics["loss/augcse"]) == pytest.approx(0.5 * total / 16, rel=1e-9)
+
+
 def test_a_shared_dropout_mask_makes_both_views_equal(run_config, system):
     run = prepare(run_config.replace(**system("fixed mask")))
     _, metrics = gradients(run, first_batch(run))
@@ -403,6 +559,20 @@ def test_a_shared_dropout_mask_makes_both_views_equal(run_config, system):
         ({"positive": "one-of", "options": {"one-of": {"edits": ("crop", "dropout")}}}, "one-of.edits: dropout is not"),
         ({"positive": "substitution", "options": {"substitution": {"model": "TINY"}}}, "no weights of a masked"),
         ({"loss_terms": ("contrastive",)}, "--loss-term contrastive: is part of"),
+        ({"loss_terms": ("matryoshka",), "dims": "8"}, "--dims: would train .* the MLP head, which is not saved"),
+        ({"loss_terms": ("matryoshka",), "dims": "8", "encoder_methods": ("prompt",)}, "--dims: .* the MLP head"),
+        ({"positive_hook": "pca", "pca": {"layers": (0, 99)}}, "pca.layers: 99 is not .*; give numbers from 0 to 2"),
+        ({"positive_hook": "pca", "pca": {"layers": (3,)}}, "pca.layers: 3 is not a layer whose output goes into one"),
+        ({"positive_hook": "pca", "pca": {"layers": (-1,)}}, "pca.layers: -1 is not"),
+        ({"positive_hook": "pca", "pca": {"layers": ()}}, "pca.layers: "),
+        ({"feature_augmentations": ("dclr",), "dclr": {"noise": 0}}, "dclr.noise: is 0, and without dclr.model"),
+        ({"keep_head": True, "pooler": "avg"}, "--keep-head: --pooler avg has no MLP head to keep"),
+        ({"min_df": 2}, "--min-df: selects terms of the TF-IDF index, which the run does not use"),
+        ({"max_terms": 9}, "--max-terms: selects terms of the TF-IDF index"),
+        (
+            {"positive": "dropout", "dropout": {"mask": "shared"}, "positive_hook": "pca"},
+            "--positive dropout: its options share a dropout mask",
+        ),
         ({"imports": ("nowhere.py",)}, "--import nowhere.py: cannot be read"),
         ({"positive_hook": "second-template"}, "--positive-hook second-template: belongs to --encoder-method prompt"),
         ({"pooler": "mask"}, "--pooler mask: the tokenizer of .* adds no mask token"),
@@ -477,6 +647,97 @@ def test_unchanged_negatives_are_masked_and_unchanged_positives_are_kept(run_con
     assert cut.unchanged["synthetic"] > 15
 
 
+def repeated(ids, row, epoch, variant, rate=0.32, added=2):
+    """The twin: repeats tokens as the paper and the released code of ESimCSE describe it, with the draws of cse."""
+    draws, inner = Draws(0, epoch), len(ids) - added
+    number = min(max(2, int(rate * inner)), inner) + 1
+    if variant == "release":
+        number = max(1, min(10, int(rate * len(ids))))
+    count = int(draws.uniform([row], "repetition count")[0, 0] * number)
+    keys = draws.uniform([row], "repetition", inner)[0]
+    chosen = {1 + place for place in sorted(range(inner), key=lambda place: keys[place])[:count]}
+    return [token for place, token in enumerate(ids) for _ in range(1 + (place in chosen))]
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+@pytest.mark.parametrize("variant", ["paper", "release"])
+@pytest.mark.parametrize("mapped", [False, True])
+def test_tokens_are_repeated_after_truncation(run_config, kind, variant, mapped, request, monkeypatch, tmp_path):
+    if mapped:
+        monkeypatch.setattr("cse.data.mapped_rows.IN_MEMORY_BYTES", 0)
+    model = str(request.getfixturevalue(f"tiny_{kind}"))
+    options = {"repetition": {"variant": variant}}
+    config = run_config.replace(model=model, positive="repetition", options=options, max_length=24, batch_size=32)
+    run = prepare(config.replace(cache=str(tmp_path / "cache"), max_steps=None, epochs=1))
+    assert bool(run.tokens) == mapped
+    tokenizer = run.state.encoder.tokenizer
+    added = []
+    with Prefetcher(run.batches, tokenizer, 24, stored=run.tokens) as prefetcher:
+        for step in range(10):
+            (batch,) = prefetcher.get(step)
+            originals = tokenizer(run.batches.corpus.take(batch.rows), truncation=True, max_length=24)["input_ids"]
+            tokens = batch.tokens["positive"]
+            changed = 0
+            for row, ids, new, mask in zip(
+                batch.rows, originals, tokens["input_ids"], tokens["attention_mask"], strict=True
+            ):
+                found = new[mask.bool()].tolist()
+                assert found == repeated(ids, row, 0, variant)
+                changed += found != ids
+                added += [len(found) - len(ids)] if len(ids) == 24 else []
+            assert batch.unchanged == {"positive": 32 - changed}
+            assert all(value.shape == tokens["input_ids"].shape for value in tokens.values())
+            assert not tokens.get("token_type_ids", torch.zeros(1)).any()
+    # In truncated sentences, 0 to 7 tokens are repeated, or in the released code 0 to 6; the sentence keeps its end.
+    assert len(added) > 100
+    assert set(added) == set(range(8 if variant == "paper" else 7))
+
+
+def test_repeated_tokens_do_not_exceed_the_length_of_the_model(run_config):
+    config = run_config.replace(positive="repetition", max_length=64, batch_size=32)
+    run = prepare(config)
+    run.batches.corpus.take = lambda rows: ["word " * 100] * len(rows)
+    (batch,) = first_batch(run)
+    tokens = batch.tokens["positive"]["input_ids"]
+    assert tokens.shape == (32, 64)
+    assert (tokens[:, -1] == run.state.encoder.tokenizer.sep_token_id).all()
+
+
+def test_repeated_tokens_are_padded_to_a_fixed_length_of_their_own(run_config, monkeypatch):
+    run = prepare(run_config.replace(positive="repetition", max_length=24, batch_size=32))
+    padded = first_batch(run)[0].tokens
+    monkeypatch.setattr("cse.training.batches.prefetch.fixed_length", lambda device, compiled, longest: longest)
+    fixed = first_batch(run)[0].tokens
+    assert fixed["anchor"]["input_ids"].shape == (32, 24)
+    assert fixed["positive"]["input_ids"].shape == (32, 31)  # floor(0.32 * 22) = 7 repeated tokens
+    width = padded["positive"]["input_ids"].shape[1]
+    assert torch.equal(fixed["positive"]["input_ids"][:, :width], padded["positive"]["input_ids"])
+    assert fixed["positive"]["attention_mask"].sum() == padded["positive"]["attention_mask"].sum()
+
+
+def test_the_tokens_of_a_prompt_or_template_are_not_repeated(run_config, system):
+    for values in (system("prompt"), {"prompt": "the word : "}):
+        run = prepare(run_config.replace(**values, positive="repetition", options={"repetition": {"rate": 0.9}}))
+        tokenizer = run.state.encoder.tokenizer
+        (batch,) = first_batch(run)
+        prefix = tokenizer(values.get("prompt") or "", add_special_tokens=True)["input_ids"]
+        if "prompt" in values:
+            prefix, suffix = prefix[:-1], prefix[-1:]
+        else:  # the template without a text
+            place = tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"].index(0)
+            prefix, suffix = prefix[:place], prefix[place:]
+            assert len(prefix) > 2
+            assert len(suffix) > 2
+        assert sum(batch.unchanged.values()) < 8
+        for name in ("anchor", "positive"):
+            for ids, mask in zip(batch.tokens[name]["input_ids"], batch.tokens[name]["attention_mask"], strict=True):
+                row = ids[mask.bool()].tolist()
+                assert row[: len(prefix)] == prefix
+                assert row[-len(suffix) :] == suffix
+        for ids, new in zip(batch.tokens["anchor"]["input_ids"], batch.tokens["positive"]["input_ids"], strict=True):
+            assert set(ids.tolist()) - {0} == set(new.tolist()) - {0}  # 0 is padding
+
+
 def test_mixed_negatives_are_not_mixed_from_identical_sentences(run_config, tmp_path, sample_rows):
     long = [row for row in sample_rows if len(row.split()) > 8]
     (tmp_path / "some.txt").write_text("\n".join([long[0]] * 6 + long[1:4]), encoding="utf8")
@@ -525,6 +786,80 @@ def test_a_saved_prompt_template_is_applied_and_not_truncated(run_config, tmp_pa
     mask = whole["input_ids"] == tokenizer.mask_token_id
     states = backbone(**{key: whole[key] for key in ("input_ids", "attention_mask")}).last_hidden_state
     assert np.allclose(encoder.encode(texts), states[mask].detach().numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_every_loader_applies_the_saved_template_of_a_model_with_a_tokenizer_class(
+    run_config, tmp_path, kind, sample_rows
+):
+    from sentence_transformers.sentence_transformer.modules import Transformer
+    from transformers import AutoTokenizer
+
+    model = as_on_the_hub(tmp_path / "model", kind, sample_rows[:1000])
+    assert type(AutoTokenizer.from_pretrained(model)).__name__ == {"bert": "BertTokenizer"}.get(
+        kind, "RobertaTokenizer"
+    )
+    changes = {"encoder_methods": ("prompt",), "prompt": {"positive_template": ""}, "max_steps": 2, "max_length": 48}
+    run = train(run_config.replace(model=str(model), **changes))
+    texts = ["A Short one.", *sample_rows[:3], " ".join(sample_rows[:20])]
+    encoder = Encoder(run.folder / "best", device="cpu")
+    first = Transformer.load(str(run.folder / "best"))
+    loaded = AutoTokenizer.from_pretrained(run.folder / "best")
+    plain = AutoTokenizer.from_pretrained(model)
+    template = Template(PromptOptions().template, plain)
+    wanted = []
+    for text in texts:
+        ids = plain(text, add_special_tokens=False)["input_ids"]
+        room = 64 - len(template.prefix) - len(template.suffix)
+        wanted.append([*template.prefix, *ids[:room], *template.suffix])
+    assert len(wanted[-1]) == 64
+    tokenizers = {"AutoTokenizer": loaded, "sentence-transformers": first.tokenizer, "cse": encoder.model.tokenizer}
+    for name, tokenizer in tokenizers.items():
+        assert tokenizer(texts, truncation=True, max_length=64)["input_ids"] == wanted, name
+    assert ("token_type_ids" in loaded("a")) == (kind == "bert")
+    assert encoder.encode(texts).shape == (5, 32)
+
+
+@pytest.mark.parametrize("hook", ["token-shuffle", "token-cutoff", "feature-cutoff", "pca"])
+def test_the_same_hook_changes_the_two_views_of_a_row_differently(run_config, system, hook):
+    found = {}
+    for views in (("anchor",), ("positive",), ("anchor", "positive")):
+        changes = {f"{view}_hook": hook for view in views}
+        options = {"pca": {"layers": (0, 1, 2), "curriculum": "none"}} if hook == "pca" else {}
+        run = prepare(run_config.replace(corpus=system("fixed mask")["corpus"], options=options, **changes))
+        in_float64(run)
+        (batch,) = first_batch(run)
+        found[views] = encode_views(run.state, batch, batch.tokens, run.forward)
+    both = found["anchor", "positive"]
+    assert all((a - b).abs().max() > 1e-6 for a, b in zip(both["anchor"], both["positive"], strict=True))
+    # If only one view has the hook, its random numbers do not depend on the view.
+    assert torch.equal(both["anchor"], found["anchor",]["anchor"])
+    assert torch.equal(found["anchor",]["anchor"], found["positive",]["positive"])
+
+
+@pytest.mark.parametrize("length", [4, 7])
+def test_hooks_do_not_change_the_pass_that_encodes_the_template_alone(run_config, system, length):
+    """Compares with the formula: the head of the difference of the hooked state and the state of the bare template."""
+    changes = {"prompt": {"positive_template": ""}, "positive_hook": "feature-cutoff", "max_length": 24}
+    run = prepare(run_config.replace(**{**system("prompt"), **changes}))
+    in_float64(run)
+    encoder, method = run.state.encoder, run.state.methods["prompt"]
+    (batch,) = first_batch(run)
+    # The template is encoded at length + 1 positions: for 7 tokens, as many rows as the batch has.
+    short = encoder.tokenizer([" ".join(["a"] * length)] * len(batch.rows), return_tensors="pt")
+    tokens = {key: short[key] for key in ("input_ids", "attention_mask")}
+    step = step_of_rows(batch, batch.rows, {}, run.forward, run.state.steps)
+    bare = method.bias(encoder.backbone, tokens)
+    with hooked(run.state.hooks["feature-cutoff"], encoder.backbone, tokens, step):
+        states = encoder.backbone(**tokens).last_hidden_state
+    at = tokens["input_ids"] == encoder.tokenizer.mask_token_id
+    for module in (encoder, *encoder.modules()):
+        if isinstance(getattr(module, "p", None), float):
+            module.p = 0.0
+    encoder.train()
+    view = View("positive", "positive", hook="feature-cutoff")
+    encode, inputs = encoder_of(view, encoder, run.state, tokens, lambda places: step)
+    torch.testing.assert_close(encode(dict(inputs)), encoder.head(states[at] - bare), rtol=0, atol=1e-10)
 
 
 def test_template_denoising_subtracts_the_vector_of_the_template_without_the_sentence(run_config, system):

@@ -87,6 +87,29 @@ def test_the_momentum_queue_equals_its_definition():
         assert np.allclose(method.encoder.weight.detach().numpy(), average, atol=1e-12)
 
 
+@pytest.mark.parametrize("variant", ["paper", "release"])
+def test_the_momentum_encoder_has_an_averaged_head_or_the_current_one(variant):
+    torch.manual_seed(1)
+    trained = Linear().double()
+    trained.head = nn.Sequential(nn.Linear(4, 4).double(), nn.Tanh())
+    method = Momentum(MomentumOptions(size=3, decay=0.9, variant=variant), SimpleNamespace(trained=trained)).double()
+    body, head = trained.weight.detach().numpy().copy(), trained.head[0].weight.detach().numpy().copy()
+    bias = trained.head[0].bias.detach().numpy().copy()
+    for number in range(4):
+        x = drawn(3, 3, seed=number)
+        encode = lambda block, encoder, x=x: encoder.head(x @ encoder.weight.T)  # noqa: E731
+        method(Views({"anchor": drawn(3, 4)}), SimpleNamespace(encode=encode))
+        assert np.allclose(method.queue.numpy(), np.tanh(x.numpy() @ body.T @ head.T + bias), atol=1e-12)
+        with torch.no_grad():
+            for parameter in trained.parameters():
+                parameter += drawn(*parameter.shape, seed=10 + number)
+        method.after_step()
+        body = 0.9 * body + 0.1 * trained.weight.detach().numpy()
+        kept = 0.9 if variant == "paper" else 0.0
+        head = kept * head + (1 - kept) * trained.head[0].weight.detach().numpy()
+        bias = kept * bias + (1 - kept) * trained.head[0].bias.detach().numpy()
+
+
 @pytest.mark.parametrize("warmup", [False, True])
 def test_ema_equals_its_recursion_and_is_used_only_in_evaluation(warmup):
     trained = Linear().double()
@@ -104,7 +127,8 @@ def test_ema_equals_its_recursion_and_is_used_only_in_evaluation(warmup):
         assert torch.equal(trained.weight, before)
 
 
-def test_augcse_classifies_edits_and_reverses_the_encoder_gradient():
+@pytest.mark.parametrize(("variant", "side"), [("cross-entropy", "left"), ("release", "right")])
+def test_augcse_classifies_edits_and_reverses_the_encoder_gradient(variant, side):
     from cse.augment.one_of import OneOf, OneOfOptions, choices
     from cse.losses.augcse import AugCSE, AugCSEOptions
 
@@ -119,20 +143,48 @@ def test_augcse_classifies_edits_and_reverses_the_encoder_gradient():
     assert 70 < edits.sum() < 130
 
     torch.manual_seed(0)
+    trained = Linear()
+    trained.tokenizer = SimpleNamespace(padding_side=side)
     term = AugCSE(
-        AugCSEOptions(weight=0.5, reversal=2.0), SimpleNamespace(trained=Linear(), told=context.told)
+        AugCSEOptions(weight=0.5, reversal=2.0, variant=variant), SimpleNamespace(trained=trained, told=context.told)
     ).double()
-    z = drawn(200, 4).requires_grad_()
-    step = SimpleNamespace(uniform=lambda purpose, n: torch.tensor(draws.uniform(rows, purpose, n).astype(np.float32)))
-    total, count = term(Views({"anchor": z, "positive": z}), step)
-    first, _, last = term.discriminator
-    logits = last(torch.relu(first(z)))
-    expected = 0.5 * sum(torch.logsumexp(row, 0) - row[edit] for row, edit in zip(logits, edits, strict=True))
-    assert (total.item(), count.item()) == (pytest.approx(expected.item(), rel=1e-6), 200)
-    plain = torch.autograd.grad(expected, [z, first.weight], retain_graph=True)
-    turned = torch.autograd.grad(total, [z, first.weight])
-    assert torch.allclose(turned[0], -2 * plain[0], rtol=1e-4, atol=1e-5)
-    assert torch.allclose(turned[1], plain[1], rtol=1e-4, atol=1e-5)
+    term.eval()  # without dropout
+    anchor, positive = drawn(200, 4).requires_grad_(), drawn(200, 4, seed=1).requires_grad_()
+    # Row i has i % 5 + 1 tokens. A third of the rows is unchanged; the others are longer or have another first token.
+    ids = np.arange(200)
+    before = [[1 + (i + j) % 7 for j in range(i % 5 + 1)] for i in ids]
+    after = [row if i % 3 == 0 else [row[0] + 1, *row[1:]] if i % 3 == 1 else [*row, 9] for i, row in enumerate(before)]
+    step = SimpleNamespace(
+        uniform=lambda purpose, n: torch.tensor(draws.uniform(rows, purpose, n).astype(np.float32)),
+        tokens={"anchor": padded(before, side), "positive": padded(after, side)},
+    )
+    total, count = term(Views({"anchor": anchor, "positive": positive}), step)
+    labels = [2 if i % 3 == 0 else edit for i, edit in enumerate(edits)]
+    _, first, _, _, last = term.discriminator
+    assert (first.weight.shape, last.weight.shape) == ((16, 8), (3, 16))
+    logits = last(torch.tanh(first(torch.cat([anchor, positive], dim=1))))
+    if variant == "release":
+        p = torch.sigmoid(torch.tanh(logits))
+        losses = [
+            -sum(torch.log(p[i, k] if k == label else 1 - p[i, k]) for k in range(3)) / 3
+            for i, label in enumerate(labels)
+        ]
+    else:
+        losses = [torch.logsumexp(row, 0) - row[label] for row, label in zip(logits, labels, strict=True)]
+    expected = 0.5 * sum(losses)
+    assert (total.item(), count.item()) == (pytest.approx(expected.item(), rel=1e-9), 200)
+    given = [anchor, positive, first.weight]
+    plain = torch.autograd.grad(expected, given, retain_graph=True)
+    turned = torch.autograd.grad(total, given)
+    for one, other, factor in zip(plain, turned, (-2, -2, 1), strict=True):
+        assert torch.allclose(other, factor * one, rtol=1e-9, atol=1e-12)
+
+
+def padded(rows, side):
+    width = max(map(len, rows))
+    fill = [[0] * (width - len(row)) for row in rows]
+    ids = [[*zeros, *row] if side == "left" else [*row, *zeros] for row, zeros in zip(rows, fill, strict=True)]
+    return {"input_ids": torch.tensor(ids), "attention_mask": (torch.tensor(ids) > 0).long()}
 
 
 def test_infonce_applies_log_weights_only_to_similarities_of_anchors_with_positives():

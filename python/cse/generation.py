@@ -87,6 +87,8 @@ class Generator:
         """Returns one generated text per input text; ``first``, the row number of the first, is part of the seed."""
         import torch
 
+        from .models.device import kept_generators
+
         found = [f"{self.options.prefix}{text}" for text in texts]
         for step, (tokenizer, model) in enumerate(self.steps):
             options = self.options
@@ -95,8 +97,7 @@ class Generator:
             tokens = {name: each.to(self.device) for name, each in tokens.items() if name != "token_type_ids"}
             keyed = hashlib.sha256(f"{options.seed} {first} {step}".encode()).digest()
             drawn = {"top_p": options.top_p, "top_k": 0, "temperature": options.temperature} if options.sample else {}
-            cuda = [torch.device(self.device)] if self.device.startswith("cuda") else []
-            with torch.random.fork_rng(devices=cuda), torch.inference_mode():
+            with kept_generators(self.device), torch.inference_mode():
                 torch.manual_seed(int.from_bytes(keyed[:8], "big") >> 1)
                 out = model.generate(
                     **tokens,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 import tomllib
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
@@ -29,7 +29,16 @@ from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_
 
 from .errors import InputError, did_you_mean, unknown
 
-__all__ = ["Note", "Registry", "import_methods", "option_notes", "parse_options", "parse_setting"]
+__all__ = [
+    "Note",
+    "OnlyIf",
+    "Registry",
+    "import_methods",
+    "option_notes",
+    "option_without_effect",
+    "parse_options",
+    "parse_setting",
+]
 
 T = TypeVar("T")
 
@@ -120,6 +129,21 @@ class Note:
     """Text shown as the default in the help, if the default is not a plain value."""
     enables: bool = False
     """Whether giving the flag a value also switches the method on, and giving it 0 switches the method off."""
+
+
+@dataclass(frozen=True)
+class OnlyIf:
+    """Marks an option that has an effect only if another option of the method has one of some values.
+
+    If such an option is given without effect, ``cse.training.settings.precedence.resolve`` refuses it.
+    """
+
+    option: str
+    """Name of the other option."""
+    values: tuple[Any, ...] = ()
+    """Values of the other option; empty: all values that are neither empty nor 0."""
+    named: str = ""
+    """How an error message names what is needed. Default: the name of the other option, and the values."""
 
 
 def _imported(target: str) -> Any:
@@ -248,6 +272,26 @@ def option_notes(kind: type[Any]) -> dict[str, dict[str, Any]]:
             "flag": getattr(found[0], "flag", "") if found else "",
         }
     return notes
+
+
+def option_without_effect(name: str, options: Any, given: Iterable[str]) -> str | None:
+    """Returns an error message for the first given option that has no effect (see ``OnlyIf``), else None.
+
+    Args:
+        name: Name of the method.
+        options: The ``Options`` instance.
+        given: Names of the options that the user gave.
+    """
+    hints = get_type_hints(type(options), include_extras=True)
+    for key in given:
+        for rule in (part for part in getattr(hints[key], "__metadata__", ()) if isinstance(part, OnlyIf)):
+            value = getattr(options, rule.option)
+            if value in rule.values if rule.values else value:
+                continue
+            flag = option_notes(type(options))[key]["flag"] or f"{name}.{key}"
+            needed = f"{name}.{rule.option}" + (f"={' or '.join(map(str, rule.values))}" if rule.values else "")
+            return f"{flag}: has no effect without {rule.named or needed}; add that, or leave {flag} out"
+    return None
 
 
 def parse_setting(text: str) -> tuple[str, str, Any]:

@@ -137,7 +137,7 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     Args:
         model: Folder or name of a model.
         pooler: Pooling. Default: the pooling that the model declares, else ``avg``.
-        device: A PyTorch device; ``auto`` is CUDA if available, else the CPU.
+        device: A PyTorch device; ``auto`` is the GPU if there is one (CUDA, Apple or Intel), else the CPU.
         precision: ``fp32``, ``bf16`` or ``auto``.
         batch_size: Texts per forward pass.
         normalize: Whether to scale embeddings to unit length.

@@ -10,6 +10,7 @@ name                    role      contents
 ``hard_negative``       negative  a labelled hard negative (the third column of triples)
 ``synthetic``           negative  a synthetic hard negative; role ``anchor`` if ``synthetic_positive`` exists
 ``synthetic_positive``  positive  ``synthetic`` encoded with another dropout mask: the positive of ``synthetic``
+``edited``              other     an edited sentence that is neither a positive nor a negative (AugCSE)
 ======================  ========  ==================================================================================
 
 The first view of role ``anchor`` is paired with the first view of role ``positive``, the second with the second, and
@@ -27,7 +28,7 @@ from torch import Tensor, nn
 
 __all__ = ["BatchStep", "Frozen", "Role", "RowStep", "Views", "roles_by_name"]
 
-Role = Literal["anchor", "positive", "negative"]
+Role = Literal["anchor", "positive", "negative", "other"]
 
 
 def roles_by_name(names: Iterable[str]) -> dict[str, Role]:
@@ -40,6 +41,7 @@ def roles_by_name(names: Iterable[str]) -> dict[str, Role]:
         "hard_negative": "negative",
         "synthetic": paired,
         "synthetic_positive": "positive",
+        "edited": "other",
     }
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -137,6 +139,9 @@ class RowStep(_Facts):
 
     tokens: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
     """Token ids, attention masks and so on, ``(n, T)`` each, by block name (``cse.augment.base.Block``)."""
+    draws: str = ""
+    """For a hook, a prefix that ``uniform`` adds to purposes: empty, or, in the second of two views with the same hook,
+    the name of the view."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..context import Context
     from ..views import Role
 
-__all__ = ["Block", "Draws", "Edit", "Example", "NoOptions", "Paired", "Pairing", "TextMethod", "View"]
+__all__ = ["Block", "Draws", "Edit", "Example", "NoOptions", "Paired", "Pairing", "TextMethod", "TokenEdit", "View"]
 
 Rows = npt.NDArray[np.int64]
 
@@ -46,11 +46,13 @@ class View:
     """Dropout probability of the transformer; None: the value in its configuration."""
     hook: str | None = None
     """Name of the hook that changes this forward pass; see ``cse.features.HOOKS``."""
+    draws: str = ""
+    """Prefix of the purposes of the random numbers that the hook draws; see ``cse.training.parts.methods.views_of``."""
 
     @property
     def passes(self) -> tuple[object, ...]:
         """The settings that views must share to be encoded in one forward pass."""
-        return (self.encoder, self.dropout, self.hook)
+        return (self.encoder, self.dropout, self.hook, self.draws)
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class Block:
     """Whether the texts are the output of an edit, which may leave a sentence of the corpus unchanged."""
     shared: bool = False
     """Whether the block is encoded only once for all its views, under one dropout mask."""
+    edit: TokenEdit | None = None
+    """An edit of the token ids of the texts; None: the token ids are not edited."""
     local: bool = False
     """Whether texts and mask cover only the rows of this process, because the texts are slow to make."""
 
@@ -151,7 +155,31 @@ class Edit(TextMethod):
     has the same token ids as the original. An unchanged negative is masked, unless the run keeps duplicates (as in the
     presets of published methods). An unchanged positive is encoded under a different dropout mask from its anchor;
     without dropout, it is masked. The number of unchanged sentences is logged.
+
+    If ``edits_tokens`` is True, training edits the token ids of the truncated sentence with ``edit_tokens``, instead of
+    the sentence itself. The edited text is then used only where there are no tokens, such as in ``one-of``.
     """
+
+    edits_tokens: ClassVar[bool] = False
+    """Whether the method defines ``edit_tokens``; such a method must not be ``expensive``."""
+
+    def edit_tokens(self, ids: Sequence[list[Any]], rows: Rows, draws: Draws) -> list[list[Any]]:
+        """Edits the token ids of truncated sentences.
+
+        Args:
+            ids: n lists of token ids, without special tokens and without the tokens of a prompt or template.
+            rows: ``(n,)`` int64, the row numbers of the sentences in the corpus.
+            draws: Random numbers, keyed by row.
+
+        Returns:
+            n lists of token ids, which may be longer than the maximum length. Tokens beyond the largest length that the
+            model accepts are cut off.
+        """
+        raise TypeError(f"{type(self).__name__} does not define edit_tokens")
+
+    def most_tokens(self, count: int) -> int:
+        """Returns the largest number of tokens that ``edit_tokens`` makes from at most ``count`` tokens."""
+        return count
 
     @abstractmethod
     def __call__(self, texts: Sequence[str], rows: Rows, draws: Draws) -> list[str]:
@@ -171,6 +199,15 @@ class Edit(TextMethod):
         """Returns whether an edited sentence, used as a negative, is also an anchor with itself as positive (UNA)."""
         return False
 
+    @classmethod
+    def is_positive(cls, options: Any) -> bool:
+        """Returns whether an edited sentence, used with ``--positive``, is the positive of the original.
+
+        If not, the positive is the original under a different dropout mask, and the edited sentence is a further view,
+        ``edited``, which contrastive losses ignore (AugCSE). Default: always True.
+        """
+        return True
+
     def applies(self, step: int) -> bool:
         """Returns whether the method provides negatives at this step (counted from 0). Default: always True."""
         return True
@@ -178,6 +215,19 @@ class Edit(TextMethod):
     def examples(self, texts: Sequence[str], rows: Rows, draws: Draws) -> list[Example]:
         """Returns the sentences and their edited forms."""
         return [Example(text, new) for text, new in zip(texts, self(texts, rows, draws), strict=True)]
+
+
+@dataclass(frozen=True)
+class TokenEdit:
+    """An edit of token ids, with the rows and random numbers of a batch; see ``Edit.edit_tokens``."""
+
+    method: Edit
+    rows: Rows
+    draws: Draws
+
+    def __call__(self, ids: Sequence[list[Any]]) -> list[list[Any]]:
+        """Returns the edited token ids of the rows."""
+        return self.method.edit_tokens(ids, self.rows, self.draws)
 
 
 @dataclass(frozen=True)

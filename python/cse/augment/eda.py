@@ -8,6 +8,8 @@ Differences from the released code:
 - Sentences are not lower-cased and keep their digits and punctuation, except with ``clean``.
 - Only the drawn occurrence of a word is replaced, not every occurrence.
 - An inserted synonym may be any synonym of its word, and may be placed at the end of the sentence.
+- Insertion spares stop words, as in the paper, unless ``spare_stop_words`` is False. (Both the paper and the released
+  code spare stop words in replacement.)
 - A swap always involves two different positions.
 - Random choices depend on (seed, epoch, row), not on the iteration order of a set.
 """
@@ -24,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from ..data.synonyms import Synonyms, open_synonyms
+from ..data.synonyms import STOP_WORDS, Synonyms, open_synonyms
 from .base import Draws, Edit
 
 __all__ = ["DeleteWords", "EDAOptions", "InsertSynonyms", "ReplaceBySynonyms", "SwapWords", "SynonymOptions"]
@@ -50,6 +52,9 @@ class SynonymOptions(EDAOptions):
         str,
         Field(description="wordnet (from nltk), or a file with lines of the form: word, tab, comma-separated synonyms"),
     ] = "wordnet"
+    spare_stop_words: Annotated[
+        bool, Field(description="leave English stop words, such as 'is' and 'in', without synonyms")
+    ] = True
 
 
 class WordEdit(Edit):
@@ -124,10 +129,11 @@ class SynonymEdit(WordEdit):
         if options.synonyms != "wordnet":
             context.depends_on(options.synonyms)
         self.synonyms: Synonyms = open_synonyms(options.synonyms)
+        self.spared = STOP_WORDS if options.spare_stop_words else frozenset()
 
     def known(self, words: Sequence[str]) -> list[int]:
-        """Returns the positions of the words that have synonyms."""
-        return [place for place, word in enumerate(words) if self.synonyms(word)]
+        """Returns the positions of the words that have synonyms and are not spared."""
+        return [place for place, word in enumerate(words) if word.lower() not in self.spared and self.synonyms(word)]
 
 
 class ReplaceBySynonyms(SynonymEdit):

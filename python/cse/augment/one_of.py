@@ -33,6 +33,13 @@ class OneOfOptions:
         "aeda",
         "repetition",
     )
+    as_positive: Annotated[
+        bool,
+        Field(
+            description="use the edited sentence as the positive; if false, the positive is the sentence itself under "
+            "another dropout mask, and only loss terms such as augcse use the edited sentence"
+        ),
+    ] = True
 
 
 def choices(uniform: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
@@ -43,6 +50,8 @@ def choices(uniform: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
 
 class OneOf(Edit):
     """Applies one of several edits, all equally likely, to each sentence.
+
+    The edits change texts; ``repetition``, for example, repeats words.
 
     Raises ``InputError`` if a name in ``edits`` is not that of a fast edit, or is ``one-of`` itself.
     """
@@ -64,6 +73,11 @@ class OneOf(Edit):
             self.edits.append(kind(kind.Options(), context))
         # With these values, the loss term of AugCSE repeats the draw to find out which edit was applied to each row.
         context.told["edits"] = (len(self.edits), PURPOSE)
+
+    @classmethod
+    def is_positive(cls, options: OneOfOptions) -> bool:
+        """Returns the option ``as_positive``."""
+        return options.as_positive
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
         """Returns the edited sentences."""

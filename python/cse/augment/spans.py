@@ -12,6 +12,7 @@ from pydantic import Field
 
 from .. import rng
 from ..errors import InputError
+from ..registry import OnlyIf
 from .base import Draws, Paired, Pairing
 
 __all__ = ["Spans", "SpansOptions"]
@@ -25,7 +26,9 @@ class SpansOptions:
     longest: Annotated[float, Field(gt=0, le=1, description="maximum span length, as a fraction of the words")] = 0.9
     min_words: Annotated[int, Field(ge=2, description="sentences with fewer words are not cut (dropout positives)")] = 4
     least_words: Annotated[
-        int, Field(ge=1, description="minimum number of words in a span of a long row; applies only with most_words")
+        int,
+        Field(ge=1, description="minimum number of words in a span of a long row; applies only with most_words"),
+        OnlyIf("most_words"),
     ] = 8
     most_words: Annotated[
         int | None, Field(ge=1, description="maximum number of words in a span of a long row (default: no limit)")

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from ..registry import Note
+from ..registry import Note, OnlyIf
 from ..tfidf.options import DrawOptions, check_radius
 
 __all__ = ["UNAOptions"]
@@ -39,6 +39,7 @@ class UNAOptions:
             "N|P%",
             default="min(4000, V/100)",
         ),
+        OnlyIf("replace_with", ("radius",), "--replace-with radius"),
     ] = None
     surface: Annotated[
         Literal["keep", "plain"] | None,

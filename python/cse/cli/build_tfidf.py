@@ -6,6 +6,7 @@ import time
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -24,7 +25,7 @@ from .progress import in_background
 @options.option(
     "--matrix/--no-matrix", default=True, help="Also write the TF-IDF matrix, DIR/matrix.npz; it must fit in memory."
 )
-@options.option("--stream", is_flag=True, show_default=False, help="Same as --no-matrix.")
+@options.option("--stream", is_flag=True, help="Same as --no-matrix.")
 @options.option(
     "--engine",
     default="local",
@@ -37,11 +38,9 @@ from .progress import in_background
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     corpus: tuple[str, ...],
     output: str,
-    tokenizer: str,
-    lowercase: bool,
-    nfkc: bool,
     matrix: bool,
     stream: bool,
     engine: str,
@@ -50,6 +49,7 @@ def command(
     max_line_bytes: int,
     threads: int,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Build a TF-IDF index from CORPUS: text files with one sentence per line (.gz and .zst are decompressed, - is
     standard input), patterns like 'shards/*.txt', or tables (see --column).
@@ -64,7 +64,7 @@ def command(
             "--matrix: cannot be combined with --stream or --engine ray, which write no matrix; leave out --matrix"
         )
     matrix = matrix and not stream and engine == "local"
-    words = word_options(tokenizer=tokenizer, lowercase=lowercase, nfkc=nfkc)
+    words = word_options(**given)
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
     started = time.perf_counter()
     build = partial(
@@ -91,7 +91,7 @@ def command(
         as_json,
         [
             f"{info.documents:,} sentences, {info.blank:,} blank rows, {info.tokens:,} words, "
-            f"{info.terms:,} terms ({tokenizer} tokenizer)",
+            f"{info.terms:,} terms ({words['tokenizer']} tokenizer)",
             *([f"{info.wordless:,} sentences without a word"] if info.wordless else []),
             *([f"{info.repaired:,} rows had bytes that are not UTF-8"] if info.repaired else []),
             *([f"{joined:,} fields had a line break, which was replaced by a space"] if joined else []),

@@ -9,7 +9,7 @@ from . import options, printing
 
 @click.command("cache")
 @options.option("--cache", metavar="DIR", help="The cache folder.", default_text="$CSE_CACHE, else the user's cache")
-@options.option("--clear", is_flag=True, show_default=False, help="Delete all entries.")
+@options.option("--clear", is_flag=True, help="Delete all entries.")
 @options.as_json
 def command(cache: str | None, clear: bool, as_json: bool) -> None:
     """List the cached rows and token ids of corpora, or delete them.

@@ -49,9 +49,7 @@ from .table_files import check_table, write_table
 @options.option(
     "--examples", default=3, type=click.IntRange(min=0), metavar="N", help="Number of examples to print per group."
 )
-@options.option(
-    "-o", "--output", metavar="FILE", help="Write row, id and group to this .csv or .jsonl file.", show_default=False
-)
+@options.option("-o", "--output", metavar="FILE", help="Write row, id and group to this .csv or .jsonl file.")
 @options.option("--id", "id_column", metavar="NAME", help="Column with the row ids, if CORPUS is a table.")
 @options.seed
 @stored

@@ -14,15 +14,13 @@ from .progress import progress_of
 @click.command("compare")
 @click.argument("models", nargs=-1, required=True)
 @options.option("--suite", "suites", default=("sts",), multiple=True, metavar="NAME", help="Suite; see cse methods.")
-@options.option("--data", required=True, metavar="PATH", show_default=False, help="File or folder of the data.")
-@options.option(
-    "--seeds", is_flag=True, show_default=False, help="Each of MODELS is a list A1,A2,... with one model per seed."
-)
-@options.option("--allow-partial", is_flag=True, show_default=False, help="Accept incomplete STS and transfer files.")
+@options.option("--data", required=True, metavar="PATH", help="File or folder of the data.")
+@options.option("--seeds", is_flag=True, help="Each of MODELS is a list A1,A2,... with one model per seed.")
+@options.option("--allow-partial", is_flag=True, help="Accept incomplete STS and transfer files.")
 @options.option(
     "--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="Set an option of a suite; see cse methods."
 )
-@options.option("--markdown", is_flag=True, show_default=False, help="Print Markdown tables.")
+@options.option("--markdown", is_flag=True, help="Print Markdown tables.")
 @options.pooler
 @encoder_options.prompt
 @encoder_options.evaluated_passages
@@ -40,13 +38,9 @@ def command(
     allow_partial: bool,
     settings: tuple[str, ...],
     markdown: bool,
-    pooler: str | None,
-    prompt: str | None,
     dims: str | None,
-    device: str,
-    precision: str,
-    threads: int,
     as_json: bool,
+    **encoder: Any,
 ) -> None:
     """Compare the first of MODELS with each of the others, on the suites of cse eval.
 
@@ -61,7 +55,7 @@ def command(
     from ..evaluation.open_suites import option_tables
     from ..evaluation.run import compare_models
 
-    options.check_pooler(pooler)
+    options.check_pooler(encoder["pooler"])
     printing.check_output()
     given = [model.split(",") if seeds else [model] for model in models]
     used = {name: options.model_folder(name) for name in dict.fromkeys(name for side in given for name in side)}
@@ -73,13 +67,9 @@ def command(
             seeds=seeds,
             options=option_tables(settings),
             allow_partial=allow_partial,
-            pooler=pooler,
-            prompt=prompt,
             dims=None if dims is None else parse_dims(dims),
-            device=device,
-            precision=precision,
-            threads=threads,
             progress=progress,
+            **encoder,
         )
     unit_of = "methods, by a paired t-test over seeds" if seeds else "checkpoints, not methods"
     precision = results[0].precision

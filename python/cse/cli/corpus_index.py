@@ -61,7 +61,7 @@ def encoding(command: Callable[..., None]) -> Callable[..., None]:
         names = [each.name for each in fields(Encoding) if each.name != "reading"]
         command(encoding=Encoding(**{name: values.pop(name) for name in names}, reading=reading), **values)
 
-    decorators: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
+    return options.all_of(
         options.option("--batch-size", default=64, type=click.IntRange(min=1)),
         options.option(
             "--cache",
@@ -78,11 +78,7 @@ def encoding(command: Callable[..., None]) -> Callable[..., None]:
         options.threads,
         options.imports,
         options.as_json,
-    ]
-    found: Callable[..., None] = call
-    for decorate in reversed(decorators):
-        found = decorate(found)
-    return found
+    )(call)
 
 
 def stored(command: F) -> F:

@@ -24,9 +24,7 @@ NAMES = ("row_a", "row_b", "cosine", "id_a", "id_b", "text_a", "text_b")
 @click.argument("model")
 @click.argument("corpus", nargs=-1, required=True)
 @options.option("--threshold", default=0.9, type=float, metavar="COSINE", help="Minimum cosine of a pair, -1 to 1.")
-@options.option(
-    "-o", "--output", metavar="FILE", help="Write all pairs to this .csv or .jsonl file.", show_default=False
-)
+@options.option("-o", "--output", metavar="FILE", help="Write all pairs to this .csv or .jsonl file.")
 @options.option(
     "--top",
     default=20,

@@ -17,7 +17,8 @@ from ..data import readers
 from ..data.reading import reading_options
 from ..errors import InputError
 from ..io import write_atomically
-from . import encoder_options, options, parts_options, printing
+from . import corpus_index, options, parts_options, printing
+from .corpus_index import Encoding
 from .progress import PhaseDisplay, counting
 
 if TYPE_CHECKING:
@@ -44,19 +45,7 @@ if TYPE_CHECKING:
     help="Format of the parts.",
     default_text="npy; without --parts, from the suffix of FILE",
 )
-@options.option("--batch-size", default=64, type=click.IntRange(min=1))
-@options.option(
-    "--cache", metavar="DIR", help="Cache folder for large inputs.", default_text="the user's cache; see cse cache"
-)
-@options.pooler
-@encoder_options.prompt
-@encoder_options.first_dims
-@options.device
-@options.precision("fp32")
-@options.reading
-@options.threads
-@options.imports
-@options.as_json
+@corpus_index.encoding
 def command(
     model: str,
     sentences: tuple[str, ...],
@@ -65,17 +54,7 @@ def command(
     engine: str,
     gpus_per_worker: float | None,
     form: str | None,
-    batch_size: int,
-    cache: str | None,
-    pooler: str | None,
-    prompt: str | None,
-    dims: int | None,
-    device: str,
-    precision: str,
-    column: str | None,
-    encoding_errors: str,
-    max_line_bytes: int,
-    threads: int,
+    encoding: Encoding,
     as_json: bool,
 ) -> None:
     """Encode each row of the files SENTENCES (default: standard input) with MODEL, a folder or a name.
@@ -99,22 +78,22 @@ def command(
         raise InputError(
             "--gpus-per-worker: applies only to --engine ray; add --engine ray, or leave out --gpus-per-worker"
         )
-    options.check_pooler(pooler)
+    options.check_pooler(encoding.pooler)
+    given = {name: getattr(encoding, name) for name in ("pooler", "prompt", "dims", "device")}
+    reading = {**encoding.reading}
+    column, cache = reading.pop("column"), reading.pop("cache")
     if as_parts:
         assert output is not None
         from ..sharding.jobs import EncodeJob
 
         job = EncodeJob(
             options.model_folder(model),
-            precision,
-            reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads),
+            encoding.precision,
+            reading_options(**reading, threads=encoding.threads),
             suffix=f".{form or 'npy'}",
-            pooler=pooler,
-            prompt=prompt,
-            dims=dims,
-            device=device,
-            batch_size=batch_size,
+            batch_size=encoding.batch_size,
             cache=cache,
+            **given,
         )
         encode_parts(job, sentences, column, output, engine, gpus_per_worker or 0, as_json)
         return
@@ -136,25 +115,23 @@ def command(
     target = None if output is None or is_device(output) else output
     if target is not None:
         check_format(target)
-    set_threads(threads)
+    set_threads(encoding.threads)
     found = readers.resolve(sentences or ["-"], column)
     with closing(PhaseDisplay()) as phases:
-        corpus = Corpus.open(
-            found, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, cache=cache, progress=phases
-        )
+        corpus = Corpus.open(found, **reading, cache=cache, progress=phases)
     filled = len(corpus.filled())
-    encoder = Encoder(model, pooler=pooler, device=device, precision=precision, prompt=prompt, dims=dims)
+    encoder = Encoder(model, precision=encoding.precision, **given)
     if encoder.plain:
         printing.say(f"{model}: the folder does not declare a pooling; using --pooler {UNDECLARED}")
     elif encoder.model.pooler == "cls":
         printing.say(f"pooling {encoder.pooling}")
     files = [[file.xxh3, file.column, file.rows] for file in corpus.files]
-    key = {"corpus": files, "encoding_errors": encoding_errors, "model": model_stamp(encoder)}
+    key = {"corpus": files, "encoding_errors": reading["encoding_errors"], "model": model_stamp(encoder)}
     begun = None if target is None else partial_precision(target, key)
     if begun not in (None, encoder.precision):
-        if precision != "auto":
+        if encoding.precision != "auto":
             raise InputError(
-                f"--precision {precision}: the rows in {target}.part were encoded in {begun}; continue with "
+                f"--precision {encoding.precision}: the rows in {target}.part were encoded in {begun}; continue with "
                 f"--precision {begun}, or remove that file"
             )
         encoder.precision, encoder.precision_reason = pick_precision(encoder.device, begun)
@@ -163,7 +140,7 @@ def command(
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="cse-encode-") as folder, counting("encoding", len(corpus), "rows") as more:
         written = target or str(Path(folder) / "vectors.npy")
-        done = encode_to_file(encoder, corpus, written, key, batch_size=batch_size, progress=more)
+        done = encode_to_file(encoder, corpus, written, key, batch_size=encoding.batch_size, progress=more)
         seconds = time.perf_counter() - started
         if target is None:
             with open(written, "rb") as source:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 @click.command("eval")
 @click.argument("model")
 @options.option("--suite", "suites", default=("sts",), multiple=True, metavar="NAME", help="Suite; see cse methods.")
-@options.option("--data", metavar="PATH", help="File or folder of the data.", show_default=False)
-@options.option("--allow-partial", is_flag=True, show_default=False, help="Accept incomplete STS and transfer files.")
-@options.option("--compare-published", is_flag=True, show_default=False, help="Also list the papers' STS averages.")
-@options.option("--markdown", is_flag=True, show_default=False, help="Print Markdown tables.")
+@options.option("--data", metavar="PATH", help="File or folder of the data.")
+@options.option("--allow-partial", is_flag=True, help="Accept incomplete STS and transfer files.")
+@options.option("--compare-published", is_flag=True, help="Also list the papers' STS averages.")
+@options.option("--markdown", is_flag=True, help="Print Markdown tables.")
 @options.option(
     "--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="Set an option of a suite; see cse methods."
 )
@@ -42,13 +42,9 @@ def command(
     compare_published: bool,
     markdown: bool,
     settings: tuple[str, ...],
-    pooler: str | None,
-    prompt: str | None,
     dims: str | None,
-    device: str,
-    precision: str,
-    threads: int,
     as_json: bool,
+    **encoder: Any,
 ) -> None:
     """Evaluate MODEL, a folder or a name, with one or more suites.
 
@@ -64,7 +60,7 @@ def command(
     from ..evaluation.published import PUBLISHED, SEED_NOTE, TEXT_NOTE
     from ..evaluation.run import evaluate
 
-    options.check_pooler(pooler)
+    options.check_pooler(encoder["pooler"])
     if compare_published and "sts" not in suites:
         raise InputError(
             "--compare-published: lists averages of the suite sts; add --suite sts, or leave out --compare-published"
@@ -76,13 +72,9 @@ def command(
             data,
             options=option_tables(settings),
             allow_partial=allow_partial,
-            pooler=pooler,
-            prompt=prompt,
             dims=None if dims is None else parse_dims(dims),
-            device=device,
-            precision=precision,
-            threads=threads,
             progress=progress,
+            **encoder,
         )
     published = [dict(zip(("model", "average", "reproductions"), row, strict=True)) for row in PUBLISHED]
     if as_json:

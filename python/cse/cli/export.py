@@ -14,7 +14,7 @@ from .progress import progress_of
 
 @click.command("export")
 @click.argument("model")
-@options.option("--onnx", is_flag=True, show_default=False, help="Write onnx/model.onnx (extra cse[onnx]).")
+@options.option("--onnx", is_flag=True, help="Write onnx/model.onnx (extra cse[onnx]).")
 @options.option(
     "-o",
     "--output",
@@ -22,11 +22,9 @@ from .progress import progress_of
     help="New folder for a copy of MODEL with the exported files.",
     default_text="the folder of MODEL; required if MODEL is a name",
 )
-@options.option("--int8", is_flag=True, show_default=False, help="Also write onnx/model_int8.onnx, with 8-bit weights.")
-@options.option(
-    "--sts", metavar="FILE", show_default=False, help="STS pairs (stsb.dev.tsv) to evaluate the 8-bit file."
-)
-@options.option("--retrieval", metavar="DIR", show_default=False, help="Retrieval data to evaluate the 8-bit file.")
+@options.option("--int8", is_flag=True, help="Also write onnx/model_int8.onnx, with 8-bit weights.")
+@options.option("--sts", metavar="FILE", help="STS pairs (stsb.dev.tsv) to evaluate the 8-bit file.")
+@options.option("--retrieval", metavar="DIR", help="Retrieval data to evaluate the 8-bit file.")
 @options.threads
 @options.as_json
 def command(

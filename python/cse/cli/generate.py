@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import click
 
@@ -20,9 +21,9 @@ BEAMS, VIA_BEAMS = 10, 4
 
 @click.command("generate")
 @click.argument("corpus", nargs=-1, required=True)
-@options.option("--model", required=True, metavar="NAME", help="Sequence-to-sequence model.", show_default=False)
+@options.option("--model", required=True, metavar="NAME", help="Sequence-to-sequence model.")
 @options.option("--task", default="paraphrase", type=click.Choice(tuple(SAMPLED)), help="What the model generates.")
-@options.option("--via", metavar="NAME", help="Model that translates the output of --model back.", show_default=False)
+@options.option("--via", metavar="NAME", help="Model that translates the output of --model back.")
 @options.option("-o", "--output", required=True, metavar="FILE", help="Output file: .txt for lines, .jsonl for pairs.")
 @options.option("--prefix", default="", metavar="TEXT", help="Text to put before each row.", default_text="none")
 @options.option(
@@ -70,21 +71,15 @@ def command(
     task: str,
     via: str | None,
     output: str,
-    prefix: str,
     beams: int | None,
     sample: bool | None,
-    top_p: float,
-    temperature: float,
-    max_new_tokens: int,
-    max_input_tokens: int,
-    batch_size: int,
-    seed: int,
     column: str | None,
     encoding_errors: str,
     max_line_bytes: int,
     device: str,
     threads: int,
     as_json: bool,
+    **generation: Any,
 ) -> None:
     """Write a paraphrase, a back-translation or a query for each row of CORPUS.
 
@@ -102,17 +97,8 @@ def command(
 
     set_threads(threads)
     sampled = SAMPLED[task] if sample is None and beams is None else bool(sample)
-    given = GenerationOptions(
-        prefix=prefix,
-        beams=1 if sampled else beams or (VIA_BEAMS if via else BEAMS),
-        sample=sampled,
-        top_p=top_p,
-        temperature=temperature,
-        max_new_tokens=max_new_tokens,
-        max_input_tokens=max_input_tokens,
-        batch_size=batch_size,
-        seed=seed,
-    )
+    beams = 1 if sampled else beams or (VIA_BEAMS if via else BEAMS)
+    given = GenerationOptions(beams=beams, sample=sampled, **generation)
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
     texts = Corpus.read(readers.resolve(corpus, column), **reading)
     rows = texts.take(range(len(texts)))

@@ -15,7 +15,6 @@ from . import options, printing
 @options.option(
     "--combinations",
     is_flag=True,
-    show_default=False,
     help="List which combinations of positives, losses and UNA are valid.",
 )
 @options.as_json

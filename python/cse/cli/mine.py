@@ -18,13 +18,9 @@ NAMES = ("anchor", "positive", "negative")
 @click.command("mine")
 @click.argument("model")
 @click.argument("corpus", nargs=-1, required=True)
-@options.option(
-    "--queries", required=True, metavar="FILE", help="Table with anchors and positives.", show_default=False
-)
+@options.option("--queries", required=True, metavar="FILE", help="Table with anchors and positives.")
 @options.option("--columns", metavar="A,P", help="Columns of anchors and positives.", default_text="recognised by name")
-@options.option(
-    "-o", "--output", required=True, metavar="FILE", help="The .csv or .jsonl file to write.", show_default=False
-)
+@options.option("-o", "--output", required=True, metavar="FILE", help="The .csv or .jsonl file to write.")
 @options.option("--ranks", default="1-100", metavar="FIRST-LAST", help="Ranks from which negatives are taken.")
 @options.option(
     "--margin",

@@ -11,9 +11,6 @@ from ..errors import unknown
 from ..models.pooling import POOLERS
 
 F = TypeVar("F", bound=Callable[..., Any])
-Decorator = Callable[[F], F]
-
-
 POOLER_NAMES = f"Pooling: {', '.join(POOLERS)}."
 
 
@@ -63,7 +60,9 @@ def was_given(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
 
 
-def _all(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+def all_of(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    """Returns a decorator that applies several decorators, the last one first."""
+
     def decorate(function: F) -> F:
         for decorator in reversed(decorators):
             function = decorator(function)
@@ -74,7 +73,7 @@ def _all(*decorators: Callable[[F], F]) -> Callable[[F], F]:
 
 threads = option("--threads", default=0, type=click.IntRange(0, 1024), metavar="N", help="CPU threads; 0: all cores.")
 
-reading = _all(
+reading = all_of(
     option("--column", metavar="NAME", help="Column with the sentences, for .csv, .tsv, .jsonl and .parquet files."),
     option("--encoding-errors", default="strict", metavar="strict|replace", help="How to handle invalid UTF-8."),
     option(
@@ -86,7 +85,7 @@ reading = _all(
     ),
 )
 
-words = _all(
+words = all_of(
     option(
         "--tokenizer", default="unicode", metavar="unicode|whitespace|treebank", help="How text is split into terms."
     ),
@@ -94,7 +93,7 @@ words = _all(
     option("--nfkc/--no-nfkc", default=False, help="Unify compatibility forms (Unicode NFKC)."),
 )
 
-drawing = _all(
+drawing = all_of(
     option("--tfidf", default="tfidf", metavar="DIR", help="Folder of the TF-IDF index."),
     option(
         "--min-df",
@@ -142,7 +141,7 @@ drawing = _all(
 )
 
 seed = option("--seed", default=0, type=click.IntRange(0, 2**64 - 1), metavar="N", help="Seed of all random choices.")
-device = option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...")
+device = option("--device", default="auto", help="auto (a GPU if there is one), cpu, cuda, cuda:1, mps, xpu, ...")
 pooler = option("--pooler", metavar="NAME", help=POOLER_NAMES, default_text="the model's, else avg")
 
 
@@ -162,7 +161,7 @@ imports = option(
     is_eager=True,
     help="Python file that registers methods.",
 )
-as_json = option("--json", "as_json", is_flag=True, show_default=False, help="Print one JSON object.")
+as_json = option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 def precision(default: str) -> Callable[[F], F]:

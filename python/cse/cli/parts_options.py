@@ -14,9 +14,7 @@ from . import options
 
 __all__ = ["check_engine", "engine", "gpus_per_worker", "parts", "wants_parts"]
 
-parts = options.option(
-    "--parts", "as_parts", is_flag=True, show_default=False, help="Write one part per input file, to the folder -o."
-)
+parts = options.option("--parts", "as_parts", is_flag=True, help="Write one part per input file, to the folder -o.")
 engine = options.option(
     "--engine", default="local", metavar="local|ray", help="Run on this machine, or on a Ray cluster."
 )

@@ -148,18 +148,8 @@ def progress_of(label: str, unit: str) -> Iterator[Callable[[int, int], None]]:
 
 def in_background(label: str, work: Callable[[Progress], T]) -> T:
     """Runs a call into the Rust core with ``cse.background.in_thread``, and shows its progress in MB."""
-    displays: list[ProgressDisplay] = []
-
-    def show(done: int, total: int) -> None:
-        if not displays:  # not called for short calls, which need no bar
-            displays.append(ProgressDisplay(label, "bytes"))
-        displays[0].update(done, total)
-
-    try:
+    with progress_of(label, "bytes") as show:  # which the core does not call for short calls
         return in_thread(work, show)
-    finally:
-        for display in displays:
-            display.close()
 
 
 def duration(seconds: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
 
 @click.command("reproduce")
 @click.argument("table", required=False)
-@options.option("--list", "as_list", is_flag=True, show_default=False, help="List the tables, or the rows of TABLE.")
-@options.option("--names", is_flag=True, show_default=False, help="List only the names of the tables that can be run.")
-@options.option("--data", metavar="DIR", help="Folder of the evaluation data.", show_default=False)
-@options.option("--corpus", metavar="FILE", help="File of sentences to train on.", show_default=False)
-@options.option("--pairs", metavar="FILE", help="Table of labelled pairs, for supervised rows.", show_default=False)
+@options.option("--list", "as_list", is_flag=True, help="List the tables, or the rows of TABLE.")
+@options.option("--names", is_flag=True, help="List only the names of the tables that can be run.")
+@options.option("--data", metavar="DIR", help="Folder of the evaluation data.")
+@options.option("--corpus", metavar="FILE", help="File of sentences to train on.")
+@options.option("--pairs", metavar="FILE", help="Table of labelled pairs, for supervised rows.")
 @options.option(
     "--file", "files", multiple=True, metavar="NAME=PATH", help="File that a row needs; TABLE --list shows the names."
 )
@@ -38,12 +39,10 @@ if TYPE_CHECKING:
     "--max-steps", type=click.IntRange(1), metavar="N", help="Step limit per run.", default_text="as in the recipe"
 )
 @options.option("-o", "--output", metavar="DIR", help="Folder for the results.", default_text="reproduce/TABLE")
-@options.option("--smoke", is_flag=True, show_default=False, help="Run each cell for two steps with a tiny model.")
-@options.option(
-    "--dry-run", is_flag=True, show_default=False, help="Only print what would run, and the estimated cost."
-)
-@options.option("--keep-models", is_flag=True, show_default=False, help="Keep the encoders, not only their scores.")
-@options.option("--picture", metavar="FILE", help="Plot the table to this .png or .svg file.", show_default=False)
+@options.option("--smoke", is_flag=True, help="Run each cell for two steps with a tiny model.")
+@options.option("--dry-run", is_flag=True, help="Only print what would run, and the estimated cost.")
+@options.option("--keep-models", is_flag=True, help="Keep the encoders, not only their scores.")
+@options.option("--picture", metavar="FILE", help="Plot the table to this .png or .svg file.")
 @options.device
 @options.precision("auto")
 @options.threads
@@ -111,7 +110,9 @@ def command(
         inputs = smoke_inputs(found, place / "smoke", device, threads)
     else:
         settings = {"device": device, "precision": precision, "threads": threads, "max_steps": max_steps}
-        inputs = open_inputs(found, data, corpus, pairs, files, **settings)
+        # A dry run leaves no files, but counts the rows of the corpora that are made of the evaluation data.
+        made = click.get_current_context().with_resource(TemporaryDirectory()) if dry_run else place / "inputs"
+        inputs = open_inputs(found, data, corpus, pairs, files, Path(made), **settings)
     scorer = Scorer(found.suite, found.columns, inputs.data, inputs.partial)
     chosen = plan(found, rows, range(seeds), inputs, scorer, place)
     known = sum(map(len, chosen.stored.values()))
@@ -146,6 +147,7 @@ def command(
 
 def show_list(table: Table | None, as_json: bool) -> None:
     """Prints the tables, or the rows of one table and the files they need."""
+    from ..reproduce.inputs import SENTENCES
     from ..reproduce.tables import tables
 
     if table is None:
@@ -164,12 +166,17 @@ def show_list(table: Table | None, as_json: bool) -> None:
                 "row": row.name,
                 "recipe": status(row),
                 "needs": ", ".join(
-                    sorted({name for recipe in row.recipes.values() for name in recipe.needs()})
+                    [
+                        f"{name} (else made of --data)" if name in SENTENCES else name
+                        for name in sorted({name for recipe in row.recipes.values() for name in recipe.needs()})
+                    ]
                     + (["--pairs"] if any(recipe.labelled for recipe in row.recipes.values()) else [])
                 ),
             }
             for row in table.rows
         ]
+        if any(row.remark for row in table.rows):
+            records = [{**record, "remark": row.remark} for record, row in zip(records, table.rows, strict=True)]
     if as_json:
         printing.result({"tables" if table is None else "rows": records}, True, [])
     else:

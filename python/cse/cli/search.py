@@ -35,15 +35,13 @@ if TYPE_CHECKING:
 @options.option(
     "--int8/--no-int8", default=None, help="Store int8 vectors.", default_text="as in an existing index, else no"
 )
-@options.option("--rebuild", is_flag=True, show_default=False, help="Replace an existing index.")
+@options.option("--rebuild", is_flag=True, help="Replace an existing index.")
 @options.group("Queries")
 @options.option("--query", "queries", multiple=True, metavar="TEXT", help="A query; may be repeated.")
 @options.option("--queries", "query_file", metavar="FILE", help="File of queries, one per row; - is standard input.")
 @options.option("--query-column", metavar="NAME", help="Column with the queries, if the file of --queries is a table.")
 @options.option("--top", default=10, type=click.IntRange(min=1), metavar="K", help="Number of rows per query.")
-@options.option(
-    "--hybrid", is_flag=True, show_default=False, help="Fuse the ranking by embeddings with a BM25 ranking."
-)
+@options.option("--hybrid", is_flag=True, help="Fuse the ranking by embeddings with a BM25 ranking.")
 @parts_options.engine
 @options.group("Encoding and reading")
 @corpus_index.encoding

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -33,13 +34,8 @@ def command(
     texts: tuple[str, ...],
     columns: str | None,
     batch_size: int,
-    pooler: str | None,
-    prompt: str | None,
-    dims: int | None,
-    device: str,
-    precision: str,
-    threads: int,
     as_json: bool,
+    **encoding: Any,
 ) -> None:
     """Print the cosine similarity of two TEXTS, or of the two texts in each row of a table.
 
@@ -60,7 +56,7 @@ def command(
         raise InputError(f"--columns {columns}: names columns of a table; give one table, or leave out --columns")
     else:
         raise InputError(f"TEXTS: {len(texts)} were given; give two texts, or one table with two columns of text")
-    encoder = load_encoder(model, pooler, device, precision, threads, prompt=prompt, dims=dims)
+    encoder = load_encoder(model, **encoding)
     from ..search.pairs import cosines
 
     distinct = list(dict.fromkeys([*left, *right]))

@@ -40,11 +40,8 @@ class ConsoleCallback(Callback):
         self.phases(text, done, total, unit)
 
     def on_warning(self, text: str) -> None:
-        """Prints the warning, above the progress bar if there is one."""
-        if self.display is not None:
-            self.display.print(f"Warning: {text}")
-        else:
-            printing.say(f"Warning: {text}")
+        """Prints the warning."""
+        self._print(f"Warning: {text}")
 
     def on_step_end(self, step: int, steps: int) -> None:
         """Updates the bar; at step 4 of a run of more than 20 steps, also prints the estimated remaining time."""
@@ -64,11 +61,11 @@ class ConsoleCallback(Callback):
 
     def on_evaluate(self, step: int, record: dict[str, Any]) -> None:
         """Prints the scores."""
-        text = f"step {step:,}: {score_text(record)}" if step else f"before training: {score_text(record)}"
-        if self.display is not None:
-            self.display.print(text)
-        else:
-            printing.say(text)
+        self._print(f"{f'step {step:,}' if step else 'before training'}: {score_text(record)}")
+
+    def _print(self, text: str) -> None:
+        """Prints a line, above the progress bar if there is one."""
+        (printing.say if self.display is None else self.display.print)(text)
 
     def on_interrupt(self, why: str) -> None:
         """Removes the bar, and prints ``why``: the step, the folder of the saved encoder, and how to resume."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from ..background import ProgressCallback
 from ..errors import InputError, check_texts
 from .mapped_rows import StoredRows, count_repeats, is_mapped
 from .readers import Column, joined_lines
-from .reading import MAX_LINE_BYTES, SourceFile, reading_options
+from .reading import ReadOptions, SourceFile, reading_options
 
 __all__ = ["IN_MEMORY", "Corpus"]
 
@@ -42,55 +43,40 @@ class Corpus:
         cls,
         files: Sequence[str | Column],
         *,
-        encoding_errors: str = "strict",
-        max_line_bytes: int = MAX_LINE_BYTES,
-        threads: int = 0,
         cache: str | None = None,
         progress: ProgressCallback | None = None,
+        **reading: Unpack[ReadOptions],
     ) -> Corpus:
         """Opens files. A small corpus is read into memory, and a large one is memory-mapped; see ``is_mapped``.
 
         Args:
             files: The inputs that ``cse.data.readers.resolve`` returned.
-            encoding_errors: See ``ReadOptions``.
-            max_line_bytes: See ``ReadOptions``.
-            threads: See ``ReadOptions``.
             cache: The cache folder; see ``cse.data.cache.cache_folder``.
             progress: Called with the arguments of ``Callback.on_progress`` while rows are written to the cache.
+            **reading: See ``ReadOptions``.
 
         Raises:
             InputError: For an invalid file or option.
             OSError: For a file that cannot be read or written.
         """
-        reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
         if not is_mapped(files):
-            return cls(_core.Rows.read(list(files), reading), joined_lines(files))
-        stored = StoredRows.open(files, reading, cache, progress)
+            return cls.read(files, **reading)
+        stored = StoredRows.open(files, reading_options(**reading), cache, progress)
         return cls(stored, stored.joined_lines)
 
     @classmethod
-    def read(
-        cls,
-        files: Sequence[str | Column],
-        *,
-        encoding_errors: str = "strict",
-        max_line_bytes: int = MAX_LINE_BYTES,
-        threads: int = 0,
-    ) -> Corpus:
+    def read(cls, files: Sequence[str | Column], **reading: Unpack[ReadOptions]) -> Corpus:
         """Reads files of any size into memory.
 
         Args:
             files: The inputs that ``cse.data.readers.resolve`` returned.
-            encoding_errors: See ``ReadOptions``.
-            max_line_bytes: See ``ReadOptions``.
-            threads: See ``ReadOptions``.
+            **reading: See ``ReadOptions``.
 
         Raises:
             InputError: For an invalid file or option.
             OSError: For a file that cannot be read.
         """
-        reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
-        core = _core.Rows.read(list(files), reading)
+        core = _core.Rows.read(list(files), reading_options(**reading))
         return cls(core, joined_lines(files))
 
     @classmethod

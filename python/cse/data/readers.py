@@ -14,7 +14,7 @@ from os import PathLike, fspath
 from typing import Any
 
 from ..errors import InputError, first_line
-from .json_lines import first_fault
+from .json_lines import check_records, json_records
 
 __all__ = [
     "Column",
@@ -93,7 +93,7 @@ def column_values(path: str, column: str) -> Iterator[str]:
     """
     values: Iterator[Any]
     if _kind(path) in (".jsonl", ".ndjson"):
-        values = (record.get(column) for record in _json_records(path))
+        values = (record.get(column) for _, record in json_records(path))
     else:
         batches = _guarded(path, lambda: _blocks(path, column, column))
         values = (value for batch in batches for value in batch.column(column).to_pylist())
@@ -200,9 +200,9 @@ class Column:
     def next_block(self) -> tuple[bytes, int] | None:
         """Returns the next rows, each ended by a line feed, and their approximate size in the file; None at the end."""
         if self._blocks is None:
-            self._blocks = _guarded(self.path, lambda: _blocks(self.path, self.column, self._last), self._fault)
+            self._blocks = _guarded(self.path, lambda: _blocks(self.path, self.column, self._last), self._explain)
         blocks = self._blocks
-        batch = _guarded(self.path, lambda: next(blocks, None), self._fault)
+        batch = _guarded(self.path, lambda: next(blocks, None), self._explain)
         if batch is None:
             if self._ends_in_line_break:
                 _check_quotes(self.path)
@@ -217,14 +217,15 @@ class Column:
         self._told += stored
         return text, stored
 
-    def _fault(self) -> str | None:
-        return first_fault(self.path, self.column) if _kind(self.path) in (".jsonl", ".ndjson") else None
+    def _explain(self) -> None:
+        if _kind(self.path) in (".jsonl", ".ndjson"):
+            check_records(self.path, self.column)
 
 
-def _guarded(path: str, work: Callable[[], Any], explain: Callable[[], str | None] = lambda: None) -> Any:
+def _guarded(path: str, work: Callable[[], Any], explain: Callable[[], None] = lambda: None) -> Any:
     """Calls ``work``, and converts an error of pyarrow to an ``InputError`` that starts with the path.
 
-    ``explain`` returns a message to use instead of pyarrow's, or None.
+    ``explain`` may raise a better error.
     """
     import pyarrow as pa
 
@@ -233,8 +234,7 @@ def _guarded(path: str, work: Callable[[], Any], explain: Callable[[], str | Non
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise OSError(error.errno, os.strerror(error.errno), path) from None
-        if (found := explain()) is not None:
-            raise InputError(f"{path}: {found}") from None
+        explain()
         why = first_line(error).rstrip(".")
         raise InputError(f"{path}: cannot be read as a table ({why}); check its format") from None
 
@@ -256,31 +256,13 @@ def _json_names(path: str, wanted: str | None) -> list[str]:
     One record is not enough, because records may omit empty fields.
     """
     names: dict[str, None] = {}
-    for record in islice(_json_records(path), RECORDS):
+    for _, record in islice(json_records(path), RECORDS):
         names.update(dict.fromkeys(record))
         if wanted in names:
             break
     if not names:
         raise InputError(f"{path}: holds no record; .jsonl holds a JSON object on each line")
     return list(names)
-
-
-def _json_records(path: str) -> Iterator[dict[str, Any]]:
-    import json
-
-    import pyarrow as pa
-
-    with io.BufferedReader(pa.input_stream(path)) as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line.decode("utf-8-sig", errors="replace"))  # the core reports invalid UTF-8
-            except ValueError:
-                record = None
-            if not isinstance(record, dict):
-                raise InputError(f"{path}: line {number} is not a JSON object; .jsonl holds one on each line")
-            yield record
 
 
 def _blocks(path: str, column: str, last: str | None) -> Iterator[Any]:

@@ -21,6 +21,7 @@ Matrix = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 
 SEED = 1111  # as in SentEval
+MAX_EPOCH = 200  # SentEval's limit; training ends after 204 epochs, see ``senteval``
 
 
 class Classifier(Protocol):
@@ -65,8 +66,9 @@ def senteval(
 
     The learning rate is 0.001, a batch has 64 rows, and the penalty is Adam's weight decay, which also applies to the
     intercept. The accuracy on ``valid`` is measured every 4 epochs. Training ends after six measurements without
-    a new best accuracy, consecutive or not, or after 204 epochs. The weights with the best accuracy are kept.
-    Without ``valid``, a random 5 % of the rows are held out for validation.
+    a new best accuracy, consecutive or not, or after 204 epochs: SentEval's limit of 200 (``max_epoch``) is compared
+    before each block of 4 epochs, and a block still begins after exactly 200. The weights with the best accuracy are
+    kept. Without ``valid``, a random 5 % of the rows are held out for validation.
     """
     return AdamClassifier(penalty, seed).fit(x, y, valid)
 
@@ -93,7 +95,7 @@ class AdamClassifier:
             self.model = torch.nn.Linear(x.shape[1], classes)
         optimizer = torch.optim.Adam(self.model.parameters(), lr=0.001, weight_decay=self.penalty, fused=True)
         best, best_model, failures, epoch = -1.0, self.model, 0, 0
-        while epoch <= 200:
+        while epoch <= MAX_EPOCH:
             for _ in range(4):
                 for rows in torch.from_numpy(random.permutation(len(x))).split(64):  # type: ignore[no-untyped-call]
                     loss = torch.nn.functional.cross_entropy(self.model(features[rows]), labels[rows])

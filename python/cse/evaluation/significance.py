@@ -57,9 +57,7 @@ def adjust(records: list[dict[str, Any]], level: float = 0.05) -> None:
         record.setdefault("verdict", "")
 
 
-def paired_bootstrap(
-    differences: npt.NDArray[np.floating], resamples: int = RESAMPLES, seed: int = 0
-) -> tuple[float, float, float]:
+def paired_bootstrap(differences: Vector, resamples: int = RESAMPLES, seed: int = 0) -> tuple[float, float, float]:
     """Returns the mean of paired differences with a 95 % percentile bootstrap interval.
 
     Args:
@@ -70,11 +68,9 @@ def paired_bootstrap(
     Returns:
         Mean, lower and upper bound.
     """
-    generator = np.random.default_rng(seed)
-    n = len(differences)
-    means = np.array([differences[generator.integers(0, n, n)].mean() for _ in range(resamples)])
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(differences.mean()), float(low), float(high)
+    zeros = np.zeros(len(differences))
+    found, _ = resampled_difference([zeros], [differences], resamples=resamples, seed=seed)
+    return found.mean, found.low, found.high
 
 
 def sentence_clusters(left: Sequence[str], right: Sequence[str]) -> list[npt.NDArray[np.int64]]:
@@ -175,9 +171,7 @@ def t_interval(differences: Sequence[float]) -> Difference:
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Returns p-values adjusted for several tests by Holm's step-down method, in the given order."""
-    order = np.argsort(p_values, kind="stable")
-    adjusted, running = [0.0] * len(p_values), 0.0
-    for rank, place in enumerate(order):
-        running = max(running, (len(p_values) - rank) * p_values[place])
-        adjusted[place] = min(1.0, running)
-    return adjusted
+    p, order = np.asarray(p_values, dtype=np.float64), np.argsort(p_values, kind="stable")
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.minimum(np.maximum.accumulate(np.arange(len(p), 0, -1) * p[order]), 1)
+    return list(map(float, adjusted))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor, nn
 
 from ..transformer_layers import embedding_output, parts_of
-from ..views import BatchStep, RowStep, Views
+from ..views import BatchStep, Role, RowStep, Views
 
 if TYPE_CHECKING:
     from ..context import Context
@@ -53,6 +53,11 @@ class FeatureMethod(Method):
     called after each step.
     """
 
+    changes: ClassVar[frozenset[Role]] = frozenset(("anchor", "positive", "negative"))
+    """Roles of the views that the method changes or adds. If no loss term reads them, the run is refused."""
+    other_space: ClassVar[bool] = False
+    """Whether the method maps the embeddings to another space, whose dimensions are not those of the saved ones."""
+
     def forward(self, views: Views, step: BatchStep) -> Views:
         """Returns the changed views of a batch; see ``Views.replace`` and ``Views.with_negatives``."""
         raise TypeError(f"{type(self).__name__} does not define forward")
@@ -63,6 +68,11 @@ class EncoderMethod(Method):
 
     The method is constructed once the encoder, ``context.trained``, is loaded, and may change it.
     """
+
+    @classmethod
+    def requires(cls, options: Any) -> dict[str, Any]:
+        """Returns the settings of the run, by name, without which the method, or one of the options, has no effect."""
+        return {}
 
     def after_step(self) -> None:
         """Called after each step, when the optimizer has updated the weights. Default: does nothing."""

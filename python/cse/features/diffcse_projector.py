@@ -24,6 +24,7 @@ class Projector(FeatureMethod):
     """
 
     summary = "a projector with batch normalisation, in training only (DiffCSE)"
+    other_space = True
 
     def __init__(self, options: Any, context: Context) -> None:
         super().__init__(options, context)

@@ -28,6 +28,7 @@ class Gaussian(FeatureMethod):
 
     Options = GaussianOptions
     summary = "Gaussian noise as negatives (GS-InfoNCE)"
+    changes = frozenset({"negative"})
 
     def forward(self, views: Views, step: BatchStep) -> Views:
         """Returns the views with the additional view ``noise``."""

@@ -32,7 +32,7 @@ class ModalsOptions:
         ),
     ] = "interpolation"
     magnitude: Annotated[float, Field(ge=0, description="m, the strength of the change (not published)")] = 0.2
-    view: Annotated[str, Field(description="name of the view that is changed")] = "positive"
+    view: Annotated[Literal["anchor", "positive"], Field(description="the view that is changed")] = "positive"
     detach: Annotated[
         bool, Field(description="compute no gradient through the other rows, the mean and the standard deviation")
     ] = True
@@ -54,8 +54,6 @@ class Modals(FeatureMethod):
     def forward(self, views: Views, step: BatchStep) -> Views:
         """Returns the views with one of them changed; ``linear`` does not change a batch of fewer than three rows."""
         name = self.options.view
-        if name not in views:
-            return views
         return views.replace(embeddings={**views.embeddings, name: self.changed(views[name], step)})
 
     def changed(self, x: Tensor, step: BatchStep) -> Tensor:

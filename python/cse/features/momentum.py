@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -24,20 +24,27 @@ class MomentumOptions:
 
     size: Annotated[int, Field(ge=1, description="length of the queue of embeddings from earlier batches")] = 160
     decay: Annotated[float, Field(ge=0, lt=1, description="decay of the moving average of the weights")] = 0.995
+    variant: Annotated[
+        Literal["paper", "release"],
+        Field(description="head of the momentum encoder; paper: a moving average; release: that of the encoder"),
+    ] = "paper"
 
 
 class Momentum(FeatureMethod):
     """Adds the sentences of earlier batches, encoded by a moving average of the encoder, as further negatives.
 
     The momentum encoder starts as a copy of the encoder, and runs without dropout. If the encoder has a head, the
-    embeddings in the queue have passed through the momentum encoder's copy of the head. Checkpoints contain the
-    momentum encoder and the queue; neither is saved with the encoder.
+    embeddings in the queue have passed through the momentum encoder's head: a moving average of the encoder's head, as
+    in the paper, or with ``variant="release"`` the encoder's head itself, with its weights at the step at which the
+    embeddings are computed, as in the released code. Checkpoints contain the momentum encoder and the queue; neither is
+    saved with the encoder.
     """
 
     Options = MomentumOptions
     queue: Tensor
     filled: Tensor
     summary = "a queue of negatives from a momentum encoder (ESimCSE)"
+    changes = frozenset({"negative"})
 
     def __init__(self, options: MomentumOptions, context: Context) -> None:
         super().__init__(options, context)
@@ -59,6 +66,9 @@ class Momentum(FeatureMethod):
         ours, theirs = self.encoder.parameters(), self.source[0].parameters()
         for average, parameter in zip(ours, theirs, strict=True):
             average.lerp_(parameter, 1 - self.options.decay)
+        head = self.source[0].head if self.options.variant == "release" else None
+        if head is not None and self.encoder.head is not None:
+            self.encoder.head.load_state_dict(head.state_dict())
 
     def forward(self, views: Views, step: BatchStep) -> Views:
         """Returns the views with the additional view ``queue``, then adds this batch's anchors to the queue."""

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from ..errors import InputError
+from ..registry import OnlyIf
 from ..rng import Draws
 from .base import Hook, RowStep
+
+if TYPE_CHECKING:
+    from ..context import Context
 
 __all__ = ["PCAJitter", "PCAJitterOptions", "pca_jitter"]
 
@@ -22,10 +27,16 @@ class PCAJitterOptions:
 
     layers: Annotated[
         tuple[int, ...],
-        Field(description="layers to draw from; 0: output of the embedding layer, n: output of the n-th block"),
+        Field(
+            min_length=1,
+            description="layers to draw from; 0: output of the embedding layer, n: output of the n-th block (not the "
+            "last one)",
+        ),
     ] = (0,)
     ratio: Annotated[
-        float, Field(gt=0, description="standard deviation of alpha, the scale of the shift, if curriculum is none")
+        float,
+        Field(gt=0, description="standard deviation of alpha, the scale of the shift, if curriculum is none"),
+        OnlyIf("curriculum", ("none",)),
     ] = 0.1
     curriculum: Annotated[
         Literal["none", "discrete", "continuous"],
@@ -76,10 +87,25 @@ def pca_jitter(states: Tensor, mask: Tensor, alpha: Tensor, variant: str = "pape
 
 
 class PCAJitter(Hook):
-    """Applies ``pca_jitter`` to one layer, drawn per step, with alpha ~ N(0, ratio^2) for each sequence."""
+    """Applies ``pca_jitter`` to one layer, drawn per step, with alpha ~ N(0, ratio^2) for each sequence.
+
+    Raises ``InputError`` for a layer that the model does not have, or the last layer, which no block follows.
+    """
 
     Options = PCAJitterOptions
     summary = "shifts the hidden states of a layer along their principal components (EfficientCL)"
+
+    def __init__(self, options: PCAJitterOptions, context: Context) -> None:
+        super().__init__(options, context)
+        if context.encoder is None:
+            return
+        depth = int(context.encoder.backbone.config.num_hidden_layers)
+        for number in options.layers:
+            if not 0 <= number < depth:
+                raise InputError(
+                    f"pca.layers: {number} is not a layer whose output goes into one of the {depth} blocks of "
+                    f"{context.encoder.source.name}; give numbers from 0 to {depth - 1}"
+                )
 
     def ratio(self, step: RowStep) -> float:
         """Returns the standard deviation of alpha at a step."""
@@ -90,8 +116,8 @@ class PCAJitter(Hook):
         return float(self.options.ratio)
 
     def drawn(self, step: RowStep) -> int:
-        """Returns the layer that is drawn for a step."""
-        u = Draws(step.seed, step.number).uniform(np.zeros(1, dtype=np.int64), "pca layer")
+        """Returns the layer that is drawn for a step and a view."""
+        u = Draws(step.seed, step.number).uniform(np.zeros(1, dtype=np.int64), f"{step.draws}pca layer")
         return int(self.options.layers[int(float(u[0, 0]) * len(self.options.layers))])
 
     def embedded(self, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
@@ -101,11 +127,11 @@ class PCAJitter(Hook):
     def layers(self, count: int, step: RowStep) -> list[int]:
         """Returns a list with the index of the block whose input is changed, or an empty list if there is none.
 
-        Blocks are counted from 0, so layer n, the output of the n-th block, is the input of block n. If layer 0 or the
-        last layer was drawn, no block's input is changed.
+        Blocks are counted from 0, so layer n, the output of the n-th block, is the input of block n. If layer 0 was
+        drawn, no block's input is changed.
         """
         number = self.drawn(step)
-        return [number] if 0 < number < count else []
+        return [number] if number else []
 
     def layer(self, number: int, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
         """Returns the changed input of a block."""

@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ..errors import InputError
+from ..models.device import copied_to
 from ..models.max_length import first_position
 from .base import EncoderMethod, Hook, RowStep
 
@@ -123,12 +124,14 @@ class Prompt(EncoderMethod):
         second = options.positive_template not in ("", options.template)
         return {"pooler": "mask", **({"positive_hook": "second-template"} if second else {})}
 
+    requires = implies
+
     def bias(self, backbone: Any, tokens: dict[str, Tensor]) -> Tensor:
         """Returns the mask token's hidden state in the bare template, at the position ids of each row: ``(n, D)``."""
         ids, mask = tokens["input_ids"], tokens["attention_mask"]
         before, after = len(self.template.prefix), len(self.template.suffix)
         longest = ids.shape[1] - before - after
-        suffix = torch.tensor(self.template.suffix).to(ids.device, non_blocking=True)
+        suffix = copied_to(torch.tensor(self.template.suffix), ids.device)
         bare = torch.cat([ids[0, :before], suffix]).expand(longest + 1, -1)
         # Row l: the positions of the template around a sentence of l tokens.
         places = torch.arange(before + after, device=ids.device)
@@ -154,5 +157,5 @@ class PromptHook(Hook):
         """Returns the tokens with the prefix of the second template."""
         ids = tokens["input_ids"].clone()
         prefix = self.prompt.second_prefix
-        ids[:, : len(prefix)] = torch.tensor(prefix).to(ids.device, non_blocking=True)
+        ids[:, : len(prefix)] = copied_to(torch.tensor(prefix), ids.device)
         return {**tokens, "input_ids": ids}

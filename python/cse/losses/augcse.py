@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 
 from ..errors import InputError
 from ..views import RowStep, Views
@@ -17,7 +18,7 @@ from .base import RowTerm
 if TYPE_CHECKING:
     from ..context import Context
 
-__all__ = ["AugCSE", "AugCSEOptions", "reversed_gradient"]
+__all__ = ["AugCSE", "AugCSEOptions", "reversed_gradient", "same_tokens"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,11 @@ class AugCSEOptions:
 
     weight: Annotated[float, Field(ge=0, description="weight of the discriminator's loss")] = 0.005
     reversal: Annotated[float, Field(ge=0, description="factor of the encoder's reversed gradient")] = 1.0
+    dropout: Annotated[float, Field(ge=0, lt=1, description="dropout probability in the discriminator")] = 0.2
+    variant: Annotated[
+        Literal["cross-entropy", "release"],
+        Field(description="loss of the discriminator; release: binary cross-entropies of outputs between -1 and 1"),
+    ] = "cross-entropy"
 
 
 class _Reversed(torch.autograd.Function):
@@ -48,20 +54,44 @@ def reversed_gradient(z: Tensor, scale: float) -> Tensor:
     return found
 
 
-class AugCSE(RowTerm):
-    """Trains a discriminator to predict which edit made a positive, and trains the encoder against it.
+def same_tokens(first: Mapping[str, Tensor], second: Mapping[str, Tensor], left: bool) -> Tensor:
+    """Returns ``(n,)`` bool, True for the rows with the same token ids in two blocks.
 
-    The term is ``weight`` times the mean cross-entropy of the discriminator, a network of two layers: Linear(D, D),
-    ReLU, Linear(D, number of edits). The discriminator minimises the term. The gradient of the term reaches the encoder
-    multiplied by ``-reversal``. The edits are those of ``--positive one-of``; the released code of AugCSE uses
-    transformations of NL-Augmenter. The default weight and reversal are taken from that code, which does not give the
-    size of the network.
+    Args:
+        first: Token ids and attention masks, ``(n, T)``.
+        second: The same, with any other T.
+        left: Whether padding is on the left.
+    """
+    lengths = [each["attention_mask"].sum(1) for each in (first, second)]
+    width = min(first["input_ids"].shape[1], second["input_ids"].shape[1])
+    part = slice(-width, None) if left else slice(width)
+    equal = (first["input_ids"][:, part] == second["input_ids"][:, part]) | (first["attention_mask"][:, part] == 0)
+    return (lengths[0] == lengths[1]) & equal.all(1)
+
+
+class AugCSE(RowTerm):
+    """Trains a discriminator to predict which edit changed a sentence, and trains the encoder against it.
+
+    The discriminator receives the embeddings of a sentence and of its edited form, one after the other. Its layers are
+    Linear(2D, 4D), tanh, and Linear(4D, number of edits + 1), with dropout before each linear layer. The last class
+    stands for sentences that the edit left unchanged. The term is ``weight`` times the mean cross-entropy. With
+    ``variant="release"``, as in the released code, the outputs pass a tanh, and the term is ``weight`` times the binary
+    cross-entropy of each output, averaged over outputs and rows. The discriminator minimises the term; its gradient
+    reaches the encoder multiplied by ``-reversal``.
+
+    The edits are those of ``--positive one-of``. With ``one-of.as_positive`` set to False, as in the released settings,
+    the edited sentence is used by the discriminator only. These settings also project the embeddings before both losses
+    (``--feature-augmentation projector``). The default weight, reversal and dropout are those of the released settings.
+    Differences from the released code: the edits are others than its transformations of NL-Augmenter, an edit is drawn
+    for each sentence in each epoch instead of once, and the contrastive loss is that of the run, instead of the mean
+    over both directions of InfoNCE.
 
     Raises ``InputError`` if the positives do not come from ``one-of``.
     """
 
     Options = AugCSEOptions
     summary = "an adversarial discriminator of the edits of --positive one-of (AugCSE)"
+    reads = frozenset({"positive"})
     logged = ("edit_accuracy",)
 
     def __init__(self, options: AugCSEOptions, context: Context) -> None:
@@ -69,8 +99,15 @@ class AugCSE(RowTerm):
         if "edits" not in context.told:
             raise InputError("--loss-term augcse: needs positives made by several edits; use --positive one-of")
         size = context.trained.embedding_dim
+        self.left = context.trained.tokenizer.padding_side == "left"
         self.edits, self.purpose = context.told["edits"]
-        self.discriminator = nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.Linear(size, self.edits))
+        self.discriminator = nn.Sequential(
+            nn.Dropout(options.dropout),
+            nn.Linear(2 * size, 4 * size),
+            nn.Tanh(),
+            nn.Dropout(options.dropout),
+            nn.Linear(4 * size, self.edits + 1),
+        )
 
     @classmethod
     def implies(cls, options: AugCSEOptions) -> dict[str, Any]:
@@ -78,12 +115,19 @@ class AugCSE(RowTerm):
         return {"positive": "one-of"}
 
     def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:
-        """Returns the sum of the weighted cross-entropies of these rows, and the number of rows."""
+        """Returns the sum of the weighted losses of these rows, and the number of rows."""
         options: AugCSEOptions = self.options
-        z = views["positive"]
+        name = "edited" if "edited" in views else "positive"
+        z = torch.cat([views["anchor"], views[name]], dim=1)
         # Repeats the draw with which ``one-of`` chose the edit of each row.
         edit = (step.uniform(self.purpose, 1)[:, 0] * self.edits).long().clamp(max=self.edits - 1)
+        label = edit.masked_fill(same_tokens(step.tokens["anchor"], step.tokens[name], self.left), self.edits)
         logits = self.discriminator(reversed_gradient(z, options.reversal))
-        count = torch.tensor(len(z), device=z.device)
-        self.metrics = {"edit_accuracy": ((logits.argmax(1) == edit).sum().detach(), count)}
-        return options.weight * cross_entropy(logits, edit, reduction="sum"), count
+        count = torch.full((), len(z), device=z.device)  # torch.tensor would wait for the device
+        self.metrics = {"edit_accuracy": ((logits.argmax(1) == label).sum().detach(), count)}
+        if options.variant == "release":
+            logits = logits.tanh()
+            wanted = one_hot(label, self.edits + 1).to(logits)
+            each = binary_cross_entropy_with_logits(logits, wanted, reduction="none").mean(1)
+            return options.weight * each.sum(), count
+        return options.weight * cross_entropy(logits, label, reduction="sum"), count

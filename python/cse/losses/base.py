@@ -50,6 +50,9 @@ class LossTerm(nn.Module):
 
     Options: ClassVar[type] = NoOptions
     summary: ClassVar[str] = ""
+    reads: ClassVar[frozenset[Role]] = frozenset(("anchor", "positive", "negative"))
+    """Roles of the views whose embeddings the term uses. Settings that affect only other views are refused, unless
+    another term of the run uses these."""
     warning: str = ""
     """A warning that is shown before training; set by the constructor."""
 

@@ -304,7 +304,7 @@ class Contrastive(BatchTerm):
             return None
         names = [name for name, role in roles.items() if role == "positive"]
         if self.options.objective == "nt-xent":
-            names = [name for name, role in roles.items() if role != "negative"]
+            names = [name for name, role in roles.items() if role in ("anchor", "positive")]
         return len(names), names
 
 

@@ -55,6 +55,7 @@ class DiffCSE(RowTerm):
 
     Options = DiffCSEOptions
     summary = "replaced token detection, given the embedding (DiffCSE)"
+    reads = frozenset({"anchor", "positive"})
     logged = ("rtd_accuracy",)
 
     def __init__(self, options: DiffCSEOptions, context: Context) -> None:

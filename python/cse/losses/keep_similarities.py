@@ -58,6 +58,7 @@ class KeepSimilarities(BatchTerm):
 
     Options = KeepSimilaritiesOptions
     summary = "keeps the similarities that the model had before training (self-distillation)"
+    reads = frozenset({"anchor", "positive"})
 
     def __init__(self, options: KeepSimilaritiesOptions, context: Context) -> None:
         super().__init__(options, context)

@@ -25,7 +25,9 @@ class Matryoshka(BatchTerm):
     this term and the run's loss is the loss of the paper. Truncated embeddings are in effect normalised, because the
     contrastive loss uses cosines. The saved model records the dimensions.
 
-    Raises ``InputError`` if a number in ``dims`` exceeds the number of dimensions of the embeddings.
+    Raises ``InputError`` if a number in ``dims`` exceeds the number of dimensions of the embeddings, or if the encoder
+    has a head that is not saved: the first dimensions of its output are not those of the saved embedding, which would
+    therefore not be trained to be truncated.
     """
 
     Options = MatryoshkaOptions
@@ -34,6 +36,11 @@ class Matryoshka(BatchTerm):
     def __init__(self, options: MatryoshkaOptions, context: Context) -> None:
         super().__init__(options, context)
         encoder = context.trained
+        if encoder.head is not None and not encoder.keep_head:
+            raise InputError(
+                "--dims: would train the dimensions of the output of the MLP head, which is not saved; "
+                "add --keep-head, or use a pooler without a head, such as --pooler cls_before_pooler"
+            )
         width = encoder.embedding_dim
         dims = parse_dims(options.dims)
         if dims[0] > width:

@@ -52,6 +52,7 @@ class MLM(RowTerm):
 
     Options = MLMOptions
     summary = "masked language modelling on the sentences of the batch (SimCSE's auxiliary objective)"
+    reads = frozenset()
 
     def __init__(self, options: MLMOptions, context: Any) -> None:
         super().__init__(options, context)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le, Lt
 
 from ..errors import InputError
-from ..registry import Note
+from ..registry import Note, OnlyIf
 
 __all__ = ["ContrastiveOptions", "KeepSimilaritiesOptions", "MLMOptions", "MatryoshkaOptions", "parse_dims"]
 
@@ -25,14 +25,21 @@ class ContrastiveOptions:
     objective: Annotated[Literal["infonce", "nt-xent"], Note("which views are negatives")] = "infonce"
     logits: Annotated[Literal["cosine", "focal"], Note("cosine: cosine / tau; focal: as in Focal-InfoNCE")] = "cosine"
     temperature: Annotated[float, Ge(1e-4), Note("tau")] = 0.05
-    margin: Annotated[float, Note("margin m of the focal logits", "--margin")] = 0.3
+    margin: Annotated[
+        float, Note("margin m of the focal logits", "--margin"), OnlyIf("logits", ("focal",), "--loss focal")
+    ] = 0.3
     mixed_negatives: Annotated[bool, Note("use mixed negatives (MixCSE)")] = False
     mix_lambda: Annotated[
-        float, Ge(0), Le(1), Note("weight of the anchor's own positive in a mixed negative", "--mix-lambda")
+        float,
+        Ge(0),
+        Le(1),
+        Note("weight of the anchor's own positive in a mixed negative", "--mix-lambda"),
+        OnlyIf("mixed_negatives", named="--mixed-negatives"),
     ] = 0.2
     mix_variant: Annotated[
         Literal["paper", "release"],
         Note("mixed negatives as in the MixCSE paper, or as in its released code", "--mix-variant"),
+        OnlyIf("mixed_negatives", named="--mixed-negatives"),
     ] = "paper"
     hard_negative_weight: Annotated[
         float,

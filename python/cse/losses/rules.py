@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-__all__ = ["incompatibility", "unused_negatives"]
+from collections.abc import Collection, Iterable, Mapping
 
-WITHOUT_NEGATIVES = ("scd",)
-"""Losses that use no negatives."""
+__all__ = ["incompatibility", "without_effect"]
 
 
-def unused_negatives(loss: str | None, negatives: tuple[str, ...]) -> str | None:
-    """Returns an error message if ``--negative`` is given with a loss that uses no negatives, else None."""
-    if loss in WITHOUT_NEGATIVES and negatives:
-        return f"--loss {loss}: uses no negatives, so --negative {negatives[0]} has no effect; leave one of them out"
+def without_effect(
+    loss: str, reads: Collection[str], given: Iterable[tuple[str, Collection[str]]], options: Mapping[str, str | None]
+) -> str | None:
+    """Returns an error message for the first given setting that cannot affect the loss, else None.
+
+    Args:
+        loss: Value of ``--loss``.
+        reads: Roles of the views that the loss terms of the run read; see ``cse.losses.base.LossTerm.reads``.
+        given: The flags that were given, each with the roles of the views that it changes or adds.
+        options: Flags that were given but apply only to the contrastive losses, each with the option of the loss that
+            has the same meaning, if there is one.
+    """
+    for flag, changed in given:
+        if not set(changed) & set(reads):
+            others = f"no {' and no '.join(f'{role}s' for role in sorted(changed))}"
+            return f"--loss {loss}: uses {others}, so {flag} has no effect; leave one of them out"
+    for flag, option in options.items():
+        remedy = f"use --set {option}" if option else "leave one of them out"
+        return f"--loss {loss}: does not use {flag}, which belongs to --loss standard, focal and mixed; {remedy}"
     return None
 
 

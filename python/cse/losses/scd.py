@@ -20,7 +20,7 @@ __all__ = ["SCD", "SCDOptions", "decorrelation"]
 
 @dataclass(frozen=True)
 class SCDOptions:
-    """Options of SCD; the defaults are the published values for BERT-base, except the width of the projector."""
+    """Options of SCD; the defaults are the values of the released command for BERT-base."""
 
     alpha: Annotated[float, Field(ge=0, description="weight of the self-contrast")] = 1.0
     beta: Annotated[float, Field(ge=0, description="weight of the decorrelation")] = 0.005225
@@ -54,6 +54,7 @@ class SCD(BatchTerm):
 
     Options = SCDOptions
     summary = "self-contrast and decorrelation, without negatives (SCD)"
+    reads = frozenset({"anchor", "positive"})
 
     def __init__(self, options: SCDOptions, context: Context) -> None:
         super().__init__(options, context)

@@ -1,10 +1,14 @@
-"""Device-dependent code: choice of device and precision, threads, compilation, and generator states."""
+"""Everything that depends on the kind of device: CPU, CUDA (also ROCm), Apple's GPUs (``mps``), Intel's GPUs (``xpu``).
+
+No other module calls ``torch.cuda`` or the corresponding modules of other devices.
+"""
 
 from __future__ import annotations
 
 import platform
 import time
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
 from typing import Any
 
@@ -21,19 +25,37 @@ __all__ = [
     "bf16_instructions",
     "bf16_speedup",
     "compile_backbone",
+    "copied_to",
     "describe_device",
+    "device_count",
+    "device_name",
+    "distributed_backend",
     "fixed_length",
     "for_transfer",
     "generator_states",
+    "is_out_of_memory",
+    "kept_generators",
     "on_device",
+    "peak_memory",
     "pick_device",
     "pick_precision",
+    "reset_peak_memory",
     "restore_generators",
     "set_threads",
+    "skips_by_flag",
+    "synchronize",
     "uncompiled",
+    "use_gpu",
 ]
 
 PRECISIONS = ("fp32", "bf16", "auto")
+# Kinds of GPUs that ``auto`` may select.
+GPUS = ("cuda", "mps", "xpu")
+# Backends of torch.distributed by kind of device. Several processes cannot use any other kind.
+BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
+# Parts of out-of-memory messages that are not a torch.OutOfMemoryError: of PyTorch's CPU allocator, of oneDNN, of CUDA
+# and MPS, and of cuBLAS.
+NO_MEMORY = ("can't allocate memory", "could not create a primitive", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 # Names of the bfloat16 instruction sets, by their keys in torch.cpu.get_capabilities.
 BF16_INSTRUCTIONS = {
     "avx512_bf16": "AVX512-BF16",
@@ -44,18 +66,42 @@ BF16_INSTRUCTIONS = {
 
 
 def pick_device(name: str) -> str:
-    """Returns the device to use: ``name`` itself or, for ``auto``, CUDA if it is available and otherwise the CPU.
+    """Returns the device to use: ``name`` itself or, for ``auto``, the GPU if there is one and otherwise the CPU.
 
-    Raises ``InputError`` if a tensor cannot be created on the device.
+    From PyTorch 2.6, ``auto`` finds GPUs of the kinds ``cuda``, ``mps`` and ``xpu``; before, only ``cuda``. Raises
+    ``InputError`` if a tensor cannot be created on the device.
     """
     if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        return _gpu_kind() or "cpu"
     try:
         torch.ones(1, device=name).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         why = first_line(error)
         raise InputError(f"--device {name}: not usable here ({why}); try --device cpu") from None
     return name
+
+
+def _gpu_kind() -> str | None:
+    """Returns the kind of the GPU that is available, one of ``GPUS``, or None."""
+    accelerator = getattr(torch, "accelerator", None)
+    if accelerator is None:  # before PyTorch 2.6
+        return "cuda" if torch.cuda.is_available() else None
+    found = accelerator.current_accelerator() if accelerator.is_available() else None
+    return found.type if found is not None and found.type in GPUS else None
+
+
+def _kind(device: str) -> str:
+    return torch.device(device).type
+
+
+def _module(device: str) -> Any:
+    """Returns PyTorch's module for a device, such as ``torch.cuda``; None for a device that is not one of ``GPUS``."""
+    return getattr(torch, _kind(device), None) if _kind(device) in GPUS else None
+
+
+def _index(device: str) -> tuple[str, ...]:
+    """Returns the argument that selects a device in functions of its module; those of ``torch.mps`` have none."""
+    return () if _kind(device) == "mps" else (device,)
 
 
 def set_threads(threads: int) -> None:
@@ -68,10 +114,10 @@ def set_threads(threads: int) -> None:
 def pick_precision(device: str, precision: str = "auto") -> tuple[str, str]:
     """Returns the precision of forward passes, ``fp32`` or ``bf16``, and the reason for it as text.
 
-    The weights are float32 in both cases. ``auto`` selects bf16 on CUDA, and on processors that have bfloat16
-    instructions and multiply matrices faster with them; otherwise it selects fp32. The processor is timed once per
-    process, so the choice may differ between processes: code that resumes earlier work should store the chosen
-    precision and pass it as ``precision``.
+    The weights are float32 in both cases. ``auto`` selects bf16 on CUDA (if the GPU has instructions for it), and on
+    processors that have bfloat16 instructions and multiply matrices faster with them; otherwise it selects fp32. The
+    processor is timed once per process, so the choice may differ between processes: code that resumes earlier work
+    should store the chosen precision and pass it as ``precision``.
 
     Args:
         device: A PyTorch device.
@@ -82,12 +128,14 @@ def pick_precision(device: str, precision: str = "auto") -> tuple[str, str]:
     """
     if precision not in PRECISIONS:
         raise unknown("--precision", precision, PRECISIONS)
-    kind = torch.device(device).type
+    kind = _kind(device)
     if precision == "bf16" and kind == "cpu" and not bf16_instructions():
         return precision, "as configured; emulated and slow, since the processor has no instructions for bf16"
     if precision != "auto":
         return precision, "as configured"
     if kind == "cuda":
+        if torch.cuda.is_available() and torch.cuda.get_device_capability(device)[0] < 8:
+            return "fp32", "the GPU has no instructions for bf16"
         return "bf16", "the default on CUDA"
     if kind != "cpu":
         return "fp32", f"the default on {kind}"
@@ -144,7 +192,7 @@ def autocast(device: str, precision: str) -> AbstractContextManager[Any]:
     """
     if precision == "fp32":
         return nullcontext()
-    return torch.autocast(torch.device(device).type, dtype=torch.bfloat16)
+    return torch.autocast(_kind(device), dtype=torch.bfloat16)
 
 
 def compile_backbone(backbone: torch.nn.Module, device: str, graphs: bool) -> None:
@@ -158,7 +206,7 @@ def compile_backbone(backbone: torch.nn.Module, device: str, graphs: bool) -> No
             backward pass. The graphs hold the outputs and gradients of a step in memory that is reused after the next
             ``begin_step``. All forward passes of a step must come before its only backward pass.
     """
-    if device.startswith("cuda"):
+    if _kind(device) == "cuda":
         backbone.compile(dynamic=False, mode="reduce-overhead" if graphs else "default")
     else:
         backbone.compile(dynamic=True)
@@ -166,7 +214,7 @@ def compile_backbone(backbone: torch.nn.Module, device: str, graphs: bool) -> No
 
 def begin_step(device: str, compiled: bool) -> None:
     """Marks a new step: CUDA graphs of a compiled transformer may then overwrite the results of the previous step."""
-    if compiled and device.startswith("cuda"):
+    if compiled and _kind(device) == "cuda":
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
 
@@ -175,17 +223,25 @@ def fixed_length(device: str, compiled: bool, max_length: int) -> int | None:
 
     On CUDA, kernels that are compiled for one shape are faster, and every other shape would be compiled separately.
     """
-    return max_length if compiled and device.startswith("cuda") else None
+    return max_length if compiled and _kind(device) == "cuda" else None
 
 
 def for_transfer(tensor: torch.Tensor, device: str) -> torch.Tensor:
     """Returns a tensor that can be copied to the device asynchronously: for CUDA, a tensor in pinned memory."""
-    return tensor.pin_memory() if device.startswith("cuda") else tensor
+    return tensor.pin_memory() if _kind(device) == "cuda" else tensor
+
+
+def copied_to(tensor: torch.Tensor, device: str | torch.device) -> torch.Tensor:
+    """Returns a tensor on the device, without waiting for the copy to finish.
+
+    On ``mps``, it waits, because such a copy reads memory that may have been freed before.
+    """
+    return tensor.to(device, non_blocking=torch.device(device).type != "mps")
 
 
 def on_device(values: npt.NDArray[Any], device: str) -> torch.Tensor:
-    """Returns an array as a tensor on the device, without waiting for the copy to finish."""
-    return for_transfer(torch.from_numpy(values), device).to(device, non_blocking=True)
+    """Returns an array as a tensor on the device, without waiting for the copy to finish; see ``copied_to``."""
+    return copied_to(for_transfer(torch.from_numpy(values), device), device)
 
 
 def uncompiled() -> AbstractContextManager[Any]:
@@ -199,22 +255,114 @@ def uncompiled() -> AbstractContextManager[Any]:
     return stance
 
 
+def device_count(device: str) -> int:
+    """Returns the number of GPUs of a kind, such as ``cuda``; 0 for a device that is not one of ``GPUS``."""
+    module = _module(device)
+    return 0 if module is None else int(module.device_count())
+
+
+def device_name(device: str) -> str:
+    """Returns the name of a GPU, as its driver reports it; for other devices and for ``mps``, the device itself."""
+    get_name = getattr(_module(device), "get_device_name", None)
+    return device if get_name is None else str(get_name(device))
+
+
 def describe_device(device: str, precision: str, reason: str) -> str:
-    """Describes the device (on CUDA with its name), the precision and the reason for it, and the CPU threads."""
-    name = f"{torch.cuda.get_device_name(device)}, " if device.startswith("cuda") else ""
-    return f"{device} ({name}{precision}: {reason}; {torch.get_num_threads()} threads)"
+    """Describes the device (of a GPU with its name), the precision and the reason for it, and the CPU threads."""
+    name = device_name(device)
+    named = "" if name == device else f"{name}, "
+    return f"{device} ({named}{precision}: {reason}; {torch.get_num_threads()} threads)"
 
 
 def generator_states(device: str) -> dict[str, torch.Tensor]:
-    """Returns the states (uint8) of the PyTorch generators that dropout uses: ``cpu`` and, on CUDA, also ``cuda``."""
+    """Returns the states (uint8, on the CPU) of the generators that dropout uses, by kind of device.
+
+    There is always a state ``cpu`` and, if the device is a GPU, also its own.
+    """
     states = {"cpu": torch.get_rng_state()}
-    if device.startswith("cuda"):
-        states["cuda"] = torch.cuda.get_rng_state(device)
+    if (module := _module(device)) is not None:
+        states[_kind(device)] = module.get_rng_state(*_index(device))
     return states
 
 
 def restore_generators(states: dict[str, torch.Tensor], device: str) -> None:
     """Sets the states of PyTorch's generators; states of devices that are not in use are ignored."""
     torch.set_rng_state(states["cpu"])
-    if device.startswith("cuda") and "cuda" in states:
-        torch.cuda.set_rng_state(states["cuda"], device)
+    if (module := _module(device)) is not None and _kind(device) in states:
+        module.set_rng_state(states[_kind(device)], *_index(device))
+
+
+@contextmanager
+def kept_generators(device: str) -> Iterator[None]:
+    """Context manager at whose end PyTorch's generators have the states that they had at its beginning."""
+    states = generator_states(device)
+    try:
+        yield
+    finally:
+        restore_generators(states, device)
+
+
+def synchronize(device: str) -> None:
+    """Waits until the device has finished all operations; on the CPU, returns at once."""
+    if (module := _module(device)) is not None:
+        module.synchronize(*_index(device))
+
+
+def peak_memory(device: str) -> int | None:
+    """Returns the largest size in bytes of all tensors on a GPU since the last ``reset_peak_memory``.
+
+    Returns None on the CPU and on ``mps``, for which PyTorch does not measure it.
+    """
+    measure = getattr(_module(device), "max_memory_allocated", None)
+    return None if measure is None else int(measure(device))
+
+
+def reset_peak_memory(device: str) -> None:
+    """Makes ``peak_memory`` forget what was allocated before."""
+    reset = getattr(_module(device), "reset_peak_memory_stats", None)
+    if reset is not None:
+        reset(device)
+
+
+def skips_by_flag(device: str | torch.device) -> bool:
+    """Returns whether the fused AdamW of a device skips an update if ``found_inf`` is 1; on ``mps``, it does not."""
+    return torch.device(device).type != "mps"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Returns whether an error says that the memory of the CPU or of a GPU is used up."""
+    kinds = (MemoryError, getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError))
+    return isinstance(error, kinds) or any(each in str(error) for each in NO_MEMORY)
+
+
+def distributed_backend(device: str) -> str:
+    """Returns the backend of torch.distributed for a device, which may be ``auto``.
+
+    Raises ``InputError`` for a device that several processes cannot use.
+    """
+    kind = (_gpu_kind() or "cpu") if device == "auto" else device.partition(":")[0]
+    if kind not in BACKENDS:
+        raise InputError(f"--device {device}: only one process can train on {kind}; use --device cpu, or no torchrun")
+    return BACKENDS[kind]
+
+
+def use_gpu(backend: str, number: int) -> str:
+    """Makes a GPU the current one of this process, and returns its kind, such as ``cuda``.
+
+    With the backend ``gloo``, does nothing and returns ``cpu``.
+
+    Args:
+        backend: As returned by ``distributed_backend``.
+        number: Number of the process on its machine.
+
+    Raises:
+        InputError: If the machine has fewer GPUs than processes.
+    """
+    kind = next(kind for kind, name in BACKENDS.items() if name == backend)
+    if kind != "cpu":
+        if number >= (count := device_count(kind)):
+            raise InputError(
+                f"torchrun --nproc-per-node: more processes than the {count} GPUs of this machine; lower it"
+            )
+        _module(kind).set_device(number)
+    return kind

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from ..errors import InputError, first_line
 from .adapters import Adapters, with_adapter
 from .by_length import batches_by_length
-from .device import autocast, pick_precision, uncompiled
+from .device import autocast, copied_to, pick_precision, uncompiled
 from .mlm_head import load_mlm_head, mlm_head, save_mlm_head
 from .pooling import pool
 from .resolve import LOAD_ERRORS, Source, cannot_load
@@ -48,9 +49,11 @@ class SentenceEncoder(nn.Module):
         use_trained_pooler: Use the ``pooler_output`` of the backbone instead of a new head.
         keep_head: Use the head in evaluation as well (supervised SimCSE), not only in training.
         stages: Modules of ``cse.models.stages``.
+        eval_pooler: Pooling in evaluation and in the saved model, if it differs from ``pooler``, the one in training.
 
     Raises:
-        InputError: If the input width of a stage differs from the output width of the pooling or stage before it.
+        InputError: If the input width of a stage differs from the output width of the pooling or stage before it, or if
+            the two poolings cannot be used together.
     """
 
     def __init__(
@@ -62,14 +65,18 @@ class SentenceEncoder(nn.Module):
         use_trained_pooler: bool = False,
         keep_head: bool = False,
         stages: Sequence[nn.Module] = (),
+        eval_pooler: str | None = None,
     ) -> None:
         super().__init__()
+        _check_poolers(pooler, eval_pooler, keep_head)
         self.keep_head = keep_head
         self.use_trained_pooler = use_trained_pooler
         self.backbone = backbone
         self.tokenizer = tokenizer
         self.source = source
         self.pooler = pooler
+        self.saved_pooler = eval_pooler or pooler
+        """Pooling in evaluation mode, which the saved model declares."""
         if not use_trained_pooler and getattr(backbone, "pooler", None) is not None:
             # In compiled models, unused weights have gradients of 0 (not None), so the optimizer would decay them.
             backbone.pooler.requires_grad_(False)
@@ -105,17 +112,23 @@ class SentenceEncoder(nn.Module):
         """D, the number of dimensions of an embedding."""
         return self._width
 
-    def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Returns embeddings ``(B, D)`` of tokens ``(B, T)``; a head that is not kept is applied in training only."""
+    def forward(self, batch: dict[str, Tensor], around: AbstractContextManager[Any] | None = None) -> Tensor:
+        """Returns embeddings ``(B, D)`` of tokens ``(B, T)``; a head that is not kept is applied in training only.
+
+        ``around`` is a context manager in which the transformer encodes the batch, such as the one of a hook; a further
+        pass for ``denoise`` runs outside it.
+        """
         batch = {key: value for key, value in batch.items() if key not in self._dropped}
         chosen = batch.pop(POOLED, None)
-        outputs = self.backbone(**batch, output_hidden_states=self.pooler.startswith("avg_"))
+        pooler = self.pooler if self.training else self.saved_pooler
+        with around or nullcontext():
+            outputs = self.backbone(**batch, output_hidden_states=pooler.startswith("avg_"))
         if self.use_trained_pooler:
             pooled: Tensor = outputs.pooler_output
         else:
             states = outputs.hidden_states or (outputs.last_hidden_state,)
             mask, ids, left = batch["attention_mask"], batch["input_ids"], self.tokenizer.padding_side == "left"
-            pooled = pool(self.pooler, states, mask, ids, self.tokenizer.mask_token_id, pooled=chosen, left=left)
+            pooled = pool(pooler, states, mask, ids, self.tokenizer.mask_token_id, pooled=chosen, left=left)
             if self.training and self.denoise is not None:
                 pooled = pooled - self.denoise(self.backbone, batch)
             if self.head is not None and (self.training or self.keep_head):
@@ -208,7 +221,7 @@ class SentenceEncoder(nn.Module):
     def _encode_batch(self, batch: dict[str, Tensor]) -> npt.NDArray[np.float32]:
         device = next(self.parameters()).device
         with uncompiled():
-            vectors = self({key: value.to(device, non_blocking=True) for key, value in batch.items()})
+            vectors = self({key: copied_to(value, device) for key, value in batch.items()})
         vectors = vectors.float()
         if self.source.normalize:
             vectors = nn.functional.normalize(vectors, dim=-1)
@@ -216,8 +229,30 @@ class SentenceEncoder(nn.Module):
         return found
 
 
+def _check_poolers(pooler: str, eval_pooler: str | None, keep_head: bool) -> None:
+    if eval_pooler is None or eval_pooler == pooler:
+        return
+    if keep_head and pooler == "cls":
+        raise InputError(f"--eval-pooler {eval_pooler}: cannot be combined with --keep-head, the head of --pooler cls")
+    if "mask" in (pooler, eval_pooler) or eval_pooler == "cls":
+        raise InputError(
+            f"--eval-pooler {eval_pooler}: cannot be combined with --pooler {pooler}; leave it out, or use "
+            "cls_before_pooler"
+        )
+    if eval_pooler.count("+") != pooler.count("+"):
+        raise InputError(
+            f"--eval-pooler {eval_pooler}: its embeddings do not have the dimensions of --pooler {pooler}; join "
+            "equally many poolers in both"
+        )
+
+
 def load_encoder(
-    source: Source, pooler: str, *, for_inference: bool = False, keep_head: bool = False
+    source: Source,
+    pooler: str,
+    *,
+    for_inference: bool = False,
+    keep_head: bool = False,
+    eval_pooler: str | None = None,
 ) -> SentenceEncoder:
     """Loads an encoder in float32.
 
@@ -228,14 +263,16 @@ def load_encoder(
             pooler (linear, tanh) of the checkpoint, if there is one. If False (training), the head is loaded from the
             Dense module of the directory, or newly initialised if there is none.
         keep_head: Use the head in evaluation as well. For inference, a head loaded from a Dense module is always used.
+        eval_pooler: See ``SentenceEncoder``.
 
     Raises:
         InputError: If files cannot be read; if weights are missing (other than those of a pooler), not finite or of the
             wrong shape; or if the tokenizer or the pooler does not suit the model.
     """
-    if source.causal and pooler in ("cls", "cls_before_pooler"):
+    first = next((each for each in (pooler, eval_pooler) if each in ("cls", "cls_before_pooler")), None)
+    if source.causal and first:
         raise InputError(
-            f"--pooler {pooler}: {source.name} is a decoder, whose first token attends only to itself; use --pooler avg"
+            f"--pooler {first}: {source.name} is a decoder, whose first token attends only to itself; use --pooler avg"
         )
     from transformers import AutoModel, AutoTokenizer
     from transformers.utils import logging
@@ -282,7 +319,9 @@ def load_encoder(
     stages = [build_stage(stage) for stage in source.modules.stages]
     if not for_inference:  # a new run takes the dimensions from its Matryoshka loss term
         source = replace(source, modules=replace(source.modules, dims=()))
-    encoder = SentenceEncoder(backbone, tokenizer, source, pooler, trained and stored is None, kept, stages)
+    encoder = SentenceEncoder(
+        backbone, tokenizer, source, pooler, trained and stored is None, kept, stages, eval_pooler
+    )
     if stored is not None and encoder.head is not None:
         _load_head(encoder.head, stored)
     if for_inference:

@@ -38,7 +38,7 @@ class Encoder:
         pooler: See ``cse.models.pooling.pool``. Default: the pooling that a sentence-transformers directory declares.
             For a plain Hugging Face directory, which declares none, the default is ``avg``, as in
             sentence-transformers; this is wrong for a model trained with [CLS] pooling.
-        device: A PyTorch device; ``auto`` is CUDA if available, else the CPU.
+        device: A PyTorch device; ``auto`` is the GPU if there is one (CUDA, Apple or Intel), else the CPU.
         precision: Precision in which texts are encoded: ``fp32``, ``bf16`` or ``auto``, which is bf16 on CUDA and on
             processors that are faster with it (see ``cse.models.device.pick_precision``), else fp32. Embeddings are
             always float32.

@@ -151,6 +151,7 @@ class _LastState(nn.Module):
 
 
 def write_onnx(transformer: nn.Module, tokenizer: Any, file: Path) -> None:
+    """Exports a transformer, without pooling, to ``file``; batch size and number of tokens stay free."""
     batch = tokenizer(["a sentence", "another one, which is rather longer"], padding=True, return_tensors="pt")
     accepted = inspect.signature(transformer.forward).parameters
     names = [name for name in tokenizer.model_input_names if name in batch and name in accepted]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -62,7 +63,7 @@ def _write(model: SentenceEncoder, folder: Path, card: str) -> None:
         own.dense.load_state_dict(head.linear.state_dict())
     # SentenceTransformer returns all hidden states only if output_hidden_states is set in the configuration.
     asked = backbone.config.output_hidden_states
-    backbone.config.output_hidden_states = pooled_layers(model.pooler, layers) is not None
+    backbone.config.output_hidden_states = pooled_layers(model.saved_pooler, layers) is not None
     if model.adapters is None:
         backbone.save_pretrained(folder)
     elif model.adapters.keep:
@@ -77,9 +78,11 @@ def _write(model: SentenceEncoder, folder: Path, card: str) -> None:
     limit, model.tokenizer.model_max_length = model.tokenizer.model_max_length, source.max_length
     model.tokenizer.save_pretrained(folder)
     model.tokenizer.model_max_length = limit
+    if model.template is not None or source.modules.lower_case:
+        _load_as_stored(folder / "tokenizer_config.json", model.tokenizer)
     write_modules(
         folder,
-        modules=replace(source.modules, pooler=model.pooler, normalize=source.normalize, family=source.family),
+        modules=replace(source.modules, pooler=model.saved_pooler, normalize=source.normalize, family=source.family),
         max_length=source.max_length,
         width=int(backbone.config.hidden_size),
         layers=layers,
@@ -87,6 +90,19 @@ def _write(model: SentenceEncoder, folder: Path, card: str) -> None:
         stages=list(model.stages),
     )
     (folder / "README.md").write_text(card, encoding="utf8")
+
+
+def _load_as_stored(path: Path, tokenizer: Any) -> None:
+    """Changes ``tokenizer_config.json`` so that every loader uses all of ``tokenizer.json``.
+
+    The classes of single models, such as BertTokenizer, take only the vocabulary from ``tokenizer.json`` and rebuild
+    the normalizer and the post-processor, which would lose a template or the conversion to lower case.
+    """
+    settings = json.loads(path.read_text(encoding="utf8"))
+    # With either of these two settings, the generic class rebuilds the post-processor as well.
+    settings = {name: value for name, value in settings.items() if name not in ("add_bos_token", "add_eos_token")}
+    inputs = {"model_input_names": list(tokenizer.model_input_names)}
+    write_json(path, {**settings, **inputs, "tokenizer_class": "PreTrainedTokenizerFast"})
 
 
 def as_dense(linear: Any) -> Dense:

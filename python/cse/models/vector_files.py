@@ -152,10 +152,8 @@ def encode_to_file(
     filled = corpus.word_counts() > 0
     with naming(part), ExitStack() as stack:
         part.touch()
-        try:
-            stack.enter_context(locked(part))
-        except BlockingIOError:
-            raise InputError(f"-o {output}: another process is writing to this file; wait for it") from None
+        taken = f"-o {output}: another process is writing to this file; wait for it"
+        stack.enter_context(locked(part, taken))
         done = _rows_done(part, state, key, shape)
         array = np.lib.format.open_memmap(part, mode="r+" if done else "w+", dtype=np.float32, shape=shape)
         if not done:

@@ -112,10 +112,13 @@ def sentence_map(found: Compared, method: str = "tsne", examples: int = 2) -> Se
         examples: Number of example sentences per group.
     """
     from sklearn.cluster import KMeans
+    from sklearn.decomposition import PCA
 
     sentences = found.held_out.sentences[:SHOWN]
     before, after = (unit(side) for side in found.sides(sentences))
-    maps, how = (_principal(before), _principal(after)), "the first two principal components"
+    with np.errstate(invalid="ignore"):  # PCA divides by the variance, which is 0 if all embeddings are equal
+        maps = tuple(PCA(2, svd_solver="full").fit_transform(side) for side in (before, after))
+    how = "the first two principal components"
     spread = maps[0][:, 0].std()
     if method == "tsne" and len(sentences) >= FEW and spread > 1e-9:  # t-SNE needs distinct initial positions
         from sklearn.manifold import TSNE
@@ -142,18 +145,6 @@ def sentence_map(found: Compared, method: str = "tsne", examples: int = 2) -> Se
         groups.append(Group(place + 1, size, [sentences[row] for row in nearest[:examples]]))
     first, second = (np.asarray(each, dtype=np.float64) for each in maps)
     return SentenceMap(sentences, first, second, group, groups, how)
-
-
-def _principal(points: Points) -> Points:
-    """Returns coordinates ``(n, 2)`` along the first two principal components.
-
-    In each component, the entry with the largest absolute value is positive, which fixes the sign.
-    """
-    centred = points - points.mean(0)
-    _, _, axes = np.linalg.svd(centred, full_matrices=False)
-    two = axes[:2] * np.sign(axes[:2, np.abs(axes[:2]).argmax(1)].diagonal())[:, None]
-    places: Points = centred @ two.T
-    return places
 
 
 def map_panels(found: SentenceMap) -> list[Panel]:

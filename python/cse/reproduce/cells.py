@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from ..io import dumps, write_text
-from .inputs import SYNONYMS, Inputs
+from .inputs import SENTENCES, SYNONYMS, Inputs
 from .suites import Scorer, hash_file
 from .tables import Recipe, Row, Table, merged
 
@@ -72,7 +72,9 @@ class Cell:
         """Returns the first flag that is needed for this cell but was not given, or None."""
         for name in self.recipe.needs():
             if name not in inputs.files:
-                return f"--file {name}=PATH"
+                stems = SENTENCES[name][0] if name in SENTENCES else ()
+                made = f", or {', '.join(f'{stem}.tsv' for stem in stems)} in --data" if stems else ""
+                return f"--file {name}=PATH{made}"
         if self.recipe.labelled and inputs.pairs is None:
             return "--pairs FILE"
         trained = self.recipe.encoder is None and not self.recipe.labelled and "corpus" not in self.recipe.settings
@@ -102,6 +104,19 @@ def filled(value: Any, inputs: Inputs) -> Any:
     if isinstance(value, (list, tuple)):
         return [filled(each, inputs) for each in value]
     return value
+
+
+def encoder_of(recipe: Recipe, inputs: Inputs) -> str:
+    """Returns the name of the encoder of a recipe without training, as in ``cse eval``, with the user's files.
+
+    ``inputs.model`` replaces only the model in the name: ``whitening:MODEL@FILE`` stays a whitened model, and
+    ``glove:FILE`` stays as it is.
+    """
+    kind, colon, what = str(recipe.encoder).rpartition(":")
+    model, at, rest = what.partition("@")
+    if inputs.model is not None and not model.startswith("{"):
+        model = inputs.model
+    return str(filled(f"{kind}{colon}{model}{at}{rest}", inputs))
 
 
 def settings_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
@@ -255,8 +270,7 @@ def run_cell(
     recipe, started = cell.recipe, time.perf_counter()
     made, seconds, steps = identity(cell, inputs, scorer), 0.0, 0
     if recipe.encoder is not None:
-        name = inputs.model or filled(recipe.encoder, inputs)
-        encoder = Encoder(name, pooler=recipe.pooler, device=inputs.device)
+        encoder = Encoder(encoder_of(recipe, inputs), pooler=recipe.pooler, device=inputs.device)
     else:
         result = _train(cell, inputs, made, place, callback)
         seconds, steps = result.seconds, result.steps

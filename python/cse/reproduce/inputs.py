@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from ..errors import InputError
+from ..evaluation.sts import DEV, SEVEN, read_pairs
+from ..io import write_text
+from ..rng import Draws
 from .suites import find
 from .tables import Table
 
-__all__ = ["Inputs", "open_inputs"]
+__all__ = ["SENTENCES", "Inputs", "open_inputs", "sts_sentences"]
 
 SYNONYMS = "synonyms"
 """The NAME in ``--file NAME=PATH`` for the synonym file of the EDA rows; without this file, WordNet is used."""
+
+TRAIN = ("stsb.train", "sickr.train")
+SENTENCES = {"stsb-train-10k": (TRAIN[:1], 10_000), "sts-texts": ((*SEVEN, *DEV, *TRAIN), None)}
+"""Corpora made of the sentences of STS files: the stems of the files, and how many of the sentences are drawn.
+
+They are the corpora of Mirror-BERT and ConSERT, for placeholders that ``--file NAME=PATH`` does not fill.
+"""
 
 
 @dataclass(frozen=True)
@@ -51,6 +63,7 @@ def open_inputs(
     corpus: str | None = None,
     pairs: str | None = None,
     files: Sequence[str] = (),
+    made: Path | None = None,
     **settings: object,
 ) -> Inputs:
     """Builds the inputs of the runs of a table from the values of command-line options.
@@ -61,6 +74,7 @@ def open_inputs(
         corpus: File of sentences.
         pairs: File of labelled pairs.
         files: Further files, each as ``NAME=PATH``.
+        made: Folder to which ``sts_sentences`` writes the corpora that the table needs; None: they are not made.
         **settings: Values of the other fields of ``Inputs``.
 
     Raises:
@@ -75,7 +89,7 @@ def open_inputs(
         if not equals or not path:
             raise InputError(f"--file {each}: must have the form NAME=PATH")
         named[name] = path
-    needed = {name for row in table.rows for recipe in row.recipes.values() for name in recipe.needs()} | {SYNONYMS}
+    needed = table.needs() | {SYNONYMS}
     if named.keys() - needed:
         raise InputError(
             f"--file {min(named.keys() - needed)}: no row of {table.name} uses it; cse reproduce "
@@ -85,5 +99,40 @@ def open_inputs(
     for flag, given in {**paths, **{f"--file {name}": path for name, path in named.items()}}.items():
         if given is not None and not Path(given).exists():
             raise InputError(f"{flag} {given}: no such file; check the path")
+    if made is not None:
+        named = {**sts_sentences(Path(data), made, needed - named.keys()), **named}
     corpus_path, pairs_path = (None if each is None else Path(each) for each in (corpus, pairs))
     return Inputs(Path(data), corpus_path, pairs_path, named, **settings)  # type: ignore[arg-type]
+
+
+def sts_sentences(data: Path, folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Writes corpora made of the sentences of the STS files in ``data``, one sentence per line.
+
+    Every occurrence of a sentence counts, as in the released corpora. The draw depends only on the number of sentences,
+    so all seeds of a row have the same corpus.
+
+    Args:
+        data: Folder of the evaluation data.
+        folder: Folder to write to; it is created if a corpus is written.
+        names: Names of corpora; those that are not in ``SENTENCES``, or whose files are not all in ``data``, are left
+            out.
+
+    Returns:
+        The paths of the corpora by name.
+    """
+    found = {}
+    for name in sorted(SENTENCES.keys() & set(names)):
+        stems, count = SENTENCES[name]
+        try:
+            paths = [find(data, f"{stem}.tsv") for stem in stems]
+        except InputError:
+            continue  # Cell.lacks says that the file is needed
+        read = [read_pairs(path) for path in paths]
+        sentences = [text for each in read for pair in zip(each.left, each.right, strict=True) for text in pair]
+        if count is not None and count < len(sentences):
+            order = Draws(0, 0).uniform(np.arange(len(sentences)), "sentences of an STS file")[:, 0]
+            sentences = [sentences[row] for row in np.sort(np.argsort(order, kind="stable")[:count])]
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / f"{name}.txt", "\n".join(sentences) + "\n")
+        found[name] = str(folder / f"{name}.txt")
+    return found

@@ -116,7 +116,8 @@ def to_dict(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[st
                     cell |= {"low": interval.low, "high": interval.high}
                 cell["published_in_interval"] = each.holds(row.values[place])
             cells[column] = cell
-        about = {"method": row.method, "model": row.model, "note": row.note, "misprint": row.misprint}
+        about = {"method": row.method, "model": row.model, "note": row.note, "remark": row.remark}
+        about["misprint"] = row.misprint
         found.append({**about, "status": notes.get(row.name, ""), "cells": cells})
     return {
         "table": table.name,
@@ -137,7 +138,7 @@ def markdown(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[s
     for row in rows:
         mark = ""
         if row.misprint:
-            remarks.append(f"{row.name}: the printed values do not agree with each other ({row.misprint}).")
+            remarks.append(f"† {row.name}: the printed values do not agree with each other ({row.misprint}).")
             mark = " †"
         if any(not math.isnan(value) for value in row.values):
             cells = [_published(value, row.sd[n] if row.sd else math.nan, digits) for n, value in enumerate(row.values)]
@@ -146,7 +147,10 @@ def markdown(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[s
         if ours:
             shown = [_ours(ours.get(c), row.values[n], digits) for n, c in enumerate(table.columns)]
             seeds = max(len(each.by_seed) for each in ours.values())
-            lines.append(f"| {row.name} | ours, {seeds} seed{'s' if seeds > 1 else ''} | {' | '.join(shown)} |")
+            if row.remark:
+                remarks.append(f"‡ {row.name}: {row.remark}.")
+            name = f"{row.name}{' ‡' if row.remark else ''}"
+            lines.append(f"| {name} | ours, {seeds} seed{'s' if seeds > 1 else ''} | {' | '.join(shown)} |")
         elif row.name in notes:
             lines.append(f"| {row.name} | {notes[row.name]} |{' |' * len(table.columns)}")
     lines += [
@@ -154,7 +158,7 @@ def markdown(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[s
         "Ours: mean ± standard deviation over seeds, [95 % interval of the mean]; *: the interval contains the "
         "published value.",
     ]
-    lines += [f"† {remark}" for remark in remarks]
+    lines += remarks
     found = paired_tests(table, rows, stored)
     if found:
         lines += ["", "| paired t-test over seeds | against | column | seeds | difference | p (Holm) |"]

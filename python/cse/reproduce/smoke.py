@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from ..evaluation.transfer import TASKS as TRANSFER
-from .inputs import Inputs
+from .inputs import TRAIN, Inputs, sts_sentences
 from .suites import TASKS
 from .tables import Table
 
@@ -36,7 +36,7 @@ def smoke_inputs(table: Table, place: Path, device: str, threads: int) -> Inputs
     data = place / "data"
     data.mkdir(exist_ok=True)
     generator = random.Random(0)
-    for stem in TASKS:
+    for stem in (*TASKS, *TRAIN):
         _write(data / f"{stem}.tsv", [f"{generator.random() * 5:.2f}\t{a}\t{b}" for a, b in _pairs(rows, generator)])
     _transfer(data, rows, generator)
     for column in table.columns:
@@ -51,11 +51,12 @@ def smoke_inputs(table: Table, place: Path, device: str, threads: int) -> Inputs
     _write(
         glove, [f"{word} {generator.random():.3f} {generator.random():.3f} {generator.random():.3f}" for word in words]
     )
-    needed = {name for row in table.rows for recipe in row.recipes.values() for name in recipe.needs()}
+    needed = table.needs()
     parallel = place / "parallel.txt"
     _write(parallel, [" ".join(reversed(row.split())) for row in rows])
     given = {name: str(parallel) for name in needed}
     given |= {"glove": str(glove), "synonyms": str(synonyms), "nli-sentences": str(corpus), "running-text": str(corpus)}
+    given |= sts_sentences(data, place, needed)
     return Inputs(
         data,
         corpus,

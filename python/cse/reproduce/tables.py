@@ -66,6 +66,8 @@ class Row:
     sd: tuple[float, ...] = ()
     """Published standard deviations, if any."""
     note: str = ""
+    remark: str = ""
+    """What a reader of our values has to know, such as that test texts were trained on; empty: nothing."""
     misprint: str = ""
     """How the values in the paper contradict each other, if they do."""
     recipes: Mapping[str | None, Recipe] = field(default_factory=dict)
@@ -92,6 +94,10 @@ class Table:
     """How cells are scored, as a key of ``suites.SUITES``; empty if no row of the table can be reproduced."""
     note: str = ""
     """A remark on the published values."""
+
+    def needs(self) -> set[str]:
+        """Returns the names of the placeholders in all recipes; see ``Recipe.needs``."""
+        return {name for row in self.rows for recipe in row.recipes.values() for name in recipe.needs()}
 
     def find_rows(self, names: Sequence[str]) -> list[Row]:
         """Returns the rows with the given names, or all rows if no names are given.
@@ -142,7 +148,8 @@ def _table(name: str, published: dict[str, Any] | None, recipes: dict[str, Any])
     rows = []
     for row in published["rows"] if published else recipes["rows"]:
         key = (row["method"], row.get("model", ""))
-        found = _recipes(given[key], changes) if key in given else {}
+        recipe = given.get(key, {})
+        found = _recipes(recipe, changes) if recipe else {}
         check = row.get("check", "ok")
         rows.append(
             Row(
@@ -150,6 +157,7 @@ def _table(name: str, published: dict[str, Any] | None, recipes: dict[str, Any])
                 values=tuple(map(float, row.get("values", [math.nan] * len(columns)))),
                 sd=tuple(map(float, row.get("sd", ()))),
                 note=row.get("note", ""),
+                remark=recipe.get("remark", ""),
                 misprint="" if check == "ok" else check,
                 recipes=found,
             )

@@ -118,10 +118,7 @@ class Parts:
         with naming(folder):
             folder.mkdir(parents=True, exist_ok=True)
         with naming(folder / LOCK), open(folder / LOCK, "a") as file:
-            try:
-                lock(file.fileno())
-            except BlockingIOError:
-                raise InputError(f"-o {folder}: another process is making parts there; wait for it") from None
+            lock(file.fileno(), f"-o {folder}: another process is making parts there; wait for it")
             if known is not None:
                 self._compare(known)
                 self._known = {each["part"]: each for each in known["parts"] if known["complete"]}

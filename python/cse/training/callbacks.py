@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import shortened
@@ -91,55 +91,17 @@ class Callbacks(Callback):
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self._all = list(callbacks)
 
-    def on_train_begin(self, run: Run) -> None:
-        """Calls all callbacks."""
-        for each in self._all:
-            each.on_train_begin(run)
 
-    def on_status(self, text: str) -> None:
-        """Calls all callbacks."""
+def _forwarded(name: str) -> Callable[..., None]:
+    def call(self: Callbacks, *args: Any, **keywords: Any) -> None:
         for each in self._all:
-            each.on_status(text)
+            getattr(each, name)(*args, **keywords)
 
-    def on_progress(self, text: str, done: int, total: int, unit: str) -> None:
-        """Calls all callbacks."""
-        for each in self._all:
-            each.on_progress(text, done, total, unit)
+    return call
 
-    def on_warning(self, text: str) -> None:
-        """Calls all callbacks."""
-        for each in self._all:
-            each.on_warning(text)
 
-    def on_step_end(self, step: int, steps: int) -> None:
-        """Calls all callbacks."""
-        for each in self._all:
-            each.on_step_end(step, steps)
-
-    def on_log(self, records: Sequence[dict[str, Any]]) -> None:
-        """Calls all callbacks."""
-        for each in self._all:
-            each.on_log(records)
-
-    def on_evaluate(self, step: int, record: dict[str, Any]) -> None:
-        """Calls all callbacks."""
-        for each in self._all:
-            each.on_evaluate(step, record)
-
-    def on_interrupt(self, why: str) -> None:
-        """Calls all callbacks."""
-        for each in self._all:
-            each.on_interrupt(why)
-
-    def on_train_end(self, result: Any) -> None:
-        """Calls all callbacks."""
-        for each in self._all:
-            each.on_train_end(result)
-
-    def close(self) -> None:
-        """Calls all callbacks."""
-        for each in self._all:
-            each.close()
+for _name in [name for name in vars(Callback) if not name.startswith("_")]:
+    setattr(Callbacks, _name, _forwarded(_name))
 
 
 def score_text(record: dict[str, Any]) -> str:

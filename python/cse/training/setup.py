@@ -88,6 +88,7 @@ def build_modules(config: configs.ResolvedConfig, source: resolve.Source, contex
         features=methods.feature_methods(config, config.options, context),
         hooks=methods.hooks(config, config.options, context),
     )
+    methods.check_used(config, built, context, config.given or {})
     modules.accelerate(built, context.device, config.chunk_size, config.accumulate, compiled=config.compile)
     encoder.seed_dropout(config.seed, rank)
     return built
@@ -122,7 +123,7 @@ def describe(
     return {
         **machine.describe(),
         "recipe": precedence.recipe_reason(config, source.family),
-        "model": f"{config.model}, pooler {config.pooler}",
+        **encoder.describe_model(config),
         "loss": loss.describe_loss(config, config.contrastive),
         **made.describe(),
         **opened.describe(),

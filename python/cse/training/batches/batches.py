@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import rng
-from ...augment.base import Block, Edit, Pairing, View
+from ...augment.base import Block, Edit, Pairing, TokenEdit, View
 from ...data.corpus import Corpus
 from ...mixing_partners import partners, valid_candidates
 from ...models.prompts import TrainingPrompts
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "Batches", "changed_rows"]
 
 ANCHOR, POSITIVE = View("anchor", "anchor"), View("positive", "positive")
-# Function that returns the token ids of a block's texts.
-TokenIds = Callable[[Block], Sequence[Any]]
+# Function that returns the token ids of a block whose texts belong to the given rows of the corpus.
+TokenIds = Callable[[Block, npt.NDArray[np.int64]], Sequence[Any]]
 PartnerViews = Callable[[Mapping[str, "Role"]], tuple[int, list[str]] | None]
 
 
@@ -154,7 +154,12 @@ class Batches:
 
     def __getitem__(self, number: int) -> Batch:
         """Returns a batch without tokens. An edited sentence counts as unchanged if its text equals the original."""
-        return self.make(number, lambda block: block.texts)
+
+        def texts(block: Block, rows: npt.NDArray[np.int64]) -> list[str]:
+            edit = block.edit
+            return block.texts if edit is None else edit.method(block.texts, edit.rows, edit.draws)
+
+        return self.make(number, texts)
 
     def make(self, number: int, ids: TokenIds) -> Batch:
         """Returns a batch without tokens.
@@ -190,6 +195,10 @@ class Batches:
     def _positives(self, texts: list[str], rows: npt.NDArray[np.int64], draws: rng.Draws) -> dict[str, Block]:
         anchor, positive = self.views
         if isinstance(self.positive, Edit):
+            if not self.positive.is_positive(self.positive.options):
+                other = replace(positive, name="edited", role="other")
+                edited = self._edited(self.positive, texts, rows, draws, (other,))
+                return {"anchor": Block(texts, (anchor, positive), column=0), "edited": edited}
             edited = self._edited(self.positive, texts, rows, draws, (positive,))
             return {"anchor": Block(texts, (anchor,), column=0), "positive": edited}
         paired = self.positive(texts, rows, draws)
@@ -212,6 +221,8 @@ class Batches:
         draws: rng.Draws,
         views: tuple[View, ...],
     ) -> Block:
+        if method.edits_tokens:
+            return Block(texts, views, column=0, edited=True, edit=TokenEdit(method, rows, draws))
         if not method.expensive:
             return Block(method(texts, rows, draws), views, edited=True)
         part = self.part(len(rows))
@@ -223,13 +234,13 @@ class Batches:
 
         Unchanged rows of the blocks for which ``is_masked`` returns True are masked.
         """
-        before = ids(original)
+        before = ids(original, batch.rows)
         blocks, unchanged = dict(batch.blocks), {}
         for name, block in batch.blocks.items():
             if not block.edited:
                 continue
-            old = before[self.part(len(batch.rows))] if block.local else before
-            changed = changed_rows(old, ids(block))
+            part = self.part(len(batch.rows)) if block.local else slice(None)
+            changed = changed_rows(before[part], ids(block, batch.rows[part]))
             unchanged[name] = int((~changed).sum())
             masked = is_masked(
                 block.views[0].role, without_dropout=self.without_dropout, keep_duplicates=self.keep_duplicates
@@ -270,8 +281,10 @@ def is_masked(role: str, *, without_dropout: bool, keep_duplicates: bool) -> boo
     """Returns whether unchanged rows of a view are masked.
 
     Args:
-        role: Role of the view: ``anchor``, ``positive`` or ``negative``.
+        role: Role of the view; see ``cse.views``.
         without_dropout: Whether anchors and positives are encoded without dropout.
         keep_duplicates: Whether the run keeps duplicates (``--keep-duplicates``).
     """
+    if role == "other":
+        return False
     return without_dropout if role == "positive" else not keep_duplicates

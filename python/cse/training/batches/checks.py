@@ -126,6 +126,8 @@ def trained_texts(
     """Returns a sample of the sentences (see ``sample_of``), and the anchors and positives made from them."""
     chosen = sample_of(rows, method)
     texts = corpus.take(chosen)
+    if isinstance(method, Edit) and method.edits_tokens:  # after truncation
+        return texts, [*texts, *texts]
     made = method(texts, chosen, Draws(seed, 0))
     if isinstance(made, list):
         return texts, [*texts, *made]

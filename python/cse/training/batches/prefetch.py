@@ -69,13 +69,21 @@ class Prefetcher:
         """Returns a batch with the tokens of this rank's rows."""
         lists: dict[object, dict[str, Any]] = {}  # token lists of blocks whose ids are compared, by _key
 
-        def ids(block: Block) -> Sequence[Any]:
-            key = _key(block)
-            if key not in lists:
-                # Like stored ids, these are not padded; _tokens pads both.
-                texts, limit = self._prompted(block, block.texts)
-                lists[key] = token_lists(self.tokenizer, texts, limit) if texts else {}
-            found: Sequence[Any] = lists[key].get("input_ids", [])
+        def unedited(block: Block, rows: npt.NDArray[np.int64]) -> dict[str, Any]:
+            # Like stored ids, the lists are not padded; _tokens pads both.
+            stored = None if block.column is None else self.stored.get(block.column)
+            if stored is not None:
+                return stored.take(rows)
+            texts, limit = self._prompted(block, block.texts)
+            return token_lists(self.tokenizer, texts, limit) if texts else {}
+
+        def ids(block: Block, rows: npt.NDArray[np.int64]) -> Sequence[Any]:
+            original = replace(block, edit=None)
+            if _key(original) not in lists:
+                lists[_key(original)] = unedited(original, rows)
+            if block.edit is not None:
+                lists[_key(block)] = self._edited(block, lists[_key(original)])
+            found: Sequence[Any] = lists[_key(block)].get("input_ids", [])
             return found
 
         batch = self.batches.make(number, ids)
@@ -91,15 +99,48 @@ class Prefetcher:
         limit = self.batches.prompts.limit(prompt, self.max_length)
         return [prompt + text for text in texts] if prompt else texts, limit
 
+    def _edited(self, block: Block, lists: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+        """Returns token lists after the edit of a block; special tokens, prompt and template are not edited."""
+        assert block.edit is not None
+        before, after = self._added(block)
+        most = max(0, self.batches.prompts.longest - before - after) if self.batches.prompts.longest else None
+        texts = [each[before : len(each) - after] for each in map(list, lists["input_ids"])]
+        edited = [each[:most] for each in block.edit(texts)]
+
+        def joined(each: Sequence[int], new: list[int]) -> list[int]:
+            return [*each[:before], *new, *each[len(each) - after :]]
+
+        found = {"input_ids": list(map(joined, lists["input_ids"], edited))}
+        if types := lists.get("token_type_ids"):
+            # The tokens of a single text have the same type.
+            inner = [[int(each[before])] * len(new) if new else [] for each, new in zip(types, edited, strict=True)]
+            found["token_type_ids"] = list(map(joined, types, inner))
+        return found
+
+    def _added(self, block: Block) -> tuple[int, int]:
+        """Returns how many tokens are added before and after the text of a row: special tokens, prompt and template."""
+        added = self.tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
+        before, after = (*added, 0).index(0), (*added[::-1], 0).index(0)
+        prompts = self.batches.prompts
+        return max(before, prompts.tokens.get(prompts.of_column(block.column), 0)), after
+
+    def _length(self, block: Block) -> int | None:
+        """Returns the fixed length to which a block is padded, or None."""
+        if self.length is None or block.edit is None:
+            return self.length
+        added = sum(self._added(block))
+        length = added + block.edit.method.most_tokens(self.length - added)
+        return min(length, self.batches.prompts.longest or length)
+
     def _tokens(
         self, block: Block, rows: npt.NDArray[np.int64], part: slice, lists: dict[str, Any] | None
     ) -> dict[str, Tensor]:
         own = slice(None) if block.local else part
-        stored = None if block.column is None else self.stored.get(block.column)
+        stored = None if block.column is None or block.edit is not None else self.stored.get(block.column)
         if stored is not None:
             tokens = pad(self.tokenizer, stored.take(rows[part]), range(len(rows[part])), self.length)
         elif lists is not None:
-            tokens = pad(self.tokenizer, lists, range(len(block.texts))[own], self.length)
+            tokens = pad(self.tokenizer, lists, range(len(block.texts))[own], self._length(block))
         else:
             texts, limit = self._prompted(block, block.texts[own])
             tokens = tokenize(self.tokenizer, texts, self.length or limit, fixed=self.length is not None)
@@ -118,4 +159,6 @@ class Prefetcher:
 
 
 def _key(block: Block) -> object:
+    if block.edit is not None:
+        return block.edit.method
     return id(block.texts) if block.column is None else block.column

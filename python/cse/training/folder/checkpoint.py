@@ -145,10 +145,8 @@ def save_checkpoint(
     """
     generators = {}
     for name, values in generator_states(device).items():
-        # NCCL exchanges only tensors on the GPU.
-        on = values.to(device) if device.startswith("cuda") else values
-        for rank, each in enumerate(world.collect(on)):
-            generators[f"{rank}.{name}"] = each.cpu()
+        for rank, each in enumerate(world.collect(values)):
+            generators[f"{rank}.{name}"] = each
     target = run / FOLDER / f"step-{state.step:08d}"
     if not world.is_main:
         return target

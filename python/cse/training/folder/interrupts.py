@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -93,11 +93,8 @@ class Agreement:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Context manager that locks the folder of a run; raises ``InputError`` if another process holds the lock."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locks.locked(folder))
-        except BlockingIOError:
-            raise InputError(f"{folder}: another process is writing to this run; wait for it, or stop it") from None
+    taken = f"{folder}: another process is writing to this run; wait for it, or stop it"
+    with locks.locked(folder, taken):
         yield
 
 

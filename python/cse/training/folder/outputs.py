@@ -21,6 +21,7 @@ from ...evaluation.sts import score_pairs
 from ...io import fresh_folder, remove_leftovers
 from ...losses import CONTRASTIVE
 from ...models.card import CardRecord, model_card, public_name
+from ...models.device import device_name
 from ...models.inference import Encoder
 from ...models.saving import save_encoder
 from ..callbacks import Callback
@@ -124,8 +125,7 @@ def save(run: Run, name: str) -> None:
     card = CardRecord(
         model=config.model,
         embedding_dim=state.encoder.embedding_dim,
-        # If the head of ``cls`` is not saved, the pooling is the bare vector of the first token.
-        pooler="cls_before_pooler" if config.pooler == "cls" and not config.keep_head else config.pooler,
+        pooler=config.saved_pooler,
         keeps_head=config.keep_head and config.pooler == "cls",
         normalize=source.normalize,
         max_length=source.max_length,
@@ -276,7 +276,7 @@ def environment(device: str, precision: str, reason: str) -> dict[str, Any]:
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
+        "device": device_name(device),
         "precision": precision,
         "precision_reason": reason,
     }

@@ -65,6 +65,8 @@ class Data(Group):
         """Raises ``InputError`` for settings that exclude or need each other."""
         if self.pairs and self.corpus:
             raise InputError("--pairs: cannot be combined with CORPUS; give one of them")
+        if self.pairs and self.column is not None:
+            raise InputError("--column: belongs to CORPUS; name the columns of --pairs with --columns")
         for name in ("columns", "where", "min_score"):
             if getattr(self, name) not in (None, ()) and not self.pairs:
                 raise InputError(f"--{name.replace('_', '-')}: belongs to --pairs, which was not given")

@@ -27,6 +27,8 @@ class Model(Group):
     mean_sqrt_len_tokens, weightedmean, lasttoken or mask.
 
     See ``cse.models.pooling.pool``."""
+    eval_pooler: Annotated[Pooler | None, Shown("NAME", default="the same as --pooler")] = None
+    """Pooling of the saved model and of the evaluations, if it differs from the pooling in training (ConSERT)."""
     prompt: Annotated[str | None, Shown("NAME|TEXT|auto", default="the model's default prompt")] = None
     """Text to put before each sentence.
 
@@ -48,6 +50,12 @@ class ResolvedModel(Model):
     keep_head: bool
 
 
+def describe_model(settings: Model) -> dict[str, str]:
+    """Returns the name of the model and its pooling."""
+    other = f" in training, {settings.eval_pooler} in evaluation" if settings.eval_pooler else ""
+    return {"model": f"{settings.model}, pooler {settings.pooler}{other}"}
+
+
 def check_length(max_length: int, source: Source) -> None:
     """Raises ``InputError`` if the maximum length of a run is more than that of the model."""
     if max_length > source.max_length:
@@ -66,7 +74,8 @@ def build_encoder(settings: ResolvedModel, source: Source, context: Context, see
     from ...models.encoder import load_encoder
 
     torch.manual_seed(seed)
-    context.encoder = load_encoder(source, settings.pooler, keep_head=settings.keep_head).to(context.device)
+    encoder = load_encoder(source, settings.pooler, keep_head=settings.keep_head, eval_pooler=settings.eval_pooler)
+    context.encoder = encoder.to(context.device)
     return context.encoder
 
 

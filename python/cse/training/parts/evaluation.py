@@ -39,6 +39,8 @@ class Evaluation(Group):
         """Raises ``InputError`` for settings that need each other."""
         if self.patience and not self.dev:
             raise InputError("--patience: needs --dev, a file of scored pairs to measure progress by")
+        if self.allow_partial and not self.data:
+            raise InputError("--allow-partial: belongs to --data, which was not given")
 
 
 class ResolvedEvaluation(Evaluation):

@@ -42,6 +42,8 @@ class Loss(Group):
 
     def check(self) -> None:
         """Raises ``InputError`` for settings that exclude each other."""
+        if self.loss in self.loss_terms:
+            raise InputError(f"--loss-term {self.loss}: is already the loss (--loss {self.loss}); leave it out")
         if CONTRASTIVE in self.loss_terms:
             raise InputError(f"--loss-term {CONTRASTIVE}: is part of --loss standard, focal and mixed; leave it out")
         if "matryoshka" in self.loss_terms and self.loss not in (*CONTRASTIVE_LOSSES, CONTRASTIVE):

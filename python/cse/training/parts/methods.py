@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ...models.encoder import SentenceEncoder
     from ..batches.batches import Batches
     from ..step.distributed import World
+    from ..step.state import Modules
     from .data import Data, TrainingData
     from .encoder import ResolvedModel
     from .optimisation import ResolvedOptimisation
@@ -27,6 +28,7 @@ __all__ = [
     "Augmentation",
     "ResolvedAugmentation",
     "TextMethods",
+    "check_used",
     "create",
     "encoder_methods",
     "feature_methods",
@@ -156,10 +158,20 @@ class TextMethods:
         }
 
     def examples(self, batches: Batches, seed: int) -> list[Example]:
-        """Returns the first three sentences of the first batch with the texts that the methods make from them."""
+        """Returns the first three sentences of the first batch with the texts that the methods make from them.
+
+        Raises ``InputError`` if the views of the batch cannot share the dropout mask that the positives share.
+        """
         from ...rng import Draws
 
-        rows = batches[0].rows[:3]
+        first = batches[0]
+        if any(block.shared and len({view.passes for view in block.views}) > 1 for block in first.blocks.values()):
+            name = next(iter(self.positive))
+            raise InputError(
+                f"--positive {name}: its options share a dropout mask between the two views, which needs the same "
+                "encoder, dropout and hook for both; leave one of them out"
+            )
+        rows = first.rows[:3]
         texts = batches.corpus.take(rows)
         return [
             replace(item, method=name)
@@ -253,12 +265,45 @@ def second_encoder(settings: Augmentation, model: ResolvedModel, context: Contex
     return second.to(context.device)
 
 
+def check_used(settings: Augmentation, modules: Modules, context: Context, given: Mapping[str, Any]) -> None:
+    """Raises ``InputError`` for a given setting that would have no effect with these modules.
+
+    Args:
+        settings: The settings of the methods.
+        modules: The modules of the run.
+        context: The resources of the run.
+        given: The values that the user gave, by name.
+    """
+    from ..step.encode import rates_of
+
+    for role, rate, each in (
+        ("anchor", settings.anchor_dropout, modules.encoder),
+        ("positive", settings.positive_dropout, modules.second or modules.encoder),
+    ):
+        if rate is not None and not rates_of(each.backbone):
+            raise InputError(f"--{role}-dropout: {each.source.name} has no dropout that can be set; leave it out")
+    for flag in ("--min-df", "--max-terms"):
+        if given.get(flag.removeprefix("--").replace("-", "_")) and not context.index_is_used:
+            raise InputError(
+                f"{flag}: selects terms of the TF-IDF index, which the run does not use; add a method that uses it, "
+                f"such as --una, or leave {flag} out"
+            )
+    if given.get("keep_head") and modules.encoder.head is None:
+        pooler = modules.encoder.pooler
+        raise InputError(f"--keep-head: --pooler {pooler} has no MLP head to keep; use --pooler cls")
+
+
 def views_of(settings: Augmentation) -> tuple[View, View]:
-    """Returns the views of anchors and positives, with the encoder, dropout probability and hook of each."""
+    """Returns the views of anchors and positives, with the encoder, dropout probability and hook of each.
+
+    If both views have the same hook, the purposes of the positives' random numbers get a prefix, so that the two views
+    are changed differently. The random numbers of a hook that only one view has do not depend on the view.
+    """
     from ...augment.base import View
 
     second = "first" if settings.positive_encoder is None else "second"
+    draws = "positive " if settings.positive_hook == settings.anchor_hook is not None else ""
     return (
         View("anchor", "anchor", dropout=settings.anchor_dropout, hook=settings.anchor_hook),
-        View("positive", "positive", second, settings.positive_dropout, settings.positive_hook),
+        View("positive", "positive", second, settings.positive_dropout, settings.positive_hook, draws),
     )

@@ -20,7 +20,7 @@ from ...errors import InputError
 from ...features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
 from ...losses.options import ContrastiveOptions
-from ...losses.rules import incompatibility, unused_negatives
+from ...losses.rules import incompatibility
 from ...registry import Registry, explain_validation, import_methods, parse_options
 from ..parts.data import ResolvedData
 from ..parts.encoder import ResolvedModel
@@ -73,8 +73,11 @@ class TrainConfig(Settings, BaseModel):
         for name, hint in hints().items():
             named, value = marker(hint, Named), getattr(self, name)
             if named is not None and value is not None:
-                for each in value if isinstance(value, tuple) else (value,):
+                several = value if isinstance(value, tuple) else (value,)
+                for number, each in enumerate(several):
                     named.check(each, flag(name))
+                    if each in several[:number]:
+                        raise InputError(f"{flag(name)} {each}: was given twice; give it once")
         for method in self.options:
             self.options_of(method)
         parts = CONTRASTIVE_LOSSES.get(self.loss)
@@ -96,7 +99,7 @@ class TrainConfig(Settings, BaseModel):
             hard_negatives=True,
             weighted=self.weighted,
         )
-        if problem := problem or unused_negatives(self.loss, self.negatives):
+        if problem:
             raise InputError(problem)
         if self.prompt and "prompt" in self.encoder_methods:
             raise InputError("--prompt: cannot be combined with --encoder-method prompt, which has its own template")
@@ -192,6 +195,12 @@ else:
 
 class ResolvedConfig(_Resolved):
     """Training configuration in which every setting listed in ``REQUIRED`` has a value."""
+
+    @property
+    def saved_pooler(self) -> str:
+        """The pooling of the saved model: without the head of ``cls``, the bare vector of the first token."""
+        found = self.eval_pooler or self.pooler
+        return "cls_before_pooler" if found == "cls" and not self.keep_head else found
 
     def _check(self) -> None:
         if missing := [name for name in REQUIRED if getattr(self, name) is None]:

@@ -8,17 +8,23 @@ families.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from ...augment import PAIRS_POSITIVE
+from ...augment import AUGMENTATIONS, PAIRS_POSITIVE
+from ...augment.base import Edit
 from ...errors import InputError, unknown
-from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES
+from ...features import ENCODER_METHODS, FEATURE_AUGMENTATIONS
+from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
+from ...losses.rules import without_effect
+from ...registry import option_notes, option_without_effect
 from ..parts.encoder import DEFAULT_MODEL
+from ..parts.loss import LOSS_SETTINGS
 from .config import ResolvedConfig, TrainConfig
 from .given import with_tables
+from .groups import flag
 
 __all__ = [
     "families",
@@ -105,6 +111,9 @@ def with_preset(config: TrainConfig) -> TrainConfig:
         stored = {"loss": chosen.loss, **stored, **loss_recipe(completed, "adapt")}
     if config.pairs:
         stored = {name: value for name, value in stored.items() if name != "positive"}
+    # Values of the preset that do not apply: patience needs --dev, and eval_pooler belongs to the preset's pooler.
+    dropped = {name for name, drop in (("patience", not config.dev), ("eval_pooler", bool(config.pooler))) if drop}
+    stored = {name: value for name, value in stored.items() if name not in dropped}
     if other := other_limit(given):
         stored = {name: value for name, value in stored.items() if name != other}
     merged = merge(given, stored, {"model": DEFAULT_MODEL})
@@ -145,7 +154,48 @@ def resolve(
         raise InputError(
             f"{unused[0]}: its options were given, but the run does not use it; add {remedy}, or leave the options out"
         )
+    if problem := _without_effect(resolved):
+        raise InputError(problem)
     return resolved
+
+
+def _without_effect(config: ResolvedConfig) -> str | None:
+    """Returns an error message for the first setting that the user gave and that changes nothing, else None."""
+    given = {name: value for name, value in (config.given or {}).items() if value is not None and value is not False}
+    for name, table in given.get("options", {}).items():
+        options = config.contrastive if name == CONTRASTIVE else config.options_of(name)
+        if problem := option_without_effect(name, options, table):
+            return problem
+    for name in config.encoder_methods:
+        for setting, value in ENCODER_METHODS.get(name).requires(config.options_of(name)).items():
+            if (found := getattr(config, setting)) != value:
+                return (
+                    f"{flag(setting)} {found}: --encoder-method {name} with these options needs {flag(setting)} "
+                    f"{value}; leave {flag(setting)} out, or change the options (cse methods {name})"
+                )
+    features = {name: FEATURE_AUGMENTATIONS.get(name) for name in config.feature_augmentations}
+    if "matryoshka" in config.loss_terms and (moved := [name for name, each in features.items() if each.other_space]):
+        return (
+            f"--dims: would train the dimensions of the output of --feature-augmentation {moved[0]}, which is not "
+            "saved; leave one of them out"
+        )
+    if config.loss in CONTRASTIVE_LOSSES:
+        return None  # reads all views
+    terms = [LOSS_TERMS.get(name) for name, table in config.methods.items() if table is LOSS_TERMS]
+    named: list[tuple[str, Collection[str]]] = [(f"--negative {name}", {"negative"}) for name in config.negatives]
+    named += [(f"--feature-augmentation {name}", each.changes) for name, each in features.items()]
+    for role in ("anchor", "positive"):
+        settings = (f"{role}_hook", f"{role}_dropout", f"{role}_encoder")
+        named += [(flag(name), {role}) for name in settings if name in given]
+    if "positive" in given and issubclass(AUGMENTATIONS.get(config.positive), Edit):
+        named.append((f"--positive {config.positive}", {"positive"}))
+    own = option_notes(LOSS_TERMS.options(config.loss))
+    unread = {
+        option: f"{config.loss}.{name}" if name in own else None
+        for name, option in LOSS_SETTINGS.items()
+        if name in given
+    }
+    return without_effect(config.loss, frozenset().union(*(term.reads for term in terms)), named, unread)
 
 
 def other_limit(given: Mapping[str, Any]) -> str | None:

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...errors import InputError, RunError
+from ...models.device import distributed_backend, use_gpu
 
 __all__ = ["World", "connected"]
 
@@ -38,6 +39,8 @@ class World:
     size: int = 1
     local_rank: int = 0
     """Number of the rank on its machine, which is also the number of its GPU."""
+    kind: str = "cpu"
+    """Kind of the devices between which the ranks exchange tensors: ``cuda`` with NCCL, ``cpu`` with Gloo."""
     _used: dict[Hashable, list[int]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -46,8 +49,8 @@ class World:
         return self.rank == 0
 
     def device(self, name: str) -> str:
-        """Returns the device of this rank: ``cuda`` becomes ``cuda:N`` if there are several ranks."""
-        return f"cuda:{self.local_rank}" if self.size > 1 and name == "cuda" else name
+        """Returns the device of this rank: with several ranks on GPUs, ``cuda`` becomes ``cuda:N``."""
+        return f"{name}:{self.local_rank}" if self.size > 1 and name == self.kind != "cpu" else name
 
     def part(self, rows: int) -> slice:
         """Returns the slice of the rows of a batch that this rank encodes; the slices are in the order of ranks."""
@@ -125,8 +128,7 @@ class World:
         """Returns the maximum of each number over the ranks."""
         if self.size == 1:
             return list(values)
-        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-        found = torch.tensor(values, device=device)
+        found = torch.tensor(values, device=self.kind)
         dist.all_reduce(found, op=dist.ReduceOp.MAX)
         return [int(value) for value in found.tolist()]
 
@@ -134,9 +136,10 @@ class World:
         """Returns the tensors of all ranks, which have equal shapes, in the order of ranks."""
         if self.size == 1:
             return [value]
-        found = [torch.empty_like(value) for _ in range(self.size)]
-        dist.all_gather(found, value)
-        return found
+        own = value.to(self.kind)  # NCCL exchanges only tensors on the GPU
+        found = [torch.empty_like(own) for _ in range(self.size)]
+        dist.all_gather(found, own)
+        return [each.to(value.device) for each in found]
 
     def agreed(self, make: Callable[[], str]) -> str:
         """Returns, on every rank, the text that rank 0 makes; an error on rank 0 is raised on every rank."""
@@ -178,29 +181,24 @@ class _Gather(torch.autograd.Function):
 def connected(device: str) -> Iterator[World]:
     """Context manager that connects the ranks started by torchrun; without torchrun, there is one rank.
 
-    The backend is NCCL for CUDA, else Gloo. The ranks stay connected until the process ends, so that one process can
-    train several times. Raises ``InputError`` if a machine has fewer GPUs than ranks, or if the ranks are already
-    connected through NCCL but the run uses the CPU.
+    The backend is NCCL for CUDA, XCCL for Intel's GPUs and Gloo for the CPU; other devices are used by one process
+    only. The ranks stay connected until the process ends, so that one process can train several times. Raises
+    ``InputError`` if a machine has fewer GPUs than ranks, if several processes cannot use the device, or if the ranks
+    are already connected through another backend.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield World()
         return
     local = int(os.environ["LOCAL_RANK"])
-    cuda = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
-    if cuda:
-        if local >= torch.cuda.device_count():
-            raise InputError(
-                f"torchrun --nproc-per-node: more processes than the {torch.cuda.device_count()} GPUs of this machine; "
-                "lower it"
-            )
-        torch.cuda.set_device(local)
+    backend = distributed_backend(device)
+    kind = use_gpu(backend, local)
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if cuda else "gloo", timeout=TIMEOUT)
+        dist.init_process_group(backend, timeout=TIMEOUT)
         atexit.register(_part)
-    elif not cuda and dist.get_backend() == "nccl":
-        raise InputError("--device cpu: the processes have trained on GPUs; start new ones to train on the CPU")
-    yield World(dist.get_rank(), dist.get_world_size(), local)
+    elif dist.get_backend() != backend:
+        raise InputError(f"--device {device}: the processes have trained on another kind of device; start new ones")
+    yield World(dist.get_rank(), dist.get_world_size(), local, kind)
 
 
 def _part() -> None:

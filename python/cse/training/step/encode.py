@@ -39,6 +39,7 @@ __all__ = [
     "gathered_views",
     "keyed_uniform",
     "nothing",
+    "rates_of",
     "step_of_rows",
 ]
 
@@ -270,12 +271,14 @@ def encoder_of(
             if hook is None:
                 return encoded(inputs)
             facts = step(inputs.pop(ROW)[:, 0])
+            if view.draws:
+                uniform = facts.uniform
+                facts = replace(facts, draws=view.draws, uniform=lambda name, count: uniform(view.draws + name, count))
             inputs = hook.tokens(inputs, facts)
-            with hooked(hook, encoder.backbone, inputs, facts):
-                return encoded(inputs)
+            return encoded(inputs, hooked(hook, encoder.backbone, inputs, facts))
 
-    def encoded(inputs: dict[str, Tensor]) -> Tensor:
-        z: Tensor = encoder(inputs)
+    def encoded(inputs: dict[str, Tensor], around: AbstractContextManager[None] | None = None) -> Tensor:
+        z: Tensor = encoder(inputs, around)
         return z
 
     if hook is None:
@@ -290,10 +293,7 @@ def dropout_of(backbone: nn.Module, probability: float | None) -> Iterator[None]
     if probability is None:
         yield
         return
-    before: list[tuple[Any, str, float]] = []
-    for module in backbone.modules():
-        names = ("p",) if isinstance(module, (nn.Dropout, FastDropout)) else RATES
-        before += [(module, name, getattr(module, name)) for name in names if isinstance(_own(module, name), float)]
+    before = rates_of(backbone)
     try:
         for module, name, _ in before:
             setattr(module, name, probability)
@@ -301,6 +301,15 @@ def dropout_of(backbone: nn.Module, probability: float | None) -> Iterator[None]
     finally:
         for module, name, value in before:
             setattr(module, name, value)
+
+
+def rates_of(backbone: nn.Module) -> list[tuple[Any, str, float]]:
+    """Returns the dropout probabilities in a transformer: the module, the name of the attribute, and its value."""
+    found: list[tuple[Any, str, float]] = []
+    for module in backbone.modules():
+        names = ("p",) if isinstance(module, (nn.Dropout, FastDropout)) else RATES
+        found += [(module, name, getattr(module, name)) for name in names if isinstance(_own(module, name), float)]
+    return found
 
 
 def _own(module: nn.Module, name: str) -> Any:

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ...losses.base import RowTerm
 from ...losses.contrastive import Contrastive, similarity_summary
-from ...models.device import begin_step, on_device
+from ...models.device import begin_step, copied_to, on_device, skips_by_flag
 from ...models.tokens import POOLED
 from ...views import BatchStep, Frozen, RowStep, Views
 from ..batches.batches import Batch
@@ -81,7 +81,7 @@ def propagate(
 ) -> dict[str, Tensor]:
     """Adds ``share`` times the gradients of a batch to those of the parameters; returns the metrics of the batch."""
     tokens = {
-        name: {key: value.to(forward.device, non_blocking=True) for key, value in block.items()}
+        name: {key: copied_to(value, forward.device) for key, value in block.items()}
         for name, block in batch.tokens.items()
     }
     views = gathered_views(state, batch, tokens, forward, world)
@@ -206,8 +206,8 @@ def batch_step(
 def skip_if_not_finite(optimizer: torch.optim.Optimizer, loss: Tensor, norm: Tensor) -> Tensor:
     """Makes the next step of the optimizer do nothing if the loss or the norm of the gradient is not finite.
 
-    The host does not wait for the device. ``cse.training.watching.records.check_finite`` raises the error later, when
-    the metrics are read.
+    The host does not wait for the device, except on ``mps`` (see ``skips_by_flag``). The error is raised later, when
+    the metrics are read; see ``cse.training.watching.records.check_finite``.
 
     Args:
         optimizer: A fused optimizer.
@@ -220,4 +220,6 @@ def skip_if_not_finite(optimizer: torch.optim.Optimizer, loss: Tensor, norm: Ten
     finite = torch.isfinite(loss) & torch.isfinite(norm)
     # The fused optimizer skips the update if this flag is 1, as with a GradScaler, without a copy to the host.
     optimizer.found_inf = (~finite).to(torch.float32)  # type: ignore[attr-defined]
+    if not skips_by_flag(loss.device) and not finite:
+        optimizer.zero_grad(set_to_none=True)  # parameters without gradients are not updated
     return finite

@@ -11,11 +11,9 @@ from typing import Any
 import torch
 
 from ...errors import RunError, sentence
+from ...models.device import is_out_of_memory
 
 __all__ = ["Clock", "MetricBuffer", "SaturationCheck", "check_finite", "failures"]
-
-NO_MEMORY = ("can't allocate memory", "could not create a primitive")
-"""Parts of the out-of-memory messages of PyTorch's CPU allocator and of oneDNN, which raise plain ``RuntimeError``."""
 
 
 @contextmanager
@@ -36,8 +34,7 @@ def failures(step: int, batch_size: int, max_length: int, chunk_size: int | None
             raise
         raise RunError(f"{sentence(error)}; the files of earlier steps were kept") from None
     except (RuntimeError, MemoryError) as error:
-        text = str(error)
-        if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(each in text for each in NO_MEMORY):
+        if is_out_of_memory(error):
             now = chunk_size or batch_size
             raise RunError(
                 f"out of memory at step {step + 1} with batches of {batch_size} sentences of up to "
