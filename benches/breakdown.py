@@ -30,7 +30,7 @@ def breakdown(run: Callable[[Any], object]) -> dict[str, float]:
         run: A function that trains with cse. Its argument is a profiler, which ``run`` must start after some
             step and stop after a later one.
     """
-    from cse.models import dropout
+    from cse.models.running import acceleration
     from cse.training import loop
     from cse.training.step import step
 
@@ -43,7 +43,7 @@ def breakdown(run: Callable[[Any], object]) -> dict[str, float]:
 
     profiler = profile(activities=[ProfilerActivity.CPU])
     with (
-        patch.object(dropout, "keep_mask", recorded(dropout.keep_mask, "dropout masks")),
+        patch.object(acceleration, "keep_mask", recorded(acceleration.keep_mask, "dropout masks")),
         patch.object(loop, "training_step", recorded(step.training_step, "step")),
     ):
         run(profiler)

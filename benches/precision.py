@@ -126,9 +126,8 @@ def sts(encoder: Any, path: Path) -> dict[str, Any]:
 
     ``smallest_cosine`` is the smallest cosine between a sentence's embeddings in the two precisions.
     """
-    from cse.evaluation.base import embed
+    from cse.evaluation.base import embed, read_pairs
     from cse.evaluation.geometry import unit
-    from cse.evaluation.sts import read_pairs
 
     pairs = read_pairs(path)
     scores, vectors = {}, []
@@ -141,7 +140,7 @@ def sts(encoder: Any, path: Path) -> dict[str, Any]:
 
 def retrieval(encoder: Any, folder: Path) -> dict[str, Any]:
     """Returns nDCG@10, MRR@10 and recall@100 of a collection, x 100, in both precisions."""
-    from cse.evaluation.open_suites import open_suites
+    from cse.evaluation.suites import open_suites
 
     suite = open_suites(("retrieval",), str(folder))["retrieval"]
     found = {}
@@ -160,8 +159,8 @@ def training(options: Any) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]
 def train_one(seed: int, precision: str, options: Any) -> dict[str, Any]:
     """Trains in one precision; returns the scores x 100 of the saved model, evaluated in float32."""
     from cse import Encoder, TrainConfig, train
+    from cse.evaluation.base import read_pairs
     from cse.evaluation.geometry import unit
-    from cse.evaluation.sts import read_pairs
 
     with tempfile.TemporaryDirectory() as folder:
         config = TrainConfig(

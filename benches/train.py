@@ -119,7 +119,7 @@ def time_cse(
 ) -> Timing:
     """Times cse; a profiler, if given, is started after the first steps and stopped after the last step."""
     from cse import TfidfIndex, TrainConfig, train
-    from cse.models.encoder import SentenceEncoder
+    from cse.models.running.encoder import SentenceEncoder
     from cse.training.callbacks import Callback
 
     class Clock(Callback):
@@ -183,8 +183,8 @@ def write_pairs(folder: str, rows: list[str]) -> str:
 
 
 def load(model: str, device: str) -> tuple[Any, Any]:
-    from cse.models.encoder import load_encoder
-    from cse.models.resolve import find_model
+    from cse.models.reading.resolve import find_model
+    from cse.models.running.encoder import load_encoder
 
     source = find_model(model)
     encoder = load_encoder(source, "avg").to(device)
@@ -192,7 +192,7 @@ def load(model: str, device: str) -> tuple[Any, Any]:
 
 
 def time_plain(model: str, rows: list[str], options: Any, precision: str) -> Timing:
-    from cse.models.encoder import tokenize
+    from cse.models.running.encoder import tokenize
 
     torch.manual_seed(0)
     encoder, _ = load(model, options.device)
@@ -280,7 +280,7 @@ def matrix_parameters(encoder: Any) -> int:
 
 def minimum(model: str, rows: list[str], options: Any, precision: str) -> tuple[float, float]:
     """Returns the minimum time of a step with two views in seconds, and the measured FLOP/s of a matrix product."""
-    from cse.models.encoder import tokenize
+    from cse.models.running.encoder import tokenize
 
     encoder, _ = load(model, "cpu")
     parameters = matrix_parameters(encoder)
@@ -306,7 +306,7 @@ def random_model(name: str, folder: str) -> str:
     """Writes a base model with random weights and the tokenizer of all-MiniLM-L6-v2; returns the folder."""
     import transformers
 
-    from cse.models.resolve import find_model
+    from cse.models.reading.resolve import find_model
 
     torch.manual_seed(0)
     family, changes = RANDOM[name]

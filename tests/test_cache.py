@@ -9,10 +9,8 @@ import pytest
 import torch
 
 from cse import InputError, TrainConfig, train
-from cse.data.cache import ends_fit
-from cse.data.corpus import Corpus
-from cse.data.held_out import hold_out
-from cse.data.mapped_rows import is_mapped
+from cse.data.cache import ends_fit, is_mapped
+from cse.data.corpus import Corpus, hold_out
 from cse.training.batches.prefetch import Prefetcher
 from cse.training.callbacks import Callback
 from cse.training.setup import prepare
@@ -30,7 +28,7 @@ class Recorder(Callback):
 
 def test_cached_rows_equal_rows_in_memory(sample, tmp_path, monkeypatch):
     plain = Corpus.read([str(sample)])
-    monkeypatch.setattr("cse.data.mapped_rows.IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)
     recorder = Recorder()
     stored = Corpus.open([str(sample)], cache=str(tmp_path), progress=recorder.on_progress)
     size = sample.stat().st_size
@@ -62,7 +60,7 @@ def test_cached_rows_equal_rows_in_memory(sample, tmp_path, monkeypatch):
 def test_large_files_are_mapped_and_compressed_files_count_three_times_their_size(
     tmp_path, monkeypatch, name, size, mapped
 ):
-    monkeypatch.setattr("cse.data.mapped_rows.IN_MEMORY_BYTES", 100)
+    monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 100)
     (tmp_path / name).write_bytes(b"x" * size)
     assert is_mapped([str(tmp_path / name)]) is mapped
 
@@ -71,14 +69,14 @@ def test_repeated_rows_are_counted_equally_in_memory_and_in_the_cache(tmp_path, 
     path = tmp_path / "corpus.txt"
     path.write_text("a cat\n\na dog\na cat\n  \na cat\n", encoding="utf8")
     assert Corpus.read([str(path)]).repeats() == 2
-    monkeypatch.setattr("cse.data.mapped_rows.IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)
     for _ in ("written", "read"):
         assert Corpus.open([str(path)], cache=str(tmp_path / "cache")).repeats() == 2
 
 
 @pytest.mark.parametrize("name", ["rows.txt", "ends.u64", "hashes.u64", "meta.json"])
 def test_a_truncated_replaced_or_missing_file_of_a_cache_entry_is_written_again(sample, tmp_path, monkeypatch, name):
-    monkeypatch.setattr("cse.data.mapped_rows.IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)
     rows = np.arange(50)
     expected = Corpus.open([str(sample)], cache=str(tmp_path)).take(rows)
     (path,) = tmp_path.glob(f"rows-*/{name}")
@@ -93,7 +91,7 @@ def test_a_truncated_replaced_or_missing_file_of_a_cache_entry_is_written_again(
 
 @pytest.mark.parametrize("name", ["rows.txt", "ends.u64", "hashes.u64", "words.u32"])
 def test_a_cache_entry_with_changed_bytes_is_written_again(sample, tmp_path, monkeypatch, name):
-    monkeypatch.setattr("cse.data.mapped_rows.IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)
     expected = Corpus.open([str(sample)], cache=str(tmp_path))
     rows = np.arange(len(expected))
     texts, words, hashes = expected.take(rows), expected.word_counts().copy(), expected.hashes().copy()
@@ -125,7 +123,7 @@ def test_row_ends_must_not_decrease_and_the_last_must_equal_the_size_of_the_text
 
 
 def test_cached_rows_that_change_during_a_run_are_reported(sample, tmp_path, monkeypatch):
-    monkeypatch.setattr("cse.data.mapped_rows.IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)
     corpus = Corpus.open([str(sample)], cache=str(tmp_path))
     (path,) = tmp_path.glob("rows-*/rows.txt")
     with open(path, "r+b") as file:
@@ -148,7 +146,7 @@ def test_cached_token_ids_outside_the_vocabulary_are_written_again(mapped):
 
 
 def test_clearing_the_cache_deletes_damaged_entries_but_no_other_files(sample, tmp_path, monkeypatch, cse):
-    monkeypatch.setattr("cse.data.mapped_rows.IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)
     for reading in ({}, {"encoding_errors": "replace"}):
         Corpus.open([str(sample)], cache=str(tmp_path), **reading)
     damaged = sorted(tmp_path.glob("rows-*"))[0]
@@ -166,7 +164,7 @@ def test_clearing_the_cache_deletes_damaged_entries_but_no_other_files(sample, t
 @pytest.fixture
 def mapped(sample, tiny_bert, tmp_path, monkeypatch):
     """The configuration of a run of one epoch whose corpus is memory-mapped from the cache."""
-    monkeypatch.setattr("cse.data.mapped_rows.IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("".join(line + "\n" for line in sample.read_text(encoding="utf8").splitlines()[:200]))
     return TrainConfig(
@@ -242,7 +240,7 @@ def test_token_ids_of_labelled_columns_are_cached(mapped, tmp_path):
 
 
 def test_the_cache_is_listed_and_cleared(cse, sample, tmp_path, tiny_bert, monkeypatch):
-    monkeypatch.setattr("cse.data.mapped_rows.IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)
     copy = tmp_path / "corpus.txt"
     copy.write_bytes(sample.read_bytes())
     Corpus.open([str(copy)], cache=str(tmp_path / "cache"))

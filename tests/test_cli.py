@@ -426,16 +426,16 @@ def test_terms_that_look_like_markup_are_printed_literally(cse, tmp_path):
 
 
 def test_train_has_an_option_for_each_setting_and_each_method_flag():
-    from cse.cli.train import command
+    from cse.cli.commands.train import train_command
     from cse.training.settings.given import method_flags
     from cse.training.settings.groups import hints
 
-    named = {option.name for option in command.params}
+    named = {option.name for option in train_command.params}
     assert set(hints()) <= named
     assert {each.keyword for each in method_flags()} <= named
-    flags = [flag for option in command.params for flag in (*option.opts, *option.secondary_opts)]
+    flags = [flag for option in train_command.params for flag in (*option.opts, *option.secondary_opts)]
     assert len(flags) == len(set(flags))
-    assert all(option.help for option in command.params if option.param_type_name == "option")
+    assert all(option.help for option in train_command.params if option.param_type_name == "option")
 
 
 def test_method_flags_set_the_options_of_their_methods():
@@ -466,8 +466,8 @@ def test_method_flags_set_the_options_of_their_methods():
 def test_shell_completion_offers_the_values_of_options(name, incomplete, expected):
     import click
 
-    from cse.cli.train import command
+    from cse.cli.commands.train import train_command
 
-    option = next(option for option in command.params if option.name == name)
-    found = option.type.shell_complete(click.Context(command), option, incomplete)
+    option = next(option for option in train_command.params if option.name == name)
+    found = option.type.shell_complete(click.Context(train_command), option, incomplete)
     assert [item.value for item in found] == expected

@@ -23,8 +23,8 @@ from cse import Encoder, InputError, train
 from cse.errors import RunError
 from cse.features.base import FeatureMethod
 from cse.models import device as devices
-from cse.models.attention import mask_always
 from cse.models.device import bf16_speedup, compile_backbone, pick_device, pick_precision
+from cse.models.running.acceleration import mask_always
 from cse.training.batches.prefetch import Prefetcher
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare

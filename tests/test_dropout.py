@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from cse.models import dropout
-from cse.models.dropout import FastDropout, keep_mask, use_fast_dropout
-from cse.models.encoder import load_encoder, tokenize
-from cse.models.resolve import find_model
+from cse.models.reading.resolve import find_model
+from cse.models.running import acceleration
+from cse.models.running.acceleration import FastDropout, keep_mask, use_fast_dropout
+from cse.models.running.encoder import load_encoder, tokenize
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.01])
@@ -43,7 +43,7 @@ def test_a_probability_of_one_drops_every_element_as_in_torch(p):
     assert not x.grad.any()
     layer = torch.nn.Module().train()
     z = torch.randn(2, 3, 5, 4)
-    assert not dropout.attention(layer, z, z, z, None, dropout=p)[0].any()
+    assert not acceleration.attention(layer, z, z, z, None, dropout=p)[0].any()
 
 
 @pytest.mark.parametrize("kind", ["tiny_bert", "tiny_roberta"])
@@ -52,7 +52,7 @@ def test_embeddings_without_dropped_elements_equal_those_of_transformers(request
     plain, fast = (load_encoder(find_model(str(folder)), "avg") for _ in range(2))
     use_fast_dropout(fast.backbone)
     assert not [m for m in fast.backbone.modules() if type(m) is torch.nn.Dropout]
-    assert fast.backbone.config._attn_implementation == dropout.ATTENTION
+    assert fast.backbone.config._attn_implementation == acceleration.ATTENTION
     batch = tokenize(plain.tokenizer, [sample_rows[0], "short", sample_rows[2]], 32)
     assert torch.allclose(plain.eval()(batch), fast.eval()(batch), atol=1e-6)
     # In training mode, the embeddings are the same if masks keep every element and hidden states are not scaled.
@@ -62,7 +62,7 @@ def test_embeddings_without_dropped_elements_equal_those_of_transformers(request
         calls.append(shape)
         return torch.full(shape, True)
 
-    monkeypatch.setattr(dropout, "keep_mask", everything)
+    monkeypatch.setattr(acceleration, "keep_mask", everything)
     expected = plain.eval()(batch)
     for module in fast.backbone.modules():
         if isinstance(module, FastDropout):
@@ -83,4 +83,4 @@ def test_the_saved_configuration_does_not_name_the_attention_with_fast_dropout(i
 
     result = train(TrainConfig(model=tiny_bert, tfidf=indexed / "tfidf", output=tmp_path, max_steps=1, batch_size=8))
     saved = json.loads((result.folder / "best" / "config.json").read_text())
-    assert dropout.ATTENTION not in json.dumps(saved)
+    assert acceleration.ATTENTION not in json.dumps(saved)

@@ -10,7 +10,7 @@ from cse.augment import AUGMENTATIONS
 from cse.augment.eda import cleaned
 from cse.context import Context
 from cse.data.corpus import Corpus
-from cse.data.synonyms import open_synonyms
+from cse.data.words import open_synonyms
 from cse.registry import parse_options
 from cse.rng import Draws
 

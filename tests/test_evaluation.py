@@ -19,7 +19,7 @@ from cse.evaluation.base import embed
 from cse.evaluation.classifiers import AdamClassifier, converged, senteval
 from cse.evaluation.retrieval import Retrieval, RetrievalOptions, ndcg, recall, reciprocal_rank
 from cse.io import write_text
-from cse.passages import Cutter
+from cse.models.running.passages import Cutter
 from forked import Forked
 
 
@@ -408,7 +408,7 @@ def test_encoding_resumes_only_with_the_same_column_and_an_existing_part_file(ti
     lines = ["left,right", *(f"a cat {i},the dog {i}" for i in range(60))]
     (tmp_path / "t.csv").write_text("\n".join(lines) + "\n", encoding="utf8")
     output, part, state = (tmp_path / name for name in ("v.npy", "v.npy.part", "v.npy.part.json"))
-    monkeypatch.setattr("cse.models.vector_files.BLOCK", 20)
+    monkeypatch.setattr("cse.models.running.vector_files.BLOCK", 20)
 
     def encoded(column, stop=None):
         """Runs cse encode on a column in this process, and interrupts it after ``stop`` blocks."""
@@ -420,7 +420,7 @@ def test_encoding_resumes_only_with_the_same_column_and_an_existing_part_file(ti
             blocks.append(1)
             write_text(path, text)
 
-        monkeypatch.setattr("cse.models.vector_files.write_text", write)
+        monkeypatch.setattr("cse.models.running.vector_files.write_text", write)
         arguments = [
             "encode",
             tiny_bert,
@@ -485,7 +485,7 @@ def test_the_precision_option_is_applied_and_reported(tiny_bert, tmp_path, proce
 def test_resumed_encoding_keeps_the_precision_of_its_first_rows(tiny_bert, tmp_path, monkeypatch, processor):
     (tmp_path / "in.txt").write_text("".join(f"a cat {i}\n" for i in range(60)), encoding="utf8")
     output = tmp_path / "v.npy"
-    monkeypatch.setattr("cse.models.vector_files.BLOCK", 20)
+    monkeypatch.setattr("cse.models.running.vector_files.BLOCK", 20)
 
     def encoded(precision, stop=None):
         blocks = []
@@ -496,7 +496,7 @@ def test_resumed_encoding_keeps_the_precision_of_its_first_rows(tiny_bert, tmp_p
             blocks.append(1)
             write_text(path, text)
 
-        monkeypatch.setattr("cse.models.vector_files.write_text", write)
+        monkeypatch.setattr("cse.models.running.vector_files.write_text", write)
         options = ["--pooler", "avg", "-o", output, "--json", "--precision", precision]
         return CliRunner().invoke(cli, [str(each) for each in ["encode", tiny_bert, tmp_path / "in.txt", *options]])
 

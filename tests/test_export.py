@@ -14,10 +14,10 @@ pytest.importorskip("onnxruntime", reason="not installed: pip install 'cse[onnx]
 from cse import Encoder, InputError, TrainConfig, evaluate, train
 from cse.cli import cli
 from cse.errors import RunError
-from cse.models import onnx_export
-from cse.models.layout import Modules
-from cse.models.onnx_export import export_onnx
-from cse.models.saving import write_modules
+from cse.models.reading.layout import Modules
+from cse.models.saving import onnx_export
+from cse.models.saving.folder import write_modules
+from cse.models.saving.onnx_export import export_onnx
 
 TEXTS = ["One.", "Another sentence, rather longer than the first, to see what padding does.", "word " * 200, "x", " "]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity
 
-from cse.losses.keep_similarities import similarity_divergence
+from cse.losses.auxiliary import similarity_divergence
 from cse.training.batches.prefetch import Prefetcher
 from cse.training.setup import prepare
 from cse.training.step.distributed import World

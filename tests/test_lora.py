@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
 from cse import Encoder, InputError, train
-from cse.models.layout import read_modules
+from cse.models.reading.layout import read_modules
 from cse.training.setup import prepare
 from sentence_models import sentence_model
 from test_modules import TEXTS, dense, normalize, pooling

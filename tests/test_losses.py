@@ -11,9 +11,8 @@ from torch.nn.functional import normalize
 
 from cse.context import Context
 from cse.losses.contrastive import Contrastive, arrange, contrastive_loss, similarity_summary
-from cse.losses.options import ContrastiveOptions
-from cse.losses.rules import incompatibility
-from cse.mixing_partners import partners
+from cse.losses.options import ContrastiveOptions, incompatibility
+from cse.rng import partners
 from cse.views import roles_by_name
 
 B, D, TAU, M, LAM, ALPHA = 5, 7, 0.05, 0.3, 0.2, 2.5

@@ -10,9 +10,9 @@ from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm,
 from torch import nn
 
 from cse import Encoder, InputError, TrainConfig, train
-from cse.models.encoder import load_encoder, save_encoder
 from cse.models.pooling import MODES, POOLERS, pool
-from cse.models.resolve import find_model
+from cse.models.reading.resolve import find_model
+from cse.models.running.encoder import load_encoder, save_encoder
 from sentence_models import ARCHITECTURES, as_on_the_hub, sentence_model
 
 TEXTS = ["A sentence.", "Another one, rather longer than the first, to see what padding does.", "word " * 99, "x y"]

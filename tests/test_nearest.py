@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cse import InputError
-from cse.passages import windows
+from cse.models.running.passages import windows
 from cse.search import nearest, pairs
 from cse.search.bm25 import Bm25, terms
 from cse.search.fusion import fuse

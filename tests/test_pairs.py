@@ -9,7 +9,8 @@ import torch
 from cse import Encoder, InputError, TrainConfig, train
 from cse.cli import printing
 from cse.data.pairs import open_pairs
-from cse.evaluation.sts import read_pairs, score_pairs
+from cse.evaluation.base import read_pairs
+from cse.evaluation.sts import score_pairs
 from cse.training.settings.precedence import preset_values
 from cse.training.setup import prepare
 

@@ -184,7 +184,7 @@ def test_cached_tokens_include_the_prompt(config, tmp_path, monkeypatch, sample_
     values = {"corpus": (str(tmp_path / "corpus.txt"),), "cache": str(tmp_path / "cache")}
     config = config.replace(prompt="sts", positive="dropout", max_steps=None, epochs=1, batch_size=64, **values)
     runs = [prepare(config)]
-    monkeypatch.setattr("cse.data.mapped_rows.IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)
     runs += [prepare(config), prepare(config.replace(prompt="query")), prepare(config.replace(prompt=""))]
     assert not runs[0].tokens
     assert all(run.tokens for run in runs[1:])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cse import Encoder, InputError, SearchIndex
-from cse.passages import Cutter
+from cse.models.running.passages import Cutter
 from cse.search import build, store
 from cse.search.bm25 import Bm25
 from cse.search.fusion import fuse

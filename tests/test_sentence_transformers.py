@@ -25,13 +25,7 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 from cse import InputError, TfidfIndex
 from cse.evaluation.split_half import score_halves
 from cse.losses.contrastive import contrastive_loss
-from cse.sentence_transformers import (
-    HalvesEvaluator,
-    InfoNCELoss,
-    NegativesCollator,
-    add_negatives,
-    number_rows,
-)
+from cse.sentence_transformers import HalvesEvaluator, InfoNCELoss, NegativesCollator, add_negatives, number_rows
 from cse.sentence_transformers.loss import check_equal_rows
 from cse.training.callbacks import Callback
 from cse.training.loop import Trainer

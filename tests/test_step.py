@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from cse import InputError, TrainConfig, train
-from cse.models.by_length import by_length
-from cse.models.lookup import one_lookup
+from cse.models.running.acceleration import by_length, one_lookup
 from cse.training.batches.prefetch import Prefetcher
 from cse.training.parts.optimisation import learning_rate
 from cse.training.setup import prepare
@@ -172,7 +171,7 @@ def test_training_in_bf16_on_the_cpu_has_finite_losses(run_config):
 
 
 def test_masked_tokens_follow_the_proportions_of_bert(run_config):
-    from cse.losses.mlm import mask_tokens
+    from cse.losses.auxiliary import mask_tokens
 
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(5, 2000, (400, 50), generator=generator)

@@ -18,13 +18,13 @@ from cse.augment.base import View
 from cse.context import Context
 from cse.features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from cse.features.base import hooked
-from cse.features.dclr import ascend
+from cse.features.hooks import PCAJitter, PCAJitterOptions, pca_jitter
 from cse.features.modals import Modals, ModalsOptions
-from cse.features.pca import PCAJitter, PCAJitterOptions, pca_jitter
+from cse.features.negatives import ascend
 from cse.features.prompt import PromptOptions, Template
 from cse.losses import LOSS_TERMS
 from cse.losses.contrastive import contrastive_loss
-from cse.models.attention import mask_always
+from cse.models.running.acceleration import mask_always
 from cse.rng import Draws
 from cse.training.batches.prefetch import Prefetcher
 from cse.training.loop import resumed_config
@@ -664,7 +664,7 @@ def repeated(ids, row, epoch, variant, rate=0.32, added=2):
 @pytest.mark.parametrize("mapped", [False, True])
 def test_tokens_are_repeated_after_truncation(run_config, kind, variant, mapped, request, monkeypatch, tmp_path):
     if mapped:
-        monkeypatch.setattr("cse.data.mapped_rows.IN_MEMORY_BYTES", 0)
+        monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)
     model = str(request.getfixturevalue(f"tiny_{kind}"))
     options = {"repetition": {"variant": variant}}
     config = run_config.replace(model=model, positive="repetition", options=options, max_length=24, batch_size=32)

@@ -19,13 +19,13 @@ import cse
 from cse import InputError, TfidfIndex, TrainConfig, train
 from cse.augment import AUGMENTATIONS
 from cse.augment.base import Edit
-from cse.augment.dropout import Dropout, DropoutOptions
+from cse.augment.pairings import Dropout, DropoutOptions
 from cse.augment.una import UNA, UNAOptions
 from cse.context import Context
-from cse.data.corpus import Corpus
-from cse.data.held_out import hold_out
-from cse.evaluation.sts import read_pairs, score_pairs
-from cse.models.inference import Encoder
+from cse.data.corpus import Corpus, hold_out
+from cse.evaluation.base import read_pairs
+from cse.evaluation.sts import score_pairs
+from cse.models.running.inference import Encoder
 from cse.training.batches.prefetch import Prefetcher
 from cse.training.loop import resumed_config
 from cse.training.settings.precedence import merge, preset_names, recipe_reason, resolve
@@ -528,9 +528,9 @@ def test_a_batch_larger_than_the_corpus_is_refused(base):
 def test_a_training_step_equals_one_written_in_plain_pytorch(base):
     """The plain version takes the encoder and the loss from cse, and gradient clipping and AdamW from PyTorch."""
     from cse.losses.contrastive import contrastive_loss
-    from cse.models.dropout import use_fast_dropout
-    from cse.models.encoder import load_encoder, tokenize
-    from cse.models.resolve import find_model
+    from cse.models.reading.resolve import find_model
+    from cse.models.running.acceleration import use_fast_dropout
+    from cse.models.running.encoder import load_encoder, tokenize
 
     result = train(base.replace(max_steps=1, pooler="avg", loss="focal", temperature=0.05, una=True))
     config = TrainConfig.from_toml(result.folder / "config.toml")

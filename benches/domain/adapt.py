@@ -181,9 +181,8 @@ def run(name: str, seed: int, data: Path, keys: tuple[str, ...]) -> dict[str, An
     For the name ``before``, returns the scores of the model before training.
     """
     from cse import Encoder, TfidfIndex, TrainConfig, train
-    from cse.data.corpus import Corpus
-    from cse.data.held_out import hold_out
-    from cse.models.encoder import SentenceEncoder
+    from cse.data.corpus import Corpus, hold_out
+    from cse.models.running.encoder import SentenceEncoder
 
     sample = str(files("cse") / "resources" / "sample.txt")
     corpus = Corpus.read([sample])
@@ -241,7 +240,7 @@ def optimizer(kind: str) -> Iterator[None]:
 
 def some_pairs(path: Path, limit: int | None) -> Any:
     """Returns all pairs of a file, or every n-th, where n is the largest step that leaves at least ``limit`` pairs."""
-    from cse.evaluation.sts import Pairs, read_pairs
+    from cse.evaluation.base import Pairs, read_pairs
 
     pairs = read_pairs(path)
     step = max(1, len(pairs.gold) // limit) if limit else 1
@@ -356,8 +355,8 @@ class Tasks(dict[str, Any]):
     data: Path | None = None
 
     def __missing__(self, task: str) -> Any:
+        from cse.evaluation.base import read_pairs
         from cse.evaluation.significance import sentence_clusters
-        from cse.evaluation.sts import read_pairs
 
         if self.data is None:
             sys.exit("--data: missing; name the folder of the STS files, which are needed for the confidence intervals")

@@ -16,7 +16,7 @@ from ._core import __version__
 if TYPE_CHECKING:
     from .errors import InputError
     from .evaluation.run import Comparison, EvaluationResult, compare, evaluate
-    from .models.inference import Encoder
+    from .models.running.inference import Encoder
     from .search.index import SearchIndex
     from .tfidf.index import TfidfIndex
     from .training.callbacks import Callback, ProgressCallback
@@ -45,7 +45,7 @@ _MODULES = {
     "Callback": ".training.callbacks",
     "ProgressCallback": ".training.callbacks",
     "Comparison": ".evaluation.run",
-    "Encoder": ".models.inference",
+    "Encoder": ".models.running.inference",
     "EvaluationResult": ".evaluation.run",
     "InputError": ".errors",
     "RunResult": ".training.run",

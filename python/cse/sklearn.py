@@ -14,19 +14,19 @@ import numpy.typing as npt
 from .errors import InputError, check_texts
 from .tfidf.index import TfidfIndex
 
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+    from .models.running import inference
+
+__all__ = ["Encoder", "TfidfVectorizer"]
+
 try:
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
     from sklearn.preprocessing import normalize
     from sklearn.utils.validation import check_is_fitted
 except ImportError:
     raise InputError("cse.sklearn: scikit-learn is not installed; run pip install 'cse[sklearn]'") from None
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_matrix
-
-    from .models import inference
-
-__all__ = ["Encoder", "TfidfVectorizer"]
 
 
 class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -203,7 +203,7 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return state
 
     def _load(self) -> inference.Encoder:
-        from .models import inference  # imports torch
+        from .models.running import inference  # imports torch
 
         return inference.Encoder(self.model, pooler=self.pooler, device=self.device, precision=self.precision)
 

@@ -153,7 +153,7 @@ class BatchStep(_Facts):
 
     partners: Tensor | None = None
     """``(M,)`` int64: for each of M anchors, the position of the candidate with which its positive is mixed (MixCSE).
-    None if the run has no mixed negatives. See ``cse.mixing_partners.partners``."""
+    None if the run has no mixed negatives. See ``cse.rng.partners``."""
     duplicates: Tensor | None = None
     """``(B, B)`` bool, True for different rows with the same sentence or labelled positive. None: there are none, or
     the run keeps duplicates."""

@@ -1,15 +1,14 @@
-"""EDA: four edits of the words of a sentence (Wei and Zou 2019, arXiv:1901.11196).
+"""EDA: four edits of the words of a sentence; AEDA: inserted punctuation marks.
 
-``alpha`` sets the strength. Deletion removes each word with probability ``alpha``; the other edits make
+EDA is described by Wei and Zou (2019, arXiv:1901.11196), AEDA by Karimi, Rossi and Prati (2021, arXiv:2108.13230). The
+option ``alpha`` of EDA sets the strength. Deletion removes each word with probability ``alpha``; the other edits make
 n = max(1, floor(alpha * number of words)) changes.
 
-Differences from the released code:
+Differences from the released code of EDA:
 
 - Sentences are not lower-cased and keep their digits and punctuation, except with ``clean``.
 - Only the drawn occurrence of a word is replaced, not every occurrence.
 - An inserted synonym may be any synonym of its word, and may be placed at the end of the sentence.
-- Insertion spares stop words, as in the paper, unless ``spare_stop_words`` is False. (Both the paper and the released
-  code spare stop words in replacement.)
 - A swap always involves two different positions.
 - Random choices depend on (seed, epoch, row), not on the iteration order of a set.
 """
@@ -26,10 +25,19 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from ..data.synonyms import STOP_WORDS, Synonyms, open_synonyms
+from ..data.words import STOP_WORDS, Synonyms, open_synonyms
 from .base import Draws, Edit
 
-__all__ = ["DeleteWords", "EDAOptions", "InsertSynonyms", "ReplaceBySynonyms", "SwapWords", "SynonymOptions"]
+__all__ = [
+    "AEDA",
+    "AEDAOptions",
+    "DeleteWords",
+    "EDAOptions",
+    "InsertSynonyms",
+    "ReplaceBySynonyms",
+    "SwapWords",
+    "SynonymOptions",
+]
 
 Keys = npt.NDArray[np.float64]
 
@@ -177,3 +185,44 @@ def cleaned(text: str) -> str:
     """Returns a text as EDA's released code prepares it: lower case, letters a to z, single spaces."""
     text = text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "").replace("'", "").replace("-", " ").lower()
     return " ".join(re.sub("[^a-z]+", " ", text).split())
+
+
+MARKS = (".", ",", "!", "?", ";", ":")
+
+
+@dataclass(frozen=True)
+class AEDAOptions:
+    """Options of AEDA; the default is the published value."""
+
+    share: Annotated[float, Field(gt=0, le=1, description="n words get at most floor(share * n + 1) marks")] = 0.3
+
+
+class AEDA(Edit):
+    """Inserts punctuation marks, drawn from ``. , ! ? ; :``, before random words, at most one mark before each word.
+
+    In a sentence of n words, the number of marks is drawn uniformly from 1 to floor(share * n + 1); at most n marks are
+    inserted.
+    """
+
+    Options = AEDAOptions
+    summary = "inserts punctuation marks (AEDA)"
+
+    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
+        """Returns the sentences with marks inserted."""
+        split = [text.split() for text in texts]
+        longest = max(map(len, split), default=0)
+        counts = draws.uniform(rows, "aeda count")[:, 0]
+        places, marks = draws.uniform(rows, "aeda place", longest), draws.uniform(rows, "aeda mark", longest)
+        edited = []
+        for text, words, u, keys, kinds in zip(texts, split, counts, places, marks, strict=True):
+            if not words:
+                edited.append(text)
+                continue
+            most = int(self.options.share * len(words) + 1)
+            chosen = set(np.argsort(keys[: len(words)], kind="stable")[: 1 + int(u * most)].tolist())
+            new = [
+                f"{MARKS[int(kinds[place] * len(MARKS))]} {word}" if place in chosen else word
+                for place, word in enumerate(words)
+            ]
+            edited.append(" ".join(new))
+        return edited

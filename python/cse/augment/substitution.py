@@ -50,7 +50,7 @@ class Substitution(Edit):
         super().__init__(options, context)
         from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-        from ..models.resolve import find_model
+        from ..models.reading.resolve import find_model
 
         path, flag = find_model(options.model).path, "substitution.model"
         try:

@@ -1,6 +1,6 @@
 """The command line: the command group, what its commands share, and the commands."""
 
-from .exit_codes import main
+from .errors import main
 from .group import COMMANDS, cli
 
 __all__ = ["COMMANDS", "cli", "main"]

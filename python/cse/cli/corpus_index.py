@@ -12,11 +12,11 @@ import click
 
 from ..data import readers
 from ..errors import InputError
-from . import encoder_options, options, printing
+from . import options, printing
 from .progress import PhaseDisplay, counting
 
 if TYPE_CHECKING:
-    from ..models.inference import Encoder
+    from ..models.running.inference import Encoder
     from ..search.index import SearchIndex
 
 __all__ = ["Encoding", "build_index", "by_row", "encoding", "load_encoder", "read_ids", "stored"]
@@ -70,8 +70,8 @@ def encoding(command: Callable[..., None]) -> Callable[..., None]:
             default_text="the user's cache; see cse cache",
         ),
         options.pooler,
-        encoder_options.prompt,
-        encoder_options.first_dims,
+        options.prompt,
+        options.first_dims,
         options.device,
         options.precision("fp32"),
         options.reading,
@@ -94,8 +94,8 @@ def load_encoder(model: str, pooler: str | None, device: str, precision: str, th
     options.check_pooler(pooler)
     model = options.model_folder(model)
     from ..models.device import describe_device, set_threads
-    from ..models.inference import Encoder
     from ..models.pooling import UNDECLARED
+    from ..models.running.inference import Encoder
 
     set_threads(threads)
     if threads:

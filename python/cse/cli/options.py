@@ -1,14 +1,30 @@
-"""Options that several commands share, and a command class that groups options in its help text."""
+"""Options that several commands share, and a command class that groups options in its help text.
+
+This module does not import the code that encodes texts or makes parts, so that ``--help`` is fast.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
 
-from ..errors import unknown
+from ..errors import InputError, unknown
 from ..models.pooling import POOLERS
+
+__all__ = [
+    "check_engine",
+    "engine",
+    "evaluated_passages",
+    "first_dims",
+    "gpus_per_worker",
+    "parts",
+    "passage_size",
+    "prompt",
+    "wants_parts",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 POOLER_NAMES = f"Pooling: {', '.join(POOLERS)}."
@@ -185,9 +201,74 @@ def check_pooler(pooler: str | None) -> None:
 
 def model_folder(name: str) -> str:
     """Returns a model name unchanged; for the folder of a run, prints and returns the path of its encoder, ``best``."""
-    from ..models.resolve import best_of_run
+    from ..models.reading.resolve import best_of_run
 
     found = best_of_run(name)
     if found != name:
         click.echo(f"{name}: the folder of a run; using {found}", err=True)
     return found
+
+
+prompt = option(
+    "--prompt",
+    metavar="NAME|TEXT",
+    help="Text to put before each sentence, or the name of one of the model's prompts.",
+    default_text="the model's default prompt",
+)
+
+first_dims = option("--dims", type=int, metavar="N", help="Keep only the first N dimensions.", default_text="all")
+
+
+def passage_size(text: str | None) -> int | str | None:
+    """Returns the value of --passages: a number, ``max`` or None; raises ``InputError`` for any other value."""
+    if text is None or text == "max":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError(f"--passages: must be a number of tokens or max, got {text!r}") from None
+
+
+def evaluated_passages(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorator that adds ``--passages``, which sets the option ``passages`` of the suite ``retrieval``."""
+
+    @functools.wraps(command)
+    def call(*, passages: str | None, suites: tuple[str, ...], settings: tuple[str, ...], **values: Any) -> None:
+        size = passage_size(passages)
+        if size is not None:
+            if "retrieval" not in suites:
+                raise InputError("--passages: applies only to --suite retrieval; add it, or leave out --passages")
+            settings = (*settings, f"retrieval.passages={0 if size == 'max' else size}")
+        command(suites=suites, settings=settings, **values)
+
+    return option(
+        "--passages",
+        metavar="N|max",
+        help="Rank documents by their best passage of at most N tokens; max: the model's maximum length.",
+    )(call)
+
+
+parts = option("--parts", "as_parts", is_flag=True, help="Write one part per input file, to the folder -o.")
+engine = option("--engine", default="local", metavar="local|ray", help="Run on this machine, or on a Ray cluster.")
+gpus_per_worker = option(
+    "--gpus-per-worker", type=click.FloatRange(min=0), metavar="G", help="GPUs per Ray worker.", default_text="0"
+)
+
+
+def check_engine(name: str) -> None:
+    """Raises ``InputError`` for an unknown engine."""
+    if name not in ("local", "ray"):
+        raise InputError(f"--engine: {name!r} is unknown; choose local or ray")
+
+
+def wants_parts(as_parts: bool, engine: str, output: str | None, sentences: Sequence[str]) -> bool:
+    """Returns whether a command makes parts; raises ``InputError`` for options that cannot be combined."""
+    check_engine(engine)
+    if not as_parts and engine == "local":
+        return False
+    flag = "--parts" if as_parts else f"--engine {engine}"
+    if output is None:
+        raise InputError(f"{flag}: writes a folder; name it with -o")
+    if not sentences or "-" in sentences:
+        raise InputError(f"{flag}: makes one part per file, and standard input is not a file; name the files")
+    return True

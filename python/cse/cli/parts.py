@@ -10,9 +10,8 @@ from typing import Any
 from ..data.reading import ReadOptions, SourceFile
 from ..errors import InputError
 from ..sharding.engines import Failure, count_here, count_on_cluster, run_here, run_on_cluster
-from ..sharding.jobs import Job
+from ..sharding.jobs import Job, find_sources
 from ..sharding.parts import Parts, Shard, Source
-from ..sharding.sources import find_sources
 from . import printing
 from .progress import counting
 

@@ -1,14 +1,18 @@
-"""Console output: results on standard output, everything else on standard error."""
+"""Console output: results on standard output, everything else on standard error; and tables written to files."""
 
 from __future__ import annotations
 
+import csv
+import io
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from ..errors import InputError, shortened
-from ..io import dumps
+from ..io import dumps, write_atomically
 
 if TYPE_CHECKING:
     from ..augment.base import Example
@@ -16,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "OutputStream",
     "check_output",
+    "check_table",
     "marked",
     "neighbours",
     "print_examples",
@@ -23,6 +28,7 @@ __all__ = [
     "say",
     "span",
     "table",
+    "write_table",
 ]
 
 
@@ -133,3 +139,41 @@ def table(rows: list[dict[str, str]], title: str = "", markdown: bool = False) -
 
 def _is_number(text: str) -> bool:
     return not text or text[0] in "0123456789+-["
+
+
+FORMATS = (".csv", ".jsonl")
+
+
+def check_table(output: str | None) -> None:
+    """Raises ``InputError`` unless ``output`` is None, or the path of a .csv or .jsonl file in an existing folder."""
+    if output is None:
+        return
+    if Path(output).suffix not in FORMATS:
+        raise InputError(f"-o {output}: the name must end in {' or '.join(FORMATS)}")
+    if not Path(output).absolute().parent.is_dir():
+        raise InputError(f"-o {output}: its folder does not exist; create it first")
+
+
+def write_table(output: str, names: Sequence[str], records: Iterable[Sequence[Any]]) -> None:
+    """Writes records one at a time to a temporary file, which then replaces ``output``.
+
+    Args:
+        output: A path that ``check_table`` accepts.
+        names: The names of the columns.
+        records: The values of each record, in the order of ``names``.
+    """
+
+    def write(file: BinaryIO) -> None:
+        text = io.TextIOWrapper(file, encoding="utf8", newline="")
+        try:
+            if Path(output).suffix == ".jsonl":
+                for record in records:
+                    text.write(dumps(dict(zip(names, record, strict=True))) + "\n")
+            else:
+                table = csv.writer(text, lineterminator="\n")
+                table.writerow(names)
+                table.writerows(records)
+        finally:
+            text.detach()  # writes what is buffered, and leaves the file open
+
+    write_atomically(output, write)

@@ -1,10 +1,11 @@
-"""The cache folder: rows and token ids of corpora as files that are mapped into memory.
+"""The cache folder, and rows that are read from its memory-mapped files.
 
-Each entry is a folder with a ``meta.json`` that is written last and holds the size and the CRC-32 of each file. When an
-entry is opened, its files are read once and checked against these values (0.7 s per GB), because a run would not notice
-damaged data. An entry that fails the check, or has no ``meta.json``, is written again. The name of an entry contains a
-hash of its key. If an input file changes, the key changes too, and a new entry is written; the old one remains until
-``cse cache --clear``.
+The cache holds rows and token ids of corpora as files that are mapped into memory, so that memory use does not grow
+with the corpus. Each entry is a folder with a ``meta.json`` that is written last and holds the size and the CRC-32 of
+each file. When an entry is opened, its files are read once and checked against these values (0.7 s per GB), because a
+run would not notice damaged data. An entry that fails the check, or has no ``meta.json``, is written again. The name of
+an entry contains a hash of its key. If an input file changes, the key changes too, and a new entry is written; the old
+one remains until ``cse cache --clear``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import re
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +26,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .. import _core
+from ..background import ProgressCallback, in_thread
+from ..errors import InputError
 from ..io import dumps, naming
 from ..locks import lock
+from .readers import COMPRESSED, Column, joined_lines
+from .reading import ReadOptions
 
-__all__ = ["Entry", "cache_folder", "clear", "ends_fit", "entries", "find_entry", "open_entry"]
+__all__ = [
+    "IN_MEMORY_BYTES",
+    "Entry",
+    "StoredRows",
+    "cache_folder",
+    "clear",
+    "count_repeats",
+    "ends_fit",
+    "entries",
+    "find_entry",
+    "is_mapped",
+    "open_entry",
+]
 
 META = "meta.json"
 BLOCK_BYTES = 1 << 20
@@ -199,3 +217,137 @@ def _locked(path: Path) -> Iterator[None]:
     with naming(path), open(path, "w") as file:
         lock(file.fileno(), wait=True)
         yield
+
+
+IN_MEMORY_BYTES = 64 << 20
+"""Files are read into memory if their estimated total size, uncompressed, is smaller than this."""
+
+
+def _path(file: str | Column) -> str:
+    return file if isinstance(file, str) else file.path
+
+
+def _map(folder: str | Path, name: str, dtype: str) -> Any:
+    path = Path(folder) / name
+    if not path.stat().st_size:
+        return np.empty(0, dtype=dtype)
+    return np.asarray(np.memmap(path, dtype=dtype, mode="r"))  # slices of an np.memmap are slow
+
+
+def is_mapped(files: Sequence[str | Column]) -> bool:
+    """Returns whether the rows of a corpus are memory-mapped instead of being read into memory.
+
+    This is the case if one of the files is a stream, such as standard input, or if the total size of the files is at
+    least ``IN_MEMORY_BYTES``; the size of a compressed file or a Parquet file is multiplied by three.
+    """
+    total = 0
+    for file in files:
+        path = Path(_path(file))
+        if path.exists() and path.is_file():
+            # Compressed text has about a third of its original size.
+            total += path.stat().st_size * (3 if path.suffix.lower() in (*COMPRESSED, ".parquet") else 1)
+        elif str(path) == "-" or path.exists():
+            return True
+    return total >= IN_MEMORY_BYTES
+
+
+def count_repeats(hashes: npt.NDArray[np.uint64], words: npt.NDArray[np.uint32]) -> int:
+    """Returns the number of non-blank rows whose hash equals the hash of an earlier row."""
+    ordered = np.sort(hashes[words > 0])  # np.unique is many times slower for millions of rows
+    return int((ordered[1:] == ordered[:-1]).sum())
+
+
+def _fits(entry: Entry) -> bool:
+    size = (entry.folder / "rows.txt").stat().st_size
+    return ends_fit(_map(entry.folder, "ends.u64", "<u8"), entry.meta["rows"], size)
+
+
+class StoredRows:
+    """The rows of a corpus, written once by the Rust core and mapped into memory.
+
+    This class has the methods of ``_core.Rows``. The files are described in ``rust/src/text/row_files.rs``.
+    """
+
+    def __init__(self, entry: Entry, temporary: tempfile.TemporaryDirectory[str] | None = None) -> None:
+        self.folder = str(entry.folder)
+        self.files: list[Any] = [tuple(file) for file in entry.meta["files"]]
+        self.repaired: int = entry.meta["repaired"]
+        self.joined_lines: int = entry.meta["joined_lines"]
+        self.repeats: int = entry.meta["repeats"]
+        self._temporary = temporary  # the folder is deleted with this object
+        self._ends = _map(self.folder, "ends.u64", "<u8")
+        self._text = _map(self.folder, "rows.txt", "u1")
+
+    @classmethod
+    def open(
+        cls,
+        files: Sequence[str | Column],
+        reading: ReadOptions,
+        cache: str | None,
+        progress: ProgressCallback | None = None,
+    ) -> StoredRows:
+        """Opens the cached rows of files; if they are not in the cache, they are first written to it.
+
+        The key of an entry holds the path, column, size and modification time of each file, and the reading options
+        that affect the rows. If one of the files is a stream (standard input, a pipe), the rows are instead written to
+        a temporary folder, which is deleted with this object. ``progress`` is called with the arguments of
+        ``Callback.on_progress``.
+        """
+        paths = [_path(file) for file in files]
+
+        def report(done: int, total: int) -> None:
+            if progress:
+                progress("reading the corpus", done, total, "bytes")
+
+        def write(folder: Path) -> dict[str, Any]:
+            rows, found, repaired = in_thread(
+                lambda shared: _core.write_rows(list(files), str(folder), reading, shared), report
+            )
+            size = sum(file[1] for file in found)
+            report(size, size)
+            meta = {"rows": rows, "files": found, "repaired": repaired, "joined_lines": joined_lines(files)}
+            repeats = count_repeats(_map(folder, "hashes.u64", "<u8"), _map(folder, "words.u32", "<u4"))
+            return {**meta, "repeats": repeats, "paths": paths}
+
+        if any(not os.path.isfile(path) for path in paths):
+            temporary = tempfile.TemporaryDirectory(prefix="cse-rows-")
+            folder = Path(temporary.name)
+            return cls(Entry(folder, write(folder)), temporary)
+        stamps = [(os.path.realpath(path), os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in paths]
+        key = {
+            "version": 2,
+            "files": stamps,
+            "paths": paths,
+            "columns": [None if isinstance(file, str) else file.column for file in files],
+            "encoding_errors": reading["encoding_errors"],
+            "max_line_bytes": reading["max_line_bytes"],
+        }
+        entry, _ = open_entry(cache_folder(cache), "rows", key, write, _fits)
+        return cls(entry)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def take(self, rows: list[int]) -> list[str]:
+        """Returns the texts of the given rows, in the given order."""
+        found = []
+        for row in rows:
+            if not 0 <= row < len(self._ends):
+                raise InputError(f"row: {row} is out of range; there are {len(self._ends)} rows")
+            start = int(self._ends[row - 1]) if row else 0
+            try:
+                found.append(bytes(self._text[start : int(self._ends[row])]).decode("utf8"))
+            except UnicodeDecodeError:
+                raise InputError(
+                    f"{self.folder}: row {row} of the cached corpus has changed since the run began; start the "
+                    "run again, so that the corpus is read again"
+                ) from None
+        return found
+
+    def word_counts(self) -> Any:
+        """Returns the number of words of each row, ``(n,)`` uint32, memory-mapped."""
+        return _map(self.folder, "words.u32", "<u4")
+
+    def hashes(self) -> Any:
+        """Returns a 64-bit hash of each row, ``(n,)`` uint64, memory-mapped."""
+        return _map(self.folder, "hashes.u64", "<u8")

@@ -1,9 +1,15 @@
-"""Reads labelled pairs and triples: one corpus per column of a table, with aligned rows."""
+"""Labelled pairs and triples: one corpus per column of a table, with aligned rows.
+
+The first part determines which columns of a table are anchor, positive and hard negative, and which rows are positive
+pairs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -12,9 +18,182 @@ import numpy.typing as npt
 from ..errors import InputError
 from . import readers
 from .corpus import Corpus
-from .pair_columns import ROLES, chosen_rows, pair_columns
 
-__all__ = ["LabelledPairs", "open_pairs"]
+__all__ = ["ROLE_OF", "LabelledPairs", "chosen_rows", "open_pairs", "pair_columns"]
+
+ROLES = ("anchor", "positive", "hard negative")
+# Names of columns by role, compared without regard to case.
+NAMES = {
+    "anchor": "anchor query question premise sentence1 sentence_a sent0 question1 text1 title",
+    "positive": "positive answer passage document entailment hypothesis sentence2 sentence_b sent1 question2 text2 "
+    "body abstract",
+    "hard negative": "negative contradiction hard_negative hard_neg",
+    "label": "label labels gold_label entailment_label entailment_judgment is_duplicate",
+    "score": "score gold_score similarity similarity_score relatedness_score",
+}
+ROLE_OF = {name: role for role, names in NAMES.items() for name in names.split()}
+"""Role of a column, or ``label`` or ``score``, by its name in lower case."""
+SAMPLE_ROWS = 1000
+
+
+def pair_columns(
+    path: str, columns: Sequence[str], where: str | None = None, min_score: float | None = None
+) -> list[str]:
+    """Returns the names of the two or three columns to read: anchor, positive and optionally hard negative.
+
+    Without ``columns``, the roles follow from the column names (``NAMES``). Columns of identifiers (``id``, ``idx``,
+    ``..._id``) are left out. If the anchor or the positive cannot be identified by its name, the columns whose names
+    are not in ``NAMES`` take the missing roles, in the order of the table.
+
+    Args:
+        path: A table.
+        columns: The names of the columns, if the user gave them; else empty.
+        where: The condition that selects positive pairs, or None; the column that it names is left out.
+        min_score: The minimum score of a positive pair, or None; columns of scores are left out.
+
+    Raises:
+        InputError: If ``columns`` does not have two or three different names. Without ``columns``: if there is a column
+            of labels or scores but neither ``where`` nor ``min_score``, if a column with an unknown name holds mostly
+            numbers, or if the roles are ambiguous.
+    """
+    if columns:
+        if len(columns) not in (2, 3) or len(set(columns)) != len(columns):
+            raise InputError(
+                f"--columns: must name two or three different columns (anchor, positive and optionally hard negative), "
+                f"got {','.join(columns)}"
+            )
+        return list(columns)
+    names = readers.column_names(path)
+    listed = ", ".join(names[:20])
+    by_role: dict[str | None, list[str]] = {}
+    for name in names:
+        if not _is_identifier(name) and name != (where or "").partition("=")[0]:
+            by_role.setdefault(ROLE_OF.get(name.lower()), []).append(name)
+    if where is None and min_score is None:
+        for name in by_role.get("label", []):
+            raise _needs_selection(path, name, f"--where {name}=1", names)
+        for name in by_role.get("score", []):
+            raise _needs_selection(path, name, "--min-score 4", names)
+    others = by_role.get(None, [])
+    for name in others if len(set(names)) == len(names) else []:  # duplicate names are rejected on reading
+        if _holds_numbers(path, name):
+            raise InputError(
+                f"--pairs {path}: most of the first rows of column {name!r} are numbers; name the columns of text with "
+                f"--columns; the columns are: {listed}"
+            )
+    for role in ROLES:
+        if len(same := by_role.get(role, [])) > 1:
+            raise InputError(
+                f"--pairs {path}: columns {' and '.join(same)} may both be the {role}; name two or three with "
+                f"--columns; the columns are: {listed}"
+            )
+    found = {role: by_role[role][0] for role in ROLES if role in by_role}
+    if not {"anchor", "positive"} <= found.keys():
+        if len(found) + len(others) not in (2, 3):
+            raise InputError(
+                f"--pairs {path}: has {len(names)} columns; name two or three with --columns; the columns are: {listed}"
+            )
+        remaining = iter(others)
+        found = {role: name for role in ROLES if (name := found.get(role) or next(remaining, ""))}
+    return [found[role] for role in ROLES if role in found]
+
+
+def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None) -> npt.NDArray[np.bool_]:
+    """Returns a mask of the rows of the tables, ``(n,)`` bool, True for positive pairs.
+
+    Positive pairs satisfy both conditions, if both are given; at least one must be given.
+
+    Args:
+        files: The tables.
+        where: ``COLUMN=VALUE`` selects the rows with this value in this column. Cell and value are compared as numbers
+            if both are numbers; otherwise as texts, without regard to case or surrounding white space.
+        min_score: Selects the rows with at least this score; rows with a blank score are not selected. Exactly one
+            column of the first table must have one of the names that ``NAMES`` lists for a score.
+
+    Raises:
+        InputError: If a column does not exist, a score is not a number, or no row is selected.
+    """
+    masks = []
+    if where is not None:
+        column, _, value = where.partition("=")
+        if not column or not value:
+            raise InputError(f"--where: must be COLUMN=VALUE, like label=1, got {where!r}")
+        seen: dict[str, None] = {}
+        masks.append([_equal(_note(seen, each), value) for each in _values(files, "--where", column)])
+        if not any(masks[0]):
+            raise InputError(
+                f"--where {where}: no row has this value; the first distinct values are {', '.join(list(seen)[:10])}"
+            )
+    if min_score is not None:
+        scores = [name for name in readers.column_names(files[0]) if ROLE_OF.get(name.lower()) == "score"]
+        if len(scores) != 1:
+            raise InputError(
+                f"--min-score: {files[0]} has {len(scores)} columns of scores; exactly one column must "
+                f"have one of the names {', '.join(NAMES['score'].split())}"
+            )
+        kept = []
+        for number, text in enumerate(_values(files, "--min-score", scores[0]), start=1):
+            score = _number(text)
+            if score is None and text.strip():
+                raise InputError(f"--min-score: row {number} of column {scores[0]} is {text[:40]!r}, not a number")
+            kept.append(score is not None and score >= min_score)
+        masks.append(kept)
+    chosen: npt.NDArray[np.bool_] = np.logical_and.reduce([np.array(mask, dtype=bool) for mask in masks])
+    if not chosen.any():
+        raise InputError(
+            f"--min-score {min_score:g}: no row{' selected by --where' if where else ''} has at least this "
+            "score; give a lower one"
+        )
+    return chosen
+
+
+def _needs_selection(path: str, name: str, example: str, names: Sequence[str]) -> InputError:
+    return InputError(
+        f"--pairs {path}: column {name!r} marks which rows are positive pairs; select them with {example}, or name the "
+        f"columns of text with --columns; the columns are: {', '.join(names[:20])}"
+    )
+
+
+def _is_identifier(name: str) -> bool:
+    return name.lower() in ("id", "idx") or name.lower().endswith("_id")
+
+
+def _holds_numbers(path: str, name: str) -> bool:
+    values = [text for text in islice(readers.column_values(path, name), SAMPLE_ROWS) if text.strip()]
+    return 2 * sum(_number(text) is not None for text in values) > len(values)
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _equal(text: str, wanted: str) -> bool:
+    if text.strip() == wanted.strip():
+        return True
+    one, other = _number(text), _number(wanted)
+    return one == other if one is not None else text.strip().lower() == wanted.strip().lower()
+
+
+def _note(seen: dict[str, None], text: str) -> str:
+    if len(seen) < 10:
+        seen.setdefault(text[:40])
+    return text
+
+
+def _values(files: Sequence[str], option: str, column: str) -> Iterator[str]:
+    for path in files:
+        names = readers.column_names(path)
+        if names.count(column) != 1:
+            raise InputError(
+                f"{option}: {path} has {names.count(column)} columns {column!r}; its columns are: "
+                f"{', '.join(names[:20])}"
+            )
+        yield from readers.column_values(path, column)
+
 
 Rows = npt.NDArray[np.int64]
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ..data.pair_columns import ROLE_OF
+from ..data.pairs import ROLE_OF
 from ..errors import InputError
 
 __all__ = [
@@ -101,7 +101,7 @@ def read_pairs(path: str | Path) -> Pairs:
     """Reads lines of score, sentence1 and sentence2, separated by tabs (in a ``.csv`` file, by commas).
 
     If the first line holds column names (``score``, ``sentence1``, ``sentence2``, or similar names; see
-    ``cse.data.pair_columns``), they determine the columns; otherwise, the first three columns are read. Further columns
+    ``cse.data.pairs``), they determine the columns; otherwise, the first three columns are read. Further columns
     are ignored, quotes are interpreted in ``.csv`` files only, and blank lines are skipped. Runs of white space in a
     sentence become one space, as in SentEval, the program that produced the published scores.
 

@@ -28,8 +28,8 @@ import numpy as np
 from pydantic import Field
 
 from ..errors import InputError
-from ..models.inference import Encoder
-from ..passages import Cutter
+from ..models.running.inference import Encoder
+from ..models.running.passages import Cutter
 from .base import Encodes, Evaluation, Report, Sample, read_lines
 from .geometry import unit
 

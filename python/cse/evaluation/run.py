@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InputError
 from ..models.pooling import UNDECLARED
 from .base import Encodes, Evaluation, Report, counted
-from .comparison import compare as compare_reports
 from .dims import evaluate_dims
-from .open_suites import open_suites
 from .significance import adjust
+from .significance import compare as compare_reports
+from .suites import open_suites
 
 if TYPE_CHECKING:
-    from ..models.inference import Encoder
+    from ..models.running.inference import Encoder
 
 __all__ = ["Comparison", "EvaluationResult", "compare", "compare_models", "evaluate"]
 
@@ -279,15 +279,15 @@ def _load(model: Model, pooler: str | None, device: str, precision: str, prompt:
         if pooler is not None or prompt is not None:
             raise InputError("pooler, prompt: an encoder in memory has its own pooling and prompt; leave these out")
         return getattr(model, "name", type(model).__name__), model
-    from ..models.inference import Encoder
-    from ..models.resolve import best_of_run
+    from ..models.reading.resolve import best_of_run
+    from ..models.running.inference import Encoder
 
     name = best_of_run(fspath(model))
     return name, Encoder(name, pooler=pooler, device=device, precision=precision, prompt=prompt)
 
 
 def _as_encoder(encoder: Encodes) -> Encoder | None:
-    from ..models.inference import Encoder
+    from ..models.running.inference import Encoder
 
     return encoder if isinstance(encoder, Encoder) else None
 

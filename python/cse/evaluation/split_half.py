@@ -17,8 +17,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from ..data import readers
-from ..data.corpus import Corpus
-from ..data.held_out import HELD_OUT_WORDS
+from ..data.corpus import HELD_OUT_WORDS, Corpus
 from ..data.words import cut_in_two
 from ..errors import InputError
 from .base import Encodes, Evaluation, Report, Sample

@@ -18,11 +18,11 @@ FEATURE_AUGMENTATIONS: Registry[type[FeatureMethod]] = Registry(
     "feature augmentation",
     "cse.feature_augmentations",
     {
-        "dclr": "cse.features.dclr:DCLR",
-        "gaussian": "cse.features.gaussian:Gaussian",
+        "dclr": "cse.features.negatives:DCLR",
+        "gaussian": "cse.features.negatives:Gaussian",
         "modals": "cse.features.modals:Modals",
-        "momentum": "cse.features.momentum:Momentum",
-        "projector": "cse.features.diffcse_projector:Projector",
+        "momentum": "cse.features.negatives:Momentum",
+        "projector": "cse.features.encoder_methods:Projector",
     },
 )
 """Methods that change embeddings, by name: ``cse train --feature-augmentation NAME``."""
@@ -31,11 +31,11 @@ HOOKS: Registry[type[Hook]] = Registry(
     "hook",
     "cse.hooks",
     {
-        "feature-cutoff": "cse.features.consert:FeatureCutoff",
-        "pca": "cse.features.pca:PCAJitter",
+        "feature-cutoff": "cse.features.hooks:FeatureCutoff",
+        "pca": "cse.features.hooks:PCAJitter",
         "second-template": "cse.features.prompt:PromptHook",
-        "token-cutoff": "cse.features.consert:TokenCutoff",
-        "token-shuffle": "cse.features.consert:TokenShuffle",
+        "token-cutoff": "cse.features.hooks:TokenCutoff",
+        "token-shuffle": "cse.features.hooks:TokenShuffle",
     },
 )
 """Methods that change the forward pass of a view, by name: ``cse train --positive-hook NAME``."""
@@ -44,10 +44,10 @@ ENCODER_METHODS: Registry[type[EncoderMethod]] = Registry(
     "encoder method",
     "cse.encoder_methods",
     {
-        "ema": "cse.features.ema:EMA",
-        "lora": "cse.features.lora:LoRA",
+        "ema": "cse.features.encoder_methods:EMA",
+        "lora": "cse.features.encoder_methods:LoRA",
         "prompt": "cse.features.prompt:Prompt",
     },
-    options={"lora": "cse.features.lora_options:LoRAOptions"},
+    options={"lora": "cse.features.options:LoRAOptions"},
 )
 """Methods that change the encoder, by name: ``cse train --encoder-method NAME``."""

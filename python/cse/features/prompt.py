@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from ..models.device import copied_to
-from ..models.max_length import first_position
+from ..models.reading.resolve import first_position
 from .base import EncoderMethod, Hook, RowStep
 
 if TYPE_CHECKING:

@@ -25,12 +25,12 @@ LOSS_TERMS: Registry[type[LossTerm]] = Registry(
     "loss term",
     "cse.loss_terms",
     {
-        "augcse": "cse.losses.augcse:AugCSE",
+        "augcse": "cse.losses.discriminators:AugCSE",
         "contrastive": "cse.losses.contrastive:Contrastive",
-        "diffcse": "cse.losses.diffcse:DiffCSE",
-        "keep-similarities": "cse.losses.keep_similarities:KeepSimilarities",
-        "matryoshka": "cse.losses.matryoshka:Matryoshka",
-        "mlm": "cse.losses.mlm:MLM",
+        "diffcse": "cse.losses.discriminators:DiffCSE",
+        "keep-similarities": "cse.losses.auxiliary:KeepSimilarities",
+        "matryoshka": "cse.losses.auxiliary:Matryoshka",
+        "mlm": "cse.losses.auxiliary:MLM",
         "scd": "cse.losses.scd:SCD",
     },
     options={

@@ -100,7 +100,7 @@ class BatchTerm(LossTerm):
     def partner_views(self, roles: Mapping[str, Role]) -> tuple[int, list[str]] | None:
         """Returns the number of views that need mixing partners, and the names of the views that supply them.
 
-        MixCSE mixes the positive of each anchor with another embedding, its partner; see ``cse.mixing_partners``.
+        MixCSE mixes the positive of each anchor with another embedding, its partner; see ``cse.rng``.
         ``step.partners`` holds the positions of the partners. Returns None, the default, if no view needs partners.
 
         Args:

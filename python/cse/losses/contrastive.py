@@ -26,10 +26,8 @@ from torch.nn.functional import cross_entropy, normalize
 
 from ..views import BatchStep, Role, Views, roles_by_name
 from .base import BatchTerm
-from .logits import LOGITS
-from .mixed import mixture_similarity, release_similarities
-from .options import ContrastiveOptions
-from .rules import incompatibility
+from .logits import LOGITS, mixture_similarity, release_similarities
+from .options import ContrastiveOptions, incompatibility
 
 __all__ = ["Contrastive", "contrastive_loss", "similarity_summary"]
 
@@ -93,7 +91,7 @@ def contrastive_loss(
         temperature: tau.
         margin: m of the focal logits; ignored by ``cosine``.
         mixed: ``paper``: one mixed negative per anchor, in the denominator of that anchor only. ``release``: mixtures
-            as in MixCSE's released code; see ``cse.losses.mixed``. None: no mixed negatives.
+            as in MixCSE's released code; see ``cse.losses.logits``. None: no mixed negatives.
         mix_lambda: Weight of the anchor's own positive in its mixture.
         partners: ``(M,)`` int64, the index of the candidate that each anchor's positive is mixed with, where M is the
             total number of rows of the anchor views; required by ``mixed="paper"``. See ``Contrastive.partner_views``.
@@ -149,7 +147,7 @@ def contrastive_loss(
         extra.append(shape(similarity, None, temperature, margin).masked_fill(missing, -math.inf))
     if mixed == "paper":
         if partners is None:
-            raise ValueError("partners: required for mixed negatives; see cse.mixing_partners.partners")
+            raise ValueError("partners: required for mixed negatives; see cse.rng.partners")
         similarity = mixture_similarity(anchors, candidates, layout.target, partners, mix_lambda)
         batch = len(views[layout.pairs[0][0]])
         alone = partners % batch == torch.arange(len(anchors), device=s.device) % batch

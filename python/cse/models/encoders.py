@@ -66,9 +66,9 @@ ENCODERS: Registry[type[OtherEncoder]] = Registry(
     "encoder",
     "cse.encoders",
     {
-        "glove": "cse.models.word_vectors:WordVectors",
-        "onnx": "cse.models.onnx:Onnx",
-        "whitening": "cse.models.whitening:Whitening",
+        "glove": "cse.models.running.static:WordVectors",
+        "onnx": "cse.models.running.onnx:Onnx",
+        "whitening": "cse.models.running.whitening:Whitening",
     },
 )
 """Kinds of encoders by name: ``cse eval KIND:WHAT``."""

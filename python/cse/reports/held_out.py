@@ -13,14 +13,15 @@ import numpy.typing as npt
 
 from ..data.words import cut_in_two
 from ..errors import InputError
+from ..evaluation.base import Pairs, read_pairs
 from ..evaluation.geometry import nearest_others
 from ..evaluation.significance import direction, paired_bootstrap, resampled_difference, sentence_clusters
 from ..evaluation.split_half import score_halves
-from ..evaluation.sts import Pairs, pair_cosines, read_pairs, score_pairs
+from ..evaluation.sts import pair_cosines, score_pairs
 from .runs import StoredRun
 
 if TYPE_CHECKING:
-    from ..models.inference import Encoder
+    from ..models.running.inference import Encoder
 
 __all__ = ["Change", "Compared", "HeldOut", "Neighbours", "compare_models", "held_out", "neighbours"]
 
@@ -194,7 +195,7 @@ def compare_models(
     Raises:
         InputError: If held-out texts or a model are missing, or if the model before training was not stored.
     """
-    from ..models.inference import Encoder
+    from ..models.running.inference import Encoder
 
     texts = held_out(run)
     config = run.config

@@ -39,7 +39,7 @@ __all__ = [
 BLUE, VERMILLION, GREEN = "#0072b2", "#d55e00", "#009e73"
 PURPLE, ORANGE, SKY = "#cc79a7", "#e69f00", "#56b4e9"
 # INK is for text, axes and one series, GRID for grid lines, PAPER for label backgrounds. On an HTML page, INK, GRID,
-# PAPER, BLUE and SKY are replaced by colours of the page (``cse.reports.inline``).
+# PAPER, BLUE and SKY are replaced by colours of the page (``cse.reports.page``).
 INK, GRID, PAPER = "#1b1b1b", "#d0d0d1", "#fdfdfe"
 COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INK)
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1)))

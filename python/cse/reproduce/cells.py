@@ -265,7 +265,7 @@ def run_cell(
     Raises:
         InputError: If an interrupted run was begun with other settings.
     """
-    from ..models.inference import Encoder
+    from ..models.running.inference import Encoder
 
     recipe, started = cell.recipe, time.perf_counter()
     made, seconds, steps = identity(cell, inputs, scorer), 0.0, 0

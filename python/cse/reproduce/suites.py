@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import InputError, unknown
-from ..evaluation.base import counted
-from ..evaluation.sts import DEV, SEVEN, Pairs, PairScore, Task, read_pairs, score_pairs
+from ..evaluation.base import Pairs, counted, read_pairs
+from ..evaluation.sts import DEV, SEVEN, PairScore, Task, score_pairs
 
 if TYPE_CHECKING:
     from ..evaluation.base import Encodes, Evaluation
@@ -138,7 +138,7 @@ def _read(stem: str, path: Path, partial: bool) -> Pairs:
 
 
 def _open(kind: str, folder: Path, partial: bool) -> Evaluation:
-    from ..evaluation.open_suites import open_suites
+    from ..evaluation.suites import open_suites
     from ..evaluation.transfer import TASKS as TRANSFER_TASKS
 
     if kind == "retrieval":

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from ..data.corpus import Corpus
 from ..errors import InputError
-from ..models.inference import Encoder
-from ..passages import Cutter
+from ..models.running.inference import Encoder
+from ..models.running.passages import Cutter
 from .store import PLACE, Store
 from .vectors import unit
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ..data.corpus import Corpus
 from ..errors import InputError, check_texts
-from ..models.inference import Encoder
+from ..models.running.inference import Encoder
 from ..ray_cluster import connected
 from .bm25 import Bm25
 from .build import check_rows, extend, queries_of

@@ -19,8 +19,8 @@ import numpy.typing as npt
 from ..data import readers
 from ..data.corpus import Corpus
 from ..errors import InputError, first_line
-from ..models.digest import model_digest
-from ..models.inference import Encoder
+from ..models.running.inference import Encoder
+from ..models.saving.merging import model_digest
 from ..ray_cluster import RETRIES, cause_of, enter
 from ..sharding.parts import read_manifest
 from .nearest import best_first, nearest

@@ -6,9 +6,9 @@ from numbers import Integral
 from pathlib import Path
 
 from ..errors import InputError
-from ..models.digest import model_digest
-from ..models.inference import Encoder
-from ..passages import Cutter
+from ..models.running.inference import Encoder
+from ..models.running.passages import Cutter
+from ..models.saving.merging import model_digest
 from .store import Store
 
 __all__ = ["check_model", "check_settings", "new_settings"]

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from sentence_transformers.sentence_transformer.evaluation import SentenceEvaluator
 
-from ..data.held_out import HELD_OUT_WORDS
+from ..data.corpus import HELD_OUT_WORDS
 from ..errors import InputError, check_texts
 from ..evaluation.split_half import score_halves
 

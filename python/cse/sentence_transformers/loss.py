@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from ..errors import InputError, unknown
 from ..losses.contrastive import Contrastive, contrastive_loss
 from ..losses.logits import LOGITS
-from ..losses.options import ContrastiveOptions
-from ..losses.rules import incompatibility
-from ..mixing_partners import partners, valid_candidates
+from ..losses.options import ContrastiveOptions, incompatibility
+from ..rng import partners, valid_candidates
 from ..views import Role
 from .citations import citations
 from .facts import Facts, facts_of, stripped
@@ -274,7 +273,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         facts: Facts,
         device: torch.device,
     ) -> Tensor | None:
-        """Returns the partners of mixed negatives, drawn as in ``cse train``; see ``cse.mixing_partners.partners``."""
+        """Returns the partners of mixed negatives, drawn as in ``cse train``; see ``cse.rng.partners``."""
         given: dict[str, Any] = {
             "objective": self.parts["objective"],
             "mixed_negatives": self.parts["mixed"] is not None,

@@ -1,11 +1,14 @@
 """Jobs that make one part, a file of negatives or embeddings, from each file of a corpus.
 
 A job holds only settings, so that it can be sent to other processes, where ``worker`` loads the index or model once.
+``find_sources`` finds the files of a corpus and their row counts, which are taken from an index or determined by
+counting.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -13,17 +16,61 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from .. import _core
 from ..background import in_thread
 from ..data import readers
-from ..data.reading import ReadOptions
+from ..data.reading import ReadOptions, SourceFile
 from ..errors import InputError
 from ..io import dumps, write_text
+from ..tfidf.build import AugmentReport
 from ..tfidf.index import TfidfIndex
-from ..tfidf.results import AugmentReport
-from .parts import Shard
+from .parts import Shard, Source
 
 if TYPE_CHECKING:
-    from ..models.inference import Encoder
+    from ..models.running.inference import Encoder
 
-__all__ = ["AugmentJob", "EncodeJob", "Job", "Work", "as_input", "make"]
+__all__ = ["AugmentJob", "EncodeJob", "Job", "Work", "as_input", "find_sources", "make"]
+
+
+def find_sources(
+    files: Sequence[str],
+    column: str | None,
+    known: Sequence[SourceFile],
+    index: str,
+    count: Callable[[Sequence[tuple[str, str | None]]], list[Source]],
+    *,
+    elsewhere: bool,
+) -> list[Source]:
+    """Returns the files of a corpus with their row counts.
+
+    Args:
+        files: Paths and patterns.
+        column: Column with the texts, for files that are tables.
+        known: The files that the index lists.
+        index: Folder of the index, for messages.
+        count: Counts the rows of files, given as paths and columns; called at most once, with the files whose counts
+            are not taken from the index.
+        elsewhere: Whether the files are read on other machines; files in the index then need not exist here.
+
+    Raises:
+        InputError: If the size of a file differs from its size in the index, or if a file cannot be read.
+    """
+    found = readers.resolve(list(files), column)
+    wanted = [(item, None) if isinstance(item, str) else (item.path, item.column) for item in found]
+    by_path = {(each.path, each.column): each for each in known}
+    listed: dict[tuple[str, str | None], Source] = {}
+    for path, name in wanted:
+        each = by_path.get((path, name))
+        if each is None or not (elsewhere or os.path.isfile(path)):
+            continue
+        if os.path.isfile(path) and os.path.getsize(path) != each.bytes:
+            raise InputError(
+                f"{path}: has {os.path.getsize(path):,} bytes, but had {each.bytes:,} when the index {index} was "
+                "built; build it again from these files"
+            )
+        listed[path, name] = Source(each.path, each.column, each.bytes, each.rows, each.xxh3)
+    unknown = list(dict.fromkeys(each for each in wanted if each not in listed))
+    if unknown:
+        listed.update(zip(unknown, count(unknown), strict=True))
+    return [listed[each] for each in wanted]
+
 
 Progress = Callable[[int], None]
 Work = Callable[[Shard, Path, Progress], dict[str, Any]]
@@ -178,7 +225,7 @@ class EncodeJob:
 
     def settings(self, encoder: Encoder) -> dict[str, Any]:
         """Returns the settings that the parts depend on or that a search needs; ``encoder`` is the job's encoder."""
-        from ..models.digest import model_digest
+        from ..models.saving.merging import model_digest
 
         return {
             "model": str(Path(self.model).resolve()) if Path(self.model).is_dir() else self.model,
@@ -204,8 +251,8 @@ class EncodeJob:
 
         from ..data.corpus import Corpus
         from ..models.device import set_threads
-        from ..models.inference import Encoder
-        from ..models.vector_files import encode_to_file, model_stamp, write_vectors
+        from ..models.running.inference import Encoder
+        from ..models.running.vector_files import encode_to_file, model_stamp, write_vectors
 
         set_threads(threads)
         encoder = Encoder(

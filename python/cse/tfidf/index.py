@@ -16,8 +16,8 @@ from .. import _core
 from ..data import readers
 from ..data.reading import MAX_LINE_BYTES, SourceFile, complete, reading_options
 from ..errors import InputError, check_texts
+from .build import AugmentReport, ExplainedWord, IndexInfo, Replacement
 from .options import DRAW, DrawOptions, WordOptions, check_radius, percentage, word_options
-from .results import AugmentReport, ExplainedWord, IndexInfo, Replacement
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from ..background import ProgressCallback
 from ..context import Context
-from ..models import merging, prompts, resolve
+from ..models.reading import prompts, resolve
+from ..models.saving import merging
 from .batches import batches, checks, tokens
 from .folder.outputs import choose_folder
 from .parts import data, encoder, evaluation, loss, methods, optimisation, output

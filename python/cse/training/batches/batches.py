@@ -20,8 +20,8 @@ import numpy.typing as npt
 from ... import rng
 from ...augment.base import Block, Edit, Pairing, TokenEdit, View
 from ...data.corpus import Corpus
-from ...mixing_partners import partners, valid_candidates
-from ...models.prompts import TrainingPrompts
+from ...models.reading.prompts import TrainingPrompts
+from ...rng import partners, valid_candidates
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,7 +47,7 @@ class Batch:
     blocks: dict[str, Block]
     """By block name: the texts to encode and their views; see ``cse.augment.base.Block``."""
     partners: npt.NDArray[np.int64] | None = None
-    """``(M,)`` positions of the candidates with which positives are mixed (MixCSE); see ``cse.mixing_partners``."""
+    """``(M,)`` positions of the candidates with which positives are mixed (MixCSE); see ``cse.rng``."""
     duplicates: npt.NDArray[np.bool_] | None = None
     """``(B, B)`` bool, True for different rows with the same sentence or labelled positive. None: there are none, or
     the run keeps duplicates."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ...augment.base import Draws, Edit, Pairing
 from ...data.corpus import Corpus
 from ...errors import InputError
-from ...models.encoder import token_lists
+from ...models.running.encoder import token_lists
 from .batches import Batches, changed_rows
 
 __all__ = ["check_learnable", "cut_off", "examine", "once_warnings"]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ...augment.base import Block
 from ...models.device import fixed_length, for_transfer
-from ...models.encoder import pad, token_lists, tokenize
+from ...models.running.encoder import pad, token_lists, tokenize
 from ...models.tokens import with_pooled
 from .batches import Batch, Batches
 from .tokens import StoredTokens

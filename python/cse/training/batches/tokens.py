@@ -22,7 +22,7 @@ from ...background import ProgressCallback
 from ...data.cache import Entry, cache_folder, ends_fit, find_entry, open_entry
 from ...data.corpus import Corpus
 from ...io import naming
-from ...models.encoder import token_lists
+from ...models.running.encoder import token_lists
 from .batches import Batches
 
 __all__ = ["StoredTokens", "open_tokens"]
@@ -46,7 +46,7 @@ class StoredTokens:
         self._ids = np.memmap(ids, dtype=_dtype(entry.meta["dtype"]), mode="r")
 
     def take(self, rows: npt.NDArray[np.int64]) -> dict[str, list[npt.NDArray[np.integer]]]:
-        """Returns the token ids of some rows, in the form of ``cse.models.encoder.token_lists``."""
+        """Returns the token ids of some rows, in the form of ``cse.models.running.encoder.token_lists``."""
         ids = []
         for row in rows.tolist():
             start = int(self._ends[row - 1]) if row else 0

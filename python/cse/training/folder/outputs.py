@@ -20,10 +20,9 @@ from ...errors import InputError
 from ...evaluation.sts import score_pairs
 from ...io import fresh_folder, remove_leftovers
 from ...losses import CONTRASTIVE
-from ...models.card import CardRecord, model_card, public_name
 from ...models.device import device_name
-from ...models.inference import Encoder
-from ...models.saving import save_encoder
+from ...models.running.inference import Encoder
+from ...models.saving.folder import CardRecord, model_card, public_name, save_encoder
 from ..callbacks import Callback
 from ..parts.encoder import DEFAULT_MODEL
 from ..parts.loss import describe_loss

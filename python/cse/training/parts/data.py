@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from ...background import ProgressCallback
     from ...context import Context
-    from ...data.corpus import Corpus
-    from ...data.held_out import Split
+    from ...data.corpus import Corpus, Split
     from ...data.pairs import LabelledPairs
     from ...tfidf.index import TfidfIndex
     from .output import Output
@@ -39,7 +38,7 @@ class Data(Group):
     columns: Annotated[tuple[str, ...], Shown("A,B[,C]", default="recognised by name")] = ()
     """Columns of --pairs: the anchor, the positive and optionally the hard negative.
 
-    See ``cse.data.pair_columns``."""
+    See ``cse.data.pairs``."""
     where: Annotated[str | None, Shown("COLUMN=VALUE", default="all")] = None
     """Use only the rows of --pairs that have VALUE in COLUMN."""
     min_score: Annotated[float | None, Shown("X")] = None
@@ -195,7 +194,7 @@ def open_data(
     Raises:
         InputError: For a missing or invalid file, or if no row has text.
     """
-    from ...data.held_out import hold_out
+    from ...data.corpus import hold_out
     from ...data.pairs import open_pairs
 
     reading = {

@@ -9,8 +9,8 @@ from .fields import Group, Named, Pooler, Shown
 
 if TYPE_CHECKING:
     from ...context import Context
-    from ...models.encoder import SentenceEncoder
-    from ...models.resolve import Source
+    from ...models.reading.resolve import Source
+    from ...models.running.encoder import SentenceEncoder
 
 __all__ = ["DEFAULT_MODEL", "Model", "ResolvedModel", "build_encoder", "check_length", "seed_dropout"]
 
@@ -33,7 +33,7 @@ class Model(Group):
     """Text to put before each sentence.
 
     The name of one of the model's prompts, or a text. With ``pairs``, also ``auto``, which stands for the model's
-    prompts for queries and for documents. See ``cse.models.prompts``."""
+    prompts for queries and for documents. See ``cse.models.reading.prompts``."""
     keep_head: Annotated[bool | None, Shown(default="yes with --pairs")] = None
     """Keep the MLP of --pooler cls in the saved model.
 
@@ -71,7 +71,7 @@ def build_encoder(settings: ResolvedModel, source: Source, context: Context, see
     """
     import torch
 
-    from ...models.encoder import load_encoder
+    from ...models.running.encoder import load_encoder
 
     torch.manual_seed(seed)
     encoder = load_encoder(source, settings.pooler, keep_head=settings.keep_head, eval_pooler=settings.eval_pooler)

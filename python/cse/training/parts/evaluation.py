@@ -10,8 +10,9 @@ from .fields import ELSEWHERE, Group, MayChange, NotNegative, Paths, Positive, S
 
 if TYPE_CHECKING:
     from ...augment.base import Edit
-    from ...evaluation.sts import Pairs, Task
-    from ...models.encoder import SentenceEncoder
+    from ...evaluation.base import Pairs
+    from ...evaluation.sts import Task
+    from ...models.running.encoder import SentenceEncoder
     from ..watching.selection import Selector
     from .data import TrainingData
 
@@ -24,7 +25,7 @@ class Evaluation(Group):
     dev: Annotated[tuple[str, ...], Paths(), Shown("FILE")] = ()
     """Scored pairs, to select best/ by Spearman's correlation; with several files, by the mean correlation.
 
-    Each row holds a score and two sentences; see ``cse.evaluation.sts.read_pairs``. Default: held-out rows
+    Each row holds a score and two sentences; see ``cse.evaluation.base.read_pairs``. Default: held-out rows
     are scored without labels; see ``cse.evaluation.split_half``."""
     eval_every: Annotated[NotNegative | None, MayChange()] = None
     """Steps between evaluations; 0: only before and after training."""
@@ -78,7 +79,8 @@ class EvaluationData:
 
 def open_evaluation(settings: Evaluation) -> EvaluationData:
     """Reads the development sets and the STS tasks; raises ``InputError`` for a missing or invalid file."""
-    from ...evaluation.sts import load_tasks, read_pairs
+    from ...evaluation.base import read_pairs
+    from ...evaluation.sts import load_tasks
 
     tasks = load_tasks(settings.data, settings.allow_partial) if settings.data else []
     return EvaluationData({path: read_pairs(path) for path in settings.dev}, tasks)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ...augment.base import Edit, Example, Pairing, TextMethod, View
     from ...context import Context
     from ...features.base import EncoderMethod, FeatureMethod, Hook
-    from ...models.encoder import SentenceEncoder
+    from ...models.running.encoder import SentenceEncoder
     from ..batches.batches import Batches
     from ..step.distributed import World
     from ..step.state import Modules
@@ -223,7 +223,7 @@ def text_methods(settings: ResolvedAugmentation, options: Options, context: Cont
 
 def encoder_methods(settings: Augmentation, options: Options, context: Context) -> dict[str, EncoderMethod]:
     """Constructs the methods that change the encoder, which is then moved to the device again."""
-    from ...models.encoder import check_mask
+    from ...models.running.encoder import check_mask
 
     methods = {name: create(ENCODER_METHODS, name, options, context) for name in settings.encoder_methods}
     check_mask(context.trained.to(context.device))
@@ -246,8 +246,8 @@ def second_encoder(settings: Augmentation, model: ResolvedModel, context: Contex
     """Returns the separate encoder of the positives (a copy of the first encoder, or another model), or None."""
     import copy
 
-    from ...models.encoder import load_encoder
-    from ...models.resolve import find_model
+    from ...models.reading.resolve import find_model
+    from ...models.running.encoder import load_encoder
 
     first, name = context.trained, settings.positive_encoder
     if name is None:

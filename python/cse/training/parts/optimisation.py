@@ -9,18 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_types import Ge, Lt
 
 from ...errors import InputError
-from .fields import (
-    AboveZero,
-    AtLeastZero,
-    BatchSize,
-    Group,
-    MayChange,
-    Positive,
-    Precision,
-    Scheduler,
-    Shown,
-    Weight,
-)
+from .fields import AboveZero, AtLeastZero, BatchSize, Group, MayChange, Positive, Precision, Scheduler, Shown, Weight
 
 if TYPE_CHECKING:
     import torch

@@ -19,8 +19,7 @@ from ...augment import AUGMENTATIONS, PAIRS_POSITIVE
 from ...errors import InputError
 from ...features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
-from ...losses.options import ContrastiveOptions
-from ...losses.rules import incompatibility
+from ...losses.options import ContrastiveOptions, incompatibility
 from ...registry import Registry, explain_validation, import_methods, parse_options
 from ..parts.data import ResolvedData
 from ..parts.encoder import ResolvedModel

@@ -18,7 +18,7 @@ from ...augment.base import Edit
 from ...errors import InputError, unknown
 from ...features import ENCODER_METHODS, FEATURE_AUGMENTATIONS
 from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
-from ...losses.rules import without_effect
+from ...losses.options import without_effect
 from ...registry import option_notes, option_without_effect
 from ..parts.encoder import DEFAULT_MODEL
 from ..parts.loss import LOSS_SETTINGS

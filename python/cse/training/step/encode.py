@@ -19,11 +19,9 @@ from torch.utils.checkpoint import checkpoint
 from ... import rng
 from ...augment.base import View
 from ...features.base import hooked
-from ...models.by_length import by_length
 from ...models.device import autocast, on_device
-from ...models.dropout import FastDropout
-from ...models.encoder import SentenceEncoder
-from ...models.lookup import one_lookup
+from ...models.running.acceleration import FastDropout, by_length, one_lookup
+from ...models.running.encoder import SentenceEncoder
 from ...views import RowStep, Views
 from ..batches.batches import Batch
 from .distributed import World

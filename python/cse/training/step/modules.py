@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from ...augment.base import View
 from ...losses.base import BatchTerm
-from ...models.attention import mask_always
 from ...models.device import compile_backbone
-from ...models.dropout import use_fast_dropout
-from ...models.encoder import SentenceEncoder
-from ...models.prompts import TrainingPrompts
+from ...models.reading.prompts import TrainingPrompts
+from ...models.running.acceleration import mask_always, use_fast_dropout
+from ...models.running.encoder import SentenceEncoder
 from ..batches.batches import Batches
 from .state import Modules
 

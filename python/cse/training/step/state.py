@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ...features.base import EncoderMethod, FeatureMethod, Hook
 from ...losses.base import LossTerm
-from ...models.encoder import SentenceEncoder
+from ...models.running.encoder import SentenceEncoder
 from ..batches.batches import Batch
 from ..watching.records import SaturationCheck
 from ..watching.selection import Selector

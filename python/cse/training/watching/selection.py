@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...evaluation.base import Pairs
 from ...evaluation.geometry import nearest_others, unit
 from ...evaluation.significance import direction, paired_bootstrap
 from ...evaluation.split_half import HalvesScore, score_halves
-from ...evaluation.sts import Pairs, score_pairs
-from ...models.encoder import SentenceEncoder
+from ...evaluation.sts import score_pairs
+from ...models.running.encoder import SentenceEncoder
 
 __all__ = ["COLLAPSED", "Selector"]
 

@@ -1,0 +1,257 @@
+"""Pairings: methods that make the anchor and the positive of each row.
+
+- ``dropout``: the same sentence encoded twice (SimCSE, section 3).
+- ``halves``: the two halves of a sentence are positives of each other.
+- ``labelled``: positives and hard negatives from a file (supervised SimCSE; Gao et al. 2021, section 4).
+- ``parallel`` and ``next-sentence``: the same row of a parallel file, or one of the next rows of the corpus.
+- ``spans``: two spans of the same sentence, cropped independently (Contriever; Izacard et al. 2022, section 3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from .. import rng
+from ..data.corpus import Corpus
+from ..data.words import cut_in_two
+from ..errors import InputError
+from ..registry import OnlyIf
+from .base import Draws, Example, Paired, Pairing
+
+__all__ = [
+    "Dropout",
+    "Halves",
+    "Labelled",
+    "NextSentence",
+    "NextSentenceOptions",
+    "Parallel",
+    "ParallelOptions",
+    "Spans",
+    "SpansOptions",
+]
+
+
+@dataclass(frozen=True)
+class DropoutOptions:
+    """Options of dropout positives."""
+
+    mask: Annotated[
+        Literal["independent", "shared"],
+        Field(description="shared: both views use the same mask and are therefore identical (SimCSE's ablation)"),
+    ] = "independent"
+
+
+class Dropout(Pairing):
+    """The positive is the sentence itself, encoded under a different dropout mask."""
+
+    Options = DropoutOptions
+    summary = "the sentence itself under another dropout mask (SimCSE)"
+
+    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:
+        """Returns the sentences, which are their own positives."""
+        return Paired(list(texts), columns=(0, None, None), shared=self.options.mask == "shared")
+
+    def describe(self) -> str:
+        """Returns a note if the mask is shared, else an empty string."""
+        return "shared mask" if self.options.mask == "shared" else ""
+
+
+class Halves(Pairing):
+    """Anchor and positive are the first and the second half of the words.
+
+    A sentence of one word has no second half, so it has no positive and is masked.
+    """
+
+    summary = "the two halves of the sentence"
+
+    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:
+        """Returns the halves."""
+        halves = [cut_in_two(text) for text in texts]
+        mask = np.array([bool(second) for _, second in halves])
+        positives = [second or first for first, second in halves]
+        return Paired([first for first, _ in halves], positives, None if mask.all() else mask)
+
+
+class Labelled(Pairing):
+    """Takes the positive, and the hard negative if there is a third column, from the anchor's row of ``--pairs``.
+
+    Raises ``InputError`` if the run has no labelled pairs.
+    """
+
+    summary = "labelled positives, and hard negatives, from --pairs FILE (supervised SimCSE)"
+
+    labelled = True
+
+    @classmethod
+    def implies(cls, options: Any) -> dict[str, Any]:
+        """Returns settings that keep the MLP head at test time, as supervised SimCSE does (appendix B).
+
+        The trained weights are not averaged with the base weights, because this averaging was not evaluated with
+        labelled pairs.
+        """
+        return {"keep_head": True, "merge_with_base": 0.0}
+
+    def __init__(self, options: Any, context: Any) -> None:
+        super().__init__(options, context)
+        if context.pairs is None:
+            raise InputError("--positive labelled: needs --pairs FILE, a table of two or three columns")
+        self.pairs = context.pairs
+
+    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:
+        """Returns anchors, positives and, for triples, hard negatives."""
+        negatives = self.pairs.hard_negatives
+        return Paired(
+            list(texts),
+            self.pairs.positives.take(rows),
+            negatives=None if negatives is None else negatives.take(rows),
+            columns=(0, 1, 2),
+        )
+
+    def examples(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[Example]:
+        """Returns one example per row: the anchor, with the texts of all other columns."""
+        columns = [corpus.take(rows) for corpus in self.pairs.corpora[1:]]
+        return [Example(text, first, further=tuple(rest)) for text, first, *rest in zip(texts, *columns, strict=True)]
+
+
+@dataclass(frozen=True)
+class ParallelOptions:
+    """Options of positives from a parallel file."""
+
+    file: Annotated[str, Field(description="text file with one positive per row of the corpus")] = ""
+
+
+class Parallel(Pairing):
+    """Takes the positive from the same row of another file, such as a paraphrase, a translation or a generated query.
+
+    If that row is blank or equal to the sentence, the sentence has no positive. Raises ``InputError`` if no file is
+    named, or if the file and the corpus differ in their number of rows.
+    """
+
+    Options = ParallelOptions
+    summary = "positives from the same line of another file"
+
+    def __init__(self, options: ParallelOptions, context: Any) -> None:
+        super().__init__(options, context)
+        if not options.file:
+            raise InputError("--positive parallel: no file is named; give --set parallel.file=FILE")
+        context.depends_on(options.file)
+        self.others = Corpus.read([options.file])
+        if len(self.others) != len(context.corpus):
+            raise InputError(
+                f"parallel.file: {options.file} has {len(self.others):,} rows, but the corpus has "
+                f"{len(context.corpus):,}; give one positive for each row of the corpus, in order"
+            )
+
+    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:
+        """Returns the sentences and the same rows of the other file."""
+        others = self.others.take(rows)
+        mask = np.array([bool(other.strip()) and other != text for text, other in zip(texts, others, strict=True)])
+        return Paired(list(texts), others, mask)
+
+
+@dataclass(frozen=True)
+class NextSentenceOptions:
+    """Options of next-sentence positives; SimCSE's "next 3 sentences" is ``within=3``."""
+
+    within: Annotated[int, Field(ge=1, le=1000, description="the positive is drawn from this many following rows")] = 1
+
+
+class NextSentence(Pairing):
+    """Takes the positive from the next rows of the corpus, which must be running text in order (SimCSE, table 2).
+
+    Blank rows, held-out rows (see ``cse.data.corpus``) and their duplicates, and rows past the end of the corpus are
+    not used as positives: if one of these is drawn for a sentence, the sentence has no positive.
+    """
+
+    Options = NextSentenceOptions
+    summary = "the next sentence of the corpus, or one of the next few (SimCSE's ablation)"
+
+    def __init__(self, options: NextSentenceOptions, context: Any) -> None:
+        super().__init__(options, context)
+        self.corpus: Corpus = context.corpus
+        self.context = context
+
+    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:
+        """Returns the sentences and the rows drawn as their positives."""
+        further = 1 + (draws.uniform(rows, "next sentence")[:, 0] * self.options.within).astype(np.int64)
+        wanted = rows + further
+        train: npt.NDArray[np.int64] = self.context.rows
+        at = np.minimum(np.searchsorted(train, wanted), len(train) - 1)
+        valid = train[at] == wanted
+        return Paired(list(texts), self.corpus.take(np.where(valid, wanted, rows)), valid)
+
+
+@dataclass(frozen=True)
+class SpansOptions:
+    """Options of span positives."""
+
+    shortest: Annotated[float, Field(gt=0, le=1, description="minimum span length, as a fraction of the words")] = 0.5
+    longest: Annotated[float, Field(gt=0, le=1, description="maximum span length, as a fraction of the words")] = 0.9
+    min_words: Annotated[int, Field(ge=2, description="sentences with fewer words are not cut (dropout positives)")] = 4
+    least_words: Annotated[
+        int,
+        Field(ge=1, description="minimum number of words in a span of a long row; applies only with most_words"),
+        OnlyIf("most_words"),
+    ] = 8
+    most_words: Annotated[
+        int | None, Field(ge=1, description="maximum number of words in a span of a long row (default: no limit)")
+    ] = None
+
+
+class Spans(Pairing):
+    """Anchor and positive are two contiguous spans of words, sampled independently.
+
+    In a sentence of n words, the length of a span is drawn uniformly between ``shortest * n`` and ``longest * n``, then
+    rounded. With ``most_words``, it is drawn between ``min(shortest * n, least_words)`` and
+    ``min(longest * n, most_words)`` instead: spans of long rows are then short passages, while short rows are
+    unaffected. All start positions are equally likely. Words are separated by whitespace.
+
+    A sentence of fewer than ``min_words`` words is not cut: anchor and positive are the whole sentence, encoded under
+    different dropout masks.
+
+    Raises ``InputError`` if ``shortest > longest`` or ``least_words > most_words``.
+    """
+
+    Options = SpansOptions
+    summary = "two random spans of the sentence, which may overlap (Contriever)"
+
+    def __init__(self, options: SpansOptions, context: Any) -> None:
+        super().__init__(options, context)
+        if options.shortest > options.longest:
+            raise InputError(
+                f"spans.shortest: must be at most spans.longest ({options.longest}), got {options.shortest}"
+            )
+
+        if options.most_words is not None and options.least_words > options.most_words:
+            raise InputError(
+                f"spans.least_words: must be at most spans.most_words ({options.most_words}), got {options.least_words}"
+            )
+
+    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:
+        """Returns the spans."""
+        share, place, other_share, other_place = (
+            rng.uniform(draws.seed, draws.epoch, rows, rng.SPANS + number).tolist() for number in range(4)
+        )
+        first = [self._span(*each) for each in zip(texts, share, place, strict=True)]
+        second = [self._span(*each) for each in zip(texts, other_share, other_place, strict=True)]
+        return Paired(first, second)
+
+    def _span(self, text: str, share: float, place: float) -> str:
+        words = text.split()
+        if len(words) < self.options.min_words:
+            return text
+        low, high = self.options.shortest, self.options.longest
+        wanted = len(words) * (low + (high - low) * share)
+        most = self.options.most_words
+        if most is not None and (low * len(words) > self.options.least_words or high * len(words) > most):
+            low, high = min(low * len(words), self.options.least_words), min(high * len(words), most)
+            wanted = low + (high - low) * share
+        length = max(1, round(wanted))
+        start = int(place * (len(words) - length + 1))
+        return " ".join(words[start : start + length])

@@ -1,0 +1,212 @@
+"""The command ``cse encode``."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from contextlib import closing, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ...data import readers
+from ...data.reading import reading_options
+from ...errors import InputError
+from ...io import write_atomically
+from .. import corpus_index, options, printing
+from ..corpus_index import Encoding
+from ..progress import PhaseDisplay, counting
+
+if TYPE_CHECKING:
+    from ...sharding.jobs import EncodeJob
+
+
+@click.command("encode")
+@click.argument("model")
+@click.argument("sentences", nargs=-1)
+@options.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="The .npy, .safetensors or .parquet file to write; with --parts, a folder.",
+    default_text="standard output, .npy",
+)
+@options.parts
+@options.engine
+@options.gpus_per_worker
+@options.option(
+    "--format",
+    "form",
+    metavar="npy|safetensors|parquet",
+    help="Format of the parts.",
+    default_text="npy; without --parts, from the suffix of FILE",
+)
+@corpus_index.encoding
+def encode_command(
+    model: str,
+    sentences: tuple[str, ...],
+    output: str | None,
+    as_parts: bool,
+    engine: str,
+    gpus_per_worker: float | None,
+    form: str | None,
+    encoding: Encoding,
+    as_json: bool,
+) -> None:
+    """Encode each row of the files SENTENCES (default: standard input) with MODEL, a folder or a name.
+
+    The output file has a float32 embedding for each row, in the order of the rows; a blank row has a zero embedding.
+    .npy is a NumPy array; .safetensors has one tensor, named embeddings; .parquet has the columns row and embedding.
+    Memory use does not grow with the input. If the command is interrupted, FILE.part remains; run the same command
+    again to resume from it.
+
+    With --parts, -o is a folder with one part per file and a manifest; cse search opens this folder as one index. Rows
+    are numbered across all files. If the command is interrupted, run it again to make the missing parts. --engine ray
+    writes the same folder, but distributes the files over the workers of a Ray cluster, each of which loads the model
+    once.
+    """
+    as_parts = options.wants_parts(as_parts, engine, output, sentences)
+    if form is not None and not as_parts:
+        raise InputError("--format: applies only to --parts; add --parts, or choose the format by the suffix of FILE")
+    if form not in (None, "npy", "safetensors", "parquet"):
+        raise InputError(f"--format: {form!r} is unknown; choose npy, safetensors or parquet")
+    if gpus_per_worker is not None and engine != "ray":
+        raise InputError(
+            "--gpus-per-worker: applies only to --engine ray; add --engine ray, or leave out --gpus-per-worker"
+        )
+    options.check_pooler(encoding.pooler)
+    given = {name: getattr(encoding, name) for name in ("pooler", "prompt", "dims", "device")}
+    reading = {**encoding.reading}
+    column, cache = reading.pop("column"), reading.pop("cache")
+    if as_parts:
+        assert output is not None
+        from ...sharding.jobs import EncodeJob
+
+        job = EncodeJob(
+            options.model_folder(model),
+            encoding.precision,
+            reading_options(**reading, threads=encoding.threads),
+            suffix=f".{form or 'npy'}",
+            batch_size=encoding.batch_size,
+            cache=cache,
+            **given,
+        )
+        encode_parts(job, sentences, column, output, engine, gpus_per_worker or 0, as_json)
+        return
+    model = options.model_folder(model)
+    if output is None:
+        printing.check_output()
+    if output is None and (as_json or sys.stdout.isatty()):
+        raise InputError("-o: name the output file; binary output cannot go to a terminal, nor be combined with --json")
+    if output is not None and not Path(output).absolute().parent.is_dir():
+        raise InputError(f"-o {output}: its folder does not exist; create it first")
+    if output is not None and Path(output).is_dir():
+        raise InputError(f"-o {output}: is a folder; name a file")
+    from ...data.corpus import Corpus
+    from ...models.device import describe_device, pick_precision, set_threads
+    from ...models.pooling import UNDECLARED
+    from ...models.running.inference import Encoder
+    from ...models.running.vector_files import check_format, encode_to_file, model_stamp, partial_precision
+
+    target = None if output is None or is_device(output) else output
+    if target is not None:
+        check_format(target)
+    set_threads(encoding.threads)
+    found = readers.resolve(sentences or ["-"], column)
+    with closing(PhaseDisplay()) as phases:
+        corpus = Corpus.open(found, **reading, cache=cache, progress=phases)
+    filled = len(corpus.filled())
+    encoder = Encoder(model, precision=encoding.precision, **given)
+    if encoder.plain:
+        printing.say(f"{model}: the folder does not declare a pooling; using --pooler {UNDECLARED}")
+    elif encoder.model.pooler == "cls":
+        printing.say(f"pooling {encoder.pooling}")
+    files = [[file.xxh3, file.column, file.rows] for file in corpus.files]
+    key = {"corpus": files, "encoding_errors": reading["encoding_errors"], "model": model_stamp(encoder)}
+    begun = None if target is None else partial_precision(target, key)
+    if begun not in (None, encoder.precision):
+        if encoding.precision != "auto":
+            raise InputError(
+                f"--precision {encoding.precision}: the rows in {target}.part were encoded in {begun}; continue with "
+                f"--precision {begun}, or remove that file"
+            )
+        encoder.precision, encoder.precision_reason = pick_precision(encoder.device, begun)
+    key["precision"] = encoder.precision
+    printing.say(f"on {describe_device(encoder.device, encoder.precision, encoder.precision_reason)}")
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="cse-encode-") as folder, counting("encoding", len(corpus), "rows") as more:
+        written = target or str(Path(folder) / "vectors.npy")
+        done = encode_to_file(encoder, corpus, written, key, batch_size=encoding.batch_size, progress=more)
+        seconds = time.perf_counter() - started
+        if target is None:
+            with open(written, "rb") as source:
+                if output is None:
+                    shutil.copyfileobj(source, printing.OutputStream())
+                else:
+                    write_atomically(output, lambda file: shutil.copyfileobj(source, file))
+    if done.resumed:
+        printing.say(f"{done.resumed:,} rows were encoded by an earlier call")
+    summary = {
+        "output": output,
+        "rows": len(corpus),
+        "embedding_dim": encoder.embedding_dim,
+        "blank": done.blank,
+        "resumed": done.resumed,
+        "precision": encoder.precision,
+        "seconds": round(seconds, 2),
+        "sentences_per_second": round(max(filled - done.resumed, 0) / seconds, 1),
+    }
+    if as_json:
+        printing.result(summary, True, [])
+    else:
+        printing.say(
+            f"{len(corpus):,} rows x {encoder.embedding_dim} in {seconds:.1f} s "
+            f"({summary['sentences_per_second']:,} sentences/s), {done.blank:,} blank rows"
+        )
+
+
+def encode_parts(
+    given: EncodeJob,
+    sentences: tuple[str, ...],
+    column: str | None,
+    output: str,
+    engine: str,
+    gpus: float,
+    as_json: bool,
+) -> None:
+    """Encodes each file into one part of the folder ``output``, and prints a summary."""
+    if engine == "ray" and given.precision == "auto":
+        raise InputError("--precision auto: the processors of a cluster may differ; choose fp32 or bf16")
+    from ...models.device import describe_device
+    from ...models.running.inference import Encoder
+    from ...models.running.vector_files import check_format
+    from ...ray_cluster import connected
+    from .. import parts as many
+
+    check_format(f"part{given.suffix}")
+    encoder = Encoder(
+        given.model,
+        pooler=given.pooler,
+        device="cpu" if engine == "ray" else given.device,  # this encoder only provides settings of the job
+        precision=given.precision,
+        prompt=given.prompt,
+        dims=given.dims,
+    )
+    job = replace(given, precision=encoder.precision)
+    settings = job.settings(encoder)
+    if engine == "local":
+        printing.say(f"on {describe_device(encoder.device, encoder.precision, encoder.precision_reason)}")
+    del encoder
+    with connected() if engine == "ray" else nullcontext() as ray:
+        found = many.sources(sentences, column, job.reading, [], "", ray)
+        summary = many.make_parts(job, settings, found, output, ray=ray, threads=job.reading["threads"], gpus=gpus)
+    many.report({**summary, "precision": job.precision, "embedding_dim": settings["width"]}, "rows", as_json)
+
+
+def is_device(path: str) -> bool:
+    """Returns whether a path exists and is neither a regular file nor a folder, such as /dev/null or a pipe."""
+    return Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir()

@@ -1,0 +1,217 @@
+"""The commands ``cse eval`` and ``cse compare``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...errors import InputError
+from ...losses.options import parse_dims
+from .. import options, printing
+from ..progress import progress_of
+
+if TYPE_CHECKING:
+    from ...evaluation.base import Report
+
+
+@click.command("eval")
+@click.argument("model")
+@options.option("--suite", "suites", default=("sts",), multiple=True, metavar="NAME", help="Suite; see cse methods.")
+@options.option("--data", metavar="PATH", help="File or folder of the data.")
+@options.option("--allow-partial", is_flag=True, help="Accept incomplete STS and transfer files.")
+@options.option("--compare-published", is_flag=True, help="Also list the papers' STS averages.")
+@options.option("--markdown", is_flag=True, help="Print Markdown tables.")
+@options.option(
+    "--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="Set an option of a suite; see cse methods."
+)
+@options.pooler
+@options.prompt
+@options.evaluated_passages
+@options.option("--dims", metavar="N,N,...", help="Evaluate the first N dimensions, for each N.", default_text="all")
+@options.device
+@options.precision("fp32")
+@options.threads
+@options.imports
+@options.as_json
+def eval_command(
+    model: str,
+    suites: tuple[str, ...],
+    data: str | None,
+    allow_partial: bool,
+    compare_published: bool,
+    markdown: bool,
+    settings: tuple[str, ...],
+    dims: str | None,
+    as_json: bool,
+    **encoder: Any,
+) -> None:
+    """Evaluate MODEL, a folder or a name, with one or more suites.
+
+    The default suite, sts, evaluates the STS tasks whose files are in the folder --data (sts12.test.tsv, ...,
+    sickr.test.tsv), or the single file --data. Each line of a file holds score, sentence1 and sentence2, separated by
+    tabs. All subsets of a task are concatenated; the score is Spearman's correlation x 100. cse methods describes the
+    other suites: transfer, retrieval, geometry, halves.
+    """
+    if as_json and markdown:
+        raise InputError("--markdown: cannot be combined with --json; choose one")
+    printing.check_output()
+    from ...evaluation.run import evaluate
+    from ...evaluation.sts import PUBLISHED, SEED_NOTE, TEXT_NOTE
+    from ...evaluation.suites import option_tables
+
+    options.check_pooler(encoder["pooler"])
+    if compare_published and "sts" not in suites:
+        raise InputError(
+            "--compare-published: lists averages of the suite sts; add --suite sts, or leave out --compare-published"
+        )
+    with progress_of("evaluating", "texts") as progress:
+        found = evaluate(
+            options.model_folder(model),
+            suites,
+            data,
+            options=option_tables(settings),
+            allow_partial=allow_partial,
+            dims=None if dims is None else parse_dims(dims),
+            progress=progress,
+            **encoder,
+        )
+    published = [dict(zip(("model", "average", "reproductions"), row, strict=True)) for row in PUBLISHED]
+    if as_json:
+        beside = {"published": published, "published_text": TEXT_NOTE} if compare_published else {}
+        printing.result({**found.to_dict(), **beside}, True, [])
+        return
+    for name, report in found.reports.items():
+        title = f"{found.model}: {name}"
+        if wide := paper_row(name, report):
+            printing.table([wide], title=title, markdown=markdown)
+            click.echo()
+        printing.table([cells(row) for row in report.rows], title="" if wide else title, markdown=markdown)
+        for key, value in report.summary.items():
+            if value is not None:
+                click.echo(f"{key.replace('_', ' ')}: {cell(key, value)}")
+        for note in report.notes:
+            click.echo(f"Note: {note}")
+    for note in found.notes:
+        click.echo(f"Note: {note}")
+    if compare_published:
+        click.echo()
+        printing.table(published, title="Published averages over the seven STS test sets", markdown=markdown)
+        click.echo(TEXT_NOTE)
+        click.echo(SEED_NOTE)
+
+
+def paper_row(suite: str, report: Report) -> dict[str, str]:
+    """Returns a table row as in the papers: the scores of the test sets, and their average; {} without an average."""
+    key, average = {"sts": ("spearman", "average_of_seven"), "transfer": ("accuracy", "average")}.get(suite, ("", ""))
+    mean = report.summary.get(average)
+    if mean is None:
+        return {}
+    tested = [row for row in report.rows if not row["task"].endswith("dev")]
+    return {**{row["task"]: f"{row[key]:.2f}" for row in tested}, "Avg.": f"{mean:.2f}"}
+
+
+def cells(row: dict[str, Any]) -> dict[str, str]:
+    """Returns the cells of a record as text, without the columns ``key`` and ``expected``, which are not shown."""
+    return {name: cell(name, value) for name, value in row.items() if name not in ("key", "expected")}
+
+
+PERCENT = ("spearman", "average_of_seven", "accuracy", "average", "f1", "ndcg@10", "mrr@10", "recall@100")
+
+
+def cell(name: str, value: Any) -> str:
+    """Formats a value: the scores in ``PERCENT`` with two decimals, other floats with three."""
+    if isinstance(value, float):
+        return f"{value:.2f}" if name in PERCENT else f"{value:.3f}"
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+@click.command("compare")
+@click.argument("models", nargs=-1, required=True)
+@options.option("--suite", "suites", default=("sts",), multiple=True, metavar="NAME", help="Suite; see cse methods.")
+@options.option("--data", required=True, metavar="PATH", help="File or folder of the data.")
+@options.option("--seeds", is_flag=True, help="Each of MODELS is a list A1,A2,... with one model per seed.")
+@options.option("--allow-partial", is_flag=True, help="Accept incomplete STS and transfer files.")
+@options.option(
+    "--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="Set an option of a suite; see cse methods."
+)
+@options.option("--markdown", is_flag=True, help="Print Markdown tables.")
+@options.pooler
+@options.prompt
+@options.evaluated_passages
+@options.option("--dims", metavar="N,N,...", help="Compare the first N dimensions, for each N.", default_text="all")
+@options.device
+@options.precision("fp32")
+@options.threads
+@options.imports
+@options.as_json
+def compare_command(
+    models: tuple[str, ...],
+    suites: tuple[str, ...],
+    data: str,
+    seeds: bool,
+    allow_partial: bool,
+    settings: tuple[str, ...],
+    markdown: bool,
+    dims: str | None,
+    as_json: bool,
+    **encoder: Any,
+) -> None:
+    """Compare the first of MODELS with each of the others, on the suites of cse eval.
+
+    Except in the suite geometry, each difference has a 95 % confidence interval from a bootstrap over examples. Pairs
+    that share a sentence are resampled together, and ranks are recomputed for each resample. p-values are adjusted for
+    the number of tasks by Holm's method; the significance level is 0.05.
+
+    Without --seeds, checkpoints are compared, not methods: a difference may be due to the training seed alone. With
+    --seeds, each of MODELS lists the checkpoints of one method, separated by commas. The seeds must be the same, in the
+    same order, for every method. Methods are then compared by a paired t-test over seeds.
+    """
+    from ...evaluation.run import compare_models
+    from ...evaluation.suites import option_tables
+
+    options.check_pooler(encoder["pooler"])
+    printing.check_output()
+    given = [model.split(",") if seeds else [model] for model in models]
+    used = {name: options.model_folder(name) for name in dict.fromkeys(name for side in given for name in side)}
+    with progress_of("evaluating", "texts") as progress:
+        results = compare_models(
+            [[used[name] for name in side] for side in given],
+            suites,
+            data,
+            seeds=seeds,
+            options=option_tables(settings),
+            allow_partial=allow_partial,
+            dims=None if dims is None else parse_dims(dims),
+            progress=progress,
+            **encoder,
+        )
+    unit_of = "methods, by a paired t-test over seeds" if seeds else "checkpoints, not methods"
+    precision = results[0].precision
+    if as_json:
+        tables = [{"a": models[0], "b": b, "tasks": found.tasks} for b, found in zip(models[1:], results, strict=True)]
+        printing.result({"compares": unit_of, "precision": precision, "comparisons": tables}, True, [])
+        return
+    for model, found in zip(models[1:], results, strict=True):
+        lines = [compared_cells(record) for record in found.tasks]
+        printing.table(lines, title=f"{model} against {models[0]}", markdown=markdown)
+    click.echo(f"This compares {unit_of}. A is the first model. p-values are adjusted by Holm's method.")
+    click.echo(f"Encoded in {precision} ({results[0].precision_reason}).")
+
+
+def compared_cells(record: dict[str, Any]) -> dict[str, str]:
+    """Returns the table cells of one task as text; examples, interval and p-value are empty without a test."""
+    tested = "p" in record
+    digits = 2 if abs(record["a"]) > 2 else 4
+    return {
+        "task": record["task"],
+        "examples": f"{record['examples']:,}" if tested else "",
+        "A": f"{record['a']:.{digits}f}",
+        "B": f"{record['b']:.{digits}f}",
+        "difference": f"{record['mean']:+.{digits}f}",
+        "95 % interval": f"[{record['low']:+.{digits}f}, {record['high']:+.{digits}f}]" if tested else "",
+        "p (Holm)": f"{record['p_holm']:.3f}" if tested else "",
+        "B is": record["verdict"],
+    }

@@ -1,0 +1,120 @@
+"""The commands ``cse methods`` and ``cse cache``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ...registry import Registry, option_notes
+from .. import options, printing
+
+
+@click.command("methods")
+@click.argument("name", required=False)
+@options.option(
+    "--combinations",
+    is_flag=True,
+    help="List which combinations of positives, losses and UNA are valid.",
+)
+@options.as_json
+def methods_command(name: str | None, combinations: bool, as_json: bool) -> None:
+    """List augmentations, loss terms, evaluations and other methods with their options, or only the method NAME.
+
+    Set an option in the table of its method in the configuration file, or with --set NAME.OPTION=VALUE.
+    """
+    printing.check_output()
+    if combinations:
+        from ...training.settings import combinations as found
+
+        records = [
+            {"positive": positive, "loss": loss, "una": form, "refused": reason}
+            for (positive, loss, form), reason in found.combinations().items()
+        ]
+        printing.result({"combinations": records}, as_json, [found.markdown()])
+        return
+    from ...augment import AUGMENTATIONS
+    from ...errors import InputError
+    from ...evaluation import EVALUATIONS
+    from ...features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
+    from ...losses import LOSS_TERMS
+
+    tables: list[Registry[Any]] = [
+        AUGMENTATIONS,
+        FEATURE_AUGMENTATIONS,
+        ENCODER_METHODS,
+        HOOKS,
+        LOSS_TERMS,
+        EVALUATIONS,
+    ]
+    methods = [
+        {
+            "name": each,
+            "kind": table.kind,
+            "summary": table.get(each).summary,
+            "options": option_notes(table.get(each).Options),
+        }
+        for table in tables
+        for each in table.names()
+        if name in (None, each)
+    ]
+    if not methods:
+        raise InputError(f"{name}: no such method; to list all: cse methods")
+    if as_json:
+        printing.result({"methods": methods}, True, [])
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    out = Console(highlight=False)
+    for method in methods:
+        out.print(Text.assemble((method["name"], "bold"), f"  {method['kind']}: {method['summary']}"))
+        grid = Table.grid(padding=(0, 2))
+        for key, option in method["options"].items():
+            flag = f" ({option['flag']})" if option["flag"] else ""
+            grid.add_row(
+                Text(f"  {method['name']}.{key}"), Text(str(option["default"])), Text(option["description"] + flag)
+            )
+        out.print(grid)
+
+
+@click.command("cache")
+@options.option("--cache", metavar="DIR", help="The cache folder.", default_text="$CSE_CACHE, else the user's cache")
+@options.option("--clear", is_flag=True, help="Delete all entries.")
+@options.as_json
+def cache_command(cache: str | None, clear: bool, as_json: bool) -> None:
+    """List the cached rows and token ids of corpora, or delete them.
+
+    The first run on a large corpus writes its rows and token ids to the cache. Later runs use these files, and start
+    sooner. The files are mapped into memory, so that memory use does not grow with the corpus.
+    """
+    from ...data import cache as store
+
+    folder = store.cache_folder(cache)
+    if clear:
+        count, size = store.clear(folder)
+        found = {"folder": str(folder), "deleted": count, "bytes": size}
+        printing.result(found, as_json, [f"{folder}: {count} entries deleted, {size / 1e6:,.1f} MB"])
+        return
+    listed = [
+        {
+            "name": entry.folder.name,
+            "kind": entry.kind,
+            "rows": entry.meta.get("rows"),  # None for a damaged entry
+            "bytes": entry.bytes,
+            "files": entry.meta.get("paths", []),
+        }
+        for entry in store.entries(folder)
+    ]
+    total = sum(entry["bytes"] for entry in listed)
+    lines = [
+        f"{entry['name']}: {'damaged' if entry['rows'] is None else format(entry['rows'], ',') + ' rows'}, "
+        f"{entry['bytes'] / 1e6:,.1f} MB, {', '.join(entry['files'])}"
+        for entry in listed
+    ]
+    printing.result(
+        {"folder": str(folder), "bytes": total, "entries": listed},
+        as_json,
+        [*lines, f"{folder}: {len(listed)} entries, {total / 1e6:,.1f} MB"],
+    )

@@ -1,0 +1,351 @@
+"""The commands ``cse duplicates``, ``cse cluster`` and ``cse mine``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...errors import InputError, shortened
+from .. import corpus_index, options, printing
+from ..corpus_index import Encoding, by_row, stored
+from ..printing import check_table, write_table
+from ..progress import counting
+
+if TYPE_CHECKING:
+    from ...search.index import SearchIndex
+
+DUPLICATES_COLUMNS = ("row_a", "row_b", "cosine", "id_a", "id_b", "text_a", "text_b")
+
+
+@click.command("duplicates")
+@click.argument("model")
+@click.argument("corpus", nargs=-1, required=True)
+@options.option("--threshold", default=0.9, type=float, metavar="COSINE", help="Minimum cosine of a pair, -1 to 1.")
+@options.option("-o", "--output", metavar="FILE", help="Write all pairs to this .csv or .jsonl file.")
+@options.option(
+    "--top",
+    default=20,
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Maximum number of groups to print, the largest first.",
+)
+@options.option("--id", "id_column", metavar="NAME", help="Column with the row ids, if CORPUS is a table.")
+@stored
+@corpus_index.encoding
+def duplicates_command(
+    model: str,
+    corpus: tuple[str, ...],
+    threshold: float,
+    output: str | None,
+    top: int,
+    id_column: str | None,
+    folder: str | None,
+    encoding: Encoding,
+    as_json: bool,
+) -> None:
+    """Find rows of CORPUS with similar embeddings: all pairs with a cosine of at least --threshold, and their groups.
+
+    Two rows are in the same group if they are connected by pairs, directly or through other rows. Every row is compared
+    with every other, so the time is quadratic in the number of rows. Blank rows are left out.
+    """
+    printing.check_output()
+    from ...search.pairs import Groups, check_threshold, near_pairs
+
+    check_threshold(threshold)
+    check_table(output)
+    encoder = encoding.encoder(model)
+    index = by_row(encoding.index(encoder, corpus, folder, id_column=id_column))
+    started = time.perf_counter()
+    count = 0
+    with counting("comparing", len(index.vectors), "rows") as more:
+        groups = Groups(len(index.vectors))
+
+        def blocks() -> Iterator[tuple[Any, Any, Any]]:
+            nonlocal count
+            for first, second, cosines in near_pairs(index.unit_vectors, threshold, more):
+                groups.add(first, second)
+                count += len(first)
+                yield index.rows[first], index.rows[second], cosines
+
+        if output is None:
+            for _ in blocks():
+                pass
+        else:
+            write_table(output, DUPLICATES_COLUMNS, pair_records(blocks(), index))
+    found = [index.rows[members] for members in groups.members()]
+    seconds = time.perf_counter() - started
+    redundant = sum(len(rows) - 1 for rows in found)
+    if as_json:
+        listed = [{"rows": rows.tolist(), "ids": index.ids(rows), "examples": index.texts(rows[:3])} for rows in found]
+        summary = {
+            "rows": len(index),
+            "threshold": threshold,
+            "pairs": count,
+            "redundant_rows": redundant,
+            "output": output,
+            "seconds": round(seconds, 3),
+            "groups": listed,
+        }
+        printing.result(summary, True, [])
+        return
+    for rows in found[:top]:
+        click.echo(f"{len(rows):,} rows")
+        for row, name, text in zip(rows[:5].tolist(), index.ids(rows[:5]), index.texts(rows[:5]), strict=True):
+            click.echo(f"  {name if id_column else row}  {shortened(text)}")
+        if len(rows) > 5:
+            click.echo(f"  and {len(rows) - 5:,} more")
+    printing.say(
+        f"{count:,} pairs with a cosine of at least {threshold:g} in {seconds:.1f} s: {len(found):,} groups; "
+        f"{redundant:,} of {len(index):,} rows would be removed if each group kept one row"
+    )
+
+
+def pair_records(blocks: Iterable[tuple[Any, Any, Any]], index: SearchIndex) -> Iterator[tuple[Any, ...]]:
+    """Yields the two row numbers, the cosine, the two ids and the two texts of each pair."""
+    for first, second, cosines in blocks:
+        ids, texts = ([look(first), look(second)] for look in (index.ids, index.texts))
+        yield from zip(first.tolist(), second.tolist(), cosines.tolist(), *ids, *texts, strict=True)
+
+
+@click.command("cluster")
+@click.argument("model")
+@click.argument("corpus", nargs=-1, required=True)
+@options.option(
+    "--method",
+    default="kmeans",
+    type=click.Choice(("kmeans", "hdbscan")),
+    metavar="kmeans|hdbscan",
+    help="kmeans: k-means with --groups groups; hdbscan: density-based groups of at least --min-size rows.",
+)
+@options.option(
+    "--groups",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of groups, for kmeans.",
+    default_text="sqrt(rows / 2), at least 2, at most 200",
+)
+@options.option(
+    "--min-size",
+    default=10,
+    type=click.IntRange(min=2),
+    metavar="N",
+    help="Minimum number of rows per group, for hdbscan.",
+)
+@options.option(
+    "--tfidf",
+    metavar="DIR",
+    help="TF-IDF index that scores the words of a group.",
+    default_text="built from the corpus",
+)
+@options.option(
+    "--words", default=6, type=click.IntRange(min=1), metavar="N", help="Number of words to print per group."
+)
+@options.option(
+    "--examples", default=3, type=click.IntRange(min=0), metavar="N", help="Number of examples to print per group."
+)
+@options.option("-o", "--output", metavar="FILE", help="Write row, id and group to this .csv or .jsonl file.")
+@options.option("--id", "id_column", metavar="NAME", help="Column with the row ids, if CORPUS is a table.")
+@options.seed
+@stored
+@corpus_index.encoding
+def cluster_command(
+    model: str,
+    corpus: tuple[str, ...],
+    method: str,
+    groups: int | None,
+    min_size: int,
+    tfidf: str | None,
+    words: int,
+    examples: int,
+    output: str | None,
+    id_column: str | None,
+    seed: int,
+    folder: str | None,
+    encoding: Encoding,
+    as_json: bool,
+) -> None:
+    """Group the rows of CORPUS by their embeddings, and print the size, words and examples of each group.
+
+    The words of a group are the terms whose mean TF-IDF in the group most exceeds their mean TF-IDF in the rows of all
+    groups. The examples are the rows nearest to the mean embedding of the group. Groups are numbered from 1, the
+    largest first. With hdbscan, some rows may be in no group, and the time is quadratic in the number of rows.
+    """
+    printing.check_output()
+    if groups is not None and method != "kmeans":
+        raise InputError(
+            "--groups: hdbscan finds the number of groups itself; leave out --groups, or use --method kmeans"
+        )
+    check_table(output)
+    from ...tfidf.index import TfidfIndex
+
+    weights = None if tfidf is None else TfidfIndex.open(tfidf)
+    encoder = encoding.encoder(model)
+    index = by_row(encoding.index(encoder, corpus, folder, id_column=id_column))
+    from ...search.clusters import cluster, describe
+
+    started = time.perf_counter()
+    labels = cluster(index, method, groups=groups, smallest=min_size, seed=seed)
+    with counting("reading words", len(labels), "rows") as more:
+        found = describe(index, labels, weights, words=words, examples=examples, progress=more)
+    seconds = time.perf_counter() - started
+    left_out = int((labels < 0).sum())
+    if output is not None:
+        of_row = {int(row): number for number, each in enumerate(found, 1) for row in each.rows}
+        rows = sorted(of_row)
+        write_table(
+            output, ("row", "id", "group"), zip(rows, index.ids(rows), map(of_row.__getitem__, rows), strict=True)
+        )
+    if as_json:
+        listed = [
+            {
+                "group": number,
+                "rows": len(each.rows),
+                "words": each.words,
+                "examples": index.texts(each.examples),
+                "members": each.rows.tolist(),
+            }
+            for number, each in enumerate(found, 1)
+        ]
+        summary = {
+            "rows": len(index),
+            "method": method,
+            "left_out": left_out,
+            "output": output,
+            "seconds": round(seconds, 3),
+            "groups": listed,
+        }
+        printing.result(summary, True, [])
+        return
+    for number, each in enumerate(found, 1):
+        click.echo(f"{number:4}  {len(each.rows):,} rows: {', '.join(each.words)}")
+        for text in index.texts(each.examples):
+            click.echo(f"        {shortened(text)}")
+    unused = f", {left_out:,} rows in no group" if left_out else ""
+    printing.say(f"{len(labels):,} rows by {method} in {seconds:.1f} s: {len(found):,} groups{unused}")
+
+
+MINE_COLUMNS = ("anchor", "positive", "negative")
+
+
+@click.command("mine")
+@click.argument("model")
+@click.argument("corpus", nargs=-1, required=True)
+@options.option("--queries", required=True, metavar="FILE", help="Table with anchors and positives.")
+@options.option("--columns", metavar="A,P", help="Columns of anchors and positives.", default_text="recognised by name")
+@options.option("-o", "--output", required=True, metavar="FILE", help="The .csv or .jsonl file to write.")
+@options.option("--ranks", default="1-100", metavar="FIRST-LAST", help="Ranks from which negatives are taken.")
+@options.option(
+    "--margin",
+    default="0.05",
+    metavar="COSINE|none",
+    help="Minimum difference: cosine of the positive minus cosine of the negative.",
+)
+@options.option("--negatives", default=1, type=click.IntRange(min=1), metavar="N", help="Maximum negatives per pair.")
+@options.option(
+    "--by",
+    default="encoder",
+    type=click.Choice(("encoder", "bm25")),
+    metavar="encoder|bm25",
+    help="Rank the rows by cosine (encoder) or by BM25.",
+)
+@options.option(
+    "--pick",
+    default="top",
+    type=click.Choice(("top", "random")),
+    metavar="top|random",
+    help="Which candidates to take: those ranked highest, or random ones.",
+)
+@options.seed
+@stored
+@corpus_index.encoding
+def mine_command(
+    model: str,
+    corpus: tuple[str, ...],
+    queries: str,
+    columns: str | None,
+    output: str,
+    ranks: str,
+    margin: str,
+    negatives: int,
+    by: str,
+    pick: str,
+    seed: int,
+    folder: str | None,
+    encoding: Encoding,
+    as_json: bool,
+) -> None:
+    """Find hard negatives in CORPUS for the pairs of --queries, and write triples for cse train --pairs.
+
+    Negatives are rows of CORPUS that rank high in a search for the anchor. Two kinds of rows are left out: those with
+    the text of the anchor or of one of its positives, and those whose cosine with the anchor exceeds the positive's
+    cosine minus --margin, because many of them are positives too. Pairs without a negative are not written.
+    """
+    printing.check_output()
+    from ...data.pairs import open_pairs
+    from ...search.mining import Mining, parse_ranks
+
+    check_table(output)
+    mining = Mining(parse_ranks(ranks), parse_margin(margin), negatives, by, pick, seed)
+    try:
+        pairs = open_pairs([queries], columns.split(",") if columns else [])
+        complete = pairs.complete()
+    except InputError as error:
+        raise InputError(str(error).replace("--pairs", "--queries")) from None
+    anchors, positives = pairs.anchors.take(complete), pairs.positives.take(complete)
+    if by == "bm25":
+        from ...search.bm25 import library
+
+        library()
+    encoder = encoding.encoder(model)
+    index = by_row(encoding.index(encoder, corpus, folder))
+    if by == "bm25":
+        with counting("BM25", len(index), "rows") as more:
+            index.bm25(more)
+    started = time.perf_counter()
+    triples: list[tuple[str, str, str]] = []
+    without = 0
+    gaps: list[float] = []
+    with counting("mining", len(anchors), "pairs") as more:
+        for found in mining(index, anchors, positives, batch_size=encoding.batch_size, progress=more):
+            without += not len(found.rows)
+            gaps += (found.positive - found.cosines).tolist()
+            triples += [(anchors[found.pair], positives[found.pair], text) for text in index.texts(found.rows)]
+    if not triples:
+        raise InputError(
+            f"--ranks {ranks}, --margin {margin}: no pair has a negative; widen the ranks or lower the margin"
+        )
+    write_table(output, MINE_COLUMNS, triples)
+    seconds = time.perf_counter() - started
+    summary = {
+        "output": output,
+        "pairs": len(anchors),
+        "triples": len(triples),
+        "without": without,
+        "mean_margin": round(sum(gaps) / len(gaps), 4),
+        "seconds": round(seconds, 3),
+    }
+    if as_json:
+        printing.result(summary, True, [])
+        return
+    printing.say(
+        f"{len(triples):,} triples for {len(anchors):,} pairs in {seconds:.1f} s; {without:,} pairs have no negative "
+        f"in ranks {ranks} that satisfies --margin; the positive's cosine is on average {summary['mean_margin']:.3f} "
+        "above the negative's"
+    )
+    printing.say(f"train on them with cse train --pairs {output}")
+
+
+def parse_margin(text: str) -> float | None:
+    """Returns --margin as a number from -2 to 2, or None for ``none``; raises ``InputError`` for any other value."""
+    if text == "none":
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not -2 <= value <= 2:
+        raise InputError(f"--margin: must be a difference of cosines, from -2 to 2, or none, got {text!r}")
+    return value

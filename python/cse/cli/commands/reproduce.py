@@ -1,0 +1,226 @@
+"""The command ``cse reproduce``."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import click
+
+from ...errors import InputError
+from .. import options, printing
+from ..progress import progress_of
+
+if TYPE_CHECKING:
+    from ...reproduce.cells import Cell
+    from ...reproduce.inputs import Inputs
+    from ...reproduce.plan import Plan
+    from ...reproduce.suites import Scorer
+    from ...reproduce.tables import Row, Table
+
+
+@click.command("reproduce")
+@click.argument("table", required=False)
+@options.option("--list", "as_list", is_flag=True, help="List the tables, or the rows of TABLE.")
+@options.option("--names", is_flag=True, help="List only the names of the tables that can be run.")
+@options.option("--data", metavar="DIR", help="Folder of the evaluation data.")
+@options.option("--corpus", metavar="FILE", help="File of sentences to train on.")
+@options.option("--pairs", metavar="FILE", help="Table of labelled pairs, for supervised rows.")
+@options.option(
+    "--file", "files", multiple=True, metavar="NAME=PATH", help="File that a row needs; TABLE --list shows the names."
+)
+@options.option("--row", "selected", multiple=True, metavar="NAME", help="Only these rows.", default_text="all")
+@options.option(
+    "--seeds", default=1, type=click.IntRange(1, 100), metavar="N", help="Run each row with seeds 0 to N - 1."
+)
+@options.option(
+    "--max-steps", type=click.IntRange(1), metavar="N", help="Step limit per run.", default_text="as in the recipe"
+)
+@options.option("-o", "--output", metavar="DIR", help="Folder for the results.", default_text="reproduce/TABLE")
+@options.option("--smoke", is_flag=True, help="Run each cell for two steps with a tiny model.")
+@options.option("--dry-run", is_flag=True, help="Only print what would run, and the estimated cost.")
+@options.option("--keep-models", is_flag=True, help="Keep the encoders, not only their scores.")
+@options.option("--picture", metavar="FILE", help="Plot the table to this .png or .svg file.")
+@options.device
+@options.precision("auto")
+@options.threads
+@options.as_json
+def reproduce_command(
+    table: str | None,
+    as_list: bool,
+    names: bool,
+    data: str | None,
+    corpus: str | None,
+    pairs: str | None,
+    files: tuple[str, ...],
+    selected: tuple[str, ...],
+    seeds: int,
+    max_steps: int | None,
+    output: str | None,
+    smoke: bool,
+    dry_run: bool,
+    keep_models: bool,
+    picture: str | None,
+    device: str,
+    precision: str,
+    threads: int,
+    as_json: bool,
+) -> None:
+    """Reproduce a published TABLE: train and evaluate its rows, and print the published values next to the new ones.
+
+    Rows are completed one after another. Each cell (one run of a row, with one seed) is stored as soon as it is scored.
+    If the command is interrupted, run it again to resume; more rows or seeds may be added. For rows without a recipe,
+    only the published values are printed. The authors of cse have not reproduced any table at full size, which needs a
+    GPU.
+    """
+    from ...reproduce.inputs import open_inputs
+    from ...reproduce.plan import plan
+    from ...reproduce.suites import Scorer
+    from ...reproduce.tables import find_table, tables
+
+    if names:
+        click.echo("\n".join(each.name for each in tables().values() if each.suite))
+        return
+    if table is None or as_list:
+        show_list(None if table is None else find_table(table), as_json)
+        return
+    printing.check_output()
+    if picture is not None:
+        if Path(picture).suffix not in (".png", ".svg"):
+            raise InputError(f"--picture {picture}: the name must end in .png or .svg")
+        from ...reports.style import require_extra
+
+        require_extra("--picture")
+    found = find_table(table)
+    if not found.suite:
+        raise InputError(
+            f"{table}: has no row that can be reproduced; to list the tables with such rows: cse reproduce --names"
+        )
+    rows = found.find_rows(selected)
+    place = Path(output or f"reproduce/{table}{'-smoke' if smoke else ''}")
+    if smoke:
+        from ...reproduce.inputs import smoke_inputs
+
+        given = {"--data": data, "--corpus": corpus, "--pairs": pairs, "--file": files, "--max-steps": max_steps}
+        for flag, value in given.items():
+            if value:
+                raise InputError(f"{flag}: cannot be combined with --smoke, which makes its own data; leave it out")
+        inputs = smoke_inputs(found, place / "smoke", device, threads)
+    else:
+        settings = {"device": device, "precision": precision, "threads": threads, "max_steps": max_steps}
+        # A dry run leaves no files, but counts the rows of the corpora that are made of the evaluation data.
+        made = click.get_current_context().with_resource(TemporaryDirectory()) if dry_run else place / "inputs"
+        inputs = open_inputs(found, data, corpus, pairs, files, Path(made), **settings)
+    scorer = Scorer(found.suite, found.columns, inputs.data, inputs.partial)
+    chosen = plan(found, rows, range(seeds), inputs, scorer, place)
+    known = sum(map(len, chosen.stored.values()))
+    total = known + len(chosen.wanted)
+    printing.say(f"{table}: {total:,} cell{'s' * (total != 1)}, {known:,} of them stored in {place}")
+    for name, note in chosen.notes.items():
+        printing.say(f"{name}: {note}")
+    if chosen.wanted and not smoke:
+        announce(chosen.wanted, inputs, place)
+    if dry_run:
+        for cell in chosen.wanted:
+            printing.say(f"would run {cell.name}")
+        return
+    run(chosen, inputs, scorer, place, keep_models, smoke)
+    from ...reproduce.results import markdown, panels, to_dict
+
+    stored, notes = chosen.stored, chosen.notes
+    printing.result(
+        to_dict(found, rows, stored, notes),
+        as_json,
+        [
+            *(["A trial with a tiny model and two steps: the scores mean nothing.", ""] if smoke else []),
+            markdown(found, rows, stored, notes),
+        ],
+    )
+    if picture is not None:
+        from ...reports.style import write
+
+        write(panels(found, rows, stored), Path(picture))
+        printing.say(f"wrote {picture}")
+
+
+def show_list(table: Table | None, as_json: bool) -> None:
+    """Prints the tables, or the rows of one table and the files they need."""
+    from ...reproduce.inputs import SENTENCES
+    from ...reproduce.tables import tables
+
+    if table is None:
+        records = [
+            {
+                "table": each.name,
+                "rows": len(each.rows),
+                "with a recipe": sum(bool(row.recipes) for row in each.rows),
+                "source": each.source,
+            }
+            for each in tables().values()
+        ]
+    else:
+        records = [
+            {
+                "row": row.name,
+                "recipe": status(row),
+                "needs": ", ".join(
+                    [
+                        f"{name} (else made of --data)" if name in SENTENCES else name
+                        for name in sorted({name for recipe in row.recipes.values() for name in recipe.needs()})
+                    ]
+                    + (["--pairs"] if any(recipe.labelled for recipe in row.recipes.values()) else [])
+                ),
+            }
+            for row in table.rows
+        ]
+        if any(row.remark for row in table.rows):
+            records = [{**record, "remark": row.remark} for record, row in zip(records, table.rows, strict=True)]
+    if as_json:
+        printing.result({"tables" if table is None else "rows": records}, True, [])
+    else:
+        printing.table([{key: str(value) for key, value in each.items()} for each in records])
+
+
+def status(row: Row) -> str:
+    """Describes the recipe of a row: none, an encoder to evaluate, a preset, or the defaults of the model."""
+    if not row.recipes:
+        return "published only"
+    first = next(iter(row.recipes.values()))
+    if first.encoder is not None:
+        return f"evaluates {first.encoder}"
+    return first.preset or "the defaults of the model"
+
+
+def run(chosen: Plan, inputs: Inputs, scorer: Scorer, place: Path, keep_models: bool, quiet: bool) -> None:
+    """Runs the cells that are not stored yet, and stores them; ``quiet`` hides the output of training."""
+    from ...models.device import set_threads
+    from ...reproduce.cells import run_cell
+    from ..progress import ConsoleCallback
+
+    set_threads(inputs.threads)
+    for number, cell in enumerate(chosen.wanted, 1):
+        printing.say(f"cell {number:,} of {len(chosen.wanted):,}: {cell.name}")
+        callback = None if quiet or cell.recipe.encoder is not None else ConsoleCallback()
+        with progress_of("evaluating", "texts") as progress:
+            record = run_cell(cell, inputs, scorer, place, callback, progress, keep_models)
+        chosen.add(cell, record)
+        scores = ", ".join(
+            f"{name if name != '*' else 'score'} {value:.2f}" for name, value in record["scores"].items()
+        )
+        printing.say(f"  {scores}; {record['seconds']:.0f} s")
+
+
+def announce(wanted: list[Cell], inputs: Inputs, place: Path) -> None:
+    """Prints the estimated time and memory of the training runs, if any, without loading weights."""
+    from ...reproduce.plan import estimate
+
+    cost = estimate(wanted, inputs, place)
+    if cost.runs:
+        hours = cost.seconds / 3600
+        shown = f"{hours:,.1f} hours" if hours >= 1 else f"{math.ceil(cost.seconds / 60)} minutes"
+        printing.say(
+            f"{cost.runs:,} training runs: about {shown} in total and {cost.memory / 1e9:.1f} GB of memory, estimated "
+            "from full batches of the longest rows, to within a factor of about two"
+        )

@@ -1,0 +1,279 @@
+"""The commands ``cse runs``, ``cse plot`` and ``cse report``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...errors import InputError
+from .. import options, printing
+from ..progress import ProgressDisplay
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...reports.pictures import Material
+    from ...reports.runs import StoredRun
+
+# If more settings than this differ, they share one column of the table.
+COLUMNS = 6
+
+
+@click.command("runs")
+@click.argument("folder", metavar="[DIR]", default="runs")
+@options.as_json
+def runs_command(folder: str, as_json: bool) -> None:
+    """List the runs in DIR (default: runs), with their scores and the settings that differ between them.
+
+    Settings that do not change what is computed, such as the output folder, the device or the loggers, are not
+    compared. --json prints all compared settings of each run.
+    """
+    printing.check_output()
+    from ...reports.runs import differing, find_runs
+
+    runs = find_runs(folder)
+    names = differing(runs)
+    if as_json:
+        listed = [
+            {
+                "name": run.name,
+                "folder": str(run.folder),
+                "status": run.status,
+                "steps": run.step,
+                "metric": run.metric,
+                "before": run.evaluations[0] if run.evaluations else {},
+                "best": run.best,
+                "last": run.evaluations[-1] if run.evaluations else {},
+                "sts": (run.result or {}).get("sts", {}),
+                "settings": run.settings,
+                "given": run.given,
+            }
+            for run in runs
+        ]
+        printing.result({"folder": folder, "differing": names, "runs": listed}, True, [])
+        return
+    rows = []
+    for run in runs:
+        scored = run.metric or ""
+        first = run.evaluations[0] if run.evaluations else {}
+        rows.append(
+            {
+                "run": run.name,
+                **_settings(run, names),
+                "steps": f"{run.step:,}",
+                "score": {"spearman": "Spearman", "mrr": "MRR"}.get(scored, "none"),
+                "before": _score(scored, first),
+                "best": _score(scored, run.best),
+                "best step": f"{run.best['step']:,}" if run.best else "",
+                "status": run.status,
+            }
+        )
+    printing.table(rows, title=f"{folder}: {len(runs)} run{'' if len(runs) == 1 else 's'}")
+
+
+def _settings(run: StoredRun, names: list[str]) -> dict[str, str]:
+    """Returns the table cells of the differing settings: one each, or one for all if more than ``COLUMNS`` differ."""
+    values = {name: _text(run.settings.get(name)) for name in names}
+    if len(names) <= COLUMNS:
+        return values
+    return {"settings": "\n".join(f"{name} {value}" for name, value in values.items() if value != "-")}
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_text, value)) or "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _score(metric: str, record: dict[str, Any]) -> str:
+    value = record.get(metric)
+    return "" if value is None else f"{value:.2f}" if metric == "spearman" else f"{value:.4f}"
+
+
+@contextmanager
+def encoding() -> Iterator[Callable[[int, int], None]]:
+    """Context manager that shows the progress while held-out texts of runs are encoded.
+
+    The texts of a run are encoded twice, with the models before and after training. Yields a function to call with the
+    number of texts encoded since its last call, and the total number over both models.
+    """
+    displays: list[ProgressDisplay] = []
+
+    def advance(more: int, total: int) -> None:
+        if not displays or displays[-1].done >= displays[-1].total:
+            displays.append(ProgressDisplay("encoding held-out texts", "texts", total))
+        displays[-1].advance(more)
+        if displays[-1].done >= total:
+            displays[-1].close()
+
+    try:
+        yield advance
+    finally:
+        for display in displays:
+            display.close()
+
+
+@click.command("plot")
+@click.argument("runs", nargs=-1, required=True)
+@options.option("-o", "--output", default="plots", metavar="DIR", help="Folder for the plots.")
+@options.option("--kind", "kinds", multiple=True, metavar="NAME", help="Kinds of plots.", default_text="all")
+@options.option("--format", "form", default="png", type=click.Choice(("png", "svg")), help="Format of the files.")
+@options.option(
+    "--word",
+    metavar="WORD",
+    help="Word whose possible replacements are shown in the ranks plot.",
+    default_text="one that UNA replaced",
+)
+@options.option(
+    "--map",
+    "method",
+    default="tsne",
+    type=click.Choice(("tsne", "pca")),
+    help="How the map plot projects sentences to two dimensions.",
+)
+@options.device
+@options.threads
+@options.as_json
+def plot_command(
+    runs: tuple[str, ...],
+    output: str,
+    kinds: tuple[str, ...],
+    form: str,
+    word: str | None,
+    method: str,
+    device: str,
+    threads: int,
+    as_json: bool,
+) -> None:
+    """Draw plots of one or more runs, and write them to files; RUNS are the folders of the runs.
+
+    \b
+    training   loss, learning rate and scores over the steps
+    cosines    mean cosine of anchors with positives and with each kind of negative over the steps
+    alignment  alignment against uniformity, one path per run (SimCSE, figure 2)
+    focal      the re-scaled similarities of Focal-InfoNCE for several margins
+    pairs      histograms of cosines of held-out pairs before and after training
+    ranks      maximum TF-IDF score against rank, and the possible replacements of --word in UNA
+    map        held-out sentences in two dimensions before and after training
+
+    training, alignment and focal show all runs in one plot. pairs and map encode held-out texts twice: with the
+    model before training, and with the model in best/. Needs the extra cse[plots].
+    """
+    printing.check_output()
+    from ...reports.style import require_extra
+
+    require_extra("cse plot")
+    from ...reports.runs import labels, read_run
+
+    stored = [read_run(each) for each in dict.fromkeys(runs)]
+    from ...reports.pictures import KINDS, Material, pictures
+    from ...reports.style import write
+
+    for kind in kinds:
+        if kind not in KINDS:
+            pictures(kind, [])  # raises the error for an unknown name
+    if set(kinds or KINDS) & {"pairs", "map"}:
+        from ...models.device import set_threads
+
+        set_threads(threads)
+    folder = Path(output)
+    folder.mkdir(parents=True, exist_ok=True)
+    written: list[dict[str, Any]] = []
+    left_out: dict[str, str] = {}
+    names = dict(zip((run.folder for run in stored), labels(stored), strict=True))
+    with encoding() as progress:
+        materials = [Material(run, word=word, device=device, method=method, progress=progress) for run in stored]
+        for kind in kinds or KINDS:
+            for some in [materials] if kind in ("training", "alignment", "focal") else [[each] for each in materials]:
+                try:
+                    found = pictures(kind, some)
+                except InputError as error:
+                    if kinds:
+                        raise
+                    left_out[_file(kind, some, names, len(stored))] = str(error)
+                    continue
+                for picture in found:
+                    path = folder / f"{_file(kind, some, names, len(stored))}.{form}"
+                    write(picture.panels, path)
+                    about = [f"{panel.title}: {panel.caption}" for panel in picture.panels]
+                    written.append({"kind": kind, "file": str(path), "shows": about})
+    if as_json:
+        printing.result({"pictures": written, "left_out": left_out}, True, [])
+        return
+    for name, why in left_out.items():
+        printing.say(f"{name} is left out: {why}")
+    printing.result({}, False, [picture["file"] for picture in written])
+
+
+def _file(kind: str, some: list[Material], names: dict[Path, str], count: int) -> str:
+    """Returns the file name of a plot, without suffix; it names the run if the plot shows only one of several runs."""
+    if count == 1 or len(some) > 1 or kind in ("training", "alignment", "focal"):
+        return kind
+    return f"{kind}-{names[some[0].run.folder].strip('./').replace('/', '-')}"
+
+
+@click.command("report")
+@click.argument("run")
+@options.option("-o", "--output", metavar="FILE.html", help="Path of the page.", default_text="report.html in RUN")
+@options.option(
+    "--word", metavar="WORD", help="Word whose possible replacements are shown.", default_text="one that UNA replaced"
+)
+@options.option(
+    "--map",
+    "method",
+    default="tsne",
+    type=click.Choice(("tsne", "pca")),
+    help="How the map projects sentences to two dimensions.",
+)
+@options.option(
+    "--encode/--no-encode", default=True, help="Compare embeddings of held-out texts before and after training."
+)
+@options.device
+@options.threads
+@options.as_json
+def report_command(
+    run: str,
+    output: str | None,
+    word: str | None,
+    method: str,
+    encode: bool,
+    device: str,
+    threads: int,
+    as_json: bool,
+) -> None:
+    """Write a report page about RUN, the folder of a run: a single HTML file that works offline.
+
+    The page states which model was trained on which data and whether the training helped, with confidence intervals. It
+    shows the plots of cse plot, positives and negatives with the replaced words marked, nearest neighbours before and
+    after training, a map of the held-out sentences, and how to load the model. The page contains sentences of the
+    corpus. Needs the extra cse[plots].
+    """
+    printing.check_output()
+    from ...reports.style import require_extra
+
+    require_extra("cse report")
+    from ...reports.runs import read_run
+
+    stored = read_run(run)
+    from ...io import write_text
+    from ...models.device import set_threads
+    from ...reports.page import report_page
+    from ...reports.pictures import Material
+
+    path = Path(output) if output is not None else stored.folder / "report.html"
+    set_threads(threads)
+    with encoding() as progress:
+        material = Material(stored, word=word, device=device, method=method, progress=progress, encode=encode)
+        page = report_page(material)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, page.html)
+    value = {"page": str(path), "changes": page.changes, "left_out": page.left_out}
+    printing.result(value, as_json, [*(f"{name} is left out: {why}" for name, why in page.left_out.items()), str(path)])

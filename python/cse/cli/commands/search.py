@@ -1,0 +1,268 @@
+"""The commands ``cse search`` and ``cse similarity``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import closing, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...data import readers
+from ...errors import InputError, shortened
+from .. import corpus_index, options, printing
+from ..corpus_index import Encoding, load_encoder
+from ..options import passage_size
+from ..progress import PhaseDisplay, counting
+
+if TYPE_CHECKING:
+    from ...search.index import Hit, SearchIndex
+
+
+@click.command("search", cls=options.GroupedCommand)
+@click.argument("model")
+@click.argument("corpus", nargs=-1)
+@options.group("Index")
+@options.option("-o", "--output", default="search", metavar="DIR", help="Folder of the index.")
+@options.option("--id", "id_column", metavar="NAME", help="Column with the row ids, if CORPUS is a table.")
+@options.option(
+    "--passages",
+    metavar="N|max",
+    help="Rank rows by their best passage of at most N tokens; max: the model's maximum length.",
+)
+@options.option(
+    "--int8/--no-int8", default=None, help="Store int8 vectors.", default_text="as in an existing index, else no"
+)
+@options.option("--rebuild", is_flag=True, help="Replace an existing index.")
+@options.group("Queries")
+@options.option("--query", "queries", multiple=True, metavar="TEXT", help="A query; may be repeated.")
+@options.option("--queries", "query_file", metavar="FILE", help="File of queries, one per row; - is standard input.")
+@options.option("--query-column", metavar="NAME", help="Column with the queries, if the file of --queries is a table.")
+@options.option("--top", default=10, type=click.IntRange(min=1), metavar="K", help="Number of rows per query.")
+@options.option("--hybrid", is_flag=True, help="Fuse the ranking by embeddings with a BM25 ranking.")
+@options.engine
+@options.group("Encoding and reading")
+@corpus_index.encoding
+def search_command(
+    model: str,
+    corpus: tuple[str, ...],
+    output: str,
+    id_column: str | None,
+    passages: str | None,
+    int8: bool | None,
+    rebuild: bool,
+    queries: tuple[str, ...],
+    query_file: str | None,
+    query_column: str | None,
+    top: int,
+    hybrid: bool,
+    engine: str,
+    encoding: Encoding,
+    as_json: bool,
+) -> None:
+    """Search the rows of CORPUS by meaning, with the embeddings of MODEL.
+
+    The first call encodes CORPUS into an index in the folder -o. Later calls with the same CORPUS, or without
+    CORPUS, use this index. If a call with CORPUS is interrupted, repeat it to complete the index. Rows that were added
+    at the end of CORPUS are added to the index. Without a query, queries are read from the terminal until an empty
+    line. The search is exact.
+
+    -o may be a folder written by cse encode --parts, whose parts are searched as one index; in this case, leave out
+    CORPUS. With --engine ray, the workers of a Ray cluster search the parts.
+    """
+    options.check_engine(engine)
+    if engine == "ray" and corpus:
+        raise InputError(
+            "--engine ray: searches the parts that cse encode wrote; name their folder with -o, and leave out CORPUS"
+        )
+    printing.check_output()
+    asked = read_queries(queries, query_file, query_column, encoding.reading)
+    size = passage_size(passages)
+    if not corpus and (id_column or passages or int8 is not None or rebuild):
+        raise InputError("CORPUS: --id, --passages, --int8 and --rebuild need a corpus; name one, or leave them out")
+    if hybrid:
+        from ...search.bm25 import library
+
+        library()
+    if engine == "ray":
+        from ...ray_cluster import connected
+
+        click.get_current_context().with_resource(connected())  # once for all queries
+    encoder = encoding.encoder(model)
+    from ...evaluation.base import counted
+    from ...search.index import SearchIndex
+
+    started = time.perf_counter()
+    if corpus:
+        index = encoding.index(encoder, corpus, output, id_column=id_column, int8=int8, passages=size, rebuild=rebuild)
+    else:
+        index = SearchIndex.open(output, encoder, engine=engine)
+    opened = time.perf_counter() - started
+    printing.say(f"{output}: {len(index):,} rows, {index.shape[0]:,} vectors of {index.shape[1]} dimensions")
+    if hybrid:
+        with counting("BM25", len(index), "rows") as more:
+            index.bm25(more)
+    started = time.perf_counter()
+    found = []
+    if asked:
+        with closing(PhaseDisplay()) as phases:
+            found = index.search(
+                asked,
+                top,
+                hybrid=hybrid,
+                batch_size=encoding.batch_size,
+                progress=counted(len(asked), lambda done, total: phases("encoding queries", done, total, "queries")),
+                parts_progress=lambda done, total: phases("searching", done, total, "parts"),
+            )
+    seconds = time.perf_counter() - started
+    if as_json:
+        results = [
+            {"query": query, "hits": [asdict(hit) for hit in hits]} for query, hits in zip(asked, found, strict=True)
+        ]
+        summary = {
+            "index": output,
+            "rows": len(index),
+            "vectors": index.shape[0],
+            "embedding_dim": index.shape[1],
+            "index_seconds": round(opened, 3),
+            "search_seconds": round(seconds, 3),
+            "queries": results,
+        }
+        printing.result(summary, True, [])
+        return
+    for query, hits in zip(asked, found, strict=True):
+        click.echo("\n".join([query, *lines(hits), ""]))
+    if not asked and sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
+        ask(index, top, hybrid)
+
+
+def read_queries(queries: tuple[str, ...], file: str | None, column: str | None, reading: dict[str, Any]) -> list[str]:
+    """Returns the queries of --query and --queries; raises ``InputError`` for a file with only blank rows."""
+    if file is None:
+        if column is not None:
+            raise InputError("--query-column: names a column of the file of --queries; add --queries FILE")
+        return [*queries]
+    from ...data.corpus import Corpus
+
+    found = readers.resolve(file, column, "--query-column")
+    rows = Corpus.read(found, encoding_errors=reading["encoding_errors"], max_line_bytes=reading["max_line_bytes"])
+    try:
+        return [*queries, *rows.take(rows.filled())]
+    except InputError:
+        raise InputError(f"--queries {file}: holds no query; write one per row") from None
+
+
+def lines(hits: list[Hit]) -> list[str]:
+    """Returns one line per hit, with its rank, score, id and text."""
+    wide = max((len(hit.id) for hit in hits), default=0)
+    return [f"{rank:4}  {hit.score:.4f}  {hit.id:>{wide}}  {shortened(hit.text)}" for rank, hit in enumerate(hits, 1)]
+
+
+def ask(index: SearchIndex, top: int, hybrid: bool) -> None:
+    """Reads queries from the terminal until an empty line, and prints the hits of each query."""
+    with suppress(ImportError):
+        import readline  # noqa: F401  # makes the input line editable
+    while True:
+        try:
+            query = input("query: ").strip()
+        except EOFError:
+            click.echo()
+            return
+        if not query:
+            return
+        started = time.perf_counter()
+        (hits,) = index.search([query], top, hybrid=hybrid)
+        click.echo("\n".join(lines(hits)))
+        printing.say(f"{1000 * (time.perf_counter() - started):.0f} ms")
+
+
+@click.command("similarity")
+@click.argument("model")
+@click.argument("texts", nargs=-1, required=True)
+@options.option(
+    "--columns", metavar="A,B", help="The two columns of text in the table.", default_text="recognised by name"
+)
+@options.option("--batch-size", default=64, type=click.IntRange(min=1))
+@options.pooler
+@options.prompt
+@options.first_dims
+@options.device
+@options.precision("fp32")
+@options.threads
+@options.imports
+@options.as_json
+def similarity_command(
+    model: str,
+    texts: tuple[str, ...],
+    columns: str | None,
+    batch_size: int,
+    as_json: bool,
+    **encoding: Any,
+) -> None:
+    """Print the cosine similarity of two TEXTS, or of the two texts in each row of a table.
+
+    For a table (a .csv, .tsv, .jsonl or .parquet file), one line is printed per row: the cosine and the two texts,
+    separated by tabs.
+    """
+    printing.check_output()
+    table = len(texts) == 1
+    if table:
+        if not readers.is_table(texts[0]):
+            raise InputError(
+                "TEXTS: give two texts, or one table (.csv, .tsv, .jsonl, .parquet) with two columns of text"
+            )
+        left, right = read_columns(texts[0], columns)
+    elif len(texts) == 2 and columns is None:
+        left, right = [texts[0]], [texts[1]]
+    elif columns is not None:
+        raise InputError(f"--columns {columns}: names columns of a table; give one table, or leave out --columns")
+    else:
+        raise InputError(f"TEXTS: {len(texts)} were given; give two texts, or one table with two columns of text")
+    encoder = load_encoder(model, **encoding)
+    from ...search.pairs import cosines
+
+    distinct = list(dict.fromkeys([*left, *right]))
+    with counting("encoding", len(distinct), "texts") as more:
+        vectors = encoder.encode(distinct, batch_size=batch_size, progress=more)
+    number = {text: row for row, text in enumerate(distinct)}
+    found = cosines(vectors, [number[text] for text in left], [number[text] for text in right])
+    if as_json:
+        pairs = [{"cosine": value, "a": a, "b": b} for value, a, b in zip(found.tolist(), left, right, strict=True)]
+        printing.result({"model": model, "pairs": pairs}, True, [])
+    elif table:
+        for value, a, b in zip(found, left, right, strict=True):
+            click.echo("\t".join([f"{value:.4f}", *(" ".join(text.split()) for text in (a, b))]))
+    else:
+        click.echo(f"{found[0]:.4f}")
+        if not all(text.strip() for text in texts):
+            printing.say("the embedding of a blank text is zero, so the cosine is 0")
+
+
+def read_columns(path: str, columns: str | None) -> tuple[list[str], list[str]]:
+    """Returns the texts of two columns of a table.
+
+    The columns are those in ``columns``. By default, they are an anchor and a positive column recognised by name (see
+    ``cse.data.pairs``), or else the only two columns of the table.
+    """
+    from ...data.pairs import ROLE_OF
+
+    if not Path(path).exists():
+        raise InputError(f"{path}: no such file; check the path")
+    names = readers.column_names(path)
+    if columns is not None:
+        chosen = columns.split(",")
+    else:
+        roles = [[name for name in names if ROLE_OF.get(name.lower()) == role] for role in ("anchor", "positive")]
+        chosen = [role[0] for role in roles if len(role) == 1]
+        chosen = chosen if len(chosen) == 2 else names
+    if len(chosen) != 2 or any(names.count(name) != 1 for name in chosen):
+        given = f"--columns {columns}: " if columns is not None else ""
+        has = ", ".join(names[:20])
+        raise InputError(f"{given}{path}: name the two columns of text with --columns A,B; its columns are {has}")
+    left, right = (list(readers.column_values(path, name)) for name in chosen)
+    if not left:
+        raise InputError(f"{path}: has no rows; give at least one pair")
+    return left, right

@@ -1,0 +1,125 @@
+"""The commands ``cse build-tfidf`` and ``cse merge-tfidf``."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...data.reading import reading_options
+from ...errors import InputError
+from ...tfidf.build import build_index
+from ...tfidf.index import TfidfIndex
+from ...tfidf.options import word_options
+from .. import options, printing
+from ..progress import in_background
+
+
+@click.command("build-tfidf")
+@click.argument("corpus", nargs=-1, required=True)
+@options.option("-o", "--output", default="tfidf", metavar="DIR", help="Folder of the index.")
+@options.words
+@options.option(
+    "--matrix/--no-matrix", default=True, help="Also write the TF-IDF matrix, DIR/matrix.npz; it must fit in memory."
+)
+@options.option("--stream", is_flag=True, help="Same as --no-matrix.")
+@options.option(
+    "--engine",
+    default="local",
+    metavar="local|ray",
+    help="Run on this machine, or on a Ray cluster with one task per file.",
+)
+@options.reading
+@options.threads
+@options.as_json
+@click.pass_context
+def build_tfidf_command(
+    ctx: click.Context,
+    /,
+    corpus: tuple[str, ...],
+    output: str,
+    matrix: bool,
+    stream: bool,
+    engine: str,
+    column: str | None,
+    encoding_errors: str,
+    max_line_bytes: int,
+    threads: int,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Build a TF-IDF index from CORPUS: text files with one sentence per line (.gz and .zst are decompressed, - is
+    standard input), patterns like 'shards/*.txt', or tables (see --column).
+
+    Writes DIR/index.safetensors, from which negatives are sampled, and DIR/matrix.npz, the TF-IDF matrix (rows x terms,
+    CSR), which scipy.sparse.load_npz reads. The matrix is held in memory while the index is built; with --no-matrix,
+    memory use is proportional to the vocabulary.
+    """
+    asked = options.was_given(ctx, "matrix")
+    if matrix and asked and (stream or engine == "ray"):
+        raise InputError(
+            "--matrix: cannot be combined with --stream or --engine ray, which write no matrix; leave out --matrix"
+        )
+    matrix = matrix and not stream and engine == "local"
+    words = word_options(**given)
+    reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
+    started = time.perf_counter()
+    build = partial(
+        build_index, corpus, output, column=column, matrix=matrix, engine=engine, words=words, reading=reading
+    )
+    if engine == "ray":  # in the main thread, so that Ctrl-C interrupts the wait for the cluster
+        info, files, joined = build(say=printing.say)
+    else:
+        info, files, joined = in_background("counting", lambda progress: build(progress=progress))
+    seconds = time.perf_counter() - started
+    names = ["index.safetensors", *(["matrix.npz"] if matrix else [])]
+    written = {name: (Path(output) / name).stat().st_size for name in names}
+    printing.result(
+        {
+            **asdict(info),
+            **words,
+            "joined_lines": joined,
+            "output": output,
+            "written": written,
+            "files": [asdict(file) for file in files],
+            "seconds": round(seconds, 3),
+            "sentences_per_second": round(info.rows / seconds),
+        },
+        as_json,
+        [
+            f"{info.documents:,} sentences, {info.blank:,} blank rows, {info.tokens:,} words, "
+            f"{info.terms:,} terms ({words['tokenizer']} tokenizer)",
+            *([f"{info.wordless:,} sentences without a word"] if info.wordless else []),
+            *([f"{info.repaired:,} rows had bytes that are not UTF-8"] if info.repaired else []),
+            *([f"{joined:,} fields had a line break, which was replaced by a space"] if joined else []),
+            *[f"{Path(output) / name}: {size / 1e6:,.1f} MB" for name, size in written.items()],
+            f"{seconds:.2f} s, {info.rows / seconds:,.0f} rows/s",
+        ],
+    )
+
+
+@click.command("merge-tfidf")
+@click.argument("shards", nargs=-1, required=True)
+@options.option("-o", "--output", default="tfidf", metavar="DIR", help="Folder of the merged index.")
+@options.as_json
+def merge_tfidf_command(shards: tuple[str, ...], output: str, as_json: bool) -> None:
+    """Merge the indexes that cse build-tfidf wrote to the folders SHARDS, in the given order.
+
+    The result is byte-for-byte identical to an index built from the files of all SHARDS in this order. matrix.npz is
+    not written.
+    """
+    index = TfidfIndex.merge(shards, output)
+    info = index.info
+    printing.result(
+        {**asdict(info), "tokenizer": index.tokenizer, "output": output, "files": [asdict(f) for f in index.files]},
+        as_json,
+        [
+            f"{len(shards)} indexes, built from {len(index.files)} files in all: {info.documents:,} sentences, "
+            f"{info.terms:,} terms",
+            f"{output}/index.safetensors",
+        ],
+    )

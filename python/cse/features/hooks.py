@@ -1,0 +1,207 @@
+"""Hooks: changes to the forward pass of a view.
+
+ConSERT (Yan et al. 2021, arXiv:2105.11741) changes the output of the embedding layer and the position ids. PCA jitter
+(EfficientCL; Ye, Kim and Oh 2021) changes the hidden states of a layer, with a curriculum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from ..errors import InputError
+from ..models.reading.resolve import first_position
+from ..registry import OnlyIf
+from ..rng import Draws
+from .base import Hook, RowStep
+
+if TYPE_CHECKING:
+    from ..context import Context
+
+__all__ = [
+    "CutoffOptions",
+    "FeatureCutoff",
+    "PCAJitter",
+    "PCAJitterOptions",
+    "TokenCutoff",
+    "TokenShuffle",
+    "pca_jitter",
+]
+
+
+@dataclass(frozen=True)
+class CutoffOptions:
+    """Options of a cut-off; the default of ``share`` is the published value for the feature cut-off."""
+
+    share: Annotated[float, Field(gt=0, lt=1, description="fraction of the dimensions or tokens to set to 0")] = 0.2
+
+
+class TokenShuffle(Hook):
+    """Randomly permutes the position ids of a sentence's tokens, including the special tokens."""
+
+    summary = "permutes the position ids (ConSERT)"
+
+    def __init__(self, options: Any, context: Context) -> None:
+        super().__init__(options, context)
+        self.first = first_position(context.trained.backbone.config)
+
+    def tokens(self, tokens: dict[str, Tensor], step: RowStep) -> dict[str, Tensor]:
+        """Returns the inputs with permuted ``position_ids``; padding keeps the last ids, in order."""
+        mask = tokens["attention_mask"].bool()
+        keys = step.uniform("token shuffle", mask.shape[1]).to(mask.device).masked_fill(~mask, 2.0)
+        return {**tokens, "position_ids": keys.argsort(dim=1, stable=True).argsort(1) + self.first}
+
+
+class FeatureCutoff(Hook):
+    """Sets floor(share * D) random dimensions of the embedding layer's output to 0 in all tokens of a row."""
+
+    Options = CutoffOptions
+    summary = "sets random dimensions of the embedding layer's output to 0 (ConSERT)"
+
+    def embedded(self, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
+        """Returns the output ``(n, T, D)`` with some dimensions set to 0."""
+        size = states.shape[-1]
+        ranks = step.uniform("feature cutoff", size).argsort(1).argsort(1)
+        return states * (ranks >= int(self.options.share * size)).to(states)[:, None]
+
+
+class TokenCutoff(Hook):
+    """Sets the embedding layer's output to 0 for floor(share * tokens) random tokens of each sentence."""
+
+    Options = CutoffOptions
+    summary = "sets the embedding layer's output of random tokens to 0 (ConSERT)"
+
+    def embedded(self, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
+        """Returns the output ``(n, T, D)`` with some tokens set to 0."""
+        mask = tokens["attention_mask"].bool()
+        keys = step.uniform("token cutoff", mask.shape[1]).to(mask.device).masked_fill(~mask, 2.0)
+        cut = (mask.sum(1, keepdim=True) * self.options.share).long()
+        kept: Tensor = keys.argsort(1).argsort(1) >= cut
+        return states * kept.to(states)[..., None]
+
+
+@dataclass(frozen=True)
+class PCAJitterOptions:
+    """Options of PCA jitter."""
+
+    layers: Annotated[
+        tuple[int, ...],
+        Field(
+            min_length=1,
+            description="layers to draw from; 0: output of the embedding layer, n: output of the n-th block (not the "
+            "last one)",
+        ),
+    ] = (0,)
+    ratio: Annotated[
+        float,
+        Field(gt=0, description="standard deviation of alpha, the scale of the shift, if curriculum is none"),
+        OnlyIf("curriculum", ("none",)),
+    ] = 0.1
+    curriculum: Annotated[
+        Literal["none", "discrete", "continuous"],
+        Field(
+            description="schedule of the ratio. none: constant; discrete: from 0.01 to 0.1 in ten stages; "
+            "continuous: 0.01 + 0.1 * (completed fraction of the run)"
+        ),
+    ] = "discrete"
+    variant: Annotated[
+        Literal["paper", "release"],
+        Field(description="release: adds the sum of the shift's entries to all dimensions, as the released code does"),
+    ] = "paper"
+
+
+def pca_jitter(states: Tensor, mask: Tensor, alpha: Tensor, variant: str = "paper") -> Tensor:
+    """Shifts all tokens of a sequence along the principal components of its tokens.
+
+    The tokens X of a sequence, divided by their Frobenius norm |X| and centred, have the covariance V diag(l) V'. The
+    shift is |X| V (alpha l), the same for every token. The sign of each column of V is chosen so that its entry of
+    largest magnitude is positive. No gradient flows through the shift.
+
+    Args:
+        states: ``(n, T, D)``.
+        mask: ``(n, T)``, 1 for tokens, 0 for padding. Padding is not part of the covariance and is not changed.
+        alpha: ``(n,)``, the scale of each sequence's shift.
+        variant: ``paper`` or ``release``; see ``PCAJitterOptions``.
+
+    Returns:
+        ``(n, T, D)``.
+    """
+    weights = mask[..., None].to(torch.float32 if states.dtype != torch.float64 else torch.float64)
+    with torch.no_grad(), torch.autocast(states.device.type, enabled=False):
+        x = states.to(weights.dtype) * weights
+        count = weights.sum(1, keepdim=True)
+        norm = x.flatten(1).norm(dim=1).clamp(min=1e-12)[:, None]
+        x = x / norm[..., None]
+        centred = (x - x.sum(1, keepdim=True) / count) * weights
+        # The rank of the covariance is below the number of tokens, so a thin decomposition suffices.
+        _, singular, axes = torch.linalg.svd(centred, full_matrices=False)  # (n, r), (n, r, D)
+        variances = singular.square() / (count[:, 0] - 1).clamp(min=1)
+        largest = axes.gather(2, axes.abs().argmax(2, keepdim=True))
+        axes = axes * torch.where(largest < 0, -1.0, 1.0)
+        shift = ((alpha.to(x)[:, None] * variances)[:, :, None] * axes).sum(1) * norm  # (n, D)
+        if variant == "release":
+            shift = shift.sum(1, keepdim=True).expand_as(shift)
+    changed: Tensor = states + (shift[:, None] * weights).to(states.dtype)
+    return changed
+
+
+class PCAJitter(Hook):
+    """Applies ``pca_jitter`` to one layer, drawn per step, with alpha ~ N(0, ratio^2) for each sequence.
+
+    Raises ``InputError`` for a layer that the model does not have, or the last layer, which no block follows.
+    """
+
+    Options = PCAJitterOptions
+    summary = "shifts the hidden states of a layer along their principal components (EfficientCL)"
+
+    def __init__(self, options: PCAJitterOptions, context: Context) -> None:
+        super().__init__(options, context)
+        if context.encoder is None:
+            return
+        depth = int(context.encoder.backbone.config.num_hidden_layers)
+        for number in options.layers:
+            if not 0 <= number < depth:
+                raise InputError(
+                    f"pca.layers: {number} is not a layer whose output goes into one of the {depth} blocks of "
+                    f"{context.encoder.source.name}; give numbers from 0 to {depth - 1}"
+                )
+
+    def ratio(self, step: RowStep) -> float:
+        """Returns the standard deviation of alpha at a step."""
+        if self.options.curriculum == "discrete":
+            return 0.01 * min(10, int(10 * step.progress) + 1)
+        if self.options.curriculum == "continuous":
+            return 0.01 + 0.1 * step.progress
+        return float(self.options.ratio)
+
+    def drawn(self, step: RowStep) -> int:
+        """Returns the layer that is drawn for a step and a view."""
+        u = Draws(step.seed, step.number).uniform(np.zeros(1, dtype=np.int64), f"{step.draws}pca layer")
+        return int(self.options.layers[int(float(u[0, 0]) * len(self.options.layers))])
+
+    def embedded(self, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
+        """Returns the output of the embedding layer, changed if layer 0 was drawn."""
+        return self.changed(states, tokens, step) if self.drawn(step) == 0 else states
+
+    def layers(self, count: int, step: RowStep) -> list[int]:
+        """Returns a list with the index of the block whose input is changed, or an empty list if there is none.
+
+        Blocks are counted from 0, so layer n, the output of the n-th block, is the input of block n. If layer 0 was
+        drawn, no block's input is changed.
+        """
+        number = self.drawn(step)
+        return [number] if number else []
+
+    def layer(self, number: int, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
+        """Returns the changed input of a block."""
+        return self.changed(states, tokens, step)
+
+    def changed(self, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
+        """Returns the changed states ``(n, T, D)``."""
+        alpha = step.normal("pca alpha", 1)[:, 0] * self.ratio(step)
+        return pca_jitter(states, tokens["attention_mask"], alpha, self.options.variant)

@@ -1,0 +1,1 @@
+"""Finding a model, and reading the files of its folder."""

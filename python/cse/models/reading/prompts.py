@@ -1,0 +1,130 @@
+"""Prompts: texts that are put before sentences. A model declares them in ``config_sentence_transformers.json``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ...errors import InputError, unknown
+from ..tokens import prompt_length
+
+if TYPE_CHECKING:
+    from .resolve import Source
+
+__all__ = ["AUTO", "DOCUMENT", "QUERY", "TrainingPrompts", "find_prompt", "role_prompt", "training_prompts"]
+
+AUTO = "auto"
+# Names of prompts for queries and for documents, in order of preference, as in sentence-transformers.
+QUERY = ("query",)
+DOCUMENT = ("document", "passage", "corpus")
+# The name under which a run saves a prompt that was given as text.
+OWN = "default"
+
+
+def find_prompt(given: str, prompts: Mapping[str, str], model: str) -> str:
+    """Returns the text of a prompt.
+
+    Args:
+        given: The name of one of the prompts, or a text; a single word is taken as a name.
+        prompts: The texts by name.
+        model: Name of the model, for error messages.
+
+    Raises:
+        InputError: If ``given`` is a single word, and there is no prompt with this name.
+    """
+    if given in prompts:
+        return prompts[given]
+    if re.fullmatch(r"[\w.-]+", given):
+        if not prompts:
+            raise InputError(
+                f"--prompt {given}: {model} has no named prompts; give the text, including the colon or space "
+                f"at its end, like '{given}: '"
+            )
+        raise unknown("--prompt", given, prompts)
+    return given
+
+
+def role_prompt(prompts: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+    """Returns the text of the first prompt in ``names`` that a model has, or None if it has none of them."""
+    return next((prompts[name] for name in names if name in prompts), None)
+
+
+@dataclass(frozen=True)
+class TrainingPrompts:
+    """The prompts of a run."""
+
+    anchor: str = ""
+    """Text before the sentences of a corpus and the texts made from them, and before the anchors of labelled pairs."""
+    document: str = ""
+    """Text before the labelled positives and negatives."""
+    tokens: Mapping[str, int] = field(default_factory=dict)
+    """Number of tokens of each prompt, by its text, including special tokens at the beginning; see ``counted``."""
+    pooled: bool = True
+    """Whether the tokens of the prompts are pooled."""
+    longest: int = 0
+    """Largest number of tokens that the model accepts."""
+
+    def counted(self, tokenizer: Any, source: Source) -> TrainingPrompts:
+        """Returns a copy whose ``tokens``, ``pooled`` and ``longest`` are set for a model and its tokenizer."""
+        tokens = {text: prompt_length(tokenizer, text) for text in (self.anchor, self.document)}
+        return replace(self, tokens=tokens, pooled=source.modules.include_prompt, longest=source.max_length)
+
+    def describe(self) -> str:
+        """Returns a description of the prompts."""
+        if self.anchor == self.document:
+            return f"{self.anchor!r} before each sentence"
+        return f"{self.anchor!r} before anchors, {self.document!r} before positives and negatives"
+
+    def of_column(self, column: int | None) -> str:
+        """Returns the prompt for a column of labelled pairs (0: anchors); None stands for texts made from anchors."""
+        return self.document if column else self.anchor
+
+    def limit(self, prompt: str, max_length: int) -> int:
+        """Returns the maximum number of tokens of a text, including its prompt.
+
+        This is ``max_length`` plus the tokens of the prompt; with a prompt, it is at most ``longest``.
+        """
+        extra = self.tokens.get(prompt, 0)
+        return min(max_length + extra, self.longest) if extra else max_length
+
+    def left_out(self, prompt: str) -> int:
+        """Returns the number of tokens at the beginning of a text with this prompt that are not pooled."""
+        return 0 if self.pooled else self.tokens.get(prompt, 0)
+
+
+def training_prompts(source: Source, given: str | None, pairs: bool) -> tuple[Source, TrainingPrompts]:
+    """Returns the model, with the prompts to save, and the prompts to use in the run.
+
+    Args:
+        source: The model.
+        given: Value of ``--prompt``. A name or a text becomes the default prompt of the saved model. ``auto`` selects
+            the model's prompt for queries before anchors and its prompt for documents before positives and negatives.
+            None: the default prompt of the model, if it has one.
+        pairs: Whether the run has labelled pairs, which ``auto`` requires.
+
+    Raises:
+        InputError: If the name is unknown, or if ``given`` is ``auto`` and the run has no labelled pairs or the model
+            has neither a prompt for queries nor one for documents.
+    """
+    modules = source.modules
+    if given is None:
+        own = modules.prompts.get(modules.default_prompt or "", "")
+        return source, TrainingPrompts(own, own)
+    if given == AUTO and AUTO not in modules.prompts:
+        query, document = role_prompt(modules.prompts, QUERY), role_prompt(modules.prompts, DOCUMENT)
+        if not pairs:
+            raise InputError(
+                "--prompt auto: belongs to --pairs, whose columns hold queries and documents; name a prompt instead"
+            )
+        if not query and not document:
+            raise InputError(
+                f"--prompt auto: {source.name} has no prompts for queries and documents; leave it out, or give a text"
+            )
+        return source, TrainingPrompts(query or "", document or "")
+    text = find_prompt(given, modules.prompts, source.name)
+    name = next((each for each, own in modules.prompts.items() if each == given or own == text), OWN if text else None)
+    prompts = {**modules.prompts, **({name: text} if name and text else {})}
+    saved = replace(modules, prompts=prompts, default_prompt=name if text else None)
+    return replace(source, modules=saved), TrainingPrompts(text, text)

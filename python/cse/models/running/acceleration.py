@@ -1,0 +1,244 @@
+"""Faster forward passes: dropout on the CPU, grouping by length, and a single lookup of token embeddings.
+
+``replace_attention`` registers attention implementations with transformers; the configuration of a backbone selects one
+by name.
+
+On the CPU, PyTorch draws dropout masks element by element on one thread, which takes up a large part of a training step
+of a small transformer. In ``FastDropout``, each element of a mask is decided by 16 random bits from NumPy's SFC64,
+which is seeded from PyTorch's generator. Runs are therefore reproducible, and gradient caching and checkpoints need to
+store only the state of PyTorch's generator.
+
+``batches_by_length`` and ``by_length`` group rows by length, so that little padding is processed.
+
+``one_lookup`` looks up the token embeddings of several forward passes at once. The gradient of a lookup has the size of
+the whole embedding table. If each pass looks up its tokens separately, a gradient of this size is zeroed and
+accumulated for every pass. With ``one_lookup``, each pass takes its embeddings from the common result, so there is only
+one such gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+__all__ = [
+    "FastDropout",
+    "batches_by_length",
+    "by_length",
+    "keep_mask",
+    "mask_always",
+    "one_lookup",
+    "replace_attention",
+    "use_fast_dropout",
+]
+
+
+def replace_attention(
+    backbone: Any, name: str, attention: Callable[..., Any], mask: Callable[..., Tensor | None] | None = None
+) -> None:
+    """Replaces the attention of a transformer, if it uses the ``sdpa`` implementation of the library transformers.
+
+    A transformer with another implementation is left unchanged. So is every transformer in older releases of the
+    library, in which each model builds its own masks.
+
+    Args:
+        backbone: A transformer.
+        name: Name under which the implementation is registered.
+        attention: An attention function with the interface that transformers expects.
+        mask: A mask function with the interface that transformers expects. Default: that of ``sdpa``.
+    """
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    if getattr(backbone.config, "_attn_implementation", None) != "sdpa":
+        return
+    try:
+        from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    except ImportError:  # older release
+        return
+    ALL_ATTENTION_FUNCTIONS.register(name, attention)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(name, mask or ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
+    backbone.config._attn_implementation = name
+
+
+def mask_always(backbone: Any) -> None:
+    """Makes a transformer use the attention mask of every batch, even if no row is padded.
+
+    By default, transformers checks in every forward pass whether there is padding. The check copies a value from the
+    device, so the CPU waits until the device has finished the previous step.
+    """
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    replace_attention(backbone, "cse_masked", sdpa_attention_forward, _whole_mask)
+
+
+def _whole_mask(**arguments: Any) -> Tensor | None:
+    from transformers.masking_utils import sdpa_mask
+
+    skips = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    mask: Tensor | None = sdpa_mask(**{**arguments, **skips})
+    return mask
+
+
+ATTENTION = "cse_fast_dropout"
+
+
+def keep_mask(shape: torch.Size | tuple[int, ...], p: float) -> Tensor:
+    """Returns a bool mask that is False with probability ``p``, rounded to a multiple of 2**-16."""
+    seed = int(torch.randint(2**63 - 1, ()).item())
+    count = int(np.prod(shape))
+    bits = np.random.SFC64(seed).random_raw(-(-count // 4)).view(np.int16)[:count]
+    values = torch.from_numpy(bits).view(shape)
+    dropped = round(p * 2**16)
+    if dropped == 2**16:  # the threshold does not fit into 16 bits
+        return torch.zeros_like(values, dtype=torch.bool)
+    keep: Tensor = values >= dropped - 2**15
+    return keep
+
+
+def keep_scale(p: float) -> float:
+    """Returns 1 / (1 - p), the factor by which kept elements are scaled; 0 for p = 1, where all are dropped."""
+    return 1 / (1 - p) if p < 1 else 0.0
+
+
+class FastDropout(nn.Module):
+    """Dropout like ``nn.Dropout``, for tensors on the CPU."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Sets elements to 0 with probability p and divides the others by 1 - p, in training mode only."""
+        if not self.training or self.p == 0:
+            return x
+        return x * keep_mask(x.shape, self.p).to(x.dtype).mul_(keep_scale(self.p))
+
+    def extra_repr(self) -> str:
+        """Returns the probability in the form that ``nn.Dropout`` prints."""
+        return f"p={self.p}"
+
+
+def attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Computes attention with fast dropout of the probabilities; has the interface that transformers expects.
+
+    The scaled-dot-product attention of transformers is called instead if there is no dropout, if the attention is
+    causal without a mask, or if there are fewer key heads than query heads.
+
+    Args:
+        module: The attention layer.
+        query: ``(B, H, T, d)``, like ``key`` and ``value``.
+        key: See ``query``.
+        value: See ``query``.
+        attention_mask: ``(B, 1, T, T)``, bool or additive, or None.
+        dropout: Probability of dropout; 0 in evaluation.
+        scaling: Factor by which the scores are multiplied; default: d ** -0.5.
+        kwargs: Passed to the attention of transformers if it is called; otherwise ignored.
+
+    Returns:
+        ``(B, T, H, d)``, and None for the probabilities.
+    """
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    causal = attention_mask is None and getattr(module, "is_causal", False)
+    if dropout == 0 or causal or key.shape[1] != query.shape[1]:
+        found: tuple[Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
+        )
+        return found
+    scores = query @ key.transpose(2, 3) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    if attention_mask is not None:
+        allowed = attention_mask[..., : key.shape[2]]
+        scores = scores.masked_fill(~allowed, -torch.inf) if allowed.dtype == torch.bool else scores + allowed
+    probabilities = scores.softmax(-1)
+    keep = keep_mask(probabilities.shape, dropout).to(scores.dtype).mul_(keep_scale(dropout))
+    return (probabilities * keep @ value).transpose(1, 2).contiguous(), None
+
+
+def use_fast_dropout(backbone: Any) -> None:
+    """Replaces the dropout of a transformer on the CPU, in its ``nn.Dropout`` modules and in its attention.
+
+    The attention is replaced only if the model uses the scaled-dot-product implementation of transformers; otherwise it
+    keeps PyTorch's dropout.
+    """
+    for parent in list(backbone.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Dropout:
+                setattr(parent, name, FastDropout(child.p))
+    replace_attention(backbone, ATTENTION, attention)
+
+
+def batches_by_length(tokens: Sequence[Sequence[int]], size: int) -> Iterator[npt.NDArray[np.intp]]:
+    """Yields row indices in batches of ``size``, starting with the rows that have the most tokens."""
+    order = np.argsort([-len(ids) for ids in tokens], kind="stable")
+    for first in range(0, len(order), size):
+        yield order[first : first + size]
+
+
+def by_length(function: Callable[[dict[str, Tensor]], Tensor], inputs: Mapping[str, Tensor], size: int) -> Tensor:
+    """Applies a function to groups of rows of similar length, and returns the results in the original order.
+
+    Columns that are padding in every row of a group are removed, which leaves less padding to process. Inputs of at
+    most ``size`` rows are passed to the function unchanged, in one call.
+
+    Args:
+        function: Maps the tokens of n rows to a tensor of n rows that does not depend on the padding.
+        inputs: Token ids, attention masks and so on, each ``(N, T)``.
+        size: Number of rows per group; the last group may be smaller.
+    """
+    mask = inputs["attention_mask"]
+    if len(mask) <= size:
+        return function(dict(inputs))
+    order = mask.sum(1).argsort(stable=True)
+    found = []
+    for rows in torch.split(order, size):
+        used = mask[rows].any(0)
+        found.append(function({name: values[rows][:, used] for name, values in inputs.items()}))
+    return torch.cat(found)[order.argsort()]
+
+
+@contextmanager
+def one_lookup(backbone: Any, token_ids: Iterable[Tensor]) -> Iterator[None]:
+    """Context manager in which a transformer takes the embeddings of the given tokens from a single lookup.
+
+    The gradients are the same as with separate lookups. A pass that contains any other token does a separate lookup.
+    Nothing changes if the embeddings need no gradient, have a ``max_norm``, or are not an ``nn.Embedding``.
+
+    Args:
+        backbone: A transformers model that runs in eager mode. The backward pass may run outside of the context.
+        token_ids: Tensors of token ids, of any shape.
+    """
+    table = backbone.get_input_embeddings()
+    flat = [ids.flatten() for ids in token_ids]
+    if type(table) is not nn.Embedding or not table.weight.requires_grad or table.max_norm is not None or not flat:
+        yield
+        return
+    used: Tensor = torch.unique(torch.cat(flat))
+    place = torch.full((table.num_embeddings,), -1).index_put((used,), torch.arange(len(used)))
+    rows = table(used)
+
+    def forward(ids: Tensor) -> Tensor:
+        places = place[ids]
+        if bool((places < 0).any()):
+            return type(table).forward(table, ids)
+        return nn.functional.embedding(places, rows)
+
+    table.forward = forward  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        del table.forward

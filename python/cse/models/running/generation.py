@@ -1,0 +1,214 @@
+"""Texts written by sequence-to-sequence models: paraphrases, back-translations and queries, one per row of a corpus.
+
+Texts are appended to ``OUTPUT.part`` batch by batch, and repeating an interrupted call resumes it. A batch holds rows
+of similar length from one window of consecutive rows, and random numbers are keyed by (seed, first row of the batch,
+model). A resumed call therefore produces the same texts as one that was not interrupted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import InputError, first_line
+from ...io import dumps, write_text
+
+__all__ = ["GenerationOptions", "Generator", "generate"]
+
+# Rows per window; the rows of a window are sorted by length.
+WINDOW = 2048
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """How texts are generated."""
+
+    prefix: str = ""
+    """Text before each row, such as ``paraphrase: ``, if the model was trained with one."""
+    beams: int = 10
+    """Number of beams of the beam search; 1: greedy search. UNA uses 10 for paraphrases and 4 for back-translations."""
+    sample: bool = False
+    """Whether to sample tokens instead of using beam search."""
+    top_p: float = 0.95
+    """With ``sample``: each token is drawn from the most likely ones, which together have this probability (nucleus
+    sampling)."""
+    temperature: float = 1.0
+    """With ``sample``: the temperature, by which the logits are divided."""
+    max_new_tokens: int = 64
+    """Maximum number of tokens in a generated text; values above the model's limit are reduced to that limit."""
+    max_input_tokens: int = 256
+    """Maximum number of input tokens; values above the model's limit are reduced to that limit."""
+    batch_size: int = 16
+    seed: int = 0
+
+
+class Generator:
+    """A sequence-to-sequence model and, for back-translation, a second one that translates back.
+
+    Args:
+        model: Folder or hub name.
+        options: How texts are generated.
+        via: For back-translation, folder or hub name of the model that translates the output of ``model`` back.
+        device: A PyTorch device, or ``auto``.
+
+    Raises:
+        InputError: If a model cannot be loaded, or is not a sequence-to-sequence model.
+    """
+
+    def __init__(self, model: str, options: GenerationOptions, via: str | None = None, device: str = "auto") -> None:
+        from ..device import pick_device
+
+        self.options, self.device = options, pick_device(device)
+        self.names = [model] if via is None else [model, via]
+        self.steps = [self._load(name) for name in self.names]
+
+    def _load(self, name: str) -> tuple[Any, Any]:
+        from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+        from ..reading.resolve import find_folder
+
+        folder = find_folder(name)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            model = AutoModelForSeq2SeqLM.from_pretrained(folder, local_files_only=True)
+        except (OSError, ValueError, ImportError, KeyError) as error:
+            raise InputError(
+                f"{name}: cannot be loaded as a sequence-to-sequence model ({first_line(error)}); name one, such as "
+                "T5, PEGASUS or Marian"
+            ) from None
+        return tokenizer, model.eval().to(self.device)
+
+    def __call__(self, texts: Sequence[str], first: int) -> list[str]:
+        """Returns one generated text per input text; ``first``, the row number of the first, is part of the seed."""
+        import torch
+
+        from ..device import kept_generators
+
+        found = [f"{self.options.prefix}{text}" for text in texts]
+        for step, (tokenizer, model) in enumerate(self.steps):
+            options = self.options
+            limit = min(options.max_input_tokens, tokenizer.model_max_length, _positions(model))
+            tokens = tokenizer(found, padding=True, truncation=True, max_length=limit, return_tensors="pt")
+            tokens = {name: each.to(self.device) for name, each in tokens.items() if name != "token_type_ids"}
+            keyed = hashlib.sha256(f"{options.seed} {first} {step}".encode()).digest()
+            drawn = {"top_p": options.top_p, "top_k": 0, "temperature": options.temperature} if options.sample else {}
+            with kept_generators(self.device), torch.inference_mode():
+                torch.manual_seed(int.from_bytes(keyed[:8], "big") >> 1)
+                out = model.generate(
+                    **tokens,
+                    max_new_tokens=min(options.max_new_tokens, _positions(model) - 1),
+                    max_length=None,
+                    do_sample=options.sample,
+                    num_beams=1 if options.sample else options.beams,
+                    **drawn,
+                )
+            found = [" ".join(text.split()) for text in tokenizer.batch_decode(out, skip_special_tokens=True)]
+        return found
+
+
+def _positions(model: Any) -> int:
+    """Returns the maximum number of tokens of a model; 2**20 if its positions are relative or the limit is unknown."""
+    for name in ("max_position_embeddings", "n_positions"):
+        found = getattr(model.config, name, None)
+        if isinstance(found, int) and found > 1 and not hasattr(model.config, "relative_attention_num_buckets"):
+            return found
+    return 2**20
+
+
+def batches(texts: Sequence[str], size: int) -> Iterator[list[int]]:
+    """Yields batches of row numbers; the rows of a batch have similar lengths and come from one window.
+
+    Blank rows are left out.
+    """
+    for start in range(0, len(texts), WINDOW):
+        rows = [row for row in range(start, min(start + WINDOW, len(texts))) if texts[row].strip()]
+        rows.sort(key=lambda row: (-len(texts[row]), row))
+        for first in range(0, len(rows), size):
+            yield rows[first : first + size]
+
+
+def generate(
+    texts: Sequence[str],
+    generator: Generator,
+    output: str | Path,
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, int]:
+    """Generates a text for each row of a corpus, and writes the results to a text file or a ``.jsonl`` file.
+
+    Args:
+        texts: The rows of the corpus.
+        generator: The models that generate the texts.
+        output: Path of the file to write. A text file has one line per row: the generated text, or the row itself if
+            the row is blank or its generated text is empty. If the path ends in ``.jsonl``, one object
+            ``{"anchor": generated, "positive": row}`` is written for each row with a generated text, as input for
+            ``cse train --pairs``.
+        progress: Called after each batch with the number of its rows. If an interrupted call is resumed, also called
+            once at the start, with the number of rows already done.
+
+    Returns:
+        Counts by name: ``rows``, all rows; ``generated``, generated texts that are not empty; ``unchanged``, generated
+        texts that equal their row except for white space; ``empty``, generated texts that are empty.
+
+    Raises:
+        InputError: If ``OUTPUT.part`` was made by a call with different rows, models or options.
+    """
+    output = Path(output)
+    part, about = output.with_name(output.name + ".part"), output.with_name(output.name + ".part.json")
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(text.encode() + b"\n")
+    settings = {**asdict(generator.options), "models": generator.names, "rows": digest.hexdigest()}
+    found: dict[int, str] = {}
+    if part.exists() and about.exists():
+        before = json.loads(about.read_text(encoding="utf8"))
+        if before != settings:
+            name = next(key for key in settings if before.get(key) != settings[key])
+            raise InputError(
+                f"{part}: is from an interrupted call in which {name} differed; remove the file, or use the rows, "
+                "models and options of that call"
+            )
+        found = _read(part)
+    else:
+        part.unlink(missing_ok=True)  # left by a call whose options are unknown
+    write_text(about, dumps(settings) + "\n")
+    if progress and found:
+        progress(len(found))
+    with open(part, "a", encoding="utf8") as file:
+        for rows in batches(texts, generator.options.batch_size):
+            if all(row in found for row in rows):
+                continue
+            written = generator([texts[row] for row in rows], rows[0])
+            for row, text in zip(rows, written, strict=True):
+                found[row] = text
+                file.write(json.dumps([row, text], ensure_ascii=False) + "\n")
+            file.flush()
+            if progress:
+                progress(len(rows))
+    counts = {"rows": len(texts), "generated": sum(bool(text) for text in found.values())}
+    counts["empty"] = len(found) - counts["generated"]
+    counts["unchanged"] = sum(text == " ".join(texts[row].split()) for row, text in found.items())
+    if output.suffix == ".jsonl":
+        pairs = ({"anchor": found[row], "positive": text} for row, text in enumerate(texts) if found.get(row))
+        lines = [json.dumps(pair, ensure_ascii=False) for pair in pairs]
+    else:
+        lines = [found.get(row) or text for row, text in enumerate(texts)]
+    write_text(output, "".join(f"{line}\n" for line in lines))
+    part.unlink()
+    about.unlink()
+    return counts
+
+
+def _read(part: Path) -> dict[int, str]:
+    """Returns the texts that an interrupted call wrote, by row; removes an incomplete last line from the file."""
+    data = part.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        with open(part, "r+b") as file:
+            file.truncate(whole)
+            os.fsync(file.fileno())
+    return {int(row): str(text) for row, text in map(json.loads, data[:whole].decode("utf8").splitlines())}

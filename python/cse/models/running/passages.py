@@ -1,0 +1,97 @@
+"""Cuts long texts into passages with a limited number of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ... import _core
+from ...errors import InputError
+from ...tfidf.options import word_options
+from ..encoders import OtherEncoder
+from .inference import Encoder
+
+__all__ = ["Cutter", "windows"]
+
+# Maximum number of words in a passage for encoders without a tokenizer.
+DEFAULT_WORDS = 256
+# Consecutive passages share about 1/OVERLAP of the maximum number of tokens.
+OVERLAP = 8
+
+Span = tuple[int, int]
+
+
+class Cutter:
+    """Cuts texts into passages that are short enough for the encoder.
+
+    Lengths are counted in the encoder's tokens or, for an encoder without a tokenizer, in words (UAX #29). A passage
+    begins and ends at white space where possible, and repeats about the last eighth of the previous passage.
+
+    Args:
+        encoder: The encoder.
+        tokens: Maximum number of tokens in a passage, without special tokens. None: the maximum of the model, or 256
+            words for an encoder without a tokenizer.
+
+    Raises:
+        InputError: If ``tokens`` is below 8 or above the maximum of the model.
+    """
+
+    def __init__(self, encoder: Encoder, tokens: int | None = None) -> None:
+        self._tokenizer: Any = None
+        longest = None
+        if not isinstance(encoder.model, OtherEncoder):
+            self._tokenizer = encoder.model.tokenizer
+            longest = encoder.model.source.max_length - self._tokenizer.num_special_tokens_to_add()
+        self.tokens = tokens if tokens is not None else longest or DEFAULT_WORDS
+        if self.tokens < 8 or (longest is not None and self.tokens > longest):
+            most = "" if longest is None else f" and at most {longest}, the number of tokens that the model reads"
+            raise InputError(f"--passages: must be at least 8{most}, got {self.tokens}")
+
+    def __call__(self, texts: Sequence[str]) -> list[list[Span]]:
+        """Returns the passages of each text as (start, end) character positions; a blank text has none."""
+        return [windows(text, spans, self.tokens) for text, spans in zip(texts, self._offsets(texts), strict=True)]
+
+    def _offsets(self, texts: Sequence[str]) -> list[list[Span]]:
+        if self._tokenizer is None:
+            return [[(start, end) for start, end, _ in _core.tokenize(text, word_options())] for text in texts]
+        if not texts:
+            return []
+        found = self._tokenizer(
+            list(texts), add_special_tokens=False, truncation=False, padding=False, return_offsets_mapping=True
+        )
+        return [[(start, end) for start, end in spans if end > start] for spans in found["offset_mapping"]]
+
+
+def windows(text: str, tokens: Sequence[Span], size: int) -> list[Span]:
+    """Returns the passages of a text as character spans; each passage has at most ``size`` tokens.
+
+    Args:
+        text: The text.
+        tokens: The tokens of the text as character spans, in ascending order.
+        size: Maximum number of tokens in a passage.
+    """
+    if not text.strip():
+        return []
+    if len(tokens) <= size:
+        return [(0, len(text))]
+
+    def between_words(number: int, least: int) -> int:
+        """Returns the last index from ``least`` to ``number`` whose token begins a word; ``number`` if none does."""
+        for each in range(number, least - 1, -1):
+            start = tokens[each][0]
+            if start == 0 or text[start].isspace() or text[start - 1].isspace():
+                return each
+        return number
+
+    found = []
+    first = 0
+    while True:
+        last = min(first + size, len(tokens))
+        if last < len(tokens):
+            last = between_words(last, first + size // 2)
+        start = 0 if first == 0 else tokens[first][0]
+        end = len(text) if last == len(tokens) else tokens[last - 1][1]
+        found.append((start, end))
+        if last == len(tokens):
+            return found
+        first = between_words(last - size // OVERLAP, first + 1)

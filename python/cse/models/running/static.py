@@ -1,0 +1,172 @@
+"""Encoders without a transformer, which average one stored vector per token or word.
+
+``StaticEncoder`` runs StaticEmbedding models of sentence-transformers and model2vec; ``WordVectors`` reads a text file
+of word vectors in the format of GloVe or word2vec.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from ...errors import InputError, first_line
+from ..encoders import OtherEncoder
+from ..reading.layout import read_modules
+from ..reading.stages import build_stage, read_weights
+
+__all__ = ["StaticEncoder", "WordVectors"]
+
+
+class StaticEncoder(OtherEncoder):
+    """A sentence-transformers directory whose first module is a StaticEmbedding.
+
+    Raises ``InputError`` for files that cannot be read.
+    """
+
+    summary = "mean of the vectors of the tokens (StaticEmbedding)"
+
+    def __init__(self, what: str, device: str) -> None:
+        super().__init__(what, device)
+        from tokenizers import Tokenizer
+
+        folder = Path(what)
+        try:
+            self.modules = read_modules(folder)
+            first = folder / self.modules.transformer
+            self.tokenizer = Tokenizer.from_file(str(first / "tokenizer.json"))
+            weights = _folded(read_weights(first))
+        except InputError:
+            raise
+        except Exception as error:  # tokenizers raises plain Exception
+            why = first_line(error)
+            raise InputError(f"{what}: the StaticEmbedding cannot be loaded ({why})") from None
+        self.tokenizer.no_padding()
+        self.embedding = nn.EmbeddingBag.from_pretrained(weights).to(device)
+        self.stages = nn.Sequential(*(build_stage(stage) for stage in self.modules.stages)).to(device).eval()
+
+    @property
+    def embedding_dim(self) -> int:
+        """D, the number of dimensions of an embedding."""
+        width = self.embedding.embedding_dim
+        for stage in self.stages:
+            width = getattr(stage, "out_features", width)
+        return int(width)
+
+    @torch.no_grad()
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        batch_size: int = 64,
+        progress: Callable[[int], None] | None = None,
+        precision: str = "fp32",
+    ) -> npt.NDArray[np.float32]:
+        """Returns the embeddings ``(n, D)``; ``precision`` has no effect."""
+        out = np.empty((len(texts), self.embedding_dim), dtype=np.float32)
+        for start in range(0, len(texts), batch_size):
+            encoded = self.tokenizer.encode_batch(list(texts[start : start + batch_size]), add_special_tokens=False)
+            lists = [each.ids for each in encoded]
+            ends = np.cumsum([0, *map(len, lists)])
+            ids = torch.tensor([token for ids in lists for token in ids], dtype=torch.long, device=self.device)
+            vectors = self.stages(self.embedding(ids, torch.from_numpy(ends[:-1]).to(self.device)))
+            if self.modules.normalize:
+                vectors = nn.functional.normalize(vectors, dim=-1)
+            out[start : start + len(lists)] = vectors.cpu().numpy()
+            if progress:
+                progress(len(lists))
+        return out
+
+    def files(self) -> list[Path]:
+        """Returns the JSON and weight files of the folder and its subfolders."""
+        return sorted(path for path in Path(self.what).rglob("*") if path.suffix in (".json", ".safetensors", ".bin"))
+
+
+def _folded(weights: dict[str, Any]) -> Tensor:
+    """Returns one vector per token, after applying model2vec's ``mapping`` (shared vectors) and ``weights``, if any."""
+    if "embedding.weight" in weights:
+        found: Tensor = weights["embedding.weight"]
+        return found
+    rows: Tensor = weights["embeddings"]
+    if "mapping" in weights:
+        rows = rows[weights["mapping"].long()]
+    return rows * weights["weights"][:, None] if "weights" in weights else rows
+
+
+# Words (including any inner apostrophes and hyphens), numbers, and single punctuation marks, as in GloVe's vocabulary.
+TOKENS = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
+
+
+class WordVectors(OtherEncoder):
+    """Represents a text by the mean of the vectors of its words (``glove:FILE``).
+
+    Each line of the file holds a word and the components of its vector, separated by spaces. A first line with the
+    numbers of words and dimensions, as written by word2vec, is skipped. A word that is not in the file is looked up in
+    lower case, and ignored if the lower-case form is missing, too. The vector of a text without known words is 0.
+
+    Raises ``InputError`` for a file that cannot be read, has no vectors, or has vectors of different lengths.
+    """
+
+    summary = "mean of the word vectors of a text file, like GloVe's: glove:FILE"
+
+    def __init__(self, what: str, device: str) -> None:
+        super().__init__(what, device)
+        try:
+            lines = Path(what).read_text(encoding="utf8", errors="replace").split("\n")
+        except OSError as error:
+            raise InputError(f"glove:{what}: cannot be read ({(error.strerror or str(error)).lower()})") from None
+        first = lines[0].split(" ")
+        start = 1 if len(first) == 2 and all(part.isdigit() for part in first) else 0
+        self.rows: dict[str, int] = {}
+        vectors: list[npt.NDArray[np.float32]] = []
+        for number, line in enumerate(lines[start:], start + 1):
+            if not line.strip():
+                continue
+            word, *numbers = line.rstrip(" \r").split(" ")
+            try:
+                vector = np.array(numbers, dtype=np.float32)
+            except ValueError:
+                vector = np.empty(0, dtype=np.float32)
+            if not len(vector) or (vectors and len(vector) != len(vectors[0])):
+                wanted = f"{len(vectors[0])} numbers" if vectors else "at least one number"
+                raise InputError(f"glove:{what}: line {number} does not consist of a word and {wanted}")
+            self.rows.setdefault(word, len(vectors))
+            vectors.append(vector)
+        if not vectors:
+            raise InputError(f"glove:{what}: has no word vectors")
+        self.vectors = np.stack(vectors)
+
+    @property
+    def embedding_dim(self) -> int:
+        """D, the number of dimensions of a word vector."""
+        return int(self.vectors.shape[1])
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        batch_size: int = 64,
+        progress: Callable[[int], None] | None = None,
+        precision: str = "fp32",
+    ) -> npt.NDArray[np.float32]:
+        """Returns the mean vectors ``(n, D)``; ``batch_size`` and ``precision`` have no effect."""
+        out = np.zeros((len(texts), self.embedding_dim), dtype=np.float32)
+        for number, text in enumerate(texts):
+            words = TOKENS.findall(text)
+            rows = [self.rows.get(word, self.rows.get(word.lower(), -1)) for word in words]
+            found = [row for row in rows if row >= 0]
+            if found:
+                out[number] = self.vectors[found].mean(0)
+            if progress:
+                progress(1)
+        return out
+
+    def files(self) -> list[Path]:
+        """Returns the text file with the word vectors."""
+        return [Path(self.what)]

@@ -1,0 +1,1 @@
+"""Writing models: folders, model cards, merged weights, and export to ONNX."""

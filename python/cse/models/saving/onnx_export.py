@@ -1,0 +1,212 @@
+"""Export of the transformer of a model to ONNX, in float32 and with int8 weights."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...errors import InputError, RunError
+from ...io import fresh_folder, naming
+from ..pooling import pooled_layers, pooler_in_use
+from ..reading.resolve import MINILM, best_of_run, find_model
+from ..running.encoder import SentenceEncoder, load_encoder
+from ..running.onnx import FOLDER, MODEL, NOT_INSTALLED, with_onnx
+
+__all__ = ["INT8", "TOLERANCE", "Exported", "export_onnx"]
+
+INT8 = "model_int8.onnx"
+# Largest allowed difference between embeddings from ONNX and from PyTorch. If the largest norm of an embedding is above
+# 1, the tolerance is multiplied by it.
+TOLERANCE = 1e-4
+# If the weights take up more than this many bytes, they get a separate file; an ONNX file holds at most 2 GB.
+EXTERNAL = 1_500_000_000
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The result of an export."""
+
+    folder: str
+    """Folder of the model."""
+    file: str
+    """The transformer, ``onnx/model.onnx`` in the folder."""
+    bytes: int
+    """Size of the file, including weights in a separate file."""
+    difference: float
+    """Largest absolute difference between embeddings of sample sentences from the file and from PyTorch."""
+    int8_file: str | None = None
+    int8_bytes: int | None = None
+    int8_cosine: float | None = None
+    """Mean cosine between embeddings from the file with int8 weights and those from PyTorch."""
+    int8_lowest_cosine: float | None = None
+
+
+def export_onnx(
+    model: str, output: str | None = None, int8: bool = False, status: Callable[[str], object] | None = None
+) -> Exported:
+    """Writes ``onnx/model.onnx`` to the folder of a model, provided that its embeddings agree with PyTorch's.
+
+    Args:
+        model: Folder or name of a model, or the folder of a run, whose ``best`` is exported.
+        output: New folder, to which the model is copied first. None: the folder of the model.
+        int8: Write ``onnx/model_int8.onnx`` as well, with 8-bit weights; activations are quantised at run time.
+        status: Called with a description of each step before it begins.
+
+    Raises:
+        InputError: If a required package is not installed, the model cannot be loaded, it holds only an adapter, its
+            pooling needs more than the last layer, its embeddings come from the pooler of the checkpoint, ``output``
+            exists, or ``output`` is None and the model is not a local folder.
+        RunError: If the embeddings differ by more than ``TOLERANCE`` allows; in that case, nothing is written.
+    """
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        try:
+            __import__(name)
+        except ImportError:
+            raise InputError(f"cse export --onnx: {NOT_INSTALLED}") from None
+    name = best_of_run(model)
+    if output is None and (name == MINILM or not Path(name).is_dir()):
+        raise InputError(f"{model}: is not a local folder to write to; name a new folder with -o")
+    if output is not None and Path(output).exists():
+        raise InputError(f"-o {output}: exists; name a new folder")
+    source = find_model(name)
+    if source.base is not None:
+        raise InputError(f"{model}: holds only an adapter; export a model that was saved without --keep-adapter")
+    pooler = pooler_in_use(None, source.pooler)
+    if pooled_layers(pooler, 2) is not None:
+        raise InputError(f"{model}: its pooling ({pooler}) needs several layers, but ONNX files hold only the last one")
+    encoder = load_encoder(source, pooler, for_inference=True).eval()
+    if encoder.use_trained_pooler:
+        raise InputError(f"{model}: its embeddings come from the pooler of the checkpoint, which is not exported")
+    say = status or (lambda text: None)
+    if output is None:
+        return _export(encoder, Path(source.path), Path(source.path), int8, say)
+    with fresh_folder(Path(output)) as fresh:
+        # *.bin files are not copied if the folder also holds weights as safetensors.
+        twice = ["*.bin"] if any(Path(source.path).glob("*.safetensors")) else []
+        shutil.copytree(source.path, fresh, dirs_exist_ok=True, ignore=shutil.ignore_patterns(FOLDER, ".*", *twice))
+        return _export(encoder, fresh, Path(output), int8, say)
+
+
+def _export(encoder: SentenceEncoder, folder: Path, final: Path, int8: bool, say: Callable[[str], object]) -> Exported:
+    """Exports to a temporary folder and moves the files to ``folder``, which the caller may rename to ``final``."""
+    texts = _texts()
+    expected = encoder.encode(texts)
+    transformer = encoder.backbone
+    with naming(folder), tempfile.TemporaryDirectory(prefix=".cse-new-", suffix=f"-{FOLDER}", dir=folder) as temporary:
+        file = Path(temporary) / MODEL
+        say("exporting the transformer")
+        write_onnx(transformer, encoder.tokenizer, file)
+        say("comparing its embeddings with PyTorch's")
+        found = with_onnx(encoder, file).encode(texts)
+        difference = float(np.abs(found - expected).max())
+        if not difference <= TOLERANCE * max(1.0, float(np.linalg.norm(expected, axis=1).max())):
+            raise RunError(
+                f"{encoder.source.name}: embeddings of the exported model differ by up to {difference:.2g} from "
+                "PyTorch's; nothing was written; please report the type of the model"
+            )
+        more: dict[str, Any] = {}
+        if int8:
+            say("quantising the weights")
+            small = Path(temporary) / INT8
+            _quantise(file, small)
+            cosines = _cosines(with_onnx(encoder, small).encode(texts), expected)
+            more = {
+                "int8_file": str(final / FOLDER / INT8),
+                "int8_bytes": _size(small),
+                "int8_cosine": float(cosines.mean()),
+                "int8_lowest_cosine": float(cosines.min()),
+            }
+        size = _size(file)
+        target = folder / FOLDER
+        target.mkdir(exist_ok=True)
+        for path in sorted(Path(temporary).iterdir(), reverse=True):  # external weights before the file that names them
+            os.replace(path, target / path.name)
+    return Exported(str(final), str(final / FOLDER / MODEL), size, difference, **more)
+
+
+class _LastState(nn.Module):
+    """Wraps a transformer, so that it takes positional inputs and returns only the last hidden state."""
+
+    def __init__(self, transformer: nn.Module, names: list[str]) -> None:
+        super().__init__()
+        self.transformer, self.names = transformer, names
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        found: Tensor = self.transformer(**dict(zip(self.names, inputs, strict=True))).last_hidden_state
+        return found
+
+
+def write_onnx(transformer: nn.Module, tokenizer: Any, file: Path) -> None:
+    """Exports a transformer, without pooling, to ``file``; batch size and number of tokens stay free."""
+    batch = tokenizer(["a sentence", "another one, which is rather longer"], padding=True, return_tensors="pt")
+    accepted = inspect.signature(transformer.forward).parameters
+    names = [name for name in tokenizer.model_input_names if name in batch and name in accepted]
+    rows, tokens = torch.export.Dim("batch"), torch.export.Dim("sequence")
+    size = sum(each.numel() * each.element_size() for each in transformer.parameters())
+    with _quiet():
+        torch.onnx.export(
+            _LastState(transformer, names).eval(),
+            tuple(batch[name] for name in names),
+            file,
+            input_names=names,
+            output_names=["last_hidden_state"],
+            dynamo=True,
+            dynamic_shapes=(tuple({0: rows, 1: tokens} for _ in names),),
+            external_data=size > EXTERNAL,
+            verbose=False,
+        )
+
+
+def _quantise(file: Path, output: Path) -> None:
+    """Writes a copy of an ONNX file with 8-bit weights."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    with _quiet():
+        quantize_dynamic(
+            file, output, weight_type=QuantType.QInt8, per_channel=True, use_external_data_format=_size(file) > EXTERNAL
+        )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Context manager that suppresses warnings, and the exporter's log lines below the level ``ERROR``."""
+    loggers = [logging.getLogger(), logging.getLogger("torch.onnx"), logging.getLogger("onnxscript")]
+    levels = [each.level for each in loggers]
+    try:
+        for each in loggers:
+            each.setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for each, level in zip(loggers, levels, strict=True):
+            each.setLevel(level)
+
+
+def _texts() -> list[str]:
+    """Returns texts of different lengths: 32 sample sentences, a single word, and a text that will be truncated."""
+    sample = (files("cse") / "resources" / "sample.txt").read_text(encoding="utf8").split("\n")[:32]
+    return [*sample, "word", " ".join(sample)]
+
+
+def _cosines(one: np.ndarray[Any, Any], two: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    found: np.ndarray[Any, Any] = (one * two).sum(1) / (np.linalg.norm(one, axis=1) * np.linalg.norm(two, axis=1))
+    return found
+
+
+def _size(file: Path) -> int:
+    return sum(path.stat().st_size for path in file.parent.glob(f"{file.name}*"))
