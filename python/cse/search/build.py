@@ -55,13 +55,13 @@ class Rows:
 
     Attributes:
         hashes: The hash of the text of each row, ``(n,)`` uint64.
-        texts: Returns the texts of some rows.
-        ids: Returns the ids of some rows; None if the index has no ids.
+        texts: Returns the texts of some rows, given in ascending order.
+        ids: The id of each row; None if the index has no ids.
     """
 
     hashes: npt.NDArray[np.uint64]
-    texts: Callable[[Sequence[int]], list[str]]
-    ids: Callable[[Sequence[int]], list[str]] | None
+    texts: Callable[[list[int]], list[str]]
+    ids: list[str] | None
 
 
 def documents(encoder: Encoder, texts: Sequence[str], **arguments: Any) -> Floats:
@@ -245,11 +245,11 @@ def _layout(wanted: Rows, known: Store) -> list[Piece]:
             continue
         for segment in by_first[int(wanted.hashes[start])]:
             stop = start + segment.rows
-            if stop <= total and np.array_equal(segment.hashes, wanted.hashes[start:stop]):
-                ids = wanted.ids and wanted.ids(range(start, stop))
-                if ids is None or ids == segment.batch.column("id").to_pylist():
-                    kept.append((start, stop, segment))
-                    break
+            rows = slice(start, stop)
+            same = stop <= total and np.array_equal(segment.hashes, wanted.hashes[rows])
+            if same and (wanted.ids is None or wanted.ids[rows] == segment.batch.column("id").to_pylist()):
+                kept.append((start, stop, segment))
+                break
     vectors = sum(len(each.vectors) for each in known.segments)
     size = known.manifest["width"] * (1 if known.manifest["int8"] else 4) * max(vectors / known.rows, 1)
     most = max(BLOCK, int(SEGMENT_BYTES / size))
@@ -319,7 +319,7 @@ class _Encoding:
     def _ids(self, rows: Numbers) -> Any:
         import pyarrow as pa
 
-        return pa.array(self.wanted.ids(rows.tolist()) if self.wanted.ids else [], pa.large_string())
+        return pa.array([(self.wanted.ids or [])[row] for row in rows.tolist()], pa.large_string())
 
     def gathered(self, known: Store, rows: Numbers, sources: Numbers) -> Any:
         """Returns rows, with the vectors of the known rows ``sources`` that have the same hashes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -116,7 +117,7 @@ class SearchIndex:
         """
         corpus = texts if isinstance(texts, Corpus) else Corpus.from_texts(texts)
         filled = corpus.filled()
-        wanted = _rows(corpus, None if ids is None else _checked_ids(ids, len(corpus)))
+        wanted = Rows(corpus.hashes(), corpus.take, _checked_ids(ids, len(corpus)))
         temporary = None if folder is not None else tempfile.TemporaryDirectory(prefix="cse-search-")
         path = Path(folder if folder is not None else temporary.name)  # type: ignore[union-attr]
 
@@ -176,9 +177,10 @@ class SearchIndex:
         """
         if engine not in ("local", "ray"):
             raise InputError(f"--engine: {engine!r} is unknown; choose local or ray")
-        store = PartsStore.open(Path(folder), verify) or Store.open(Path(folder), verify)
-        if engine == "ray" and isinstance(store, Store):
+        parts = PartsStore.open(Path(folder), verify)
+        if engine == "ray" and parts is None:
             raise InputError(f"--engine ray: {fspath(folder)} holds no parts; make them with cse encode --parts")
+        store = parts or Store.open(Path(folder), verify)
         used = encoder or Encoder(device=device, **encoder_settings(store.manifest))
         if isinstance(store, PartsStore):
             check_parts(store, used)
@@ -250,7 +252,14 @@ class SearchIndex:
         added = self._given(texts, ids)
 
         def wanted(store: Store) -> Rows:
-            return _joined(_stored(store, np.arange(store.rows)), added)
+            old, count = _stored(store, np.arange(store.rows)), store.rows
+
+            def texts(rows: list[int]) -> list[str]:
+                later = bisect_left(rows, count)
+                return old.texts(rows[:later]) + added.texts([row - count for row in rows[later:]])
+
+            ids = None if old.ids is None else old.ids + (added.ids or [])
+            return Rows(np.concatenate([old.hashes, added.hashes]), texts, ids)
 
         return self._write(wanted, batch_size)
 
@@ -313,7 +322,7 @@ class SearchIndex:
         if (ids is not None) != bool(self._store.manifest["ids"]):
             what = "ids; give ids for these rows as well" if ids is None else "no ids; leave them out"
             raise InputError(f"ids: the rows of {self.folder} have {what}")
-        return _rows(corpus, None if ids is None else _checked_ids(ids, len(corpus)))
+        return Rows(corpus.hashes(), corpus.take, _checked_ids(ids, len(corpus)))
 
     def _write(
         self, wanted: Callable[[Store], Rows], batch_size: int, progress: Callable[[int], None] | None = None
@@ -468,7 +477,9 @@ def _check_k(k: int) -> None:
         raise InputError(f"k: must be an integer of at least 1, got {k!r}")
 
 
-def _checked_ids(ids: Sequence[str], rows: int) -> list[str]:
+def _checked_ids(ids: Sequence[str] | None, rows: int) -> list[str] | None:
+    if ids is None:
+        return None
     listed = [str(each) for each in ids]
     if len(listed) != rows:
         raise InputError(f"ids: {len(listed):,} were given for {rows:,} rows; each row needs one")
@@ -497,34 +508,10 @@ def encoder_settings(manifest: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _rows(corpus: Corpus, ids: list[str] | None) -> Rows:
-    def ids_of(rows: Sequence[int]) -> list[str]:
-        return [] if ids is None else [ids[row] for row in rows]
-
-    return Rows(corpus.hashes(), corpus.take, None if ids is None else ids_of)
-
-
 def _stored(store: Store, rows: npt.NDArray[np.int64]) -> Rows:
     """Returns some rows of an index."""
-
-    def texts(numbers: Sequence[int]) -> list[str]:
-        return store.texts(rows[numbers].tolist())
-
-    def ids(numbers: Sequence[int]) -> list[str]:
-        return store.ids(rows[numbers].tolist())
-
-    return Rows(store.hashes()[rows], texts, ids if store.manifest["ids"] else None)
-
-
-def _joined(first: Rows, second: Rows) -> Rows:
-    """Returns the rows of both."""
-    count = len(first.hashes)
-
-    def both(one: Callable[[Sequence[int]], list[str]], other: Callable[[Sequence[int]], list[str]]) -> Any:
-        def look(rows: Sequence[int]) -> list[str]:  # the rows are ascending
-            return one([row for row in rows if row < count]) + other([row - count for row in rows if row >= count])
-
-        return look
-
-    ids = None if first.ids is None or second.ids is None else both(first.ids, second.ids)
-    return Rows(np.concatenate([first.hashes, second.hashes]), both(first.texts, second.texts), ids)
+    return Rows(
+        store.hashes()[rows],
+        lambda numbers: store.texts(rows[numbers].tolist()),
+        store.ids(rows.tolist()) if store.manifest["ids"] else None,
+    )
