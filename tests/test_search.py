@@ -236,6 +236,7 @@ def flipped(path):
 
 def test_a_changed_byte_in_any_file_of_an_index_is_refused(tmp_path, monkeypatch, encoder, cse, glove):
     monkeypatch.setattr(build, "BLOCK", 40)
+    monkeypatch.setattr(build, "SEGMENT_BYTES", 1)
     folder = tmp_path / "index"
     texts = some_texts(100)
     index = SearchIndex.build(encoder, texts, folder, ids=[f"id-{row}" for row in range(100)], passages=8, int8=True)
@@ -302,7 +303,6 @@ def content(folder):
 def test_an_update_encodes_new_texts_only_and_equals_a_new_index(tmp_path, monkeypatch, encoder, settings):
     monkeypatch.setattr(build, "BLOCK", 16)
     monkeypatch.setattr(build, "SEGMENT_BYTES", 64 * 16 * 4)
-    monkeypatch.setattr(build, "SMALL", 3)
     draw = np.random.default_rng(1)
     pool = [*some_texts(900, most=30), "", " "]
     pool = list(dict.fromkeys(pool))
@@ -344,7 +344,7 @@ def test_an_update_encodes_new_texts_only_and_equals_a_new_index(tmp_path, monke
         assert [[hit.id for hit in hits] for hits in index.search(queries, 9)] == [
             [hit.id for hit in hits] for hits in SearchIndex.open(tmp_path / "new", encoder).search(queries, 9)
         ]
-    assert max(sizes) <= 2 * 300 / 64 * (4 if "passages" in settings else 1) + 4
+    assert max(sizes) <= (60 if "passages" in settings else 12)
 
 
 def vectors_by_text(folder):

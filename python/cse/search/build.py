@@ -28,10 +28,12 @@ __all__ = ["Changes", "Rows", "check_model", "check_settings", "documents", "new
 
 # Number of texts that are encoded between two commits.
 BLOCK = 4096
-# Approximate size of the vectors of a large segment. A search has a constant cost per segment.
-SEGMENT_BYTES = 64 << 20
-# Maximum number of segments of less than half that size, before those next to each other are merged.
-SMALL = 16
+# Approximate maximum size of the vectors of a segment. Each segment adds a constant time to a search.
+SEGMENT_BYTES = 256 << 20
+# A segment is merged with the next one if it has at most this number of times as many rows. The number of segments that
+# are added one after the other is thus logarithmic in the number of their rows, and so is the number of times that a
+# row is written.
+RATIO = 4
 
 Floats = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.int64]
@@ -232,7 +234,7 @@ Piece = tuple[int, int, Segment | None]
 def _layout(wanted: Rows, known: Store) -> list[Piece]:
     """Returns the segments of the new index: ranges of rows, each with an existing segment or None.
 
-    A segment is used again if its rows follow each other in the new corpus. Other rows form segments of even sizes.
+    A segment is used again if its rows follow each other in the new corpus, and it is not merged with another one.
     """
     total = len(wanted.hashes)
     by_first: dict[int, list[Segment]] = {}
@@ -253,27 +255,24 @@ def _layout(wanted: Rows, known: Store) -> list[Piece]:
     vectors = sum(len(each.vectors) for each in known.segments)
     size = known.manifest["width"] * (1 if known.manifest["int8"] else 4) * max(vectors / known.rows, 1)
     most = max(BLOCK, int(SEGMENT_BYTES / size))
-    pieces = _filled(kept, total, most)
-    small = [False, *(stop - start < most / 2 for start, stop, _ in pieces), False]
-    if sum(small) <= SMALL:
-        return pieces
-    merged = [here and (before or after) for before, here, after in zip(small, small[1:], small[2:], strict=False)]
-    kept = [piece for piece, merge in zip(pieces, merged, strict=True) if piece[2] is not None and not merge]
-    return _filled(kept, total, most)
-
-
-def _filled(kept: Sequence[Piece], total: int, most: int) -> list[Piece]:
-    """Returns the pieces, and between them pieces of at most ``most`` rows for all other rows."""
     pieces: list[Piece] = []
     end = 0
-    for piece in [*kept, (total, total, None)]:
-        count = -(-(piece[0] - end) // most)
-        cuts = np.linspace(end, piece[0], count + 1).astype(int).tolist() if count else []
-        pieces += [(start, stop, None) for start, stop in pairwise(cuts)]
-        if piece[2] is not None:
-            pieces.append(piece)
-        end = piece[1]
-    return pieces
+    for start, stop, segment in [*kept, (total, total, None)]:
+        count = -(-(start - end) // most)
+        cuts = np.linspace(end, start, count + 1).astype(int).tolist() if count else []
+        pieces += [(*cut, None) for cut in pairwise(cuts)]
+        if segment is not None:
+            pieces.append((start, stop, segment))
+        end = stop
+    merged: list[Piece] = []
+    for piece in pieces:
+        merged.append(piece)
+        while len(merged) > 1:
+            (start, middle, _), (_, stop, _) = merged[-2:]
+            if stop - start > most or middle - start > RATIO * (stop - middle):
+                break
+            merged[-2:] = [(start, stop, None)]
+    return merged
 
 
 class _Encoding:
@@ -331,7 +330,9 @@ class _Encoding:
         batches = []
         for number in np.unique(numbers).tolist():
             inside = sources[order[numbers[order] == number]] - known.starts[number]
-            batches.append(known.segments[number].batch.take(pa.array(inside)))
+            batch, first = known.segments[number].batch, int(inside[0])
+            whole = np.array_equal(inside, np.arange(first, first + len(inside)))
+            batches.append(batch.slice(first, len(inside)) if whole else batch.take(pa.array(inside)))
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
         texts = pa.chunked_array([pa.array(self.wanted.texts(rows.tolist()), pa.large_string())])
