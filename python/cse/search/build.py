@@ -37,6 +37,9 @@ RATIO = 4
 
 Floats = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint64]
+# A range of rows, first and last + 1, and the segment that contains them, or None.
+Piece = tuple[int, int, Segment | None]
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Rows:
         ids: The id of each row; None if the index has no ids.
     """
 
-    hashes: npt.NDArray[np.uint64]
+    hashes: Hashes
     texts: Callable[[list[int]], list[str]]
     ids: list[str] | None
 
@@ -177,7 +180,8 @@ def write(
     segments = {each.record["xxh3"]: each for store in sources for each in store.segments}
     known = Store(folder, settings, [*segments.values()])
     total = len(wanted.hashes)
-    new = np.flatnonzero(~np.isin(wanted.hashes, known.hashes()))
+    rest = _outside(_kept(wanted, known), total)
+    new = rest[_positions(known.hashes(), wanted.hashes[rest]) < 0]
     first = new[np.sort(np.unique(wanted.hashes[new], return_index=True)[1])]
     if len(first):
         _check(folder, settings, precision=encoder.precision)
@@ -193,18 +197,19 @@ def write(
 
     known = Store(folder, settings, [*segments.values()])
     pieces = _layout(wanted, known)
-    gaps = [np.arange(start, stop) for start, stop, segment in pieces if segment is None]
+    missing = _outside(pieces, total)
     sources_of = np.full(total, -1)
-    if gaps:
-        missing, have = np.concatenate(gaps), known.hashes()
-        hits = np.flatnonzero(np.isin(have, wanted.hashes[missing]))
-        hits = hits[np.argsort(have[hits], kind="stable")]
-        sources_of[missing] = hits[np.searchsorted(have[hits], wanted.hashes[missing])]
+    sources_of[missing] = _positions(known.hashes(), wanted.hashes[missing])
     final = [
         segment or Segment.write(folder, encode.gathered(known, np.arange(start, stop), sources_of[start:stop]))
         for start, stop, segment in pieces
     ]
-    changes = Changes(total - len(new), len(new), _dropped(before.hashes(), wanted.hashes) if before else 0)
+    dropped = 0
+    if before is not None:
+        gone = [each.hashes for each in before.segments if each not in final]
+        rest = _outside([piece for piece in pieces if piece[2] in before.segments], total)
+        dropped = _surplus(np.concatenate([np.empty(0, np.uint64), *gone]), wanted.hashes[rest])
+    changes = Changes(total - len(new), len(new), dropped)
     if before is None or [each.record for each in final] != before.manifest["segments"]:
         store = Store(folder, write_manifest(folder / MANIFEST, _content(settings, final)), final, verify)
     else:
@@ -221,21 +226,33 @@ def _content(settings: dict[str, Any], segments: Sequence[Segment], **further: A
     return {**known, **further, **counts, "segments": records}
 
 
-def _dropped(before: npt.NDArray[np.uint64], after: npt.NDArray[np.uint64]) -> int:
+def _surplus(before: Hashes, after: Hashes) -> int:
     """Returns how many of the hashes before are not in the hashes after; equal hashes count separately."""
     (old, had), (new, has) = (np.unique(each, return_counts=True) for each in (before, after))
     _, left, right = np.intersect1d(old, new, assume_unique=True, return_indices=True)
     return len(before) - int(np.minimum(had[left], has[right]).sum())
 
 
-Piece = tuple[int, int, Segment | None]
+def _positions(known: Hashes, hashes: Hashes) -> Numbers:
+    """Returns the first position of each hash in ``known``; -1 if there is none."""
+    found = np.flatnonzero(np.isin(known, hashes))
+    if not len(found):
+        return np.full(len(hashes), -1)
+    found = found[np.argsort(known[found], kind="stable")]
+    at = found[np.minimum(np.searchsorted(known[found], hashes), len(found) - 1)]
+    return np.where(known[at] == hashes, at, -1)
 
 
-def _layout(wanted: Rows, known: Store) -> list[Piece]:
-    """Returns the segments of the new index: ranges of rows, each with an existing segment or None.
+def _outside(pieces: Sequence[Piece], total: int) -> Numbers:
+    """Returns the rows that are in no segment."""
+    rows = np.ones(total, dtype=bool)
+    for start, stop, segment in pieces:
+        rows[start:stop] = segment is None
+    return np.flatnonzero(rows)
 
-    A segment is used again if its rows follow each other in the new corpus, and it is not merged with another one.
-    """
+
+def _kept(wanted: Rows, known: Store) -> list[Piece]:
+    """Returns the segments whose rows follow each other in the new corpus."""
     total = len(wanted.hashes)
     by_first: dict[int, list[Segment]] = {}
     for segment in sorted(known.segments, key=lambda each: -each.rows):
@@ -252,12 +269,18 @@ def _layout(wanted: Rows, known: Store) -> list[Piece]:
             if same and (wanted.ids is None or wanted.ids[rows] == segment.batch.column("id").to_pylist()):
                 kept.append((start, stop, segment))
                 break
+    return kept
+
+
+def _layout(wanted: Rows, known: Store) -> list[Piece]:
+    """Returns the segments of the new index: ranges of rows, each with a segment that is kept or None."""
     vectors = sum(len(each.vectors) for each in known.segments)
     size = known.manifest["width"] * (1 if known.manifest["int8"] else 4) * max(vectors / known.rows, 1)
     most = max(BLOCK, int(SEGMENT_BYTES / size))
     pieces: list[Piece] = []
     end = 0
-    for start, stop, segment in [*kept, (total, total, None)]:
+    total = len(wanted.hashes)
+    for start, stop, segment in [*_kept(wanted, known), (total, total, None)]:
         count = -(-(start - end) // most)
         cuts = np.linspace(end, start, count + 1).astype(int).tolist() if count else []
         pieces += [(*cut, None) for cut in pairwise(cuts)]
