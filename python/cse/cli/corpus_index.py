@@ -45,7 +45,7 @@ class Encoding:
         )
 
     def index(self, encoder: Encoder, files: Sequence[str], folder: str | None, **settings: Any) -> SearchIndex:
-        """Builds or completes the search index of the corpus in ``files``; see ``build_index``."""
+        """Builds or updates the search index of the corpus in ``files``; see ``build_index``."""
         return build_index(encoder, files, folder, batch_size=self.batch_size, **self.reading, **settings)
 
 
@@ -142,7 +142,7 @@ def build_index(
     id_column: str | None = None,
     **settings: Any,
 ) -> SearchIndex:
-    """Builds or completes the search index of ``files``, and shows the progress; see ``SearchIndex.build``."""
+    """Builds or updates the search index of ``files``, and shows the progress; see ``SearchIndex.build``."""
     from ..data.corpus import Corpus
     from ..search.index import SearchIndex
 
@@ -153,7 +153,10 @@ def build_index(
             found, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, cache=cache, progress=phases
         )
     with counting("encoding", len(corpus), "rows") as more:
-        return SearchIndex.build(encoder, corpus, folder, ids=ids, batch_size=batch_size, progress=more, **settings)
+        index = SearchIndex.build(encoder, corpus, folder, ids=ids, batch_size=batch_size, progress=more, **settings)
+    if (made := index.changes) and (made.encoded or made.dropped):
+        printing.say(f"{folder}: {made.kept:,} rows kept, {made.encoded:,} encoded, {made.dropped:,} dropped")
+    return index
 
 
 def by_row(index: SearchIndex) -> SearchIndex:
