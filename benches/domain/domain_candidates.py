@@ -40,7 +40,9 @@ def search(**options: Any) -> dict[str, Any]:
 # 70 % of a document.
 SHORT: dict[str, Any] = {"positive": "cuts", "cuts": {"shortest": 8, "longest": 24}, "max_length": 32}
 
-DISTIL: dict[str, Any] = {**PLAIN, "loss": "distil", "lr": 2e-5, "distil": {"lexical": 0.5}}
+# The loss distil has a temperature of its own.
+DISTIL: dict[str, Any] = {name: value for name, value in PLAIN.items() if name != "temperature"}
+DISTIL |= {"loss": "distil", "lr": 2e-5, "distil": {"lexical": 0.5}}
 
 # Like "short cuts, kept, no UNA", but with built-in methods. Spans have 30 to 70 % of the words of a short row, and
 # 8 to 24 words of a long row.
