@@ -40,9 +40,7 @@ def search(**options: Any) -> dict[str, Any]:
 # 70 % of a document.
 SHORT: dict[str, Any] = {"positive": "cuts", "cuts": {"shortest": 8, "longest": 24}, "max_length": 32}
 
-# The loss distil has a temperature of its own.
-DISTIL: dict[str, Any] = {name: value for name, value in PLAIN.items() if name != "temperature"}
-DISTIL |= {"loss": "distil", "lr": 2e-5, "distil": {"lexical": 0.5}}
+DISTIL: dict[str, Any] = {**PLAIN, "loss": "distil", "lr": 2e-5, "distil": {"lexical": 0.5}}
 
 # Like "short cuts, kept, no UNA", but with built-in methods. Spans have 30 to 70 % of the words of a short row, and
 # 8 to 24 words of a long row.
@@ -114,6 +112,8 @@ def settings_of(name: str, steps: int | None = None) -> dict[str, Any]:
     """Returns all settings of a candidate; ``steps``, if given, replaces its number of steps."""
     settings = {**COMMON, **CANDIDATES[name]}
     settings |= {"max_steps": steps} if steps else {}
+    if settings["loss"] == "distil":  # has a temperature of its own
+        settings.pop("temperature")
     used = {settings["positive"], settings["loss"]}
     for key in ("negatives", "loss_terms", "encoder_methods", "feature_augmentations"):
         used |= set(settings.get(key, ()))
