@@ -18,8 +18,9 @@ from cse import Encoder, InputError, SearchIndex
 from cse.data.corpus import Corpus
 from cse.models.running.passages import Cutter
 from cse.search import build, store
-from cse.search.bm25 import Bm25, fuse
+from cse.search.bm25 import Bm25
 from cse.search.build import Changes
+from cse.search.hybrid import Fusion, fuse
 from cse.search.vectors import unit
 from random_texts import some_texts
 from test_cli import refused
@@ -512,16 +513,66 @@ def test_hybrid_search_fuses_the_rankings_by_vectors_and_by_bm25(tmp_path, encod
     query = "word7 word8 word9"
     vectors = [hit.row for hit in index.search([query], 100)[0]]
     words = Bm25.build(texts).search(query, 100).tolist()
-    found = index.search([query], 6, hybrid=True)[0]
+    ranks = Fusion(kind="rrf", stop_words="none")
+    found = index.search([query], 6, hybrid=ranks)[0]
     assert [(hit.row, hit.score) for hit in found] == fuse([vectors, words], 6)
     assert [hit.text for hit in found] == [texts[hit.row] for hit in found]
     (folder,) = (tmp_path / "index").glob("bm25-*")
     number = folder.stat().st_ino
-    assert SearchIndex.open(tmp_path / "index").search([query], 6, hybrid=True)[0] == found
+    assert SearchIndex.open(tmp_path / "index").search([query], 6, hybrid=ranks)[0] == found
     assert folder.stat().st_ino == number  # not built again
+    index.search([query], 6, hybrid=True)
+    assert {path.name for path in (tmp_path / "index").glob("bm25*")} == {folder.name, f"{folder.name[:-5]}-english"}
     index.add([query])
-    assert index.search([query], 6, hybrid=True)[0][0].row == 300
-    assert [path.name for path in (tmp_path / "index").glob("bm25*")] != [folder.name]
+    assert index.search([query], 6, hybrid=ranks)[0][0].row == 300
+    assert folder.name not in [path.name for path in (tmp_path / "index").glob("bm25*")]
+
+
+@pytest.mark.parametrize("passages", [None, 8])
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("fusion", [Fusion(), Fusion(0.5, feedback=0), Fusion(1.0, stop_words="none"), Fusion(0.0, 2)])
+def test_scores_of_vectors_and_bm25_are_standardised_and_added_after_feedback(passages, int8, fusion, encoder):
+    texts = [*some_texts(200), "", "the word7 word8", "word3 " * 30]
+    index = SearchIndex.build(encoder, texts, passages=passages, int8=int8)
+    vectors = index._vectors.take(np.arange(len(index._vectors)))
+    rows = np.unique(index.rows)
+    words = Bm25.build(texts, stop_words=fusion.stop_words)
+
+    def standardised(scores):
+        return (scores - scores.mean()) / scores.std() if scores.std() else 0 * scores
+
+    def best_places(query):
+        scores = vectors @ query
+        found = [max(np.flatnonzero(index.rows == row), key=lambda place: scores[place]) for row in rows]
+        return scores[found], found
+
+    for text in ("word7 word8 the word9", "xyzzy"):
+        query = unit(encoder.encode([text]))[0].astype(np.float64)
+        lexical = standardised(words.scores(text)[rows].astype(np.float64))
+        dense, found = best_places(query)
+        if fusion.feedback:
+            first = np.argsort(-(standardised(dense) + lexical), kind="stable")[: fusion.feedback]
+            query = (1 - fusion.share) * query + fusion.share * vectors[[found[at] for at in first]].mean(0)
+            dense, found = best_places(query / np.linalg.norm(query))
+        scores = (1 - fusion.bm25_weight) * standardised(dense) + fusion.bm25_weight * lexical
+        order = np.lexsort((rows, -scores))[:9]
+        hits = index.search([text], 9, hybrid=fusion)[0]
+        assert [hit.score for hit in hits] == pytest.approx(scores[order], abs=2e-3)
+        for hit in hits:  # each row has its own score
+            assert hit.score == pytest.approx(scores[np.searchsorted(rows, hit.row)], abs=2e-3)
+    assert index.search([""], 3, hybrid=fusion) == [[]]
+
+
+def test_options_of_hybrid_search_are_checked(cse, corpus):
+    given = ["search", "glove:v.txt", "corpus.txt", "--query", "word1"]
+    refused(cse(*given, "--feedback", "2", cwd=corpus), "--feedback: belongs to --hybrid")
+    given.append("--hybrid")
+    refused(cse(*given, "--bm25-weight", "2", cwd=corpus), "--bm25-weight: must be between 0 and 1, got 2.0")
+    refused(
+        cse(*given, "--fusion", "rrf", "--feedback", "1", cwd=corpus), "--feedback: has no effect with --fusion rrf"
+    )
+    with pytest.raises(InputError, match="--stop-words"):
+        Fusion(stop_words="klingon")
 
 
 def test_passages_do_not_exceed_the_token_limit(tiny_bert, sample_rows):
@@ -637,7 +688,7 @@ def test_cse_search_builds_the_index_once_and_answers_queries(corpus, cse):
     assert value["rows"] == 50
     assert (corpus / "search" / "manifest.json").stat().st_mtime_ns == stamp
     hybrid = cse("search", "glove:v.txt", "--queries", "-", "--hybrid", "--json", cwd=corpus, stdin="word1\n")
-    assert json.loads(hybrid.stdout)["queries"][0]["hits"][0]["score"] > 1 / 61
+    assert json.loads(hybrid.stdout)["queries"][0]["hits"][0]["score"] > 0
 
 
 def test_the_folder_of_an_index_stands_for_the_model_that_built_it(corpus, cse):

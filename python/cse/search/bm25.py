@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,19 +12,20 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
+from ..data import words
 from ..errors import InputError
 from ..io import fresh_folder
 from ..tfidf.options import word_options
 
-__all__ = ["Bm25", "fuse"]
+__all__ = ["STOP_WORDS", "Bm25"]
 
 Rows = npt.NDArray[np.int64]
 
 # Number of texts read between two calls of ``progress``.
 PROGRESS_ROWS = 4096
 HASHES = "hashes.json"
-# The constant of reciprocal rank fusion, as in the paper.
-CONSTANT = 60
+STOP_WORDS: dict[str, frozenset[str]] = {"english": words.STOP_WORDS, "none": frozenset()}
+"""Lists of words that are left out, by name."""
 
 
 def library() -> Any:
@@ -53,22 +54,26 @@ class Bm25:
         self._index = index
 
     @classmethod
-    def build(cls, texts: Iterable[str], progress: Callable[[int], None] | None = None) -> Bm25:
+    def build(
+        cls, texts: Iterable[str], progress: Callable[[int], None] | None = None, stop_words: str = "none"
+    ) -> Bm25:
         """Builds an index of texts; the first text is row 0.
 
         Args:
-            texts: The texts; at least one must contain a term.
+            texts: The texts; at least one must contain a term that is not a stop word.
             progress: Called with the number of texts read since its last call.
+            stop_words: Name of a list in ``STOP_WORDS``, whose words are left out.
 
         Raises:
             InputError: If bm25s is not installed, or no text contains a term.
         """
-        bm25s = library()
+        bm25s, left_out = library(), STOP_WORDS[stop_words]
         vocabulary: dict[str, int] = {}
         rows = []
         source = iter(texts)
         while block := list(islice(source, PROGRESS_ROWS)):
-            rows += [[vocabulary.setdefault(term, len(vocabulary)) for term in terms(text)] for text in block]
+            kept = ([term for term in terms(text) if term not in left_out] for text in block)
+            rows += [[vocabulary.setdefault(term, len(vocabulary)) for term in each] for each in kept]
             if progress:
                 progress(len(block))
         if not vocabulary:
@@ -110,23 +115,3 @@ class Bm25:
         kth = np.partition(scores, len(scores) - k)[len(scores) - k]
         rows = np.flatnonzero((scores >= kth) & (scores > 0))
         return rows[np.argsort(-scores[rows], kind="stable")][:k]
-
-
-def fuse(rankings: Sequence[Sequence[int]], k: int, constant: int = CONSTANT) -> list[tuple[int, float]]:
-    """Combines rankings by reciprocal rank fusion (Cormack, Clarke and Buettcher 2009).
-
-    The score of a row is the sum of 1 / (constant + rank) over the rankings that contain the row; ranks start at 1.
-
-    Args:
-        rankings: Rankings, each a sequence of row numbers, best first.
-        k: Maximum number of rows to return.
-        constant: The constant in the score; 60 in the paper.
-
-    Returns:
-        Rows and scores, best first; rows with equal scores are in row order.
-    """
-    scores: dict[int, float] = {}
-    for ranking in rankings:
-        for rank, row in enumerate(ranking, start=1):
-            scores[row] = scores.get(row, 0.0) + 1 / (constant + rank)
-    return sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:k]

@@ -20,8 +20,9 @@ from ..data.corpus import Corpus
 from ..errors import InputError, check_texts
 from ..models.running.inference import Encoder
 from ..ray_cluster import connected
-from .bm25 import Bm25, fuse
+from .bm25 import Bm25
 from .build import Changes, Rows, check_model, check_settings, new_settings, queries_of, write
+from .hybrid import Fusion, Ranker, fuse
 from .joined_parts import PartsStore, check_parts, nearest_on_cluster
 from .nearest import nearest
 from .store import LOCK, MANIFEST, PENDING, Store, locked, read_checked, remove_bm25
@@ -32,7 +33,7 @@ __all__ = ["Changes", "Hit", "SearchIndex"]
 Floats = npt.NDArray[np.float32]
 # Row, its score, and the position of its best vector in the index. Position None: the hit shows the row's whole text.
 Found = tuple[int, float, int | None]
-# Minimum number of rows taken from each of the two rankings that --hybrid fuses.
+# Minimum number of rows taken from each of the two rankings that --fusion rrf fuses.
 FUSED = 100
 
 
@@ -70,7 +71,8 @@ class SearchIndex:
     def _open(self) -> None:
         if not self._on_cluster:
             self._vectors, self._places = self._store.vectors(), self._store.places()
-        self._bm25: Bm25 | None = None
+        self._bm25: dict[str, Bm25] = {}
+        self._ranker: Ranker | None = None
         self.__dict__.pop("unit_vectors", None)
 
     @classmethod
@@ -350,7 +352,7 @@ class SearchIndex:
         queries: Iterable[str],
         k: int = 10,
         *,
-        hybrid: bool = False,
+        hybrid: bool | Fusion = False,
         batch_size: int = 64,
         progress: Callable[[int], None] | None = None,
         parts_progress: Callable[[int, int], None] | None = None,
@@ -360,8 +362,8 @@ class SearchIndex:
         Args:
             queries: The queries; a blank query has no hits.
             k: Number of rows, at least 1.
-            hybrid: Combine the vector ranking and the BM25 ranking by reciprocal rank fusion. The BM25 index of the
-                texts is built when it is first needed, and stored in the folder.
+            hybrid: Combine the scores of the vectors and of BM25, with the settings of ``Fusion``; True: the default
+                settings. The BM25 index of the texts is built when it is first needed, and stored in the folder.
             batch_size: Queries per forward pass.
             progress: Called with the number of queries encoded since its last call.
             parts_progress: Called with the number of parts searched and the total number of parts, if a Ray cluster
@@ -375,14 +377,23 @@ class SearchIndex:
         """
         listed = check_texts(queries)
         _check_k(k)
+        fusion = None if hybrid is False else Fusion() if hybrid is True else hybrid
+        if fusion is not None and fusion.kind == "scores" and self._on_cluster:
+            raise InputError("--engine ray: combines ranks, not scores; add --fusion rrf, or leave out --hybrid")
         vectors = queries_of(self._encoder, listed, batch_size=batch_size, progress=progress)
-        nearest_rows = self._nearest_rows(vectors, max(k, FUSED) if hybrid else int(k), parts_progress)
+        if fusion is not None and fusion.kind == "scores":
+            queries = self._queries(vectors)
+            return [
+                self._hits(self._ranked(text, query, fusion, int(k))) if text.strip() else []
+                for text, query in zip(listed, queries, strict=True)
+            ]
+        nearest_rows = self._nearest_rows(vectors, max(k, FUSED) if fusion else int(k), parts_progress)
         found: list[list[Hit]] = []
         for text, hits in zip(listed, nearest_rows, strict=True):
             if not text.strip():
                 found.append([])
-            elif hybrid:
-                found.append(self._fused(text, hits, int(k)))
+            elif fusion:
+                found.append(self._fused(text, hits, fusion, int(k)))
             else:
                 found.append(self._hits(hits))
         return found
@@ -408,7 +419,7 @@ class SearchIndex:
         self, vectors: npt.NDArray[np.floating], k: int, progress: Callable[[int, int], None] | None = None
     ) -> list[list[Found]]:
         """Returns the k best rows for each query."""
-        queries = unit(vectors) if self._store.manifest["similarity"] == "cosine" else vectors.astype(np.float32)
+        queries = self._queries(vectors)
         if self._on_cluster and isinstance(self._store, PartsStore):
             with connected() as ray:
                 scores, rows = nearest_on_cluster(ray, self._store, queries, k, progress)
@@ -418,6 +429,16 @@ class SearchIndex:
             ]
         best = self._best_places(queries, k)
         return [[(int(self.rows[place]), score, place) for place, score in hits] for hits in best]
+
+    def _queries(self, vectors: npt.NDArray[np.floating]) -> Floats:
+        return unit(vectors) if self._store.manifest["similarity"] == "cosine" else vectors.astype(np.float32)
+
+    def _ranked(self, text: str, query: Floats, fusion: Fusion, k: int) -> list[Found]:
+        words = self.bm25(stop_words=fusion.stop_words).scores(text)
+        if self._ranker is None:
+            cosine = self._store.manifest["similarity"] == "cosine"
+            self._ranker = Ranker(self._vectors, self.rows, cosine=cosine)
+        return [*self._ranker.rank(query, words, fusion, k)] if len(self.rows) else []
 
     def _best_places(self, queries: Floats, k: int) -> list[list[tuple[int, float]]]:
         """Returns the k best rows for each query, each as the position and the score of its best vector."""
@@ -447,26 +468,26 @@ class SearchIndex:
             hits.append(Hit(row, name, score, text))
         return hits
 
-    def _fused(self, query: str, hits: Sequence[Found], k: int) -> list[Hit]:
+    def _fused(self, query: str, hits: Sequence[Found], fusion: Fusion, k: int) -> list[Hit]:
         by_row = {row: place for row, _, place in hits}
-        words = self.bm25().search(query, max(k, FUSED)).tolist()
+        words = self.bm25(stop_words=fusion.stop_words).search(query, max(k, FUSED)).tolist()
         return self._hits([(row, score, by_row.get(row)) for row, score in fuse([list(by_row), words], k)])
 
-    def bm25(self, progress: Callable[[int], None] | None = None) -> Bm25:
-        """Returns the BM25 index of the texts.
+    def bm25(self, progress: Callable[[int], None] | None = None, *, stop_words: str = "none") -> Bm25:
+        """Returns the BM25 index of the texts, without the words of a list in ``cse.search.bm25.STOP_WORDS``.
 
         The index is built and stored in the folder if it is missing or if the rows have changed since it was built.
         Raises ``InputError`` if bm25s is not installed, or if the stored index is damaged.
         """
-        if self._bm25 is None:
+        if stop_words not in self._bm25:
             generation = self._store.generation
-            folder = self.folder / f"bm25-{generation}"
+            folder = self.folder / f"bm25-{generation}-{stop_words}"
             if not folder.exists():
                 texts = (text for start in range(0, len(self), 4096) for text in self.texts(self._range(start)))
-                Bm25.build(texts, progress).save(folder)
+                Bm25.build(texts, progress, stop_words).save(folder)
                 remove_bm25(self.folder, generation)
-            self._bm25 = Bm25.open(folder, self._store.verify)
-        return self._bm25
+            self._bm25[stop_words] = Bm25.open(folder, self._store.verify)
+        return self._bm25[stop_words]
 
     def _range(self, start: int) -> range:
         return range(start, min(start + 4096, len(self)))

@@ -19,6 +19,7 @@ from ..options import passage_size
 from ..progress import PhaseDisplay, counting
 
 if TYPE_CHECKING:
+    from ...search.hybrid import Fusion
     from ...search.index import Hit, SearchIndex
 
 
@@ -43,7 +44,28 @@ if TYPE_CHECKING:
 @options.option("--queries", "query_file", metavar="FILE", help="File of queries, one per row; - is standard input.")
 @options.option("--query-column", metavar="NAME", help="Column with the queries, if the file of --queries is a table.")
 @options.option("--top", default=10, type=click.IntRange(min=1), metavar="K", help="Number of rows per query.")
-@options.option("--hybrid", is_flag=True, help="Fuse the ranking by embeddings with a BM25 ranking.")
+@options.option("--hybrid", is_flag=True, help="Rank by embeddings and by words (BM25).")
+@options.option("--bm25-weight", type=float, metavar="W", help="Weight of BM25, 0 to 1.", default_text="0.2")
+@options.option(
+    "--feedback",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Number of best rows towards which the query is moved.",
+    default_text="3",
+)
+@options.option(
+    "--fusion",
+    "kind",
+    type=click.Choice(["scores", "rrf"]),
+    help="Combine scores, or reciprocal ranks (without weight and feedback).",
+    default_text="scores",
+)
+@options.option(
+    "--stop-words",
+    type=click.Choice(["english", "none"]),
+    help="Words that BM25 leaves out.",
+    default_text="english",
+)
 @options.engine
 @options.group("Encoding and reading")
 @corpus_index.encoding
@@ -61,6 +83,10 @@ def search_command(
     query_column: str | None,
     top: int,
     hybrid: bool,
+    bm25_weight: float | None,
+    feedback: int | None,
+    kind: str | None,
+    stop_words: str | None,
     engine: str,
     encoding: Encoding,
     as_json: bool,
@@ -86,10 +112,7 @@ def search_command(
     size = passage_size(passages)
     if not corpus and (id_column or passages or int8 is not None or rebuild):
         raise InputError("CORPUS: --id, --passages, --int8 and --rebuild need a corpus; name one, or leave them out")
-    if hybrid:
-        from ...search.bm25 import library
-
-        library()
+    fusion = fusion_of(hybrid, bm25_weight=bm25_weight, feedback=feedback, kind=kind, stop_words=stop_words)
     if engine == "ray":
         from ...ray_cluster import connected
 
@@ -125,13 +148,13 @@ def search_command(
         index = SearchIndex.open(output, encoder, engine=engine, verify=verify)
     opened = time.perf_counter() - started
     printing.say(f"{output}: {len(index):,} rows, {index.shape[0]:,} vectors of {index.shape[1]} dimensions")
-    if hybrid:
+    if fusion is not None:
         with counting("BM25", len(index), "rows") as more:
-            index.bm25(more)
+            index.bm25(more, stop_words=fusion.stop_words)
     started = time.perf_counter()
     found = []
     if asked:
-        found = answers(index, asked, top, hybrid, encoding.batch_size)
+        found = answers(index, asked, top, fusion, encoding.batch_size)
     seconds = time.perf_counter() - started
     if as_json:
         results = [
@@ -151,8 +174,31 @@ def search_command(
         return
     for query, hits in zip(asked, found, strict=True):
         click.echo("\n".join([query, *lines(hits), ""]))
+    if asked and fusion is None:
+        printing.say("ranked by meaning only; --hybrid also uses the words of the query")
     if not asked and sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
-        ask(index, top, hybrid, encoding.batch_size)
+        ask(index, top, fusion, encoding.batch_size)
+
+
+def fusion_of(hybrid: bool, **values: Any) -> Fusion | None:
+    """Returns the settings of --hybrid; None without it.
+
+    Raises ``InputError`` if bm25s is not installed, or if an option is given that would have no effect.
+    """
+    from ...search.bm25 import library
+    from ...search.hybrid import Fusion
+
+    given = {name: value for name, value in values.items() if value is not None}
+    flags = {name: "--fusion" if name == "kind" else f"--{name.replace('_', '-')}" for name in given}
+    if not hybrid:
+        if given:
+            raise InputError(f"{next(iter(flags.values()))}: belongs to --hybrid; add it, or leave out the option")
+        return None
+    unused = [flags[name] for name in ("bm25_weight", "feedback") if name in given]
+    if given.get("kind") == "rrf" and unused:
+        raise InputError(f"{unused[0]}: has no effect with --fusion rrf; leave out one of them")
+    library()
+    return Fusion(**given)
 
 
 def read_queries(queries: tuple[str, ...], file: str | None, column: str | None, reading: dict[str, Any]) -> list[str]:
@@ -177,7 +223,9 @@ def lines(hits: list[Hit]) -> list[str]:
     return [f"{rank:4}  {hit.score:.4f}  {hit.id:>{wide}}  {shortened(hit.text)}" for rank, hit in enumerate(hits, 1)]
 
 
-def answers(index: SearchIndex, queries: list[str], top: int, hybrid: bool, batch_size: int) -> list[list[Hit]]:
+def answers(
+    index: SearchIndex, queries: list[str], top: int, fusion: Fusion | None, batch_size: int
+) -> list[list[Hit]]:
     """Returns the hits of each query, and shows the progress."""
     from ...evaluation.base import counted
 
@@ -185,14 +233,14 @@ def answers(index: SearchIndex, queries: list[str], top: int, hybrid: bool, batc
         return index.search(
             queries,
             top,
-            hybrid=hybrid,
+            hybrid=fusion or False,
             batch_size=batch_size,
             progress=counted(len(queries), lambda done, total: phases("encoding queries", done, total, "queries")),
             parts_progress=lambda done, total: phases("searching", done, total, "parts"),
         )
 
 
-def ask(index: SearchIndex, top: int, hybrid: bool, batch_size: int) -> None:
+def ask(index: SearchIndex, top: int, fusion: Fusion | None, batch_size: int) -> None:
     """Reads queries from the terminal until an empty line, and prints the hits of each query."""
     with suppress(ImportError):
         import readline  # noqa: F401  # makes the input line editable
@@ -205,7 +253,7 @@ def ask(index: SearchIndex, top: int, hybrid: bool, batch_size: int) -> None:
         if not query:
             return
         started = time.perf_counter()
-        (hits,) = answers(index, [query], top, hybrid, batch_size)
+        (hits,) = answers(index, [query], top, fusion, batch_size)
         click.echo("\n".join(lines(hits)))
         printing.say(f"{1000 * (time.perf_counter() - started):.0f} ms")
 

@@ -1,0 +1,149 @@
+"""Hybrid ranking: standardised scores of the vectors and of BM25, added with weights, after feedback.
+
+For a query, z(s) are the scores of all rows minus their mean, divided by their standard deviation. With feedback, the
+query vector is first moved towards the mean of the vectors of the best rows by z(dense) + z(BM25). The score of a row
+is (1 - w) z(dense) + w z(BM25), where w is the weight of BM25. Sources: convex combinations (Bruch, Gai and Ingber
+2023, arXiv:2210.11934) and feedback by vectors (Li et al. 2021, arXiv:2108.11044). ``fuse`` combines ranks instead
+(Cormack, Clarke and Buettcher 2009).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError, unknown
+from .bm25 import STOP_WORDS
+from .vectors import Doubles, Float32, Floats, Rows, Vectors, exact_products, rounding_error, unit
+
+# The constant of reciprocal rank fusion, as in the paper.
+CONSTANT = 60
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """How the rankings by vectors and by BM25 are combined. Raises ``InputError`` for a value that is out of range."""
+
+    bm25_weight: float = 0.2
+    """Weight w of the scores of BM25, 0 to 1. Small weights are safe where words are a poor guide."""
+    feedback: int = 3
+    """Number of best rows towards which the query vector is moved; 0: none."""
+    kind: Literal["scores", "rrf"] = "scores"
+    """``scores``: as the docstring of this module describes. ``rrf``: reciprocal ranks, without weight and feedback."""
+    stop_words: str = "english"
+    """Words that BM25 leaves out: ``english`` or ``none``."""
+    share: float = 0.3
+    """Share of the mean vector of the feedback rows in the query vector."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.bm25_weight <= 1:
+            raise InputError(f"--bm25-weight: must be between 0 and 1, got {self.bm25_weight}")
+        if self.feedback < 0:
+            raise InputError(f"--feedback: must be 0 or more, got {self.feedback}")
+        if self.kind not in ("scores", "rrf"):
+            raise InputError(f"--fusion: must be scores or rrf, got {self.kind!r}")
+        if self.stop_words not in STOP_WORDS:
+            raise unknown("--stop-words", self.stop_words, list(STOP_WORDS))
+
+
+class Ranker:
+    """Ranks the rows of an index by combined scores.
+
+    Args:
+        vectors: The vectors of the index, of n places.
+        rows: ``(n,)`` row of each place, ascending; a row with several passages has several places.
+        cosine: Whether vectors have unit length, so that the query is normalised after feedback.
+    """
+
+    def __init__(self, vectors: Vectors, rows: Rows, *, cosine: bool) -> None:
+        self.vectors, self.cosine = vectors, cosine
+        self.rows, self.starts = np.unique(rows, return_index=True)
+        """Rows with a vector, ascending, and the first place of each."""
+
+    def rank(self, query: Floats, words: Floats, fusion: Fusion, k: int) -> list[tuple[int, float, int]]:
+        """Returns the k best rows, best first, each with its score and the place of its best vector.
+
+        Ties are in row order. The scores of the vectors are computed in float32 for all rows, and again in float64 for
+        the rows that may be among the best.
+
+        Args:
+            query: The query vector, ``(D,)`` float32.
+            words: The BM25 score of each row of the index, including rows without a vector.
+            fusion: The weights.
+            k: Number of rows.
+        """
+        lexical = _standardised(words[self.rows].astype(np.float64))
+        dense, places = self._scores(query)
+        if fusion.feedback:
+            best = _first(_standardised(dense) + lexical, fusion.feedback)
+            centre = self.vectors.take(places[best]).mean(axis=0)
+            query = ((1 - fusion.share) * query + fusion.share * centre).astype(np.float32)
+            query = unit(query[None])[0] if self.cosine else query
+            dense, places = self._scores(query)
+        # Rounded, because float32 products depend on how the vectors are divided into files.
+        mean, spread = (float(f"{value:.4e}") for value in (dense.mean(), dense.std()))
+        own, weight = 1 - fusion.bm25_weight, fusion.bm25_weight
+
+        def combined(scores: Doubles, at: Rows | slice) -> Doubles:
+            found: Doubles = own * ((scores - mean) / spread if spread > 0 else 0 * scores) + weight * lexical[at]
+            return found
+
+        scores = combined(dense, slice(None))
+        k = min(k, len(scores))
+        error = rounding_error(self.vectors.width) * self.vectors.longest * float(np.linalg.norm(query))
+        margin = 2 * own * error / spread if spread > 0 else 0.0
+        near = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k] - margin)
+        exact = exact_products(Float32(query[None]), np.zeros(len(near), dtype=np.int64), self.vectors, places[near])
+        final = combined(exact, near)
+        order = np.lexsort((near, -final))[:k]
+        return [(int(self.rows[near[at]]), float(final[at]), int(places[near[at]])) for at in order]
+
+    def _scores(self, query: Floats) -> tuple[Doubles, Rows]:
+        """Returns the largest score of the places of each row, and that place."""
+        total, step = len(self.vectors), self.vectors.most
+        products = np.concatenate(
+            [self.vectors.products(query[None], start, min(start + step, total))[0] for start in range(0, total, step)]
+        )
+        if len(self.rows) == total:
+            return products.astype(np.float64), self.starts
+        best = np.maximum.reduceat(products, self.starts)
+        at = np.flatnonzero(products == np.repeat(best, np.diff([*self.starts, total])))
+        owner = np.searchsorted(self.starts, at, side="right") - 1
+        return best.astype(np.float64), at[np.unique(owner, return_index=True)[1]]
+
+
+def fuse(rankings: Sequence[Sequence[int]], k: int, constant: int = CONSTANT) -> list[tuple[int, float]]:
+    """Combines rankings by reciprocal rank fusion (Cormack, Clarke and Buettcher 2009).
+
+    The score of a row is the sum of 1 / (constant + rank) over the rankings that contain the row; ranks start at 1.
+
+    Args:
+        rankings: Rankings, each a sequence of row numbers, best first.
+        k: Maximum number of rows to return.
+        constant: The constant in the score; 60 in the paper.
+
+    Returns:
+        Rows and scores, best first; rows with equal scores are in row order.
+    """
+    scores: dict[int, float] = {}
+    for ranking in rankings:
+        for rank, row in enumerate(ranking, start=1):
+            scores[row] = scores.get(row, 0.0) + 1 / (constant + rank)
+    return sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:k]
+
+
+def _standardised(scores: Doubles) -> Doubles:
+    """Returns scores minus their mean, divided by their standard deviation; zeros if all scores are equal."""
+    spread = scores.std()
+    return (scores - scores.mean()) / spread if spread > 0 else np.zeros_like(scores)
+
+
+def _first(scores: Doubles, count: int) -> npt.NDArray[np.int64]:
+    """Returns the positions of the largest scores, best first; ties are in their order."""
+    count = min(count, len(scores))
+    near = np.flatnonzero(scores >= np.partition(scores, len(scores) - count)[len(scores) - count])
+    return near[np.argsort(-scores[near], kind="stable")][:count]
