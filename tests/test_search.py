@@ -340,6 +340,7 @@ def test_an_update_encodes_new_texts_only_and_equals_a_new_index(tmp_path, monke
         assert {each.name for each in (tmp_path / "index").glob("*.arrow")} == {
             f"{each['xxh3']}.arrow" for each in json.loads((tmp_path / "index/manifest.json").read_text())["segments"]
         }
+        assert all(part.values.ctypes.data % 64 == 0 for part in index.vectors.parts if len(part))
         sizes.append(len(list((tmp_path / "index").glob("*.arrow"))))
         queries = ["word1 word2", texts[7]]
         assert [[hit.id for hit in hits] for hits in index.search(queries, 9)] == [
@@ -505,6 +506,13 @@ def test_int8_finds_nearly_the_same_rows_in_a_quarter_of_the_space(tmp_path, enc
     shared = [len({hit.row for hit in one} & {hit.row for hit in other}) for one, other in pairs]
     assert np.mean(shared) > 9
     assert max(abs(one[0].score - other[0].score) for one, other in pairs) < 0.01
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_vectors_are_aligned_to_64_bytes_in_their_files(tmp_path, encoder, int8):
+    for rows in range(1, 20):
+        index = SearchIndex.build(encoder, some_texts(rows), tmp_path / f"{rows}", ids=["x"] * rows, int8=int8)
+        assert [part.values.ctypes.data % 64 for part in index.vectors.parts] == [0]
 
 
 def test_hybrid_search_fuses_the_rankings_by_vectors_and_by_bm25(tmp_path, encoder):

@@ -329,9 +329,9 @@ class _Encoding:
         places = np.array([span for parts in spans for span in parts], dtype=np.uint32).reshape(-1, 2)
         values, scales = quantize(vectors) if settings["int8"] else (np.asarray(vectors, dtype=np.float32), None)
         columns = [pa.array(each) for each in (places[:, 0], places[:, 1])]
-        columns.append(pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), settings["width"]))
         if scales is not None:
             columns.append(pa.array(scales))
+        columns.append(pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), settings["width"]))
         kind = self.schema.field("passages").type
         items = pa.StructArray.from_arrays(columns, fields=[*kind.value_type])
         listed = pa.ListArray.from_arrays(pa.array(np.cumsum([0, *map(len, spans)]), pa.int32()), items, type=kind)

@@ -60,6 +60,8 @@ MANIFEST = "manifest.json"
 PENDING = "pending.json"
 LOCK = ".lock"
 WRITTEN = ".segment.tmp"
+# The first bytes of an Arrow IPC file, padded to 8.
+MAGIC = b"ARROW1\0\0"
 UNCHECKED = 32 * "0"
 PLACE = np.dtype([("row", "<i8"), ("start", "<u4"), ("end", "<u4")])
 # Files that an interrupted or earlier write left: segments, temporary files, and the files of version 1.
@@ -97,11 +99,24 @@ def schema(settings: Mapping[str, Any]) -> Any:
     import pyarrow as pa
 
     vector = pa.list_(pa.int8() if settings["int8"] else pa.float32(), settings["width"])
-    passage = [("start", pa.uint32()), ("end", pa.uint32()), ("vector", vector)]
-    if settings["int8"]:
-        passage.append(("scale", pa.float32()))
+    passage = [("start", pa.uint32()), ("end", pa.uint32()), ("scale", pa.float32()), ("vector", vector)]
+    if not settings["int8"]:
+        del passage[2]
     columns = [("text", pa.large_string()), ("hash", pa.uint64()), ("passages", pa.list_(pa.struct(passage)))]
     return pa.schema([("id", pa.large_string()), *columns] if settings["ids"] else columns)
+
+
+def _aligned(batch: Any) -> Any:
+    """Returns a batch with metadata of such a length that the vectors begin at a multiple of 64 bytes in the file.
+
+    Products of vectors that are not aligned take up to 9 % more time. The vectors are the last buffer of the batch.
+    """
+    import pyarrow as pa
+
+    vectors = batch.column("passages").flatten().field("vector").flatten()
+    before = len(MAGIC) + pa.ipc.get_record_batch_size(batch) - -(-len(vectors) * vectors.type.bit_width // 64) * 8
+    padded = (batch.replace_schema_metadata({"padding": length * " "}) for length in range(0, 128, 4))
+    return next(each for each in padded if (before + each.schema.serialize().size) % 64 == 0)
 
 
 def write_manifest(path: Path, content: dict[str, Any]) -> dict[str, Any]:
@@ -197,7 +212,7 @@ class Segment:
         """Writes a record batch as a segment, atomically; call it within ``locked``."""
         import pyarrow as pa
 
-        path = folder / WRITTEN
+        path, batch = folder / WRITTEN, _aligned(batch)
         with naming(path), open(path, "wb") as file:
             with pa.ipc.new_file(file, batch.schema) as writer:
                 writer.write_batch(batch)
