@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import nullcontext
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,9 @@ from ...tfidf.build import AugmentReport
 from ...tfidf.index import TfidfIndex
 from .. import options, printing
 from ..progress import in_background
+
+if TYPE_CHECKING:
+    from ...sharding.jobs import AugmentJob
 
 
 @click.command("augment")
@@ -80,6 +83,50 @@ def augment_command(
     make the missing parts. --engine ray writes the same folder, but distributes the files over a Ray cluster.
     """
     as_parts = options.wants_parts(as_parts, engine, output, sentences)
+    check_output(output, form, as_parts, compression, as_json)
+    index = TfidfIndex.open(tfidf, min_df=min_df, max_terms=max_terms)
+    drawn = index.draw_options(**drawing)
+    reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
+    if as_parts:
+        from ...sharding.jobs import AugmentJob
+
+        assert output is not None
+        job = AugmentJob(tfidf, min_df, max_terms, dict(drawn), copies, form, compression or "zst", reading)
+        augment_parts(job, index, sentences, column, output, engine, as_json)
+        return
+    found = readers.resolve(sentences or ["-"], column)
+    started = time.perf_counter()
+    report = AugmentReport(
+        *in_background(
+            "augmenting",
+            lambda more: index._core.augment_files(found, output, copies, form == "jsonl", drawn, reading, more),
+        )
+    )
+    seconds = time.perf_counter() - started
+    joined = readers.joined_lines(found)
+    if not as_json:
+        limited = min_df > 1 or max_terms is not None
+        print_report(report, seconds, joined, "not in the index" + " or excluded by --min-df or --max-terms" * limited)
+        if drawn["replace_with"] == "radius":
+            printing.say(f"replacements sampled from {printing.span(index.ranks(drawn['radius']), len(index))}")
+        return
+    summary = {
+        **asdict(report),
+        "replacement_rate": round(report.replacement_rate, 4),
+        "unseen_rate": round(report.unseen_rate, 4),
+        "joined_lines": joined,
+        "copies": copies,
+        "output": output,
+        **drawn,
+        "terms": len(index),
+        "seconds": round(seconds, 3),
+        "sentences_per_second": round(report.rows / seconds),
+    }
+    printing.result(summary, True, [])
+
+
+def check_output(output: str | None, form: str, as_parts: bool, compression: str | None, as_json: bool) -> None:
+    """Raises ``InputError`` for an unknown format or compression, or one that the output cannot have."""
     if compression not in (None, "none", "gz", "zst"):
         raise InputError(f"--compression: {compression!r} is unknown; choose none, gz or zst")
     if compression is not None and not as_parts:
@@ -90,63 +137,36 @@ def augment_command(
         raise InputError(f"-o {output}: the output is plain lines; give it another suffix, such as .txt")
     if form not in ("text", "jsonl"):
         raise InputError(f"--format: {form!r} is unknown; choose text or jsonl")
-    index = TfidfIndex.open(tfidf, min_df=min_df, max_terms=max_terms)
-    drawn = index.draw_options(**drawing)
-    reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
-    if as_parts:
-        from ...ray_cluster import connected
-        from ...sharding.jobs import AugmentJob
-        from .. import parts as many
 
-        job = AugmentJob(tfidf, min_df, max_terms, dict(drawn), copies, form, compression or "zst", reading)
-        assert output is not None
-        with connected() if engine == "ray" else nullcontext() as ray:
-            known = many.sources(sentences, column, reading, index.files, tfidf, ray)
-            summary = many.make_parts(job, job.settings(), known, output, ray=ray, threads=threads)
-        many.report(summary, "sentences", as_json)
-        return
-    found = readers.resolve(sentences or ["-"], column)
-    started = time.perf_counter()
-    report = AugmentReport(
-        *in_background(
-            "augmenting",
-            lambda progress: index._core.augment_files(
-                found, output, copies, form == "jsonl", drawn, reading, progress
-            ),
-        )
-    )
-    seconds = time.perf_counter() - started
-    words = max(report.words, 1)
-    joined = readers.joined_lines(found)
-    if as_json:
-        summary = {
-            **asdict(report),
-            "replacement_rate": round(report.replaced / words, 4),
-            "unseen_rate": round(report.unseen / words, 4),
-            "joined_lines": joined,
-            "copies": copies,
-            "output": output,
-            **drawn,
-            "terms": len(index),
-            "seconds": round(seconds, 3),
-            "sentences_per_second": round(report.rows / seconds),
-        }
-        printing.result(summary, True, [])
-        return
-    unseen = (
-        "not in the index"
-        if min_df <= 1 and max_terms is None
-        else "not in the index or excluded by --min-df or --max-terms"
-    )
+
+def augment_parts(
+    job: AugmentJob,
+    index: TfidfIndex,
+    sentences: tuple[str, ...],
+    column: str | None,
+    output: str,
+    engine: str,
+    as_json: bool,
+) -> None:
+    """Makes one part of the folder ``output`` from each file, and prints a summary."""
+    from ...ray_cluster import connected
+    from .. import parts as many
+
+    with connected() if engine == "ray" else nullcontext() as ray:
+        known = many.sources(sentences, column, job.reading, index.files, job.tfidf, ray)
+        summary = many.make_parts(job, job.settings(), known, output, ray=ray, threads=job.reading["threads"])
+    many.report(summary, "sentences", as_json)
+
+
+def print_report(report: AugmentReport, seconds: float, joined: int, unseen: str) -> None:
+    """Prints how many rows and words were changed; ``unseen`` describes the words that count as unseen."""
     printing.say(
-        f"{report.rows:,} rows in {seconds:.2f} s ({report.rows / seconds:,.0f}/s): {report.replaced / words:.1%} of "
-        f"{report.words:,} words replaced, {report.unseen / words:.1%} {unseen}, "
+        f"{report.rows:,} rows in {seconds:.2f} s ({report.rows / seconds:,.0f}/s): {report.replacement_rate:.1%} of "
+        f"{report.words:,} words replaced, {report.unseen_rate:.1%} {unseen}, "
         f"{report.unchanged:,} rows unchanged ({report.blank:,} blank)"
         + (f", {report.repaired:,} with invalid UTF-8 replaced" if report.repaired else "")
         + (f", {joined:,} with line breaks replaced by spaces" if joined else "")
     )
-    if drawn["replace_with"] == "radius":
-        printing.say(f"replacements sampled from {printing.span(index.ranks(drawn['radius']), len(index))}")
 
 
 @click.command("explain")
