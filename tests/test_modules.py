@@ -12,7 +12,8 @@ from torch import nn
 from cse import Encoder, InputError, TrainConfig, train
 from cse.models.pooling import MODES, POOLERS, pool
 from cse.models.reading.resolve import find_model
-from cse.models.running.encoder import load_encoder, save_encoder
+from cse.models.running.encoder import load_encoder
+from cse.models.saving.folder import save_encoder
 from sentence_models import ARCHITECTURES, as_on_the_hub, sentence_model
 
 TEXTS = ["A sentence.", "Another one, rather longer than the first, to see what padding does.", "word " * 99, "x y"]
