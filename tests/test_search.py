@@ -6,16 +6,20 @@ import os
 import shutil
 import sys
 import time
+from collections import Counter
+from itertools import count
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from cse import Encoder, InputError, SearchIndex
+from cse.data.corpus import Corpus
 from cse.models.running.passages import Cutter
 from cse.search import build, store
-from cse.search.bm25 import Bm25
-from cse.search.fusion import fuse
+from cse.search.bm25 import Bm25, fuse
+from cse.search.build import Changes
 from cse.search.vectors import unit
 from random_texts import some_texts
 from test_cli import refused
@@ -47,8 +51,11 @@ def test_search_results_equal_brute_force(tmp_path, encoder):
         assert each.search_vectors(given[:3], 7) == found[:3]
         assert len(each) == 500
         assert len(each.rows) == 498
-    assert np.load(tmp_path / "index" / "vectors.npy").shape == (498, 16)
-    assert (tmp_path / "index" / "texts.txt").read_text(encoding="utf8").split("\n")[:-1] == texts
+    table = stored(tmp_path / "index")
+    assert table.column("text").to_pylist() == texts
+    assert table.column("id").to_pylist() == ids
+    passages = [[(each["start"], each["end"]) for each in parts] for parts in table.column("passages").to_pylist()]
+    assert passages == [[(0, len(text))] if text.strip() else [] for text in texts]
 
 
 def test_the_temporary_folder_of_an_index_is_deleted_with_the_index(encoder):
@@ -78,6 +85,13 @@ class Counted:
     encode_query = encode_document = encode
 
 
+def stored(folder):
+    """Reads the rows of an index with pyarrow alone."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    parts = [pa.ipc.open_file(folder / f"{each['xxh3']}.arrow").read_all() for each in manifest["segments"]]
+    return pa.concat_tables(parts)
+
+
 def files(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
@@ -88,13 +102,12 @@ def test_an_interrupted_build_can_be_completed(tmp_path, monkeypatch, encoder):
     SearchIndex.build(encoder, texts, tmp_path / "whole", passages=8)
     with pytest.raises(KeyboardInterrupt):
         SearchIndex.build(Counted(encoder, 300), texts, tmp_path / "index", passages=8)
-    done = json.loads((tmp_path / "index" / "manifest.json").read_text())["rows"]
+    done = json.loads((tmp_path / "index" / "pending.json").read_text())["rows"]
     assert 0 < done < 300
     with pytest.raises(InputError, match=f"interrupted after {done} of 300 rows; run the same command again"):
         SearchIndex.open(tmp_path / "index", encoder)
-    for name in ("vectors.npy", "texts.txt", "texts.u64", "places.bin"):  # a killed process can leave incomplete rows
-        with open(tmp_path / "index" / name, "ab") as file:
-            file.write(b"torn")
+    for name in (".segment.tmp", f"{'0' * 32}.arrow", ".cse-core-a.tmp"):  # a killed process can leave such files
+        (tmp_path / "index" / name).write_bytes(b"torn")
     counted = Counted(encoder)
     index = SearchIndex.build(counted, texts, tmp_path / "index")
     assert counted.texts == (index.rows >= done).sum()
@@ -181,8 +194,7 @@ def test_an_index_built_with_another_corpus_model_or_setting_is_refused(tmp_path
     other = Encoder(f"glove:{tmp_path}/v.txt")
     cases = [
         ((other, texts), {}, "was built with another model"),
-        ((encoder, [*texts[:7], "changed", *texts[8:]]), {}, "row 7 of the corpus differs from the index"),
-        ((encoder, texts[:10]), {}, "holds 20 rows, but the corpus has 10"),
+        ((encoder, ["", "another", "corpus"]), {}, "contains other texts, and none of this corpus"),
         ((encoder, texts), {"int8": False}, "was built with --int8"),
         ((encoder, texts), {"passages": 9}, "was built with --passages 8"),
         ((encoder, texts), {"ids": [str(row) for row in range(20)]}, "the index has no ids"),
@@ -212,21 +224,262 @@ def test_a_moved_model_folder_is_accepted_but_another_pooler_is_refused(tmp_path
         SearchIndex.open(tmp_path / "index", Encoder(tmp_path / "moved", pooler="cls", device="cpu"))
 
 
-def test_a_damaged_index_is_refused(tmp_path, encoder):
+def flipped(path):
+    """Changes one byte of a file after the other, at positions in all parts of the file; restores the file."""
+    whole = path.read_bytes()
+    places = {*range(min(len(whole), 40)), *np.linspace(0, len(whole) - 1, 60).astype(int).tolist()}
+    for place in sorted(places):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        yield place
+    path.write_bytes(whole)
+
+
+def test_a_changed_byte_in_any_file_of_an_index_is_refused(tmp_path, monkeypatch, encoder, cse, glove):
+    monkeypatch.setattr(build, "BLOCK", 40)
+    monkeypatch.setattr(build, "SEGMENT_BYTES", 1)
     folder = tmp_path / "index"
-    SearchIndex.build(encoder, some_texts(20), folder)
-    whole = files(folder)
-    for name in ("vectors.npy", "texts.u64", "hashes.u64"):
-        (folder / name).write_bytes(whole[name][:-1])
-        with pytest.raises(InputError, match=f"{name}: is missing or shorter .* --rebuild"):
-            SearchIndex.open(folder, encoder)
-        (folder / name).write_bytes(whole[name])
+    texts = some_texts(100)
+    index = SearchIndex.build(encoder, texts, folder, ids=[f"id-{row}" for row in range(100)], passages=8, int8=True)
+    words = index.bm25()
+    assert len(list(folder.glob("*.arrow"))) == 3
+    for path in (each for each in folder.iterdir() if each.suffix in (".json", ".arrow")):
+        for _ in flipped(path):
+            with pytest.raises(InputError, match=r"--rebuild") as caught:
+                SearchIndex.open(folder, encoder)
+            assert "\n" not in str(caught.value)
+    (bm25,) = folder.glob("bm25-*")
+    for path in bm25.iterdir():
+        for _ in flipped(path):
+            with pytest.raises(InputError, match=r"bm25.*: cannot be read .*; remove the folder to build it again"):
+                SearchIndex.open(folder, encoder).bm25()
+    assert (SearchIndex.open(folder, encoder).bm25().scores(texts[0]) == words.scores(texts[0])).all()
+    path = next(folder.glob("*.arrow"))
+    next(flipped(path))
+    refused(cse("search", folder, "--query", "word1"), f"{path}: is damaged; build the index again with --rebuild")
+    with pytest.raises(InputError, match="is damaged"):  # a damaged vector does not get a new hash
+        SearchIndex.build(encoder, texts[1:], folder, ids=[f"id-{row}" for row in range(99)])
+    path.unlink()
+    with pytest.raises(InputError, match=r"\.arrow: is missing; build the index again with --rebuild"):
+        SearchIndex.open(folder, encoder)
     (folder / "manifest.json").write_text("{", encoding="utf8")
     with pytest.raises(InputError, match="is not JSON"):
         SearchIndex.open(folder, encoder)
-    (folder / "manifest.json").write_text('{"version": 99}', encoding="utf8")
-    with pytest.raises(InputError, match="another version of cse"):
-        SearchIndex.open(folder, encoder)
+
+
+def test_without_verification_files_are_not_compared_with_their_hashes(tmp_path, encoder, cse):
+    folder = tmp_path / "index"
+    index = SearchIndex.build(encoder, ["word1 word2", "word3"], folder)
+    (path,) = folder.glob("*.arrow")
+    vectors = index.vectors.block(0, 2).tobytes()
+    data = path.read_bytes()
+    assert data.count(vectors) == 1
+    path.write_bytes(data.replace(vectors, bytes(len(vectors))))
+    assert [hit.score for hit in SearchIndex.open(folder, encoder, verify=False).search(["word3"])[0]] == [0, 0]
+    done = cse("search", folder, "--query", "word3", "--no-verify", "--json")
+    assert [hit["score"] for hit in json.loads(done.stdout)["queries"][0]["hits"]] == [0, 0]
+
+
+def test_an_index_of_another_version_is_refused_and_replaced_by_a_rebuild(tmp_path, encoder):
+    folder = tmp_path / "index"
+    folder.mkdir()
+    for name in (".lock", "vectors.npy", "texts.txt", "texts.u64", "hashes.u64"):
+        (folder / name).write_bytes(b"")
+    (folder / "manifest.json").write_text('{"version": 1, "rows": 0, "digest": ""}', encoding="utf8")
+    for call in (SearchIndex.open, lambda folder, encoder: SearchIndex.build(encoder, ["word1"], folder)):
+        with pytest.raises(
+            InputError, match="was built by another version of cse; build the index again with --rebuild"
+        ):
+            call(folder, encoder)
+    SearchIndex.build(encoder, ["word1"], folder, rebuild=True)
+    assert sorted(each.suffix for each in folder.iterdir()) == ["", ".arrow", ".json"]
+
+
+def content(folder):
+    """Returns the content of an index: ids, texts, hashes, and passages with their vectors."""
+    return stored(folder).to_pydict()
+
+
+@pytest.mark.parametrize("settings", [{}, {"int8": True, "passages": 8}])
+def test_an_update_encodes_new_texts_only_and_equals_a_new_index(tmp_path, monkeypatch, encoder, settings):
+    monkeypatch.setattr(build, "BLOCK", 16)
+    monkeypatch.setattr(build, "SEGMENT_BYTES", 64 * 16 * 4)
+    draw = np.random.default_rng(1)
+    pool = [*some_texts(900, most=30), "", " "]
+    pool = list(dict.fromkeys(pool))
+    rows = draw.permutation(len(pool))[:200].tolist()
+    SearchIndex.build(encoder, [pool[row] for row in rows], tmp_path / "index", ids=list(map(str, rows)), **settings)
+    sizes = []
+    for step in range(12):
+        before, vectors = list(rows), dict(zip(*vectors_by_text(tmp_path / "index"), strict=True))
+        if step % 4 == 0:  # a change, a removal and an insertion
+            rows[int(draw.integers(len(rows)))] = int(draw.integers(len(pool)))
+            del rows[int(draw.integers(len(rows)))]
+            rows.insert(int(draw.integers(len(rows))), int(draw.integers(len(pool))))
+        elif step % 4 == 1:  # a block is moved
+            rows = rows[:30] + rows[90:] + rows[30:90]
+        elif step % 4 == 2:  # rows at the end
+            rows += draw.integers(len(pool), size=25).tolist()
+        else:
+            rows = [row for row in rows if draw.random() < 0.9]
+        texts = [pool[row] for row in rows]
+        counted = Counted(encoder)
+        index = SearchIndex.build(counted, texts, tmp_path / "index", ids=list(map(str, rows)))
+        new = [row for row in rows if row not in before]
+        assert (index.changes.kept, index.changes.encoded) == (len(rows) - len(new), len(new))
+        assert index.changes.dropped == (Counter(before) - Counter(rows)).total()
+        if "passages" not in settings:
+            assert counted.texts == len({row for row in new if pool[row].strip()})
+        SearchIndex.build(encoder, texts, tmp_path / "new", ids=list(map(str, rows)), rebuild=True, **settings)
+        ours, theirs = content(tmp_path / "index"), content(tmp_path / "new")
+        for name in ("id", "text", "hash"):
+            assert ours[name] == theirs[name]
+        same_passages(ours["passages"], theirs["passages"])
+        for text, vector in zip(*vectors_by_text(tmp_path / "index"), strict=True):
+            assert vectors.get(text, vector) == vector  # kept vectors are bit-identical
+        assert {each.name for each in (tmp_path / "index").glob("*.arrow")} == {
+            f"{each['xxh3']}.arrow" for each in json.loads((tmp_path / "index/manifest.json").read_text())["segments"]
+        }
+        sizes.append(len(list((tmp_path / "index").glob("*.arrow"))))
+        queries = ["word1 word2", texts[7]]
+        assert [[hit.id for hit in hits] for hits in index.search(queries, 9)] == [
+            [hit.id for hit in hits] for hits in SearchIndex.open(tmp_path / "new", encoder).search(queries, 9)
+        ]
+    assert max(sizes) <= (60 if "passages" in settings else 12)
+
+
+def vectors_by_text(folder):
+    table = stored(folder)
+    return table.column("text").to_pylist(), [repr(parts) for parts in table.column("passages").to_pylist()]
+
+
+def same_passages(ours, theirs):
+    for one, other in zip(ours, theirs, strict=True):
+        assert [(each["start"], each["end"]) for each in one] == [(each["start"], each["end"]) for each in other]
+        for left, right in zip(one, other, strict=True):
+            scale = [each.get("scale", 1) for each in (left, right)]
+            tolerance = 1.1 * scale[0] if "scale" in left else 1e-6
+            np.testing.assert_allclose(
+                np.multiply(left["vector"], scale[0]), np.multiply(right["vector"], scale[1]), atol=tolerance
+            )
+
+
+def test_rows_can_be_removed_and_replaced(tmp_path, encoder):
+    texts = some_texts(60)
+    index = SearchIndex.build(encoder, texts, tmp_path / "index", ids=[f"n{row}" for row in range(60)])
+    counted = index._encoder = Counted(encoder)
+    assert index.remove(["n3", "n59", "n3"]) == Changes(58, 0, 2)
+    left = [row for row in range(60) if row not in (3, 59)]
+    for each in (index, SearchIndex.open(tmp_path / "index", encoder)):
+        assert each.ids(range(58)) == [f"n{row}" for row in left]
+        assert each.texts(range(58)) == [texts[row] for row in left]
+        assert "n3" not in [hit.id for hit in each.search([texts[3]], 60)[0]]
+    assert index.update([*texts[:30], "word1 word2"], [str(row) for row in range(31)]) == Changes(29, 2, 29)
+    assert counted.texts == 1 + 2  # one query, and the two texts that the index did not contain
+    assert index.texts(range(31)) == [*texts[:30], "word1 word2"]
+    assert index.ids([0, 30]) == ["0", "30"]
+    assert index.add(["word9"], ids=["30"]) == Changes(31, 1, 0)
+    for ids, message in (
+        (["x", "4"], "'x' is not in"),
+        (["30"], "'30' is the id of several rows"),
+        (["4", *map(str, range(31))], "'30' is the id of several rows"),
+    ):
+        with pytest.raises(InputError, match=f"ids: {message}"):
+            index.remove(ids)
+    plain = SearchIndex.build(encoder, texts[:3])
+    assert plain.remove(["1"]) == Changes(2, 0, 1)
+    assert plain.texts([0, 1]) == [texts[0], texts[2]]
+    with pytest.raises(InputError, match="at least one must remain"):
+        plain.remove(["0", "1"])
+
+
+def test_texts_with_equal_hashes_keep_their_own_vectors(tmp_path, monkeypatch, encoder):
+    texts = some_texts(20)
+    hashes = Corpus.hashes
+
+    def colliding(self):
+        found = hashes(self).copy()
+        found[5] = found[11]
+        return found
+
+    monkeypatch.setattr(Corpus, "hashes", colliding)
+    index = SearchIndex.build(encoder, texts, tmp_path / "index")
+    assert index.texts(range(20)) == texts
+    np.testing.assert_allclose(index.vectors.block(0, 20), unit(encoder.encode(texts)), atol=1e-6)
+
+
+def test_readers_keep_the_rows_that_they_opened_while_the_index_is_updated(tmp_path, encoder):
+    texts = some_texts(80)
+    SearchIndex.build(encoder, texts, tmp_path / "index")
+    reader = SearchIndex.open(tmp_path / "index", encoder)
+    hits = SearchIndex.build(encoder, texts).search(texts[:5], 9)
+    SearchIndex.build(encoder, texts[40:], tmp_path / "index")
+    assert len(list((tmp_path / "index").glob("*.arrow"))) == 1
+    assert reader.search(texts[:5], 9) == hits
+    assert len(SearchIndex.open(tmp_path / "index", encoder)) == 40
+    assert reader.search([texts[3]], 5, hybrid=True)[0][0].text == texts[3]
+    assert SearchIndex.open(tmp_path / "index", encoder).search([texts[43]], 5, hybrid=True)[0][0].row == 3
+
+
+def test_a_reader_that_opens_the_index_during_an_update_gets_the_old_or_the_new_rows(tmp_path, monkeypatch, encoder):
+    texts = some_texts(80)
+    SearchIndex.build(encoder, texts, tmp_path / "index")
+    read, calls = store.read_checked, []
+
+    def update_in_between(path):
+        manifest = read(path)
+        if not calls:
+            calls.append(path)
+            monkeypatch.setattr(store, "read_checked", read)
+            SearchIndex.build(encoder, texts[40:], tmp_path / "index")
+        return manifest
+
+    monkeypatch.setattr(store, "read_checked", update_in_between)
+    assert SearchIndex.open(tmp_path / "index", encoder).texts(range(40)) == texts[40:]
+
+
+def ended_at(step, work):
+    """Calls a function in a forked process, which ends at its ``step``-th change of a folder without cleaning up."""
+    if pid := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    code = 9
+    try:
+        calls = count(1)
+
+        def ending(function):
+            return lambda *given, **named: os._exit(3) if next(calls) == step else function(*given, **named)
+
+        for module, name in ((os, "fsync"), (os, "replace"), (os, "unlink"), (Path, "unlink"), (shutil, "rmtree")):
+            setattr(module, name, ending(getattr(module, name)))
+        work()
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def test_an_update_that_is_killed_at_any_step_leaves_the_old_or_the_new_index(tmp_path, monkeypatch, encoder):
+    monkeypatch.setattr(build, "BLOCK", 16)
+    texts = some_texts(120)
+    old, new = texts[:70], [*texts[:20], *texts[25:60], *texts[80:]]
+    SearchIndex.build(encoder, old, tmp_path / "old").bm25()
+    seen = set()
+    for step in range(1, 100):
+        folder = shutil.copytree(tmp_path / "old", tmp_path / f"index{step}")
+        code = ended_at(step, lambda folder=folder: SearchIndex.build(encoder, new, folder))
+        assert code in (0, 3)
+        found = SearchIndex.open(folder, encoder)
+        assert found.texts(range(len(found))) in (old, new)
+        seen.add(len(found))
+        counted = Counted(encoder)
+        SearchIndex.build(counted, new, folder)
+        assert counted.texts <= 40
+        if step == 1:
+            shutil.copytree(folder, tmp_path / "new")
+        assert files(folder) == files(tmp_path / "new")
+        assert not list(folder.glob("bm25*"))
+        if code == 0:
+            break
+    assert step > 10
+    assert seen == {len(old), len(new)}
 
 
 def test_a_locked_index_and_a_folder_with_other_files_are_refused(tmp_path, encoder):
@@ -244,8 +497,8 @@ def test_int8_finds_nearly_the_same_rows_in_a_quarter_of_the_space(tmp_path, enc
     texts = some_texts(400)
     wide = SearchIndex.build(encoder, texts, tmp_path / "wide")
     small = SearchIndex.build(encoder, texts, tmp_path / "small", int8=True)
-    assert (tmp_path / "small" / "vectors.npy").stat().st_size - 128 == 400 * 16
-    assert (tmp_path / "wide" / "vectors.npy").stat().st_size - 128 == 400 * 16 * 4
+    sizes = [sum(part.values.nbytes for part in each.vectors.parts) for each in (small, wide)]
+    assert sizes == [400 * 16, 400 * 16 * 4]
     queries = texts[:50]
     pairs = list(zip(wide.search(queries, 10), small.search(queries, 10), strict=True))
     shared = [len({hit.row for hit in one} & {hit.row for hit in other}) for one, other in pairs]
@@ -262,9 +515,13 @@ def test_hybrid_search_fuses_the_rankings_by_vectors_and_by_bm25(tmp_path, encod
     found = index.search([query], 6, hybrid=True)[0]
     assert [(hit.row, hit.score) for hit in found] == fuse([vectors, words], 6)
     assert [hit.text for hit in found] == [texts[hit.row] for hit in found]
-    stored = (tmp_path / "index" / "bm25").stat().st_ino
+    (folder,) = (tmp_path / "index").glob("bm25-*")
+    number = folder.stat().st_ino
     assert SearchIndex.open(tmp_path / "index").search([query], 6, hybrid=True)[0] == found
-    assert (tmp_path / "index" / "bm25").stat().st_ino == stored  # not built again
+    assert folder.stat().st_ino == number  # not built again
+    index.add([query])
+    assert index.search([query], 6, hybrid=True)[0][0].row == 300
+    assert [path.name for path in (tmp_path / "index").glob("bm25*")] != [folder.name]
 
 
 def test_passages_do_not_exceed_the_token_limit(tiny_bert, sample_rows):
@@ -370,7 +627,7 @@ def test_cse_search_builds_the_index_once_and_answers_queries(corpus, cse):
     assert lines[0] == texts[7]
     assert lines[1].split() == ["1", "1.0000", "n7", *texts[7].split()]
     assert len(lines) == 4
-    stamp = (corpus / "search" / "vectors.npy").stat().st_mtime_ns
+    stamp = (corpus / "search" / "manifest.json").stat().st_mtime_ns
     done = cse("search", "glove:v.txt", "--queries", "q.txt", "--query", texts[9], "--json", cwd=corpus)
     assert done.returncode == 0, done.stderr
     value = json.loads(done.stdout)
@@ -378,9 +635,39 @@ def test_cse_search_builds_the_index_once_and_answers_queries(corpus, cse):
     assert value["queries"][0]["hits"][0] | {"score": 1} == {"row": 9, "id": "n9", "score": 1, "text": texts[9]}
     assert [len(each["hits"]) for each in value["queries"]] == [10, 10, 10]
     assert value["rows"] == 50
-    assert (corpus / "search" / "vectors.npy").stat().st_mtime_ns == stamp
+    assert (corpus / "search" / "manifest.json").stat().st_mtime_ns == stamp
     hybrid = cse("search", "glove:v.txt", "--queries", "-", "--hybrid", "--json", cwd=corpus, stdin="word1\n")
     assert json.loads(hybrid.stdout)["queries"][0]["hits"][0]["score"] > 1 / 61
+
+
+def test_the_folder_of_an_index_stands_for_the_model_that_built_it(corpus, cse):
+    flags = ("--column", "text", "--prompt", "word1 word2 ", "--dims", "5", "-o", "made", "--query", "word3", "--json")
+    built = cse("search", "glove:v.txt", "c.csv", *flags, cwd=corpus)
+    assert built.returncode == 0, built.stderr
+    hits = json.loads(built.stdout)["queries"]
+    for arguments in (("made",), ("-o", "made"), ("made", "-o", "made")):
+        done = cse("search", *arguments, "--query", "word3", "--json", cwd=corpus)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["queries"] == hits
+    refused(cse("search", "made", "-o", "other", "--query", "word3", cwd=corpus), "-o other", "made is an index too")
+    refused(cse("search", "--query", "word3", cwd=corpus), "search: no index there")
+    refused(cse("search", "made", "--dims", "6", "--query", "word3", cwd=corpus), "made: was built with --dims 5")
+
+
+def test_cse_search_updates_the_index_of_a_changed_corpus(corpus, cse):
+    lines = (corpus / "c.csv").read_text(encoding="utf8").splitlines(keepends=True)
+    command = ("search", "glove:v.txt", "c.csv", "--column", "text", "--id", "name", "--query", "word3 word9")
+    first = cse(*command, cwd=corpus)
+    assert "rows kept" not in first.stderr
+    assert "rows kept" not in cse(*command, cwd=corpus).stderr
+    (corpus / "c.csv").write_text("".join([*lines[:5], "new,word3 word9\n", *lines[8:]]), encoding="utf8")
+    done = cse("search", "search", *command[2:], "--json", cwd=corpus)
+    assert "search: 47 rows kept, 1 encoded, 3 dropped\n" in done.stderr
+    value = json.loads(done.stdout)
+    assert value["changes"] == {"kept": 47, "encoded": 1, "dropped": 3}
+    assert value["queries"][0]["hits"][0]["id"] == "new"
+    (corpus / "c.csv").write_text("name,text\n1,another text\n", encoding="utf8")
+    refused(cse(*command, cwd=corpus), "search: contains other texts, and none of this corpus", "--rebuild")
 
 
 def test_an_index_keeps_the_prompt_and_the_dimensions_of_its_encoder(corpus, cse, glove, monkeypatch):

@@ -19,9 +19,8 @@ import pytest
 
 from cse import Encoder, InputError, SearchIndex, TfidfIndex
 from cse.data.reading import reading_options
-from cse.search.joined_parts import Joined, Some
 from cse.search.nearest import nearest
-from cse.search.vectors import Float32, unit
+from cse.search.vectors import Float32, Joined, Some, unit
 from cse.sharding import engines
 from cse.sharding.jobs import AugmentJob
 from cse.sharding.parts import Parts
@@ -292,6 +291,11 @@ def test_parts_of_another_model_or_prompt_cannot_be_searched(shards, cse, glove,
     with pytest.raises(InputError, match="encoded with the prompt 'a text: '"):
         SearchIndex.open("parts", Encoder(tiny_bert))
     assert len(SearchIndex.open("parts", Encoder(tiny_bert, prompt="a text: "))) == 100
+    data = Path("parts/part-00000.npy").read_bytes()
+    Path("parts/part-00000.npy").write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    SearchIndex.open("parts", Encoder(tiny_bert, prompt="a text: "), verify=False)
+    with pytest.raises(InputError, match=r"part-00000\.npy: is missing or was changed"):
+        SearchIndex.open("parts", Encoder(tiny_bert, prompt="a text: "))
     Path("parts/part-00000.npy").write_bytes(b"")
     with pytest.raises(InputError, match=r"part-00000\.npy: is missing or was changed"):
         SearchIndex.open("parts", Encoder(tiny_bert, prompt="a text: "))

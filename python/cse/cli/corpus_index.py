@@ -59,16 +59,19 @@ class Encoding:
     def index(
         self, encoder: Encoder, files: Sequence[str], folder: str | None, id_column: str | None = None, **settings: Any
     ) -> SearchIndex:
-        """Builds or completes the search index of ``files``, and shows the progress; see ``SearchIndex.build``."""
+        """Builds or updates the search index of ``files``, and shows the progress; see ``SearchIndex.build``."""
         from ..search.index import SearchIndex
 
         found = readers.resolve(list(files), self.reading["column"])
         ids = None if id_column is None else read_ids(files, id_column)
         corpus = self.corpus(found)
         with counting("encoding", len(corpus), "rows") as more:
-            return SearchIndex.build(
+            index = SearchIndex.build(
                 encoder, corpus, folder, ids=ids, batch_size=self.batch_size, progress=more, **settings
             )
+        if (made := index.changes) and (made.encoded or made.dropped):
+            printing.say(f"{folder}: {made.kept:,} rows kept, {made.encoded:,} encoded, {made.dropped:,} dropped")
+        return index
 
 
 def encoding(command: Callable[..., None]) -> Callable[..., None]:

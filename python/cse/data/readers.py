@@ -81,7 +81,6 @@ def column_names(path: str) -> list[str]:
     """Returns the names of the columns of a table; raises ``InputError`` if it cannot be read."""
     if not os.path.exists(path):
         raise InputError(f"{path}: no such file; check the path")
-    _require_pyarrow(path)
     names: list[str] = _guarded(path, lambda: _column_names(path, None))
     return names
 
@@ -142,13 +141,6 @@ def _check_quotes(path: str) -> None:
             ) from None
 
 
-def _require_pyarrow(path: str) -> None:
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        raise InputError(f"{path}: reading tables needs pyarrow; run pip install 'cse[tables]'") from None
-
-
 def _matches(path: str) -> list[str]:
     if not glob.has_magic(path) or os.path.exists(path):
         return [path]
@@ -177,7 +169,6 @@ class Column:
     def __init__(self, path: str, column: str | None, flag: str = "--column") -> None:
         if not os.path.exists(path):
             raise InputError(f"{path}: no such file; check the path")
-        _require_pyarrow(path)
         names = _guarded(path, lambda: _column_names(path, column))
         listed = ", ".join(dict.fromkeys(names[:20])) + (", ..." if len(names) > 20 else "")
         if column is None:

@@ -166,28 +166,27 @@ def config_of(cell: Cell, inputs: Inputs, place: Path) -> TrainConfig:
         precision=inputs.precision,
         threads=inputs.threads,
     )
-    tokenizer = _tokenizer(with_preset(config))
+    completed = with_preset(config)
+    tokenizer = _index_tokenizer(completed.negatives, completed.options)
     if tokenizer is not None:
         corpus = "-".join(hash_file(path) for path in config.corpus)
         config = config.replace(tfidf=str(place / f"tfidf-{tokenizer}-{corpus}"))
     return config
 
 
-def _tokenizer(config: TrainConfig) -> Any:
-    """Returns the tokenizer of the TF-IDF index for a configuration that includes its preset; None without UNA."""
-    if "una" not in config.negatives:
+def _index_tokenizer(negatives: Sequence[str], options: Mapping[str, Any]) -> Any:
+    """Returns the tokenizer of the TF-IDF index, given the negatives and options with preset; None without UNA."""
+    if "una" not in negatives:
         return None
-    return config.options.get("una", {}).get("tokenizer") or "unicode"  # the default of cse build-tfidf
+    return options.get("una", {}).get("tokenizer") or "unicode"  # the default of cse build-tfidf
 
 
-def _build_index(config: TrainConfig) -> None:
+def _build_index(folder: str, corpus: Sequence[str], tokenizer: Any) -> None:
     """Builds the TF-IDF index of a run, if the run needs one that does not exist yet."""
     from ..tfidf.index import TfidfIndex
-    from ..training.settings.precedence import with_preset
 
-    tokenizer = _tokenizer(with_preset(config))
-    if tokenizer is not None and not (Path(config.tfidf) / "index.safetensors").exists():
-        TfidfIndex.build(list(config.corpus), tokenizer=tokenizer).save(config.tfidf)
+    if tokenizer is not None and not (Path(folder) / "index.safetensors").exists():
+        TfidfIndex.build(list(corpus), tokenizer=tokenizer).save(folder)
 
 
 def identity(cell: Cell, inputs: Inputs, scorer: Scorer) -> dict[str, Any]:
@@ -313,6 +312,7 @@ def _train(cell: Cell, inputs: Inputs, made: dict[str, Any], place: Path, callba
     """Trains the encoder of a cell, from the last checkpoint of its run if there is one."""
     from ..training.folder.leftovers import has_checkpoint
     from ..training.loop import resumed_config, train
+    from ..training.settings.precedence import with_preset
 
     folder = cell.path(place).with_suffix("")
     begun = folder.with_name(f"{folder.name}.begun.json")
@@ -321,7 +321,8 @@ def _train(cell: Cell, inputs: Inputs, made: dict[str, Any], place: Path, callba
     if folder.exists():
         shutil.rmtree(folder)  # left by a run that was killed before its first checkpoint
     config = config_of(cell, inputs, place)
-    _build_index(config)
+    completed = with_preset(config)
+    _build_index(config.tfidf, config.corpus, _index_tokenizer(completed.negatives, completed.options))
     begun.parent.mkdir(parents=True, exist_ok=True)
     write_text(begun, dumps({"identity": made}) + "\n")
     return train(config, callback)

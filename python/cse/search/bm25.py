@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import json
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,15 @@ from ..errors import InputError
 from ..io import fresh_folder
 from ..tfidf.options import word_options
 
-__all__ = ["Bm25"]
+__all__ = ["Bm25", "fuse"]
 
 Rows = npt.NDArray[np.int64]
 
 # Number of texts read between two calls of ``progress``.
 PROGRESS_ROWS = 4096
+HASHES = "hashes.json"
+# The constant of reciprocal rank fusion, as in the paper.
+CONSTANT = 60
 
 
 def library() -> Any:
@@ -30,6 +34,11 @@ def library() -> Any:
     except ImportError:
         raise InputError("BM25: needs bm25s, which is not installed; run pip install 'cse[search]'") from None
     return bm25s
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    """Returns the hash of each file of an index, by name."""
+    return {path.name: _core.hash_file(path) for path in sorted(folder.iterdir()) if path.name != HASHES}
 
 
 def terms(text: str) -> list[str]:
@@ -69,9 +78,14 @@ class Bm25:
         return cls(index)
 
     @classmethod
-    def open(cls, folder: Path) -> Bm25:
-        """Opens an index that ``save`` wrote, mapped into memory; raises ``InputError`` if it cannot be read."""
+    def open(cls, folder: Path, verify: bool = True) -> Bm25:
+        """Opens an index that ``save`` wrote, mapped into memory.
+
+        Raises ``InputError`` if it cannot be read or, with ``verify``, if a file differs from its stored hash.
+        """
         try:
+            if verify and json.loads((folder / HASHES).read_bytes()) != _hashes(folder):
+                raise ValueError("a file is damaged")
             return cls(library().BM25.load(folder, mmap=True, show_progress=False))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"{folder}: cannot be read ({error}); remove the folder to build it again") from None
@@ -80,6 +94,7 @@ class Bm25:
         """Writes the index to a folder, atomically."""
         with fresh_folder(folder) as fresh:
             self._index.save(fresh, show_progress=False)
+            (fresh / HASHES).write_text(json.dumps(_hashes(fresh), separators=(",", ":")), encoding="utf8")
 
     def scores(self, query: str) -> npt.NDArray[np.float32]:
         """Returns the scores of all rows, ``(n,)`` float32; 0 for rows without any term of the query."""
@@ -95,3 +110,23 @@ class Bm25:
         kth = np.partition(scores, len(scores) - k)[len(scores) - k]
         rows = np.flatnonzero((scores >= kth) & (scores > 0))
         return rows[np.argsort(-scores[rows], kind="stable")][:k]
+
+
+def fuse(rankings: Sequence[Sequence[int]], k: int, constant: int = CONSTANT) -> list[tuple[int, float]]:
+    """Combines rankings by reciprocal rank fusion (Cormack, Clarke and Buettcher 2009).
+
+    The score of a row is the sum of 1 / (constant + rank) over the rankings that contain the row; ranks start at 1.
+
+    Args:
+        rankings: Rankings, each a sequence of row numbers, best first.
+        k: Maximum number of rows to return.
+        constant: The constant in the score; 60 in the paper.
+
+    Returns:
+        Rows and scores, best first; rows with equal scores are in row order.
+    """
+    scores: dict[int, float] = {}
+    for ranking in rankings:
+        for rank, row in enumerate(ranking, start=1):
+            scores[row] = scores.get(row, 0.0) + 1 / (constant + rank)
+    return sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:k]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import tempfile
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
 from os import PathLike, fspath
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,16 +20,14 @@ from ..data.corpus import Corpus
 from ..errors import InputError, check_texts
 from ..models.running.inference import Encoder
 from ..ray_cluster import connected
-from .bm25 import Bm25
-from .build import check_rows, extend, queries_of
-from .fusion import fuse
+from .bm25 import Bm25, fuse
+from .build import Changes, Rows, check_model, check_settings, new_settings, queries_of, write
 from .joined_parts import PartsStore, check_parts, nearest_on_cluster
 from .nearest import nearest
-from .settings import check_model, check_settings, new_settings
-from .store import BM25, MANIFEST, Store, locked
+from .store import LOCK, MANIFEST, PENDING, Store, locked, read_checked, remove_bm25
 from .vectors import Unit, Vectors, unit
 
-__all__ = ["Hit", "SearchIndex"]
+__all__ = ["Changes", "Hit", "SearchIndex"]
 
 Floats = npt.NDArray[np.float32]
 # Row, its score, and the position of its best vector in the index. Position None: the hit shows the row's whole text.
@@ -52,13 +53,18 @@ class Hit:
 class SearchIndex:
     """Vectors, texts and ids of the rows of a corpus, in a folder; made by ``build``, opened by ``open``.
 
-    Vectors are memory-mapped; the text of a row is read when the row is found. Blank rows are never found.
+    All files are memory-mapped. Blank rows are never found. While another process updates the index, an open index
+    continues to return the rows that it had when it was opened.
+
+    Attributes:
+        changes: What ``build`` changed in an existing index; None for an index that was opened or is new.
     """
 
     def __init__(self, store: Store | PartsStore, encoder: Encoder, engine: str = "local") -> None:
         self._store, self._encoder = store, encoder
         self._on_cluster = engine == "ray"
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self.changes: Changes | None = None
         self._open()
 
     def _open(self) -> None:
@@ -80,12 +86,13 @@ class SearchIndex:
         rebuild: bool = False,
         batch_size: int = 64,
         progress: Callable[[int], None] | None = None,
+        verify: bool = True,
     ) -> SearchIndex:
-        """Builds the index of a corpus, or completes an existing one.
+        """Builds the index of a corpus, or updates an existing one.
 
-        If the folder already contains an index, it must have been built with the same model and settings, and the
-        corpus must begin with the rows of the index; the remaining rows are added. To complete an interrupted build,
-        call ``build`` again.
+        If the folder already contains an index, it must have been built with the same model and settings. Only texts
+        that it does not contain are encoded; rows that are not in the corpus are dropped. To complete an interrupted
+        build or update, call ``build`` again; until then, an existing index remains as it was.
 
         Args:
             encoder: The encoder.
@@ -97,34 +104,51 @@ class SearchIndex:
             passages: Cut rows into passages of at most this number of tokens; a row gets the score of its best passage.
                 ``"max"``: the maximum number of tokens that the model reads. Default: as in the existing index; in
                 a new one, rows are not cut, and the model reads only the beginning of a long row.
-            rebuild: Replace an existing index.
+            rebuild: Encode all rows again, and replace an existing index.
             batch_size: Texts per forward pass.
             progress: Called with the number of rows done since its last call; the first call counts the rows that the
                 index already contains.
+            verify: Compare the files of an existing index with their hashes.
 
         Raises:
-            InputError: If the existing index was built with a different model, corpus or settings, or if texts, ids or
-                settings are invalid.
+            InputError: If the existing index was built with a different model or settings, shares no text with the
+                corpus, or is damaged, or if texts, ids or settings are invalid.
             OSError: If a file cannot be written.
         """
         corpus = texts if isinstance(texts, Corpus) else Corpus.from_texts(texts)
-        corpus.filled()
-        listed = None if ids is None else _checked_ids(ids, len(corpus))
+        filled = corpus.filled()
+        wanted = Rows(corpus.hashes(), corpus.take, _checked_ids(ids, len(corpus)))
         temporary = None if folder is not None else tempfile.TemporaryDirectory(prefix="cse-search-")
         path = Path(folder if folder is not None else temporary.name)  # type: ignore[union-attr]
+
+        def source(name: str) -> Store | None:
+            if rebuild or not (path / name).exists():
+                return None
+            store = Store.open(path, verify, name=name)
+            check_settings(store, encoder, int8, passages, ids is not None)
+            return store
+
         with locked(path):
-            if rebuild or not (path / MANIFEST).exists():
-                store = Store.create(path, new_settings(encoder, bool(int8), listed is not None, passages))
-            else:
-                store = Store.open(path)
-                check_model(store, encoder)
-                check_settings(store, encoder, int8, passages, grows=len(corpus) > store.rows)
-            check_rows(store, corpus, listed)
-            if progress and store.rows:
-                progress(store.rows)
-            extend(store, encoder, corpus, listed, store.rows, batch_size=batch_size, progress=progress)
+            try:
+                pending, before = source(PENDING), None
+            except InputError:
+                if not (path / MANIFEST).exists():
+                    raise
+                pending = None  # an interrupted build with other settings
+            if pending is None or not pending.manifest["rebuilt"]:
+                before = source(MANIFEST)
+            if before is not None and not np.isin(wanted.hashes[filled], before.hashes()).any():
+                raise InputError(
+                    f"{path}: contains other texts, and none of this corpus; build it again with --rebuild, or name "
+                    "another folder"
+                )
+            sources = [store for store in (before, pending) if store is not None]
+            settings = sources[0].manifest if sources else new_settings(encoder, bool(int8), ids is not None, passages)
+            store, changes = write(
+                path, settings, encoder, wanted, sources, batch_size=batch_size, progress=progress, verify=verify
+            )
         index = cls(store, encoder)
-        index._temporary = temporary
+        index._temporary, index.changes = temporary, changes if sources else None
         return index
 
     @classmethod
@@ -135,6 +159,7 @@ class SearchIndex:
         *,
         device: str = "auto",
         engine: str = "local",
+        verify: bool = True,
     ) -> SearchIndex:
         """Opens an index folder, or a folder of parts written by ``cse encode --parts``.
 
@@ -144,33 +169,24 @@ class SearchIndex:
             device: Device of the encoder if ``encoder`` is None.
             engine: ``local`` or ``ray``. With ``ray``, the workers of a Ray cluster search the parts, and ``vectors``
                 is not available.
+            verify: Compare all files with their hashes. This reads every file once.
 
         Raises:
-            InputError: If the folder contains no complete index, the index was built with another model, or ``engine``
-                is ``ray`` and the index does not consist of parts.
+            InputError: If the folder contains no complete index or a damaged one, the index was built with another
+                model, or ``engine`` is ``ray`` and the index does not consist of parts.
         """
         if engine not in ("local", "ray"):
             raise InputError(f"--engine: {engine!r} is unknown; choose local or ray")
-        parts = PartsStore.open(Path(folder))
-        if parts is not None:
-            known = parts.manifest
-            given = {"prompt": known["prompt"] or None, "dims": known["dims"]}
-            used = encoder or Encoder(known["model"], pooler=known["pooler"], device=device, **given)
-            check_parts(parts, used)
-            return cls(parts, used, engine)
-        if engine == "ray":
+        parts = PartsStore.open(Path(folder), verify)
+        if engine == "ray" and parts is None:
             raise InputError(f"--engine ray: {fspath(folder)} holds no parts; make them with cse encode --parts")
-        store = Store.open(Path(folder))
-        known = store.manifest
-        if store.rows < known["wanted"]:
-            raise InputError(
-                f"{fspath(folder)}: its build was interrupted after {store.rows:,} of {known['wanted']:,} rows; run "
-                "the same command again to complete it"
-            )
-        given = {"prompt": known.get("prompt"), "dims": known.get("dims")}
-        used = encoder or Encoder(known["model"], pooler=known["pooler"], device=device, **given)
-        check_model(store, used)
-        return cls(store, used)
+        store = parts or Store.open(Path(folder), verify)
+        used = encoder or Encoder(device=device, **encoder_settings(store.manifest))
+        if isinstance(store, PartsStore):
+            check_parts(store, used)
+        else:
+            check_model(store, used)
+        return cls(store, used, engine)
 
     def __len__(self) -> int:
         """Returns the number of rows, including blank ones."""
@@ -221,7 +237,7 @@ class SearchIndex:
         """Returns the ids of some rows, or the row numbers if the index has no ids."""
         return self._store.ids([int(row) for row in rows])
 
-    def add(self, texts: Iterable[str], *, ids: Sequence[str] | None = None, batch_size: int = 64) -> None:
+    def add(self, texts: Iterable[str], *, ids: Sequence[str] | None = None, batch_size: int = 64) -> Changes:
         """Appends rows to the index; if the call is interrupted, the index is not changed.
 
         Args:
@@ -233,6 +249,71 @@ class SearchIndex:
             InputError: For invalid texts or ids, or while another process writes to the index.
             OSError: If a file cannot be written.
         """
+        added = self._given(texts, ids)
+
+        def wanted(store: Store) -> Rows:
+            old, count = _stored(store, np.arange(store.rows)), store.rows
+
+            def texts(rows: list[int]) -> list[str]:
+                later = bisect_left(rows, count)
+                return old.texts(rows[:later]) + added.texts([row - count for row in rows[later:]])
+
+            ids = None if old.ids is None else old.ids + (added.ids or [])
+            return Rows(np.concatenate([old.hashes, added.hashes]), texts, ids)
+
+        return self._write(wanted, batch_size)
+
+    def update(
+        self,
+        texts: Iterable[str],
+        ids: Sequence[str] | None = None,
+        *,
+        batch_size: int = 64,
+        progress: Callable[[int], None] | None = None,
+    ) -> Changes:
+        """Replaces all rows; only texts that the index does not contain are encoded.
+
+        Args:
+            texts: All rows that the index is to contain, in order.
+            ids: Their ids, if the index has ids.
+            batch_size: Texts per forward pass.
+            progress: See ``build``.
+
+        Raises:
+            InputError: For invalid texts or ids, or while another process writes to the index.
+            OSError: If a file cannot be written.
+        """
+        rows = self._given(texts, ids)
+        return self._write(lambda store: rows, batch_size, progress)
+
+    def remove(self, ids: Iterable[str]) -> Changes:
+        """Removes rows from the index; the following rows get smaller numbers. Nothing is encoded.
+
+        Args:
+            ids: Ids of the rows; their row numbers as text if the index has no ids.
+
+        Raises:
+            InputError: If an id is not in the index or is the id of several rows, if no row would remain, or while
+                another process writes to the index.
+            OSError: If a file cannot be written.
+        """
+        gone = {str(each) for each in ids}
+
+        def wanted(store: Store) -> Rows:
+            names = store.ids(range(store.rows))
+            found = [row for row, name in enumerate(names) if name in gone]
+            for name in sorted(gone.difference(names[row] for row in found)):
+                raise InputError(f"ids: {name!r} is not in {self.folder}; give ids of its rows")
+            if len(found) > len(gone):
+                name = next(each for each, count in Counter(names[row] for row in found).items() if count > 1)
+                raise InputError(f"ids: {name!r} is the id of several rows in {self.folder}; make the ids unique")
+            if len(found) == store.rows:
+                raise InputError(f"ids: name all rows of {self.folder}, and at least one must remain")
+            return _stored(store, np.delete(np.arange(store.rows), found))
+
+        return self._write(wanted, 1)
+
+    def _given(self, texts: Iterable[str], ids: Sequence[str] | None) -> Rows:
         if isinstance(self._store, PartsStore):
             raise InputError(
                 f"{self.folder}: holds parts written by cse encode; encode further files into it with --parts"
@@ -241,12 +322,28 @@ class SearchIndex:
         if (ids is not None) != bool(self._store.manifest["ids"]):
             what = "ids; give ids for these rows as well" if ids is None else "no ids; leave them out"
             raise InputError(f"ids: the rows of {self.folder} have {what}")
-        listed = None if ids is None else _checked_ids(ids, len(corpus))
+        return Rows(corpus.hashes(), corpus.take, _checked_ids(ids, len(corpus)))
+
+    def _write(
+        self, wanted: Callable[[Store], Rows], batch_size: int, progress: Callable[[int], None] | None = None
+    ) -> Changes:
+        """Makes the index contain the rows that ``wanted`` returns for its current state."""
+        if isinstance(self._store, PartsStore):
+            raise InputError(f"{self.folder}: holds parts written by cse encode; make them again with --parts")
         with locked(self.folder):
-            store = Store.open(self.folder)
-            extend(store, self._encoder, corpus, listed, 0, batch_size=batch_size, commit=False)
-        self._store = store
+            store = Store.open(self.folder, self._store.verify, opened=self._store.segments)
+            self._store, changes = write(
+                self.folder,
+                store.manifest,
+                self._encoder,
+                wanted(store),
+                [store],
+                batch_size=batch_size,
+                progress=progress,
+                verify=store.verify,
+            )
         self._open()
+        return changes
 
     def search(
         self,
@@ -358,17 +455,17 @@ class SearchIndex:
     def bm25(self, progress: Callable[[int], None] | None = None) -> Bm25:
         """Returns the BM25 index of the texts.
 
-        The index is built and stored in the folder if it is missing or if rows were added since it was built. Raises
-        ``InputError`` if bm25s is not installed.
+        The index is built and stored in the folder if it is missing or if the rows have changed since it was built.
+        Raises ``InputError`` if bm25s is not installed, or if the stored index is damaged.
         """
         if self._bm25 is None:
-            folder = self.folder / BM25
-            stamp = folder / f"{len(self)}.rows"
-            if not stamp.exists():
+            generation = self._store.generation
+            folder = self.folder / f"bm25-{generation}"
+            if not folder.exists():
                 texts = (text for start in range(0, len(self), 4096) for text in self.texts(self._range(start)))
                 Bm25.build(texts, progress).save(folder)
-                stamp.touch()
-            self._bm25 = Bm25.open(folder)
+                remove_bm25(self.folder, generation)
+            self._bm25 = Bm25.open(folder, self._store.verify)
         return self._bm25
 
     def _range(self, start: int) -> range:
@@ -380,8 +477,41 @@ def _check_k(k: int) -> None:
         raise InputError(f"k: must be an integer of at least 1, got {k!r}")
 
 
-def _checked_ids(ids: Sequence[str], rows: int) -> list[str]:
+def _checked_ids(ids: Sequence[str] | None, rows: int) -> list[str] | None:
+    if ids is None:
+        return None
     listed = [str(each) for each in ids]
     if len(listed) != rows:
         raise InputError(f"ids: {len(listed):,} were given for {rows:,} rows; each row needs one")
     return [each.replace("\n", " ").encode("utf8", "replace").decode() for each in listed]
+
+
+def built_with(folder: str | PathLike[str]) -> dict[str, Any] | None:
+    """Returns the arguments of the encoder of an index, or of a folder of parts; None for other folders.
+
+    Raises ``InputError`` if the manifest is damaged, or was written by another version.
+    """
+    parts = PartsStore.open(Path(folder))
+    if parts is not None:
+        return encoder_settings(parts.manifest)
+    path = next((path for name in (MANIFEST, PENDING) if (path := Path(folder) / name).is_file()), None)
+    if path is None or not (Path(folder) / LOCK).exists():
+        return None
+    return encoder_settings(read_checked(path))
+
+
+def encoder_settings(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of the encoder with which an index was built."""
+    settings = {name: manifest[name] for name in ("model", "pooler", "prompt", "dims")}
+    if "segments" not in manifest:  # of parts, the manifest has the text of the prompt, which may be empty
+        settings["prompt"] = settings["prompt"] or None
+    return settings
+
+
+def _stored(store: Store, rows: npt.NDArray[np.int64]) -> Rows:
+    """Returns some rows of an index."""
+    return Rows(
+        store.hashes()[rows],
+        lambda numbers: store.texts(rows[numbers].tolist()),
+        store.ids(rows.tolist()) if store.manifest["ids"] else None,
+    )

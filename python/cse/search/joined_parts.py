@@ -7,6 +7,7 @@ search in an index of the whole corpus; see ``tests/test_sharding.py``.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -16,115 +17,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .. import _core
 from ..data import readers
 from ..data.corpus import Corpus
 from ..errors import InputError, first_line
+from ..io import dumps
 from ..models.running.inference import Encoder
 from ..models.saving.merging import model_digest
 from ..ray_cluster import RETRIES, cause_of, enter
 from ..sharding.parts import read_manifest
 from .nearest import best_first, nearest
 from .store import PLACE
-from .vectors import Doubles, Float32, Floats, Rows, Unit, Vectors
+from .vectors import Doubles, Float32, Floats, Joined, Rows, Some, Unit, Vectors
 
-__all__ = ["Joined", "PartsStore", "check_parts", "nearest_on_cluster"]
+__all__ = ["PartsStore", "check_parts", "nearest_on_cluster"]
 
 # Number of vectors read at a time when a part is searched for zero vectors.
 BLOCK = 1 << 16
 # Maximum number of corpus files that are kept open.
 OPEN_FILES = 64
-
-
-class Some:
-    """A subset of the rows of other ``Vectors``.
-
-    Args:
-        vectors: n vectors.
-        rows: The numbers of the vectors in the subset, ascending.
-    """
-
-    def __init__(self, vectors: Vectors, rows: Rows) -> None:
-        self._vectors, self._rows = vectors, rows
-        self.longest, self.most = vectors.longest, vectors.most
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    @property
-    def width(self) -> int:
-        """The number of dimensions, D."""
-        return self._vectors.width
-
-    def _range(self, start: int, stop: int) -> tuple[int, int, Rows]:
-        """Returns the smallest range that contains the subset's vectors start:stop, and their positions in it."""
-        rows = self._rows[start:stop]
-        first, last = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
-        return first, last, rows - first
-
-    def block(self, start: int, stop: int) -> Floats:
-        """See ``Vectors``."""
-        first, last, rows = self._range(start, stop)
-        return self._vectors.block(first, last)[rows]
-
-    def products(self, queries: Floats, start: int, stop: int) -> Floats:
-        """See ``Vectors``."""
-        first, last, rows = self._range(start, stop)
-        return np.ascontiguousarray(self._vectors.products(queries, first, last)[:, rows])
-
-    def take(self, rows: Rows) -> Doubles:
-        """See ``Vectors``."""
-        return self._vectors.take(self._rows[rows])
-
-
-class Joined:
-    """Several ``Vectors``, concatenated.
-
-    Args:
-        parts: The ``Vectors`` to concatenate, at least one, all of the same width.
-    """
-
-    def __init__(self, parts: Sequence[Vectors]) -> None:
-        self.parts = parts
-        self.longest = max(part.longest for part in parts)
-        self.most = min(part.most for part in parts)
-        self.starts = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
-        """Number of the first vector of each part, followed by the total number of vectors."""
-
-    def __len__(self) -> int:
-        return int(self.starts[-1])
-
-    @property
-    def width(self) -> int:
-        """The number of dimensions, D."""
-        return self.parts[0].width
-
-    def _pieces(self, start: int, stop: int) -> list[tuple[Vectors, int, int]]:
-        """Returns the parts that a range overlaps, each with the overlapping range within the part."""
-        pieces = []
-        for part, first in zip(self.parts, self.starts[:-1].tolist(), strict=True):
-            low, high = max(start - first, 0), min(stop - first, len(part))
-            if low < high:
-                pieces.append((part, low, high))
-        return pieces
-
-    def block(self, start: int, stop: int) -> Floats:
-        """See ``Vectors``."""
-        found = [part.block(low, high) for part, low, high in self._pieces(start, stop)]
-        return found[0] if len(found) == 1 else np.concatenate([*found, np.empty((0, self.width), np.float32)])
-
-    def products(self, queries: Floats, start: int, stop: int) -> Floats:
-        """See ``Vectors``."""
-        found = [part.products(queries, low, high) for part, low, high in self._pieces(start, stop)]
-        return found[0] if len(found) == 1 else np.hstack([*found, np.empty((len(queries), 0), np.float32)])
-
-    def take(self, rows: Rows) -> Doubles:
-        """See ``Vectors``."""
-        found = np.empty((len(rows), self.width))
-        numbers = np.searchsorted(self.starts, rows, side="right") - 1
-        for number in np.unique(numbers):
-            at = numbers == number
-            found[at] = self.parts[number].take(rows[at] - self.starts[number])
-        return found
 
 
 def check_parts(store: PartsStore, encoder: Encoder) -> None:
@@ -140,15 +51,18 @@ def check_parts(store: PartsStore, encoder: Encoder) -> None:
         )
 
 
-def open_part(folder: Path, part: dict[str, Any], similarity: str, reading: dict[str, Any]) -> tuple[Vectors, Rows]:
+def open_part(
+    folder: Path, part: dict[str, Any], similarity: str, reading: dict[str, Any], verify: bool = True
+) -> tuple[Vectors, Rows]:
     """Returns the vectors of a part's rows that are not blank, and the numbers of these rows in the corpus.
 
     For cosines, the vectors have unit length. Blank rows are stored as zeros. If other rows are also zeros, because all
     their words are unknown, the corpus file is read to find the blank rows. Raises ``InputError`` if a file does not
-    match the manifest.
+    match the manifest; its hash is compared only if ``verify`` is set.
     """
     path = folder / part["part"]
-    if not path.is_file() or path.stat().st_size != part["part_bytes"]:
+    whole = path.is_file() and path.stat().st_size == part["part_bytes"]
+    if not whole or (verify and _core.hash_file(path) != part["part_xxh3"]):
         raise InputError(f"{path}: is missing or was changed; run the same cse encode command again")
     values = _values(path)
     rows = np.arange(len(values))
@@ -157,10 +71,10 @@ def open_part(folder: Path, part: dict[str, Any], similarity: str, reading: dict
         rows = np.concatenate([start + np.flatnonzero(values[start : start + BLOCK].any(axis=1)) for start in blocks])
         if len(rows) != len(values) - part["counted"]["blank"]:
             rows = np.flatnonzero(open_corpus(part, reading).word_counts() > 0)
-    whole: Vectors = Float32(values)
+    vectors: Vectors = Float32(values)
     if similarity == "cosine":
-        whole = Unit(whole)
-    return (whole if len(rows) == len(values) else Some(whole, rows)), rows + part["first_row"]
+        vectors = Unit(vectors)
+    return (vectors if len(rows) == len(values) else Some(vectors, rows)), rows + part["first_row"]
 
 
 def open_corpus(part: dict[str, Any], reading: dict[str, Any]) -> Corpus:
@@ -194,17 +108,18 @@ class PartsStore:
     Args:
         folder: The folder.
         manifest: Its manifest.
+        verify: Whether the parts are compared with their hashes.
     """
 
-    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, manifest: dict[str, Any], verify: bool = True) -> None:
         settings = manifest["settings"]
+        self.verify = verify
         self.folder, self.parts = folder, [each for each in manifest["parts"] if each["rows"]]
         self.rows: int = manifest["rows"]
         self.reading = {name: settings[name] for name in ("encoding_errors", "max_line_bytes")}
         self.manifest: dict[str, Any] = {
             **settings,
             "rows": self.rows,
-            "wanted": self.rows,
             "vectors": self.rows - sum(part["counted"]["blank"] for part in self.parts),
             "int8": False,
             "ids": False,
@@ -215,7 +130,7 @@ class PartsStore:
         self._rows: Rows = np.empty(0, dtype=np.int64)
 
     @classmethod
-    def open(cls, folder: Path) -> PartsStore | None:
+    def open(cls, folder: Path, verify: bool = True) -> PartsStore | None:
         """Opens a folder; returns None if it contains no parts.
 
         Raises ``InputError`` if the parts were written by another command, are incomplete, or contain no rows.
@@ -235,12 +150,18 @@ class PartsStore:
             )
         if not manifest["rows"]:
             raise InputError(f"{folder}: contains no rows to search; encode files that contain sentences")
-        return cls(folder, manifest)
+        return cls(folder, manifest, verify)
+
+    @property
+    def generation(self) -> str:
+        """A hash that is different after each change of the texts."""
+        texts = [[part["xxh3"], part["column"], part["rows"]] for part in self.parts]
+        return hashlib.sha256(dumps([self.reading, texts]).encode()).hexdigest()[:32]
 
     def _load(self) -> Joined:
         if self._vectors is None:
             similarity = self.manifest["similarity"]
-            opened = [open_part(self.folder, part, similarity, self.reading) for part in self.parts]
+            opened = [open_part(self.folder, part, similarity, self.reading, self.verify) for part in self.parts]
             self._vectors = Joined([vectors for vectors, _ in opened])
             self._rows = np.concatenate([rows for _, rows in opened])
         return self._vectors
@@ -288,13 +209,14 @@ def _search_part(
     part: dict[str, Any],
     similarity: str,
     reading: dict[str, Any],
+    verify: bool,
     queries: Floats,
     k: int,
     home: str,
 ) -> tuple[Doubles, Rows]:
     """Returns the scores and row numbers of the k nearest rows of a part; runs on a worker."""
     enter(home)
-    vectors, rows = open_part(folder, part, similarity, reading)
+    vectors, rows = open_part(folder, part, similarity, reading, verify)
     scores, places = nearest(vectors, queries, k)
     return scores, rows[places]
 
@@ -322,7 +244,8 @@ def nearest_on_cluster(
     given, home = ray.put(queries), os.getcwd()
     folder, similarity = store.folder.absolute(), store.manifest["similarity"]
     try:
-        tasks = [task.remote(folder, part, similarity, store.reading, given, k, home) for part in store.parts]
+        shared = (similarity, store.reading, store.verify, given, k, home)
+        tasks = [task.remote(folder, part, *shared) for part in store.parts]
         if progress is not None:
             progress(0, len(tasks))
             waiting = tasks

@@ -1,50 +1,72 @@
 """The files of an index folder.
 
-==================  ==================================================================================================
-file                content
-==================  ==================================================================================================
-``manifest.json``   format, model, settings, and the numbers of rows and vectors that are complete; written last
-``vectors.npy``     the vectors ``(vectors, D)``: float32, or int8 with a float32 scale per vector in ``scales.f32``
-``places.bin``      row of each vector, and the range of characters in the row's text that was encoded (``PLACE``)
-``texts.txt``       text of each row, then a line feed, in UTF-8; ``texts.u64``: byte offset of the end of each line
-``ids.txt``         id of each row; ``ids.u64``: as for the texts; both are absent if the index has no ids
-``hashes.u64``      hash of each row, to check whether a corpus begins with the rows of the index
-``bm25/``           BM25 index; absent until a search needs it
-==================  ==================================================================================================
+===================  =================================================================================================
+file                 content
+===================  =================================================================================================
+``manifest.json``    format, model, settings, and the segments in the order of their rows; replaced atomically
+``HASH.arrow``       a segment: consecutive rows as one record batch of an Arrow IPC file; never changed
+``pending.json``     as the manifest, for an unfinished build or update: segments of rows that are already encoded
+``bm25-CHECK/``      BM25 index of the rows of the manifest with this ``check``; absent until a search needs it
+===================  =================================================================================================
 
-Rows are only ever appended to files. If a process is killed while it writes, the files contain more data than the
-manifest says; the next process that writes to the index removes the surplus. The manifest is replaced atomically.
+A segment has the columns ``id`` (if the index has ids), ``text``, ``hash`` and ``passages``. The passages of a row are
+the ranges of characters of its text that were encoded, each with its vector: float32, or int8 with a ``scale``.
+
+The name of a segment is its XXH3-128 hash; the ``check`` of a manifest is a hash of its other content. An update writes
+new segments, replaces the manifest, and then removes the segments that are no longer used. A process that opened the
+index before has mapped all segments into memory and continues to read them.
 """
 
 from __future__ import annotations
 
-import io
+import hashlib
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from .. import _core
 from ..errors import InputError
-from ..io import dumps, naming, write_text
+from ..io import dumps, naming, remove_leftovers, write_text
 from ..locks import lock
 from ..sharding.parts import read_manifest
-from .vectors import Float32, Int8, Vectors, quantize
+from .vectors import Float32, Int8, Joined, Vectors
 
-__all__ = ["BM25", "PLACE", "Store", "locked"]
+__all__ = [
+    "LOCK",
+    "MANIFEST",
+    "PENDING",
+    "PLACE",
+    "Segment",
+    "Store",
+    "locked",
+    "read_checked",
+    "remove_bm25",
+    "schema",
+    "write_manifest",
+]
 
-VERSION = 1
+VERSION = 2
 MANIFEST = "manifest.json"
+PENDING = "pending.json"
 LOCK = ".lock"
-BM25 = "bm25"
-LINES = ("texts.txt", "texts.u64", "ids.txt", "ids.u64")
-FILES = (MANIFEST, "vectors.npy", "scales.f32", "places.bin", "hashes.u64", *LINES)
+WRITTEN = ".segment.tmp"
+UNCHECKED = 32 * "0"
 PLACE = np.dtype([("row", "<i8"), ("start", "<u4"), ("end", "<u4")])
+# Files that an interrupted or earlier write left: segments, temporary files, and the files of version 1.
+OLD = re.compile(
+    r"[0-9a-f]{32}\.arrow|\.segment\.tmp|\.cse-core-.*\.tmp|vectors\.npy|scales\.f32|places\.bin|hashes\.u64"
+    r"|(texts|ids)\.(txt|u64)"
+)
 
 
 @contextmanager
@@ -70,200 +92,230 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def npy_header(shape: tuple[int, int], dtype: np.dtype[Any]) -> bytes:
-    """Returns the header of a .npy file; NumPy pads it so that its length is the same for any shape[0]."""
-    file = io.BytesIO()
-    described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, described)
-    return file.getvalue()
+def schema(settings: Mapping[str, Any]) -> Any:
+    """Returns the Arrow schema of the segments of an index with these settings."""
+    import pyarrow as pa
+
+    vector = pa.list_(pa.int8() if settings["int8"] else pa.float32(), settings["width"])
+    passage = [("start", pa.uint32()), ("end", pa.uint32()), ("vector", vector)]
+    if settings["int8"]:
+        passage.append(("scale", pa.float32()))
+    columns = [("text", pa.large_string()), ("hash", pa.uint64()), ("passages", pa.list_(pa.struct(passage)))]
+    return pa.schema([("id", pa.large_string()), *columns] if settings["ids"] else columns)
+
+
+def write_manifest(path: Path, content: dict[str, Any]) -> dict[str, Any]:
+    """Writes a manifest, atomically, and returns its content, with ``version`` and ``check``."""
+    manifest = {"version": VERSION, "check": UNCHECKED, **content}
+    text = dumps(manifest, indent=2) + "\n"
+    check = _check(text.encode())
+    write_text(path, text.replace(UNCHECKED, check, 1))
+    return manifest | {"check": check}
+
+
+def _check(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()[:32]
+
+
+def read_checked(path: Path) -> dict[str, Any]:
+    """Returns the content of a manifest; raises ``InputError`` if it is damaged or of another version."""
+    text = path.read_bytes()
+    try:
+        manifest = json.loads(text)
+    except ValueError:
+        raise InputError(f"{path}: is not JSON; build the index again with --rebuild") from None
+    if not isinstance(manifest, dict) or manifest.get("version") != VERSION:
+        raise InputError(f"{path.parent}: was built by another version of cse; build the index again with --rebuild")
+    check = str(manifest.get("check"))
+    if check != _check(text.replace(check.encode(), UNCHECKED.encode(), 1)):
+        raise _damaged(path)
+    return manifest
+
+
+def _damaged(path: Path) -> InputError:
+    return InputError(f"{path}: is damaged; build the index again with --rebuild")
+
+
+class Segment:
+    """Consecutive rows of an index, mapped into memory.
+
+    Args:
+        path: The file.
+        columns: The schema of the index.
+        record: The record of the segment in the manifest: ``xxh3``, ``rows``, ``vectors`` and ``longest``, the upper
+            bound on the norms of the vectors. None: the file was just written, and the record is made.
+        verify: Compare the file with its hash.
+
+    Raises:
+        InputError: If the file is damaged.
+        FileNotFoundError: If it is missing.
+    """
+
+    def __init__(self, path: Path, columns: Any, record: dict[str, Any] | None, verify: bool) -> None:
+        import pyarrow as pa
+
+        try:
+            if record is not None and verify and _core.hash_file(path) != record["xxh3"]:
+                raise _damaged(path)
+            with pa.memory_map(str(path)) as file:  # the mapping outlives the file, so few files are open at a time
+                batch = pa.ipc.open_file(file).get_batch(0)
+            batch.validate(full=True)  # an offset out of range would read memory outside the file
+            if not batch.schema.equals(columns):
+                raise _damaged(path)
+            passages = batch.column("passages").flatten()
+            fields = {each.name: passages.field(each.name) for each in passages.type}
+            vectors = fields.pop("vector")
+            values = vectors.flatten().to_numpy().reshape(len(passages), vectors.type.list_size)
+            numbers = {name: field.to_numpy() for name, field in fields.items()}
+            ends = batch.column("passages").offsets.to_numpy()
+            longest = None if record is None else float(record["longest"])
+            self.vectors: Vectors = (
+                Int8(values, numbers["scale"], longest) if "scale" in numbers else Float32(values, longest)
+            )
+            self.hashes: npt.NDArray[np.uint64] = batch.column("hash").to_numpy()
+        except FileNotFoundError:
+            raise
+        except (pa.ArrowException, OSError, ValueError, IndexError) as error:
+            raise error if isinstance(error, InputError) else _damaged(path) from None
+        self.batch = batch
+        self.rows: int = batch.num_rows
+        self.places = np.empty(len(passages), dtype=PLACE)
+        """Row in the segment, start and end of each vector."""
+        self.places["row"] = np.repeat(np.arange(self.rows), np.diff(ends))
+        self.places["start"], self.places["end"] = numbers["start"], numbers["end"]
+        self.record = record or {
+            "xxh3": _core.hash_file(path),
+            "rows": self.rows,
+            "vectors": len(passages),
+            "longest": self.vectors.longest,
+        }
+        if (self.rows, len(passages)) != (self.record["rows"], self.record["vectors"]) or self.rows == 0:
+            raise _damaged(path)
+
+    @classmethod
+    def write(cls, folder: Path, batch: Any) -> Segment:
+        """Writes a record batch as a segment, atomically; call it within ``locked``."""
+        import pyarrow as pa
+
+        path = folder / WRITTEN
+        with naming(path), open(path, "wb") as file:
+            with pa.ipc.new_file(file, batch.schema) as writer:
+                writer.write_batch(batch)
+            file.flush()
+            os.fsync(file.fileno())
+        segment = cls(path, batch.schema, None, False)
+        with naming(path):
+            os.replace(path, folder / f"{segment.record['xxh3']}.arrow")
+        return segment
 
 
 class Store:
-    """An index folder; the docstring of this module describes its files.
+    """Rows of an index folder, as the concatenation of segments; the docstring of this module describes the files.
 
     Args:
         folder: The folder.
-        manifest: The content of its manifest.
+        manifest: The content of the manifest, or only the settings in it.
+        segments: The segments.
+        verify: Whether files that are read later are compared with their hashes.
     """
 
-    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
-        self.folder, self.manifest = folder, manifest
+    def __init__(
+        self, folder: Path, manifest: dict[str, Any], segments: Sequence[Segment], verify: bool = True
+    ) -> None:
+        self.folder, self.manifest, self.segments, self.verify = folder, manifest, segments, verify
+        self.starts = [0, *accumulate(segment.rows for segment in segments)]
+        """Number of the first row of each segment, followed by the total number of rows."""
+        self.rows = self.starts[-1]
 
     @classmethod
-    def open(cls, folder: Path) -> Store:
-        """Opens a folder; raises ``InputError`` if it holds no index, or a damaged one."""
-        try:
-            manifest = json.loads((folder / MANIFEST).read_text(encoding="utf8"))
-        except (FileNotFoundError, NotADirectoryError):
-            raise InputError(f"{folder}: no index there; make one with 'cse search MODEL CORPUS -o {folder}'") from None
-        except ValueError:
-            raise InputError(f"{folder / MANIFEST}: is not JSON; build the index again with --rebuild") from None
-        if not isinstance(manifest, dict) or manifest.get("version") != VERSION:
-            raise InputError(f"{folder}: the index was built by another version of cse; build it again with --rebuild")
-        store = cls(folder, manifest)
-        for name, size in store._sizes().items():
-            path = folder / name
-            if not path.exists() or path.stat().st_size < size:
-                raise InputError(f"{path}: is missing or shorter than it was; build the index again with --rebuild")
-        return store
-
-    @classmethod
-    def create(cls, folder: Path, settings: dict[str, Any]) -> Store:
-        """Returns an index without rows; removes any index in the folder. Call it within ``locked``.
+    def open(cls, folder: Path, verify: bool = True, *, name: str = MANIFEST, opened: Sequence[Segment] = ()) -> Store:
+        """Opens an index, and maps its segments into memory.
 
         Args:
             folder: The folder.
-            settings: The settings to store in the manifest: ``width``, ``int8``, ``ids``, and others.
+            verify: Compare each file with its hash.
+            name: Name of the manifest.
+            opened: Segments that are already open, and used if the index has them.
+
+        Raises:
+            InputError: If the folder holds no index, an incomplete one, or a damaged one.
         """
-        # Files are removed, not truncated, so that processes that have mapped them into memory can still read them.
-        with naming(folder):
-            for name in FILES:
-                (folder / name).unlink(missing_ok=True)
-            if (folder / BM25).is_dir():
-                shutil.rmtree(folder / BM25)
-        manifest = {
-            "version": VERSION,
-            **settings,
-            "wanted": 0,
-            "rows": 0,
-            "vectors": 0,
-            "text_bytes": 0,
-            "id_bytes": 0,
-        }
-        return cls(folder, manifest)
+        missing = None
+        for _ in range(3):  # if another process replaces the manifest, segments of the former one disappear
+            try:
+                manifest = read_checked(folder / name)
+            except (FileNotFoundError, NotADirectoryError):
+                break
+            segments = {segment.record["xxh3"]: segment for segment in opened}
+            columns = schema(manifest)
+            try:
+                for record in manifest["segments"]:
+                    path = folder / f"{record['xxh3']}.arrow"
+                    segments[record["xxh3"]] = segments.get(record["xxh3"]) or Segment(path, columns, record, verify)
+                return cls(folder, manifest, [segments[record["xxh3"]] for record in manifest["segments"]], verify)
+            except FileNotFoundError:
+                missing = path
+        if missing is not None:
+            raise InputError(f"{missing}: is missing; build the index again with --rebuild")
+        with suppress(FileNotFoundError, NotADirectoryError):
+            pending = read_checked(folder / PENDING)
+            raise InputError(
+                f"{folder}: its build was interrupted after {pending['rows']:,} of {pending['wanted']:,} rows; run "
+                "the same command again to complete it"
+            )
+        raise InputError(f"{folder}: no index there; make one with 'cse search MODEL CORPUS -o {folder}'")
 
     @property
-    def rows(self) -> int:
-        """Number of complete rows."""
-        return int(self.manifest["rows"])
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the elements of the vectors, float32 or int8."""
-        return np.dtype(np.int8 if self.manifest["int8"] else "<f4")
-
-    def _sizes(self) -> dict[str, int]:
-        """Returns the expected sizes of the files in bytes, according to the manifest."""
-        known = self.manifest
-        header = len(npy_header((0, known["width"]), self.dtype))
-        sizes = {
-            "vectors.npy": header + known["vectors"] * known["width"] * self.dtype.itemsize,
-            "places.bin": known["vectors"] * PLACE.itemsize,
-            "texts.txt": known["text_bytes"],
-            "texts.u64": 8 * known["rows"],
-            "hashes.u64": 8 * known["rows"],
-        }
-        if known["int8"]:
-            sizes["scales.f32"] = 4 * known["vectors"]
-        if known["ids"]:
-            sizes.update({"ids.txt": known["id_bytes"], "ids.u64": 8 * known["rows"]})
-        return sizes
-
-    def cut(self) -> None:
-        """Truncates files to the sizes in the manifest, in case a process was killed; call it before ``append``."""
-        for name, size in self._sizes().items():
-            with naming(self.folder / name), open(self.folder / name, "ab") as file:
-                file.truncate(size)
-        self._write_header()
-
-    def _write_header(self) -> None:
-        path = self.folder / "vectors.npy"
-        with naming(path), open(path, "r+b") as file:
-            file.write(npy_header((self.manifest["vectors"], self.manifest["width"]), self.dtype))
-
-    def append(
-        self,
-        texts: Sequence[str],
-        hashes: npt.NDArray[np.uint64],
-        ids: Sequence[str] | None,
-        vectors: npt.NDArray[np.float32],
-        places: npt.NDArray[Any],
-    ) -> None:
-        """Appends rows, which ``commit`` then makes part of the index. Call it within ``locked``.
-
-        Args:
-            texts: n texts without line feeds.
-            hashes: The hash of each text, ``(n,)`` uint64.
-            ids: The id of each text, if the index has ids.
-            vectors: Vectors of the texts or of their passages, ``(m, D)``.
-            places: Row and range of characters of each vector, ``(m,)`` of ``PLACE``.
-        """
-        known = self.manifest
-        if known["int8"]:
-            values, scales = quantize(vectors)
-            self._append("scales.f32", scales.astype("<f4").tobytes())
-            self._append("vectors.npy", values.tobytes())
-        else:
-            self._append("vectors.npy", vectors.astype("<f4").tobytes())
-        self._append("places.bin", places.tobytes())
-        self._append("hashes.u64", hashes.astype("<u8").tobytes())
-        known["text_bytes"] = self._append_lines("texts", texts, known["text_bytes"])
-        if known["ids"]:
-            known["id_bytes"] = self._append_lines("ids", ids or [], known["id_bytes"])
-        known["rows"] += len(texts)
-        known["vectors"] += len(vectors)
-
-    def _append(self, name: str, data: bytes) -> None:
-        with naming(self.folder / name), open(self.folder / name, "ab") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-
-    def _append_lines(self, name: str, lines: Sequence[str], before: int) -> int:
-        encoded = [line.encode() + b"\n" for line in lines]
-        ends = before + np.cumsum([len(line) for line in encoded], dtype=np.uint64)
-        self._append(f"{name}.txt", b"".join(encoded))
-        self._append(f"{name}.u64", ends.astype("<u8").tobytes())
-        return int(ends[-1]) if len(ends) else before
-
-    def commit(self, **changes: Any) -> None:
-        """Writes the manifest, updated with ``changes``, so that appended rows become part of the index."""
-        self.manifest.update(changes)
-        self._write_header()
-        write_text(self.folder / MANIFEST, dumps(self.manifest, indent=2) + "\n")
+    def generation(self) -> str:
+        """A hash that is different after each change of the index."""
+        return str(self.manifest["check"])
 
     def vectors(self) -> Vectors:
         """Returns the vectors, mapped into memory."""
-        shape = (self.manifest["vectors"], self.manifest["width"])
-        header = len(npy_header(shape, self.dtype))
-        values = self._map("vectors.npy", self.dtype, shape[0] * shape[1], header).reshape(shape)
-        longest = float(self.manifest["longest"])
-        if not self.manifest["int8"]:
-            return Float32(values, longest)
-        return Int8(values, self._map("scales.f32", np.dtype("<f4"), shape[0]), longest)
+        return Joined([segment.vectors for segment in self.segments])
 
     def places(self) -> npt.NDArray[Any]:
-        """Returns the row and range of characters of each vector, ``(vectors,)`` of ``PLACE``, mapped into memory."""
-        return self._map("places.bin", PLACE, self.manifest["vectors"])
+        """Returns the row and range of characters of each vector, ``(vectors,)`` of ``PLACE``."""
+        places = np.concatenate([segment.places for segment in self.segments])
+        places["row"] += np.repeat(self.starts[:-1], [len(segment.places) for segment in self.segments])
+        return places
 
     def hashes(self) -> npt.NDArray[np.uint64]:
-        """Returns the hash of each row, ``(rows,)`` uint64, mapped into memory."""
-        return self._map("hashes.u64", np.dtype("<u8"), self.rows)
+        """Returns the hash of the text of each row, ``(rows,)`` uint64."""
+        empty = np.empty(0, dtype=np.uint64)
+        return np.concatenate([empty, *(segment.hashes for segment in self.segments)])
 
     def texts(self, rows: Sequence[int]) -> list[str]:
         """Returns the texts of some rows."""
-        return self._lines("texts", rows)
+        return self._column("text", rows)
 
     def ids(self, rows: Sequence[int]) -> list[str]:
         """Returns the ids of some rows, or the row numbers as text if the index has no ids."""
-        return self._lines("ids", rows) if self.manifest["ids"] else [str(row) for row in rows]
+        return self._column("id", rows) if self.manifest["ids"] else [str(row) for row in rows]
 
-    def _lines(self, name: str, rows: Sequence[int]) -> list[str]:
-        ends = self._map(f"{name}.u64", np.dtype("<u8"), self.rows)
-        path = self.folder / f"{name}.txt"
+    def _column(self, name: str, rows: Sequence[int]) -> list[str]:
+        columns = [segment.batch.column(name) for segment in self.segments]
         found = []
-        with naming(path), open(path, "rb") as file:
-            for row in rows:
-                if not 0 <= row < self.rows:
-                    raise InputError(f"row: {row} is out of range; there are {self.rows:,} rows in {self.folder}")
-                start = int(ends[row - 1]) if row else 0
-                file.seek(start)
-                found.append(file.read(int(ends[row]) - start - 1).decode("utf8", "replace"))
+        for row in rows:
+            if not 0 <= row < self.rows:
+                raise InputError(f"row: {row} is out of range; there are {self.rows:,} rows in {self.folder}")
+            number = bisect_right(self.starts, row) - 1
+            found.append(columns[number][row - self.starts[number]].as_py())
         return found
 
-    def _map(self, name: str, dtype: np.dtype[Any], count: int, offset: int = 0) -> npt.NDArray[Any]:
-        if not count:
-            return np.empty(0, dtype=dtype)
-        path = self.folder / name
-        with naming(path):  # as a plain array, because slices of np.memmap are slow
-            return np.asarray(np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=(count,)))
+    def remove_old_files(self) -> None:
+        """Removes the files that belong to former states of the index; call it within ``locked``."""
+        used = {f"{segment.record['xxh3']}.arrow" for segment in self.segments}
+        for path in self.folder.iterdir():
+            if path.name == PENDING or (OLD.fullmatch(path.name) and path.name not in used):
+                with suppress(OSError):  # on Windows, a file that is mapped into memory cannot be removed
+                    path.unlink()
+        remove_bm25(self.folder, self.generation)
+        remove_leftovers(self.folder)
+
+
+def remove_bm25(folder: Path, generation: str) -> None:
+    """Removes the BM25 indexes of other states of an index."""
+    for path in folder.glob("bm25*"):
+        if re.fullmatch(r"bm25(-[0-9a-f]{32})?", path.name) and path.name != f"bm25-{generation}":
+            shutil.rmtree(path, ignore_errors=True)

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Float32", "Int8", "Unit", "Vectors", "exact_products", "quantize", "rounding_error", "unit"]
+__all__ = [
+    "Float32",
+    "Int8",
+    "Joined",
+    "Some",
+    "Unit",
+    "Vectors",
+    "exact_products",
+    "quantize",
+    "rounding_error",
+    "unit",
+]
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -160,6 +172,100 @@ class Unit:
     def take(self, rows: Rows) -> Doubles:
         """See ``Vectors``."""
         return self._vectors.take(rows) / self._norms[rows, None]
+
+
+class Some:
+    """A subset of the rows of other ``Vectors``.
+
+    Args:
+        vectors: n vectors.
+        rows: The numbers of the vectors in the subset, ascending.
+    """
+
+    def __init__(self, vectors: Vectors, rows: Rows) -> None:
+        self._vectors, self._rows = vectors, rows
+        self.longest, self.most = vectors.longest, vectors.most
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def width(self) -> int:
+        """The number of dimensions, D."""
+        return self._vectors.width
+
+    def _range(self, start: int, stop: int) -> tuple[int, int, Rows]:
+        """Returns the smallest range that contains the subset's vectors start:stop, and their positions in it."""
+        rows = self._rows[start:stop]
+        first, last = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
+        return first, last, rows - first
+
+    def block(self, start: int, stop: int) -> Floats:
+        """See ``Vectors``."""
+        first, last, rows = self._range(start, stop)
+        return self._vectors.block(first, last)[rows]
+
+    def products(self, queries: Floats, start: int, stop: int) -> Floats:
+        """See ``Vectors``."""
+        first, last, rows = self._range(start, stop)
+        return np.ascontiguousarray(self._vectors.products(queries, first, last)[:, rows])
+
+    def take(self, rows: Rows) -> Doubles:
+        """See ``Vectors``."""
+        return self._vectors.take(self._rows[rows])
+
+
+class Joined:
+    """Several ``Vectors``, concatenated.
+
+    Args:
+        parts: The ``Vectors`` to concatenate, at least one, all of the same width.
+    """
+
+    def __init__(self, parts: Sequence[Vectors]) -> None:
+        self.parts = parts
+        self.longest = max(part.longest for part in parts)
+        self.most = min(part.most for part in parts)
+        self.starts = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
+        """Number of the first vector of each part, followed by the total number of vectors."""
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    @property
+    def width(self) -> int:
+        """The number of dimensions, D."""
+        return self.parts[0].width
+
+    def _pieces(self, start: int, stop: int) -> list[tuple[Vectors, int, int]]:
+        """Returns the parts that a range overlaps, each with the overlapping range within the part."""
+        first, last = np.searchsorted(self.starts, [start, max(stop - 1, start)], side="right").tolist()
+        pieces = []
+        for number in range(first - 1, min(last, len(self.parts))):
+            part, begin = self.parts[number], int(self.starts[number])
+            low, high = max(start - begin, 0), min(stop - begin, len(part))
+            if low < high:
+                pieces.append((part, low, high))
+        return pieces
+
+    def block(self, start: int, stop: int) -> Floats:
+        """See ``Vectors``."""
+        found = [part.block(low, high) for part, low, high in self._pieces(start, stop)]
+        return found[0] if len(found) == 1 else np.concatenate([*found, np.empty((0, self.width), np.float32)])
+
+    def products(self, queries: Floats, start: int, stop: int) -> Floats:
+        """See ``Vectors``."""
+        found = [part.products(queries, low, high) for part, low, high in self._pieces(start, stop)]
+        return found[0] if len(found) == 1 else np.hstack([*found, np.empty((len(queries), 0), np.float32)])
+
+    def take(self, rows: Rows) -> Doubles:
+        """See ``Vectors``."""
+        found = np.empty((len(rows), self.width))
+        numbers = np.searchsorted(self.starts, rows, side="right") - 1
+        for number in np.unique(numbers):
+            at = numbers == number
+            found[at] = self.parts[number].take(rows[at] - self.starts[number])
+        return found
 
 
 def quantize(vectors: Floats) -> tuple[npt.NDArray[np.int8], Floats]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import closing, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @click.command("search", cls=options.GroupedCommand)
-@click.argument("model")
+@click.argument("model", required=False)
 @click.argument("corpus", nargs=-1)
 @options.group("Index")
 @options.option("-o", "--output", default="search", metavar="DIR", help="Folder of the index.")
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 @options.option(
     "--int8/--no-int8", default=None, help="Store int8 vectors.", default_text="as in an existing index, else no"
 )
-@options.option("--rebuild", is_flag=True, help="Replace an existing index.")
+@options.option("--rebuild", is_flag=True, help="Encode all rows again.")
+@options.option("--verify/--no-verify", default=True, help="Compare the files of the index with their hashes.")
 @options.group("Queries")
 @options.option("--query", "queries", multiple=True, metavar="TEXT", help="A query; may be repeated.")
 @options.option("--queries", "query_file", metavar="FILE", help="File of queries, one per row; - is standard input.")
@@ -47,13 +48,14 @@ if TYPE_CHECKING:
 @options.group("Encoding and reading")
 @corpus_index.encoding
 def search_command(
-    model: str,
+    model: str | None,
     corpus: tuple[str, ...],
     output: str,
     id_column: str | None,
     passages: str | None,
     int8: bool | None,
     rebuild: bool,
+    verify: bool,
     queries: tuple[str, ...],
     query_file: str | None,
     query_column: str | None,
@@ -65,10 +67,11 @@ def search_command(
 ) -> None:
     """Search the rows of CORPUS by meaning, with the embeddings of MODEL.
 
-    The first call encodes CORPUS into an index in the folder -o. Later calls with the same CORPUS, or without
-    CORPUS, use this index. If a call with CORPUS is interrupted, repeat it to complete the index. Rows that were added
-    at the end of CORPUS are added to the index. Without a query, queries are read from the terminal until an empty
-    line. The search is exact.
+    The first call encodes CORPUS into an index in the folder -o. Later calls with CORPUS update the index: they encode
+    only rows with new texts, and drop rows that are no longer in CORPUS. If a call is interrupted, repeat it. Calls
+    without CORPUS use the index as it is. MODEL may be the folder of an index, or be left out, which means the model
+    with which that index (-o) was built. Without a query, queries are read from the terminal until an empty line. The
+    search is exact.
 
     -o may be a folder written by cse encode --parts, whose parts are searched as one index; in this case, leave out
     CORPUS. With --engine ray, the workers of a Ray cluster search the parts.
@@ -91,15 +94,35 @@ def search_command(
         from ...ray_cluster import connected
 
         click.get_current_context().with_resource(connected())  # once for all queries
+    from ...search.index import SearchIndex, built_with
+
+    settings = built_with(output if model is None else model)
+    if settings is not None:
+        if model is not None:
+            if options.was_given(click.get_current_context(), "output") and Path(output) != Path(model):
+                raise InputError(f"-o {output}: {model} is an index too; leave out one of them, or name a model")
+            output = model
+        model = settings["model"]
+        given = {name: value for name, value in settings.items() if getattr(encoding, name, 0) is None}
+        encoding = replace(encoding, **given)
+    elif model is None:
+        raise InputError(f"{output}: no index there; make one with 'cse search MODEL CORPUS -o {output}'")
     encoder = encoding.encoder(model)
-    from ...evaluation.base import counted
-    from ...search.index import SearchIndex
 
     started = time.perf_counter()
     if corpus:
-        index = encoding.index(encoder, corpus, output, id_column=id_column, int8=int8, passages=size, rebuild=rebuild)
+        index = encoding.index(
+            encoder,
+            corpus,
+            output,
+            id_column=id_column,
+            int8=int8,
+            passages=size,
+            rebuild=rebuild,
+            verify=verify,
+        )
     else:
-        index = SearchIndex.open(output, encoder, engine=engine)
+        index = SearchIndex.open(output, encoder, engine=engine, verify=verify)
     opened = time.perf_counter() - started
     printing.say(f"{output}: {len(index):,} rows, {index.shape[0]:,} vectors of {index.shape[1]} dimensions")
     if hybrid:
@@ -108,15 +131,7 @@ def search_command(
     started = time.perf_counter()
     found = []
     if asked:
-        with closing(PhaseDisplay()) as phases:
-            found = index.search(
-                asked,
-                top,
-                hybrid=hybrid,
-                batch_size=encoding.batch_size,
-                progress=counted(len(asked), lambda done, total: phases("encoding queries", done, total, "queries")),
-                parts_progress=lambda done, total: phases("searching", done, total, "parts"),
-            )
+        found = answers(index, asked, top, hybrid, encoding.batch_size)
     seconds = time.perf_counter() - started
     if as_json:
         results = [
@@ -127,6 +142,7 @@ def search_command(
             "rows": len(index),
             "vectors": index.shape[0],
             "embedding_dim": index.shape[1],
+            "changes": asdict(index.changes) if index.changes else None,
             "index_seconds": round(opened, 3),
             "search_seconds": round(seconds, 3),
             "queries": results,
@@ -136,7 +152,7 @@ def search_command(
     for query, hits in zip(asked, found, strict=True):
         click.echo("\n".join([query, *lines(hits), ""]))
     if not asked and sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
-        ask(index, top, hybrid)
+        ask(index, top, hybrid, encoding.batch_size)
 
 
 def read_queries(queries: tuple[str, ...], file: str | None, column: str | None, reading: dict[str, Any]) -> list[str]:
@@ -161,7 +177,22 @@ def lines(hits: list[Hit]) -> list[str]:
     return [f"{rank:4}  {hit.score:.4f}  {hit.id:>{wide}}  {shortened(hit.text)}" for rank, hit in enumerate(hits, 1)]
 
 
-def ask(index: SearchIndex, top: int, hybrid: bool) -> None:
+def answers(index: SearchIndex, queries: list[str], top: int, hybrid: bool, batch_size: int) -> list[list[Hit]]:
+    """Returns the hits of each query, and shows the progress."""
+    from ...evaluation.base import counted
+
+    with closing(PhaseDisplay()) as phases:
+        return index.search(
+            queries,
+            top,
+            hybrid=hybrid,
+            batch_size=batch_size,
+            progress=counted(len(queries), lambda done, total: phases("encoding queries", done, total, "queries")),
+            parts_progress=lambda done, total: phases("searching", done, total, "parts"),
+        )
+
+
+def ask(index: SearchIndex, top: int, hybrid: bool, batch_size: int) -> None:
     """Reads queries from the terminal until an empty line, and prints the hits of each query."""
     with suppress(ImportError):
         import readline  # noqa: F401  # makes the input line editable
@@ -174,7 +205,7 @@ def ask(index: SearchIndex, top: int, hybrid: bool) -> None:
         if not query:
             return
         started = time.perf_counter()
-        (hits,) = index.search([query], top, hybrid=hybrid)
+        (hits,) = answers(index, [query], top, hybrid, batch_size)
         click.echo("\n".join(lines(hits)))
         printing.say(f"{1000 * (time.perf_counter() - started):.0f} ms")
 

@@ -69,15 +69,9 @@ class EncodedFile:
 
 
 def check_format(output: str) -> None:
-    """Raises ``InputError`` if the suffix is not one of ``FORMATS``, or needs pyarrow and pyarrow is not installed."""
-    suffix = Path(output).suffix
-    if suffix not in FORMATS:
+    """Raises ``InputError`` if the suffix is not one of ``FORMATS``."""
+    if Path(output).suffix not in FORMATS:
         raise InputError(f"-o {output}: the name must end in one of {', '.join(FORMATS)}")
-    if suffix == ".parquet":
-        try:
-            import pyarrow  # noqa: F401
-        except ImportError:
-            raise InputError(f"-o {output}: Parquet needs pyarrow; run pip install 'cse[tables]'") from None
 
 
 def model_stamp(encoder: Encoder) -> dict[str, Any]:
