@@ -116,15 +116,14 @@ def contrastive_loss(
             role, or different numbers of anchor and positive views.
     """
     layout = arrange(views, objective, roles)
-    problem = incompatibility(
+    if problem := incompatibility(
         objective=objective,
         logits=logits,
         mixed=mixed,
         synthetic_pairs=len(layout.pairs) > 1,
         hard_negatives="hard_negative" in views,
         weighted=hard_negative_weight != 1.0,
-    )
-    if problem:
+    ):
         raise ValueError(problem)
     shape = LOGITS[logits]
     anchors = torch.cat([views[name] for name in layout.anchors])
@@ -144,7 +143,8 @@ def contrastive_loss(
         if metrics is not None:
             metrics["cos_mix"] = _mean(similarity.detach()[:, 0], ~missing[:, 0])
     elif mixed == "release":
-        similarity = release_similarities(*(views[name] for name in layout.pairs[0]), mix_lambda)
+        first, second = layout.pairs[0]
+        similarity = release_similarities(views[first], views[second], mix_lambda)
         extra.append(shape(similarity, None, temperature, margin))
     scores = torch.cat([scores, *extra], dim=1) if extra else scores
     kept = None

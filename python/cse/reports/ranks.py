@@ -92,7 +92,7 @@ class _Window:
 
     def term(self, rank: int) -> str:
         """Returns the term of a rank."""
-        return self.index.terms[self.index.by_rank[rank - 1]]
+        return str(self.index.terms[self.index.by_rank[rank - 1]])
 
     def draw_all_terms(self, axes: Axes) -> None:
         """Plots the scores of all terms, with the window as a band."""

@@ -88,6 +88,11 @@ class Job(Protocol):
     """Name of the command, ``augment`` or ``encode``."""
 
     @property
+    def reading(self) -> ReadOptions:
+        """Options with which the files are read; ``threads`` is the number of CPU threads of each worker."""
+        ...
+
+    @property
     def suffix(self) -> str:
         """Suffix of the names of the parts."""
         ...

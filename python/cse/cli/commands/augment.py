@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -16,9 +15,6 @@ from ...tfidf.build import AugmentReport
 from ...tfidf.index import TfidfIndex
 from .. import options, printing
 from ..progress import in_background
-
-if TYPE_CHECKING:
-    from ...sharding.jobs import AugmentJob
 
 
 @click.command("augment")
@@ -89,10 +85,12 @@ def augment_command(
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
     if as_parts:
         from ...sharding.jobs import AugmentJob
+        from .. import parts
 
         assert output is not None
         job = AugmentJob(tfidf, min_df, max_terms, dict(drawn), copies, form, compression or "zst", reading)
-        augment_parts(job, index, sentences, column, output, engine, as_json)
+        made = parts.run(job, job.settings(), sentences, column, output, engine, known=index.files, index=tfidf)
+        parts.report(made, "sentences", as_json)
         return
     found = readers.resolve(sentences or ["-"], column)
     started = time.perf_counter()
@@ -105,8 +103,7 @@ def augment_command(
     seconds = time.perf_counter() - started
     joined = readers.joined_lines(found)
     if not as_json:
-        limited = min_df > 1 or max_terms is not None
-        print_report(report, seconds, joined, "not in the index" + " or excluded by --min-df or --max-terms" * limited)
+        print_report(report, seconds, joined, excluding=min_df > 1 or max_terms is not None)
         if drawn["replace_with"] == "radius":
             printing.say(f"replacements sampled from {printing.span(index.ranks(drawn['radius']), len(index))}")
         return
@@ -139,27 +136,9 @@ def check_output(output: str | None, form: str, as_parts: bool, compression: str
         raise InputError(f"--format: {form!r} is unknown; choose text or jsonl")
 
 
-def augment_parts(
-    job: AugmentJob,
-    index: TfidfIndex,
-    sentences: tuple[str, ...],
-    column: str | None,
-    output: str,
-    engine: str,
-    as_json: bool,
-) -> None:
-    """Makes one part of the folder ``output`` from each file, and prints a summary."""
-    from ...ray_cluster import connected
-    from .. import parts as many
-
-    with connected() if engine == "ray" else nullcontext() as ray:
-        known = many.sources(sentences, column, job.reading, index.files, job.tfidf, ray)
-        summary = many.make_parts(job, job.settings(), known, output, ray=ray, threads=job.reading["threads"])
-    many.report(summary, "sentences", as_json)
-
-
-def print_report(report: AugmentReport, seconds: float, joined: int, unseen: str) -> None:
-    """Prints how many rows and words were changed; ``unseen`` describes the words that count as unseen."""
+def print_report(report: AugmentReport, seconds: float, joined: int, excluding: bool) -> None:
+    """Prints how many rows and words were changed; ``excluding``: whether options exclude terms of the index."""
+    unseen = "not in the index or excluded by --min-df or --max-terms" if excluding else "not in the index"
     printing.say(
         f"{report.rows:,} rows in {seconds:.2f} s ({report.rows / seconds:,.0f}/s): {report.replacement_rate:.1%} of "
         f"{report.words:,} words replaced, {report.unseen_rate:.1%} {unseen}, "

@@ -6,7 +6,6 @@ import shutil
 import sys
 import tempfile
 import time
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -173,9 +172,8 @@ def encode_parts(
     """Encodes each file into one part of the folder ``output``, and prints a summary."""
     from ...models.device import describe_device
     from ...models.running.vector_files import check_format
-    from ...ray_cluster import connected
     from ...sharding.jobs import EncodeJob
-    from .. import parts as many
+    from .. import parts
 
     reading = {**encoding.reading}
     column, cache = reading.pop("column"), reading.pop("cache")
@@ -196,10 +194,8 @@ def encode_parts(
     if engine == "local":
         printing.say(f"on {describe_device(encoder.device, encoder.precision, encoder.precision_reason)}")
     del encoder
-    with connected() if engine == "ray" else nullcontext() as ray:
-        found = many.sources(sentences, column, job.reading, [], "", ray)
-        summary = many.make_parts(job, settings, found, output, ray=ray, threads=encoding.threads, gpus=gpus)
-    many.report({**summary, "precision": job.precision, "embedding_dim": settings["width"]}, "rows", as_json)
+    made = parts.run(job, settings, sentences, column, output, engine, gpus=gpus)
+    parts.report({**made, "precision": job.precision, "embedding_dim": settings["width"]}, "rows", as_json)
 
 
 def is_device(path: str) -> bool:
