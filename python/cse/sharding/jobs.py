@@ -290,13 +290,7 @@ class EncodeJob:
                 "first_row": shard.first_row,
             }
             done = encode_to_file(
-                encoder,
-                corpus,
-                path,
-                key,
-                batch_size=self.batch_size,
-                first_row=shard.first_row,
-                progress=progress,
+                encoder, corpus, path, key, batch_size=self.batch_size, first_row=shard.first_row, progress=progress
             )
             return {"blank": done.blank, "joined_lines": corpus.joined_lines, "repaired": corpus.repaired, "file": file}
 

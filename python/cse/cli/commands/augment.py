@@ -163,12 +163,7 @@ def explain_command(
     words = index.explain(sentence, samples=samples, **drawing)
     radius = index.ranks(drawing["radius"])
     if as_json:
-        value = {
-            "sentence": sentence,
-            "radius": radius,
-            "terms": len(index),
-            "words": [asdict(w) for w in words],
-        }
+        value = {"sentence": sentence, "radius": radius, "terms": len(index), "words": [asdict(w) for w in words]}
         printing.result(value, True, [])
         return
     from rich.console import Console

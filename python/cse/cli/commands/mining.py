@@ -237,9 +237,6 @@ def group_record(number: int, group: Cluster, index: SearchIndex) -> dict[str, A
     }
 
 
-MINE_COLUMNS = ("anchor", "positive", "negative")
-
-
 @click.command("mine")
 @click.argument("model")
 @click.argument("corpus", nargs=-1, required=True)
@@ -314,7 +311,7 @@ def mine_command(
         raise InputError(
             f"--ranks {ranks}, --margin {margin}: no pair has a negative; widen the ranks or lower the margin"
         )
-    write_table(output, MINE_COLUMNS, triples)
+    write_table(output, ("anchor", "positive", "negative"), triples)
     seconds = time.perf_counter() - started
     summary = {
         "output": output,

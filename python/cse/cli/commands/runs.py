@@ -224,14 +224,7 @@ def _file(kind: str, some: list[Material], names: dict[Path, str], count: int) -
 @options.threads
 @options.as_json
 def report_command(
-    run: str,
-    output: str | None,
-    word: str | None,
-    method: str,
-    encode: bool,
-    device: str,
-    threads: int,
-    as_json: bool,
+    run: str, output: str | None, word: str | None, method: str, encode: bool, device: str, threads: int, as_json: bool
 ) -> None:
     """Write a report page about RUN, the folder of a run: a single HTML file that works offline.
 
