@@ -187,7 +187,7 @@ def prepared(run, stored):
 @pytest.mark.parametrize("positive", ["dropout", "crop", "spans"])
 def test_cached_token_ids_equal_those_of_the_tokenizer(mapped, positive):
     callback = Recorder()
-    run = prepare(mapped.replace(positive=positive, max_length=12), callback=callback)
+    run = prepare(mapped.replace(positive=positive, max_length=12), progress=callback.on_progress)
     if positive == "spans":  # anchors and positives are new texts in each epoch, so no token ids are cached
         assert run.tokens == {}
         return
@@ -215,15 +215,15 @@ def test_padding_to_a_fixed_length_does_not_change_embeddings(mapped, tmp_path, 
 
 def test_token_ids_are_written_once_and_only_by_runs_of_at_least_one_epoch(mapped):
     callback = Recorder()
-    assert prepare(mapped.replace(max_steps=2), callback=callback).tokens == {}
+    assert prepare(mapped.replace(max_steps=2), progress=callback.on_progress).tokens == {}
     first = train(mapped, callback)
     count = len(callback.progress)
     assert count
-    assert prepare(mapped.replace(max_steps=2), callback=callback).tokens  # from the cache
+    assert prepare(mapped.replace(max_steps=2), progress=callback.on_progress).tokens  # from the cache
     second = train(mapped, callback)
     assert len(callback.progress) == count
     assert first.after == second.after
-    prepare(mapped.replace(max_length=9), callback=callback)
+    prepare(mapped.replace(max_length=9), progress=callback.on_progress)
     assert len(callback.progress) > count
 
 

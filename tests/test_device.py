@@ -364,7 +364,7 @@ def test_copies_to_mps_wait_because_their_source_may_be_freed():
 
 def test_an_optimizer_that_ignores_the_flag_does_not_update_weights_with_nan(monkeypatch):
     """As on ``mps``; simulated by deleting the flag before the update."""
-    monkeypatch.setattr("cse.training.watching.records.skips_by_flag", lambda device: False)
+    monkeypatch.setattr("cse.training.step.step.skips_by_flag", lambda device: False)
     for loss, updated in ((torch.tensor(float("nan")), False), (torch.tensor(1.0), True)):
         weight = torch.nn.Parameter(torch.ones(2))
         weight.grad = torch.ones(2)

@@ -73,7 +73,7 @@ SETTINGS = [
         "negatives": ("una",) if una else (),
         "options": {"una": {"use_as": una}} if una else {},
         "objective": objective,
-        "mix_variant": variant,
+        **({"mix_variant": variant} if mixed or loss == "mixed" else {}),
     }
     for loss, mixed, una, objective, variant in product(
         ("standard", "focal", "mixed"),
@@ -348,17 +348,18 @@ def test_the_learning_rate_falls_linearly_or_stays_constant(base):
 def test_negatives_are_drawn_with_the_options_of_the_run(base, short_corpus, short_rows):
     """The options for ablations, the filters of the index and a radius in per cent take effect in the batches."""
     options = {"replace_which": "random", "replace_with": "random", "beta": 0.8, "surface": "plain"}
-    table = {**options, "radius": "5%"}
-    config = base.replace(una=table, negatives=("una",), min_df=3, max_terms=2000, max_steps=1, eval_every=0)
-    folder = train(config).folder
     index = TfidfIndex.open(base.tfidf, min_df=3, max_terms=2000)
-    assert TrainConfig.from_toml(folder / "config.toml").options["una"]["radius"] == round(0.05 * len(index))
     corpus = Corpus.read([str(short_corpus)])
-    una = UNA(UNAOptions(**table), Context(lambda: index))
-    batch = batches_of(resolve(config, "bert-base"), corpus, corpus.filled(), DROPOUT, [una])[0]
-    rows = batch.rows.tolist()
-    expected = index.augment([short_rows[row] for row in rows], rows=rows, seed=config.seed, **options)
-    assert batch.blocks["synthetic"].texts == expected
+    for table in (options, {**options, "replace_with": "radius", "radius": "5%"}):
+        config = base.replace(una=table, negatives=("una",), min_df=3, max_terms=2000, max_steps=1, eval_every=0)
+        folder = train(config).folder
+        if "radius" in table:
+            assert TrainConfig.from_toml(folder / "config.toml").options["una"]["radius"] == round(0.05 * len(index))
+        una = UNA(UNAOptions(**table), Context(lambda: index))
+        batch = batches_of(resolve(config, "bert-base"), corpus, corpus.filled(), DROPOUT, [una])[0]
+        rows = batch.rows.tolist()
+        expected = index.augment([short_rows[row] for row in rows], rows=rows, seed=config.seed, **table)
+        assert batch.blocks["synthetic"].texts == expected
     for field in ("replace_which", "replace_with"):
         with pytest.raises(InputError, match=f"--{field.replace('_', '-')}"):
             config.replace(una={field: "odd"})

@@ -112,6 +112,8 @@ def settings_of(name: str, steps: int | None = None) -> dict[str, Any]:
     """Returns all settings of a candidate; ``steps``, if given, replaces its number of steps."""
     settings = {**COMMON, **CANDIDATES[name]}
     settings |= {"max_steps": steps} if steps else {}
+    if settings["loss"] == "distil":  # has a temperature of its own
+        settings.pop("temperature")
     used = {settings["positive"], settings["loss"]}
     for key in ("negatives", "loss_terms", "encoder_methods", "feature_augmentations"):
         used |= set(settings.get(key, ()))

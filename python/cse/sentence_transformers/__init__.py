@@ -8,11 +8,6 @@ negatives (UNA) to a ``datasets.Dataset``, and ``NegativesCollator`` redraws the
 from __future__ import annotations
 
 from ..errors import InputError
-from .evaluator import HalvesEvaluator
-from .loss import InfoNCELoss
-from .negatives import NegativesCollator, add_negatives, number_rows
-
-__all__ = ["HalvesEvaluator", "InfoNCELoss", "NegativesCollator", "add_negatives", "number_rows"]
 
 try:
     import datasets  # noqa: F401
@@ -25,3 +20,9 @@ except ImportError as error:
         "cse.sentence_transformers: needs sentence-transformers 6.2 or later and datasets; "
         "run pip install 'cse[sentence-transformers]'"
     ) from None
+
+from .evaluator import HalvesEvaluator
+from .loss import InfoNCELoss
+from .negatives import NegativesCollator, add_negatives, number_rows
+
+__all__ = ["HalvesEvaluator", "InfoNCELoss", "NegativesCollator", "add_negatives", "number_rows"]
