@@ -16,10 +16,11 @@ from . import options, printing
 from .progress import PhaseDisplay, counting
 
 if TYPE_CHECKING:
+    from ..data.corpus import Corpus
     from ..models.running.inference import Encoder
     from ..search.index import SearchIndex
 
-__all__ = ["Encoding", "build_index", "by_row", "encoding", "load_encoder", "read_ids", "stored"]
+__all__ = ["Encoding", "by_row", "encoding", "load_encoder", "read_ids", "stored"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,15 +39,39 @@ class Encoding:
     reading: dict[str, Any]
     """Values of ``column``, ``encoding_errors``, ``max_line_bytes`` and ``cache``, by name."""
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The values of the options that are arguments of ``cse.Encoder``, by name."""
+        return {name: getattr(self, name) for name in ("pooler", "prompt", "dims", "device", "precision")}
+
     def encoder(self, model: str) -> Encoder:
         """Loads the encoder, and prints the device on which it runs."""
-        return load_encoder(
-            model, self.pooler, self.device, self.precision, self.threads, prompt=self.prompt, dims=self.dims
-        )
+        return load_encoder(model, threads=self.threads, **self.arguments)
 
-    def index(self, encoder: Encoder, files: Sequence[str], folder: str | None, **settings: Any) -> SearchIndex:
-        """Builds or updates the search index of the corpus in ``files``; see ``build_index``."""
-        return build_index(encoder, files, folder, batch_size=self.batch_size, **self.reading, **settings)
+    def corpus(self, found: Sequence[str | readers.Column]) -> Corpus:
+        """Opens the corpus of the inputs that ``cse.data.readers.resolve`` returned, and shows the progress."""
+        from ..data.corpus import Corpus
+
+        reading = {name: value for name, value in self.reading.items() if name != "column"}
+        with closing(PhaseDisplay()) as phases:
+            return Corpus.open(found, progress=phases, **reading)
+
+    def index(
+        self, encoder: Encoder, files: Sequence[str], folder: str | None, id_column: str | None = None, **settings: Any
+    ) -> SearchIndex:
+        """Builds or updates the search index of ``files``, and shows the progress; see ``SearchIndex.build``."""
+        from ..search.index import SearchIndex
+
+        found = readers.resolve(list(files), self.reading["column"])
+        ids = None if id_column is None else read_ids(files, id_column)
+        corpus = self.corpus(found)
+        with counting("encoding", len(corpus), "rows") as more:
+            index = SearchIndex.build(
+                encoder, corpus, folder, ids=ids, batch_size=self.batch_size, progress=more, **settings
+            )
+        if (made := index.changes) and (made.encoded or made.dropped):
+            printing.say(f"{folder}: {made.kept:,} rows kept, {made.encoded:,} encoded, {made.dropped:,} dropped")
+        return index
 
 
 def encoding(command: Callable[..., None]) -> Callable[..., None]:
@@ -127,36 +152,6 @@ def read_ids(files: Sequence[str], column: str) -> list[str]:
             )
         ids += readers.column_values(path, column)
     return ids
-
-
-def build_index(
-    encoder: Encoder,
-    files: Sequence[str],
-    folder: str | None,
-    *,
-    column: str | None,
-    encoding_errors: str,
-    max_line_bytes: int,
-    cache: str | None,
-    batch_size: int,
-    id_column: str | None = None,
-    **settings: Any,
-) -> SearchIndex:
-    """Builds or updates the search index of ``files``, and shows the progress; see ``SearchIndex.build``."""
-    from ..data.corpus import Corpus
-    from ..search.index import SearchIndex
-
-    found = readers.resolve(list(files), column)
-    ids = None if id_column is None else read_ids(files, id_column)
-    with closing(PhaseDisplay()) as phases:
-        corpus = Corpus.open(
-            found, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, cache=cache, progress=phases
-        )
-    with counting("encoding", len(corpus), "rows") as more:
-        index = SearchIndex.build(encoder, corpus, folder, ids=ids, batch_size=batch_size, progress=more, **settings)
-    if (made := index.changes) and (made.encoded or made.dropped):
-        printing.say(f"{folder}: {made.kept:,} rows kept, {made.encoded:,} encoded, {made.dropped:,} dropped")
-    return index
 
 
 def by_row(index: SearchIndex) -> SearchIndex:

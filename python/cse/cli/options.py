@@ -193,8 +193,6 @@ def precision(default: str) -> Callable[[F], F]:
 
 def check_pooler(pooler: str | None) -> None:
     """Raises ``InputError`` for an unknown pooler."""
-    from ..models.pooling import POOLERS
-
     if pooler is not None and pooler not in POOLERS:
         raise unknown("--pooler", pooler, POOLERS)
 

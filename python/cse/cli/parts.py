@@ -4,54 +4,74 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from ..data.reading import ReadOptions, SourceFile
+from ..data.reading import SourceFile
 from ..errors import InputError
+from ..ray_cluster import connected
 from ..sharding.engines import Failure, count_here, count_on_cluster, run_here, run_on_cluster
 from ..sharding.jobs import Job, find_sources
 from ..sharding.parts import Parts, Shard, Source
 from . import printing
 from .progress import counting
 
-__all__ = ["make_parts", "missing", "report", "sources"]
+__all__ = ["make_parts", "missing", "report", "run"]
 
 # Maximum number of files that an error message lists.
 LISTED = 5
 
 
-def sources(
+def run(
+    job: Job,
+    settings: dict[str, Any],
     files: Sequence[str],
     column: str | None,
-    reading: ReadOptions,
-    known: Sequence[SourceFile],
-    index: str,
-    ray: Any,
-) -> list[Source]:
-    """Returns the files of a corpus with their numbers of rows, and shows the progress; see ``find_sources``."""
+    output: str,
+    engine: str,
+    *,
+    gpus: float = 0,
+    known: Sequence[SourceFile] = (),
+    index: str = "",
+) -> dict[str, Any]:
+    """Counts the rows of the files, makes the missing parts, and shows the progress.
 
-    def count(unknown: Sequence[tuple[str, str | None]]) -> list[Source]:
-        if ray is not None:
-            printing.say(f"counting the rows of {len(unknown):,} files")
-            return count_on_cluster(ray, unknown, reading)
-        with counting("counting rows", len(unknown), "files") as more:
-            return count_here(unknown, reading, more)
+    Args:
+        job: The job that makes the parts.
+        settings: The settings that the parts depend on.
+        files: Paths and patterns.
+        column: Column with the texts, for files that are tables.
+        output: Folder of the parts.
+        engine: ``local`` or ``ray``.
+        gpus: GPUs of each Ray worker.
+        known: The files that an index lists.
+        index: Folder of this index.
 
-    return find_sources(files, column, known, index, count, elsewhere=ray is not None)
+    Returns:
+        A summary, for ``report``.
+
+    Raises:
+        InputError: If some parts could not be made; also as ``find_sources``, ``Parts`` and ``run_on_cluster`` do.
+    """
+    with connected() if engine == "ray" else nullcontext() as ray:
+
+        def count(unknown: Sequence[tuple[str, str | None]]) -> list[Source]:
+            if ray is not None:
+                printing.say(f"counting the rows of {len(unknown):,} files")
+                return count_on_cluster(ray, unknown, job.reading)
+            with counting("counting rows", len(unknown), "files") as more:
+                return count_here(unknown, job.reading, more)
+
+        found = find_sources(files, column, known, index, count, elsewhere=ray is not None)
+        return make_parts(job, settings, found, output, ray, gpus)
 
 
 def make_parts(
-    job: Job,
-    settings: dict[str, Any],
-    found: Sequence[Source],
-    output: str,
-    *,
-    ray: Any,
-    threads: int,
-    gpus: float = 0,
+    job: Job, settings: dict[str, Any], found: Sequence[Source], output: str, ray: Any, gpus: float
 ) -> dict[str, Any]:
     """Makes the missing parts, and returns a summary; raises ``InputError`` if some parts could not be made."""
+    threads = job.reading["threads"]
     folder = Parts(output, job.kind, settings, found, job.suffix)
     started = time.perf_counter()
     with folder.locked():

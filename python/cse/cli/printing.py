@@ -154,8 +154,8 @@ def check_table(output: str | None) -> None:
         raise InputError(f"-o {output}: its folder does not exist; create it first")
 
 
-def write_table(output: str, names: Sequence[str], records: Iterable[Sequence[Any]]) -> None:
-    """Writes records one at a time to a temporary file, which then replaces ``output``.
+def write_table(output: str, names: Sequence[str], records: Iterable[Sequence[Any]]) -> int:
+    """Writes records one at a time to a temporary file, which then replaces ``output``; returns their number.
 
     Args:
         output: A path that ``check_table`` accepts.
@@ -163,17 +163,24 @@ def write_table(output: str, names: Sequence[str], records: Iterable[Sequence[An
         records: The values of each record, in the order of ``names``.
     """
 
+    count = 0
+
     def write(file: BinaryIO) -> None:
+        nonlocal count
         text = io.TextIOWrapper(file, encoding="utf8", newline="")
         try:
             if Path(output).suffix == ".jsonl":
                 for record in records:
                     text.write(dumps(dict(zip(names, record, strict=True))) + "\n")
+                    count += 1
             else:
                 table = csv.writer(text, lineterminator="\n")
                 table.writerow(names)
-                table.writerows(records)
+                for record in records:
+                    table.writerow(record)
+                    count += 1
         finally:
             text.detach()  # writes what is buffered, and leaves the file open
 
     write_atomically(output, write)
+    return count

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from .base import Encodes, Evaluation, Report, read_pairs
+from .base import Encodes, Evaluation, Report, embed, read_pairs
 
 __all__ = ["Geometry", "alignment", "effective_rank", "mean_cosine", "nearest_others", "uniformity", "unit"]
 
@@ -95,10 +95,7 @@ class Geometry(Evaluation):
 
     def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:
         """Returns a report with one row."""
-        vectors = encoder.encode(self.texts, progress=progress)
-        row = {text: i for i, text in enumerate(self.texts)}
-        left = vectors[[row[text] for text in self.pairs.left]]
-        right = vectors[[row[text] for text in self.pairs.right]]
+        vectors, left, right = embed(encoder, [self.texts, self.pairs.left, self.pairs.right], progress)
         close = self.pairs.gold > 4
         figures = {
             "sentences": len(self.texts),

@@ -121,7 +121,7 @@ def evaluate(
     Raises:
         InputError: For an unknown suite or option, data that are missing or invalid, or a model that cannot be loaded.
     """
-    suites = open_suites(_names(suite), _path(data), options, allow_partial)
+    suites = open_suites(suite, data, options, allow_partial)
     _set_threads(threads)
     name, encoder = _load(model, pooler, device, precision, prompt)
     known = _as_encoder(encoder)
@@ -216,7 +216,7 @@ def compare_models(
         raise InputError("--seeds: every side must list the same number of checkpoints, at least two: A1,A2 B1,B2")
     if len(sides) < 2 or (not seeds and sizes != {1}):
         raise InputError("MODELS: at least two models are needed, one on each side; name another one")
-    suites = open_suites(_names(suite), _path(data), options, allow_partial)
+    suites = open_suites(suite, data, options, allow_partial)
     _set_threads(threads)
     models: dict[Any, Model] = {}
     for side in sides:
@@ -306,11 +306,3 @@ def _set_threads(threads: int | None) -> None:
 
 def _key(model: Model) -> Any:
     return fspath(model) if isinstance(model, (str, PathLike)) else id(model)
-
-
-def _names(suite: str | Sequence[str]) -> list[str]:
-    return [suite] if isinstance(suite, str) else list(suite)
-
-
-def _path(data: str | PathLike[str] | None) -> str | None:
-    return None if data is None else fspath(data)

@@ -73,11 +73,7 @@ class PairScore:
 
     def to_dict(self) -> dict[str, float]:
         """Returns the scores without the number of pairs."""
-        return {
-            "spearman": self.spearman,
-            "alignment": self.alignment,
-            "uniformity": self.uniformity,
-        }
+        return {"spearman": self.spearman, "alignment": self.alignment, "uniformity": self.uniformity}
 
 
 def find_tasks(folder: str | Path) -> list[Task]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike, fspath
 from typing import Any
 
 from ..errors import InputError
@@ -30,15 +31,15 @@ def option_tables(settings: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def open_suites(
-    names: Sequence[str],
-    data: str | None,
+    names: str | Sequence[str],
+    data: str | PathLike[str] | None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     allow_partial: bool = False,
 ) -> dict[str, Evaluation]:
     """Creates evaluations by name; each reads and checks its data.
 
     Args:
-        names: Names of the evaluations.
+        names: Name of an evaluation, or several names.
         data: Value of ``--data``.
         options: Options by evaluation name, as returned by ``option_tables``.
         allow_partial: True: set the option ``allow_partial`` of the evaluations that have it, unless ``options`` does.
@@ -46,6 +47,8 @@ def open_suites(
     Raises:
         InputError: For an unknown name or option, or invalid data.
     """
+    names = [names] if isinstance(names, str) else list(names)
+    path = None if data is None else fspath(data)
     tables = dict(options or {})
     if unused := sorted(set(tables) - set(names)):
         raise InputError(f"--set {unused[0]}.OPTION: {unused[0]} is not among the suites; add --suite {unused[0]}")
@@ -55,5 +58,5 @@ def open_suites(
         table = tables.get(name, {})
         if allow_partial and "allow_partial" in option_notes(kind.Options):
             table = {"allow_partial": True, **table}
-        evaluations[name] = kind(parse_options(name, kind.Options, table), data)
+        evaluations[name] = kind(parse_options(name, kind.Options, table), path)
     return evaluations

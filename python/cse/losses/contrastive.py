@@ -115,17 +115,15 @@ def contrastive_loss(
         ValueError: For an unsupported combination of parts, missing partners, an unknown objective, a view of unknown
             role, or different numbers of anchor and positive views.
     """
-    roles = roles or roles_by_name(views)
     layout = arrange(views, objective, roles)
-    problem = incompatibility(
+    if problem := incompatibility(
         objective=objective,
         logits=logits,
         mixed=mixed,
         synthetic_pairs=len(layout.pairs) > 1,
         hard_negatives="hard_negative" in views,
         weighted=hard_negative_weight != 1.0,
-    )
-    if problem:
+    ):
         raise ValueError(problem)
     shape = LOGITS[logits]
     anchors = torch.cat([views[name] for name in layout.anchors])
@@ -134,33 +132,21 @@ def contrastive_loss(
     scores = shape(s, layout.target, temperature, margin)
     if objective == "nt-xent":  # exclude the similarity of each embedding with itself
         scores = scores.masked_fill(torch.eye(*s.shape, dtype=torch.bool, device=s.device), -math.inf)
-    if hard_negative_weight != 1.0:
-        own = torch.arange(len(views["anchor"]), device=s.device)
-        column = layout.columns_of("hard_negative").start + own
-        scores = scores.index_put((own, column), s.new_tensor(math.log(hard_negative_weight)), accumulate=True)
-    for (anchor, other), weights in (log_weights or {}).items():
-        if anchor in layout.anchors and other in (*layout.candidates, *layout.columns):
-            scores[layout.rows_of(anchor), layout.columns_of(other)] += weights
+    scores = _weighted(scores, layout, hard_negative_weight, log_weights or {})
     extra: list[Tensor] = []  # further columns: own negatives and mixed negatives
     if own_negatives:
         similarity, missing = _own_similarities(views, layout, own_negatives)
         extra.append(shape(similarity, None, temperature, margin).masked_fill(missing, -math.inf))
     if mixed == "paper":
-        if partners is None:
-            raise ValueError("partners: required for mixed negatives; see cse.rng.partners")
-        similarity = mixture_similarity(anchors, candidates, layout.target, partners, mix_lambda)
-        batch = len(views[layout.pairs[0][0]])
-        alone = partners % batch == torch.arange(len(anchors), device=s.device) % batch
+        similarity, missing = _mixed_similarities(anchors, candidates, layout, partners, mix_lambda)
+        extra.append(shape(similarity, None, temperature, margin).masked_fill(missing, -math.inf))
         if metrics is not None:
-            metrics["cos_mix"] = _mean(similarity.detach()[:, 0], ~alone)
-        mixture = shape(similarity, None, temperature, margin)
-        extra.append(mixture.masked_fill(alone[:, None], -math.inf))
+            metrics["cos_mix"] = _mean(similarity.detach()[:, 0], ~missing[:, 0])
     elif mixed == "release":
         first, second = layout.pairs[0]
         similarity = release_similarities(views[first], views[second], mix_lambda)
         extra.append(shape(similarity, None, temperature, margin))
-    if extra:
-        scores = torch.cat([scores, *extra], dim=1)
+    scores = torch.cat([scores, *extra], dim=1) if extra else scores
     kept = None
     if masks or duplicates is not None:
         scores, kept = _apply_masks(scores, layout, views, masks or {}, duplicates, mixed)
@@ -198,6 +184,34 @@ def arrange(views: Mapping[str, Tensor], objective: str, roles: Mapping[str, Rol
     else:
         raise ValueError(f"objective: {objective!r} is unknown; choose infonce or nt-xent")
     return Layout(pairs, anchors, candidates, named["negative"], target, sizes)
+
+
+def _weighted(
+    scores: Tensor, layout: Layout, hard_negative_weight: float, log_weights: Mapping[tuple[str, str], Tensor]
+) -> Tensor:
+    """Returns the logits plus ln(alpha) for each anchor's own hard negative, and plus the log-weights of pairs."""
+    if hard_negative_weight != 1.0:
+        own = torch.arange(layout.sizes["anchor"], device=scores.device)
+        column = layout.columns_of("hard_negative").start + own
+        scores = scores.index_put((own, column), scores.new_tensor(math.log(hard_negative_weight)), accumulate=True)
+    for (anchor, other), weights in log_weights.items():
+        if anchor in layout.anchors and other in (*layout.candidates, *layout.columns):
+            scores[layout.rows_of(anchor), layout.columns_of(other)] += weights
+    return scores
+
+
+def _mixed_similarities(
+    anchors: Tensor, candidates: Tensor, layout: Layout, partners: Tensor | None, mix_lambda: float
+) -> tuple[Tensor, Tensor]:
+    """Returns the cosines ``(M, 1)`` of anchors with their mixed negatives (MixCSE), and a mask of the same shape.
+
+    The mask is True for anchors whose partner comes from their own row. Raises ``ValueError`` without partners.
+    """
+    if partners is None:
+        raise ValueError("partners: required for mixed negatives; see cse.rng.partners")
+    batch = layout.sizes[layout.pairs[0][0]]
+    alone = partners % batch == torch.arange(len(anchors), device=anchors.device) % batch
+    return mixture_similarity(anchors, candidates, layout.target, partners, mix_lambda), alone[:, None]
 
 
 def _own_similarities(views: Mapping[str, Tensor], layout: Layout, own: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:

@@ -68,11 +68,17 @@ def _means(runs: Iterable[StoredRun]) -> str:
     return f" Each point is the mean of up to {size:,} steps." if size > 1 else ""
 
 
+def _plot(axes: Axes, runs: Sequence[StoredRun], metric: str) -> None:
+    """Plots a metric of the steps of each run; runs are labelled if there are several."""
+    for number, (run, name) in enumerate(zip(runs, labels(runs), strict=True)):
+        x, y, _ = thinned(*series(run.steps, metric))
+        axes.plot(x, y, label=_shown(name) if len(runs) > 1 else None, **line_style(number))
+
+
 def training_panels(runs: Sequence[StoredRun]) -> list[Panel]:
     """Returns panels of loss and learning rate by step; raises ``InputError`` if no run has logged steps."""
     if not any(run.steps for run in runs):
         raise InputError(f"{runs[0].folder}: its log has no steps; the run ended before any step was logged")
-    names = labels(runs)
     terms = list(dict.fromkeys(key for record in runs[0].steps for key in record if key.startswith("loss/")))
 
     def loss(axes: Axes) -> None:
@@ -81,17 +87,13 @@ def training_panels(runs: Sequence[StoredRun]) -> list[Panel]:
                 x, y, _ = thinned(*series(runs[0].steps, key))
                 axes.plot(x, y, label=key.removeprefix("loss/") if number else "sum", **line_style(number))
         else:
-            for number, (run, name) in enumerate(zip(runs, names, strict=True)):
-                x, y, _ = thinned(*series(run.steps, "loss"))
-                axes.plot(x, y, label=_shown(name) if len(runs) > 1 else None, **line_style(number))
+            _plot(axes, runs, "loss")
         step_axis(axes)
         axes.set_ylabel("loss (nats)")
         legend(axes)
 
     def rate(axes: Axes) -> None:
-        for number, (run, name) in enumerate(zip(runs, names, strict=True)):
-            x, y, _ = thinned(*series(run.steps, "lr"))
-            axes.plot(x, y, label=_shown(name) if len(runs) > 1 else None, **line_style(number))
+        _plot(axes, runs, "lr")
         axes.set_ylim(bottom=0)
         step_axis(axes)
         axes.set_ylabel("learning rate")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ..data.words import cut_in_two
 from ..errors import InputError
-from ..evaluation.base import Pairs, read_pairs
+from ..evaluation.base import Pairs, counted, read_pairs
 from ..evaluation.geometry import nearest_others
 from ..evaluation.significance import direction, paired_bootstrap, resampled_difference, sentence_clusters
 from ..evaluation.split_half import score_halves
@@ -157,16 +157,14 @@ def held_out(run: StoredRun) -> HeldOut:
 
     Raises ``InputError`` if there are none.
     """
-    files = run.config.get("dev", ())
-    synthetic: list[str] = []
-    if files:
+    if files := run.config.get("dev", ()):
         sets = {}
         for name in files:
             if not Path(name).is_file():
                 raise InputError(f"--dev {name}: the development set of the run is no longer there; restore it")
             sets[name] = read_pairs(name)
         sentences = list(dict.fromkeys(text for pairs in sets.values() for text in (*pairs.left, *pairs.right)))
-        return HeldOut(sets, sentences, synthetic)
+        return HeldOut(sets, sentences, [])
     if run.texts is None:
         raise InputError(
             f"{run.folder}: has no data.json with held-out sentences, because an older version of cse made the run; "
@@ -189,8 +187,7 @@ def compare_models(
     Args:
         run: The run.
         device: A PyTorch device.
-        progress: Called with the number of texts encoded since its last call, and the number of texts to encode with
-            both models together.
+        progress: Called with the number of texts encoded, and the number of texts to encode with both models together.
 
     Raises:
         InputError: If held-out texts or a model are missing, or if the model before training was not stored.
@@ -209,16 +206,15 @@ def compare_models(
     if not (best / "config.json").is_file():
         raise InputError(f"{best}: no encoder there; resume the run, or begin it again")
     distinct = texts.texts
+    advance = counted(2 * len(distinct), progress)
 
     def encoded(encoder: Encoder) -> dict[str, npt.NDArray[np.float32]]:
-        advance = None if progress is None else lambda more: progress(more, 2 * len(distinct))
         return dict(zip(distinct, encoder.encode(distinct, progress=advance), strict=True))
 
     before = encoded(Encoder(config["model"], pooler=pooler, device=device))
     after = encoded(Encoder(best, device=device))
     found = Compared(texts, config["model"], before, after)
-    found.changes.extend(_changes(found))
-    return found
+    return replace(found, changes=_changes(found))
 
 
 class _Known:
@@ -279,10 +275,7 @@ def neighbours(found: Compared, count: int = 8) -> tuple[list[Neighbours], int, 
         that were compared.
     """
     texts = found.held_out.sentences[:SHOWN]
-    nearest = []
-    for vectors in found.sides(texts):
-        nearest.append(nearest_others(vectors))
-    (old, old_cosine), (new, new_cosine) = nearest
+    (old, old_cosine), (new, new_cosine) = map(nearest_others, found.sides(texts))
     changed = np.flatnonzero(old != new)
     listed = [
         Neighbours(texts[row], texts[old[row]], float(old_cosine[row]), texts[new[row]], float(new_cosine[row]))

@@ -97,7 +97,6 @@ def _without_namespaces(svg: str) -> str:
 # Kinds of plots in each section of the page; CURVES and HELD_OUT have one tuple per row of plots.
 CURVES = (("training",), ("cosines", "alignment"))
 HELD_OUT = (("pairs",), ("map",))
-METHODS = ("focal", "ranks")
 
 
 @dataclass(frozen=True)
@@ -138,9 +137,9 @@ def report_page(material: Material) -> Page:
                 found += picture.panels
         return [{"title": panel.title, "svg": inline_svg(panel), "caption": panel.caption} for panel in found]
 
-    methods = [kind for kind in METHODS if kind in _methods_shown(run) or (kind == "ranks" and material.word)]
+    methods = ["focal"] if run.config.get("loss") == "focal" else []
+    methods += ["ranks"] if material.word or "una" in run.config.get("negatives", ()) else []
     compared = attempt("changes on held-out texts", lambda: material.compared, None)
-    groups = [] if compared is None else material.map.groups
     near, changed, total = ([], 0, 0) if compared is None else neighbours(compared)
     changes: list[Change] = [] if compared is None else compared.changes
     resources = files("cse") / "resources"
@@ -164,7 +163,7 @@ def report_page(material: Material) -> Page:
         curves=[figures(kinds) for kinds in CURVES],
         methods=figures(methods),
         held_out=[figures(kinds) for kinds in HELD_OUT],
-        groups=groups,
+        groups=[] if compared is None else material.map.groups,
         examples=attempt("positives and negatives", lambda: _examples(run), []),
         explain=_explain(run),
         neighbours=near,
@@ -183,11 +182,6 @@ def report_page(material: Material) -> Page:
 def _version(run: StoredRun) -> str:
     found = run.environment.get("versions", {}).get("cse")
     return f" with cse {found}" if found else ""
-
-
-def _methods_shown(run: StoredRun) -> list[str]:
-    shown = ["focal"] if run.config.get("loss") == "focal" else []
-    return [*shown, *(["ranks"] if "una" in run.config.get("negatives", ()) else [])]
 
 
 def _verdict(run: StoredRun, changes: Sequence[Change]) -> list[str]:

@@ -42,15 +42,7 @@ def pair_panels(found: Compared) -> list[Panel]:
             for number, (name, sides) in enumerate(groups.items()):
                 style = line_style(number)
                 axes.hist(sides[place], bins, density=True, color=style["color"], alpha=0.22)
-                axes.hist(
-                    sides[place],
-                    bins,
-                    density=True,
-                    histtype="step",
-                    lw=1.6,
-                    **style,
-                    label=name,
-                )
+                axes.hist(sides[place], bins, density=True, histtype="step", lw=1.6, **style, label=name)
             axes.set_xlim(bins[0], bins[-1])
             axes.set_ylim(0, most * 1.05)
             axes.set_xlabel("cosine")

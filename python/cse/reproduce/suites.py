@@ -142,11 +142,11 @@ def _open(kind: str, folder: Path, partial: bool) -> Evaluation:
     from ..evaluation.transfer import TASKS as TRANSFER_TASKS
 
     if kind == "retrieval":
-        return open_suites([kind], str(folder))[kind]
+        return open_suites(kind, folder)[kind]
     for stem, task in TRANSFER_TASKS.items():  # a task without files would be left out of the mean
         for split in task.rows:
             find(folder, f"{stem}.tsv" if split == "all" else f"{stem}.{split}.tsv")
-    return open_suites([kind], str(folder), {"transfer": {"folds": 2}} if partial else None, partial)[kind]
+    return open_suites(kind, folder, {"transfer": {"folds": 2}} if partial else None, partial)[kind]
 
 
 def _geometry(score: PairScore) -> dict[str, float]:

@@ -7,6 +7,7 @@ evaluated for each row. A table with recipes but without published values was ma
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,20 +40,15 @@ class Recipe:
 
     def needs(self) -> list[str]:
         """Returns the names of placeholders like "{paraphrases}", which are filled in by ``--file NAME=PATH``."""
-        found: list[str] = []
-        _placeholders([self.encoder, dict(self.settings)], found)
-        return sorted(set(found))
+        return sorted(set(_placeholders([self.encoder, dict(self.settings)])))
 
 
-def _placeholders(value: Any, found: list[str]) -> None:
+def _placeholders(value: Any) -> list[str]:
+    """Returns the names of the placeholders in a value, and in the values in it."""
     if isinstance(value, str):
-        found += [part.split("}")[0] for part in value.split("{")[1:] if "}" in part and part.split("}")[0]]
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            _placeholders(each, found)
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            _placeholders(each, found)
+        return re.findall(r"{([^{}]+)}", value)
+    each = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return [name for inner in each for name in _placeholders(inner)]
 
 
 @dataclass(frozen=True)

@@ -91,14 +91,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         show_progress_bar: bool = False,
     ) -> None:
         super().__init__()
-        for name, value, choices in (
-            ("objective", objective, OBJECTIVES),
-            ("logits", logits, tuple(LOGITS)),
-            ("mixed", mixed, MIXED),
-            ("negatives_as", negatives_as, NEGATIVES),
-        ):
-            if value not in choices and not (name == "mixed" and value is None):
-                raise unknown(name, str(value), choices)
+        _check_names(objective, logits, mixed, negatives_as)
         _above("temperature", temperature, 0)
         _above("hard_negative_weight", hard_negative_weight, 0)
         _above("mini_batch_size", mini_batch_size, 0)
@@ -106,23 +99,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
             _above("mini_batch_num_tokens", mini_batch_num_tokens, 0)
         if not 0 <= mix_lambda <= 1:
             raise InputError(f"mix_lambda: must be from 0 to 1, got {mix_lambda!r}")
-        if negatives_as == "pairs" and objective != "nt-xent":
-            raise InputError('negatives_as="pairs": needs objective="nt-xent", in which every text is an anchor')
-        if negatives_as == "pairs" and hard_negative_weight != 1:
-            raise InputError('hard_negative_weight: has no meaning with negatives_as="pairs"; leave it out')
-        pairs = negatives_as == "pairs"
-        if incompatibility(
-            objective=objective,
-            logits=logits,
-            mixed=mixed,
-            synthetic_pairs=pairs,
-            hard_negatives=True,
-            weighted=hard_negative_weight != 1,
-        ):
-            raise InputError(
-                'mixed="release": is defined for objective="infonce", logits="cosine" and '
-                'negatives_as="hard-negatives" only; use mixed="paper"'
-            )
+        _check_combination(objective, logits, mixed, negatives_as, hard_negative_weight)
         if cached and has_static_embedding_input(model):
             raise InputError("cached: saves no memory with a StaticEmbedding, which has no activations; leave it out")
         self.model = model
@@ -300,6 +277,39 @@ def check_equal_rows(local: Tensor) -> None:
         raise InputError(
             f"gather_across_devices: the processes have {', '.join(map(str, counts))} rows in a batch, but need "
             "equal numbers; set dataloader_drop_last=True"
+        )
+
+
+def _check_names(objective: str, logits: str, mixed: str | None, negatives_as: str) -> None:
+    """Raises ``InputError`` for an unknown name."""
+    for name, value, choices in (
+        ("objective", objective, OBJECTIVES),
+        ("logits", logits, tuple(LOGITS)),
+        ("mixed", mixed, MIXED),
+        ("negatives_as", negatives_as, NEGATIVES),
+    ):
+        if value not in choices and not (name == "mixed" and value is None):
+            raise unknown(name, str(value), choices)
+
+
+def _check_combination(objective: str, logits: str, mixed: str | None, negatives_as: str, weight: float) -> None:
+    """Raises ``InputError`` for arguments that cannot be combined."""
+    pairs = negatives_as == "pairs"
+    if pairs and objective != "nt-xent":
+        raise InputError('negatives_as="pairs": needs objective="nt-xent", in which every text is an anchor')
+    if pairs and weight != 1:
+        raise InputError('hard_negative_weight: has no meaning with negatives_as="pairs"; leave it out')
+    if incompatibility(
+        objective=objective,
+        logits=logits,
+        mixed=mixed,
+        synthetic_pairs=pairs,
+        hard_negatives=True,
+        weighted=weight != 1,
+    ):
+        raise InputError(
+            'mixed="release": is defined for objective="infonce", logits="cosine" and '
+            'negatives_as="hard-negatives" only; use mixed="paper"'
         )
 
 

@@ -118,10 +118,19 @@ class _Worker:
         return shard.source.rows
 
 
-def _places(resources: dict[str, float], threads: int, gpus: float) -> int:
-    """Returns how many workers fit on a node; a worker cannot span two nodes."""
-    places = int(resources.get("CPU", 0) // threads)
-    return min(places, int(resources.get("GPU", 0) / gpus)) if gpus else places
+def _places(ray: Any, threads: int, gpus: float) -> int:
+    """Returns how many workers fit on the nodes; a worker cannot span two nodes. Raises ``InputError`` if none does."""
+    places = 0
+    for node in ray.nodes():
+        resources = node["Resources"] if node["Alive"] else {}
+        fitting = int(resources.get("CPU", 0) // threads)
+        places += min(fitting, int(resources.get("GPU", 0) / gpus)) if gpus else fitting
+    if places < 1:
+        wanted = f"{threads} CPU" + (f" and {gpus:g} GPU" if gpus else "")
+        raise InputError(
+            f"--engine ray: no node has {wanted} for a worker; lower --threads or --gpus-per-worker, or add nodes"
+        )
+    return places
 
 
 def run_on_cluster(
@@ -143,12 +152,7 @@ def run_on_cluster(
             model, or if more than ``RETRIES + len(shards)`` workers are lost.
     """
     threads = max(threads, 1)
-    places = sum(_places(node["Resources"], threads, gpus) for node in ray.nodes() if node["Alive"])
-    if places < 1:
-        wanted = f"{threads} CPU" + (f" and {gpus:g} GPU" if gpus else "")
-        raise InputError(
-            f"--engine ray: no node has {wanted} for a worker; lower --threads or --gpus-per-worker, or add nodes"
-        )
+    places = _places(ray, threads, gpus)
     home, shared = os.getcwd(), job.shared()
     stored = None if shared is None else ray.put(shared)  # stored once for all workers
     actor = ray.remote(num_cpus=threads, num_gpus=gpus, max_restarts=0)(_Worker)

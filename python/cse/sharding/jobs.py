@@ -88,6 +88,11 @@ class Job(Protocol):
     """Name of the command, ``augment`` or ``encode``."""
 
     @property
+    def reading(self) -> ReadOptions:
+        """Options with which the files are read; ``threads`` is the number of CPU threads of each worker."""
+        ...
+
+    @property
     def suffix(self) -> str:
         """Suffix of the names of the parts."""
         ...
@@ -223,6 +228,19 @@ class EncodeJob:
     batch_size: int = 64
     cache: str | None = None
 
+    def encoder(self, device: str | None = None) -> Encoder:
+        """Loads the job's encoder, on ``device`` instead of the job's device if it is given."""
+        from ..models.running.inference import Encoder
+
+        return Encoder(
+            self.model,
+            pooler=self.pooler,
+            device=device or self.device,
+            precision=self.precision,
+            prompt=self.prompt,
+            dims=self.dims,
+        )
+
     def settings(self, encoder: Encoder) -> dict[str, Any]:
         """Returns the settings that the parts depend on or that a search needs; ``encoder`` is the job's encoder."""
         from ..models.saving.merging import model_digest
@@ -251,18 +269,10 @@ class EncodeJob:
 
         from ..data.corpus import Corpus
         from ..models.device import set_threads
-        from ..models.running.inference import Encoder
         from ..models.running.vector_files import encode_to_file, model_stamp, write_vectors
 
         set_threads(threads)
-        encoder = Encoder(
-            self.model,
-            pooler=self.pooler,
-            device=self.device,
-            precision=self.precision,
-            prompt=self.prompt,
-            dims=self.dims,
-        )
+        encoder = self.encoder()
         stamp = model_stamp(encoder)
         errors, longest = self.reading["encoding_errors"], self.reading["max_line_bytes"]
 
@@ -280,13 +290,7 @@ class EncodeJob:
                 "first_row": shard.first_row,
             }
             done = encode_to_file(
-                encoder,
-                corpus,
-                path,
-                key,
-                batch_size=self.batch_size,
-                first_row=shard.first_row,
-                progress=progress,
+                encoder, corpus, path, key, batch_size=self.batch_size, first_row=shard.first_row, progress=progress
             )
             return {"blank": done.blank, "joined_lines": corpus.joined_lines, "repaired": corpus.repaired, "file": file}
 

@@ -55,6 +55,16 @@ class AugmentReport:
     replaced: int
     repaired: int
 
+    @property
+    def replacement_rate(self) -> float:
+        """Fraction of the words that were replaced; 0 if there are no words."""
+        return self.replaced / max(self.words, 1)
+
+    @property
+    def unseen_rate(self) -> float:
+        """Fraction of the words that are unseen; 0 if there are no words."""
+        return self.unseen / max(self.words, 1)
+
 
 @dataclass(frozen=True)
 class Replacement:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Any
 
@@ -80,6 +79,51 @@ def augment_command(
     make the missing parts. --engine ray writes the same folder, but distributes the files over a Ray cluster.
     """
     as_parts = options.wants_parts(as_parts, engine, output, sentences)
+    check_output(output, form, as_parts, compression, as_json)
+    index = TfidfIndex.open(tfidf, min_df=min_df, max_terms=max_terms)
+    drawn = index.draw_options(**drawing)
+    reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
+    if as_parts:
+        from ...sharding.jobs import AugmentJob
+        from .. import parts
+
+        assert output is not None
+        job = AugmentJob(tfidf, min_df, max_terms, dict(drawn), copies, form, compression or "zst", reading)
+        made = parts.run(job, job.settings(), sentences, column, output, engine, known=index.files, index=tfidf)
+        parts.report(made, "sentences", as_json)
+        return
+    found = readers.resolve(sentences or ["-"], column)
+    started = time.perf_counter()
+    report = AugmentReport(
+        *in_background(
+            "augmenting",
+            lambda more: index._core.augment_files(found, output, copies, form == "jsonl", drawn, reading, more),
+        )
+    )
+    seconds = time.perf_counter() - started
+    joined = readers.joined_lines(found)
+    if not as_json:
+        print_report(report, seconds, joined, excluding=min_df > 1 or max_terms is not None)
+        if drawn["replace_with"] == "radius":
+            printing.say(f"replacements sampled from {printing.span(index.ranks(drawn['radius']), len(index))}")
+        return
+    summary = {
+        **asdict(report),
+        "replacement_rate": round(report.replacement_rate, 4),
+        "unseen_rate": round(report.unseen_rate, 4),
+        "joined_lines": joined,
+        "copies": copies,
+        "output": output,
+        **drawn,
+        "terms": len(index),
+        "seconds": round(seconds, 3),
+        "sentences_per_second": round(report.rows / seconds),
+    }
+    printing.result(summary, True, [])
+
+
+def check_output(output: str | None, form: str, as_parts: bool, compression: str | None, as_json: bool) -> None:
+    """Raises ``InputError`` for an unknown format or compression, or one that the output cannot have."""
     if compression not in (None, "none", "gz", "zst"):
         raise InputError(f"--compression: {compression!r} is unknown; choose none, gz or zst")
     if compression is not None and not as_parts:
@@ -90,63 +134,18 @@ def augment_command(
         raise InputError(f"-o {output}: the output is plain lines; give it another suffix, such as .txt")
     if form not in ("text", "jsonl"):
         raise InputError(f"--format: {form!r} is unknown; choose text or jsonl")
-    index = TfidfIndex.open(tfidf, min_df=min_df, max_terms=max_terms)
-    drawn = index.draw_options(**drawing)
-    reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
-    if as_parts:
-        from ...ray_cluster import connected
-        from ...sharding.jobs import AugmentJob
-        from .. import parts as many
 
-        job = AugmentJob(tfidf, min_df, max_terms, dict(drawn), copies, form, compression or "zst", reading)
-        assert output is not None
-        with connected() if engine == "ray" else nullcontext() as ray:
-            known = many.sources(sentences, column, reading, index.files, tfidf, ray)
-            summary = many.make_parts(job, job.settings(), known, output, ray=ray, threads=threads)
-        many.report(summary, "sentences", as_json)
-        return
-    found = readers.resolve(sentences or ["-"], column)
-    started = time.perf_counter()
-    report = AugmentReport(
-        *in_background(
-            "augmenting",
-            lambda progress: index._core.augment_files(
-                found, output, copies, form == "jsonl", drawn, reading, progress
-            ),
-        )
-    )
-    seconds = time.perf_counter() - started
-    words = max(report.words, 1)
-    joined = readers.joined_lines(found)
-    if as_json:
-        summary = {
-            **asdict(report),
-            "replacement_rate": round(report.replaced / words, 4),
-            "unseen_rate": round(report.unseen / words, 4),
-            "joined_lines": joined,
-            "copies": copies,
-            "output": output,
-            **drawn,
-            "terms": len(index),
-            "seconds": round(seconds, 3),
-            "sentences_per_second": round(report.rows / seconds),
-        }
-        printing.result(summary, True, [])
-        return
-    unseen = (
-        "not in the index"
-        if min_df <= 1 and max_terms is None
-        else "not in the index or excluded by --min-df or --max-terms"
-    )
+
+def print_report(report: AugmentReport, seconds: float, joined: int, excluding: bool) -> None:
+    """Prints how many rows and words were changed; ``excluding``: whether options exclude terms of the index."""
+    unseen = "not in the index or excluded by --min-df or --max-terms" if excluding else "not in the index"
     printing.say(
-        f"{report.rows:,} rows in {seconds:.2f} s ({report.rows / seconds:,.0f}/s): {report.replaced / words:.1%} of "
-        f"{report.words:,} words replaced, {report.unseen / words:.1%} {unseen}, "
+        f"{report.rows:,} rows in {seconds:.2f} s ({report.rows / seconds:,.0f}/s): {report.replacement_rate:.1%} of "
+        f"{report.words:,} words replaced, {report.unseen_rate:.1%} {unseen}, "
         f"{report.unchanged:,} rows unchanged ({report.blank:,} blank)"
         + (f", {report.repaired:,} with invalid UTF-8 replaced" if report.repaired else "")
         + (f", {joined:,} with line breaks replaced by spaces" if joined else "")
     )
-    if drawn["replace_with"] == "radius":
-        printing.say(f"replacements sampled from {printing.span(index.ranks(drawn['radius']), len(index))}")
 
 
 @click.command("explain")
@@ -164,12 +163,7 @@ def explain_command(
     words = index.explain(sentence, samples=samples, **drawing)
     radius = index.ranks(drawing["radius"])
     if as_json:
-        value = {
-            "sentence": sentence,
-            "radius": radius,
-            "terms": len(index),
-            "words": [asdict(w) for w in words],
-        }
+        value = {"sentence": sentence, "radius": radius, "terms": len(index), "words": [asdict(w) for w in words]}
         printing.result(value, True, [])
         return
     from rich.console import Console

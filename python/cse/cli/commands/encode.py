@@ -6,10 +6,8 @@ import shutil
 import sys
 import tempfile
 import time
-from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -19,10 +17,7 @@ from ...errors import InputError
 from ...io import write_atomically
 from .. import corpus_index, options, printing
 from ..corpus_index import Encoding
-from ..progress import PhaseDisplay, counting
-
-if TYPE_CHECKING:
-    from ...sharding.jobs import EncodeJob
+from ..progress import counting
 
 
 @click.command("encode")
@@ -79,62 +74,37 @@ def encode_command(
             "--gpus-per-worker: applies only to --engine ray; add --engine ray, or leave out --gpus-per-worker"
         )
     options.check_pooler(encoding.pooler)
-    given = {name: getattr(encoding, name) for name in ("pooler", "prompt", "dims", "device")}
-    reading = {**encoding.reading}
-    column, cache = reading.pop("column"), reading.pop("cache")
+    model = options.model_folder(model)
     if as_parts:
         assert output is not None
-        from ...sharding.jobs import EncodeJob
+        encode_parts(model, sentences, output, engine, gpus_per_worker or 0, f".{form or 'npy'}", encoding, as_json)
+    else:
+        encode_file(model, sentences, output, encoding, as_json)
 
-        job = EncodeJob(
-            options.model_folder(model),
-            encoding.precision,
-            reading_options(**reading, threads=encoding.threads),
-            suffix=f".{form or 'npy'}",
-            batch_size=encoding.batch_size,
-            cache=cache,
-            **given,
-        )
-        encode_parts(job, sentences, column, output, engine, gpus_per_worker or 0, as_json)
-        return
-    model = options.model_folder(model)
-    if output is None:
-        printing.check_output()
-    if output is None and (as_json or sys.stdout.isatty()):
-        raise InputError("-o: name the output file; binary output cannot go to a terminal, nor be combined with --json")
-    if output is not None and not Path(output).absolute().parent.is_dir():
-        raise InputError(f"-o {output}: its folder does not exist; create it first")
-    if output is not None and Path(output).is_dir():
-        raise InputError(f"-o {output}: is a folder; name a file")
-    from ...data.corpus import Corpus
-    from ...models.device import describe_device, pick_precision, set_threads
+
+def encode_file(model: str, sentences: tuple[str, ...], output: str | None, encoding: Encoding, as_json: bool) -> None:
+    """Encodes all rows into one file or into standard output, and prints a summary."""
+    check_output(output, as_json)
+    from ...models.device import describe_device, set_threads
     from ...models.pooling import UNDECLARED
     from ...models.running.inference import Encoder
-    from ...models.running.vector_files import check_format, encode_to_file, model_stamp, partial_precision
+    from ...models.running.vector_files import check_format, encode_to_file, model_stamp, resume_precision
 
     target = None if output is None or is_device(output) else output
     if target is not None:
         check_format(target)
     set_threads(encoding.threads)
-    found = readers.resolve(sentences or ["-"], column)
-    with closing(PhaseDisplay()) as phases:
-        corpus = Corpus.open(found, **reading, cache=cache, progress=phases)
+    corpus = encoding.corpus(readers.resolve(sentences or ["-"], encoding.reading["column"]))
     filled = len(corpus.filled())
-    encoder = Encoder(model, precision=encoding.precision, **given)
+    encoder = Encoder(model, **encoding.arguments)
     if encoder.plain:
         printing.say(f"{model}: the folder does not declare a pooling; using --pooler {UNDECLARED}")
     elif encoder.model.pooler == "cls":
         printing.say(f"pooling {encoder.pooling}")
     files = [[file.xxh3, file.column, file.rows] for file in corpus.files]
-    key = {"corpus": files, "encoding_errors": reading["encoding_errors"], "model": model_stamp(encoder)}
-    begun = None if target is None else partial_precision(target, key)
-    if begun not in (None, encoder.precision):
-        if encoding.precision != "auto":
-            raise InputError(
-                f"--precision {encoding.precision}: the rows in {target}.part were encoded in {begun}; continue with "
-                f"--precision {begun}, or remove that file"
-            )
-        encoder.precision, encoder.precision_reason = pick_precision(encoder.device, begun)
+    key = {"corpus": files, "encoding_errors": encoding.reading["encoding_errors"], "model": model_stamp(encoder)}
+    if target is not None:
+        resume_precision(encoder, target, key, encoding.precision)
     key["precision"] = encoder.precision
     printing.say(f"on {describe_device(encoder.device, encoder.precision, encoder.precision_reason)}")
     started = time.perf_counter()
@@ -143,68 +113,89 @@ def encode_command(
         done = encode_to_file(encoder, corpus, written, key, batch_size=encoding.batch_size, progress=more)
         seconds = time.perf_counter() - started
         if target is None:
-            with open(written, "rb") as source:
-                if output is None:
-                    shutil.copyfileobj(source, printing.OutputStream())
-                else:
-                    write_atomically(output, lambda file: shutil.copyfileobj(source, file))
+            copy(written, output)
     if done.resumed:
         printing.say(f"{done.resumed:,} rows were encoded by an earlier call")
-    summary = {
-        "output": output,
-        "rows": len(corpus),
-        "embedding_dim": encoder.embedding_dim,
-        "blank": done.blank,
-        "resumed": done.resumed,
-        "precision": encoder.precision,
-        "seconds": round(seconds, 2),
-        "sentences_per_second": round(max(filled - done.resumed, 0) / seconds, 1),
-    }
+    rate = round(max(filled - done.resumed, 0) / seconds, 1)
     if as_json:
+        summary = {
+            "output": output,
+            "rows": len(corpus),
+            "embedding_dim": encoder.embedding_dim,
+            "blank": done.blank,
+            "resumed": done.resumed,
+            "precision": encoder.precision,
+            "seconds": round(seconds, 2),
+            "sentences_per_second": rate,
+        }
         printing.result(summary, True, [])
-    else:
-        printing.say(
-            f"{len(corpus):,} rows x {encoder.embedding_dim} in {seconds:.1f} s "
-            f"({summary['sentences_per_second']:,} sentences/s), {done.blank:,} blank rows"
-        )
+        return
+    printing.say(
+        f"{len(corpus):,} rows x {encoder.embedding_dim} in {seconds:.1f} s ({rate:,} sentences/s), "
+        f"{done.blank:,} blank rows"
+    )
+
+
+def check_output(output: str | None, as_json: bool) -> None:
+    """Raises ``InputError`` if no file of embeddings can be written to ``output``; None is standard output."""
+    if output is None:
+        printing.check_output()
+        if as_json or sys.stdout.isatty():
+            raise InputError(
+                "-o: name the output file; binary output cannot go to a terminal, nor be combined with --json"
+            )
+    elif not Path(output).absolute().parent.is_dir():
+        raise InputError(f"-o {output}: its folder does not exist; create it first")
+    elif Path(output).is_dir():
+        raise InputError(f"-o {output}: is a folder; name a file")
+
+
+def copy(written: str, output: str | None) -> None:
+    """Copies a file to a device, such as /dev/null, or to standard output if ``output`` is None."""
+    with open(written, "rb") as source:
+        if output is None:
+            shutil.copyfileobj(source, printing.OutputStream())
+        else:
+            write_atomically(output, lambda file: shutil.copyfileobj(source, file))
 
 
 def encode_parts(
-    given: EncodeJob,
+    model: str,
     sentences: tuple[str, ...],
-    column: str | None,
     output: str,
     engine: str,
     gpus: float,
+    suffix: str,
+    encoding: Encoding,
     as_json: bool,
 ) -> None:
     """Encodes each file into one part of the folder ``output``, and prints a summary."""
-    if engine == "ray" and given.precision == "auto":
-        raise InputError("--precision auto: the processors of a cluster may differ; choose fp32 or bf16")
     from ...models.device import describe_device
-    from ...models.running.inference import Encoder
     from ...models.running.vector_files import check_format
-    from ...ray_cluster import connected
-    from .. import parts as many
+    from ...sharding.jobs import EncodeJob
+    from .. import parts
 
-    check_format(f"part{given.suffix}")
-    encoder = Encoder(
-        given.model,
-        pooler=given.pooler,
-        device="cpu" if engine == "ray" else given.device,  # this encoder only provides settings of the job
-        precision=given.precision,
-        prompt=given.prompt,
-        dims=given.dims,
+    reading = {**encoding.reading}
+    column, cache = reading.pop("column"), reading.pop("cache")
+    job = EncodeJob(
+        model=model,
+        reading=reading_options(**reading, threads=encoding.threads),
+        suffix=suffix,
+        batch_size=encoding.batch_size,
+        cache=cache,
+        **encoding.arguments,
     )
-    job = replace(given, precision=encoder.precision)
+    if engine == "ray" and encoding.precision == "auto":
+        raise InputError("--precision auto: the processors of a cluster may differ; choose fp32 or bf16")
+    check_format(f"part{suffix}")
+    encoder = job.encoder("cpu" if engine == "ray" else None)  # this encoder only provides settings of the job
+    job = replace(job, precision=encoder.precision)
     settings = job.settings(encoder)
     if engine == "local":
         printing.say(f"on {describe_device(encoder.device, encoder.precision, encoder.precision_reason)}")
     del encoder
-    with connected() if engine == "ray" else nullcontext() as ray:
-        found = many.sources(sentences, column, job.reading, [], "", ray)
-        summary = many.make_parts(job, settings, found, output, ray=ray, threads=job.reading["threads"], gpus=gpus)
-    many.report({**summary, "precision": job.precision, "embedding_dim": settings["width"]}, "rows", as_json)
+    made = parts.run(job, settings, sentences, column, output, engine, gpus=gpus)
+    parts.report({**made, "precision": job.precision, "embedding_dim": settings["width"]}, "rows", as_json)
 
 
 def is_device(path: str) -> bool:

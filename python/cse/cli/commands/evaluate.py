@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +16,22 @@ if TYPE_CHECKING:
     from ...evaluation.base import Report
 
 
+def encoder_options(verb: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Returns a decorator that adds the options for encoders and ``--json``."""
+    dims = f"{verb} the first N dimensions, for each N."
+    return options.all_of(
+        options.pooler,
+        options.prompt,
+        options.evaluated_passages,
+        options.option("--dims", metavar="N,N,...", help=dims, default_text="all"),
+        options.device,
+        options.precision("fp32"),
+        options.threads,
+        options.imports,
+        options.as_json,
+    )
+
+
 @click.command("eval")
 @click.argument("model")
 @options.option("--suite", "suites", default=("sts",), multiple=True, metavar="NAME", help="Suite; see cse methods.")
@@ -25,15 +42,7 @@ if TYPE_CHECKING:
 @options.option(
     "--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="Set an option of a suite; see cse methods."
 )
-@options.pooler
-@options.prompt
-@options.evaluated_passages
-@options.option("--dims", metavar="N,N,...", help="Evaluate the first N dimensions, for each N.", default_text="all")
-@options.device
-@options.precision("fp32")
-@options.threads
-@options.imports
-@options.as_json
+@encoder_options("Evaluate")
 def eval_command(
     model: str,
     suites: tuple[str, ...],
@@ -138,15 +147,7 @@ def cell(name: str, value: Any) -> str:
     "--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="Set an option of a suite; see cse methods."
 )
 @options.option("--markdown", is_flag=True, help="Print Markdown tables.")
-@options.pooler
-@options.prompt
-@options.evaluated_passages
-@options.option("--dims", metavar="N,N,...", help="Compare the first N dimensions, for each N.", default_text="all")
-@options.device
-@options.precision("fp32")
-@options.threads
-@options.imports
-@options.as_json
+@encoder_options("Compare")
 def compare_command(
     models: tuple[str, ...],
     suites: tuple[str, ...],

@@ -58,7 +58,7 @@ def export_command(
     from ...models.saving.onnx_export import export_onnx
 
     for suite, path in data.items():
-        open_suites([suite], path, allow_partial=True)  # fails before the export, which takes a minute
+        open_suites(suite, path, allow_partial=True)  # fails before the export, which takes a minute
     set_threads(threads)
     found = export_onnx(options.model_folder(model), output, int8, lambda text: printing.say(f"{text} ..."))
     lines = [

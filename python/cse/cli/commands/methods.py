@@ -12,11 +12,7 @@ from .. import options, printing
 
 @click.command("methods")
 @click.argument("name", required=False)
-@options.option(
-    "--combinations",
-    is_flag=True,
-    help="List which combinations of positives, losses and UNA are valid.",
-)
+@options.option("--combinations", is_flag=True, help="List which combinations of positives, losses and UNA are valid.")
 @options.as_json
 def methods_command(name: str | None, combinations: bool, as_json: bool) -> None:
     """List augmentations, loss terms, evaluations and other methods with their options, or only the method NAME.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +15,13 @@ from ..printing import check_table, write_table
 from ..progress import counting
 
 if TYPE_CHECKING:
+    from ...search.clusters import Cluster
     from ...search.index import SearchIndex
+    from ...search.mining import Mining
+    from ...search.pairs import Groups
+
+Pairs = tuple[Any, Any, Any]
+"""The first rows, the second rows and the cosines of some pairs; arrays of equal lengths."""
 
 DUPLICATES_COLUMNS = ("row_a", "row_b", "cosine", "id_a", "id_b", "text_a", "text_b")
 
@@ -59,22 +65,13 @@ def duplicates_command(
     encoder = encoding.encoder(model)
     index = by_row(encoding.index(encoder, corpus, folder, id_column=id_column))
     started = time.perf_counter()
-    count = 0
+    groups = Groups(len(index.vectors))
     with counting("comparing", len(index.vectors), "rows") as more:
-        groups = Groups(len(index.vectors))
-
-        def blocks() -> Iterator[tuple[Any, Any, Any]]:
-            nonlocal count
-            for first, second, cosines in near_pairs(index.unit_vectors, threshold, more):
-                groups.add(first, second)
-                count += len(first)
-                yield index.rows[first], index.rows[second], cosines
-
+        pairs = connected(near_pairs(index.unit_vectors, threshold, more), groups, index)
         if output is None:
-            for _ in blocks():
-                pass
+            count = sum(len(cosines) for *_, cosines in pairs)
         else:
-            write_table(output, DUPLICATES_COLUMNS, pair_records(blocks(), index))
+            count = write_table(output, DUPLICATES_COLUMNS, pair_records(pairs, index))
     found = [index.rows[members] for members in groups.members()]
     seconds = time.perf_counter() - started
     redundant = sum(len(rows) - 1 for rows in found)
@@ -92,9 +89,11 @@ def duplicates_command(
         printing.result(summary, True, [])
         return
     for rows in found[:top]:
+        first = rows[:5]
+        names = index.ids(first) if id_column else first.tolist()
         click.echo(f"{len(rows):,} rows")
-        for row, name, text in zip(rows[:5].tolist(), index.ids(rows[:5]), index.texts(rows[:5]), strict=True):
-            click.echo(f"  {name if id_column else row}  {shortened(text)}")
+        for name, text in zip(names, index.texts(first), strict=True):
+            click.echo(f"  {name}  {shortened(text)}")
         if len(rows) > 5:
             click.echo(f"  and {len(rows) - 5:,} more")
     printing.say(
@@ -103,7 +102,14 @@ def duplicates_command(
     )
 
 
-def pair_records(blocks: Iterable[tuple[Any, Any, Any]], index: SearchIndex) -> Iterator[tuple[Any, ...]]:
+def connected(blocks: Iterable[Pairs], groups: Groups, index: SearchIndex) -> Iterator[Pairs]:
+    """Adds pairs of vectors to the groups, and yields them with the numbers of their rows."""
+    for first, second, cosines in blocks:
+        groups.add(first, second)
+        yield index.rows[first], index.rows[second], cosines
+
+
+def pair_records(blocks: Iterable[Pairs], index: SearchIndex) -> Iterator[tuple[Any, ...]]:
     """Yields the two row numbers, the cosine, the two ids and the two texts of each pair."""
     for first, second, cosines in blocks:
         ids, texts = ([look(first), look(second)] for look in (index.ids, index.texts))
@@ -193,29 +199,15 @@ def cluster_command(
     seconds = time.perf_counter() - started
     left_out = int((labels < 0).sum())
     if output is not None:
-        of_row = {int(row): number for number, each in enumerate(found, 1) for row in each.rows}
-        rows = sorted(of_row)
-        write_table(
-            output, ("row", "id", "group"), zip(rows, index.ids(rows), map(of_row.__getitem__, rows), strict=True)
-        )
+        write_members(output, found, index)
     if as_json:
-        listed = [
-            {
-                "group": number,
-                "rows": len(each.rows),
-                "words": each.words,
-                "examples": index.texts(each.examples),
-                "members": each.rows.tolist(),
-            }
-            for number, each in enumerate(found, 1)
-        ]
         summary = {
             "rows": len(index),
             "method": method,
             "left_out": left_out,
             "output": output,
             "seconds": round(seconds, 3),
-            "groups": listed,
+            "groups": [group_record(number, each, index) for number, each in enumerate(found, 1)],
         }
         printing.result(summary, True, [])
         return
@@ -227,7 +219,22 @@ def cluster_command(
     printing.say(f"{len(labels):,} rows by {method} in {seconds:.1f} s: {len(found):,} groups{unused}")
 
 
-MINE_COLUMNS = ("anchor", "positive", "negative")
+def write_members(output: str, found: Sequence[Cluster], index: SearchIndex) -> None:
+    """Writes the number, the id and the group of each row that is in a group, in the order of the rows."""
+    of_row = {int(row): number for number, each in enumerate(found, 1) for row in each.rows}
+    rows = sorted(of_row)
+    write_table(output, ("row", "id", "group"), zip(rows, index.ids(rows), map(of_row.__getitem__, rows), strict=True))
+
+
+def group_record(number: int, group: Cluster, index: SearchIndex) -> dict[str, Any]:
+    """Returns a group as it is printed with --json."""
+    return {
+        "group": number,
+        "rows": len(group.rows),
+        "words": group.words,
+        "examples": index.texts(group.examples),
+        "members": group.rows.tolist(),
+    }
 
 
 @click.command("mine")
@@ -284,17 +291,11 @@ def mine_command(
     cosine minus --margin, because many of them are positives too. Pairs without a negative are not written.
     """
     printing.check_output()
-    from ...data.pairs import open_pairs
     from ...search.mining import Mining, parse_ranks
 
     check_table(output)
     mining = Mining(parse_ranks(ranks), parse_margin(margin), negatives, by, pick, seed)
-    try:
-        pairs = open_pairs([queries], columns.split(",") if columns else [])
-        complete = pairs.complete()
-    except InputError as error:
-        raise InputError(str(error).replace("--pairs", "--queries")) from None
-    anchors, positives = pairs.anchors.take(complete), pairs.positives.take(complete)
+    anchors, positives = read_pairs(queries, columns)
     if by == "bm25":
         from ...search.bm25 import library
 
@@ -305,19 +306,12 @@ def mine_command(
         with counting("BM25", len(index), "rows") as more:
             index.bm25(more)
     started = time.perf_counter()
-    triples: list[tuple[str, str, str]] = []
-    without = 0
-    gaps: list[float] = []
-    with counting("mining", len(anchors), "pairs") as more:
-        for found in mining(index, anchors, positives, batch_size=encoding.batch_size, progress=more):
-            without += not len(found.rows)
-            gaps += (found.positive - found.cosines).tolist()
-            triples += [(anchors[found.pair], positives[found.pair], text) for text in index.texts(found.rows)]
+    triples, gaps, without = mine(mining, index, anchors, positives, encoding.batch_size)
     if not triples:
         raise InputError(
             f"--ranks {ranks}, --margin {margin}: no pair has a negative; widen the ranks or lower the margin"
         )
-    write_table(output, MINE_COLUMNS, triples)
+    write_table(output, ("anchor", "positive", "negative"), triples)
     seconds = time.perf_counter() - started
     summary = {
         "output": output,
@@ -336,6 +330,37 @@ def mine_command(
         "above the negative's"
     )
     printing.say(f"train on them with cse train --pairs {output}")
+
+
+def read_pairs(queries: str, columns: str | None) -> tuple[list[str], list[str]]:
+    """Returns the anchors and the positives of the rows of a table in which neither is blank."""
+    from ...data.pairs import open_pairs
+
+    try:
+        pairs = open_pairs([queries], columns.split(",") if columns else [])
+        complete = pairs.complete()
+    except InputError as error:
+        raise InputError(str(error).replace("--pairs", "--queries")) from None
+    return pairs.anchors.take(complete), pairs.positives.take(complete)
+
+
+def mine(
+    mining: Mining, index: SearchIndex, anchors: list[str], positives: list[str], batch_size: int
+) -> tuple[list[tuple[str, str, str]], list[float], int]:
+    """Finds the negatives of all pairs, and shows the progress.
+
+    Returns the triples; for each triple, the positive's cosine with the anchor minus the negative's; and the number of
+    pairs without a negative.
+    """
+    triples: list[tuple[str, str, str]] = []
+    gaps: list[float] = []
+    without = 0
+    with counting("mining", len(anchors), "pairs") as more:
+        for found in mining(index, anchors, positives, batch_size=batch_size, progress=more):
+            without += not len(found.rows)
+            gaps += (found.positive - found.cosines).tolist()
+            triples += [(anchors[found.pair], positives[found.pair], text) for text in index.texts(found.rows)]
+    return triples, gaps, without
 
 
 def parse_margin(text: str) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -51,22 +51,15 @@ def reproduce_command(
     table: str | None,
     as_list: bool,
     names: bool,
-    data: str | None,
-    corpus: str | None,
-    pairs: str | None,
-    files: tuple[str, ...],
     selected: tuple[str, ...],
     seeds: int,
-    max_steps: int | None,
     output: str | None,
     smoke: bool,
     dry_run: bool,
     keep_models: bool,
     picture: str | None,
-    device: str,
-    precision: str,
-    threads: int,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Reproduce a published TABLE: train and evaluate its rows, and print the published values next to the new ones.
 
@@ -75,7 +68,6 @@ def reproduce_command(
     only the published values are printed. The authors of cse have not reproduced any table at full size, which needs a
     GPU.
     """
-    from ...reproduce.inputs import open_inputs
     from ...reproduce.plan import plan
     from ...reproduce.suites import Scorer
     from ...reproduce.tables import find_table, tables
@@ -87,12 +79,7 @@ def reproduce_command(
         show_list(None if table is None else find_table(table), as_json)
         return
     printing.check_output()
-    if picture is not None:
-        if Path(picture).suffix not in (".png", ".svg"):
-            raise InputError(f"--picture {picture}: the name must end in .png or .svg")
-        from ...reports.style import require_extra
-
-        require_extra("--picture")
+    check_picture(picture)
     found = find_table(table)
     if not found.suite:
         raise InputError(
@@ -100,19 +87,7 @@ def reproduce_command(
         )
     rows = found.find_rows(selected)
     place = Path(output or f"reproduce/{table}{'-smoke' if smoke else ''}")
-    if smoke:
-        from ...reproduce.inputs import smoke_inputs
-
-        given = {"--data": data, "--corpus": corpus, "--pairs": pairs, "--file": files, "--max-steps": max_steps}
-        for flag, value in given.items():
-            if value:
-                raise InputError(f"{flag}: cannot be combined with --smoke, which makes its own data; leave it out")
-        inputs = smoke_inputs(found, place / "smoke", device, threads)
-    else:
-        settings = {"device": device, "precision": precision, "threads": threads, "max_steps": max_steps}
-        # A dry run leaves no files, but counts the rows of the corpora that are made of the evaluation data.
-        made = click.get_current_context().with_resource(TemporaryDirectory()) if dry_run else place / "inputs"
-        inputs = open_inputs(found, data, corpus, pairs, files, Path(made), **settings)
+    inputs = find_inputs(found, place, smoke, dry_run, given)
     scorer = Scorer(found.suite, found.columns, inputs.data, inputs.partial)
     chosen = plan(found, rows, range(seeds), inputs, scorer, place)
     known = sum(map(len, chosen.stored.values()))
@@ -130,19 +105,40 @@ def reproduce_command(
     from ...reproduce.results import markdown, panels, to_dict
 
     stored, notes = chosen.stored, chosen.notes
-    printing.result(
-        to_dict(found, rows, stored, notes),
-        as_json,
-        [
-            *(["A trial with a tiny model and two steps: the scores mean nothing.", ""] if smoke else []),
-            markdown(found, rows, stored, notes),
-        ],
-    )
+    warning = ["A trial with a tiny model and two steps: the scores mean nothing.", ""] if smoke else []
+    lines = [*warning, markdown(found, rows, stored, notes)]
+    printing.result(to_dict(found, rows, stored, notes), as_json, lines)
     if picture is not None:
         from ...reports.style import write
 
         write(panels(found, rows, stored), Path(picture))
         printing.say(f"wrote {picture}")
+
+
+def check_picture(picture: str | None) -> None:
+    """Raises ``InputError`` unless a plot can be written to ``picture``; None is no plot."""
+    if picture is None:
+        return
+    if Path(picture).suffix not in (".png", ".svg"):
+        raise InputError(f"--picture {picture}: the name must end in .png or .svg")
+    from ...reports.style import require_extra
+
+    require_extra("--picture")
+
+
+def find_inputs(table: Table, place: Path, smoke: bool, dry_run: bool, given: dict[str, Any]) -> Inputs:
+    """Returns the inputs of the runs; ``given`` holds the arguments of ``open_inputs`` that are options."""
+    from ...reproduce.inputs import open_inputs, smoke_inputs
+
+    if smoke:
+        for name in ("data", "corpus", "pairs", "files", "max_steps"):
+            if given[name]:
+                flag = "--file" if name == "files" else f"--{name.replace('_', '-')}"
+                raise InputError(f"{flag}: cannot be combined with --smoke, which makes its own data; leave it out")
+        return smoke_inputs(table, place / "smoke", given["device"], given["threads"])
+    # A dry run leaves no files, but counts the rows of the corpora that are made of the evaluation data.
+    made = click.get_current_context().with_resource(TemporaryDirectory()) if dry_run else place / "inputs"
+    return open_inputs(table, made=Path(made), **given)
 
 
 def show_list(table: Table | None, as_json: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import click
 
 from ...errors import InputError
 from .. import options, printing
-from ..progress import ProgressDisplay
+from ..progress import PhaseDisplay
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,25 +100,9 @@ def _score(metric: str, record: dict[str, Any]) -> str:
 
 @contextmanager
 def encoding() -> Iterator[Callable[[int, int], None]]:
-    """Context manager that shows the progress while held-out texts of runs are encoded.
-
-    The texts of a run are encoded twice, with the models before and after training. Yields a function to call with the
-    number of texts encoded since its last call, and the total number over both models.
-    """
-    displays: list[ProgressDisplay] = []
-
-    def advance(more: int, total: int) -> None:
-        if not displays or displays[-1].done >= displays[-1].total:
-            displays.append(ProgressDisplay("encoding held-out texts", "texts", total))
-        displays[-1].advance(more)
-        if displays[-1].done >= total:
-            displays[-1].close()
-
-    try:
-        yield advance
-    finally:
-        for display in displays:
-            display.close()
+    """Context manager that shows the progress while held-out texts of runs are encoded, one run after another."""
+    with closing(PhaseDisplay()) as phases:
+        yield lambda done, total: phases("encoding held-out texts", done, total, "texts")
 
 
 @click.command("plot")
@@ -240,14 +224,7 @@ def _file(kind: str, some: list[Material], names: dict[Path, str], count: int) -
 @options.threads
 @options.as_json
 def report_command(
-    run: str,
-    output: str | None,
-    word: str | None,
-    method: str,
-    encode: bool,
-    device: str,
-    threads: int,
-    as_json: bool,
+    run: str, output: str | None, word: str | None, method: str, encode: bool, device: str, threads: int, as_json: bool
 ) -> None:
     """Write a report page about RUN, the folder of a run: a single HTML file that works offline.
 

@@ -273,6 +273,28 @@ def load_encoder(
         raise InputError(
             f"--pooler {first}: {source.name} is a decoder, whose first token attends only to itself; use --pooler avg"
         )
+    backbone, tokenizer, has_pooler = _load_backbone(source)
+    trained = for_inference and pooler == "cls" and has_pooler
+    stored = source.dense if pooler == "cls" else None
+    kept = keep_head or (for_inference and stored is not None)
+    stages = [build_stage(stage) for stage in source.modules.stages]
+    if not for_inference:  # a new run takes the dimensions from its Matryoshka loss term
+        source = replace(source, modules=replace(source.modules, dims=()))
+    encoder = SentenceEncoder(
+        backbone, tokenizer, source, pooler, trained and stored is None, kept, stages, eval_pooler
+    )
+    if stored is not None and encoder.head is not None:
+        _load_head(encoder.head, stored)
+    if for_inference:
+        check_mask(encoder)
+    return encoder
+
+
+def _load_backbone(source: Source) -> tuple[Any, Any, bool]:
+    """Returns the transformer in float32, its tokenizer, and whether the checkpoint has a trained pooler.
+
+    Raises ``InputError`` as ``load_encoder`` does.
+    """
     from transformers import AutoModel, AutoTokenizer
     from transformers.utils import logging
 
@@ -311,21 +333,8 @@ def load_encoder(
     _fit_tokenizer(tokenizer, backbone, source)
     if source.modules.lower_case:
         _lower_case(tokenizer)
-    trained = bool(for_inference and pooler == "cls" and getattr(backbone, "pooler", None) is not None)
-    trained = trained and not any(key.startswith("pooler.") for key in report["missing_keys"])
-    stored = source.dense if pooler == "cls" else None
-    kept = keep_head or (for_inference and stored is not None)
-    stages = [build_stage(stage) for stage in source.modules.stages]
-    if not for_inference:  # a new run takes the dimensions from its Matryoshka loss term
-        source = replace(source, modules=replace(source.modules, dims=()))
-    encoder = SentenceEncoder(
-        backbone, tokenizer, source, pooler, trained and stored is None, kept, stages, eval_pooler
-    )
-    if stored is not None and encoder.head is not None:
-        _load_head(encoder.head, stored)
-    if for_inference:
-        check_mask(encoder)
-    return encoder
+    has_pooler = getattr(backbone, "pooler", None) is not None and len(missing) == len(report["missing_keys"])
+    return backbone, tokenizer, has_pooler
 
 
 def check_mask(encoder: SentenceEncoder) -> None:

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from ...errors import InputError
 from ...io import dumps, naming, write_atomically, write_text
 from ...locks import locked
+from ..device import pick_precision
 from ..encoders import OtherEncoder
 from ..reading.resolve import model_files
 from .inference import Encoder
@@ -33,7 +34,7 @@ __all__ = [
     "check_format",
     "encode_to_file",
     "model_stamp",
-    "partial_precision",
+    "resume_precision",
     "write_vectors",
 ]
 
@@ -95,19 +96,32 @@ def model_stamp(encoder: Encoder) -> dict[str, Any]:
     }
 
 
-def partial_precision(output: str | Path, key: dict[str, Any]) -> str | None:
-    """Returns the precision in which an interrupted call with the same key encoded its rows; None without such a call.
+def resume_precision(encoder: Encoder, output: str | Path, key: dict[str, Any], wanted: str) -> None:
+    """Sets the precision of an encoder to the one in which an interrupted call with the same key encoded its rows.
 
     Args:
+        encoder: The encoder; unchanged if there was no such call.
         output: The output of the interrupted call of ``encode_to_file``.
         key: The key that is passed to ``encode_to_file``, without ``precision``.
+        wanted: The value of ``--precision``.
+
+    Raises:
+        InputError: If ``wanted`` is neither this precision nor ``auto``.
     """
     try:
         stored = json.loads(Path(f"{output}.part.json").read_text(encoding="utf8"))["key"]
         same = all(stored[name] == value for name, value in json.loads(dumps(key)).items())
-        return str(stored["precision"]) if same and Path(f"{output}.part").exists() else None
+        begun = str(stored["precision"]) if same and Path(f"{output}.part").exists() else encoder.precision
     except (OSError, ValueError, KeyError, TypeError):
-        return None
+        return
+    if begun == encoder.precision:
+        return
+    if wanted != "auto":
+        raise InputError(
+            f"--precision {wanted}: the rows in {output}.part were encoded in {begun}; continue with "
+            f"--precision {begun}, or remove that file"
+        )
+    encoder.precision, encoder.precision_reason = pick_precision(encoder.device, begun)
 
 
 def encode_to_file(
