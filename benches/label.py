@@ -28,9 +28,11 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+Rankings = list[list[str]]
+Pair = Callable[[float], tuple[Rankings, Rankings]]
 DEPTH = 10
 SECONDS = 10
-RESAMPLES = 1000
+RESAMPLES = 500
 
 
 class Collection:
@@ -47,8 +49,8 @@ class Collection:
         if not data.queries:
             raise InputError(f"{folder}: no queries")
         encoder = Encoder(model, device="cpu")
-        self.ids = list(data.documents)
-        texts, queries = list(data.documents.values()), list(data.queries.values())
+        self.ids = sorted(data.documents, reverse=True)  # documents with equal scores are ranked by descending id
+        texts, queries = [data.documents[each] for each in self.ids], list(data.queries.values())
         self.judgements = list(data.judgements.values())
         self.cosines: Floats = (unit(encoder.encode(queries)) @ unit(encoder.encode(texts)).T).astype(np.float64)
         index = bm25s.BM25()
@@ -56,19 +58,21 @@ class Collection:
         words = bm25s.tokenize(queries, show_progress=False, return_ids=False)
         self.bm25: Floats = np.stack([index.get_scores(each) for each in words]).astype(np.float64)
         self.bm25 /= np.maximum(self.bm25.max(axis=1, keepdims=True), 1e-9)
+        self.noise: Floats = np.random.default_rng(0).standard_normal(self.cosines.shape)
+        self.plain = self.rankings(self.cosines)
 
-    def rankings(self, scores: Floats) -> list[list[str]]:
+    def rankings(self, scores: Floats) -> Rankings:
         """Returns the ids of the first documents for each query."""
         order = np.argsort(-scores, axis=1, kind="stable")[:, :DEPTH]
         return [[self.ids[place] for place in row] for row in order.tolist()]
 
-    def scores(self, rankings: list[list[str]]) -> Floats:
+    def scores(self, rankings: Rankings) -> Floats:
         """Returns the true nDCG@10 x 100 of each query."""
         from cse.evaluation.retrieval import ndcg
 
         return np.array([100 * ndcg(*pair) for pair in zip(rankings, self.judgements, strict=True)])
 
-    def judged(self, old: list[list[str]], new: list[list[str]]) -> tuple[Floats, npt.NDArray[np.int64]]:
+    def judged(self, old: Rankings, new: Rankings) -> tuple[Floats, npt.NDArray[np.int64]]:
         """Returns the difference of each query by the judgements of its pool (NaN: nothing relevant), and its size."""
         from cse.evaluation.retrieval import ndcg
 
@@ -131,15 +135,14 @@ def main() -> None:
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for folder in sorted(each for each in options.data.iterdir() if (each / "corpus.jsonl").exists()):
         data = Collection(folder, options.model)
-        noise = np.random.default_rng(0).standard_normal(data.cosines.shape)
-        plain = data.rankings(data.cosines)
-        pairs: dict[str, Callable[[float], tuple[list[list[str]], list[list[str]]]]] = {
-            "noise": lambda x, data=data, plain=plain, noise=noise: (data.rankings(data.cosines + x * noise), plain),
-            "BM25": lambda x, data=data, plain=plain: (plain, data.rankings(data.cosines + x * data.bm25)),
-        }
-        for name, pair in pairs.items():
+        for name in ("noise", "BM25"):
 
-            def difference(x: float, pair=pair, data=data) -> float:
+            def pair(x: float, name: str = name, data: Collection = data) -> tuple[Rankings, Rankings]:
+                if name == "noise":
+                    return data.rankings(data.cosines + x * data.noise), data.plain
+                return data.plain, data.rankings(data.cosines + x * data.bm25)
+
+            def difference(x: float, pair: Pair = pair, data: Collection = data) -> float:
                 old, new = (data.scores(each) for each in pair(x))
                 return float((new - old).mean())
 

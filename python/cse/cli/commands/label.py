@@ -98,18 +98,18 @@ def label_command(
         if names[0] == names[1]:
             raise InputError(f"OLD and NEW: {old} and {new} are the same encoder; name another one")
         write_text(folder / SETTINGS, dumps(settings))
-        sides = [{query: settings["rankings"][name][query] for query in texts} for name in names]
-        pools = pool(*sides, ids, depth, seed)
+        before, after = ({query: settings["rankings"][name][query] for query in texts} for name in names)
+        pools = pool(before, after, ids, depth, seed)
         row_of = dict(zip(ids, range(len(ids)), strict=True))
         pooled = sorted({row_of[document] for each in pools for document in each.documents})
         shown = dict(zip((ids[row] for row in pooled), rows.take(pooled), strict=True))
         session = Session(pools, texts, shown, judgements)
         printing.say(f"{output}: {len(pools):,} queries, {session.left:,} documents to judge")
-        rankings = [{query: [ids[row] for row in found] for query, found in side.items()} for side in sides]
+        a, b = ({query: [ids[row] for row in found] for query, found in side.items()} for side in (before, after))
 
         def result() -> dict[str, Any]:
             seconds = judgements.typical_seconds()
-            qrels, found = outcome(pools, judgements.found, *rankings, depth, difference, seconds)
+            qrels, found = outcome(pools, judgements.found, a, b, depth, difference, seconds)
             judged = [(query, *pair) for query, relevant in qrels.items() for pair in relevant.items()]
             lines = ["query-id\tcorpus-id\tscore", *(f"{query}\t{each}\t{value}" for query, each, value in judged)]
             write_text(folder / "qrels" / "test.tsv", "\n".join([*lines, ""]))
