@@ -87,14 +87,14 @@ class Collection:
 
 
 def solved(difference: Callable[[float], float], points: float, high: float) -> float | None:
-    """Returns an x in (0, high] with a difference nearest to ``points`` among bisection steps; None if none is near."""
+    """Returns the step of a bisection in (0, high] with a difference nearest to ``points``; None: 0.3 points off."""
     low, best = 0.0, (np.inf, 0.0)
     for _ in range(14):
         middle = (low + high) / 2
         found = difference(middle)
         best = min(best, (abs(found - points), middle))
         low, high = (middle, high) if found < points else (low, middle)
-    return best[1] if best[0] < 0.1 else None
+    return best[1] if best[0] < 0.3 else None
 
 
 def found_share(differences: Floats, queries: int, draws: int) -> float:
