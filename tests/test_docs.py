@@ -17,7 +17,7 @@ if not (ROOT / "docs").is_dir():
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # Commands with these phrases are parsed but not run, because they need a cluster, several processes, a published
-# checkpoint, full data sets, or a user who types queries.
+# checkpoint, full data sets, or a user who types queries or judges documents.
 PARSED = (
     "--engine ray",
     "torchrun",
