@@ -21,6 +21,7 @@ COMMANDS = {
     "train": "Train a sentence encoder on a corpus.",
     "eval": "Evaluate an encoder.",
     "compare": "Compare encoders, with confidence intervals.",
+    "label": "Compare two encoders by judging the documents that they find.",
     "runs": "List the runs of a folder with their settings and scores.",
     "reproduce": "Reproduce a published table.",
     "plot": "Draw plots of runs.",
@@ -42,11 +43,12 @@ COMMANDS = {
 # Module and name of each command, relative to cse.cli.
 PLACES = {
     "build-tfidf": ".commands.tfidf:build_tfidf_command",
-    "doctor": ".commands.doctor:doctor_command",
+    "doctor": ".commands.tfidf:doctor_command",
     "merge-tfidf": ".commands.tfidf:merge_tfidf_command",
     "train": ".commands.train:train_command",
     "eval": ".commands.evaluate:eval_command",
     "compare": ".commands.evaluate:compare_command",
+    "label": ".commands.label:label_command",
     "runs": ".commands.runs:runs_command",
     "reproduce": ".commands.reproduce:reproduce_command",
     "plot": ".commands.runs:plot_command",

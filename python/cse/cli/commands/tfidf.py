@@ -1,7 +1,8 @@
-"""The commands ``cse build-tfidf`` and ``cse merge-tfidf``."""
+"""The commands ``cse build-tfidf``, ``cse merge-tfidf`` and ``cse doctor``."""
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import asdict
 from functools import partial
@@ -10,6 +11,9 @@ from typing import Any
 
 import click
 
+from ... import _core
+from ...data import readers
+from ...data.diagnostics import findings
 from ...data.reading import reading_options
 from ...errors import InputError
 from ...tfidf.build import build_index
@@ -123,3 +127,90 @@ def merge_tfidf_command(shards: tuple[str, ...], output: str, as_json: bool) -> 
             f"{output}/index.safetensors",
         ],
     )
+
+
+@click.command("doctor")
+@click.argument("corpus", nargs=-1, required=True)
+@options.words
+@options.reading
+@options.threads
+@options.as_json
+def doctor_command(
+    corpus: tuple[str, ...],
+    column: str | None,
+    encoding_errors: str,
+    max_line_bytes: int,
+    threads: int,
+    as_json: bool,
+    **words: Any,
+) -> None:
+    """Check CORPUS in one pass before training: encoding, blank and duplicate rows, lengths, scripts, rare words, and
+    the fraction of words that UNA would replace. Each problem is reported with a recommendation.
+
+    Rows that other commands reject, such as rows with invalid UTF-8, are counted here and are not errors.
+    """
+    printing.check_output()
+    found = readers.resolve(corpus, column)
+    reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
+    started = time.perf_counter()
+    seen: dict[str, Any] = json.loads(
+        in_background("checking", lambda progress: _core.diagnose(found, word_options(**words), reading, progress))
+    )
+    seconds = time.perf_counter() - started
+    seen["joined_lines"] = readers.joined_lines(found)
+    advice = findings(seen, max_line_bytes)
+    value = {**seen, "advice": [{"level": level, "finding": what, "do": do} for level, what, do in advice]}
+    if as_json:
+        printing.result({**value, "seconds": round(seconds, 3)}, True, [])
+        return
+    _print(seen, advice, seconds)
+
+
+def _print(seen: dict[str, Any], advice: list[tuple[str, str, str]], seconds: float) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    low, middle, high, most = seen["words_quantiles"]
+    longest = f"{most:,}" + (" or more" if most == 4096 else "")
+    scripts = [(name, share) for name, share in seen["scripts"] if share >= 0.0005][:6]
+    cut = [
+        f"{words:.0%} of the words at a limit of {limit} words ({rows:.0%} of the rows are longer)"
+        for limit, rows, words in seen["cut_off"]
+        if rows >= 0.005
+    ]
+    facts = [
+        ("files", f"{len(seen['files']):,}, {sum(file['bytes'] for file in seen['files']) / 1e6:,.1f} MB"),
+        ("rows", f"{seen['rows']:,}; {seen['blank']:,} blank, {seen['duplicates']:,} repeat an earlier row"),
+        (
+            "words",
+            f"{seen['tokens']:,}; per row {low} (5th percentile), {middle} (median), {high} (95th percentile), "
+            f"{longest} (maximum)",
+        ),
+        (
+            "cut off",
+            f"{'; '.join(cut) or 'almost no words at a limit of 24 words'} "
+            "(24, 48, 96 and 192 words are about 32, 64, 128 and 256 tokens)",
+        ),
+        ("terms", f"{seen['terms']:,}; {seen['singletons'] / seen['terms']:.1%} in one sentence only"),
+        ("scripts", ", ".join(f"{name} {share:.1%}" for name, share in scripts) or "none"),
+        (
+            "UNA",
+            f"about {seen['replacement_rate']:.1%} of the words would be replaced at --beta 0.5, "
+            f"radius {seen['default_radius']:,} (estimated from {seen['sampled_rows']:,} rows)",
+        ),
+    ]
+    table = Table.grid(padding=(0, 2))
+    for name, text in facts:
+        table.add_row(Text(name, style="bold"), Text(text))
+    out = Console(highlight=False)
+    out.print(table)
+    out.print()
+    told = Table.grid(padding=(0, 2))
+    for level, what, do in advice:
+        told.add_row(Text(level, style="red" if level == "fault" else "yellow"), Text(what))
+        told.add_row("", Text(f"-> {do}", style="dim"))
+    out.print(told)
+    if not any(level == "fault" for level, _, _ in advice):
+        out.print("No fault found.")
+    out.print(f"{seconds:.2f} s, {seen['rows'] / seconds:,.0f} rows/s", style="dim")

@@ -1,0 +1,260 @@
+"""The command ``cse label``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...data import readers
+from ...errors import InputError
+from ...io import dumps, write_atomically, write_text
+from .. import corpus_index, options, printing
+from ..corpus_index import Encoding, read_ids
+from ..judging import in_terminal, on_page
+from ..options import passage_size
+from ..progress import counting, duration
+from .evaluate import compared_cells
+from .search import read_queries
+
+if TYPE_CHECKING:
+    from ...data.corpus import Corpus
+    from ...models.running.inference import Encoder
+
+VERSION = 1
+SETTINGS, JUDGEMENTS = "labels.json", "judgements.jsonl"
+# Number of rows read at a time when the corpus is copied.
+BLOCK = 4096
+
+
+@click.command("label", cls=options.GroupedCommand)
+@click.argument("old")
+@click.argument("new")
+@click.argument("documents", metavar="INDEX|CORPUS")
+@options.group("Judgements")
+@options.option("--queries", "query_file", required=True, metavar="FILE", help="File of queries, one per row.")
+@options.option("--query-column", metavar="NAME", help="Column with the queries, if the file of --queries is a table.")
+@options.option("-o", "--output", default="labels", metavar="DIR", help="Folder of the judgements.")
+@options.option("--depth", default=10, type=click.IntRange(1, 1000), metavar="N", help="Documents from each ranking.")
+@options.option("--web", is_flag=True, help="Judge on a web page of this machine, not in the terminal.")
+@options.option(
+    "--difference",
+    default=3.0,
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="POINTS",
+    help="Estimate the number of queries that would find this difference in nDCG x 100.",
+)
+@options.seed
+@options.group("Encoding and reading")
+@options.option("--id", "id_column", metavar="NAME", help="Column with the row ids, if CORPUS is a table.")
+@options.option(
+    "--passages",
+    metavar="N|max",
+    help="Rank rows by their best passage of at most N tokens; max: the model's maximum length.",
+)
+@corpus_index.encoding
+def label_command(
+    old: str,
+    new: str,
+    documents: str,
+    query_file: str,
+    query_column: str | None,
+    output: str,
+    depth: int,
+    web: bool,
+    difference: float,
+    seed: int,
+    id_column: str | None,
+    passages: str | None,
+    encoding: Encoding,
+    as_json: bool,
+) -> None:
+    """Compare the encoders OLD and NEW by judging the documents that they find.
+
+    For each query, the first --depth documents of both rankings are shown in random order, without the encoder that
+    found them. One key judges a document: y relevant, n not relevant, s skip; u takes back the last judgement, and q
+    quits. Judgements are stored at once; repeat the command to continue. Further queries can be added to the end of
+    FILE, and other encoders can be compared with the same folder: only documents without a judgement are shown.
+
+    The third argument is a folder written by cse search, or a text file or table. The folder -o has the layout of BEIR,
+    and can be used with cse eval and cse compare --suite retrieval --data DIR.
+    """
+    printing.check_output()
+    folder = Path(output)
+    queries = dict.fromkeys(read_queries((), query_file, query_column, encoding.reading))
+    texts = {str(number): query for number, query in enumerate(queries, 1)}
+    rows, ids, size = read_documents(documents, id_column, passages, encoding)
+    from ...evaluation.labels import Judgements, Session, outcome, pool
+
+    with ExitStack() as stack:
+        settings = prepare(folder, rows, ids, texts, depth, seed)
+        judgements = stack.enter_context(closing(Judgements(folder / JUDGEMENTS)))
+        names = [rank(name, documents, rows, texts, depth, size, encoding, settings) for name in (old, new)]
+        if names[0] == names[1]:
+            raise InputError(f"OLD and NEW: {old} and {new} are the same encoder; name another one")
+        write_text(folder / SETTINGS, dumps(settings))
+        before, after = ({query: settings["rankings"][name][query] for query in texts} for name in names)
+        pools = pool(before, after, ids, depth, seed)
+        row_of = dict(zip(ids, range(len(ids)), strict=True))
+        pooled = sorted({row_of[document] for each in pools for document in each.documents})
+        shown = dict(zip((ids[row] for row in pooled), rows.take(pooled), strict=True))
+        session = Session(pools, texts, shown, judgements)
+        printing.say(f"{output}: {len(pools):,} queries, {session.left:,} documents to judge")
+        a, b = ({query: [ids[row] for row in found] for query, found in side.items()} for side in (before, after))
+
+        def result() -> dict[str, Any]:
+            seconds = judgements.typical_seconds()
+            qrels, found = outcome(pools, judgements.found, a, b, depth, difference, seconds)
+            judged = [(query, *pair) for query, relevant in qrels.items() for pair in relevant.items()]
+            lines = ["query-id\tcorpus-id\tscore", *(f"{query}\t{each}\t{value}" for query, each, value in judged)]
+            write_text(folder / "qrels" / "test.tsv", "\n".join([*lines, ""]))
+            return found
+
+        try:
+            (on_page if web else in_terminal)(session)
+        finally:
+            found = result()
+    if as_json:
+        printing.result({"old": old, "new": new, "output": output, **found}, True, [])
+        return
+    print_outcome(old, new, output, found)
+
+
+def read_documents(
+    documents: str, id_column: str | None, passages: str | None, encoding: Encoding
+) -> tuple[Corpus, list[str], int | str | None]:
+    """Returns the rows of a corpus or of a search index, their ids, and the size of passages."""
+    from ...data.corpus import Corpus
+
+    size = passage_size(passages)
+    if Path(documents).is_dir():
+        if id_column or passages or encoding.reading["column"]:
+            raise InputError(f"{documents}: is an index; leave out --column, --id and --passages")
+        from ...search.store import Store
+
+        store = Store.open(Path(documents))
+        every = range(store.rows)
+        found = Corpus.from_texts(store.texts(every))
+        ids = store.ids(every) if store.manifest["ids"] else [str(row) for row in every]
+        size = store.manifest["passages"]
+    else:
+        reading = dict(encoding.reading)
+        found = Corpus.open(readers.resolve([documents], reading.pop("column")), **reading)
+        ids = [str(row) for row in range(len(found))] if id_column is None else read_ids([documents], id_column)
+    found.filled()
+    if len(set(ids)) < len(ids) or any(not each or each.split() != [each] for each in ids):
+        raise InputError(f"{documents}: ids must be distinct and without white space; choose another column with --id")
+    return found, ids, size
+
+
+def prepare(
+    folder: Path, rows: Corpus, ids: Sequence[str], queries: dict[str, str], depth: int, seed: int
+) -> dict[str, Any]:
+    """Makes the folder with corpus and queries, or checks that it belongs to them; returns its settings."""
+    digest = hashlib.sha256(rows.hashes().tobytes() + dumps(list(ids)).encode()).hexdigest()[:32]
+    wanted = {"version": VERSION, "corpus": digest, "depth": depth, "seed": seed}
+    known: dict[str, Any] = {}
+    if (folder / SETTINGS).exists():
+        try:
+            known = json.loads((folder / SETTINGS).read_text(encoding="utf8"))
+            asked = list(known["queries"].items())
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise InputError(f"{folder / SETTINGS}: is damaged; name another folder with -o") from None
+        for name, value in wanted.items():
+            if known.get(name) != value:
+                told = f"another {name}" if name in ("version", "corpus") else f"--{name} {known.get(name)}"
+                raise InputError(f"{folder}: was made with {told}; name another folder with -o, or use the same")
+        if asked != list(queries.items())[: len(asked)]:
+            raise InputError(
+                f"{folder}: the file of --queries does not begin with the queries of the folder; add queries at its "
+                "end, or name another folder with -o"
+            )
+    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder}: holds other files; name a new folder with -o")
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {**wanted, "queries": queries, "rankings": known.get("rankings", {})}
+    write_text(folder / SETTINGS, dumps(settings))
+    lines = [dumps({"_id": each, "text": text}) + "\n" for each, text in queries.items()]
+    write_text(folder / "queries.jsonl", "".join(lines))
+    if not (folder / "corpus.jsonl").exists():
+        write_atomically(folder / "corpus.jsonl", lambda file: file.writelines(corpus_lines(rows, ids)))
+    (folder / "qrels").mkdir(exist_ok=True)
+    return settings
+
+
+def corpus_lines(rows: Corpus, ids: Sequence[str]) -> Iterator[bytes]:
+    """Yields the lines of corpus.jsonl; blank rows, which are never found, are left out."""
+    filled = rows.filled()
+    for start in range(0, len(filled), BLOCK):
+        part = filled[start : start + BLOCK]
+        for row, text in zip(part.tolist(), rows.take(part), strict=True):
+            yield dumps({"_id": ids[row], "title": "", "text": text}).encode() + b"\n"
+
+
+def rank(
+    model: str,
+    documents: str,
+    rows: Corpus,
+    queries: dict[str, str],
+    depth: int,
+    size: int | str | None,
+    encoding: Encoding,
+    settings: dict[str, Any],
+) -> str:
+    """Adds the ranking of an encoder to ``settings``, unless it is there; returns the key of the ranking.
+
+    If ``documents`` is an index of this encoder, it is searched; otherwise the rows are encoded into a temporary index.
+    """
+    from ...models.saving.merging import model_digest
+    from ...search.index import SearchIndex
+    from ...search.store import Store
+
+    encoder: Encoder = encoding.encoder(model)
+    digest = model_digest(encoder)
+    key = digest if size is None else f"{digest} in passages of {size} tokens"
+    known: dict[str, list[int]] = settings["rankings"].setdefault(key, {})
+    missing = {name: text for name, text in queries.items() if name not in known}
+    if not missing:
+        return key
+    if Path(documents).is_dir() and Store.open(Path(documents)).manifest["digest"] == digest:
+        index = SearchIndex.open(documents, encoder)
+    else:
+        with counting(f"encoding with {model}", len(rows), "rows") as more:
+            index = SearchIndex.build(encoder, rows, batch_size=encoding.batch_size, passages=size, progress=more)
+    hits = index.search(missing.values(), depth, batch_size=encoding.batch_size)
+    known |= {name: [hit.row for hit in found] for name, found in zip(missing, hits, strict=True)}
+    return key
+
+
+def print_outcome(old: str, new: str, output: str, found: dict[str, Any]) -> None:
+    """Prints the comparison as ``cse compare`` does, and the number of queries that would decide it."""
+    record = found["comparison"]
+    if record is not None:
+        printing.table([compared_cells(record)], title=f"{new} against {old}")
+    click.echo(
+        f"{found['complete']:,} of {found['queries']:,} queries are judged, with {found['judgements']:,} judgements; "
+        f"{found['scored']:,} of them have a relevant document and are compared."
+    )
+    if record is None:
+        click.echo("A comparison needs at least two queries with a relevant document; judge more.")
+    elif found["needed"] is None:
+        click.echo("The two rankings have the same score for each of these queries.")
+    else:
+        seconds = found["more_seconds"]
+        time = "" if seconds is None else f", about {duration(seconds)}"
+        more = f"{found['more']:,} more ({found['more_judgements']:,} judgements{time})"
+        click.echo(
+            f"A true difference of {found['target']:g} points is found with a probability of 80 % with about "
+            f"{found['needed']:,} queries that have a relevant document: {more if found['more'] else 'enough'}."
+        )
+        if not found["decided"] and found["needed_if_observed"] is not None:
+            click.echo(
+                f"If the true difference is the observed one, {record['mean']:+.2f}, about "
+                f"{found['needed_if_observed']:,} such queries are needed."
+            )
+    click.echo(f"The judgements are in {output}, for cse eval and cse compare --suite retrieval --data {output}.")
