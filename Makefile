@@ -20,7 +20,7 @@ LAST := $$(ls -td quickstart/runs/*/ | head -n 1)
 JOBS ?= 2
 
 .PHONY: quickstart test lint bench-core bench-growth bench-losses bench-train bench-search reproduce-smoke docs \
-	structure clean
+	structure pictures clean
 
 # If pyproject.toml or constraints.txt changes, the packages are reinstalled. If a Rust source changes, the extension
 # module is rebuilt.
@@ -72,6 +72,10 @@ docs: $(VENV)/packages
 # Draws docs/structure.svg from the imports of the package.
 structure: $(READY)
 	$(BIN)/python docs/structure.py
+
+# Draws docs/pictures: an example of UNA, the focal logits, and the gains in benches/results/domain.json.
+pictures: $(READY)
+	$(BIN)/python docs/pictures.py
 
 # Measures the speed of the Rust core; CORPUS is a plain text file. Prints the first table of docs/benchmarks.md.
 bench-core: $(READY)

@@ -283,6 +283,24 @@ def test_scripts_styles_and_pictures_of_other_hosts_are_found(build):
         assert [each.removeprefix("https:") for each in build.loaded_from_elsewhere(text)] == ["//a.example/x"], text
 
 
+@pytest.mark.parametrize("name", ["una", "focal", "gains"])
+def test_the_pictures_show_what_their_data_say(name, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    pictures = importlib.import_module("pictures")
+    assert pictures.PICTURES.keys() == {"una", "focal", "gains"}
+    assert (ROOT / "docs" / "pictures" / f"{name}.svg").read_text(encoding="utf8") == pictures.PICTURES[name]()
+
+
+def test_the_pictures_are_small_and_load_nothing(build):
+    files = sorted((ROOT / "docs").rglob("*.svg"))
+    assert files
+    for file in files:
+        assert file.stat().st_size <= 60_000, file
+        text = file.read_text(encoding="utf8")
+        assert not build.loaded_from_elsewhere(text), file
+        assert not re.search("<(script|image|foreignObject)", text), file
+
+
 def test_the_drawing_of_the_folders_is_current():
     done = subprocess.run([sys.executable, ROOT / "docs" / "structure.py", "--check"], check=False)
     assert done.returncode == 0
