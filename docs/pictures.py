@@ -79,8 +79,8 @@ def una() -> str:
         parts += [words(16, y, each.word), bar, words(136 + wide, y, f"{each.score:.2f}", "small")]
         parts += [words(395, y, f"{each.p:.2f}", anchor="end"), words(425, y, new or each.word, "new" if new else "")]
     marked, at = "", 0
-    for each in replaced:
-        start, end = each.new_span
+    for word in replaced:
+        start, end = word.new_span
         marked += f'{escape(negative[at:start])}<tspan class="new">{escape(negative[start:end])}</tspan>'
         at = end
     parts += [rule(16, y + 14, WIDTH - 16, y + 14), words(16, y + 38, text, "sentence")]
