@@ -1,7 +1,8 @@
 # make quickstart   create a virtual environment, install cse, build a TF-IDF index, train on the sample corpus, search
 #                   the corpus before and after training, and write an HTML report of the run
 # make test         run all tests in the same environment, in JOBS processes (default 2)
-# make lint         check the formatting, and run linters and type checkers
+# make lint         check the formatting, run linters and type checkers, and build the documentation
+# make docs         build the documentation as a site in target/site
 #
 # PYTHON=python3.12 make ...         use this Python interpreter
 # make quickstart DEV=stsb.dev.tsv   also evaluate Spearman's correlation on this TSV file, whose columns are score,
@@ -18,8 +19,8 @@ QUERY ?= an illness that doctors could not cure
 LAST := $$(ls -td quickstart/runs/*/ | head -n 1)
 JOBS ?= 2
 
-.PHONY: quickstart test lint bench-core bench-growth bench-losses bench-train bench-search reproduce-smoke api \
-	structure clean
+.PHONY: quickstart test lint bench-core bench-growth bench-losses bench-train bench-search reproduce-smoke docs \
+	structure pictures clean
 
 # If pyproject.toml or constraints.txt changes, the packages are reinstalled. If a Rust source changes, the extension
 # module is rebuilt.
@@ -27,7 +28,7 @@ $(VENV)/packages: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt maturin
 	@echo "installing PyTorch and other packages: this takes a few minutes the first time ..."
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint,docs]'
 	touch $@
 
 $(READY): $(VENV)/packages $(RUST)
@@ -61,16 +62,20 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest cse._core
 	$(BIN)/lint-imports
-	$(BIN)/python docs/api.py --check
 	$(BIN)/python docs/structure.py --check
+	$(BIN)/python docs/build.py
 
-# Writes docs/api.md from the docstrings.
-api: $(READY)
-	$(BIN)/python docs/api.py
+# Builds the documentation as a site in target/site, and checks its links.
+docs: $(VENV)/packages
+	$(BIN)/python docs/build.py
 
 # Draws docs/structure.svg from the imports of the package.
 structure: $(READY)
 	$(BIN)/python docs/structure.py
+
+# Draws docs/pictures: an example of UNA, the focal logits, and the gains in benches/results/domain.json.
+pictures: $(READY)
+	$(BIN)/python docs/pictures.py
 
 # Measures the speed of the Rust core; CORPUS is a plain text file. Prints the first table of docs/benchmarks.md.
 bench-core: $(READY)

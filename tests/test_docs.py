@@ -1,5 +1,6 @@
 """Runs the code blocks in README.md and docs/, with tiny models and small files in place of those named there."""
 
+import importlib
 import json
 import re
 import shlex
@@ -49,13 +50,19 @@ SHORT = {
 def blocks(*languages):
     found = []
     for page in PAGES:
-        if page.name == "api.md":
-            continue
         for number, (language, text) in enumerate(BLOCK.findall(page.read_text(encoding="utf8"))):
             assert language in ("sh", "bash", "python", "toml"), (page, language)
             if language in languages:
                 found.append(pytest.param(text, id=f"{page.name}-{number}"))
     return found
+
+
+@pytest.fixture
+def build(monkeypatch):
+    """The module docs/build.py."""
+    pytest.importorskip("zensical", reason="zensical is not installed")
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    return importlib.import_module("build")
 
 
 @pytest.fixture(scope="session")
@@ -245,6 +252,62 @@ def test_links_between_pages_are_valid():
                 heads = re.findall(r"^#+ (.+)$", goal.read_text(encoding="utf8"), re.MULTILINE)
                 slugs = [re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads]
                 assert anchor in slugs, (page.name, target)
+
+
+def test_the_table_of_pages_and_the_page_of_the_api_are_complete(build):
+    import cse
+    import cse.sklearn
+    from cse.training.settings.groups import GROUPS
+
+    readme, names = (ROOT / "README.md").read_text("utf8"), (ROOT / "docs" / "api.md").read_text("utf8")
+    assert sorted(build.pages(readme)) == sorted(page.name for page in PAGES if page.parent.name == "docs")
+    listed = re.findall(r"^::: ([\w.]+)$", build.with_docstrings(names), re.MULTILINE)
+    assert len(listed) == len(set(listed)) == names.count("\n- ")
+    public = {f"cse.{name}" for name in cse.__all__ if name != "__version__"}
+    public |= {f"cse.sklearn.{name}" for name in cse.sklearn.__all__}
+    public |= {f"{group.__module__}.{group.__name__}" for group in GROUPS}
+    assert public <= set(listed)
+
+
+def test_links_on_the_site_lead_to_its_pages_and_code_is_unchanged(build):
+    text = "[docs/una.md](docs/una.md#options) [versions](constraints.txt) [SimCSE](https://arxiv.org/abs/2104.08821)"
+    assert build.placed(text, ROOT) == "[una.md](una.md#options) versions [SimCSE](https://arxiv.org/abs/2104.08821)"
+    assert build.placed("[read](../README.md#use) [una](una.md)", ROOT / "docs") == "[read](index.md#use) [una](una.md)"
+    code = "```python\n[names](constraints.txt)\n```"
+    assert build.placed(code, ROOT) == code
+
+
+def test_scripts_styles_and_pictures_of_other_hosts_are_found(build):
+    inside = '<a href="https://a.example/x.js"><link rel=stylesheet href="assets/a.css"><img src="b.svg">'
+    assert build.loaded_from_elsewhere(inside) == []
+    for text in (
+        '<script src="https://a.example/x">',
+        "<script async src=//a.example/x>",
+        '<link rel="stylesheet" href="https://a.example/x">',
+        '<link href="https://a.example/x" rel="preconnect">',
+        '<img alt="" src="https://a.example/x">',
+        '@import "https://a.example/x";',
+        "src: url(https://a.example/x)",
+    ):
+        assert [each.removeprefix("https:") for each in build.loaded_from_elsewhere(text)] == ["//a.example/x"], text
+
+
+@pytest.mark.parametrize("name", ["una", "focal", "gains"])
+def test_the_pictures_show_what_their_data_say(name, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    pictures = importlib.import_module("pictures")
+    assert pictures.PICTURES.keys() == {"una", "focal", "gains"}
+    assert (ROOT / "docs" / "pictures" / f"{name}.svg").read_text(encoding="utf8") == pictures.PICTURES[name]()
+
+
+def test_the_pictures_are_small_and_load_nothing(build):
+    files = sorted((ROOT / "docs").rglob("*.svg"))
+    assert files
+    for file in files:
+        assert file.stat().st_size <= 60_000, file
+        text = file.read_text(encoding="utf8")
+        assert not build.loaded_from_elsewhere(text), file
+        assert not re.search("<(script|image|foreignObject)", text), file
 
 
 def test_the_drawing_of_the_folders_is_current():
