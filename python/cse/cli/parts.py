@@ -35,24 +35,10 @@ def run(
     known: Sequence[SourceFile] = (),
     index: str = "",
 ) -> dict[str, Any]:
-    """Counts the rows of the files, makes the missing parts, and shows the progress.
+    """Counts the rows of the files, makes the missing parts with ``engine``, and shows the progress.
 
-    Args:
-        job: The job that makes the parts.
-        settings: The settings that the parts depend on.
-        files: Paths and patterns.
-        column: Column with the texts, for files that are tables.
-        output: Folder of the parts.
-        engine: ``local`` or ``ray``.
-        gpus: GPUs of each Ray worker.
-        known: The files that an index lists.
-        index: Folder of this index.
-
-    Returns:
-        A summary, for ``report``.
-
-    Raises:
-        InputError: If some parts could not be made; also as ``find_sources``, ``Parts`` and ``run_on_cluster`` do.
+    ``known`` and ``index`` are those of ``find_sources``, and ``gpus`` is that of ``run_on_cluster``. Returns a summary
+    for ``report``. Raises ``InputError`` if some parts could not be made.
     """
     with connected() if engine == "ray" else nullcontext() as ray:
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -127,29 +128,28 @@ def score_panels(runs: Sequence[StoredRun]) -> list[Panel]:
                 + " The score falls when embeddings collapse, but does not measure similarity. "
                 "The ring marks the step that was saved as best."
             )
-        panels.append(Panel(f"score-{metric}", title[0].upper() + title[1:], caption, _scores(metric, title, scored)))
+        panels.append(
+            Panel(f"score-{metric}", title[0].upper() + title[1:], caption, partial(_scores, metric, title, scored))
+        )
     return panels
 
 
-def _scores(metric: str, title: str, scored: Sequence[tuple[StoredRun, str]]) -> Any:
-    def draw(axes: Axes) -> None:
-        for number, (run, name) in enumerate(scored):
-            x, y = series(run.evaluations, metric)
-            style = line_style(number)
-            label = _shown(name) if len(scored) > 1 else None
-            axes.plot(x, y, marker="o", markersize=4, label=label, **style)
-            errors = series(run.evaluations, "mrr_se")[1] if metric == "mrr" else np.empty(0)
-            if len(scored) <= BANDS and len(errors) == len(y) > 0:
-                axes.fill_between(x, y - 1.96 * errors, y + 1.96 * errors, color=style["color"], alpha=0.22, lw=0)
-            best = run.best
-            if best.get(metric) is not None:
-                axes.plot(best["step"], best[metric], "o", ms=10, mfc="none", mec=style["color"])
-        axes.margins(x=0.06)
-        step_axis(axes)
-        axes.set_ylabel(title)
-        legend(axes)
-
-    return draw
+def _scores(metric: str, title: str, scored: Sequence[tuple[StoredRun, str]], axes: Axes) -> None:
+    for number, (run, name) in enumerate(scored):
+        x, y = series(run.evaluations, metric)
+        style = line_style(number)
+        label = _shown(name) if len(scored) > 1 else None
+        axes.plot(x, y, marker="o", markersize=4, label=label, **style)
+        errors = series(run.evaluations, "mrr_se")[1] if metric == "mrr" else np.empty(0)
+        if len(scored) <= BANDS and len(errors) == len(y) > 0:
+            axes.fill_between(x, y - 1.96 * errors, y + 1.96 * errors, color=style["color"], alpha=0.22, lw=0)
+        best = run.best
+        if best.get(metric) is not None:
+            axes.plot(best["step"], best[metric], "o", ms=10, mfc="none", mec=style["color"])
+    axes.margins(x=0.06)
+    step_axis(axes)
+    axes.set_ylabel(title)
+    legend(axes)
 
 
 def cosine_panels(run: StoredRun) -> list[Panel]:
@@ -201,42 +201,39 @@ def alignment_panels(runs: Sequence[StoredRun]) -> list[Panel]:
             f"{of}; uniformity is lower if sentences are spread more evenly. The path begins at the ring, before "
             "training, and its arrows point towards the last step."
         )
-        panels.append(Panel(f"alignment-{metric}", "Alignment and uniformity", caption, _paths(scored)))
+        panels.append(Panel(f"alignment-{metric}", "Alignment and uniformity", caption, partial(_paths, scored)))
     return panels
 
 
-def _paths(scored: Sequence[tuple[StoredRun, str]]) -> Any:
-    def draw(axes: Axes) -> None:
-        for number, (run, name) in enumerate(scored):
-            records = [each for each in run.evaluations if each.get("alignment") is not None]
-            x = np.array([each["uniformity"] for each in records], dtype=np.float64)
-            y = np.array([each["alignment"] for each in records], dtype=np.float64)
-            style = line_style(number)
-            label = _shown(name) if len(scored) > 1 else None
-            axes.plot(x, y, label=label, lw=1.2, marker="o" if len(x) < 30 else None, ms=2.5, **style)
-            axes.plot(x[:1], y[:1], "o", ms=9, mfc="none", mec=style["color"])
-            steps = np.unique(np.linspace(0, len(x) - 1, min(len(x), ARROWS + 1)).astype(int))
-            for start, end in pairwise(steps.tolist()):
-                # The arrow is drawn along the last segment of the path before its tip, so that it lies on the line.
-                axes.annotate(
-                    "",
-                    xy=(x[end], y[end]),
-                    xytext=(x[max(start, end - 1)], y[max(start, end - 1)]),
-                    arrowprops={
-                        "arrowstyle": "-|>",
-                        "color": style["color"],
-                        "lw": 0,
-                        "shrinkA": 0,
-                        "shrinkB": 0,
-                        "mutation_scale": 13,
-                    },
-                )
-        axes.margins(0.12)
-        axes.set_xlabel("uniformity")
-        axes.set_ylabel("alignment")
-        legend(axes)
-
-    return draw
+def _paths(scored: Sequence[tuple[StoredRun, str]], axes: Axes) -> None:
+    for number, (run, name) in enumerate(scored):
+        records = [each for each in run.evaluations if each.get("alignment") is not None]
+        x = np.array([each["uniformity"] for each in records], dtype=np.float64)
+        y = np.array([each["alignment"] for each in records], dtype=np.float64)
+        style = line_style(number)
+        label = _shown(name) if len(scored) > 1 else None
+        axes.plot(x, y, label=label, lw=1.2, marker="o" if len(x) < 30 else None, ms=2.5, **style)
+        axes.plot(x[:1], y[:1], "o", ms=9, mfc="none", mec=style["color"])
+        steps = np.unique(np.linspace(0, len(x) - 1, min(len(x), ARROWS + 1)).astype(int))
+        for start, end in pairwise(steps.tolist()):
+            # The arrow is drawn along the last segment of the path before its tip, so that it lies on the line.
+            axes.annotate(
+                "",
+                xy=(x[end], y[end]),
+                xytext=(x[max(start, end - 1)], y[max(start, end - 1)]),
+                arrowprops={
+                    "arrowstyle": "-|>",
+                    "color": style["color"],
+                    "lw": 0,
+                    "shrinkA": 0,
+                    "shrinkB": 0,
+                    "mutation_scale": 13,
+                },
+            )
+    axes.margins(0.12)
+    axes.set_xlabel("uniformity")
+    axes.set_ylabel("alignment")
+    legend(axes)
 
 
 def focal_panels(runs: Sequence[StoredRun] = (), margins: Sequence[float] = (0.0, 0.1, 0.2, 0.3, 0.4)) -> list[Panel]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -37,30 +38,27 @@ def pair_panels(found: Compared) -> list[Panel]:
     bins: list[float] = np.linspace(low - pad, high + pad, BINS + 1).tolist()
     most = max(np.histogram(side, bins, density=True)[0].max() for sides in groups.values() for side in sides)
 
-    def draw(place: int) -> Any:
-        def histograms(axes: Axes) -> None:
-            for number, (name, sides) in enumerate(groups.items()):
-                style = line_style(number)
-                axes.hist(sides[place], bins, density=True, color=style["color"], alpha=0.22)
-                axes.hist(sides[place], bins, density=True, histtype="step", lw=1.6, **style, label=name)
-            axes.set_xlim(bins[0], bins[-1])
-            axes.set_ylim(0, most * 1.05)
-            axes.set_xlabel("cosine")
-            axes.set_ylabel("density")
-            legend(axes)
-
-        return histograms
+    def draw(place: int, axes: Axes) -> None:
+        for number, (name, sides) in enumerate(groups.items()):
+            style = line_style(number)
+            axes.hist(sides[place], bins, density=True, color=style["color"], alpha=0.22)
+            axes.hist(sides[place], bins, density=True, histtype="step", lw=1.6, **style, label=name)
+        axes.set_xlim(bins[0], bins[-1])
+        axes.set_ylim(0, most * 1.05)
+        axes.set_xlabel("cosine")
+        axes.set_ylabel("density")
+        legend(axes)
 
     what = "pairs of the development set" if found.held_out.sets else "held-out texts"
     means = "; ".join(f"{name} {before.mean():.2f} and {after.mean():.2f}" for name, (before, after) in groups.items())
     caption = f"Cosines of {what}. The less the groups overlap, the better the model tells them apart."
     return [
-        Panel("pairs-before", "Cosines before training", caption, draw(0)),
+        Panel("pairs-before", "Cosines before training", caption, partial(draw, 0)),
         Panel(
             "pairs-after",
             "Cosines after training",
             f"The same pairs, with the embeddings of best/. Means before and after: {means}.",
-            draw(1),
+            partial(draw, 1),
         ),
     ]
 
@@ -150,46 +148,43 @@ def map_panels(found: SentenceMap) -> list[Panel]:
         "found by k-means in the embeddings after training."
     )
     return [
-        Panel("map-before", "Map before training", caption, _scatter(found, found.before), titles),
+        Panel("map-before", "Map before training", caption, partial(_scatter, found, found.before), titles),
         Panel(
             "map-after",
             "Map after training",
             "The same sentences and groups, with the embeddings of best/.",
-            _scatter(found, found.after),
+            partial(_scatter, found, found.after),
             titles,
         ),
     ]
 
 
-def _scatter(found: SentenceMap, places: Points) -> Any:
-    def draw(axes: Axes) -> None:
-        for place in range(len(found.groups)):
-            rows = places[found.group == place]
-            colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
-            axes.scatter(
-                rows[:, 0], rows[:, 1], s=18, c=colour, marker=marker, alpha=0.75, linewidths=0, gid=f"group-{place}"
-            )
-        for group, centre in zip(found.groups, _apart(found, places), strict=True):
-            axes.text(
-                centre[0],
-                centre[1],
-                str(group.number),
-                ha="center",
-                va="center",
-                fontweight="bold",
-                fontsize=10,
-                color=INK,
-                bbox={"boxstyle": "circle,pad=0.25", "fc": PAPER, "ec": INK, "lw": 0.8, "alpha": 0.9},
-            )
-        axes.set_xticks([])
-        axes.set_yticks([])
-        axes.grid(visible=False)
-        axes.margins(0.04)
-        for spine in axes.spines.values():
-            spine.set_visible(True)
-            spine.set_color(GRID)
-
-    return draw
+def _scatter(found: SentenceMap, places: Points, axes: Axes) -> None:
+    for place in range(len(found.groups)):
+        rows = places[found.group == place]
+        colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
+        axes.scatter(
+            rows[:, 0], rows[:, 1], s=18, c=colour, marker=marker, alpha=0.75, linewidths=0, gid=f"group-{place}"
+        )
+    for group, centre in zip(found.groups, _apart(found, places), strict=True):
+        axes.text(
+            centre[0],
+            centre[1],
+            str(group.number),
+            ha="center",
+            va="center",
+            fontweight="bold",
+            fontsize=10,
+            color=INK,
+            bbox={"boxstyle": "circle,pad=0.25", "fc": PAPER, "ec": INK, "lw": 0.8, "alpha": 0.9},
+        )
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.grid(visible=False)
+    axes.margins(0.04)
+    for spine in axes.spines.values():
+        spine.set_visible(True)
+        spine.set_color(GRID)
 
 
 def _apart(found: SentenceMap, places: Points, gap: float = 0.09) -> Sequence[Points]:
