@@ -10,8 +10,7 @@ import pytest
 from cse import InputError
 from cse.models.running.passages import windows
 from cse.search import nearest, pairs
-from cse.search.bm25 import Bm25
-from cse.search.bm25 import terms
+from cse.search.bm25 import Bm25, terms
 from cse.search.hybrid import fuse
 from cse.search.vectors import Float32, Int8, Unit, exact_products, quantize, unit
 from random_texts import some_texts

@@ -117,19 +117,9 @@ def search_command(
         from ...ray_cluster import connected
 
         click.get_current_context().with_resource(connected())  # once for all queries
-    from ...search.index import SearchIndex, built_with
+    from ...search.index import SearchIndex
 
-    settings = built_with(output if model is None else model)
-    if settings is not None:
-        if model is not None:
-            if options.was_given(click.get_current_context(), "output") and Path(output) != Path(model):
-                raise InputError(f"-o {output}: {model} is an index too; leave out one of them, or name a model")
-            output = model
-        model = settings["model"]
-        given = {name: value for name, value in settings.items() if getattr(encoding, name, 0) is None}
-        encoding = replace(encoding, **given)
-    elif model is None:
-        raise InputError(f"{output}: no index there; make one with 'cse search MODEL CORPUS -o {output}'")
+    model, output, encoding = model_of(model, output, encoding)
     encoder = encoding.encoder(model)
 
     started = time.perf_counter()
@@ -157,19 +147,9 @@ def search_command(
         found = answers(index, asked, top, fusion, encoding.batch_size)
     seconds = time.perf_counter() - started
     if as_json:
-        results = [
-            {"query": query, "hits": [asdict(hit) for hit in hits]} for query, hits in zip(asked, found, strict=True)
-        ]
-        summary = {
-            "index": output,
-            "rows": len(index),
-            "vectors": index.shape[0],
-            "embedding_dim": index.shape[1],
-            "changes": asdict(index.changes) if index.changes else None,
-            "index_seconds": round(opened, 3),
-            "search_seconds": round(seconds, 3),
-            "queries": results,
-        }
+        summary = {**describe(index, output), "index_seconds": round(opened, 3), "search_seconds": round(seconds, 3)}
+        hits_of = zip(asked, found, strict=True)
+        summary["queries"] = [{"query": query, "hits": [asdict(hit) for hit in hits]} for query, hits in hits_of]
         printing.result(summary, True, [])
         return
     for query, hits in zip(asked, found, strict=True):
@@ -178,6 +158,38 @@ def search_command(
         printing.say("ranked by meaning only; --hybrid also uses the words of the query")
     if not asked and sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
         ask(index, top, fusion, encoding.batch_size)
+
+
+def model_of(model: str | None, output: str, encoding: Encoding) -> tuple[str, str, Encoding]:
+    """Returns the model, the folder of the index, and the settings for encoding.
+
+    If MODEL is the folder of an index, or is left out, they are those with which the index was built. Raises
+    ``InputError`` if there is no index.
+    """
+    from ...search.index import built_with
+
+    settings = built_with(output if model is None else model)
+    if settings is None:
+        if model is None:
+            raise InputError(f"{output}: no index there; make one with 'cse search MODEL CORPUS -o {output}'")
+        return model, output, encoding
+    if model is not None:
+        if options.was_given(click.get_current_context(), "output") and Path(output) != Path(model):
+            raise InputError(f"-o {output}: {model} is an index too; leave out one of them, or name a model")
+        output = model
+    given = {name: value for name, value in settings.items() if getattr(encoding, name, 0) is None}
+    return settings["model"], output, replace(encoding, **given)
+
+
+def describe(index: SearchIndex, folder: str) -> dict[str, Any]:
+    """Returns the size of an index, and what the command changed in it."""
+    return {
+        "index": folder,
+        "rows": len(index),
+        "vectors": index.shape[0],
+        "embedding_dim": index.shape[1],
+        "changes": asdict(index.changes) if index.changes else None,
+    }
 
 
 def fusion_of(hybrid: bool, **values: Any) -> Fusion | None:
