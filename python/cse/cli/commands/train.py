@@ -144,8 +144,7 @@ def _summary(result: RunResult) -> list[str]:
 @options.threads
 @options.seed
 @options.as_json
-@click.pass_context
-def adapt_command(ctx: click.Context, query: str | None, output: str, as_json: bool, **values: Any) -> None:
+def adapt_command(query: str | None, output: str, as_json: bool, **values: Any) -> None:
     """Train a sentence encoder on the documents in CORPUS, build their search index, and compare search results.
 
     The recipe is that of cse train --preset adapt. The output folder holds the run (run/), the search index of the
@@ -158,7 +157,7 @@ def adapt_command(ctx: click.Context, query: str | None, output: str, as_json: b
         raise InputError("--query: is blank; write a query, or leave it out")
     if "-" in values["corpus"]:
         raise InputError("CORPUS: is read several times, so it cannot be standard input (-); name a file")
-    folder = Path(output)
+    folder, ctx = Path(output), click.get_current_context()
     config, resume = _adapting(folder, {name: each for name, each in values.items() if options.was_given(ctx, name)})
     from ...training.loop import train
 
@@ -239,7 +238,9 @@ def _hits(config: TrainConfig, model: str, folder: Path, query: str, source: int
             check_model(Store.open(folder), encoder)
         except InputError:  # the training was extended after the index had been built
             rebuild = True
-    reading = {name: getattr(config, name) for name in ("column", "encoding_errors", "max_line_bytes", "cache")}
-    settings = {"batch_size": 64, "passages": "max", "rebuild": rebuild}
+    reading: dict[str, Any] = {
+        name: getattr(config, name) for name in ("column", "encoding_errors", "max_line_bytes", "cache")
+    }
+    settings: dict[str, Any] = {"batch_size": 64, "passages": "max", "rebuild": rebuild}
     index = corpus_index.build_index(encoder, config.corpus, str(folder), **reading, **settings)
     return [hit for hit in index.search([query], HITS + 1)[0] if hit.row != source][:HITS]
