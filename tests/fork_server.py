@@ -22,6 +22,7 @@ from cse.cli.group import PLACES
 # Commands that import PyTorch.
 COMMANDS = (
     "train",
+    "adapt",
     "eval",
     "encode",
     "compare",

@@ -184,7 +184,7 @@ def test_a_trained_model_encodes_sentences_and_is_evaluated(cse, indexed, tiny_b
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["synthetic_steps"] == 1
-    for phrase in ("device  cpu", "3 of 8 sentences", "augmentations of the first sentences", "training ..."):
+    for phrase in ("device  cpu", "3 of 8 sentences", "augmentation of a sentence:", "training ..."):
         assert phrase in done.stderr
     best = f"{result['folder']}/best"
 
@@ -356,6 +356,93 @@ def test_errors_suggest_the_name_that_was_probably_meant(cse, arguments, meant):
     done = cse(*arguments)
     assert done.returncode == 2
     assert meant in done.stderr.splitlines()[-1]
+
+
+def test_six_lines_and_one_example_describe_a_run_unless_verbose(run_config, capsys):
+    from cse import ProgressCallback
+    from cse.cli.progress import ConsoleCallback
+    from cse.training.setup import prepare
+
+    run = prepare(run_config.replace(una=True))
+    run.facts["warning"] = "the rows are short"
+    assert len(run.examples) > 1
+    assert {"recipe", "text"} <= set(run.facts)
+    for kind in (ConsoleCallback, ProgressCallback):
+        kind().on_train_begin(run)
+        few = capsys.readouterr().err.splitlines()
+        kind(verbose=True).on_train_begin(run)
+        every = capsys.readouterr().err.splitlines()
+        names = [line[:9].strip() for line in few[:7]]
+        assert names == ["device", "model", "loss", "positive", "corpus", "steps", "warning"]
+        assert few[3] == f" positive  {run.facts['positive']}; negatives: {run.facts['negatives']}"
+        assert few[6] == "  warning  the rows are short"
+        assert all(any(f"  {value}" in line for line in every) for value in run.facts.values())
+        for lines, examples in ((few, 1), (every, len(run.examples))):
+            assert sum(line.lstrip().startswith("-  ") for line in lines) == examples
+
+
+def test_the_columns_of_pairs_are_shown_with_the_corpus():
+    from cse.training.callbacks import header
+
+    facts = {"device": "cpu", "recipe": "defaults", "corpus": "3 rows", "columns": "anchor 'a', positive 'b'"}
+    assert header(facts) == ["   device  cpu", "   corpus  3 rows; anchor 'a', positive 'b'"]
+    assert header(facts, verbose=True)[1] == "   recipe  defaults"
+
+
+def adapted(cse, corpus, model, output, *arguments):
+    done = cse("adapt", corpus, "--model", model, "-o", output, "--device", "cpu", "--threads", 1, "--json", *arguments)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_adapt_trains_with_the_default_recipe_and_shows_hits_before_and_after(cse, short_corpus, tiny_bert, tmp_path):
+    from cse import Encoder, SearchIndex
+
+    one = adapted(cse, short_corpus, tiny_bert, tmp_path / "one", "--max-steps", 4)
+    done = cse(
+        "train", short_corpus, "--preset", "adapt", "--model", tiny_bert, "--max-steps", 4, "--device", "cpu",
+        "--threads", 1, "-o", tmp_path, "--name", "trained",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    weights = [tmp_path / name / "best" / "model.safetensors" for name in ("one/run", "trained")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    rows = short_corpus.read_text(encoding="utf8").splitlines()
+    assert rows[one["query_row"]].startswith(one["query"])
+    assert rows[one["query_row"]] in json.loads((tmp_path / "one" / "run" / "data.json").read_text())["held_out"]
+    for name, model in (("before", tiny_bert), ("index", tmp_path / "one" / "run" / "best")):
+        index = SearchIndex.open(tmp_path / "one" / name, Encoder(model, device="cpu"))
+        hits = [hit for hit in index.search([one["query"]], 6)[0] if hit.row != one["query_row"]][:5]
+        shown = one["before" if name == "before" else "after"]
+        assert [hit["row"] for hit in shown] == [hit.row for hit in hits]
+        assert len(shown) == 5
+        assert [hit["score"] for hit in shown] == pytest.approx([hit.score for hit in hits], abs=1e-6)
+
+
+def test_adapt_repeated_continues_its_run_and_renews_the_index(cse, short_corpus, tiny_bert, tmp_path):
+    (tmp_path / "two" / "run").mkdir(parents=True)  # left by a process that was killed before its first checkpoint
+    (tmp_path / "two" / "run" / "config.toml").write_text("", encoding="utf8")
+    query = ("--query", "a war between two kings")
+    first = adapted(cse, short_corpus, tiny_bert, tmp_path / "two", "--max-steps", 2, *query)
+    again = adapted(cse, short_corpus, tiny_bert, tmp_path / "two", *query)
+    assert (again["run"]["steps"], again["after"]) == (2, first["after"])
+    longer = adapted(cse, short_corpus, tiny_bert, tmp_path / "two", "--max-steps", 4, *query)
+    straight = adapted(cse, short_corpus, tiny_bert, tmp_path / "straight", "--max-steps", 4, *query)
+    assert longer["run"]["steps"] == 4
+    assert longer["after"] == straight["after"] != first["after"]
+    assert longer["before"] == straight["before"]
+    done = cse("adapt", short_corpus, "--model", tiny_bert, "-o", tmp_path / "two", "--seed", 5)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"Error: -o {tmp_path / 'two'}: --seed 5 (the run has 0) cannot change")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(("-",), "cannot be standard input (-); name a file"), (("corpus.txt", "--query", " "), "--query: is blank")],
+)
+def test_adapt_refuses_standard_input_and_a_blank_query(cse, arguments, message):
+    done = cse("adapt", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
 
 
 def test_long_sentences_are_truncated_on_the_screen(capsys):

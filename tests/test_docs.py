@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from itertools import pairwise
 from pathlib import Path
 
@@ -42,6 +43,7 @@ NAMES = {
 # Flags that are added to a command so that it ends soon.
 SHORT = {
     "train": ["--max-steps", "2", "--batch-size", "8", "--name", "NAME"],
+    "adapt": ["--max-steps", "2", "--batch-size", "8", "--model", "minilm"],
     "generate": ["--max-new-tokens", "4"],
     "mine": ["--margin", "none"],  # all cosines of a model with random weights are near 1
 }
@@ -159,6 +161,11 @@ def test_shell_commands_in_the_documentation_run(cse, place, text):
         if arguments[0] == "make":
             assert re.search(rf"^{arguments[1]}:", (ROOT / "Makefile").read_text(encoding="utf8"), re.MULTILINE)
             continue
+        if arguments[0] == "pip":
+            extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]
+            named = re.fullmatch(r".*\[(.*)\]", arguments[-1])[1].split(",")
+            assert set(named) <= set(extras["optional-dependencies"])
+            continue
         if arguments[0] == "torchrun":
             arguments = arguments[arguments.index("cse") :]
         assert arguments[0] == "cse", arguments
@@ -168,7 +175,7 @@ def test_shell_commands_in_the_documentation_run(cse, place, text):
         name = arguments[1]
         given = [replaced(each).replace("<name>", "NAME").replace("128", "16") for each in arguments[1:]]
         given = [re.sub(r"^runs/(A|B|adapted)$", "runs/NAME", each) for each in given]
-        extra = [] if "--resume" in given else list(SHORT.get(name, []))
+        extra = [] if "--resume" in given else [replaced(each) for each in SHORT.get(name, [])]
         if "--name" in given:
             extra = extra[: extra.index("--name")]
         if name == "eval" or (name == "compare" and "retrieval" not in given):
@@ -182,7 +189,7 @@ def test_shell_commands_in_the_documentation_run(cse, place, text):
         done = cse(*given, *extra, cwd=folder)
         ran[" ".join(arguments)] = done
         assert done.returncode == 0, (arguments, done.stderr)
-    assert ran or all(parsed or arguments[0] == "make" for arguments, parsed in commands(text))
+    assert ran or all(parsed or arguments[0] in ("make", "pip") for arguments, parsed in commands(text))
 
 
 def trained(cse, folder, replaced):

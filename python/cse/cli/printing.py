@@ -79,7 +79,7 @@ def print_examples(examples: list[Example]) -> None:
     """Prints sentences and their augmented forms on standard error, with replaced words marked."""
     if not examples:
         return
-    say("augmentations of the first sentences:")
+    say("augmentations of the first sentences:" if len(examples) > 1 else "augmentation of a sentence:")
     for example in examples:
         say(f"       -  {marked(*cut(example.text, example.spans), 'cyan')}")
         say(f"          {marked(*cut(example.augmented, example.augmented_spans), 'yellow')}")

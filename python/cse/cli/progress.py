@@ -15,7 +15,7 @@ import click
 
 from .._core import Progress
 from ..background import in_thread
-from ..training.callbacks import LINE_SECONDS, Callback, score_text
+from ..training.callbacks import LINE_SECONDS, Callback, header, score_text
 from . import printing
 
 if TYPE_CHECKING:
@@ -170,18 +170,23 @@ def duration(seconds: float) -> str:
 
 
 class ConsoleCallback(Callback):
-    """Shows the progress of a training run on standard error."""
+    """Shows the progress of a training run on standard error.
 
-    def __init__(self) -> None:
+    Args:
+        verbose: Whether all descriptions and examples are printed before training; see ``header``.
+    """
+
+    def __init__(self, verbose: bool = False) -> None:
+        self.verbose = verbose
         self.display: ProgressDisplay | None = None
         self.phases = PhaseDisplay()
         self.loss = ""
 
     def on_train_begin(self, run: Run) -> None:
         """Prints a description of the run, one fact per line, then examples of augmentations."""
-        for name, value in run.facts.items():
-            printing.say(f"{name:>9}  {value}")
-        printing.print_examples(run.examples)
+        for line in header(run.facts, self.verbose):
+            printing.say(line)
+        printing.print_examples(run.examples[: None if self.verbose else 1])
 
     def on_status(self, text: str) -> None:
         """Prints the name of the phase, unless the progress bar of the training is shown."""

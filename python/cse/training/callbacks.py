@@ -13,7 +13,7 @@ from ..errors import shortened
 if TYPE_CHECKING:
     from .run import Run
 
-__all__ = ["LINE_SECONDS", "Callback", "Callbacks", "ProgressCallback", "score_text"]
+__all__ = ["LINE_SECONDS", "Callback", "Callbacks", "ProgressCallback", "header", "score_text"]
 
 
 class Callback:
@@ -118,6 +118,23 @@ def score_text(record: dict[str, Any]) -> str:
     return ", ".join(parts) or "not scored"
 
 
+def header(facts: dict[str, str], verbose: bool = False) -> list[str]:
+    """Returns the lines that describe a run before training.
+
+    Args:
+        facts: The attribute ``facts`` of the run: descriptions by name.
+        verbose: Whether all descriptions are returned, instead of only device, model, loss, positives and negatives,
+            corpus (with the columns of pairs) and steps. Warnings are returned in both cases.
+    """
+    if not verbose:
+        joined = {"positive": ("positive", "negatives"), "corpus": ("corpus", "columns")}
+        names = ("device", "model", "loss", "positive", "corpus", "steps", "warning")
+        texts = {name: [facts[each] for each in joined.get(name, (name,)) if each in facts] for name in names}
+        between = {"positive": "; negatives: "}
+        facts = {name: between.get(name, "; ").join(found) for name, found in texts.items() if found}
+    return [f"{name:>9}  {value}" for name, value in facts.items()]
+
+
 # Minimum number of seconds between lines of progress if the output is neither a notebook nor a terminal; also for the
 # progress of commands.
 LINE_SECONDS = 15.0
@@ -127,9 +144,14 @@ class ProgressCallback(Callback):
     """Shows progress bars, warnings and scores of a run with tqdm: in a notebook below the cell, else on stderr.
 
     If the output is neither a notebook nor a terminal, lines of progress are printed at least 15 seconds apart.
+
+    Args:
+        verbose: Whether all of ``run.facts`` and ``run.examples`` are printed before training. Default: only device,
+            model, loss, positives and negatives, corpus, steps, warnings, and the first example.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, verbose: bool = False) -> None:
+        self._verbose = verbose
         with warnings.catch_warnings():  # tqdm warns if a notebook lacks ipywidgets, and then prints text
             warnings.simplefilter("ignore")
             from tqdm.auto import tqdm  # type: ignore[import-untyped]
@@ -142,10 +164,10 @@ class ProgressCallback(Callback):
         self._began = self._shown = 0.0
 
     def on_train_begin(self, run: Run) -> None:
-        """Prints one line for each of ``run.facts``, then the texts of the examples, each cut off at 120 characters."""
-        for name, value in run.facts.items():
-            self._print(f"{name:>9}  {value}")
-        for example in run.examples:
+        """Prints a description of the run, then the texts of one or all examples, each cut off at 120 characters."""
+        for line in header(run.facts, self._verbose):
+            self._print(line)
+        for example in run.examples[: None if self._verbose else 1]:
             self._print(f"        -  {shortened(example.text)}\n           {shortened(example.augmented)}")
 
     def on_status(self, text: str) -> None:

@@ -98,9 +98,15 @@ def train(
         return Trainer(run, world, shown, checkpoint).run()
 
 
-def resumed_config(resume: str | Path, given: dict[str, Any] | None = None) -> TrainConfig:
+def resumed_config(
+    resume: str | Path,
+    given: dict[str, Any] | None = None,
+    where: str = "--resume",
+    remedy: str = "leave it out",
+) -> TrainConfig:
     """Returns the configuration with which a run is resumed: the stored one with the changes in ``given``.
 
+    ``where`` and ``remedy`` are the beginning and the end of the message about a change that is not allowed.
     Raises ``InputError`` for a folder without a checkpoint, and for a change that is not allowed; see
     ``cse.training.parts.fields.MayChange``.
     """
@@ -113,7 +119,7 @@ def resumed_config(resume: str | Path, given: dict[str, Any] | None = None) -> T
         stored = stored.replace(precision="bf16" if cuda else "fp32")
     # The run keeps the precision that auto was resolved to when it began.
     given = {name: value for name, value in (given or {}).items() if (name, value) != ("precision", "auto")}
-    return check_changes(stored, given)
+    return check_changes(stored, given, where, remedy)
 
 
 class Trainer:

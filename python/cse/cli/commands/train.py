@@ -1,21 +1,30 @@
-"""The command ``cse train``."""
+"""The commands ``cse train`` and ``cse adapt``."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ...errors import InputError
 from ...training.callbacks import score_text
-from .. import options, printing
+from .. import corpus_index, options, printing
 from ..options import group
 from ..progress import ConsoleCallback, duration
 from ..train_options import HEADINGS, given_values, setting_options
 
 if TYPE_CHECKING:
+    from ...search.index import Hit
+    from ...training.loop import RunResult
     from ...training.settings.config import TrainConfig
+
+# Of cse adapt: the name of the run, the steps between its checkpoints, and the hits shown.
+RUN = "run"
+SAVE_EVERY = 20
+HITS = 5
 
 
 class TrainCommand(options.GroupedCommand):
@@ -41,9 +50,15 @@ class TrainCommand(options.GroupedCommand):
     help="Set an option of a method; see cse methods.",
 )
 @options.option("--resume", metavar="RUN", help="Resume or extend a run from its last checkpoint.")
+@options.option("--verbose", is_flag=True, help="Print all descriptions and examples before training.")
 @options.as_json
 def train_command(
-    as_json: bool, config_file: str | None, resume: str | None, settings: tuple[str, ...], **values: Any
+    as_json: bool,
+    config_file: str | None,
+    resume: str | None,
+    settings: tuple[str, ...],
+    verbose: bool,
+    **values: Any,
 ) -> None:
     """Train an encoder on CORPUS (one sentence per line), or on the files the TF-IDF index was built from.
 
@@ -63,7 +78,8 @@ def train_command(
         method, option, value = parse_setting(text)
         tables.setdefault(method, {})[option] = value
     if resume is not None:
-        _run(*_resumed(resume, {**given, **({"options": tables} if tables else {})}, config_file), as_json)
+        config = _resumed(resume, {**given, **({"options": tables} if tables else {})}, config_file)
+        _run(config, resume, verbose, as_json)
         return
     if "preset" in given and config_file:
         raise InputError("--preset: cannot be combined with --config; choose one")
@@ -72,34 +88,159 @@ def train_command(
     # Validated before torch is imported, so that an invalid flag is reported immediately.
     config = with_preset(TrainConfig(**merge({**given, "options": tables}, base), given=before))
     check_source(config)
-    _run(config, None, as_json)
+    _run(config, None, verbose, as_json)
 
 
-def _resumed(resume: str, given: dict[str, Any], config_file: str | None) -> tuple[TrainConfig, str]:
+def _resumed(resume: str, given: dict[str, Any], config_file: str | None) -> TrainConfig:
     if config_file or "preset" in given:
         raise InputError("--resume: uses the configuration of the run; leave out --config and --preset")
     from ...training.loop import resumed_config
 
-    return resumed_config(resume, given), resume
+    return resumed_config(resume, given)
 
 
-def _run(config: TrainConfig, resume: str | None, as_json: bool) -> None:
+def _run(config: TrainConfig, resume: str | None, verbose: bool, as_json: bool) -> None:
     from ...training.folder.leftovers import has_checkpoint
     from ...training.loop import train
 
-    result = train(config, ConsoleCallback(), resume=resume)
+    result = train(config, ConsoleCallback(verbose), resume=resume)
     if int(os.environ.get("RANK", "0")):  # torchrun: rank 0 prints the result
         return
     resumable = has_checkpoint(result.folder)  # False if no checkpoint could be written
     lines = [
-        f"{result.steps:,} steps in {duration(result.seconds)}"
-        + (f", {result.synthetic_steps:,} of them with synthetic negatives" if result.synthetic_steps else ""),
-        f"before  {score_text(result.before)}",
-        f"after   {score_text(result.after)}",
-        *result.notes,
-        *printing.neighbours(result.neighbours),
+        *_summary(result),
         *([", ".join(f"{task} {score:.2f}" for task, score in result.sts.items())] if result.sts else []),
         *([f"train longer with: cse train --resume {result.folder} --max-steps N"] if resumable else []),
         f"{result.folder / 'best'}",
     ]
     printing.result(result.to_dict(), as_json, lines)
+
+
+def _summary(result: RunResult) -> list[str]:
+    """Returns lines with the number of steps, the scores before and after training, and nearest neighbours."""
+    synthetic = f", {result.synthetic_steps:,} of them with synthetic negatives" if result.synthetic_steps else ""
+    return [
+        f"{result.steps:,} steps in {duration(result.seconds)}{synthetic}",
+        f"before  {score_text(result.before)}",
+        f"after   {score_text(result.after)}",
+        *result.notes,
+        *printing.neighbours(result.neighbours),
+    ]
+
+
+@click.command("adapt")
+@click.argument("corpus", nargs=-1, required=True)
+@options.option("--model", default="minilm", help="Sentence encoder to train: minilm, a folder, or a name on the hub.")
+@options.option("--query", metavar="TEXT", help="Query to search with.", default_text="taken from a row of CORPUS")
+@options.option("--column", metavar="NAME", help="Column with the documents, if CORPUS is a table.")
+@options.option("-o", "--output", default="adapted", metavar="DIR", help="Folder for the run and the indexes.")
+@options.option(
+    "--max-steps", type=click.IntRange(min=1), metavar="N", help="Training steps.", default_text="60, of the recipe"
+)
+@options.option(
+    "--batch-size", type=click.IntRange(min=2), metavar="N", help="Rows per step.", default_text="64, of the recipe"
+)
+@options.device
+@options.threads
+@options.seed
+@options.as_json
+def adapt_command(query: str | None, output: str, as_json: bool, **values: Any) -> None:
+    """Train a sentence encoder on the documents in CORPUS, build their search index, and compare search results.
+
+    The recipe is that of cse train --preset adapt. The output folder holds the run (run/), the search index of the
+    trained encoder (index/), and that of the encoder before training (before/). Documents are searched by their best
+    passage. The output shows the hits of one query before and after training. If the command is interrupted, repeat it
+    to continue; with a larger --max-steps, the training is extended.
+    """
+    printing.check_output()
+    if query is not None and not query.strip():
+        raise InputError("--query: is blank; write a query, or leave it out")
+    if "-" in values["corpus"]:
+        raise InputError("CORPUS: is read several times, so it cannot be standard input (-); name a file")
+    folder, ctx = Path(output), click.get_current_context()
+    config, resume = _adapting(folder, {name: each for name, each in values.items() if options.was_given(ctx, name)})
+    from ...training.loop import train
+
+    result = train(config, ConsoleCallback(), resume=resume)
+    if int(os.environ.get("RANK", "0")):
+        return
+    source, query = (-1, query) if query is not None else _beginning_of_a_row(config)
+    before, after = (
+        _hits(config, *pair, query, source)
+        for pair in ((str(config.model), folder / "before"), (str(result.folder), folder / "index"))
+    )
+    from .search import lines as hit_lines
+
+    shown = [
+        *_summary(result),
+        "",
+        f"query   {query}",
+        *([f"        (from row {source}, which is not shown)"] if source >= 0 else []),
+        "before training:",
+        *hit_lines(before),
+        "after training:",
+        *hit_lines(after),
+        "",
+        "next:",
+        f'  cse search {result.folder} -o {folder / "index"} --query "..."',
+        f"  cse report {result.folder}",
+        f'  SentenceTransformer("{result.folder / "best"}")',
+    ]
+    found = {
+        "run": result.to_dict(),
+        "index": str(folder / "index"),
+        "query": query,
+        "query_row": source if source >= 0 else None,
+        "before": [asdict(hit) for hit in before],
+        "after": [asdict(hit) for hit in after],
+    }
+    printing.result(found, as_json, shown)
+
+
+def _adapting(folder: Path, given: dict[str, Any]) -> tuple[TrainConfig, str | None]:
+    """Returns the configuration of the run in ``folder``, and its path if it has begun and is to be resumed."""
+    from ...training.folder.leftovers import has_checkpoint
+
+    run = folder / RUN
+    if has_checkpoint(run):
+        from ...training.loop import resumed_config
+
+        return resumed_config(run, given, f"-o {folder}", "name another folder with -o"), str(run)
+    from ...training.settings.config import TrainConfig
+    from ...training.settings.precedence import with_preset
+
+    new = {"model": "minilm", **given, "output": str(folder), "name": RUN, "save_every": SAVE_EVERY}
+    return with_preset(TrainConfig(preset="adapt", **new)), None
+
+
+def _beginning_of_a_row(config: TrainConfig) -> tuple[int, str]:
+    """Returns the number and the first sentence, of at most 24 words, of a row; a held-out row if there is one."""
+    from ...data import readers
+    from ...data.corpus import Corpus, hold_out
+
+    corpus = Corpus.open(readers.resolve(config.corpus, config.column))
+    held_out = hold_out(corpus, config.seed, wanted=True).held_out
+    row = int((held_out if len(held_out) else corpus.filled())[0])
+    words = corpus.take([row])[0].split()[:24]
+    ends = (count for count, word in enumerate(words, 1) if count >= 4 and word.endswith((".", "!", "?")))
+    return row, " ".join(words[: next(ends, len(words))])
+
+
+def _hits(config: TrainConfig, model: str, folder: Path, query: str, source: int) -> list[Hit]:
+    """Builds or completes the index of the corpus in ``folder``, and returns the best rows other than ``source``."""
+    from ...search.settings import check_model
+    from ...search.store import MANIFEST, Store
+
+    encoder = corpus_index.load_encoder(model, None, config.device, "fp32", config.threads)
+    rebuild = False
+    if (folder / MANIFEST).exists():
+        try:
+            check_model(Store.open(folder), encoder)
+        except InputError:  # the training was extended after the index had been built
+            rebuild = True
+    reading: dict[str, Any] = {
+        name: getattr(config, name) for name in ("column", "encoding_errors", "max_line_bytes", "cache")
+    }
+    settings: dict[str, Any] = {"batch_size": 64, "passages": "max", "rebuild": rebuild}
+    index = corpus_index.build_index(encoder, config.corpus, str(folder), **reading, **settings)
+    return [hit for hit in index.search([query], HITS + 1)[0] if hit.row != source][:HITS]

@@ -24,7 +24,7 @@ def may_change(*, computed: bool = True) -> set[str]:
     return {name for name, each in found.items() if each is not None and (computed or not each.computed)}
 
 
-def check_changes(stored: TrainConfig, given: dict[str, Any]) -> TrainConfig:
+def check_changes(stored: TrainConfig, given: dict[str, Any], where: str, remedy: str) -> TrainConfig:
     """Returns the configuration of a resumed run: the stored one, changed to the given values.
 
     Raises ``InputError`` if a setting that may not change is changed; the message lists all such settings.
@@ -32,7 +32,7 @@ def check_changes(stored: TrainConfig, given: dict[str, Any]) -> TrainConfig:
     tables = {name: {**stored.options.get(name, {}), **table} for name, table in given.get("options", {}).items()}
     before = None if stored.given is None else {**stored.given, **given}
     changed = stored.replace(**{**given, "options": {**stored.options, **tables}, "given": before})
-    return check_equal(stored, changed, "--resume", "leave it out")
+    return check_equal(stored, changed, where, remedy)
 
 
 def check_equal(stored: TrainConfig, changed: TrainConfig, where: str, remedy: str) -> TrainConfig:
