@@ -5,6 +5,7 @@
 A collection is a folder in the layout of BEIR (``convert_collections.py`` writes some). The settings are chosen on the
 collections that are named first, and the collections of ``--check`` are scored only with the settings of the table.
 The encoded texts are stored in ``--cache``, about 1 kB a token; with them, a rerun takes seconds to a minute each.
+Delete ``judged.json`` there after a change of a definition.
 
 The program prints the changes of nDCG@10 and recall@100 from the dense ranking, with 95 % intervals of a paired
 bootstrap over queries, and then what each family of settings gains on a collection that took no part in the choice
@@ -12,8 +13,8 @@ bootstrap over queries, and then what each family of settings gains on a collect
 
 Definitions. ``z(s)``: the scores of a query minus their mean over all documents, divided by their standard deviation.
 Fusion: ``(1 - w) z(dense) + w z(BM25)``. Feedback: ``q' = normalise((1 - share) q + share mean)``, where ``mean`` is
-that of the vectors of the N documents best in the fused ranking with the same w, or in the dense ranking; q' then takes
-the place of q. Smoothing: ``d' = normalise((1 - share) d + share mean)``, where ``mean`` is that of the k other
+that of the vectors of the N documents best in a fusion whose weight may differ from w (0: the dense ranking); q' then
+takes the place of q. Smoothing: ``d' = normalise((1 - share) d + share mean)``, where ``mean`` is that of the k other
 documents best in ``.5 z(dense) + .5 z(BM25)`` with the document as query. MaxSim: the function ``max_sim``; it ranks
 only the first 100 documents again, with scores standardised over these 100. One vector: the smoothed vector, and
 ``sqrt(.4)`` times the vector of the latent semantic analysis of BM25's weights, of unit length.
@@ -26,6 +27,8 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +36,16 @@ import numpy as np
 import numpy.typing as npt
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from cse.evaluation.significance import resampled_difference
+from cse.evaluation.significance import RESAMPLES, Difference, summarise
 from domain_scores import Collection
 
 Array = npt.NDArray[np.float64]
 
-Setting = tuple[int, float, str, int, float, float]
-"""Smoothing (k, share), feedback (ranking that it is from, N, share), and the weight of BM25."""
+Setting = tuple[int, float, float, int, float, float]
+"""Smoothing (k, share), feedback (weight of BM25 in the ranking it is from, N, share), and the weight of BM25."""
 
 K1, B = 1.5, 0.75
-WEIGHTS = (0.1, 0.2, 0.3, 0.35, 0.5)
+WEIGHTS = (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5)
 # The settings of the rows of the table.
 W, N, SHARE, SMOOTHING = 0.2, 5, 0.3, (5, 0.3)
 
@@ -244,6 +247,7 @@ class Trial:
         self.words = {name: Words(self.collection.documents, frozenset(each)) for name, each in lists.items()}
         self.bm25 = {name: each.scores(self.collection.queries) for name, each in self.words.items()}
         self.lexical = z(self.bm25["english"])
+        self._judged: dict[str, list[list[float]]] | None = None
         self._smoothed: dict[tuple[int, float], tuple[Array, Array]] = {}
 
     def stored(self, name: str, make: Callable[[], Any]) -> Any:
@@ -293,18 +297,30 @@ class Trial:
         n = len(self.documents.vectors)
         return unit(vectors[:n]), unit(vectors[n:])
 
-    def judge(self, scores: Array) -> tuple[Array, Array]:
-        """Returns nDCG@10 and recall@100 of each query, x 100."""
-        order = best(scores, 100)
-        found = np.take_along_axis(self.gains, order, 1)
-        ideal = np.where(self.ideal > 0, self.ideal, 1)
-        return 100 * dcg(found) / ideal, 100 * (found > 0).sum(1) / self.wanted
+    def judge(self, name: str, scores: Callable[[], Array]) -> list[Array]:
+        """Returns nDCG@10 and recall@100 of each query, x 100; they are stored under the name."""
+        path = self.folder / "judged.json"
+        if self._judged is None:
+            self._judged = json.loads(path.read_text()) if path.exists() else {}
+        if name not in self._judged:
+            order = best(scores(), 100)
+            found = np.take_along_axis(self.gains, order, 1)
+            ideal = np.where(self.ideal > 0, self.ideal, 1)
+            values = 100 * dcg(found) / ideal, 100 * (found > 0).sum(1) / self.wanted
+            self._judged[name] = [each.tolist() for each in values]
+            path.write_text(json.dumps(self._judged))
+        return [np.array(each) for each in self._judged[name]]
 
 
 def dcg(gains: Array) -> Any:
     """Returns the discounted cumulative gain of the first ten."""
     gains = gains[..., :10]
     return (gains / np.log2(2 + np.arange(gains.shape[-1]))).sum(-1)
+
+
+def fused(dense: Array, lexical: Array, w: float) -> Array:
+    """Returns the fusion of two rankings with weight w for the second."""
+    return (1 - w) * z(dense) + w * z(lexical)
 
 
 def reciprocal(first: Array, second: Array, depth: int = 100) -> Array:
@@ -320,13 +336,13 @@ def reciprocal(first: Array, second: Array, depth: int = 100) -> Array:
 
 
 def searched(trial: Trial, setting: Setting, w: float | Array | None = None) -> Array:
-    """Returns the scores of a setting; ``w``, one weight for each query ``(q, 1)``, replaces its weight."""
+    """Returns the scores of a setting; ``w``, one weight for each query ``(q, 1)``, replaces its weights."""
     k, smoothing, source, count, share, weight = setting
-    w = weight if w is None else w
+    source, w = (source, weight) if w is None else (w, w)
     documents, dense = trial.smoothed(k, smoothing)
     queries, lexical = trial.queries.vectors, trial.lexical
     if count:
-        chosen = best(dense if source == "dense" else (1 - w) * dense + w * lexical, count)
+        chosen = best((1 - source) * dense + source * lexical, count)
         dense = z(unit((1 - share) * queries + share * documents[chosen].mean(1)) @ documents.T)
     return (1 - w) * dense + w * lexical
 
@@ -342,53 +358,72 @@ def reranked(trial: Trial, scores: Array, share: float) -> Array:
     return result
 
 
-def rows(trial: Trial) -> Iterator[tuple[str, Array]]:
-    """Yields the rows of the table: name and scores."""
-    english = trial.bm25["english"]
-    yield "dense", trial.dense
+def rows(trial: Trial) -> Iterator[tuple[str, Callable[[], Array]]]:
+    """Yields the rows of the table: name, and function that computes the scores."""
+    yield "dense", lambda: trial.dense
     for name, each in trial.bm25.items():
-        yield f"BM25 alone, stop words {name}", each
-    for name, each in trial.bm25.items():
-        yield f"reciprocal ranks, stop words {name}", reciprocal(trial.dense, each)
-    for name, each in trial.bm25.items():
-        yield f"w .2, stop words {name}", 0.8 * z(trial.dense) + 0.2 * z(each)
-    for w in WEIGHTS:
-        yield f"w {w}", searched(trial, (0, 0, "fused", 0, 0, w))
-    raw, smooth = ((k, share, "fused", N, SHARE, W) for k, share in ((0, 0), SMOOTHING))
-    yield "feedback from dense", searched(trial, (0, 0, "dense", N, SHARE, W))
-    yield "feedback", searched(trial, raw)
-    yield "smoothed", trial.queries.vectors @ trial.smoothed(*SMOOTHING)[0].T
-    yield f"smoothed, w {W}", searched(trial, (*SMOOTHING, "fused", 0, 0, W))
-    yield "smoothed, feedback", searched(trial, smooth)
+        yield f"BM25 alone, stop words {name}", partial(np.asarray, each)
+        yield f"reciprocal ranks, stop words {name}", partial(reciprocal, trial.dense, each)
+        yield f"w 0.2, stop words {name}", partial(fused, trial.dense, each, 0.2)
+
+    def mixed(setting: Setting, share: float) -> Array:
+        return reranked(trial, searched(trial, setting), share)
+
+    def weighted(sign: str, low: float, slope: float) -> Array:
+        return searched(trial, smooth, np.clip(low + slope * signs(trial)[sign], 0.05, 0.5))
+
+    raw, smooth = ((k, share, W, N, SHARE, W) for k, share in ((0, 0.0), SMOOTHING))
+    settings: dict[str, Setting] = {f"w {w}": (0, 0.0, 0.0, 0, 0.0, w) for w in WEIGHTS}
+    settings["feedback from dense, w 0.2"] = (0, 0.0, 0.0, N, SHARE, W)
+    settings["feedback, w 0.2"] = raw
+    settings["feedback of three, share 0.5, from w 0.5, w 0.2"] = (0, 0.0, 0.5, 3, 0.5, W)
+    settings["smoothed"] = (*SMOOTHING, 0.0, 0, 0.0, 0.0)
+    settings["smoothed, w 0.2"] = (*SMOOTHING, 0.0, 0, 0.0, W)
+    settings["smoothed, feedback, w 0.2"] = smooth
+    for name, setting in settings.items():
+        yield name, partial(searched, trial, setting)
     for share in (0.3, 0.5):
-        yield f"dense, MaxSim {share}", reranked(trial, trial.dense, share)
-        yield f"feedback, MaxSim {share}", reranked(trial, searched(trial, raw), share)
-        yield f"smoothed, feedback, MaxSim {share}", reranked(trial, searched(trial, smooth), share)
-    top = [best(each, 10) for each in (trial.dense, english)]
-    overlap = np.array([[len(np.intersect1d(a, b)) / 10] for a, b in zip(*top, strict=True)])
+        yield f"dense, MaxSim {share}", partial(reranked, trial, trial.dense, share)
+        for name, setting in (("feedback, w 0.2", raw), ("smoothed, feedback, w 0.2", smooth)):
+            yield f"{name}, MaxSim {share}", partial(mixed, setting, share)
     for low, slope in ((0.1, 0.2), (0.1, 0.4), (0.2, 0.2)):
-        yield f"smoothed, feedback, w {low} + {slope} overlap", searched(trial, smooth, low + slope * overlap)
-    peak = np.divide(*(z(each).max(1, keepdims=True) for each in (english, trial.dense)))
-    yield "smoothed, feedback, w .1 of the ratio of peaks", searched(trial, smooth, np.clip(0.1 * peak, 0.05, 0.4))
-    words = float(np.median([len(text.split()) for text in trial.collection.documents]))
-    yield "smoothed, feedback, w by length", searched(trial, smooth, 0.1 + 0.2 * min(1, words / 150))
+        yield f"smoothed, feedback, w {low} + {slope} overlap", partial(weighted, "overlap", low, slope)
+    yield "smoothed, feedback, w 0.1 x ratio of peaks", partial(weighted, "peaks", 0.0, 0.1)
+    yield "smoothed, feedback, w 0.1 + 0.2 x length", partial(weighted, "length", 0.1, 0.2)
     if len(trial.collection.ids) <= 5000:  # the decomposition takes minutes beyond
         for size in (384, 1024, 2048):
-            documents, queries = trial.latent(size)
-            dense = trial.queries.vectors @ trial.smoothed(*SMOOTHING)[0].T
-            yield f"one vector, {size} dimensions of LSA", dense + 0.4 * queries @ documents.T
+            yield f"one vector, {size} dimensions of LSA", partial(one_vector, trial, size)
+
+
+def signs(trial: Trial) -> dict[str, Array]:
+    """Returns figures that are known without judgements, each ``(q, 1)``.
+
+    They are the share of the first ten documents that are in both rankings, the ratio of the largest standardised
+    scores of BM25 and of the dense ranking, and the median number of words of a document, over 150, at most 1.
+    """
+    top = [best(each, 10) for each in (trial.dense, trial.lexical)]
+    overlap = np.array([[len(np.intersect1d(a, b)) / 10] for a, b in zip(*top, strict=True)])
+    peaks = trial.lexical.max(1, keepdims=True) / z(trial.dense).max(1, keepdims=True)
+    words = float(np.median([len(text.split()) for text in trial.collection.documents]))
+    return {"overlap": overlap, "peaks": peaks, "length": np.full_like(overlap, min(1, words / 150))}
+
+
+def one_vector(trial: Trial, dimensions: int) -> Array:
+    """Returns the inner products of vectors that consist of a dense and a lexical part."""
+    documents, queries = trial.latent(dimensions)
+    return trial.queries.vectors @ trial.smoothed(*SMOOTHING)[0].T + 0.4 * queries @ documents.T
 
 
 def grid() -> Iterator[Setting]:
     """Yields the settings from which one is chosen."""
-    for smoothing in ((0, 0.0), (3, 0.3), (5, 0.3), (5, 0.5), (10, 0.3), (10, 0.5)):
-        for w in WEIGHTS:
-            yield (*smoothing, "fused", 0, 0.0, w)
-            for count in (1, 2, 3, 5, 10):
-                for share in (0.3, 0.5, 0.8):
-                    yield (*smoothing, "fused", count, share, w)
-                    if not smoothing[0]:
-                        yield (*smoothing, "dense", count, share, w)
+    for w in WEIGHTS:
+        yield (0, 0.0, 0.0, 0, 0.0, w)
+    for source, count, share, w in product((0.0, 0.2, 0.5), (1, 2, 3, 5, 10), (0.3, 0.5, 0.8), (0.1, 0.2, 0.3, 0.4)):
+        yield (0, 0.0, source, count, share, w)
+    for k, smoothing, w in product((3, 5, 10), (0.2, 0.3, 0.5), (0.2, 0.3)):
+        yield (k, smoothing, 0.0, 0, 0.0, w)
+        for source, count, share in product((0.2, 0.5), (2, 3, 5), (0.3, 0.5)):
+            yield (k, smoothing, source, count, share, w)
 
 
 def choose(gains: dict[Setting, Array], others: list[int]) -> Setting:
@@ -402,7 +437,23 @@ def choose(gains: dict[Setting, Array], others: list[int]) -> Setting:
     return max(harmless, key=lambda key: float(harmless[key][others].mean()))
 
 
-def print_table(names: list[str], found: dict[str, list[tuple[Array, Array]]]) -> dict[str, Any]:
+@lru_cache
+def draws(n: int) -> Array:
+    """Returns how often each of n queries is in each resample, ``(RESAMPLES, n)``; the draws of ``cse compare``."""
+    chosen = np.random.default_rng(0).integers(0, n, (RESAMPLES, n))
+    return np.array([np.bincount(each, minlength=n) for each in chosen], dtype=np.float64)
+
+
+def resampled(differences: Array) -> tuple[Difference, Array]:
+    """Returns the mean of differences with its interval, and its value in each resample.
+
+    They are those of ``cse.evaluation.significance.resampled_difference``, computed at once for all resamples.
+    """
+    values = draws(len(differences)) @ differences / len(differences)
+    return summarise(float(differences.mean()), values), values
+
+
+def print_table(names: list[str], found: dict[str, list[list[Array]]]) -> dict[str, Any]:
     """Prints the table of the rows that all collections have; returns its numbers."""
     print(f"| ranking | {' | '.join(names)} | mean | worst | recall@100, mean | worst |")
     print("| --- |" + " ---: |" * (len(names) + 4))
@@ -411,7 +462,7 @@ def print_table(names: list[str], found: dict[str, list[tuple[Array, Array]]]) -
         if len(values) < len(names) or key == "dense":
             continue
         drawn = [
-            [resampled_difference([old], [new]) for new, old in zip(each, base, strict=True)]
+            [resampled(new - old) for new, old in zip(each, base, strict=True)]
             for each, base in zip(values, found["dense"], strict=True)
         ]
         single = [[(part.mean, part.low, part.high) for part, _ in each] for each in drawn]
@@ -443,15 +494,15 @@ def main() -> None:
     recalls: dict[Setting, list[float]] = {}
     for title, folders in (("collections", options.collections), ("check", options.check)):
         names: list[str] = []
-        found: dict[str, list[tuple[Array, Array]]] = {}
+        found: dict[str, list[list[Array]]] = {}
         for folder in folders:
             trial = Trial(folder, options.cache)
             names.append(trial.name)
             for key, scores in rows(trial):
-                found.setdefault(key, []).append(trial.judge(scores))
+                found.setdefault(key, []).append(trial.judge(key, scores))
             if title == "collections":
                 for setting in grid():
-                    values = trial.judge(searched(trial, setting))
+                    values = trial.judge(str(setting), partial(searched, trial, setting))
                     for kept, new, old in zip((gains, recalls), values, found["dense"][-1], strict=True):
                         kept.setdefault(setting, []).append(float(new.mean() - old.mean()))
             print(f"{trial.name}: {len(trial.collection.ids):,} documents", file=sys.stderr)
