@@ -8,7 +8,11 @@ name      subject; number of texts and converted queries     files
 medline   medicine: 1,033 abstracts, 30 queries              MED.ALL, MED.QRY, MED.REL
 cisi      information science: 1,460 abstracts, 76 queries   CISI.ALL, CISI.QRY, CISI.REL
 time      world news of 1963: 423 articles, 79 queries       TIME.ALL, TIME.QUE, TIME.REL
+lisa      library science: 5,999 abstracts, 35 queries       LISA0.001, LISA.QUE, LISA.REL
+npl       electronics: 11,429 short abstracts, 93 queries    doc-text, query-text, rlv-ass
 ========  =================================================  =============================
+
+The texts of lisa are in 14 files LISA0.001 to LISA5.850, which must be in the same folder.
 
 The collections are distributed freely for research, without a licence, by the information retrieval group of the
 University of Glasgow (http://ir.dcs.gla.ac.uk/resources/test_collections/), which received them from Cornell University
@@ -95,6 +99,47 @@ def time_judgements(path: Path) -> Judgements:
     return [(row[0], document) for row in rows for document in row[1:]]
 
 
+def lisa_texts(path: Path) -> Texts:
+    """Reads the abstracts of LISA from all files of the folder: title, blank line, text, line of asterisks."""
+    found = {}
+    for each in sorted(path.parent.glob("LISA[0-5].[0-9][0-9][0-9]")):
+        for record in re.split(r"^\*{44}\s*\n", each.read_text(encoding="latin-1"), flags=re.MULTILINE):
+            begins = re.match(r"\s*Document\s+(\d+)\s*\n", record)
+            if begins:
+                title, _, text = record[begins.end() :].partition("\n\n")
+                found[begins[1]] = (plain(title), plain(text))
+    return found
+
+
+def lisa_queries(path: Path) -> Texts:
+    """Reads the queries of LISA: a line with the number, then the text up to ``#``."""
+    parts = re.findall(r"(\d+)\s*\n([^#]*)#", path.read_text(encoding="latin-1"))
+    return {number: ("", plain(text)) for number, text in parts}
+
+
+def lisa_judgements(path: Path) -> Judgements:
+    """Reads the judgements of LISA: ``Query NUMBER``, ``COUNT Relevant Refs:``, then the documents up to -1."""
+    parts = re.findall(r"Query (\d+)\s+\d+ Relevant Refs:\s+([\d\s]*)-1", path.read_text(encoding="latin-1"))
+    return [(query, document) for query, documents in parts for document in documents.split()]
+
+
+def npl_records(path: Path) -> dict[str, str]:
+    """Reads a file of NPL: records that end with ``/``; each has a line with its number, then its text."""
+    parts = re.split(r"^\s*/\s*$", path.read_text(encoding="latin-1"), flags=re.MULTILINE)
+    fields = [part.strip().partition("\n") for part in parts if part.strip()]
+    return {number.strip(): plain(text) for number, _, text in fields}
+
+
+def npl_texts(path: Path) -> Texts:
+    """Returns the texts or queries of NPL, which have no titles."""
+    return {number: ("", text) for number, text in npl_records(path).items()}
+
+
+def npl_judgements(path: Path) -> Judgements:
+    """Reads the judgements of NPL: the number of a query, then the numbers of its relevant documents."""
+    return [(query, document) for query, text in npl_records(path).items() for document in text.split()]
+
+
 Reader = Callable[[Path], Texts]
 COLLECTIONS: dict[str, tuple[tuple[str, Reader], tuple[str, Reader], tuple[str, Callable[[Path], Judgements]]]] = {
     "medline": (
@@ -108,6 +153,8 @@ COLLECTIONS: dict[str, tuple[tuple[str, Reader], tuple[str, Reader], tuple[str, 
         ("CISI.REL", lambda path: columns(path, 1)),
     ),
     "time": (("TIME.ALL", time_texts), ("TIME.QUE", time_queries), ("TIME.REL", time_judgements)),
+    "lisa": (("LISA0.001", lisa_texts), ("LISA.QUE", lisa_queries), ("LISA.REL", lisa_judgements)),
+    "npl": (("doc-text", npl_texts), ("query-text", npl_texts), ("rlv-ass", npl_judgements)),
 }
 
 

@@ -385,3 +385,33 @@ def test_table_of_methods_compared_with_cse_shows_only_collections_with_all_resu
     assert "| cse, default | +1.00 / +0.00 | +1.00 |" in text
     assert "two" not in text
     assert peers.table({"two/before/0": found["one/before/0"]}) == "No collection has the results of all methods yet."
+
+
+def test_bm25_of_the_rankings_is_that_of_search(sample_rows):
+    pytest.importorskip("bm25s")
+    from cse.search.bm25 import Bm25
+
+    rankings, queries = import_module("rankings"), [*sample_rows[:5], "the the of"]
+    expected = [Bm25.build(sample_rows[:50]).scores(query) for query in queries]
+    assert rankings.Words(sample_rows[:50], frozenset()).scores(queries) == pytest.approx(np.array(expected), abs=1e-4)
+
+
+def test_max_sim_is_the_weighted_mean_of_the_largest_cosines():
+    rankings, draw = import_module("rankings"), np.random.default_rng(0)
+
+    def some(sizes):
+        count = sum(sizes)
+        states = rankings.unit(draw.normal(size=(count, 4))).astype(np.float16)
+        return rankings.Encoded(np.zeros((len(sizes), 4)), states, draw.integers(0, 6, count), np.cumsum([0, *sizes]))
+
+    queries, documents = some([2, 3]), some([4, 1, 0, 5])
+    parts = [[slice(*each) for each in zip(e.starts, e.starts[1:], strict=False)] for e in (queries, documents)]
+    expected = np.zeros((2, 4))
+    for i, q in enumerate(parts[0]):
+        holders = [sum(token in documents.ids[d] for d in parts[1]) for token in queries.ids[q]]
+        idf = np.log(1 + (4 - np.array(holders) + 0.5) / (np.array(holders) + 0.5))
+        for j, d in enumerate(parts[1]):
+            if d.start < d.stop:
+                cosines = queries.states[q].astype(float) @ documents.states[d].astype(float).T
+                expected[i, j] = (idf * cosines.max(1)).sum() / idf.sum()
+    assert rankings.max_sim(queries, documents) == pytest.approx(expected, abs=1e-6)
