@@ -538,7 +538,7 @@ def test_hybrid_search_fuses_the_rankings_by_vectors_and_by_bm25(tmp_path, encod
 
 @pytest.mark.parametrize("passages", [None, 8])
 @pytest.mark.parametrize("int8", [False, True])
-@pytest.mark.parametrize("fusion", [Fusion(), Fusion(0.5, feedback=0), Fusion(1.0, stop_words="none"), Fusion(0.0, 2)])
+@pytest.mark.parametrize("fusion", [Fusion(), Fusion(0.5, feedback=3), Fusion(1.0, stop_words="none"), Fusion(0.0, 2)])
 def test_scores_of_vectors_and_bm25_are_standardised_and_added_after_feedback(passages, int8, fusion, encoder):
     texts = [*some_texts(200), "", "the word7 word8", "word3 " * 30]
     index = SearchIndex.build(encoder, texts, passages=passages, int8=int8)

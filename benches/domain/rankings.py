@@ -131,7 +131,8 @@ class Words:
     def __init__(self, documents: Sequence[str], stop: frozenset[str]) -> None:
         from scipy.sparse import diags
 
-        self.stop, self.vocabulary = stop, {}
+        self.stop = stop
+        self.vocabulary: dict[str, int] = {}
         for text in documents:
             for term in self.terms(text):
                 self.vocabulary.setdefault(term, len(self.vocabulary))
@@ -174,7 +175,8 @@ def z(scores: Array) -> Array:
     """Returns the scores of each row minus their mean, divided by their standard deviation; 0 if all are equal."""
     centred = scores - scores.mean(axis=-1, keepdims=True)
     deviation = centred.std(axis=-1, keepdims=True)
-    return centred / np.where(deviation > 0, deviation, 1)
+    result: Array = centred / np.where(deviation > 0, deviation, 1)
+    return result
 
 
 def unit(vectors: Array) -> Array:
@@ -270,7 +272,8 @@ class Trial:
                 found.append(best(scores, 10))
             return np.concatenate(found)
 
-        return self.stored("near-0.5-english", make)
+        near: npt.NDArray[np.int64] = self.stored("near-0.5-english", make)
+        return near
 
     def smoothed(self, k: int, share: float) -> tuple[Array, Array]:
         """Returns the smoothed vectors of the documents, and their standardised scores for the queries."""
@@ -338,13 +341,15 @@ def reciprocal(first: Array, second: Array, depth: int = 100) -> Array:
 def searched(trial: Trial, setting: Setting, w: float | Array | None = None) -> Array:
     """Returns the scores of a setting; ``w``, one weight for each query ``(q, 1)``, replaces its weights."""
     k, smoothing, source, count, share, weight = setting
-    source, w = (source, weight) if w is None else (w, w)
+    first: float | Array = source if w is None else w
+    w = weight if w is None else w
     documents, dense = trial.smoothed(k, smoothing)
     queries, lexical = trial.queries.vectors, trial.lexical
     if count:
-        chosen = best((1 - source) * dense + source * lexical, count)
+        chosen = best((1 - first) * dense + first * lexical, count)
         dense = z(unit((1 - share) * queries + share * documents[chosen].mean(1)) @ documents.T)
-    return (1 - w) * dense + w * lexical
+    total: Array = (1 - w) * dense + w * lexical
+    return total
 
 
 def reranked(trial: Trial, scores: Array, share: float) -> Array:
@@ -353,7 +358,7 @@ def reranked(trial: Trial, scores: Array, share: float) -> Array:
     tokens = trial.stored("maxsim", lambda: max_sim(trial.queries, trial.documents))
     mixed = [(1 - share, scores), (share, tokens)]
     values = sum(part * z(np.take_along_axis(each, near, 1)) for part, each in mixed)
-    result = scores - scores.max() - 1e6
+    result: Array = scores - scores.max() - 1e6
     np.put_along_axis(result, near, values, 1)
     return result
 
@@ -532,7 +537,7 @@ def left_out(
     print("| --- | --- | --- | --- | ---: | ---: | ---: |")
     for family, belongs in families.items():
         own = {key: np.array(each) for key, each in gains.items() if belongs(key)}
-        held = []
+        held: list[list[Any]] = []
         for number, name in enumerate([*names, ""]):
             others = [each for each in range(len(names)) if each != number]
             chosen = choose(own, others)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=0),
     metavar="N",
     help="Number of best rows towards which the query is moved.",
-    default_text="3",
+    default_text="0",
 )
 @options.option(
     "--fusion",

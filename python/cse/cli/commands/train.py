@@ -228,19 +228,17 @@ def _beginning_of_a_row(config: TrainConfig) -> tuple[int, str]:
 
 def _hits(config: TrainConfig, model: str, folder: Path, query: str, source: int) -> list[Hit]:
     """Builds or completes the index of the corpus in ``folder``, and returns the best rows other than ``source``."""
-    from ...search.settings import check_model
+    from ...search.build import check_model
     from ...search.store import MANIFEST, Store
 
-    encoder = corpus_index.load_encoder(model, None, config.device, "fp32", config.threads)
+    reading = {name: getattr(config, name) for name in ("column", "encoding_errors", "max_line_bytes", "cache")}
+    encoding = corpus_index.Encoding(None, None, None, config.device, "fp32", config.threads, 64, reading)
+    encoder = encoding.encoder(model)
     rebuild = False
     if (folder / MANIFEST).exists():
         try:
             check_model(Store.open(folder), encoder)
         except InputError:  # the training was extended after the index had been built
             rebuild = True
-    reading: dict[str, Any] = {
-        name: getattr(config, name) for name in ("column", "encoding_errors", "max_line_bytes", "cache")
-    }
-    settings: dict[str, Any] = {"batch_size": 64, "passages": "max", "rebuild": rebuild}
-    index = corpus_index.build_index(encoder, config.corpus, str(folder), **reading, **settings)
+    index = encoding.index(encoder, config.corpus, str(folder), passages="max", rebuild=rebuild)
     return [hit for hit in index.search([query], HITS + 1)[0] if hit.row != source][:HITS]
