@@ -8,8 +8,6 @@ from typing import TypeVar
 
 from ._core import Progress
 
-__all__ = ["ProgressCallback", "in_thread"]
-
 T = TypeVar("T")
 
 ProgressCallback = Callable[[str, int, int, str], object]

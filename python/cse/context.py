@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from .models.running.encoder import SentenceEncoder
     from .views import Frozen
 
-__all__ = ["Context"]
-
 
 @dataclass
 class Context:

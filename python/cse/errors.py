@@ -5,19 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from ._core import InputError
-
-__all__ = [
-    "InputError",
-    "Interrupted",
-    "RunError",
-    "check_texts",
-    "did_you_mean",
-    "first_line",
-    "sentence",
-    "shortened",
-    "unknown",
-]
+from ._core import InputError as InputError
 
 
 class RunError(RuntimeError):

@@ -15,17 +15,6 @@ from typing import Any, BinaryIO
 
 from .locks import lock, locked
 
-__all__ = [
-    "dumps",
-    "file_mode",
-    "fresh_folder",
-    "naming",
-    "remove_leftovers",
-    "replace_folder",
-    "write_atomically",
-    "write_text",
-]
-
 # Pattern of the names of temporary folders, which are locked while they are in use. A name contains the name of the
 # final folder. While a folder is replaced, its previous version has a name of this form that ends in ``.old``.
 FRESH = re.compile(r"\.cse-new-[a-z0-9_]{8}-(?P<name>.+?)(?P<old>\.old)?")

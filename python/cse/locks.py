@@ -11,8 +11,6 @@ from pathlib import Path
 
 from .errors import InputError
 
-__all__ = ["lock", "locked"]
-
 
 def lock(descriptor: int, taken: str = "", *, wait: bool = False) -> bool:
     """Locks an open file until it is closed, with the kind of lock that the Rust core uses.

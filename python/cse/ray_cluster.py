@@ -10,8 +10,6 @@ from typing import Any
 
 from .errors import InputError, first_line
 
-__all__ = ["RETRIES", "cause_of", "connected", "enter"]
-
 RETRIES = 3
 """Maximum number of times that a task is repeated because its worker was lost."""
 

@@ -29,17 +29,6 @@ from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_
 
 from .errors import InputError, did_you_mean, unknown
 
-__all__ = [
-    "Note",
-    "OnlyIf",
-    "Registry",
-    "import_methods",
-    "option_notes",
-    "option_without_effect",
-    "parse_options",
-    "parse_setting",
-]
-
 T = TypeVar("T")
 
 

@@ -19,23 +19,6 @@ import numpy.typing as npt
 
 from . import _core
 
-__all__ = [
-    "CROP",
-    "DELETE",
-    "HOLD_OUT",
-    "MIX",
-    "PURPOSES",
-    "SHUFFLE",
-    "SPANS",
-    "Draws",
-    "bits",
-    "partners",
-    "permutation",
-    "stable_order",
-    "uniform",
-    "valid_candidates",
-]
-
 # One stream per purpose; the streams of ``Draws`` start at PURPOSES. UNA uses the copy number (0, 1, 2, ...) as its
 # stream; TfidfIndex.explain uses 2**64 - 1 (rust/src/random.rs).
 SHUFFLE = 2**32

@@ -11,8 +11,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-__all__ = ["embedding_output", "parts_of"]
-
 
 def parts_of(backbone: nn.Module) -> tuple[nn.Module, nn.ModuleList]:
     """Returns the embedding layer and the blocks of a transformer; raises ``ValueError`` if they are not found."""

@@ -26,8 +26,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-__all__ = ["BatchStep", "Frozen", "Role", "RowStep", "Views", "roles_by_name"]
-
 Role = Literal["anchor", "positive", "negative", "other"]
 
 

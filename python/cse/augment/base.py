@@ -22,13 +22,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ..rng import Draws
+from ..rng import Draws as Draws
 
 if TYPE_CHECKING:
     from ..context import Context
     from ..views import Role
-
-__all__ = ["Block", "Draws", "Edit", "Example", "NoOptions", "Paired", "Pairing", "TextMethod", "TokenEdit", "View"]
 
 Rows = npt.NDArray[np.int64]
 

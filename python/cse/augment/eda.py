@@ -28,17 +28,6 @@ from pydantic import Field
 from ..data.words import STOP_WORDS, Synonyms, open_synonyms
 from .base import Draws, Edit
 
-__all__ = [
-    "AEDA",
-    "AEDAOptions",
-    "DeleteWords",
-    "EDAOptions",
-    "InsertSynonyms",
-    "ReplaceBySynonyms",
-    "SwapWords",
-    "SynonymOptions",
-]
-
 Keys = npt.NDArray[np.float64]
 
 

@@ -16,8 +16,6 @@ from .base import Draws, Edit
 if TYPE_CHECKING:
     from ..context import Context
 
-__all__ = ["OneOf", "OneOfOptions", "choices"]
-
 PURPOSE = "one of several edits"
 
 

@@ -13,8 +13,6 @@ from annotated_types import Ge, Le
 from ..registry import Note, OnlyIf
 from ..tfidf.options import DrawOptions, check_radius
 
-__all__ = ["UNAOptions"]
-
 
 @dataclass(frozen=True)
 class UNAOptions:

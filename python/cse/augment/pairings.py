@@ -24,18 +24,6 @@ from ..errors import InputError
 from ..registry import OnlyIf
 from .base import Draws, Example, Paired, Pairing
 
-__all__ = [
-    "Dropout",
-    "Halves",
-    "Labelled",
-    "NextSentence",
-    "NextSentenceOptions",
-    "Parallel",
-    "ParallelOptions",
-    "Spans",
-    "SpansOptions",
-]
-
 
 @dataclass(frozen=True)
 class DropoutOptions:

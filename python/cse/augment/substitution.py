@@ -14,8 +14,6 @@ from ..context import Context
 from ..errors import InputError, first_line
 from .base import Draws, Edit
 
-__all__ = ["Substitution", "SubstitutionOptions"]
-
 # Sentences per forward pass.
 BATCH = 64
 

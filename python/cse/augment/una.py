@@ -17,9 +17,7 @@ from pydantic import AfterValidator, Field
 from ..errors import InputError
 from ..tfidf.options import check_radius
 from .base import Draws, Edit, Example
-from .options import UNAOptions
-
-__all__ = ["UDA", "UNA", "UDAOptions", "UNAOptions"]
+from .options import UNAOptions as UNAOptions
 
 
 class UNA(Edit):

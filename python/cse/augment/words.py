@@ -19,17 +19,6 @@ from pydantic import Field
 from .. import rng
 from .base import Draws, Edit
 
-__all__ = [
-    "Crop",
-    "CropOptions",
-    "Delete",
-    "DeleteOptions",
-    "MaskedSpan",
-    "MaskedSpanOptions",
-    "Repetition",
-    "RepetitionOptions",
-]
-
 
 @dataclass(frozen=True)
 class CropOptions:

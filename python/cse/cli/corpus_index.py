@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ..models.running.inference import Encoder
     from ..search.index import SearchIndex
 
-__all__ = ["Encoding", "by_row", "encoding", "load_encoder", "read_ids", "stored"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -17,8 +17,6 @@ import click
 from ..errors import InputError, Interrupted, RunError, did_you_mean, sentence
 from .group import cli
 
-__all__ = ["explained", "main", "said_by_another_rank"]
-
 # Maps option names from other trainers (transformers, sentence-transformers) and from papers to options of cse.
 OTHER_NAMES = {
     "alpha": "hard-negative-weight",

@@ -25,8 +25,6 @@ from . import printing
 if TYPE_CHECKING:
     from ..evaluation.labels import Session
 
-__all__ = ["in_terminal", "on_page"]
-
 ANSWERS = {"y": True, "n": False, "s": None}
 KEYS = "y relevant, n not relevant, s skip, u undo, q quit"
 # Number of characters of a document that the terminal shows before the key m is pressed.

@@ -14,18 +14,6 @@ import click
 from ..errors import InputError, unknown
 from ..models.pooling import POOLERS
 
-__all__ = [
-    "check_engine",
-    "engine",
-    "evaluated_passages",
-    "first_dims",
-    "gpus_per_worker",
-    "parts",
-    "passage_size",
-    "prompt",
-    "wants_parts",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 POOLER_NAMES = f"Pooling: {', '.join(POOLERS)}."
 

@@ -17,8 +17,6 @@ from ..sharding.parts import Parts, Shard, Source
 from . import printing
 from .progress import counting
 
-__all__ = ["make_parts", "missing", "report", "run"]
-
 # Maximum number of files that an error message lists.
 LISTED = 5
 

@@ -17,20 +17,6 @@ from ..io import dumps, write_atomically
 if TYPE_CHECKING:
     from ..augment.base import Example
 
-__all__ = [
-    "OutputStream",
-    "check_output",
-    "check_table",
-    "marked",
-    "neighbours",
-    "print_examples",
-    "result",
-    "say",
-    "span",
-    "table",
-    "write_table",
-]
-
 
 def say(text: str = "") -> None:
     """Prints a line on standard error; standard output is reserved for results."""

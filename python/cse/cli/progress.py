@@ -21,8 +21,6 @@ from . import printing
 if TYPE_CHECKING:
     from ..training.run import Run
 
-__all__ = ["ConsoleCallback", "PhaseDisplay", "ProgressDisplay", "counting", "duration", "in_background", "progress_of"]
-
 T = TypeVar("T")
 
 

@@ -26,8 +26,6 @@ from ..training.parts.fields import Named, Shown, marker, shown_of
 from ..training.settings.given import MethodFlag, method_flags, switches
 from ..training.settings.groups import GROUPS, flag, hints
 
-__all__ = ["HEADINGS", "given_values", "setting_options"]
-
 HEADINGS = [str(group.__doc__) for group in GROUPS]
 """Headings of the help of ``cse train``, in order."""
 

@@ -34,20 +34,6 @@ from ..locks import lock
 from .readers import COMPRESSED, Column, joined_lines
 from .reading import ReadOptions
 
-__all__ = [
-    "IN_MEMORY_BYTES",
-    "Entry",
-    "StoredRows",
-    "cache_folder",
-    "clear",
-    "count_repeats",
-    "ends_fit",
-    "entries",
-    "find_entry",
-    "is_mapped",
-    "open_entry",
-]
-
 META = "meta.json"
 BLOCK_BYTES = 1 << 20
 KINDS = ("rows", "tokens")

@@ -20,8 +20,6 @@ from .cache import StoredRows, count_repeats, is_mapped
 from .readers import Column, joined_lines
 from .reading import ReadOptions, SourceFile, reading_options
 
-__all__ = ["HELD_OUT_WORDS", "IN_MEMORY", "Corpus", "Split", "hold_out"]
-
 # Stands in place of a file path for texts given to ``Corpus.from_texts``, including in the configuration of a run.
 IN_MEMORY = "(texts in memory)"
 

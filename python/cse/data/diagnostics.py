@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-__all__ = ["findings"]
-
 # Fractions of the rows above which a finding is reported. ``OFTEN``, the lower one, is for mojibake and markup.
 MANY = 0.01
 OFTEN = 0.001

@@ -10,8 +10,6 @@ from typing import Any
 
 from ..errors import InputError
 
-__all__ = ["check_records", "json_records"]
-
 KINDS = {dict: "an object", list: "a list", bool: "a boolean", int: "a number", float: "a number"}
 TWICE = object()
 

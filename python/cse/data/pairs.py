@@ -19,8 +19,6 @@ from ..errors import InputError
 from . import readers
 from .corpus import Corpus
 
-__all__ = ["ROLE_OF", "LabelledPairs", "chosen_rows", "open_pairs", "pair_columns"]
-
 ROLES = ("anchor", "positive", "hard negative")
 # Names of columns by role, compared without regard to case.
 NAMES = {

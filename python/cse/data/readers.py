@@ -16,18 +16,6 @@ from typing import Any
 from ..errors import InputError, first_line
 from .json_lines import check_records, json_records
 
-__all__ = [
-    "Column",
-    "Paths",
-    "column_names",
-    "column_values",
-    "expand",
-    "find_again",
-    "is_table",
-    "joined_lines",
-    "resolve",
-]
-
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")

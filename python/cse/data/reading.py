@@ -8,8 +8,6 @@ from typing import Any, TypedDict, Unpack
 
 from ..errors import InputError
 
-__all__ = ["MAX_LINE_BYTES", "ReadOptions", "SourceFile", "complete", "reading_options"]
-
 MAX_LINE_BYTES = 1 << 20
 
 

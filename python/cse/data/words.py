@@ -8,8 +8,6 @@ from pathlib import Path
 
 from ..errors import InputError
 
-__all__ = ["STOP_WORDS", "Synonyms", "cut_in_two", "open_synonyms"]
-
 
 def cut_in_two(sentence: str) -> tuple[str, str]:
     """Returns the two halves of a sentence; if the number of words is odd, the first half has one more word."""

@@ -16,19 +16,6 @@ import numpy.typing as npt
 from ..data.pairs import ROLE_OF
 from ..errors import InputError
 
-__all__ = [
-    "Encodes",
-    "Evaluation",
-    "NoOptions",
-    "Pairs",
-    "Report",
-    "Sample",
-    "counted",
-    "embed",
-    "read_lines",
-    "read_pairs",
-]
-
 Progress = Callable[[int], None]
 
 

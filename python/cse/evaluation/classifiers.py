@@ -15,8 +15,6 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["CLASSIFIERS", "AdamClassifier", "Classifier", "Fit", "Labels", "Matrix", "converged", "senteval"]
-
 Matrix = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 

@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from .base import Evaluation, Progress, Report, Sample
 
-__all__ = ["evaluate_dims"]
-
 
 class Replayed:
     """Wraps an encoder for several passes of an evaluation, each with a different number of dimensions.

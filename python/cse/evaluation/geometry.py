@@ -11,8 +11,6 @@ import numpy.typing as npt
 from ..errors import InputError
 from .base import Encodes, Evaluation, Report, embed, read_pairs
 
-__all__ = ["Geometry", "alignment", "effective_rank", "mean_cosine", "nearest_others", "uniformity", "unit"]
-
 Vectors = npt.NDArray[np.float64]
 
 

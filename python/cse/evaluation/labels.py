@@ -31,8 +31,6 @@ from .base import Report, Sample
 from .retrieval import ndcg
 from .significance import adjust, compare, direction
 
-__all__ = ["Item", "Judgements", "Pool", "Session", "depth_of_score", "outcome", "pool", "power", "queries_needed"]
-
 # Number of judgements whose median time estimates the time of the next ones.
 RECENT = 50
 # Minimum number of times from which the remaining time is estimated.

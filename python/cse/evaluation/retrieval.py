@@ -33,8 +33,6 @@ from ..models.running.passages import Cutter
 from .base import Encodes, Evaluation, Report, Sample, read_lines
 from .geometry import unit
 
-__all__ = ["Retrieval", "RetrievalOptions", "ndcg", "rank_documents", "recall", "reciprocal_rank"]
-
 DEPTH = 100
 # Number of documents encoded and ranked at a time, to bound memory, unless they are cut into passages.
 BLOCK = 4096

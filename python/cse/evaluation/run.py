@@ -19,8 +19,6 @@ from .suites import open_suites
 if TYPE_CHECKING:
     from ..models.running.inference import Encoder
 
-__all__ = ["Comparison", "EvaluationResult", "compare", "compare_models", "evaluate"]
-
 Model = str | PathLike[str] | Encodes
 Options = Mapping[str, Mapping[str, Any]]
 Progress = Callable[[int, int], None]

@@ -15,20 +15,6 @@ import numpy.typing as npt
 
 from .base import Report
 
-__all__ = [
-    "Difference",
-    "adjust",
-    "compare",
-    "direction",
-    "holm",
-    "mean_score",
-    "paired_bootstrap",
-    "resampled_difference",
-    "sentence_clusters",
-    "spearman_score",
-    "t_interval",
-]
-
 RESAMPLES = 2000
 
 Vector = npt.NDArray[np.float64]

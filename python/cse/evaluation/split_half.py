@@ -23,8 +23,6 @@ from ..errors import InputError
 from .base import Encodes, Evaluation, Report, Sample
 from .geometry import alignment, uniformity, unit
 
-__all__ = ["HalvesScore", "SplitHalf", "SplitHalfOptions", "half_ranks", "score_halves"]
-
 # Cosines of float32 vectors that differ by less than this are treated as equal.
 TIE = 1e-6
 

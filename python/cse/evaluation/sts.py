@@ -20,21 +20,6 @@ from ..errors import InputError
 from .base import Encodes, Evaluation, Pairs, Report, Sample, embed, read_pairs
 from .geometry import alignment, uniformity, unit
 
-__all__ = [
-    "PUBLISHED",
-    "SEED_NOTE",
-    "SEVEN",
-    "STS",
-    "TEXT_NOTE",
-    "PairScore",
-    "STSOptions",
-    "Task",
-    "load_tasks",
-    "pair_cosines",
-    "score_pairs",
-    "score_vectors",
-]
-
 # Title and number of pairs of each complete task, keyed by the stem of its file name. The numbers are SentEval's.
 SEVEN = {
     "sts12.test": ("STS12", 3108),

@@ -11,8 +11,6 @@ from ..registry import option_notes, parse_options, parse_setting
 from . import EVALUATIONS
 from .base import Evaluation
 
-__all__ = ["open_suites", "option_tables"]
-
 
 def option_tables(settings: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Returns options by evaluation name.

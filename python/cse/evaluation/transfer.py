@@ -33,8 +33,6 @@ from ..errors import InputError
 from .base import Encodes, Evaluation, Report, Sample, embed, read_lines
 from .classifiers import CLASSIFIERS, Fit, Labels, Matrix
 
-__all__ = ["PENALTIES", "TASKS", "Transfer", "TransferOptions", "TransferTask", "pair_features", "score"]
-
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2)
 SPLIT_SEED = 1111  # seed of the folds, as in SentEval
 # Units of progress for training one classifier; encoding one text is one unit.

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor, nn
 
 from ..transformer_layers import embedding_output, parts_of
-from ..views import BatchStep, Role, RowStep, Views
+from ..views import BatchStep as BatchStep
+from ..views import Role
+from ..views import RowStep as RowStep
+from ..views import Views as Views
 
 if TYPE_CHECKING:
     from ..context import Context
-
-__all__ = ["BatchStep", "EncoderMethod", "FeatureMethod", "Hook", "NoOptions", "RowStep", "Views", "hooked"]
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,6 @@ from .options import LoRAOptions
 if TYPE_CHECKING:
     from ..context import Context
 
-__all__ = ["EMA", "EMAOptions", "LoRA", "Projector"]
-
 
 @dataclass(frozen=True)
 class EMAOptions:

@@ -23,16 +23,6 @@ from .base import Hook, RowStep
 if TYPE_CHECKING:
     from ..context import Context
 
-__all__ = [
-    "CutoffOptions",
-    "FeatureCutoff",
-    "PCAJitter",
-    "PCAJitterOptions",
-    "TokenCutoff",
-    "TokenShuffle",
-    "pca_jitter",
-]
-
 
 @dataclass(frozen=True)
 class CutoffOptions:

@@ -17,8 +17,6 @@ from torch.nn.functional import normalize
 
 from .base import BatchStep, FeatureMethod, Views
 
-__all__ = ["Modals", "ModalsOptions"]
-
 
 @dataclass(frozen=True)
 class ModalsOptions:

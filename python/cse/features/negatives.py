@@ -24,8 +24,6 @@ from .base import BatchStep, FeatureMethod, Views
 if TYPE_CHECKING:
     from ..context import Context
 
-__all__ = ["DCLR", "DCLROptions", "Gaussian", "GaussianOptions", "Momentum", "MomentumOptions", "ascend"]
-
 
 @dataclass(frozen=True)
 class GaussianOptions:

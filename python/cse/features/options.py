@@ -12,8 +12,6 @@ from annotated_types import Ge, Lt
 
 from ..registry import Note
 
-__all__ = ["LoRAOptions"]
-
 
 @dataclass(frozen=True)
 class LoRAOptions:

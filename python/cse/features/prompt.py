@@ -17,8 +17,6 @@ from .base import EncoderMethod, Hook, RowStep
 if TYPE_CHECKING:
     from ..context import Context
 
-__all__ = ["Prompt", "PromptHook", "PromptOptions", "Template"]
-
 PLACE = "{}"
 
 

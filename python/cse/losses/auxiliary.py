@@ -23,8 +23,6 @@ from .options import KeepSimilaritiesOptions, MatryoshkaOptions, MLMOptions, par
 if TYPE_CHECKING:
     from ..context import Context
 
-__all__ = ["MLM", "KeepSimilarities", "MLMOptions", "Matryoshka", "mask_tokens", "similarity_divergence"]
-
 
 class Matryoshka(BatchTerm):
     """The run's contrastive loss on the first d dimensions of all views, summed over all d in ``dims``.

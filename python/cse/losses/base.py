@@ -27,8 +27,6 @@ from ..views import BatchStep, Role, RowStep, Views
 if TYPE_CHECKING:
     from ..context import Context
 
-__all__ = ["BatchTerm", "LossTerm", "NoOptions", "RowTerm", "Views"]
-
 
 @dataclass(frozen=True)
 class NoOptions:

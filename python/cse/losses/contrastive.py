@@ -29,8 +29,6 @@ from .base import BatchTerm
 from .logits import LOGITS, mixture_similarity, release_similarities
 from .options import ContrastiveOptions, incompatibility
 
-__all__ = ["Contrastive", "contrastive_loss", "similarity_summary"]
-
 
 @dataclass(frozen=True)
 class Layout:

@@ -25,8 +25,6 @@ from .base import RowTerm
 if TYPE_CHECKING:
     from ..context import Context
 
-__all__ = ["AugCSE", "AugCSEOptions", "DiffCSE", "DiffCSEOptions", "reversed_gradient", "same_tokens"]
-
 
 @dataclass(frozen=True)
 class AugCSEOptions:

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-__all__ = ["LOGITS", "cosine", "focal", "mixture_similarity", "release_similarities"]
-
 
 def cosine(s: Tensor, positive: Tensor | None, temperature: float, margin: float) -> Tensor:
     """Returns s / tau for positives and negatives (SimCSE, equation 1); ``positive`` and ``margin`` are ignored."""

@@ -14,16 +14,6 @@ from annotated_types import Ge, Gt, Le, Lt
 from ..errors import InputError
 from ..registry import Note, OnlyIf
 
-__all__ = [
-    "ContrastiveOptions",
-    "KeepSimilaritiesOptions",
-    "MLMOptions",
-    "MatryoshkaOptions",
-    "incompatibility",
-    "parse_dims",
-    "without_effect",
-]
-
 
 @dataclass(frozen=True)
 class ContrastiveOptions:

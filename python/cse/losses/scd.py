@@ -15,8 +15,6 @@ from .base import BatchTerm
 if TYPE_CHECKING:
     from ..context import Context
 
-__all__ = ["SCD", "SCDOptions", "decorrelation"]
-
 
 @dataclass(frozen=True)
 class SCDOptions:

@@ -18,36 +18,6 @@ import torch
 from .. import _core
 from ..errors import InputError, first_line, unknown
 
-__all__ = [
-    "PRECISIONS",
-    "autocast",
-    "begin_step",
-    "bf16_instructions",
-    "bf16_speedup",
-    "compile_backbone",
-    "copied_to",
-    "describe_device",
-    "device_count",
-    "device_name",
-    "distributed_backend",
-    "fixed_length",
-    "for_transfer",
-    "generator_states",
-    "is_out_of_memory",
-    "kept_generators",
-    "on_device",
-    "peak_memory",
-    "pick_device",
-    "pick_precision",
-    "reset_peak_memory",
-    "restore_generators",
-    "set_threads",
-    "skips_by_flag",
-    "synchronize",
-    "uncompiled",
-    "use_gpu",
-]
-
 PRECISIONS = ("fp32", "bf16", "auto")
 # Kinds of GPUs that ``auto`` may select.
 GPUS = ("cuda", "mps", "xpu")

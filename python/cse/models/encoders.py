@@ -16,8 +16,6 @@ import numpy.typing as npt
 
 from ..registry import Registry
 
-__all__ = ["ENCODERS", "OtherEncoder", "find_encoder"]
-
 
 class OtherEncoder(ABC):
     """Base class of encoders that ``Encoder`` can use instead of a transformer.

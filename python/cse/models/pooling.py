@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["MODES", "POOLERS", "UNDECLARED", "pool", "pooled_layers", "pooler_in_use"]
-
 UNDECLARED = "avg"
 """Pooler for encoding if the folder of a model declares none; for training: ``cse.training.settings.precedence``."""
 

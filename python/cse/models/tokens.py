@@ -9,8 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["POOLED", "pad", "prompt_length", "token_lists", "tokenize", "with_pooled"]
-
 POOLED = "pooled_mask"
 """Key of the mask ``(B, T)`` of the tokens that are pooled; absent if all tokens are pooled."""
 

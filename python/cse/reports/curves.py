@@ -17,8 +17,6 @@ from .style import GRID, INK, Panel, legend, line_style, step_axis
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["COSINES", "alignment_panels", "cosine_panels", "focal_panels", "score_panels", "series", "training_panels"]
-
 Vector = npt.NDArray[np.float64]
 
 # Maximum number of points of a line; a longer log is averaged over groups of consecutive steps.

@@ -23,8 +23,6 @@ from .runs import StoredRun
 if TYPE_CHECKING:
     from ..models.running.inference import Encoder
 
-__all__ = ["Change", "Compared", "HeldOut", "Neighbours", "compare_models", "held_out", "neighbours"]
-
 # Maximum number of sentences in the map plot, and of sentences compared to find nearest neighbours.
 SHOWN = 500
 # Minimum number of clusters (groups of pairs connected by shared sentences) for a bootstrap interval. With a single

@@ -24,8 +24,6 @@ from .pictures import Material, pictures
 from .runs import StoredRun
 from .style import BLUE, GRID, INK, PAPER, SKY, Panel, drawn
 
-__all__ = ["Page", "inline_svg", "report_page"]
-
 SVG = "{http://www.w3.org/2000/svg}"
 HREF = "{http://www.w3.org/1999/xlink}href"
 # CSS colours that replace the colours of the plots; the page defines each in a light and a dark version.

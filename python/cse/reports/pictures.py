@@ -15,8 +15,6 @@ from .runs import StoredRun
 from .similarity import SentenceMap, map_panels, pair_panels, sentence_map
 from .style import Panel
 
-__all__ = ["KINDS", "Material", "Picture", "pictures"]
-
 
 class Material:
     """The data that the plots of a run are drawn from, read or computed when first needed.

@@ -16,8 +16,6 @@ from .style import BLUE, INK, ORANGE, VERMILLION, Panel, legend
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["rank_panels", "replaced_word"]
-
 # Maximum number of points of a line.
 POINTS = 800
 # Maximum number of labelled terms in the window, not counting the word.

@@ -14,8 +14,6 @@ from typing import Any
 from ..errors import InputError
 from ..training.settings.changes import may_change
 
-__all__ = ["StoredRun", "differing", "find_runs", "labels", "read_run"]
-
 # Names in ``config.toml`` that are not compared: settings that do not affect what a step computes, and the table
 # ``given``.
 NOT_COMPARED = {*may_change(computed=False), "save_every", "keep_checkpoints", "given"}

@@ -18,8 +18,6 @@ from .style import COLOURS, GRID, INK, PAPER, Panel, legend, line_style
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Group", "SentenceMap", "map_panels", "pair_panels", "sentence_map"]
-
 Points = npt.NDArray[np.float64]
 BINS = 50
 # Maximum number of groups on a map.

@@ -20,22 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "COLOURS",
-    "GRID",
-    "INK",
-    "PAPER",
-    "Panel",
-    "drawn",
-    "figure",
-    "legend",
-    "line_style",
-    "require_extra",
-    "step_axis",
-    "styled",
-    "write",
-]
-
 BLUE, VERMILLION, GREEN = "#0072b2", "#d55e00", "#009e73"
 PURPLE, ORANGE, SKY = "#cc79a7", "#e69f00", "#56b4e9"
 # INK is for text, axes and one series, GRID for grid lines, PAPER for label backgrounds. On an HTML page, INK, GRID,

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ..training.callbacks import Callback
     from ..training.settings.config import TrainConfig
 
-__all__ = ["Cell", "cells_of", "config_of", "peak_bytes", "read_cell", "run_cell"]
-
 MODELS_OF = {"diffcse": "generator", "dclr": "model", "substitution": "model"}
 """Method options that name a further model."""
 FROM_SYNONYMS = ("eda-synonym", "eda-insert")

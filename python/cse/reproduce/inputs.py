@@ -22,8 +22,6 @@ from ..rng import Draws
 from .suites import TASKS, find
 from .tables import Table
 
-__all__ = ["SENTENCES", "STEPS", "Inputs", "open_inputs", "smoke_inputs", "sts_sentences"]
-
 SYNONYMS = "synonyms"
 """The NAME in ``--file NAME=PATH`` for the synonym file of the EDA rows; without this file, WordNet is used."""
 

@@ -19,8 +19,6 @@ from .inputs import Inputs
 from .suites import Scorer
 from .tables import Row, Table
 
-__all__ = ["Estimate", "Plan", "estimate", "plan"]
-
 
 @dataclass
 class Plan:

@@ -16,8 +16,6 @@ from .tables import Row, Table
 if TYPE_CHECKING:
     from ..reports.style import Panel
 
-__all__ = ["Ours", "collect", "markdown", "paired_tests", "panels", "to_dict"]
-
 Stored = Mapping[str, Sequence[Mapping[str, Any]]]
 """Stored cells by the name of the row."""
 

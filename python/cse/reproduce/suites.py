@@ -17,8 +17,6 @@ from ..evaluation.sts import DEV, SEVEN, PairScore, Task, score_pairs
 if TYPE_CHECKING:
     from ..evaluation.base import Encodes, Evaluation
 
-__all__ = ["ANY", "Scorer", "find", "hash_file"]
-
 ANY = "*"
 """Column name for suites with a single score."""
 TASKS = {**SEVEN, **DEV}

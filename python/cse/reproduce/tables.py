@@ -17,8 +17,6 @@ from typing import Any
 
 from ..errors import InputError, unknown
 
-__all__ = ["Recipe", "Row", "Table", "find_table", "merged", "tables"]
-
 # Factors that convert scores x 100 to the scale of a table, by the name of the scale in published.toml.
 SCALES = {"percent": 1.0, "unit": 0.01, "raw": 1.0}
 

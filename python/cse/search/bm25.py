@@ -17,8 +17,6 @@ from ..errors import InputError
 from ..io import fresh_folder
 from ..tfidf.options import word_options
 
-__all__ = ["STOP_WORDS", "Bm25"]
-
 Rows = npt.NDArray[np.int64]
 
 # Number of texts read between two calls of ``progress``.

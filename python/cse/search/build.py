@@ -24,8 +24,6 @@ from ..models.saving.merging import model_digest
 from .store import MANIFEST, PENDING, Segment, Store, schema, write_manifest
 from .vectors import quantize, unit
 
-__all__ = ["Changes", "Rows", "check_model", "check_settings", "documents", "new_settings", "queries_of", "write"]
-
 # Number of texts that are encoded between two commits.
 BLOCK = 4096
 # Approximate maximum size of the vectors of a segment. Each segment adds a constant time to a search.

@@ -13,8 +13,6 @@ from ..errors import InputError
 from ..tfidf.index import TfidfIndex
 from .index import SearchIndex
 
-__all__ = ["METHODS", "Cluster", "cluster", "default_groups", "describe"]
-
 METHODS = ("kmeans", "hdbscan")
 # Number of rows whose TF-IDF vectors are in memory at a time.
 BLOCK = 16384

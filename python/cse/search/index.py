@@ -28,8 +28,6 @@ from .nearest import nearest
 from .store import LOCK, MANIFEST, PENDING, Store, locked, read_checked, remove_bm25
 from .vectors import Unit, Vectors, unit
 
-__all__ = ["Changes", "Hit", "SearchIndex"]
-
 Floats = npt.NDArray[np.float32]
 # Row, its score, and the position of its best vector in the index. Position None: the hit shows the row's whole text.
 Found = tuple[int, float, int | None]

@@ -30,8 +30,6 @@ from .nearest import best_first, nearest
 from .store import PLACE
 from .vectors import Doubles, Float32, Floats, Joined, Rows, Some, Unit, Vectors
 
-__all__ = ["PartsStore", "check_parts", "nearest_on_cluster"]
-
 # Number of vectors read at a time when a part is searched for zero vectors.
 BLOCK = 1 << 16
 # Maximum number of corpus files that are kept open.

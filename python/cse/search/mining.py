@@ -14,8 +14,6 @@ from .index import SearchIndex
 from .nearest import nearest
 from .vectors import Float32, exact_products, unit
 
-__all__ = ["Mined", "Mining", "parse_ranks"]
-
 Rows = npt.NDArray[np.int64]
 # Number of pairs whose candidates are searched for at a time.
 BLOCK = 256

@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from .vectors import Float32, Vectors, exact_products, rounding_error
 
-__all__ = ["best_first", "nearest"]
-
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]

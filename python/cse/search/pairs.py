@@ -10,8 +10,6 @@ import numpy.typing as npt
 from ..errors import InputError
 from .vectors import Float32, Vectors, exact_products, rounding_error, unit
 
-__all__ = ["Groups", "check_threshold", "cosines", "near_pairs"]
-
 Doubles = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 

@@ -41,20 +41,6 @@ from ..locks import lock
 from ..sharding.parts import read_manifest
 from .vectors import Float32, Int8, Joined, Vectors
 
-__all__ = [
-    "LOCK",
-    "MANIFEST",
-    "PENDING",
-    "PLACE",
-    "Segment",
-    "Store",
-    "locked",
-    "read_checked",
-    "remove_bm25",
-    "schema",
-    "write_manifest",
-]
-
 VERSION = 2
 MANIFEST = "manifest.json"
 PENDING = "pending.json"

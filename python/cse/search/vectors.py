@@ -8,19 +8,6 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "Float32",
-    "Int8",
-    "Joined",
-    "Some",
-    "Unit",
-    "Vectors",
-    "exact_products",
-    "quantize",
-    "rounding_error",
-    "unit",
-]
-
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]

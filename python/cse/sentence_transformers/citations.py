@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["citations"]
-
 SIMCSE = """
 @inproceedings{gao2021simcse,
     title={{SimCSE}: Simple Contrastive Learning of Sentence Embeddings},

@@ -18,8 +18,6 @@ from ..evaluation.split_half import score_halves
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-__all__ = ["HalvesEvaluator"]
-
 FILE = "halves_evaluation{name}_results.csv"
 
 

@@ -14,8 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["EPOCH", "ROW", "Facts", "facts_of", "stripped"]
-
 ROW, EPOCH = "cse_row", "cse_epoch"
 """Keys in the inputs of the first column. Their values, ``(B,)`` int64, are the row numbers and the repeated epoch."""
 

@@ -21,8 +21,6 @@ from ..views import Role
 from .citations import citations
 from .facts import Facts, facts_of, stripped
 
-__all__ = ["InfoNCELoss"]
-
 OBJECTIVES = ("infonce", "nt-xent")
 MIXED = ("paper", "release")
 NEGATIVES = ("hard-negatives", "pairs")

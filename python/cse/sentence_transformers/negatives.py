@@ -23,8 +23,6 @@ from .facts import EPOCH, ROW
 if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
-__all__ = ["NegativesCollator", "add_negatives", "number_rows"]
-
 Index = TfidfIndex | str | PathLike[str]
 
 

@@ -26,8 +26,6 @@ from ..ray_cluster import RETRIES, cause_of, enter
 from .jobs import Job, make
 from .parts import Shard, Source
 
-__all__ = ["Failure", "count_here", "count_on_cluster", "run_here", "run_on_cluster"]
-
 # Minimum number of seconds between two lines of the progress report.
 SAY_SECONDS = 5.0
 

@@ -26,8 +26,6 @@ from .parts import Shard, Source
 if TYPE_CHECKING:
     from ..models.running.inference import Encoder
 
-__all__ = ["AugmentJob", "EncodeJob", "Job", "Work", "as_input", "find_sources", "make"]
-
 
 def find_sources(
     files: Sequence[str],

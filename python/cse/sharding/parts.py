@@ -30,8 +30,6 @@ from ..errors import InputError
 from ..io import dumps, naming, write_text
 from ..locks import lock
 
-__all__ = ["MANIFEST", "Parts", "Shard", "Source", "read_manifest"]
-
 MANIFEST = "manifest.json"
 LOCK = ".lock"
 VERSION = 1

@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-__all__ = ["ReferenceIndex", "chacha8", "probabilities"]
-
 Words = list[tuple[int, int, str]]
 
 

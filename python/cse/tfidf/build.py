@@ -21,8 +21,6 @@ from ..errors import InputError, first_line
 from ..ray_cluster import RETRIES, cause_of, connected, enter
 from .options import WordOptions, word_options
 
-__all__ = ["AugmentReport", "ExplainedWord", "IndexInfo", "Replacement", "build_index", "count_on_cluster"]
-
 
 @dataclass(frozen=True)
 class IndexInfo:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from scipy.sparse import csr_matrix
 
-__all__ = ["TfidfIndex"]
-
 
 class TfidfIndex:
     """Document frequencies and maximum TF-IDF scores of the terms of a corpus.

@@ -7,8 +7,6 @@ from typing import TypedDict, Unpack
 from ..data.reading import complete
 from ..errors import InputError
 
-__all__ = ["DRAW", "DrawOptions", "WordOptions", "check_radius", "percentage", "word_options"]
-
 
 class WordOptions(TypedDict, total=False):
     """Options for tokenization."""

@@ -13,8 +13,6 @@ from ..errors import shortened
 if TYPE_CHECKING:
     from .run import Run
 
-__all__ = ["LINE_SECONDS", "Callback", "Callbacks", "ProgressCallback", "header", "score_text"]
-
 
 class Callback:
     """Base class of callbacks that observe a training run: progress displays, loggers, and your own callbacks.

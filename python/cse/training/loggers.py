@@ -14,8 +14,6 @@ from .callbacks import Callback
 if TYPE_CHECKING:
     from .run import Run
 
-__all__ = ["LOGGERS", "JsonLines", "loggers"]
-
 LOGGERS: Registry[type[Callback]] = Registry(
     "logger",
     "cse.loggers",

@@ -28,15 +28,14 @@ from .folder.outputs import copied, describe, environment, opened, resumed_folde
 from .loggers import loggers
 from .parts.data import check_same, check_source, given_texts
 from .parts.optimisation import learning_rate
-from .run import Run, RunResult
+from .run import Run
+from .run import RunResult as RunResult
 from .settings.changes import check_changes, check_equal
 from .settings.config import TrainConfig
 from .setup import prepare
 from .step.distributed import World, connected
 from .step.step import training_step
 from .watching.records import Clock, MetricBuffer, check_finite, failures
-
-__all__ = ["RunResult", "Trainer", "resumed_config", "train"]
 
 
 def train(

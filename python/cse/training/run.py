@@ -18,8 +18,6 @@ from .settings.config import ResolvedConfig
 from .step.encode import Forward
 from .step.state import TrainState
 
-__all__ = ["Run", "RunResult"]
-
 
 @dataclass
 class Run:

@@ -16,8 +16,7 @@ from .run import Run
 from .settings import config as configs
 from .settings import precedence
 from .step import distributed, modules, state
-
-__all__ = ["prepare"]
+from .watching import records, selection
 
 
 def prepare(
@@ -96,11 +95,11 @@ def build_modules(config: configs.ResolvedConfig, source: resolve.Source, contex
 
 
 def begin(
-    config: configs.ResolvedConfig, built: state.Modules, selector: state.Selector, steps: int
+    config: configs.ResolvedConfig, built: state.Modules, selector: selection.Selector, steps: int
 ) -> state.TrainState:
     """Returns the state of a run before its first step."""
     optimizer = optimisation.build_optimizer(config, list(built.modules().values()))
-    saturation = state.SaturationCheck(config.positive, config.temperature)
+    saturation = records.SaturationCheck(config.positive, config.temperature)
     found = state.TrainState(**vars(built), optimizer=optimizer, selector=selector, saturation=saturation)
     found.steps = steps
     return found

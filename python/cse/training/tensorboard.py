@@ -12,8 +12,6 @@ from .callbacks import Callback
 if TYPE_CHECKING:
     from .run import Run
 
-__all__ = ["TensorBoard"]
-
 
 class TensorBoard(Callback):
     """Writes finite metrics and scores as scalars to ``tensorboard/`` in the folder of the run."""

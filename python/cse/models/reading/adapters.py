@@ -25,8 +25,6 @@ from ...errors import InputError, first_line
 if TYPE_CHECKING:
     from .resolve import Source
 
-__all__ = ["Adapters", "import_peft", "load_mlm_head", "mlm_head", "save_mlm_head", "with_adapter"]
-
 WEIGHTS = "adapter_model.safetensors"
 NAME = "default"
 

@@ -29,20 +29,6 @@ from typing import Any
 from ...errors import InputError
 from ..pooling import MODES, pooled_layers
 
-__all__ = [
-    "ADAPTER",
-    "LAYER_POOLING",
-    "LEGACY_MODES",
-    "MASK_POOLING",
-    "Modules",
-    "Stage",
-    "base_of",
-    "family_of",
-    "read_json",
-    "read_modules",
-    "write_json",
-]
-
 ADAPTER = "adapter_config.json"
 LAYER_POOLING = "WeightedLayerPooling"
 # sentence-transformers has no mode of this name, so it refuses to load the model instead of pooling in another way.

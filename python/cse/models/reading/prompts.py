@@ -13,8 +13,6 @@ from ..tokens import prompt_length
 if TYPE_CHECKING:
     from .resolve import Source
 
-__all__ = ["AUTO", "DOCUMENT", "QUERY", "TrainingPrompts", "find_prompt", "role_prompt", "training_prompts"]
-
 AUTO = "auto"
 # Names of prompts for queries and for documents, in order of preference, as in sentence-transformers.
 QUERY = ("query",)

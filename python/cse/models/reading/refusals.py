@@ -8,8 +8,6 @@ from typing import Any
 from ...errors import InputError
 from .layout import read_json
 
-__all__ = ["check_kind", "is_static"]
-
 # Kinds of sentence-transformers models, by the value of model_type in config_sentence_transformers.json.
 MODEL_TYPES = {
     "CrossEncoder": (

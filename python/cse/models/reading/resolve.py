@@ -23,18 +23,6 @@ from ...errors import InputError, first_line
 from .layout import ADAPTER, Modules, base_of, family_of, read_json, read_modules
 from .refusals import check_kind, is_static
 
-__all__ = [
-    "LOAD_ERRORS",
-    "Source",
-    "best_of_run",
-    "cannot_load",
-    "find_folder",
-    "find_model",
-    "first_position",
-    "max_length_of",
-    "model_files",
-]
-
 MINILM = "minilm"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 PROBE_SECONDS = 5.0

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from ...errors import InputError, first_line
 from .layout import Stage, write_json
 
-__all__ = ["Dense", "Dropout", "LayerNorm", "Normalize", "build_stage", "read_weights", "save_stage"]
-
 
 class Dense(nn.Module):
     """A linear layer with an activation, and optionally a residual connection.

@@ -27,17 +27,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-__all__ = [
-    "FastDropout",
-    "batches_by_length",
-    "by_length",
-    "keep_mask",
-    "mask_always",
-    "one_lookup",
-    "replace_attention",
-    "use_fast_dropout",
-]
-
 
 def replace_attention(
     backbone: Any, name: str, attention: Callable[..., Any], mask: Callable[..., Tensor | None] | None = None

@@ -22,10 +22,11 @@ from ..pooling import pool
 from ..reading.adapters import Adapters, load_mlm_head, mlm_head, save_mlm_head, with_adapter
 from ..reading.resolve import LOAD_ERRORS, Source, cannot_load
 from ..reading.stages import build_stage
-from ..tokens import POOLED, pad, prompt_length, token_lists, tokenize, with_pooled
+from ..tokens import POOLED, prompt_length, with_pooled
+from ..tokens import pad as pad
+from ..tokens import token_lists as token_lists
+from ..tokens import tokenize as tokenize
 from .acceleration import batches_by_length
-
-__all__ = ["SentenceEncoder", "check_mask", "load_encoder", "pad", "token_lists", "tokenize"]
 
 # Number of texts that are tokenized and sorted by length at a time.
 BLOCK = 16384

@@ -18,8 +18,6 @@ from typing import Any
 from ...errors import InputError, first_line
 from ...io import dumps, write_text
 
-__all__ = ["GenerationOptions", "Generator", "generate"]
-
 # Rows per window; the rows of a window are sorted by length.
 WINDOW = 2048
 

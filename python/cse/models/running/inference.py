@@ -23,8 +23,6 @@ from .encoder import SentenceEncoder, load_encoder
 from .onnx import Onnx
 from .static import StaticEncoder
 
-__all__ = ["Encoder"]
-
 Vectors = npt.NDArray[np.float32]
 
 

@@ -22,8 +22,6 @@ from ..pooling import pooler_in_use
 from ..reading.resolve import best_of_run, find_model
 from .encoder import SentenceEncoder, load_encoder
 
-__all__ = ["FOLDER", "MODEL", "NOT_INSTALLED", "Onnx", "OnnxTransformer", "with_onnx"]
-
 FOLDER, MODEL = "onnx", "model.onnx"
 NOT_INSTALLED = "onnxruntime, onnx or onnxscript is not installed; run pip install 'cse[onnx]'"
 

@@ -11,8 +11,6 @@ from ...tfidf.options import word_options
 from ..encoders import OtherEncoder
 from .inference import Encoder
 
-__all__ = ["Cutter", "windows"]
-
 # Maximum number of words in a passage for encoders without a tokenizer.
 DEFAULT_WORDS = 256
 # Consecutive passages share about 1/OVERLAP of the maximum number of tokens.

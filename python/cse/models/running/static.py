@@ -21,8 +21,6 @@ from ..encoders import OtherEncoder
 from ..reading.layout import read_modules
 from ..reading.stages import build_stage, read_weights
 
-__all__ = ["StaticEncoder", "WordVectors"]
-
 
 class StaticEncoder(OtherEncoder):
     """A sentence-transformers directory whose first module is a StaticEmbedding.

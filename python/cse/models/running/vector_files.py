@@ -28,16 +28,6 @@ from ..encoders import OtherEncoder
 from ..reading.resolve import model_files
 from .inference import Encoder
 
-__all__ = [
-    "FORMATS",
-    "EncodedFile",
-    "check_format",
-    "encode_to_file",
-    "model_stamp",
-    "resume_precision",
-    "write_vectors",
-]
-
 FORMATS = (".npy", ".safetensors", ".parquet")
 # Number of rows between updates of OUTPUT.part.json, and in a Parquet row group.
 BLOCK = 16384

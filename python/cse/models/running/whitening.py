@@ -12,8 +12,6 @@ from ...errors import InputError
 from ..encoders import OtherEncoder
 from ..reading.resolve import model_files
 
-__all__ = ["Whitening", "fit_whitening"]
-
 
 def fit_whitening(
     vectors: npt.NDArray[np.floating], dims: int | None = None

@@ -25,8 +25,6 @@ from ..reading.stages import Dense, Normalize, save_stage
 if TYPE_CHECKING:
     from ..running.encoder import SentenceEncoder
 
-__all__ = ["CardRecord", "is_local", "model_card", "public_name", "save_encoder", "write_modules"]
-
 
 def save_encoder(
     model: SentenceEncoder, folder: Path, card: str, also: Callable[[Path], object] = lambda folder: None

@@ -18,8 +18,6 @@ from ..reading.resolve import model_files
 from ..running.encoder import SentenceEncoder
 from ..running.inference import Encoder
 
-__all__ = ["BaseWeights", "model_digest"]
-
 
 class BaseWeights:
     """A copy of an encoder's weights before training, to be averaged with its trained weights.

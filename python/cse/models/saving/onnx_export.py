@@ -26,8 +26,6 @@ from ..reading.resolve import MINILM, best_of_run, find_model
 from ..running.encoder import SentenceEncoder, load_encoder
 from ..running.onnx import FOLDER, MODEL, NOT_INSTALLED, with_onnx
 
-__all__ = ["INT8", "TOLERANCE", "Exported", "export_onnx"]
-
 INT8 = "model_int8.onnx"
 # Largest allowed difference between embeddings from ONNX and from PyTorch. If the largest norm of an embedding is above
 # 1, the tolerance is multiplied by it.

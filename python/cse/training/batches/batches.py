@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from ...views import Role
 
-__all__ = ["Batch", "Batches", "changed_rows"]
-
 ANCHOR, POSITIVE = View("anchor", "anchor"), View("positive", "positive")
 # Function that returns the token ids of a block whose texts belong to the given rows of the corpus.
 TokenIds = Callable[[Block, npt.NDArray[np.int64]], Sequence[Any]]

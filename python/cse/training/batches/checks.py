@@ -15,8 +15,6 @@ from ...errors import InputError
 from ...models.running.encoder import token_lists
 from .batches import Batches, changed_rows
 
-__all__ = ["check_learnable", "cut_off", "examine", "once_warnings"]
-
 SAMPLE_ROWS = 2000
 FEW_ROWS = 64
 MANY = 0.05

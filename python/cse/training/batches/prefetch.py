@@ -21,8 +21,6 @@ from .tokens import StoredTokens
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Prefetcher"]
-
 
 class Prefetcher:
     """Context manager that prepares the next two batches in a background thread.

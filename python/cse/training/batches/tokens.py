@@ -25,8 +25,6 @@ from ...io import naming
 from ...models.running.encoder import token_lists
 from .batches import Batches
 
-__all__ = ["StoredTokens", "open_tokens"]
-
 # Number of rows that are tokenized at a time.
 BLOCK = 16384
 

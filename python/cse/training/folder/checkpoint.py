@@ -39,17 +39,6 @@ from ..step.state import TrainState
 from .leftovers import FOLDER, is_unsaved
 from .manifest import MANIFEST, contents, damage, flush, flushed, identity, read_manifest, verify, verify_all
 
-__all__ = [
-    "Checkpoint",
-    "find_checkpoint",
-    "list_checkpoints",
-    "load_state",
-    "read_checkpoint",
-    "read_config",
-    "restore_best",
-    "save_checkpoint",
-]
-
 BEST = "best"
 CONFIG = "config.toml"
 STATE = "state.json"

@@ -16,8 +16,6 @@ from ...errors import InputError
 from ..step.distributed import World
 from .leftovers import has_checkpoint, is_unsaved
 
-__all__ = ["Agreement", "StopRequest", "check_free", "locked"]
-
 # Intended seconds of training between two exchanges of signals (see ``Agreement``). docs/training.md promises at most
 # two seconds; the margin is needed because steps differ in length.
 PERIOD = 1.0

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from ...io import remove_leftovers
 
-__all__ = ["FOLDER", "clear", "has_checkpoint", "is_unsaved", "tidy"]
-
 FOLDER = "checkpoints"
 # What a run writes before it saves a result of training; until then, best/ holds the model before training.
 FIRST = {"config.toml", "environment.json", "data.json", "log.jsonl", "tensorboard", "best", FOLDER}

@@ -15,19 +15,6 @@ from safetensors import SafetensorError
 from ..._core import hash_file
 from ...errors import RunError
 
-__all__ = [
-    "MANIFEST",
-    "TornCheckpoint",
-    "contents",
-    "damage",
-    "flush",
-    "flushed",
-    "identity",
-    "read_manifest",
-    "verify",
-    "verify_all",
-]
-
 MANIFEST = "manifest.json"
 
 

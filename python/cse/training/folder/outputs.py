@@ -33,18 +33,6 @@ from .checkpoint import CONFIG, Checkpoint, find_checkpoint, read_checkpoint, re
 from .interrupts import check_free, locked
 from .leftovers import FOLDER, clear, is_unsaved, tidy
 
-__all__ = [
-    "choose_folder",
-    "copied",
-    "describe",
-    "environment",
-    "opened",
-    "resumed_folder",
-    "run_folder",
-    "save",
-    "score_best",
-]
-
 
 def choose_folder(config: TrainConfig) -> Path:
     """Returns the folder of a new run; raises ``InputError`` for a name that is invalid or in use."""

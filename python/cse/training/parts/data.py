@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ...tfidf.index import TfidfIndex
     from .output import Output
 
-__all__ = ["Data", "ResolvedData", "TrainingData", "check_same", "check_source", "given_texts", "open_data"]
-
 
 class Data(Group):
     """Data"""

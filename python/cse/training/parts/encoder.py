@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from ...models.reading.resolve import Source
     from ...models.running.encoder import SentenceEncoder
 
-__all__ = ["DEFAULT_MODEL", "Model", "ResolvedModel", "build_encoder", "check_length", "seed_dropout"]
-
 DEFAULT_MODEL = "bert-base-uncased"
 
 

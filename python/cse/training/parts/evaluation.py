@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ..watching.selection import Selector
     from .data import TrainingData
 
-__all__ = ["Evaluation", "EvaluationData", "ResolvedEvaluation", "open_evaluation"]
-
 
 class Evaluation(Group):
     """Evaluation"""

@@ -22,8 +22,6 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from ...errors import unknown
 
-__all__ = ["Group", "MayChange", "Named", "Paths", "Shown", "marker", "shown_of"]
-
 T = TypeVar("T")
 
 

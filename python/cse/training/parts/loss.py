@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from ...losses.base import LossTerm
     from ...losses.options import ContrastiveOptions
 
-__all__ = ["LOSS_SETTINGS", "Loss", "ResolvedLoss", "describe_loss", "loss_terms"]
-
 # Options of the contrastive loss, and the flags that set them with ``--loss standard``, ``focal`` or ``mixed``.
 LOSS_SETTINGS = {
     "objective": "--objective",

@@ -24,21 +24,6 @@ if TYPE_CHECKING:
     from .encoder import ResolvedModel
     from .optimisation import ResolvedOptimisation
 
-__all__ = [
-    "Augmentation",
-    "ResolvedAugmentation",
-    "TextMethods",
-    "check_used",
-    "create",
-    "encoder_methods",
-    "feature_methods",
-    "hooks",
-    "open_context",
-    "second_encoder",
-    "text_methods",
-    "views_of",
-]
-
 Options = Mapping[str, Mapping[str, Any]]
 
 

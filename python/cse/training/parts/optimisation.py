@@ -18,16 +18,6 @@ if TYPE_CHECKING:
     from ..step.encode import Forward
     from .output import Machine, Output
 
-__all__ = [
-    "Optimisation",
-    "ResolvedOptimisation",
-    "build_optimizer",
-    "check_sizes",
-    "describe_steps",
-    "forward_of",
-    "learning_rate",
-]
-
 
 class Optimisation(Group):
     """Optimisation"""

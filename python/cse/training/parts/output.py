@@ -12,8 +12,6 @@ from .fields import ELSEWHERE, Group, MayChange, Named, NotNegative, Positive, P
 if TYPE_CHECKING:
     from ..step.distributed import World
 
-__all__ = ["Machine", "Output", "use_machine"]
-
 
 class Output(Group):
     """Run"""

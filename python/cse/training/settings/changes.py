@@ -15,8 +15,6 @@ from .config import TrainConfig
 from .groups import flag, hints
 from .precedence import merge, other_limit
 
-__all__ = ["check_changes", "check_equal", "may_change", "repeated"]
-
 
 def may_change(*, computed: bool = True) -> set[str]:
     """Returns the settings that a resumed run may change; if not ``computed``, only those that affect no result."""

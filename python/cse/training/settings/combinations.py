@@ -12,8 +12,6 @@ from ...errors import InputError
 from .config import TrainConfig
 from .precedence import resolve
 
-__all__ = ["combinations", "markdown"]
-
 LOSSES: dict[str, dict[str, Any]] = {
     "standard": {"loss": "standard"},
     "focal": {"loss": "focal"},

@@ -31,8 +31,6 @@ from ..parts.optimisation import ResolvedOptimisation
 from .given import given_forms, tables
 from .groups import GROUPS, REQUIRED, Settings, flag, hints
 
-__all__ = ["ResolvedConfig", "TrainConfig", "read_toml"]
-
 TABLES: tuple[Registry[Any], ...] = (AUGMENTATIONS, FEATURE_AUGMENTATIONS, ENCODER_METHODS, HOOKS, LOSS_TERMS)
 
 

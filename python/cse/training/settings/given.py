@@ -23,8 +23,6 @@ from ..parts.loss import Loss
 from ..parts.methods import Augmentation
 from .groups import hints
 
-__all__ = ["MethodFlag", "given_forms", "method_flags", "switches", "tables", "with_tables"]
-
 # Registries whose methods may have flags. Each stands with the class of settings under whose heading the help lists
 # these flags, and with the setting that names the methods.
 PLACES: tuple[tuple[Registry[Any], type[Any], str], ...] = (

@@ -14,8 +14,6 @@ from ..parts.methods import Augmentation, ResolvedAugmentation
 from ..parts.optimisation import Optimisation, ResolvedOptimisation
 from ..parts.output import Output
 
-__all__ = ["GROUPS", "REQUIRED", "Settings", "flag", "hints"]
-
 GROUPS: tuple[type[Any], ...] = (Data, Model, Augmentation, Loss, Optimisation, Evaluation, Output)
 _RESOLVED = (
     ResolvedData,

@@ -26,17 +26,6 @@ from .config import ResolvedConfig, TrainConfig
 from .given import with_tables
 from .groups import flag
 
-__all__ = [
-    "families",
-    "merge",
-    "other_limit",
-    "preset_names",
-    "preset_values",
-    "recipe_reason",
-    "resolve",
-    "with_preset",
-]
-
 SETTINGS = TrainConfig.model_fields.keys()
 # Name of the tables whose defaults apply only without --pairs and without a published preset.
 UNLABELLED = "unlabelled"

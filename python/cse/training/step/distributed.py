@@ -25,8 +25,6 @@ from torch import Tensor
 from ...errors import InputError, RunError
 from ...models.device import distributed_backend, use_gpu
 
-__all__ = ["World", "connected"]
-
 # Other ranks wait while rank 0 evaluates. The timeout need not be short, because torchrun ends all ranks if one dies.
 TIMEOUT = timedelta(hours=6)
 

@@ -29,18 +29,6 @@ from .distributed import World
 if TYPE_CHECKING:
     from .state import TrainState
 
-__all__ = [
-    "Forward",
-    "chunks_of",
-    "dropout_of",
-    "encode_views",
-    "gathered_views",
-    "keyed_uniform",
-    "nothing",
-    "rates_of",
-    "step_of_rows",
-]
-
 # Rows per group of similar length. Groups are used only on the CPU, where small batches are as efficient as large ones.
 GROUP = 32
 # Name of an additional input: the position of each row in the view. If the rows are encoded in chunks, these positions

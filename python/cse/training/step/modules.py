@@ -11,8 +11,6 @@ from ...models.running.encoder import SentenceEncoder
 from ..batches.batches import Batches
 from .state import Modules
 
-__all__ = ["accelerate", "connect"]
-
 
 def connect(batches: Batches, views: tuple[View, View], modules: Modules, prompts: TrainingPrompts) -> None:
     """Sets the attributes of the batches that depend on the modules: views, prompts, partners and dropout."""

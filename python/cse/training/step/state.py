@@ -18,8 +18,6 @@ from ..batches.batches import Batch
 from ..watching.records import SaturationCheck
 from ..watching.selection import Selector
 
-__all__ = ["Modules", "SaturationCheck", "Selector", "TrainState", "unique_parameters"]
-
 
 def unique_parameters(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
     """Returns the parameters of all modules without repetition; a loss term may contain the encoder as a submodule."""

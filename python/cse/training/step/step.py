@@ -21,8 +21,6 @@ from .distributed import World
 from .encode import Forward, chunks_of, gathered_views, keyed_uniform, nothing, step_of_rows
 from .state import TrainState, unique_parameters
 
-__all__ = ["propagate", "training_step"]
-
 SINGLE = World()
 
 

@@ -13,8 +13,6 @@ import torch
 from ...errors import RunError, sentence
 from ...models.device import is_out_of_memory
 
-__all__ = ["Clock", "MetricBuffer", "SaturationCheck", "check_finite", "failures"]
-
 
 @contextmanager
 def failures(step: int, batch_size: int, max_length: int, chunk_size: int | None) -> Iterator[None]:

@@ -24,8 +24,6 @@ from ...evaluation.split_half import HalvesScore, score_halves
 from ...evaluation.sts import score_pairs
 from ...models.running.encoder import SentenceEncoder
 
-__all__ = ["COLLAPSED", "Selector"]
-
 # The embeddings count as collapsed if the MRR is below this fraction of the highest MRR of earlier evaluations.
 COLLAPSED = 0.5
 # Maximum number of held-out sentences for which neighbours and the cosine with synthetic negatives are computed.
