@@ -235,6 +235,7 @@ def test_the_error_for_a_corpus_of_an_invalid_type_states_the_file_and_the_optio
         ({"loss": "scd", "loss_terms": ("scd",)}, "--loss-term scd: is already the loss"),
         ({"pairs": "p.csv", "column": "text"}, "--column: belongs to CORPUS"),
         ({"allow_partial": True}, "--allow-partial: belongs to --data"),
+        ({"positive": "una", "options": {"una": {"every": 3}}}, "una.every: has an effect only with --negative una"),
     ],
 )
 def test_settings_without_effect_are_refused(values, message):

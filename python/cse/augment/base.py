@@ -158,6 +158,8 @@ class Edit(TextMethod):
     the sentence itself. The edited text is then used only where there are no tokens, such as in ``one-of``.
     """
 
+    of_negatives: ClassVar[frozenset[str]] = frozenset()
+    """Names of the options that have an effect only if the method makes negatives."""
     edits_tokens: ClassVar[bool] = False
     """Whether the method defines ``edit_tokens``; such a method must not be ``expensive``."""
 

@@ -27,6 +27,7 @@ class UNA(Edit):
     """
 
     Options = UNAOptions
+    of_negatives = frozenset({"every", "use_as"})
     summary = "replaces words of high TF-IDF with words whose maximum TF-IDF in the corpus is similar (UNA)"
 
     def __init__(self, options: UNAOptions, context: Any) -> None:

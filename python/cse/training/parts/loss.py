@@ -70,6 +70,9 @@ def loss_terms(
         contrastive: Options of the contrastive loss, if the run has one.
         options: Options of all methods by name.
         context: The resources of the run.
+
+    Raises:
+        InputError: If the labelled pairs have hard negatives that no term uses.
     """
     from .methods import create
 
@@ -77,7 +80,14 @@ def loss_terms(
     if settings.loss in CONTRASTIVE_LOSSES:
         terms[CONTRASTIVE] = LOSS_TERMS.get(CONTRASTIVE)(contrastive, context)
     names = settings.loss_terms if terms else (settings.loss, *settings.loss_terms)
-    return terms | {name: create(LOSS_TERMS, name, options, context) for name in names}
+    terms |= {name: create(LOSS_TERMS, name, options, context) for name in names}
+    hard_negatives = context.pairs is not None and context.pairs.hard_negatives is not None
+    if hard_negatives and not any("negative" in term.reads for term in terms.values()):
+        raise InputError(
+            f"--loss {settings.loss}: does not use the hard negatives of --pairs; name anchor and positive with "
+            "--columns A,B"
+        )
+    return terms
 
 
 def describe_loss(settings: Loss, contrastive: ContrastiveOptions) -> str:

@@ -155,6 +155,9 @@ def _without_effect(config: ResolvedConfig) -> str | None:
         options = config.contrastive if name == CONTRASTIVE else config.options_of(name)
         if problem := option_without_effect(name, options, table):
             return problem
+        unused = sorted(table.keys() & getattr(config.methods.get(name, {}).get(name), "of_negatives", ()))
+        if unused and name not in config.negatives:
+            return f"{name}.{unused[0]}: has an effect only with --negative {name}; add that, or leave it out"
     for name in config.encoder_methods:
         for setting, value in ENCODER_METHODS.get(name).requires(config.options_of(name)).items():
             if (found := getattr(config, setting)) != value:
