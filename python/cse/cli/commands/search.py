@@ -102,39 +102,30 @@ def search_command(
     -o may be a folder written by cse encode --parts, whose parts are searched as one index; in this case, leave out
     CORPUS. With --engine ray, the workers of a Ray cluster search the parts.
     """
-    options.check_engine(engine)
-    if engine == "ray" and corpus:
-        raise InputError(
-            "--engine ray: searches the parts that cse encode wrote; name their folder with -o, and leave out CORPUS"
-        )
+    check_given(engine, corpus, bool(id_column or passages or int8 is not None or rebuild))
     printing.check_output()
     asked = read_queries(queries, query_file, query_column, encoding.reading)
     size = passage_size(passages)
-    if not corpus and (id_column or passages or int8 is not None or rebuild):
-        raise InputError("CORPUS: --id, --passages, --int8 and --rebuild need a corpus; name one, or leave them out")
     fusion = fusion_of(hybrid, bm25_weight=bm25_weight, feedback=feedback, kind=kind, stop_words=stop_words)
     if engine == "ray":
         from ...ray_cluster import connected
 
         click.get_current_context().with_resource(connected())  # once for all queries
-    from ...search.index import SearchIndex
-
     model, output, encoding = model_of(model, output, encoding)
     encoder = encoding.encoder(model)
-
     started = time.perf_counter()
     if corpus:
-        index = encoding.index(
-            encoder,
-            corpus,
-            output,
-            id_column=id_column,
-            int8=int8,
-            passages=size,
-            rebuild=rebuild,
-            verify=verify,
-        )
+        kept: dict[str, Any] = {
+            "id_column": id_column,
+            "int8": int8,
+            "passages": size,
+            "rebuild": rebuild,
+            "verify": verify,
+        }
+        index = encoding.index(encoder, corpus, output, **kept)
     else:
+        from ...search.index import SearchIndex
+
         index = SearchIndex.open(output, encoder, engine=engine, verify=verify)
     opened = time.perf_counter() - started
     printing.say(f"{output}: {len(index):,} rows, {index.shape[0]:,} vectors of {index.shape[1]} dimensions")
@@ -142,15 +133,11 @@ def search_command(
         with counting("BM25", len(index), "rows") as more:
             index.bm25(more, stop_words=fusion.stop_words)
     started = time.perf_counter()
-    found = []
-    if asked:
-        found = answers(index, asked, top, fusion, encoding.batch_size)
-    seconds = time.perf_counter() - started
+    found = answers(index, asked, top, fusion, encoding.batch_size) if asked else []
     if as_json:
-        summary = {**describe(index, output), "index_seconds": round(opened, 3), "search_seconds": round(seconds, 3)}
-        hits_of = zip(asked, found, strict=True)
-        summary["queries"] = [{"query": query, "hits": [asdict(hit) for hit in hits]} for query, hits in hits_of]
-        printing.result(summary, True, [])
+        times = {"index_seconds": round(opened, 3), "search_seconds": round(time.perf_counter() - started, 3)}
+        pairs = [{"query": query, "hits": list(map(asdict, hits))} for query, hits in zip(asked, found, strict=True)]
+        printing.result({**describe(index, output), **times, "queries": pairs}, True, [])
         return
     for query, hits in zip(asked, found, strict=True):
         click.echo("\n".join([query, *lines(hits), ""]))
@@ -158,6 +145,17 @@ def search_command(
         printing.say("ranked by meaning only; --hybrid also uses the words of the query")
     if not asked and sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
         ask(index, top, fusion, encoding.batch_size)
+
+
+def check_given(engine: str, corpus: tuple[str, ...], needs_corpus: bool) -> None:
+    """Raises ``InputError`` for options that need a corpus or exclude it."""
+    options.check_engine(engine)
+    if engine == "ray" and corpus:
+        raise InputError(
+            "--engine ray: searches the parts that cse encode wrote; name their folder with -o, and leave out CORPUS"
+        )
+    if needs_corpus and not corpus:
+        raise InputError("CORPUS: --id, --passages, --int8 and --rebuild need a corpus; name one, or leave them out")
 
 
 def model_of(model: str | None, output: str, encoding: Encoding) -> tuple[str, str, Encoding]:
