@@ -97,7 +97,9 @@ def test_rows_without_a_synthetic_negative_are_masked_and_reported(tmp_path, tin
 def test_printed_row_counts_add_up_to_the_rows_of_the_corpus(tmp_path, tiny_bert, sample_rows, cse):
     rows = [*sample_rows[:400], "", *sample_rows[:400]]
     (tmp_path / "twice.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
-    done = cse("train", "twice.txt", "--model", tiny_bert, "--max-steps", 1, "--batch-size", 8, cwd=tmp_path)
+    done = cse(
+        "train", "twice.txt", "--model", tiny_bert, "--max-steps", 1, "--batch-size", 8, "--verbose", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "801 rows" in line]
     numbers = [int(word.replace(",", "")) for word in line.split() if word.replace(",", "").isdigit()]
