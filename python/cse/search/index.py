@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..background import connected
 from ..data.corpus import Corpus
 from ..errors import InputError, check_texts
 from ..models.running.inference import Encoder
-from ..ray_cluster import connected
 from .bm25 import Bm25
 from .build import Changes, Rows, check_model, check_settings, new_settings, queries_of, write
 from .hybrid import Fusion, Ranker, fuse

@@ -36,8 +36,7 @@ import numpy.typing as npt
 
 from .. import _core
 from ..errors import InputError
-from ..io import dumps, naming, remove_leftovers, write_text
-from ..locks import lock
+from ..io import dumps, lock, naming, remove_leftovers, write_text
 from ..sharding.parts import read_manifest
 from .vectors import Float32, Int8, Joined, Vectors
 

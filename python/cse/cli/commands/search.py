@@ -108,7 +108,7 @@ def search_command(
     size = passage_size(passages)
     fusion = fusion_of(hybrid, bm25_weight=bm25_weight, feedback=feedback, kind=kind, stop_words=stop_words)
     if engine == "ray":
-        from ...ray_cluster import connected
+        from ...background import connected
 
         click.get_current_context().with_resource(connected())  # once for all queries
     model, output, encoding = model_of(model, output, encoding)
