@@ -20,6 +20,7 @@ from ..data.corpus import Corpus
 from ..errors import InputError, check_texts
 from ..models.running.inference import Encoder
 from ..ray_cluster import connected
+from ..tfidf.pieces import Pieces
 from .bm25 import Bm25
 from .build import Changes, Rows, check_model, check_settings, new_settings, queries_of, write
 from .hybrid import Fusion, Ranker, fuse
@@ -69,7 +70,7 @@ class SearchIndex:
     def _open(self) -> None:
         if not self._on_cluster:
             self._vectors, self._places = self._store.vectors(), self._store.places()
-        self._bm25: dict[str, Bm25] = {}
+        self._bm25: dict[tuple[str, str], Bm25] = {}
         self._ranker: Ranker | None = None
         self.__dict__.pop("unit_vectors", None)
 
@@ -432,7 +433,7 @@ class SearchIndex:
         return unit(vectors) if self._store.manifest["similarity"] == "cosine" else vectors.astype(np.float32)
 
     def _ranked(self, text: str, query: Floats, fusion: Fusion, k: int) -> list[Found]:
-        words = self.bm25(stop_words=fusion.stop_words).scores(text)
+        words = self.bm25(stop_words=fusion.stop_words, tokenizer=fusion.bm25_tokenizer).scores(text)
         if self._ranker is None:
             cosine = self._store.manifest["similarity"] == "cosine"
             self._ranker = Ranker(self._vectors, self.rows, cosine=cosine)
@@ -468,24 +469,44 @@ class SearchIndex:
 
     def _fused(self, query: str, hits: Sequence[Found], fusion: Fusion, k: int) -> list[Hit]:
         by_row = {row: place for row, _, place in hits}
-        words = self.bm25(stop_words=fusion.stop_words).search(query, max(k, FUSED)).tolist()
+        words = (
+            self.bm25(stop_words=fusion.stop_words, tokenizer=fusion.bm25_tokenizer)
+            .search(query, max(k, FUSED))
+            .tolist()
+        )
         return self._hits([(row, score, by_row.get(row)) for row, score in fuse([list(by_row), words], k)])
 
-    def bm25(self, progress: Callable[[int], None] | None = None, *, stop_words: str = "none") -> Bm25:
+    def bm25(
+        self,
+        progress: Callable[[int], None] | None = None,
+        *,
+        stop_words: str = "none",
+        tokenizer: str = "unicode",
+    ) -> Bm25:
         """Returns the BM25 index of the texts, without the words of a list in ``cse.search.bm25.STOP_WORDS``.
 
         The index is built and stored in the folder if it is missing or if the rows have changed since it was built.
-        Raises ``InputError`` if bm25s is not installed, or if the stored index is damaged.
+        The tokenizer ``wordpieces`` is that of the index's model.
+
+        Raises ``InputError`` if bm25s is not installed, if the stored index is damaged, or if the model's tokenizer is
+        not a WordPiece.
         """
-        if stop_words not in self._bm25:
+        key = stop_words, tokenizer
+        if key not in self._bm25:
             generation = self._store.generation
-            folder = self.folder / f"bm25-{generation}-{stop_words}"
+            pieces = self._pieces() if tokenizer == "wordpieces" else None
+            suffix = "" if pieces is None else "-wordpieces"
+            folder = self.folder / f"bm25-{generation}-{stop_words}{suffix}"
             if not folder.exists():
                 texts = (text for start in range(0, len(self), 4096) for text in self.texts(self._range(start)))
-                Bm25.build(texts, progress, stop_words).save(folder)
+                Bm25.build(texts, progress, stop_words, pieces).save(folder)
                 remove_bm25(self.folder, generation)
-            self._bm25[stop_words] = Bm25.open(folder, self._store.verify)
-        return self._bm25[stop_words]
+            self._bm25[key] = Bm25.open(folder, self._store.verify, pieces)
+        return self._bm25[key]
+
+    def _pieces(self) -> Pieces:
+        """Returns the pieces of the tokenizer of the encoder."""
+        return Pieces.of(getattr(self._encoder.model, "tokenizer", None), self._encoder.given[0])
 
     def _range(self, start: int) -> range:
         return range(start, min(start + 4096, len(self)))

@@ -6,7 +6,8 @@ file                 content
 ``manifest.json``    format, model, settings, and the segments in the order of their rows; replaced atomically
 ``HASH.arrow``       a segment: consecutive rows as one record batch of an Arrow IPC file; never changed
 ``pending.json``     as the manifest, for an unfinished build or update: segments of rows that are already encoded
-``bm25-CHECK-LIST/`` BM25 index without the stop words of LIST, for the manifest with this ``check``; if needed
+``bm25-CHECK-LIST/`` BM25 index without the stop words of LIST, for the manifest with this ``check``; if needed.
+                     With the pieces of the model as terms: ``bm25-CHECK-LIST-wordpieces/``
 ===================  =================================================================================================
 
 A segment has the columns ``id`` (if the index has ids), ``text``, ``hash`` and ``passages``. The passages of a row are
@@ -319,5 +320,5 @@ def remove_bm25(folder: Path, generation: str) -> None:
     """Removes the BM25 indexes of other states of an index."""
     for path in folder.glob("bm25*"):
         other = not path.name.startswith(f"bm25-{generation}-")
-        if other and re.fullmatch(r"bm25(-[0-9a-f]{32}(-[a-z]+)?)?", path.name):
+        if other and re.fullmatch(r"bm25(-[0-9a-f]{32}(-[a-z]+){0,2})?", path.name):
             shutil.rmtree(path, ignore_errors=True)

@@ -84,6 +84,8 @@ def augment_command(
     drawn = index.draw_options(**drawing)
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
     if as_parts:
+        if engine == "ray" and index.pieces is not None:
+            raise InputError("--engine ray: cannot be combined with an index of wordpieces; use --engine local")
         from ...sharding.jobs import AugmentJob
         from .. import parts
 
@@ -97,7 +99,9 @@ def augment_command(
     report = AugmentReport(
         *in_background(
             "augmenting",
-            lambda more: index._core.augment_files(found, output, copies, form == "jsonl", drawn, reading, more),
+            lambda more: index._core.augment_files(
+                found, output, copies, form == "jsonl", drawn, index.reading(reading), more
+            ),
         )
     )
     seconds = time.perf_counter() - started
@@ -183,7 +187,7 @@ def explain_command(
             f"{word.score:.4f}",
             f"{word.p:.3f}",
             f"{word.rank:,}",
-            Text(", ".join(word.samples) or ("-" if word.replaceable else "joined to another word: never replaced")),
+            Text(", ".join(word.samples) or ("-" if word.replaceable else "joined to another: never replaced")),
         )
     Console().print(table)
     if not words:

@@ -66,6 +66,12 @@ if TYPE_CHECKING:
     help="Words that BM25 leaves out.",
     default_text="english",
 )
+@options.option(
+    "--bm25-tokenizer",
+    type=click.Choice(["unicode", "wordpieces"]),
+    help="Terms of BM25: words, or pieces of the model's WordPiece tokenizer, for text without spaces.",
+    default_text="unicode",
+)
 @options.engine
 @options.group("Encoding and reading")
 @corpus_index.encoding
@@ -87,6 +93,7 @@ def search_command(
     feedback: int | None,
     kind: str | None,
     stop_words: str | None,
+    bm25_tokenizer: str | None,
     engine: str,
     encoding: Encoding,
     as_json: bool,
@@ -106,7 +113,14 @@ def search_command(
     printing.check_output()
     asked = read_queries(queries, query_file, query_column, encoding.reading)
     size = passage_size(passages)
-    fusion = fusion_of(hybrid, bm25_weight=bm25_weight, feedback=feedback, kind=kind, stop_words=stop_words)
+    fusion = fusion_of(
+        hybrid,
+        bm25_weight=bm25_weight,
+        feedback=feedback,
+        kind=kind,
+        stop_words=stop_words,
+        bm25_tokenizer=bm25_tokenizer,
+    )
     if engine == "ray":
         from ...ray_cluster import connected
 
@@ -131,7 +145,7 @@ def search_command(
     printing.say(f"{output}: {len(index):,} rows, {index.shape[0]:,} vectors of {index.shape[1]} dimensions")
     if fusion is not None:
         with counting("BM25", len(index), "rows") as more:
-            index.bm25(more, stop_words=fusion.stop_words)
+            index.bm25(more, stop_words=fusion.stop_words, tokenizer=fusion.bm25_tokenizer)
     started = time.perf_counter()
     found = answers(index, asked, top, fusion, encoding.batch_size) if asked else []
     if as_json:
