@@ -185,7 +185,8 @@ class TfidfIndex:
     def words(self) -> WordOptions:
         """The tokenization options the index was built with."""
         name, lowercase, nfkc = self._core.tokenizer
-        return {"tokenizer": name, "lowercase": lowercase, "nfkc": nfkc, "pieces": self.pieces}
+        words: WordOptions = {"tokenizer": name, "lowercase": lowercase, "nfkc": nfkc}
+        return words if self.pieces is None else {**words, "pieces": self.pieces}
 
     @property
     def info(self) -> IndexInfo:
