@@ -180,6 +180,7 @@ def explain_command(
         table.add_column(name, justify="left" if name == "word" else "right")
     table.add_column("samples", overflow="fold")
     unseen = "not in index" if min_df <= 1 and max_terms is None else "not in index or excluded"
+    kept = "joined to another word" if index.pieces is None else "shares a character with another"
     for word in words:
         table.add_row(
             Text(word.word),
@@ -187,7 +188,7 @@ def explain_command(
             f"{word.score:.4f}",
             f"{word.p:.3f}",
             f"{word.rank:,}",
-            Text(", ".join(word.samples) or ("-" if word.replaceable else "joined to another: never replaced")),
+            Text(", ".join(word.samples) or ("-" if word.replaceable else f"{kept}: never replaced")),
         )
     Console().print(table)
     if not words:
