@@ -68,29 +68,35 @@ def ordered(names, scores):
     return [name for _, name in sorted(zip(scores, names, strict=True), reverse=True)]
 
 
-@pytest.mark.parametrize(("weight", "feedback"), [(0.2, 0), (0.6, 3)])
-def test_scores_of_hybrid_search_equal_those_of_brute_force(collection, tiny_bert, weight, feedback):
+@pytest.mark.parametrize(
+    ("weight", "feedback", "smooth"), [(0.2, None, None), (0.6, 3, False), (0.2, None, False), (None, 0, True)]
+)
+def test_scores_of_search_equal_those_of_brute_force(collection, tiny_bert, weight, feedback, smooth):
     folder, documents, queries, judged = collection
     encoder = Encoder(tiny_bert, pooler="avg", device="cpu")
-    fusion = Fusion(weight, feedback=feedback)
-    report = package.evaluate(System(encoder, hybrid=fusion), "retrieval", folder).reports["retrieval"]
-    vectors, names = unit(encoder.encode(list(documents.values()))), list(documents)
+    fusion = False if weight is None else Fusion(weight, feedback=feedback)
+    report = package.evaluate(System(encoder, hybrid=fusion, smooth=smooth), "retrieval", folder).reports["retrieval"]
+    vectors, names, texts = unit(encoder.encode(list(documents.values()))), list(documents), list(documents.values())
+    if smooth is not False:  # the vectors of the five nearest documents have the share 0.3
+        scores = np.array([standardised(bm25_scores(texts, text)) for text in texts])
+        scores += np.array([standardised(vectors @ vector) for vector in vectors])
+        np.fill_diagonal(scores, -np.inf)
+        near = np.argsort(-scores, axis=1)[:, :5]
+        vectors = unit(0.7 * vectors + 0.3 * vectors[near].mean(axis=1))
+        feedback = 5 if feedback is None else feedback
+    weight = weight or 0.0
     expected = []
     for key, text in queries.items():
-        query, words = unit(encoder.encode([text]))[0], standardised(bm25_scores(documents.values(), text))
+        query, words = unit(encoder.encode([text]))[0], standardised(bm25_scores(texts, text))
+        scores = (1 - weight) * standardised(vectors @ query) + weight * words
         if feedback:
-            first = standardised(vectors @ query)
-            best = np.argsort(-feedback_scores(first, words, weight), kind="stable")[:feedback]
+            best = np.argsort(-scores, kind="stable")[:feedback]
             query = unit([0.7 * query + 0.3 * vectors[best].mean(axis=0)])[0]
-        ranking = ordered(names, (1 - weight) * standardised(vectors @ query) + weight * words)
-        expected.append(100 * ndcg(ranking, judged[key]))
+            scores = (1 - weight) * standardised(vectors @ query) + weight * words
+        expected.append(100 * ndcg(ordered(names, scores), judged[key]))
     assert report.samples[0].values.tolist() == pytest.approx(expected, abs=1e-9)
     assert report.rows[0]["ndcg@10"] == pytest.approx(np.mean(expected))
     assert 10 < report.rows[0]["ndcg@10"] < 99
-
-
-def feedback_scores(dense, words, weight):
-    return dense + words
 
 
 def test_bm25_alone_equals_brute_force(collection, cse):
@@ -112,15 +118,20 @@ def test_eval_ranks_as_the_search_index_does(collection, tiny_bert, cse):
     encoder = Encoder(tiny_bert, pooler="avg", device="cpu")
     names = sorted(documents, reverse=True)
     index = SearchIndex.build(encoder, [documents[name] for name in names], ids=names)
+    different = set()
     for flags, settings in [
         ([], {}),
         (["--hybrid"], {"hybrid": True}),
         (["--hybrid", "--bm25-weight", "0.7", "--feedback", "2"], {"hybrid": Fusion(0.7, feedback=2)}),
+        (["--hybrid", "--no-smooth"], {"hybrid": True, "smooth": False}),
+        (["--smooth"], {"smooth": True}),
+        (["--hybrid", "--rerank", "tokens"], {"hybrid": True, "rerank": 100}),
+        (["--rerank", "tokens", "--tokens", "8"], {"rerank": 100}),
         (["--hybrid", "--passages", "16"], {"hybrid": True}),
     ]:
-        searched = index
-        if "--passages" in flags:
-            searched = SearchIndex.build(encoder, [documents[name] for name in names], ids=names, passages=16)
+        searched, built = index, {"--passages": {"passages": 16}, "--tokens": {"tokens": 8}}
+        if own := [built[flag] for flag in flags if flag in built]:
+            searched = SearchIndex.build(encoder, [documents[name] for name in names], ids=names, **own[0])
         found = searched.search(list(queries.values()), 100, **settings)
         scores = [100 * ndcg([hit.id for hit in hits], judged[key]) for key, hits in zip(queries, found, strict=True)]
         flags = [*flags, "--pooler", "avg", "--device", "cpu", "--json"]
@@ -128,6 +139,8 @@ def test_eval_ranks_as_the_search_index_does(collection, tiny_bert, cse):
         assert done.returncode == 0, done.stderr
         (row,) = json.loads(done.stdout)["suites"]["retrieval"]["tasks"]
         assert row["ndcg@10"] == pytest.approx(np.mean(scores), abs=1e-9), flags
+        different.add(round(row["ndcg@10"], 6))
+    assert len(different) > 5
 
 
 class Counting(Encoder):
@@ -185,12 +198,12 @@ def test_options_in_quotes_belong_to_one_model(collection, tiny_bert, cse):
     assert [each["b"] for each in own] == [
         tiny_bert,
         f"{tiny_bert} --hybrid",
-        f"{tiny_bert} --hybrid --bm25-weight 0.5" + (" --feedback 0" if Fusion().feedback != 0 else ""),
+        f"{tiny_bert} --hybrid --bm25-weight 0.5 --feedback 0",
     ]
     assert {each["a"] for each in own} == {"bm25"}
     (common,) = compared("bm25", tiny_bert, "--hybrid")
     assert common["tasks"][0]["b"] == own[1]["tasks"][0]["b"] != own[0]["tasks"][0]["b"]
-    (both,) = compared(tiny_bert, f"{tiny_bert} --bm25-weight 0.5", "--hybrid")
+    (both,) = compared(tiny_bert, f"{tiny_bert} --bm25-weight 0.5 --feedback 0", "--hybrid")
     assert (both["tasks"][0]["a"], both["tasks"][0]["b"]) == (own[1]["tasks"][0]["b"], own[2]["tasks"][0]["b"])
     methods = compared(f"{tiny_bert},{tiny_bert}", f"{tiny_bert},{tiny_bert} --hybrid", "--seeds")
     assert methods[0]["tasks"][0]["b"] == pytest.approx(own[1]["tasks"][0]["b"])
@@ -208,13 +221,17 @@ def test_options_in_quotes_belong_to_one_model(collection, tiny_bert, cse):
         (["compare", "bm25", "MODEL", "--suite", "retrieval", "--dims", "4"], "--dims: bm25 has no dimensions"),
         (["compare", "bm25 --hybrid", "MODEL", "--suite", "retrieval"], "--hybrid: has no effect on bm25"),
         (["eval", "MODEL", "--suite", "retrieval", "--feedback", "2"], "--feedback: belongs to --hybrid"),
+        (["eval", "MODEL", "--suite", "retrieval", "--tokens", "8"], "--tokens: belongs to --rerank tokens"),
+        (["eval", "MODEL", "--suite", "retrieval", "--smooth", "--passages", "9"], "--smooth: needs one vector"),
+        (["eval", "glove:v.txt", "--suite", "retrieval", "--rerank", "tokens"], "no vectors of tokens"),
         (["compare", "MODEL", "MODEL --hybird", "--suite", "retrieval"], "No such option"),
         (["compare", "MODEL", "MODEL --hybrid --bm25-weight 2", "--suite", "retrieval"], "between 0 and 1"),
     ],
 )
-def test_options_without_effect_are_refused_in_one_sentence(collection, tiny_bert, cse, given, message):
+def test_options_without_effect_are_refused_in_one_sentence(tmp_path, collection, tiny_bert, cse, given, message):
     given = [each.replace("MODEL", str(tiny_bert)) for each in given]
-    done = cse(*given, "--data", collection[0])
+    (tmp_path / "v.txt").write_text("the 1 2\nof 2 1\n", encoding="utf8")
+    done = cse(*given, "--data", collection[0], cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert message in done.stderr
 

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 BM25 = "bm25"
 """Name of the system that ranks by BM25 alone."""
 
-RERANKED = 100
-"""Number of documents that ``--rerank tokens`` re-ranks."""
-
 Progress = Callable[[int], None]
 
 
@@ -41,9 +38,11 @@ class System:
     hybrid: bool | Fusion = False
     """See ``SearchIndex.search``."""
     smooth: bool | None = None
-    """See ``SearchIndex.search``; None: as in a new index."""
-    rerank: int | None = None
     """See ``SearchIndex.search``."""
+    rerank: int = 0
+    """See ``SearchIndex.search``; at least the 100 documents of recall@100 are ranked again."""
+    tokens: int = 0
+    """With ``rerank``: see ``SearchIndex.build``."""
 
     @property
     def fusion(self) -> Fusion | None:
@@ -70,8 +69,8 @@ class System:
             found += ["--hybrid", *changed]
         if self.smooth is not None:
             found.append("--smooth" if self.smooth else "--no-smooth")
-        if self.rerank is not None:
-            found.append("--rerank tokens")
+        if self.rerank:
+            found += ["--rerank tokens", *([f"--tokens {self.tokens}"] if self.tokens else [])]
         return found
 
     @property
@@ -82,7 +81,7 @@ class System:
     @property
     def key(self) -> Any:
         """A key that is the same for equal systems."""
-        return self.model_key, self.fusion, self.smooth, self.rerank
+        return self.model_key, self.fusion, self.smooth, self.rerank, self.tokens
 
 
 def as_system(model: Any) -> System:
@@ -150,14 +149,24 @@ class ByWords:
 
 
 class Indexed:
-    """Search indexes of a model, one per collection, and the query vectors; each text is encoded once."""
+    """Search indexes of a model, one per collection, and the query vectors; each text is encoded once.
 
-    def __init__(self) -> None:
+    Args:
+        tokens: Dimensions of the vectors of tokens to store, unless a system that ranks by them says otherwise.
+    """
+
+    def __init__(self, tokens: int = 0) -> None:
+        self._tokens = tokens
         self._indexes: dict[Any, SearchIndex] = {}
         self._kept: list[Any] = []
 
     def get(
-        self, encoder: Encoder, documents: Mapping[str, str], passages: int | None, progress: Progress | None
+        self,
+        encoder: Encoder,
+        system: System,
+        documents: Mapping[str, str],
+        passages: int | None,
+        progress: Progress | None,
     ) -> tuple[list[str], SearchIndex]:
         """Returns the ids of the documents in the order of the rows, and the index, which is built in the first call.
 
@@ -166,12 +175,13 @@ class Indexed:
         from ..search.index import SearchIndex
 
         ids = sorted(documents, reverse=True)
-        key = (id(documents), getattr(encoder, "dims", None), passages)
+        tokens = system.tokens if system.rerank else self._tokens
+        key = (id(documents), getattr(encoder, "dims", None), passages, tokens)
         if key not in self._indexes:
             size = "max" if passages == 0 else passages
             texts = [documents[each] for each in ids]
             remembering: Any = Remembering(encoder)
-            self._indexes[key] = SearchIndex.build(remembering, texts, passages=size, progress=progress)
+            self._indexes[key] = SearchIndex.build(remembering, texts, passages=size, tokens=tokens, progress=progress)
             self._kept.append(documents)  # so that its id remains its own
         elif progress is not None:
             progress(len(ids))
@@ -226,8 +236,14 @@ class Searched:
         passages: int | None = None,
     ) -> list[list[str]]:
         """Returns the ids of the ``depth`` best documents for each query, best first; blank ones are never found."""
-        ids, index = self.indexes.get(self.encoder, documents, passages, progress)
-        given = {"smooth": self.system.smooth, "rerank": self.system.rerank}
-        further: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        found = index.search(queries, depth, hybrid=self.system.fusion or False, progress=progress, **further)
+        from ..search.tokens import check_tokens
+
+        system = self.system
+        if system.rerank:
+            check_tokens(self.encoder)
+        ids, index = self.indexes.get(self.encoder, system, documents, passages, progress)
+        rerank = max(system.rerank, depth) if system.rerank else 0
+        found = index.search(
+            queries, depth, hybrid=system.fusion or False, smooth=system.smooth, rerank=rerank, progress=progress
+        )
         return [[ids[hit.row] for hit in hits] for hits in found]

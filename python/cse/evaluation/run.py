@@ -306,7 +306,7 @@ def _wraps(encoder: Encodes, systems: Sequence[System], suite: Evaluation) -> li
         return [lambda encoder: encoder for _ in systems]
     if _as_encoder(encoder) is None:
         raise InputError(f"{flags[0]}: needs a cse.Encoder; leave it out for other encoders")
-    indexes = Indexed()
+    indexes = Indexed(max(system.tokens for system in systems))
     return [partial(Searched, system=system, indexes=indexes) for system in systems]
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ...evaluation.base import Report
     from ...evaluation.ranking import System
 
-SEARCHED = ("hybrid", "bm25_weight", "feedback", "smooth", "rerank")
+SEARCHED = ("hybrid", "bm25_weight", "feedback", "smooth", "rerank", "tokens")
 
 
 def searching(command: Callable[..., None]) -> Callable[..., None]:
@@ -32,12 +32,30 @@ def searching(command: Callable[..., None]) -> Callable[..., None]:
         options.option("--hybrid", is_flag=True, help="Suite retrieval: rank by embeddings and BM25; see cse search."),
         options.option("--bm25-weight", type=float, metavar="W", help="Weight of BM25, 0 to 1.", default_text="0.2"),
         options.option(
-            "--feedback", type=click.IntRange(min=0), metavar="N", help="See cse search.", default_text="as there"
+            "--feedback",
+            type=click.IntRange(min=0),
+            metavar="N",
+            help="Number of best documents towards which the query is moved.",
+            default_text="5 with smoothed vectors, else 0",
         ),
         options.option(
-            "--smooth/--no-smooth", default=None, help="Suite retrieval: smooth the vectors.", default_text="no"
+            "--smooth/--no-smooth",
+            default=None,
+            help="Suite retrieval: move each document's vector towards those of its neighbours.",
+            default_text="no; with --hybrid yes, up to 100,000 documents",
         ),
-        options.option("--rerank", type=click.Choice(["tokens"]), help="Suite retrieval: re-rank the best documents."),
+        options.option(
+            "--rerank",
+            type=click.Choice(["tokens"]),
+            help="Suite retrieval: rank the first documents again by the vectors of their tokens.",
+        ),
+        options.option(
+            "--tokens",
+            type=click.IntRange(min=1),
+            metavar="D",
+            help="For --rerank tokens: store D-dimensional vectors of the tokens.",
+            default_text="the first documents are encoded for each query",
+        ),
     )(call)
 
 
@@ -58,7 +76,8 @@ def systems_of(models: Sequence[str], seeds: bool = False, **common: Any) -> tup
     Raises:
         InputError: If an option is unknown, has an invalid value, or would have no effect.
     """
-    from ...evaluation.ranking import BM25, RERANKED, System
+    from ...evaluation.ranking import BM25, System
+    from ...search.tokens import RERANKED
     from .search import fusion_of
 
     common = {name: value for name, value in common.items() if is_given(name, value)}
@@ -71,8 +90,14 @@ def systems_of(models: Sequence[str], seeds: bool = False, **common: Any) -> tup
             values = {**values, **own_values(text, f"--{own}".split())}
         weights = {each: values.get(each) for each in ("bm25_weight", "feedback")}
         fusion = fusion_of(bool(values.get("hybrid")), **weights, kind=None, stop_words=None)
-        rerank = RERANKED if values.get("rerank") else None
-        given: dict[str, Any] = {"hybrid": fusion or False, "smooth": values.get("smooth"), "rerank": rerank}
+        given: dict[str, Any] = {
+            "hybrid": fusion or False,
+            "smooth": values.get("smooth"),
+            "rerank": RERANKED if "rerank" in values else 0,
+            "tokens": values.get("tokens", 0),
+        }
+        if given["tokens"] and not given["rerank"]:
+            raise InputError("--tokens: belongs to --rerank tokens; add it, or leave out the option")
         sides.append([System(each if each == BM25 else options.model_folder(each), **given) for each in names])
         labels.append(" ".join([name.strip(), *sides[-1][0].flags]))
     flag = next((f"--{name.replace('_', '-')}" for name in common), "")
@@ -144,8 +169,8 @@ def eval_command(
     tabs. All subsets of a task are concatenated; the score is Spearman's correlation x 100. cse methods describes the
     other suites: transfer, retrieval, geometry, halves.
 
-    In the suite retrieval, --hybrid, --bm25-weight, --feedback, --smooth and --rerank rank the documents as cse search
-    does, and MODEL may be bm25, which ranks by words alone.
+    In the suite retrieval, MODEL may be bm25, which ranks by words alone. With --hybrid, --bm25-weight, --feedback,
+    --smooth, --rerank and --tokens, documents are ranked as by cse search.
     """
     if as_json and markdown:
         raise InputError("--markdown: cannot be combined with --json; choose one")
@@ -269,8 +294,8 @@ def compare_command(
     same order, for every method. Methods are then compared by a paired t-test over seeds.
 
     In the suite retrieval, one of MODELS may be bm25, which ranks by words alone. The options --hybrid, --bm25-weight,
-    --feedback, --smooth and --rerank hold for every model; in quotes behind a model, they hold for this model only:
-    cse compare bm25 minilm "minilm --hybrid" --suite retrieval --data DIR.
+    --feedback, --smooth, --rerank and --tokens hold for every other model. In quotes after a model, they hold for this
+    model only: cse compare bm25 minilm "minilm --hybrid" --suite retrieval --data DIR.
     """
     from ...evaluation.run import compare_models
     from ...evaluation.suites import option_tables
