@@ -58,7 +58,8 @@ def prepare(
     started = begin(final, built, selector, len(rows))
     forward = optimisation.forward_of(final, final, machine)
     facts = describe(final, machine, source, opened, made, rows, built, resumed)
-    same = opened.fingerprints(final.tfidf if context.index_is_used else None, context.files)
+    index = final.tfidf if context.index_is_used else None
+    same = opened.fingerprints(index, context.files, built.encoder.added_tokens)
     base, examples = merging.BaseWeights(built.encoder, final.merge_with_base), made.examples(rows, final.seed)
     return Run(final, folder, machine, started, base, rows, forward, stored, evaluated, facts, examples, same)
 
@@ -89,6 +90,7 @@ def build_modules(config: configs.ResolvedConfig, source: resolve.Source, contex
         hooks=methods.hooks(config, config.options, context),
     )
     methods.check_used(config, built, context, config.given or {})
+    encoder.check_added(built.encoder)
     modules.accelerate(built, context.device, config.chunk_size, config.accumulate, compiled=config.compile)
     encoder.seed_dropout(config.seed, rank)
     return built
@@ -123,7 +125,7 @@ def describe(
     return {
         **machine.describe(),
         "recipe": precedence.recipe_reason(config, source.family),
-        **encoder.describe_model(config),
+        **encoder.describe_model(config, built.encoder.added_tokens),
         "loss": loss.describe_loss(config, config.contrastive),
         **made.describe(),
         **opened.describe(),

@@ -86,6 +86,8 @@ class SentenceEncoder(nn.Module):
         self.template: Any = None
         self.adapters: Adapters | None = None
         """The adapters that are trained instead of the weights; see ``cse.features.encoder_methods``."""
+        self.added_tokens: tuple[str, ...] = ()
+        """The words that the run added to the tokenizer; see ``cse.models.vocabulary``."""
         self.head: nn.Sequential | None = None
         if pooler == "cls" and not use_trained_pooler:
             dense = nn.Linear(size, size)
@@ -206,6 +208,9 @@ class SentenceEncoder(nn.Module):
         except ValueError as error:
             raise InputError(f"--mlm-weight: {name} cannot be loaded as a masked language model ({error})") from None
         model = model.float()
+        rows = self.backbone.get_input_embeddings().num_embeddings
+        if self.added_tokens and rows > model.get_input_embeddings().num_embeddings:
+            model.resize_token_embeddings(rows, mean_resizing=False)
         setattr(model, model.base_model_prefix, self.backbone)
         output = model.get_output_embeddings()
         if output is not None and getattr(model.config, "tie_word_embeddings", True):
@@ -296,7 +301,7 @@ def _load_backbone(source: Source) -> tuple[Any, Any, bool]:
 
     Raises ``InputError`` as ``load_encoder`` does.
     """
-    from transformers import AutoModel, AutoTokenizer
+    from transformers import AutoModel
     from transformers.utils import logging
 
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
@@ -311,9 +316,9 @@ def _load_backbone(source: Source) -> tuple[Any, Any, bool]:
                 ignore_mismatched_sizes=True,  # reported below
                 trust_remote_code=False,
             )
-            tokenizer = AutoTokenizer.from_pretrained(source.path, local_files_only=True, trust_remote_code=False)
     except LOAD_ERRORS as error:
         raise cannot_load(source, error) from None
+    tokenizer = load_tokenizer(source)
     missing = [key for key in report["missing_keys"] if not key.startswith("pooler.")]
     if missing:
         raise InputError(
@@ -332,10 +337,23 @@ def _load_backbone(source: Source) -> tuple[Any, Any, bool]:
         if not torch.isfinite(weights).all():
             raise InputError(f"--model {source.name}: the weight {name} holds NaN or infinity; use another checkpoint")
     _fit_tokenizer(tokenizer, backbone, source)
-    if source.modules.lower_case:
-        _lower_case(tokenizer)
     has_pooler = getattr(backbone, "pooler", None) is not None and len(missing) == len(report["missing_keys"])
     return backbone, tokenizer, has_pooler
+
+
+def load_tokenizer(source: Source) -> Any:
+    """Loads the tokenizer of a model; raises ``InputError`` if its files cannot be read."""
+    from transformers import AutoTokenizer
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tokenizer = AutoTokenizer.from_pretrained(source.path, local_files_only=True, trust_remote_code=False)
+    except LOAD_ERRORS as error:
+        raise cannot_load(source, error) from None
+    if source.modules.lower_case:
+        _lower_case(tokenizer)
+    return tokenizer
 
 
 def check_mask(encoder: SentenceEncoder) -> None:
