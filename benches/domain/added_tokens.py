@@ -1,6 +1,7 @@
 """Measures how ``cse train --add-tokens`` changes retrieval in a domain.
 
     python benches/domain/added_tokens.py search --data DIR  # DIR/NAME: a collection for cse eval --suite retrieval
+    python benches/domain/added_tokens.py words --data DIR  # prints how many tokens and queries the words concern
     python benches/domain/added_tokens.py table  # prints a table of the stored runs
 
 Each run trains all-MiniLM-L6-v2 with its default recipe (``passages, kept, no UNA`` in domain_candidates.py) on the
@@ -32,7 +33,7 @@ RESAMPLES = 2000
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("search", "table"))
+    parser.add_argument("what", choices=("search", "words", "table"))
     parser.add_argument("--data", type=Path, help="Folder with a subfolder for each collection.")
     parser.add_argument("--collections", nargs="*", help="Names of collections, in order; default: all.")
     parser.add_argument("--tokens", nargs="*", type=int, default=[200])
@@ -40,17 +41,19 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
+    if options.what != "table" and options.data is None:
+        parser.error("--data: missing; name the folder of the collections")
+    if options.what == "words":
+        print(words(options))
+        return
     if options.what == "search":
-        if options.data is None:
-            parser.error("--data: missing; name the folder of the collections")
         search(options)
     print(table(read(options.results)))
 
 
 def search(options: argparse.Namespace) -> None:
     """Runs what has no stored run. Runs are ordered by number of tokens, then by seed, then by collection."""
-    names = options.collections or sorted(path.parent.name for path in options.data.glob("*/corpus.*"))
-    collections = [Collection(options.data / name) for name in names]
+    collections = opened(options)
     for tokens in options.tokens:
         for seed in options.seeds:
             for collection in collections:
@@ -65,6 +68,39 @@ def search(options: argparse.Namespace) -> None:
                 store(options.results, key, {"tokens": tokens, "seed": seed, "settings": settings, **record, **scores})
                 shown = {metric: round(float(np.mean(each)), 2) for metric, each in scores.items()}
                 print(f"{collection.name}: {tokens} tokens, seed {seed}: {shown}", file=sys.stderr, flush=True)
+
+
+def opened(options: argparse.Namespace) -> list[Collection]:
+    """Returns the collections to use."""
+    names = options.collections or sorted(path.parent.name for path in options.data.glob("*/corpus.*"))
+    return [Collection(options.data / name) for name in names]
+
+
+def words(options: argparse.Namespace) -> str:
+    """Returns a Markdown table of the tokens that added words save, and of the queries that have an added word."""
+    from cse.models.reading.resolve import find_model
+    from cse.models.running.encoder import load_tokenizer
+    from cse.models.vocabulary import count_words
+
+    tokenizer = load_tokenizer(find_model(MODEL))
+    backend = tokenizer.backend_tokenizer
+    lines = [
+        "| collection | tokens in divided words | words | tokens saved | queries with one | the first words |",
+        "| --- | ---: | ---: | ---: | ---: | --- |",
+    ]
+    for collection in opened(options):
+        counts = count_words(tokenizer, [collection.rows("documents")], "added_tokens.py")
+        asked = [backend.normalizer.normalize_str(query) for query in collection.queries]
+        asked_words = [{word for word, _ in backend.pre_tokenizer.pre_tokenize_str(query)} for query in asked]
+        for number in options.tokens:
+            added = counts.divided[:number]
+            new, saved = {each.word for each in added}, sum(each.saved for each in added)
+            concerned = sum(bool(new & own) for own in asked_words)
+            lines.append(
+                f"| {collection.name} | {counts.share(2):.1%} | {len(added)} | {saved / counts.tokens:.1%} | "
+                f"{concerned} of {len(asked)} | {', '.join(each.word for each in added[:5])} |"
+            )
+    return "\n".join(lines)
 
 
 def run(settings: dict[str, Any], seed: int, collection: Collection) -> tuple[Any, dict[str, Any]]:
