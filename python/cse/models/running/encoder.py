@@ -82,7 +82,7 @@ class SentenceEncoder(nn.Module):
             backbone.pooler.requires_grad_(False)
         size = backbone.config.hidden_size
         self.denoise: Callable[[Any, dict[str, Tensor]], Tensor] | None = None
-        """Computes vectors ``(B, D)`` that training subtracts from the pooled output; see ``cse.features.prompt``."""
+        """Computes vectors ``(B, D)`` that training subtracts from the pooled output; see ``cse.features``."""
         self.template: Any = None
         self.adapters: Adapters | None = None
         """The adapters that are trained instead of the weights; see ``cse.features.encoder_methods``."""
@@ -136,6 +136,12 @@ class SentenceEncoder(nn.Module):
         for stage in self.stages:
             pooled = stage(pooled)
         return pooled
+
+    def states(self, batch: dict[str, Tensor]) -> Tensor:
+        """Returns the last hidden states ``(B, T, H)`` of tokens ``(B, T)``."""
+        known = {key: value for key, value in batch.items() if key not in self._dropped}
+        found: Tensor = self.backbone(**known).last_hidden_state
+        return found
 
     @torch.no_grad()
     def encode(
