@@ -54,10 +54,12 @@ test: $(READY)
 	cargo test --quiet
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-# The packages have their own environment, because fastembed needs an older huggingface-hub than constraints.txt names.
+# These packages have their own environment, because some need other versions than constraints.txt names (fastembed: an
+# older huggingface-hub; langchain-core: a newer certifi). Only the versions of the following are kept.
+KEPT := torch|transformers|tokenizers|sentence-transformers|numpy|onnxruntime|scikit-learn
 target/tools/packages: pyproject.toml constraints.txt $(READY)
 	$(PYTHON) -m venv target/tools
-	grep -v '^huggingface[_-]hub==' constraints.txt > target/tools/constraints.txt
+	grep -E '^($(KEPT))==' constraints.txt > target/tools/constraints.txt
 	target/tools/bin/python -m pip install --quiet --disable-pip-version-check -c target/tools/constraints.txt \
 		pytest -e '.[tools]'
 	touch $@
