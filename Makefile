@@ -55,7 +55,9 @@ test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 # These packages have their own environment, because some need other versions than constraints.txt names (fastembed: an
-# older huggingface-hub; langchain-core: a newer certifi). Only the versions of the following are kept.
+# older huggingface-hub; langchain-core: a newer certifi). The versions of KEPT are kept.
+# The test files with the marker tools; others import packages that the extra cse[tools] lacks.
+TOOL_TESTS := tests/test_tools.py
 KEPT := torch|transformers|tokenizers|sentence-transformers|numpy|onnxruntime|scikit-learn
 target/tools/packages: pyproject.toml constraints.txt $(READY)
 	$(PYTHON) -m venv target/tools
@@ -65,7 +67,7 @@ target/tools/packages: pyproject.toml constraints.txt $(READY)
 	touch $@
 
 test-tools: target/tools/packages
-	OMP_NUM_THREADS=1 target/tools/bin/python -m pytest -m tools
+	OMP_NUM_THREADS=1 target/tools/bin/python -m pytest -m tools $(TOOL_TESTS)
 
 lint: $(READY)
 	cargo fmt --check
