@@ -192,8 +192,6 @@ def doctor_command(
     additional tokens. cse train --add-tokens N adds the first N of such words to the tokenizer.
     """
     printing.check_output()
-    if words["tokenizer"] == "wordpieces":
-        raise InputError("--tokenizer wordpieces: cse doctor counts words; choose unicode, whitespace or treebank")
     if model is None and options.was_given(ctx, "top"):
         raise InputError("--top: belongs to --model, which was not given; name a model, or leave --top out")
     if model is not None and "-" in corpus:
@@ -201,6 +199,8 @@ def doctor_command(
             "--model: reads CORPUS twice, so it cannot be standard input; name a file, or leave out --model"
         )
     tokenizer = None if model is None else _tokenizer(model)
+    if words["tokenizer"] == "wordpieces":
+        raise InputError("--tokenizer wordpieces: cse doctor counts words; choose unicode, whitespace or treebank")
     found = readers.resolve(corpus, column)
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
     started = time.perf_counter()
