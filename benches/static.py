@@ -1,11 +1,12 @@
 """Static encoders (``cse export --static``) against the encoder that they are distilled from.
 
-    python benches/static.py COLLECTION ... --sts DIR --sentences FILE --cache DIR [--json FILE]
+    python benches/static.py COLLECTION ... --cache DIR [--check COLLECTION ...] [--json FILE]
+    python benches/static.py --sts DIR --sentences FILE ... --speed COLLECTION --cache DIR [--json FILE]
 
 A collection is a folder in the layout of BEIR (``convert_collections.py`` writes some). For each of them, variants of
 the static encoder are fitted to its documents, without queries or judgements, and nDCG@10 is computed with
 ``SearchIndex``, for the vectors alone and fused with BM25 (``Fusion()``). For the STS sets in ``--sts``, the vectors
-are fitted to the rows of ``--sentences``. The encoder's embeddings are stored in ``--cache``. Speed is measured on one
+are fitted to the rows of each file of ``--sentences``. The encoder's embeddings are stored in ``--cache``. Speed is measured on one
 core, in turns, with the default batch size; it is the only part that encodes texts again.
 """
 
@@ -20,6 +21,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -39,34 +41,58 @@ MODULE = "cse.models.saving.static_export"
 SEARCHES: dict[str, bool | Fusion] = {"dense": False, "fused": Fusion()}
 
 
-def zipf(alone: Any, design: Any) -> tuple[Any, Any]:
-    """Returns the vectors and weights of model2vec's own recipe: PCA, and weights from the rank in the vocabulary."""
-    ranks = 1 / np.arange(2, len(alone) + 2)
-    weights = (1e-4 / (1e-4 + ranks / ranks.sum())).astype(np.float32)
-    filled = np.any(alone, axis=1)
-    centred = np.where(filled[:, None], alone - alone[filled].mean(axis=0), 0)
-    axes = np.linalg.eigh(np.cov(centred[filled].T))[1][:, ::-1][:, :256]
-    vectors = np.zeros_like(alone)
-    vectors[:, :256] = centred @ axes
-    return vectors * weights[:, None], weights
+def single_tokens(cache: Path) -> Any:
+    """Returns model2vec's embeddings of the tokens of ``minilm``: means over three states, of ``[CLS] token [SEP]``."""
+    import torch
+
+    path = cache / "tokens.npy"
+    if not path.exists():
+        model = cse.Encoder("minilm", device="cpu").model
+        first, last = model.tokenizer.cls_token_id, model.tokenizer.sep_token_id  # type: ignore[union-attr]
+        parts = []
+        for ids in torch.split(torch.arange(len(model.tokenizer)), 1024):  # type: ignore[no-untyped-call, union-attr]
+            given = torch.stack([torch.full_like(ids, first), ids, torch.full_like(ids, last)], dim=1)
+            with torch.inference_mode():
+                states = model.backbone(input_ids=given, attention_mask=torch.ones_like(given)).last_hidden_state  # type: ignore[union-attr]
+            parts.append(states.mean(dim=1).numpy())
+        np.save(path, np.concatenate(parts))
+    return np.load(path)
+
+
+def model2vec_recipe(tokens: Any) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """Returns model2vec's ``distill`` without a vocabulary, as a replacement of ``first_vectors``.
+
+    Its principal components of the tokens, and weights from the rank of a token in the vocabulary by Zipf's law.
+    ``distill`` itself cannot be called, because model2vec 0.10 requires an older release of transformers for it.
+    """
+
+    def vectors(alone: Any, design: Any) -> tuple[Any, Any]:
+        ranks = 1 / np.arange(2, len(tokens) + 2)
+        weights = (1e-4 / (1e-4 + ranks / ranks.sum())).astype(np.float32)
+        axes = np.linalg.eigh(np.cov(tokens.T))[1][:, ::-1]
+        found = (tokens - tokens.mean(axis=0)) @ axes
+        found[:, 256:] = 0
+        return (found * weights[:, None]).astype(np.float32), weights
+
+    return vectors
 
 
 # Changed values of the module and arguments of ``export_static``; "half": fitted to every other document.
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "weights by Zipf's law, no fit, 256": ({"RIDGE": 1e12, "first_vectors": zipf}, {}),
+    "model2vec's recipe": ({"RIDGE": 1e12, "model2vec": True}, {"dims": 256}),
     "weights from the corpus, no fit": ({"RIDGE": 1e12}, {}),
     "default": ({}, {}),
-    "ridge 0.3": ({"RIDGE": 0.3}, {}),
-    "ridge 0.1": ({"RIDGE": 0.1}, {}),
-    "ridge 0.03": ({"RIDGE": 0.03}, {}),
-    "smoothing 3e-4": ({"SMOOTHING": 3e-4}, {}),
-    "smoothing 3e-3": ({"SMOOTHING": 3e-3}, {}),
-    "2,000 added words": ({}, {"words": 2000}),
+    "fitted to half of the documents": ({"half": True}, {}),
     "256 dimensions": ({}, {"dims": 256}),
     "128 dimensions": ({}, {"dims": 128}),
-    "64 dimensions": ({}, {"dims": 64}),
-    "fitted to half of the documents": ({"half": True}, {}),
+    "2,000 added words": ({}, {"words": 2000}),
+    "ridge 0.15": ({"RIDGE": 0.15}, {}),
+    "ridge 0.02": ({"RIDGE": 0.02}, {}),
+    "smoothing 3e-4": ({"SMOOTHING": 3e-4}, {}),
+    "smoothing 3e-3": ({"SMOOTHING": 3e-3}, {}),
 }
+# The variants for --check and --sts.
+MAIN = list(VARIANTS)[:4]
 
 
 class Stored(cse.Encoder):
@@ -103,14 +129,17 @@ class Stored(cse.Encoder):
         return np.stack([self.known[text] for text in listed])
 
 
-def distilled(encoder: cse.Encoder, texts: list[str], name: str, folder: Path) -> dict[str, Any]:
+def distilled(encoder: Stored, texts: list[str], name: str, folder: Path) -> dict[str, Any]:
     """Exports the variant ``name``, fitted to ``texts``, to the folder; returns what ``export_static`` reports."""
     changes, arguments = VARIANTS[name]
+    changes = dict(changes)
+    half = changes.pop("half", False)
+    if changes.pop("model2vec", False):
+        changes["first_vectors"] = model2vec_recipe(single_tokens(encoder.file.parent))
     with ExitStack() as stack:
         for key, value in changes.items():
-            if key != "half":
-                stack.enter_context(patch(f"{MODULE}.{key}", value))
-        corpus = Corpus.from_texts(texts[::2] if "half" in changes else texts)
+            stack.enter_context(patch(f"{MODULE}.{key}", value))
+        corpus = Corpus.from_texts(texts[::2] if half else texts)
         return vars(static_export.export_static(encoder, corpus, str(folder), **arguments))
 
 
@@ -147,20 +176,23 @@ def collection_scores(folder: Path, cache: Path, variants: Iterable[str]) -> dic
     return rows
 
 
-def sts_scores(folder: Path, sentences: list[str], cache: Path, names: Iterable[str]) -> dict[str, Any]:
-    """Returns Spearman's correlation, x 100, on each STS test set."""
+def sts_scores(folder: Path, files: list[Path], cache: Path) -> dict[str, Any]:
+    """Returns Spearman's correlation, x 100, on each STS test set, of the encoder and of variants fitted to files."""
     encoder = Stored("minilm", cache, "sentences")
     with tempfile.TemporaryDirectory() as temporary:
         models: dict[str, Any] = {"encoder": "minilm"}
-        for name in names:
-            models[name] = str(Path(temporary) / name.replace(" ", "-"))
-            distilled(encoder, sentences, name, Path(models[name]))
+        for number, (file, name) in enumerate(product(files, MAIN[:3])):
+            label = name if name == MAIN[0] else f"{name}, {file.stem}"
+            if label not in models:
+                models[label] = str(Path(temporary) / str(number))
+                distilled(encoder, file.read_text(encoding="utf8").splitlines(), name, Path(models[label]))
         rows: dict[str, Any] = {name: {} for name in models}
         for path in sorted(folder.glob("*.test.tsv")):
             for name, model in models.items():
                 (record,) = cse.evaluate(model, "sts", path, device="cpu", threads=1).reports["sts"].rows
                 rows[name][path.name.removesuffix(".test.tsv")] = record["spearman"]
-            print(path.name, {name: row for name, row in rows.items()}, flush=True)
+        for name, row in rows.items():
+            print(f"{name}: {row}", flush=True)
     return rows
 
 
@@ -213,22 +245,23 @@ def main() -> None:
     parser.add_argument("collections", nargs="*", type=Path)
     parser.add_argument("--check", nargs="*", type=Path, default=[], help="collections for the main variants only")
     parser.add_argument("--sts", type=Path, help="folder of STS files")
-    parser.add_argument("--sentences", type=Path, help="file of sentences, for STS and for the speed")
+    parser.add_argument(
+        "--sentences", nargs="*", type=Path, default=[], help="files of sentences, for STS and the speed"
+    )
+    parser.add_argument("--speed", type=Path, help="collection whose documents are encoded to measure the speed")
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     found: dict[str, Any] = {}
     found["collections"] = {each.name: collection_scores(each, options.cache, VARIANTS) for each in options.collections}
-    few = ["weights by Zipf's law, no fit, 256", "default", "fitted to half of the documents"]
-    found["check"] = {each.name: collection_scores(each, options.cache, few) for each in options.check}
+    found["check"] = {each.name: collection_scores(each, options.cache, MAIN) for each in options.check}
     for part in ("collections", "check"):
         if found[part]:
             print(table(found[part]))
-    sentences = options.sentences.read_text(encoding="utf8").splitlines() if options.sentences else []
     if options.sts:
-        found["sts"] = sts_scores(options.sts, sentences, options.cache, few[:2])
-    if sentences and options.collections:
-        found["speed"] = speed(options.collections[0], options.cache, sentences)
+        found["sts"] = sts_scores(options.sts, options.sentences, options.cache)
+    if options.speed:
+        found["speed"] = speed(options.speed, options.cache, options.sentences[0].read_text("utf8").splitlines())
         print(found["speed"])
     if options.json:
         before = json.loads(options.json.read_text()) if options.json.exists() else {}
