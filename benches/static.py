@@ -6,8 +6,8 @@
 A collection is a folder in the layout of BEIR (``convert_collections.py`` writes some). For each of them, variants of
 the static encoder are fitted to its documents, without queries or judgements, and nDCG@10 is computed with
 ``SearchIndex``, for the vectors alone and fused with BM25 (``Fusion()``). For the STS sets in ``--sts``, the vectors
-are fitted to the rows of each file of ``--sentences``. The encoder's embeddings are stored in ``--cache``. Speed is measured on one
-core, in turns, with the default batch size; it is the only part that encodes texts again.
+are fitted to the rows of each file of ``--sentences``. The encoder's embeddings are stored in ``--cache``. Only the
+measurement of speed encodes texts again: on one core, in turns, with the default batch size, in processor time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def single_tokens(cache: Path) -> Any:
         model = cse.Encoder("minilm", device="cpu").model
         first, last = model.tokenizer.cls_token_id, model.tokenizer.sep_token_id  # type: ignore[union-attr]
         parts = []
-        for ids in torch.split(torch.arange(len(model.tokenizer)), 1024):  # type: ignore[no-untyped-call, union-attr]
+        for ids in torch.split(torch.arange(len(model.tokenizer)), 1024):  # type: ignore[union-attr]
             given = torch.stack([torch.full_like(ids, first), ids, torch.full_like(ids, last)], dim=1)
             with torch.inference_mode():
                 states = model.backbone(input_ids=given, attention_mask=torch.ones_like(given)).last_hidden_state  # type: ignore[union-attr]
@@ -245,9 +245,7 @@ def main() -> None:
     parser.add_argument("collections", nargs="*", type=Path)
     parser.add_argument("--check", nargs="*", type=Path, default=[], help="collections for the main variants only")
     parser.add_argument("--sts", type=Path, help="folder of STS files")
-    parser.add_argument(
-        "--sentences", nargs="*", type=Path, default=[], help="files of sentences, for STS and the speed"
-    )
+    parser.add_argument("--sentences", nargs="*", type=Path, default=[], help="sentences, for STS and the speed")
     parser.add_argument("--speed", type=Path, help="collection whose documents are encoded to measure the speed")
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--json", type=Path)
