@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,7 @@ class Bm25:
 
     def __init__(self, index: Any) -> None:
         self._index = index
+        self._weights: Any = None  # the scores by term, ``(terms, n)``
 
     @classmethod
     def build(
@@ -104,6 +105,22 @@ class Bm25:
         vocabulary = self._index.vocab_dict
         known = [vocabulary[term] for term in terms(query) if term in vocabulary]
         found: npt.NDArray[np.float32] = self._index.get_scores_from_ids(known)
+        return found
+
+    def all_scores(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:
+        """Returns the scores of all rows for several queries, ``(len(texts), n)``; those of ``scores``, in float64."""
+        from scipy.sparse import csr_matrix
+
+        vocabulary = self._index.vocab_dict
+        if self._weights is None:
+            names, rows = ("data", "indices", "indptr"), self._index.scores["num_docs"]
+            data, indices, starts = (np.asarray(self._index.scores[name]) for name in names)
+            self._weights = csr_matrix((data.astype(np.float64), indices, starts), shape=(len(starts) - 1, rows))
+        known = [[vocabulary[term] for term in terms(text) if term in vocabulary] for text in texts]
+        starts = np.cumsum([0, *map(len, known)])
+        columns = [column for each in known for column in each]
+        counts = csr_matrix((np.ones(len(columns)), columns, starts), shape=(len(texts), self._weights.shape[0]))
+        found: npt.NDArray[np.float64] = (counts @ self._weights).toarray()
         return found
 
     def search(self, query: str, k: int) -> Rows:

@@ -122,6 +122,7 @@ class PartsStore:
             "int8": False,
             "ids": False,
             "passages": None,
+            "parts": True,
         }
         self._open: dict[int, Corpus] = {}
         self._vectors: Joined | None = None

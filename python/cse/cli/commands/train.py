@@ -17,7 +17,7 @@ from ..progress import ConsoleCallback, duration
 from ..train_options import HEADINGS, given_values, setting_options
 
 if TYPE_CHECKING:
-    from ...search.index import Hit
+    from ...search.searching import Hit
     from ...training.loop import RunResult
     from ...training.settings.config import TrainConfig
 

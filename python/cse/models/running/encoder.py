@@ -137,6 +137,12 @@ class SentenceEncoder(nn.Module):
             pooled = stage(pooled)
         return pooled
 
+    def states(self, batch: dict[str, Tensor]) -> Tensor:
+        """Returns the last hidden states ``(B, T, H)`` of tokens ``(B, T)``."""
+        known = {key: value for key, value in batch.items() if key not in self._dropped}
+        found: Tensor = self.backbone(**known).last_hidden_state
+        return found
+
     @torch.no_grad()
     def encode(
         self,

@@ -146,6 +146,11 @@ class Encoder:
         """The text that ``encode_document`` puts before each text."""
         return self._role_prompt(DOCUMENT)
 
+    @property
+    def query_prompt(self) -> str:
+        """The text that ``encode_query`` puts before each text."""
+        return self._role_prompt(QUERY)
+
     def _role_prompt(self, names: tuple[str, ...]) -> str:
         own = role_prompt(self.prompts, names)
         return (self.given_prompt or "") if own is None else own
