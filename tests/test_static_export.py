@@ -42,7 +42,7 @@ def exported(tmp_path_factory, tiny_bert, corpus_file):
 
 
 @needs_model2vec
-def test_model2vec_sentence_transformers_and_cse_compute_the_same_embeddings(exported):
+def test_model2vec_sentence_transformers_and_cse_compute_the_same_embeddings(exported, tiny_bert):
     from model2vec import StaticModel
     from sentence_transformers import SentenceTransformer
 
@@ -57,6 +57,9 @@ def test_model2vec_sentence_transformers_and_cse_compute_the_same_embeddings(exp
     assert printed["words"] == 40
     assert printed["rows"] == 300
     assert printed["bytes"] == sum(path.stat().st_size for path in folder.iterdir())
+    assert not any(
+        str(tiny_bert) in path.read_text("utf8") for path in folder.iterdir() if path.suffix in (".json", ".md")
+    )
     assert "license:" not in (folder / "README.md").read_text(encoding="utf8")
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {(folder / "README.md").stat().st_mode & 0o777}
 

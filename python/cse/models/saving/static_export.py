@@ -24,7 +24,9 @@ from ...errors import InputError
 from ...io import file_mode, fresh_folder
 from ...tfidf.index import TfidfIndex
 from ..encoders import OtherEncoder
+from ..reading.resolve import MINILM
 from ..running.inference import Encoder
+from .folder import public_name
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -96,7 +98,8 @@ def export_static(
     check_static(output)
     from model2vec.persistence import save_pretrained
 
-    name, width = encoder.given[0], encoder.embedding_dim
+    given, width = encoder.given[0], encoder.embedding_dim
+    name = "sentence-transformers/all-MiniLM-L6-v2" if given == MINILM else public_name(given)
     if dims is not None and not 1 <= dims <= width:
         raise InputError(f"--dims {dims}: the embeddings of this model have {width} dimensions; give 1 to {width}")
     filled = corpus.filled()
@@ -121,7 +124,7 @@ def export_static(
     config |= {"hidden_dim": vectors.shape[1], "apply_pca": vectors.shape[1], "sif_coefficient": SMOOTHING}
     config |= {"pooling": "mean", "normalize": True, "max_length": None, "seq_length": 1_000_000}
     # No licence: that of the encoder is not known here, and model2vec would write its own.
-    card: Any = {"base_model_name": Path(name).name, "model_name": Path(output).name, "language": None, "license": None}
+    card: Any = {"base_model_name": name, "model_name": Path(output).name, "language": None, "license": None}
     with fresh_folder(Path(output)) as fresh:
         save_pretrained(fresh, vectors.astype(np.float16), tokenizer, config, **card)
         for path in fresh.iterdir():
