@@ -38,7 +38,12 @@ from cse.search.hybrid import Fusion
 from cse.search.index import SearchIndex
 
 MODULE = "cse.models.saving.static_export"
-SEARCHES: dict[str, bool | Fusion] = {"dense": False, "fused": Fusion()}
+# Arguments of ``SearchIndex.search``. Only the encoder and the default are searched with smoothed vectors as well.
+SEARCHES: dict[str, dict[str, Any]] = {
+    "dense": {"smooth": False},
+    "fused": {"hybrid": Fusion(), "smooth": False},
+    "smoothed": {"hybrid": Fusion(), "smooth": True},
+}
 
 
 def single_tokens(cache: Path) -> Any:
@@ -147,11 +152,11 @@ def dcg(gains: list[float]) -> float:
     return float(sum(gain / np.log2(2 + place) for place, gain in enumerate(gains[:10])))
 
 
-def ndcg(index: SearchIndex, retrieval: Retrieval) -> dict[str, float]:
+def ndcg(index: SearchIndex, retrieval: Retrieval, name: str) -> dict[str, float]:
     """Returns nDCG@10, x 100, of each kind of search."""
     result = {}
-    for kind, hybrid in SEARCHES.items():
-        hits = index.search(list(retrieval.queries.values()), k=10, hybrid=hybrid)
+    for kind in list(SEARCHES) if name in ("encoder", "default") else list(SEARCHES)[:2]:
+        hits = index.search(list(retrieval.queries.values()), k=10, **SEARCHES[kind])
         values = []
         for found, judged in zip(hits, retrieval.judgements.values(), strict=True):
             ideal = dcg(sorted((max(value, 0.0) for value in judged.values()), reverse=True))
@@ -165,12 +170,12 @@ def collection_scores(folder: Path, cache: Path, variants: Iterable[str]) -> dic
     retrieval = Retrieval(RetrievalOptions(), str(folder))
     ids, texts = list(retrieval.documents), list(retrieval.documents.values())
     encoder = Stored("minilm", cache, folder.name)
-    rows: dict[str, Any] = {"encoder": ndcg(SearchIndex.build(encoder, texts, ids=ids), retrieval)}
+    rows: dict[str, Any] = {"encoder": ndcg(SearchIndex.build(encoder, texts, ids=ids), retrieval, "encoder")}
     for name in variants:
         with tempfile.TemporaryDirectory() as temporary:
             made = distilled(encoder, texts, name, Path(temporary) / "static")
             own = cse.Encoder(Path(temporary) / "static", device="cpu")
-            rows[name] = ndcg(SearchIndex.build(own, texts, ids=ids), retrieval)
+            rows[name] = ndcg(SearchIndex.build(own, texts, ids=ids), retrieval, name)
             rows[name] |= {"MB": made["bytes"] / 1e6, "cosine": made["cosine"], "rows": made["rows"]}
         print(f"{folder.name}: {name}: {rows[name]}", flush=True)
     return rows
@@ -223,20 +228,22 @@ def speed(folder: Path, cache: Path, sentences: list[str]) -> dict[str, Any]:
 
 
 def table(scores: dict[str, dict[str, Any]]) -> str:
-    """Returns the mean nDCG@10 over collections, and its ratios to the encoder's, as a Markdown table."""
-    lines = [
-        "| | dense | of encoder's | fused | of encoder's fused | of encoder's dense | MB |",
-        "| --- |" + " ---: |" * 6,
-    ]
+    """Returns the mean nDCG@10 over collections, with the mean of the ratios to the encoder's, as a Markdown table."""
+    kinds = [f"{kind}, of the encoder's" for kind in SEARCHES]
+    lines = [f"| vectors | {' | '.join(kinds)} | fused, of the encoder's dense | MB |", "| --- |" + " ---: |" * 5]
     for name in next(iter(scores.values())):
         rows = [each[name] for each in scores.values()]
         base = [each["encoder"] for each in scores.values()]
-        dense, fused = (np.mean([row[kind] for row in rows]) for kind in SEARCHES)
-        pairs = [("dense", "dense"), ("fused", "fused"), ("fused", "dense")]
-        shares = [np.mean([r[a] / b[c] for r, b in zip(rows, base, strict=True)]) for a, c in pairs]
-        megabytes = f"{np.mean([row['MB'] for row in rows]):.1f}" if "MB" in rows[0] else ""
-        first, second, third = (f"{100 * share:.1f} %" for share in shares)
-        lines.append(f"| {name} | {dense:.1f} | {first} | {fused:.1f} | {second} | {third} | {megabytes} |")
+        cells = []
+        for kind, other in (*((kind, kind) for kind in SEARCHES), ("fused", "dense")):
+            if kind not in rows[0]:
+                cells.append("")
+                continue
+            share = 100 * np.mean([row[kind] / each[other] for row, each in zip(rows, base, strict=True)])
+            mean = np.mean([row[kind] for row in rows])
+            cells.append(f"{mean:.1f}, {share:.1f} %" if kind == other else f"{share:.1f} %")
+        cells.append(f"{np.mean([row['MB'] for row in rows]):.1f}" if "MB" in rows[0] else "")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
