@@ -602,7 +602,7 @@ def test_scores_of_vectors_and_bm25_are_standardised_and_added_after_feedback(ki
 
 def test_smoothed_vectors_do_not_depend_on_the_order_of_updates_and_can_be_left_out(tmp_path, encoder):
     texts = [*some_texts(60), "word1 word2", "word1 word2", ""]
-    plain = SearchIndex.build(encoder, texts)
+    plain = SearchIndex.build(encoder, texts, smooth=False)
     whole = SearchIndex.build(encoder, texts, tmp_path / "whole", smooth=True)
     grown = SearchIndex.build(encoder, [*texts[:20], "word9 word4 word5"], tmp_path / "grown", smooth=True)
     assert grown.search(["word4 word5"], 3)[0][0].row == 20
@@ -622,6 +622,9 @@ def test_smoothed_vectors_do_not_depend_on_the_order_of_updates_and_can_be_left_
     (folder / "near.npy").write_bytes((folder / "near.npy").read_bytes()[:-4] + b"aaaa")
     with pytest.raises(InputError, match=r"smooth-.*is damaged"):
         SearchIndex.open(tmp_path / "grown").search([query])
+    automatic = SearchIndex.build(encoder, texts)
+    assert automatic.search([query], 9) == plain.search([query], 9)
+    assert automatic.search([query], 9, hybrid=True) == whole.search([query], 9, hybrid=True)
     again = SearchIndex.build(encoder, texts, tmp_path / "whole", smooth=False)
     assert again.search([query], 9) == plain.search([query], 9)
     assert again.changes == Changes(len(texts), 0, 0)

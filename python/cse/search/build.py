@@ -229,7 +229,7 @@ def write(
         rest = _outside([piece for piece in pieces if piece[2] in before.segments], total)
         dropped = _surplus(np.concatenate([np.empty(0, np.uint64), *gone]), wanted.hashes[rest])
     changes = Changes(total - len(new), len(new), dropped)
-    same = before is not None and before.manifest.get("smooth", False) == settings.get("smooth", False)
+    same = before is not None and before.manifest.get("smooth") == settings.get("smooth")
     if before is None or not same or [each.record for each in final] != before.manifest["segments"]:
         store = Store(folder, write_manifest(folder / MANIFEST, _content(settings, final)), final, verify)
     else:

@@ -88,7 +88,7 @@ class Ranker:
         own, weight, lexical = 1.0, 0.0, np.zeros(1)
         if fusion is not None and words is not None:
             own, weight = 1 - fusion.bm25_weight, fusion.bm25_weight
-            lexical = _standardised(words[self.rows].astype(np.float64))
+            lexical = _standardised((words if len(words) == len(self.rows) else words[self.rows]).astype(np.float64))
             count = (FEEDBACK if self.smoothing else 0) if fusion.feedback is None else fusion.feedback
             if count:
                 best = _first(own * _standardised(dense) + weight * lexical, count)
@@ -123,7 +123,7 @@ class Ranker:
             [self.vectors.products(query[None], start, min(start + step, total))[0] for start in range(0, total, step)]
         )
         if self.smoothing is not None:
-            return self.smoothing.scores(products), self.starts
+            return self.smoothing.scores(products.astype(np.float64)), self.starts
         if len(self.rows) == total:
             return products.astype(np.float64), self.starts
         best = np.maximum.reduceat(products, self.starts)
@@ -154,8 +154,11 @@ def fuse(rankings: Sequence[Sequence[int]], k: int, constant: int = CONSTANT) ->
 
 def _standardised(scores: Doubles) -> Doubles:
     """Returns scores minus their mean, divided by their standard deviation; zeros if all scores are equal."""
-    spread = scores.std()
-    return (scores - scores.mean()) / spread if spread > 0 else np.zeros_like(scores)
+    scores = scores - scores.mean()
+    spread = np.sqrt(np.dot(scores, scores) / max(len(scores), 1))  # np.std takes twice the time
+    if spread > 0:
+        scores /= spread
+    return scores
 
 
 def _first(scores: Doubles, count: int) -> npt.NDArray[np.int64]:

@@ -77,8 +77,8 @@ class SearchIndex:
             passages: Cut rows into passages of at most this number of tokens; a row gets the score of its best passage.
                 ``"max"``: the maximum number of tokens that the model reads. Default: as in the existing index; in
                 a new one, rows are not cut, and the model reads only the beginning of a long row.
-            smooth: Search the smoothed vectors by default; see ``smoothing``. This can be changed in an existing index.
-                Default: as in the existing index; False for a new one.
+            smooth: Whether ``search`` uses the smoothed vectors unless it is told otherwise. This can be changed in an
+                existing index. Default: as in the existing index; for a new one, see ``search``.
             tokens: Store the vectors of the tokens of each row, with this number of dimensions, for the argument
                 ``rerank`` of ``search``; see ``cse.search.tokens``. Each row is then encoded twice. 0: they are not
                 stored. Default: as in the existing index; 0 for a new one.
@@ -123,7 +123,7 @@ class SearchIndex:
             sources = [store for store in (before, pending) if store is not None]
             has_ids = ids is not None
             settings = sources[0].manifest if sources else new_settings(encoder, bool(int8), has_ids, passages, tokens)
-            smooth = bool(settings.get("smooth", False) if smooth is None else smooth)
+            smooth = settings.get("smooth") if smooth is None else smooth
             settings = {**settings, "smooth": smooth}
             if smooth:
                 check_smoothing(settings)
@@ -348,8 +348,9 @@ class SearchIndex:
             hybrid: Combine the scores of the vectors and of BM25, with the settings of ``Fusion``; True: the default
                 settings. The BM25 index of the texts is built when it is first needed, and stored in the folder.
             smooth: Search the smoothed vectors; ``cse.search.smoothing`` has their definition. Default: as the index
-                was built, and in any case if scores are combined and the index has at most 100,000 rows, one vector per
-                row, and a model that uses cosines. The neighbours are computed when first needed; see ``smoothing``.
+                was built; if that was not specified, they are used if scores are combined and the index has at most
+                100,000 rows, one vector per row, and a model that uses cosines. The neighbours are computed when first
+                needed; see ``smoothing``.
             rerank: Number of first rows, at least ``k``, that are ranked again by the vectors of their tokens; 0: none.
                 ``cse.search.tokens`` has the definition. Unless the index stores these vectors, the rows are encoded
                 for each query.

@@ -157,8 +157,9 @@ class Searcher:
 
     def smooths(self, fusion: Fusion | None = None) -> bool:
         """Returns whether the smoothed vectors are searched by default."""
-        if self.store.manifest.get("smooth", False):
-            return True
+        given = self.store.manifest.get("smooth")
+        if given is not None:
+            return bool(given)
         few = fusion is not None and fusion.kind == "scores" and self.store.rows <= SMOOTHED
         return few and why_not_smoothed(self.store.manifest) is None
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +45,7 @@ class Smoothing:
 
     def __init__(self, near: npt.NDArray[np.int32], norms: Doubles) -> None:
         self.near, self.norms = near, norms
+        self._weights: Any = None
         self.largest = 1 / float(norms.min(initial=np.inf)) if len(norms) else 1.0
         """Upper bound on the factor by which the rounding error of a score can grow."""
 
@@ -87,13 +89,20 @@ class Smoothing:
         """Writes the neighbours and the norms to a folder, atomically."""
         save_arrays(folder, near=self.near, norms=self.norms)
 
-    def scores(self, scores: Floats) -> Doubles:
+    def scores(self, scores: Doubles) -> Doubles:
         """Returns the scores of the smoothed vectors, given those of the stored vectors, both ``(n,)``."""
-        found = scores.astype(np.float64)
-        if self.near.shape[1]:
-            found *= 1 - SHARE
-            found += SHARE / self.near.shape[1] * scores[self.near].sum(axis=1, dtype=np.float64)
-        found /= self.norms
+        from scipy.sparse import csr_matrix
+
+        n, k = self.near.shape
+        if not k:
+            return scores / self.norms
+        if self._weights is None:  # a sparse product takes a quarter of the time of indexing and adding
+            values = np.repeat(SHARE / k / self.norms, k)
+            starts = np.arange(0, n * k + 1, k, dtype=np.int32 if n * k < 2**31 else np.int64)
+            self._weights = csr_matrix((values, self.near.ravel(), starts), shape=(n, n))
+            self._own = (1 - SHARE) / self.norms
+        found: Doubles = self._weights @ scores
+        found += self._own * scores
         return found
 
     def take(self, vectors: Vectors, rows: Rows) -> Doubles:

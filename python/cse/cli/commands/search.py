@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     "--smooth/--no-smooth",
     default=None,
     help="Move each row's vector towards those of its neighbours; needs no new encoding.",
-    default_text="as in an existing index, else no; with --hybrid yes, up to 100,000 rows",
+    default_text="as in an existing index, else with --hybrid up to 100,000 rows",
 )
 @options.option(
     "--tokens",
