@@ -10,8 +10,8 @@ is thus (1 - w) z(dense) + w z(BM25), as ``hybrid`` defines it for smoothed vect
 on the query. The factor c makes both parts of the documents equally long on average; it changes no score.
 
 Sources: a dense and a lexical part in one vector (SPAR; Chen et al. 2022, arXiv:2110.06918), whose lexical part is a
-trained encoder, and whose parts have a fixed weight; latent semantic analysis (Deerwester et al. 1990) by randomised
-decomposition (Halko et al. 2011), with a fixed seed.
+trained encoder, and whose parts have a fixed weight; latent semantic analysis (Deerwester et al. 1990), for many
+documents by randomised decomposition (Halko et al. 2011), with a fixed seed.
 
 The folder holds ``vectors.npy``, the vectors of the documents; ``one_vector.json``, the settings; ``terms.json``, the
 terms; ``projection.npy``, a row of k numbers for each term, including sqrt(idf); ``variances.npy``, those of the
@@ -47,6 +47,8 @@ VECTORS, TERMS = "vectors.npy", "terms.json"
 ARRAYS = ("projection", "variances", "covariance")
 DIMS, WEIGHT = 1024, 0.2
 BLOCK = 4096
+# Up to this number of documents or of terms, the decomposition is exact, in time cubic in this number.
+EXACT = 4096
 
 Progress = Callable[[str, int], None]
 
@@ -163,21 +165,38 @@ def _latent(weights: Any, idf: Doubles, dims: int | None) -> tuple[Doubles, Doub
         The documents ``(n, k)``, the projection of terms, times sqrt(idf), ``(terms, k)``, and the variances ``(k,)``.
     """
     from scipy.sparse import diags
-    from sklearn.utils.extmath import randomized_svd
 
     root = np.sqrt(idf)
     matrix = (weights.T @ diags(1 / root)).tocsr()
     k = min(DIMS if dims is None else dims, *matrix.shape)
-    _, values, right = randomized_svd(matrix, k, random_state=0)
+    values, right = _decomposed(matrix, k)
     rank = int((values > values[0] * max(matrix.shape) * np.finfo(np.float64).eps).sum())
     if dims is not None and dims > rank:
         raise InputError(
             f"--lexical-dims {dims}: the matrix of BM25's weights has rank {rank}; give at most {rank}, or leave it out"
         )
-    right = right[:rank].T
+    right = right[:, :rank]
     latent = matrix @ right
     variances, axes = np.linalg.eigh(np.cov(latent.T, bias=True).reshape(rank, rank))
     return latent @ axes, root[:, None] * (right @ axes), np.maximum(variances, 0)
+
+
+def _decomposed(matrix: Any, k: int) -> tuple[Doubles, Doubles]:
+    """Returns the k largest squared singular values, largest first, and their right singular vectors, as columns."""
+    if min(matrix.shape) > EXACT:
+        from sklearn.utils.extmath import randomized_svd
+
+        _, singular, rows = randomized_svd(matrix, k, random_state=0)
+        return np.square(singular), rows.T
+    from scipy.linalg import eigh
+
+    n, terms = matrix.shape
+    small = (matrix @ matrix.T if n < terms else matrix.T @ matrix).toarray()
+    values, vectors = eigh(small, subset_by_index=(len(small) - k, len(small) - 1))
+    values, vectors = values[::-1], vectors[:, ::-1]
+    if n < terms:
+        vectors = (matrix.T @ vectors) / np.sqrt(np.maximum(values, np.finfo(np.float64).tiny))
+    return values, vectors
 
 
 def _covariance(smoothing: Smoothing, dense: Float32) -> Doubles:
