@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..background import connected
 from ..errors import InputError
 from ..models.running.inference import Encoder
 from ..models.tokens import token_lists
-from ..ray_cluster import connected
 from .bm25 import Bm25
 from .hybrid import Fusion, Ranker, fuse
 from .joined_parts import PartsStore, nearest_on_cluster

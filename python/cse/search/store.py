@@ -40,8 +40,7 @@ import numpy.typing as npt
 
 from .. import _core
 from ..errors import InputError
-from ..io import dumps, fresh_folder, naming, remove_leftovers, write_text
-from ..locks import lock
+from ..io import dumps, fresh_folder, lock, naming, remove_leftovers, write_text
 from ..sharding.parts import read_manifest
 from .vectors import Float32, Int8, Joined, TokenVectors, Vectors
 

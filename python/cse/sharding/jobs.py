@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from .. import _core
 from ..background import in_thread
 from ..data import readers
-from ..data.reading import ReadOptions, SourceFile
+from ..data.readers import ReadOptions, SourceFile
 from ..errors import InputError
 from ..io import dumps, write_text
 from ..tfidf.build import AugmentReport

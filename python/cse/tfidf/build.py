@@ -15,10 +15,10 @@ from os import PathLike
 from typing import Any
 
 from .. import _core
+from ..background import RETRIES, cause_of, connected, enter
 from ..data import readers
-from ..data.reading import ReadOptions, SourceFile, reading_options
+from ..data.readers import ReadOptions, SourceFile, reading_options
 from ..errors import InputError, first_line
-from ..ray_cluster import RETRIES, cause_of, connected, enter
 from .options import WordOptions, word_options
 
 
@@ -123,7 +123,7 @@ def count_on_cluster(
     reading: ReadOptions,
     say: Callable[[str], None],
 ) -> tuple[bytes, int]:
-    """Builds the index of files on the Ray cluster that ``cse.ray_cluster.connected`` finds or starts.
+    """Builds the index of files on the Ray cluster that ``cse.background.connected`` finds or starts.
 
     Returns the index as bytes, and the number of fields with a line break. ``say`` is called with each
     line of progress to print.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from .. import _core
 from ..data import readers
-from ..data.reading import MAX_LINE_BYTES, SourceFile, complete, reading_options
+from ..data.readers import MAX_LINE_BYTES, SourceFile, complete, reading_options
 from ..errors import InputError, check_texts
 from .build import AugmentReport, ExplainedWord, IndexInfo, Replacement
 from .options import DRAW, DrawOptions, WordOptions, check_radius, percentage, word_options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict, Unpack
 
-from ..data.reading import complete
+from ..data.readers import complete
 from ..errors import InputError
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ...data import readers
-from ...data.reading import reading_options
+from ...data.readers import reading_options
 from ...errors import InputError
 from ...tfidf.build import AugmentReport
 from ...tfidf.index import TfidfIndex

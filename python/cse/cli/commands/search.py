@@ -133,7 +133,7 @@ def search_command(
     fusion = fusion_of(hybrid, bm25_weight=bm25_weight, feedback=feedback, kind=kind, stop_words=stop_words)
     asking = {"hybrid": fusion or False, "smooth": smooth, "rerank": rows_of(rerank, rerank_rows, top)}
     if engine == "ray":
-        from ...ray_cluster import connected
+        from ...background import connected
 
         click.get_current_context().with_resource(connected())  # once for all queries
     model, output, encoding = model_of(model, output, encoding)

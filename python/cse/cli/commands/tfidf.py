@@ -14,7 +14,7 @@ import click
 from ... import _core
 from ...data import readers
 from ...data.diagnostics import findings
-from ...data.reading import reading_options
+from ...data.readers import reading_options
 from ...errors import InputError
 from ...tfidf.build import build_index
 from ...tfidf.index import TfidfIndex

@@ -82,7 +82,7 @@ class SentenceEncoder(nn.Module):
             backbone.pooler.requires_grad_(False)
         size = backbone.config.hidden_size
         self.denoise: Callable[[Any, dict[str, Tensor]], Tensor] | None = None
-        """Computes vectors ``(B, D)`` that training subtracts from the pooled output; see ``cse.features.prompt``."""
+        """Computes vectors ``(B, D)`` that training subtracts from the pooled output; see ``cse.features``."""
         self.template: Any = None
         self.adapters: Adapters | None = None
         """The adapters that are trained instead of the weights; see ``cse.features.encoder_methods``."""
