@@ -79,8 +79,8 @@ def encode_command(
     once.
 
     With --hybrid, -o is a folder with one vector per row, in vectors.npy, and the encoder of queries: MODEL of a later
-    cse encode, or of cse.Encoder. The inner product of the two is the score of cse search --hybrid with smoothed
-    vectors, up to a constant and the approximation of BM25 by --lexical-dims dimensions.
+    cse encode, or of cse.Encoder. The inner product of the two is the score of cse search --hybrid --smooth --feedback
+    0, up to a constant and the approximation of BM25 by --lexical-dims dimensions.
     """
     if hybrid:
         check_hybrid(output, as_parts or engine != "local", form)
