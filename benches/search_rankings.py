@@ -96,6 +96,7 @@ def latency(rows: int, width: int, rounds: int, folder: Path) -> dict[str, Any]:
 def tokens(rounds: int) -> dict[str, Any]:
     """Times the ranking of 100 rows by the vectors of their tokens, computed for the query or stored."""
     from cse import Encoder, SearchIndex
+    from cse.search.tokens import encode_tokens
 
     encoder = Encoder("minilm", device="cpu")
     texts = texts_of(1000)
@@ -112,7 +113,7 @@ def tokens(rounds: int) -> dict[str, Any]:
                     index.search([f"w{number} w7 w12 w90 w400"], 10, rerank=rerank)
                     times[part].append(time.perf_counter() - started)
             more = size(Path(folder) / "index", "*.arrow") - size(Path(folder) / "plain", "*.arrow")
-            count = sum(len(each) for each in encoder.model.tokenizer(texts)["input_ids"]) - 2 * len(texts)
+            count = sum(len(each.ids) for each in encode_tokens(encoder, texts))
             extra = statistics.median(times[1]) - statistics.median(times[0])
             found[name] = {"milliseconds": 1000 * extra, "bytes": more / len(plain), "tokens": count / len(plain)}
     return found

@@ -1,8 +1,8 @@
 """Draws the pictures in docs/pictures from the sample corpus, the loss and stored results (``make pictures``).
 
-``--check`` compares the pictures with the files. ``--quickstart FOLDER`` draws search.svg, the terminal, and report.webp
-and report-dark.webp, the page of ``cse report``, from the folder of a quickstart run instead. It must contain runs/ and
-the two search indexes, and Chromium must be installed. These pictures depend on the run and are not checked.
+``--check`` compares the pictures with the files. ``--quickstart FOLDER`` draws search.svg (the terminal), report.webp
+and report-dark.webp (the page of ``cse report``) from the folder of a quickstart run instead. The folder must contain
+runs/ and the two search indexes, and Chromium must be installed. These pictures depend on the run and are not checked.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, unknown
-from .bm25 import STOP_WORDS
+from .bm25 import STOP_WORDS, TOKENIZERS
 from .smoothing import Smoothed, Smoothing
 from .vectors import Doubles, Float32, Floats, Rows, Vectors, exact_products, rounding_error, unit
 
@@ -41,6 +41,8 @@ class Fusion:
     """``scores``: as the docstring of this module describes. ``rrf``: reciprocal ranks, without weight and feedback."""
     stop_words: str = "english"
     """Words that BM25 leaves out: ``english`` or ``none``."""
+    bm25_tokenizer: str = "unicode"
+    """Terms of BM25: ``unicode`` (words), or ``wordpieces`` (pieces of the model's WordPiece tokenizer)."""
     share: float = 0.3
     """Share of the mean vector of the feedback rows in the query vector."""
 
@@ -53,6 +55,8 @@ class Fusion:
             raise InputError(f"--fusion: must be scores or rrf, got {self.kind!r}")
         if self.stop_words not in STOP_WORDS:
             raise unknown("--stop-words", self.stop_words, list(STOP_WORDS))
+        if self.bm25_tokenizer not in TOKENIZERS:
+            raise unknown("--bm25-tokenizer", self.bm25_tokenizer, list(TOKENIZERS))
 
 
 class Ranker:

@@ -6,6 +6,7 @@ import tempfile
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from numbers import Integral
 from os import PathLike, fspath
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from ..data.corpus import Corpus
 from ..errors import InputError, check_texts
 from ..models.running.inference import Encoder
+from ..tfidf.pieces import Pieces
 from .bm25 import Bm25
 from .build import Changes, Rows, check_model, check_settings, new_settings, queries_of, save_basis, write
 from .hybrid import Fusion
@@ -40,7 +42,7 @@ class SearchIndex:
 
     def __init__(self, store: Store | PartsStore, encoder: Encoder, engine: str = "local") -> None:
         self._store, self._encoder = store, encoder
-        self._searcher = Searcher(store, engine == "ray")
+        self._searcher = Searcher(store, engine == "ray", partial(_pieces_of, encoder))
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self.changes: Changes | None = None
 
@@ -325,7 +327,7 @@ class SearchIndex:
                 progress=progress,
                 verify=store.verify,
             )
-        self._searcher = Searcher(self._store, False)
+        self._searcher = Searcher(self._store, False, partial(_pieces_of, self._encoder))
         return changes
 
     def search(
@@ -402,13 +404,22 @@ class SearchIndex:
         searcher = self._searcher
         return [searcher.hits(hits) for hits in searcher.nearest_rows(given, int(k), searcher.smooths())]
 
-    def bm25(self, progress: Callable[[int], None] | None = None, *, stop_words: str = "none") -> Bm25:
+    def bm25(
+        self,
+        progress: Callable[[int], None] | None = None,
+        *,
+        stop_words: str = "none",
+        tokenizer: str = "unicode",
+    ) -> Bm25:
         """Returns the BM25 index of the texts, without the words of a list in ``cse.search.bm25.STOP_WORDS``.
 
         The index is built and stored in the folder if it is missing or if the rows have changed since it was built.
-        Raises ``InputError`` if bm25s is not installed, or if the stored index is damaged.
+        The terms are words, or with the tokenizer ``wordpieces``, pieces of the tokenizer of the index's model.
+
+        Raises ``InputError`` if bm25s is not installed, if the stored index is damaged, or if the model's tokenizer is
+        not a WordPiece.
         """
-        return self._searcher.bm25(stop_words, progress)
+        return self._searcher.bm25(stop_words, progress, tokenizer)
 
     def smooths(self, hybrid: Fusion | None = None) -> bool:
         """Returns whether ``search`` uses the smoothed vectors by default."""
@@ -422,6 +433,11 @@ class SearchIndex:
         products, or bm25s is not installed, or if the stored neighbours are damaged.
         """
         return self._searcher.smoothing(progress)
+
+
+def _pieces_of(encoder: Encoder) -> Pieces:
+    """Returns the pieces of the tokenizer of an encoder; raises ``InputError`` if it is not a WordPiece."""
+    return Pieces.of(getattr(encoder.model, "tokenizer", None), encoder.given[0])
 
 
 def _check_k(k: int) -> None:

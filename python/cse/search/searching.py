@@ -15,6 +15,7 @@ from ..background import connected
 from ..errors import InputError
 from ..models.running.inference import Encoder
 from ..models.tokens import token_lists
+from ..tfidf.pieces import Pieces
 from .bm25 import Bm25
 from .hybrid import Fusion, Ranker, fuse
 from .joined_parts import PartsStore, nearest_on_cluster
@@ -59,14 +60,15 @@ class Searcher:
     Args:
         store: The rows.
         on_cluster: The workers of a Ray cluster search the vectors, which are then not available here.
+        pieces: Returns the pieces of the tokenizer of the index's model.
     """
 
-    def __init__(self, store: Store | PartsStore, on_cluster: bool) -> None:
-        self.store, self.on_cluster = store, on_cluster
+    def __init__(self, store: Store | PartsStore, on_cluster: bool, pieces: Callable[[], Pieces]) -> None:
+        self.store, self.on_cluster, self._pieces = store, on_cluster, pieces
         self.cosine = store.manifest["similarity"] == "cosine"
         if not on_cluster:
             self.vectors, self.places = store.vectors(), store.places()
-        self._bm25: dict[str, Bm25] = {}
+        self._bm25: dict[tuple[str, str], Bm25] = {}
         self._smoothing: Smoothing | None = None
         self._rankers: dict[bool, Ranker] = {}
         self._idf: Doubles | None = None
@@ -82,17 +84,19 @@ class Searcher:
         """The vectors scaled to unit length; int8 vectors and those for dot products have other norms."""
         return self.vectors if self.cosine and not self.store.manifest["int8"] else Unit(self.vectors)
 
-    def bm25(self, stop_words: str, progress: Progress | None = None) -> Bm25:
+    def bm25(self, stop_words: str, progress: Progress | None = None, tokenizer: str = "unicode") -> Bm25:
         """Returns the BM25 index of the texts; see ``SearchIndex.bm25``."""
-        if stop_words not in self._bm25:
-            folder = self._folder(f"bm25-{{}}-{stop_words}")
+        key = stop_words, tokenizer
+        if key not in self._bm25:
+            pieces = self._pieces() if tokenizer == "wordpieces" else None
+            folder = self._folder(f"bm25-{{}}-{stop_words}{'' if pieces is None else '-wordpieces'}")
             if not folder.exists():
                 blocks = range(0, self.store.rows, BLOCK)
                 texts = (text for a in blocks for text in self.store.texts(range(a, min(a + BLOCK, self.store.rows))))
-                Bm25.build(texts, progress, stop_words).save(folder)
+                Bm25.build(texts, progress, stop_words, pieces).save(folder)
                 remove_derived(self.store.folder, self.store.generation)
-            self._bm25[stop_words] = Bm25.open(folder, self.store.verify)
-        return self._bm25[stop_words]
+            self._bm25[key] = Bm25.open(folder, self.store.verify, pieces)
+        return self._bm25[key]
 
     def smoothing(self, progress: Progress | None = None) -> Smoothing:
         """Returns the neighbours of the rows; see ``SearchIndex.smoothing``."""
@@ -191,7 +195,7 @@ class Searcher:
             elif fusion is None:
                 found.append(nearest_rows[number])
             elif scored:
-                words = self.bm25(fusion.stop_words).scores(text)
+                words = self.bm25(fusion.stop_words, tokenizer=fusion.bm25_tokenizer).scores(text)
                 found.append(self._ranked(smooth, queries[number], words, fusion, k))
             else:
                 found.append(self._fused(text, nearest_rows[number], fusion, k))
@@ -255,8 +259,9 @@ class Searcher:
 
     def _fused(self, query: str, hits: Sequence[Found], fusion: Fusion, k: int) -> list[Found]:
         by_row = {row: place for row, _, place in hits}
-        words = self.bm25(fusion.stop_words).search(query, max(k, FUSED)).tolist()
-        return [(row, score, by_row.get(row)) for row, score in fuse([list(by_row), words], k)]
+        words = self.bm25(fusion.stop_words, tokenizer=fusion.bm25_tokenizer)
+        rankings = [list(by_row), words.search(query, max(k, FUSED)).tolist()]
+        return [(row, score, by_row.get(row)) for row, score in fuse(rankings, k)]
 
 
 def check_smoothing(settings: Mapping[str, Any]) -> None:

@@ -6,7 +6,8 @@ file                 content
 ``manifest.json``    format, model, settings, and the segments in the order of their rows; replaced atomically
 ``HASH.arrow``       a segment: consecutive rows as one record batch of an Arrow IPC file; never changed
 ``pending.json``     as the manifest, for an unfinished build or update: segments of rows that are already encoded
-``bm25-CHECK-LIST/`` BM25 index without the stop words of LIST, for the manifest with this ``check``; if needed
+``bm25-CHECK-LIST/`` BM25 index without the stop words of LIST, for the manifest with this ``check``; if needed.
+                     With the pieces of the model as terms: ``bm25-CHECK-LIST-wordpieces/``
 ``tokens-CHECK/``    number of rows that contain each token (``tokens.py``), for this ``check``; if needed
 ``basis-HASH/``      projection of the token vectors; if token vectors are stored
 ``smooth-CHECK/``    neighbours of the rows (``smoothing.py``), for the manifest with this ``check``; if needed
@@ -359,6 +360,6 @@ def open_arrays(folder: Path, *names: str, verify: bool = True) -> list[npt.NDAr
 def remove_derived(folder: Path, generation: str) -> None:
     """Removes the BM25 indexes and the neighbours of other states of an index."""
     for path in folder.iterdir():
-        of = re.fullmatch(r"(?:bm25|smooth|tokens)(?:-([0-9a-f]{32})(?:-[a-z]+)?)?", path.name)
+        of = re.fullmatch(r"(?:bm25|smooth|tokens)(?:-([0-9a-f]{32})(?:-[a-z]+){0,2})?", path.name)
         if of and of[1] != generation:
             shutil.rmtree(path, ignore_errors=True)

@@ -183,7 +183,7 @@ class AugmentJob:
             index = TfidfIndex.open(self.tfidf, min_df=self.min_df, max_terms=self.max_terms)
         else:
             index = TfidfIndex.from_bytes(shared, min_df=self.min_df, max_terms=self.max_terms)
-        reading: ReadOptions = {**self.reading, "threads": threads}
+        reading = index.reading({**self.reading, "threads": threads})
 
         def work(shard: Shard, path: Path, progress: Progress) -> dict[str, Any]:
             found = as_input(shard)

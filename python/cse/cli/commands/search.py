@@ -81,6 +81,12 @@ if TYPE_CHECKING:
     default_text="english",
 )
 @options.option(
+    "--bm25-tokenizer",
+    type=click.Choice(["unicode", "wordpieces"]),
+    help="Terms of BM25: words, or pieces of the model's WordPiece tokenizer, for text without spaces.",
+    default_text="unicode",
+)
+@options.option(
     "--rerank", type=click.Choice(["tokens"]), help="Rank the first rows again by the vectors of their tokens."
 )
 @options.option(
@@ -105,15 +111,12 @@ def search_command(
     query_column: str | None,
     top: int,
     hybrid: bool,
-    bm25_weight: float | None,
-    feedback: int | None,
-    kind: str | None,
-    stop_words: str | None,
     rerank: str | None,
     rerank_rows: int | None,
     engine: str,
     encoding: Encoding,
     as_json: bool,
+    **fusing: Any,
 ) -> None:
     """Search the rows of CORPUS by meaning, with the embeddings of MODEL.
 
@@ -130,7 +133,7 @@ def search_command(
     printing.check_output()
     asked = read_queries(queries, query_file, query_column, encoding.reading)
     size = passage_size(passages)
-    fusion = fusion_of(hybrid, bm25_weight=bm25_weight, feedback=feedback, kind=kind, stop_words=stop_words)
+    fusion = fusion_of(hybrid, **fusing)
     asking = {"hybrid": fusion or False, "smooth": smooth, "rerank": rows_of(rerank, rerank_rows, top)}
     if engine == "ray":
         from ...background import connected
@@ -264,7 +267,7 @@ def prepare(index: SearchIndex, fusion: Fusion | None, smooth: bool | None) -> N
     """Builds what a search needs beside the vectors, if it is missing, and shows the progress."""
     if fusion is not None:
         with counting("BM25", len(index), "rows") as more:
-            index.bm25(more, stop_words=fusion.stop_words)
+            index.bm25(more, stop_words=fusion.stop_words, tokenizer=fusion.bm25_tokenizer)
     if index.smooths(fusion) if smooth is None else smooth:
         with counting("neighbours", index.shape[0], "rows") as more:
             index.smoothing(more)
