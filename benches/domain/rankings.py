@@ -96,14 +96,14 @@ def encode(encoder: Any, texts: Sequence[str]) -> Encoded:
     return Encoded(vectors, states, ids, starts)
 
 
-def encoded(collection: Collection, store: Path) -> tuple[Encoded, Encoded]:
-    """Returns the encoded documents and queries of a collection, from ``store`` if they are there."""
+def encoded(collection: Collection, store: Path, model: str) -> tuple[Encoded, Encoded]:
+    """Returns the documents and queries of a collection, encoded by a model, from ``store`` if they are there."""
     folder = store / f"{collection.name}-{collection.hash}"
     fields = ("vectors", "states", "ids", "starts")
     if not folder.exists():
         import cse
 
-        encoder = cse.Encoder("minilm", device="cpu").model
+        encoder = cse.Encoder(model, device="cpu").model
         fresh = folder.with_suffix(".tmp")
         fresh.mkdir(parents=True, exist_ok=True)
         for role, texts in (("documents", collection.documents), ("queries", collection.queries)):
@@ -224,16 +224,17 @@ class Trial:
 
     Args:
         folder: The collection.
-        store: Folder of the stored arrays.
+        store: Folder of the stored arrays; each model needs its own.
+        model: Name or folder of the model.
     """
 
-    def __init__(self, folder: Path, store: Path) -> None:
+    def __init__(self, folder: Path, store: Path, model: str = "minilm") -> None:
         from bm25s.stopwords import STOPWORDS_EN
         from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
         self.collection = Collection(folder)
         self.name = self.collection.name
-        self.documents, self.queries = encoded(self.collection, store)
+        self.documents, self.queries = encoded(self.collection, store, model)
         self.folder = store / f"{self.name}-{self.collection.hash}"
         place = {key: number for number, key in enumerate(self.collection.ids)}
         judgements = self.collection.judgements
