@@ -307,13 +307,16 @@ class Trial:
         if self._judged is None:
             self._judged = json.loads(path.read_text()) if path.exists() else {}
         if name not in self._judged:
-            order = best(scores(), 100)
-            found = np.take_along_axis(self.gains, order, 1)
-            ideal = np.where(self.ideal > 0, self.ideal, 1)
-            values = 100 * dcg(found) / ideal, 100 * (found > 0).sum(1) / self.wanted
-            self._judged[name] = [each.tolist() for each in values]
+            self._judged[name] = [each.tolist() for each in self.measured(scores())]
             path.write_text(json.dumps(self._judged))
         return [np.array(each) for each in self._judged[name]]
+
+    def measured(self, scores: Array) -> list[Array]:
+        """Returns nDCG@10 and recall@100 of each query, x 100."""
+        order = best(scores, 100)
+        found = np.take_along_axis(self.gains, order, 1)
+        ideal = np.where(self.ideal > 0, self.ideal, 1)
+        return [100 * dcg(found) / ideal, 100 * (found > 0).sum(1) / self.wanted]
 
 
 def dcg(gains: Array) -> Any:
@@ -432,7 +435,7 @@ def grid() -> Iterator[Setting]:
             yield (k, smoothing, source, count, share, w)
 
 
-def choose(gains: dict[Setting, Array], others: list[int]) -> Setting:
+def choose(gains: dict[Any, Array], others: list[int]) -> Any:
     """Returns the setting with the largest mean over the collections ``others`` of those that harm none of them.
 
     Args:

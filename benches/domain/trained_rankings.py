@@ -2,11 +2,13 @@
 
     python benches/domain/trained_rankings.py train COLLECTION ... --models DIR --seeds 0 1
     python benches/domain/trained_rankings.py table COLLECTION ... --models DIR --cache DIR [--json FILE]
+    python benches/domain/trained_rankings.py stored
 
 ``train`` stores the encoders in ``--models``; a stored one is not trained again. ``table`` ranks with the untrained
 model, whose encoded texts are in ``--cache`` as for ``rankings.py``, and with every stored model of a collection, whose
 encoded texts it stores beside the models. It prints nDCG@10 and recall@100 after training minus before, averaged over
 the seeds, with 95 % intervals of a paired bootstrap over queries. Collections without a stored model are left out.
+``stored`` prints the same changes of the rankings of ``adapt_peers.py``: by cosine, and fused with BM25 by ranks.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from adapt_peers import train_cse
+from adapt_peers import DEFAULT, RESULTS, read, train_cse
 from domain_scores import Collection
 from rankings import Array, Trial, resampled, rounded, rows, shown
 
@@ -65,7 +67,7 @@ def train(folders: list[Path], models: Path, seeds: list[int]) -> None:
 
 def judged(trial: Trial) -> dict[str, Array]:
     """Returns nDCG@10 and recall@100 of each query, ``(2, queries)``, for each of ``ROWS``."""
-    return {name: np.stack(trial.judge(name, scores)) for name, scores in rows(trial) if name in ROWS}
+    return {name: np.stack(trial.judge(name, make)) for name, make in rows(trial) if name in ROWS}
 
 
 def differences(folder: Path, models: Path, cache: Path) -> dict[str, Any] | None:
@@ -93,13 +95,31 @@ def differences(folder: Path, models: Path, cache: Path) -> dict[str, Any] | Non
     return {"name": collection.name, "seeds": seeds, "rows": found}
 
 
+def stored() -> list[dict[str, Any]]:
+    """Returns the changes of the stored runs of ``adapt_peers.py``, as ``differences`` does."""
+    records = read(RESULTS)
+    names = sorted({key.split("/")[0] for key in records})
+    found = []
+    for name in names:
+        seeds = [int(key.split("/")[2]) for key in records if key.startswith(f"{name}/{DEFAULT}/")]
+        kept: dict[str, Any] = {}
+        for row in ("alone", "with BM25"):
+            before, *after = (
+                np.array([records[key]["found"][row][figure] for figure in ("ndcg", "recall")])
+                for key in (f"{name}/before/0", *(f"{name}/{DEFAULT}/{seed}" for seed in seeds))
+            )
+            kept[row] = {"before": before, "change": np.stack([each - before for each in after])}
+        found.append({"name": name, "seeds": seeds, "rows": kept})
+    return found
+
+
 def table(collections: list[dict[str, Any]]) -> dict[str, Any]:
     """Prints a table of the changes; returns its numbers, and the mean change of each seed."""
-    names = [f"{each['name']}, {len(each['seeds'])} seeds" for each in collections]
+    names = [f"{each['name']}, seeds: {len(each['seeds'])}" for each in collections]
     print(f"| ranking | {' | '.join(names)} | mean nDCG@10 | recall@100, mean |")
     print("| --- |" + " ---: |" * (len(names) + 2))
     numbers: dict[str, Any] = {}
-    for name in ROWS:
+    for name in collections[0]["rows"]:
         drawn = [[resampled(part) for part in each["rows"][name]["change"].mean(0)] for each in collections]
         single = [[(part.mean, part.low, part.high) for part, _ in each] for each in drawn]
         means = []
@@ -119,13 +139,18 @@ def table(collections: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("train", "table"))
-    parser.add_argument("collections", type=Path, nargs="+")
-    parser.add_argument("--models", type=Path, required=True, help="folder of the trained models")
+    parser.add_argument("what", choices=("train", "table", "stored"))
+    parser.add_argument("collections", type=Path, nargs="*")
+    parser.add_argument("--models", type=Path, help="folder of the trained models")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0], help="seeds to train with")
     parser.add_argument("--cache", type=Path, help="cache of rankings.py")
     parser.add_argument("--json", type=Path, help="file of the results")
     options = parser.parse_args()
+    if options.what == "stored":
+        table(stored())
+        return
+    if options.models is None or not options.collections:
+        parser.error("--models: name the folder of the trained models, and the folders of the collections")
     if options.what == "train":
         train(options.collections, options.models, options.seeds)
         return
