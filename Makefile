@@ -73,7 +73,8 @@ docs: $(VENV)/packages
 structure: $(READY)
 	$(BIN)/python docs/structure.py
 
-# Draws docs/pictures: an example of UNA, the focal logits, and the gains in benches/results/domain.json.
+# Draws docs/pictures: an example of UNA, the focal logits, and the gains in benches/results/domain.json. After make
+# quickstart, python docs/pictures.py --quickstart quickstart draws the terminal and the page of the report.
 pictures: $(READY)
 	$(BIN)/python docs/pictures.py
 
@@ -111,6 +112,7 @@ bench-train: $(READY)
 # near-duplicates. Takes a quarter of an hour on two cores.
 bench-search: $(READY)
 	$(BIN)/python benches/search.py
+	$(BIN)/python benches/search_rankings.py
 
 clean:
 	rm -rf $(VENV) target quickstart

@@ -155,7 +155,32 @@ def measure(corpus: Path, rows: list[str], folder: Path, repeat: int, loop: str)
         "open": open_time,
         "twin statistics, per sentence": twin_build,
         "twin augment, per sentence": timed(augment_twin) / len(twin_rows),
+        **wordpieces(rows),
         **nlpaug(twin_rows, folder),
+    }
+
+
+def wordpieces(rows: list[str]) -> dict[str, float]:
+    """Times an index of the pieces of MiniLM, and its negatives; returns {} if the model is not installed."""
+    from cse import InputError, TfidfIndex
+    from cse.models.reading.resolve import find_model
+    from cse.models.running.encoder import load_tokenizer
+    from cse.tfidf.pieces import Pieces
+
+    try:
+        pieces = Pieces.of(load_tokenizer(find_model("minilm")), "minilm")
+    except InputError:
+        return {}
+    build = timed(lambda: TfidfIndex.from_texts(rows, tokenizer="wordpieces", pieces=pieces)) / len(rows)
+    index = TfidfIndex.from_texts(rows, tokenizer="wordpieces", pieces=pieces)
+    augment = timed(lambda: index.augment(rows)) / len(rows)
+    words = TfidfIndex.from_texts(rows)
+    assert len({len(index.augment(rows)), len(words.augment(rows)), len(rows)}) == 1
+    return {
+        "from_texts, wordpieces, per sentence": build,
+        "augment, wordpieces, per sentence": augment,
+        "from_texts, unicode, per sentence": timed(lambda: TfidfIndex.from_texts(rows)) / len(rows),
+        "augment, unicode, per sentence": timed(lambda: words.augment(rows)) / len(rows),
     }
 
 
@@ -210,6 +235,7 @@ def table(found: dict[str, Any]) -> str:
         ("plain Python reference, negatives", "twin augment, per sentence"),
         ("nlpaug `TfIdfAug.augment`", "nlpaug TfIdfAug.augment, per sentence"),
         ("`TfidfIndex.augment`, lists of 64, one thread", "augment(list of 64), one thread, per sentence"),
+        ("`TfidfIndex.augment`, `--tokenizer wordpieces` of MiniLM", "augment, wordpieces, per sentence"),
     ]
     lines += [f"| {label} | | | | {1 / found[key]:,.0f} |" for label, key in rates if key in found]
     lines.append(f"| `TfidfIndex.open` | {found['open'] * 1000:.0f} ms | | | |")

@@ -185,7 +185,7 @@ class Bench:
 
     def first_step(self, **values: Any) -> tuple[torch.Tensor, float]:
         """Returns the gradients of the first step without dropout, as one vector on the CPU, and its loss."""
-        from cse.training.batches.prefetch import Prefetcher
+        from cse.training.batches.tokens import Prefetcher
         from cse.training.setup import prepare
         from cse.training.step.step import propagate
 
@@ -313,7 +313,7 @@ class Bench:
 @contextlib.contextmanager
 def waits() -> Iterator[list[float]]:
     """Context manager that measures for how long the training loop of cse waits for the batches of each step."""
-    from cse.training.batches.prefetch import Prefetcher
+    from cse.training.batches.tokens import Prefetcher
 
     found: list[float] = []
     get = Prefetcher.get

@@ -1,7 +1,7 @@
-"""Measures exact search (time and memory), near-duplicate search (time), and the nDCG@10 that int8 vectors lose.
+"""Measures exact search (time and memory), near-duplicate search (time), and the nDCG@10 of rankings.
 
     python benches/search.py [--rows 1000000] [--threads 2] [--rounds 5] [--json FILE]
-    python benches/search.py --data DIR    # adds nDCG@10 of MiniLM (float32, int8, with BM25) on a set in BEIR's format
+    python benches/search.py --data DIR    # adds nDCG@10 and recall@100 of MiniLM on a set in BEIR's format
 
 Vectors are random, of unit length. The nearest rows of 20 queries, and all pairs of near-duplicates, must equal those
 of a brute-force search in float64. Exact search is compared with NumPy: both are timed alternately in one process, and
@@ -247,38 +247,38 @@ def duplicates(rows: int, width: int, threshold: float) -> dict[str, Any]:
     return {"seconds": seconds, "pairs": len(pairs), "groups": len(members)}
 
 
-def quality(data: str) -> dict[str, float]:
-    """Returns nDCG@10 x 100 of MiniLM on a retrieval set: with float32 vectors, with int8 vectors, and with BM25."""
-    import numpy as np
-
+def quality(data: str) -> dict[str, tuple[float, float]]:
+    """Returns nDCG@10 and recall@100, x 100, of the rankings by MiniLM on a retrieval set."""
     from cse import Encoder, SearchIndex
     from cse.evaluation.retrieval import Retrieval, RetrievalOptions, ndcg
-
-    class Once(Encoder):
-        """An encoder that encodes each distinct text only once."""
-
-        vectors: dict[str, Any]
-
-        def encode(self, texts: Any, **arguments: Any) -> Any:
-            known = self.__dict__.setdefault("vectors", {})
-            new = [text for text in dict.fromkeys(texts) if text not in known]
-            known.update(zip(new, super().encode(new, **arguments), strict=True))
-            return np.stack([known[text] for text in texts])
+    from cse.search.hybrid import Fusion
 
     task = Retrieval(RetrievalOptions(), data)
-    encoder = Once("minilm", device="cpu")
+    encoder = Encoder("minilm", device="cpu")
     ids, texts = list(task.documents), list(task.documents.values())
+    index = SearchIndex.build(encoder, texts, ids=ids, tokens=64)
+    rankings: dict[str, tuple[SearchIndex, dict[str, Any]]] = {
+        "vectors alone": (index, {}),
+        "int8 vectors alone": (SearchIndex.build(encoder, texts, ids=ids, int8=True), {}),
+        "reciprocal ranks": (index, {"hybrid": Fusion(kind="rrf")}),
+        "added scores": (index, {"hybrid": True, "smooth": False}),
+        "smoothed vectors": (index, {"smooth": True}),
+        "smoothed, feedback, added scores (--hybrid)": (index, {"hybrid": True}),
+        "--rerank tokens": (index, {"rerank": 100}),
+        "--hybrid --rerank tokens": (index, {"hybrid": True, "rerank": 100}),
+    }
     found = {}
-    for name, int8, hybrid in (("float32", False, False), ("int8", True, False), ("hybrid", False, True)):
-        index = SearchIndex.build(encoder, texts, ids=ids, int8=int8)
-        results = index.search(task.queries.values(), 10, hybrid=hybrid)
-        scores = [
-            ndcg([hit.id for hit in hits], relevant)
-            for hits, relevant in zip(results, task.judgements.values(), strict=True)
+    for name, (used, settings) in rankings.items():
+        results = used.search(task.queries.values(), 100, **settings)
+        judged = list(zip(results, task.judgements.values(), strict=True))
+        gains = [ndcg([hit.id for hit in hits[:10]], relevant) for hits, relevant in judged]
+        wanted = [{name for name, value in relevant.items() if value > 0} for _, relevant in judged]
+        recalls = [
+            len(each.intersection(hit.id for hit in hits)) / len(each)
+            for (hits, _), each in zip(judged, wanted, strict=True)
         ]
-        found[name] = 100 * statistics.fmean(scores)
-    print(f"nDCG@10 on {data}: float32 {found['float32']:.2f}, int8 {found['int8']:.2f} ", end="")
-    print(f"(loss {found['float32'] - found['int8']:+.2f}), fused with BM25 {found['hybrid']:.2f}")
+        found[name] = 100 * statistics.fmean(gains), 100 * statistics.fmean(recalls)
+        print(f"{data}, {name}: nDCG@10 {found[name][0]:.2f}, recall@100 {found[name][1]:.2f}", flush=True)
     return found
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from cse import TrainConfig, train
-from cse.training.batches.prefetch import Prefetcher
+from cse.training.batches.tokens import Prefetcher
 from cse.training.run import Run
 from cse.training.setup import prepare
 from growth import BLOCK, append, say

@@ -22,8 +22,7 @@ import numpy as np
 from cse import Encoder
 from cse.evaluation import transfer
 from cse.evaluation.base import embed
-from cse.evaluation.classifiers import SEED, converged, senteval
-from cse.evaluation.transfer import best_penalty, nested
+from cse.evaluation.transfer import SEED, best_penalty, converged, nested, senteval
 
 SEEDS = range(SEED, SEED + 5)
 

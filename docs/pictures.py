@@ -1,7 +1,8 @@
 """Draws the pictures in docs/pictures from the sample corpus, the loss and stored results (``make pictures``).
 
-``--check`` compares the pictures with the files. ``--search FOLDER`` draws search.svg from the folder of a quickstart
-run instead, which must contain runs/ and the two search indexes; this picture depends on the run and is not checked.
+``--check`` compares the pictures with the files. ``--quickstart FOLDER`` draws search.svg (the terminal), report.webp
+and report-dark.webp (the page of ``cse report``) from the folder of a quickstart run instead. The folder must contain
+runs/ and the two search indexes, and Chromium must be installed. These pictures depend on the run and are not checked.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
@@ -161,7 +164,7 @@ def search(folder: Path) -> str:
     from rich.console import Console
     from rich.text import Text
 
-    newest = max((folder / "runs").iterdir(), key=lambda each: each.stat().st_mtime)
+    newest = newest_run(folder)
     console = Console(record=True, width=76, file=io.StringIO(), force_terminal=True)
     for model, shown, index in (("minilm", "minilm", "before"), (str(newest), "runs/trained", "after")):
         console.print(Text(f"$ cse search {shown} corpus.txt --top 5 \\\n    --query '{QUERY}'", "bold"))
@@ -176,13 +179,35 @@ def search(folder: Path) -> str:
     return re.sub(r"\s*@font-face \{.*?\}", "", text, flags=re.DOTALL)  # these fonts are on another host
 
 
+def newest_run(folder: Path) -> Path:
+    """Returns the run of a quickstart folder that was written last."""
+    return max((folder / "runs").iterdir(), key=lambda each: each.stat().st_mtime)
+
+
+def report(folder: Path) -> None:
+    """Writes pictures of the first part of the page of ``cse report``, in light and dark colours."""
+    from PIL import Image
+
+    browser = next(found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name)))
+    page = (newest_run(folder) / "report.html").as_uri()
+    for name, scheme in (("report", 1), ("report-dark", 0)):
+        with tempfile.TemporaryDirectory() as place:
+            shot = Path(place) / "shot.png"
+            given = ["--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1000,1180"]
+            given += [f"--blink-settings=preferredColorScheme={scheme}", f"--screenshot={shot}", page]
+            subprocess.run([browser, *given], check=True, capture_output=True)
+            Image.open(shot).save(FOLDER / f"{name}.webp", quality=80, method=6)
+
+
 PICTURES: dict[str, Callable[[], str]] = {"una": una, "focal": focal, "gains": gains}
 
 
 def main() -> int:
     """Draws or checks the pictures; returns the exit code."""
-    if "--search" in sys.argv:
-        (FOLDER / "search.svg").write_text(search(Path(sys.argv[-1]).resolve()), encoding="utf8")
+    if "--quickstart" in sys.argv:
+        folder = Path(sys.argv[-1]).resolve()
+        (FOLDER / "search.svg").write_text(search(folder), encoding="utf8")
+        report(folder)
         return 0
     for name, draw in PICTURES.items():
         file, text = FOLDER / f"{name}.svg", draw()

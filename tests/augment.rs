@@ -35,7 +35,7 @@ proptest! {
         let index = example();
         let v = index.len();
         let rank = if seen { place % v } else { place % (v + 1) };
-        let new = draw(&index, rank, seen, radius, u).expect("there are other terms");
+        let new = draw(&index, rank, seen, 0, radius, u).expect("there are other terms");
         prop_assert!(new < v);
         prop_assert!(!seen || new != rank);
         let low = rank.saturating_sub(radius);
@@ -66,7 +66,7 @@ fn ranks_drawn_at_ends_of_unit_interval_are_within_radius() {
     for rank in 0..index.len() {
         for radius in [1, 3, 1000] {
             for u in [0.0, f64::MIN_POSITIVE, 0.5, 1.0 - f64::EPSILON / 2.0] {
-                let new = draw(&index, rank, true, radius, u).expect("there are other terms");
+                let new = draw(&index, rank, true, 0, radius, u).expect("there are other terms");
                 assert!(new != rank && new.abs_diff(rank) <= radius);
             }
         }
@@ -76,8 +76,8 @@ fn ranks_drawn_at_ends_of_unit_interval_are_within_radius() {
 #[test]
 fn only_term_of_an_index_has_no_replacement() {
     let index = index(&["one", "one one"]);
-    assert_eq!(draw(&index, 0, true, 5, 0.3), None);
-    assert_eq!(draw(&index, 0, false, 5, 0.3), Some(0));
+    assert_eq!(draw(&index, 0, true, 0, 5, 0.3), None);
+    assert_eq!(draw(&index, 0, false, 0, 5, 0.3), Some(0));
 }
 
 #[test]

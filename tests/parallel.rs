@@ -20,14 +20,14 @@ fn no_call_starts_the_global_thread_pool() {
     let (read, progress) = (ReadOptions::default(), Progress::default());
     let words = Tokenizer::UNICODE;
     let dir = folder.path().join("index");
-    build::build_to(&dir, inputs(), words, read, true, 0, &progress).expect("a corpus");
+    build::build_to(&dir, inputs(), words, read.clone(), true, 0, &progress).expect("a corpus");
     let index = store::open(&dir, VocabularyFilter::default()).expect("an index");
     let filter = VocabularyFilter {
         min_df: 2,
         max_terms: Some(50),
     };
     store::open(&dir, filter).expect("an index");
-    build::build(inputs(), words, read, 2, &progress).expect("a corpus");
+    build::build(inputs(), words, read.clone(), 2, &progress).expect("a corpus");
     let texts = ["one text", "another text"];
     let stored = build::build_from_texts(texts.into_iter(), words).expect("texts");
     let bytes = stored.to_bytes().expect("an index");
@@ -49,7 +49,7 @@ fn no_call_starts_the_global_thread_pool() {
         options,
         writing,
         inputs(),
-        read,
+        read.clone(),
         output,
         0,
         &progress,

@@ -84,7 +84,7 @@ fn rows_that_span_chunks_are_counted_once() {
         build::build(
             vec![PathBuf::from(file.path()).into()],
             Tokenizer::WHITESPACE,
-            options,
+            options.clone(),
             threads,
             &Progress::default(),
         )

@@ -7,7 +7,7 @@ import pytest
 
 from cse import _core
 from cse.background import in_thread
-from cse.data.reading import reading_options
+from cse.data.readers import reading_options
 
 
 def test_an_interrupt_ends_a_call_into_the_core(tmp_path):

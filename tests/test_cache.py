@@ -11,7 +11,7 @@ import torch
 from cse import InputError, TrainConfig, train
 from cse.data.cache import ends_fit, is_mapped
 from cse.data.corpus import Corpus, hold_out
-from cse.training.batches.prefetch import Prefetcher
+from cse.training.batches.tokens import Prefetcher
 from cse.training.callbacks import Callback
 from cse.training.setup import prepare
 
@@ -205,7 +205,7 @@ def test_padding_to_a_fixed_length_does_not_change_embeddings(mapped, tmp_path, 
     run = prepare(mapped)
     shorter = prepared(run, None)[0]["anchor"]
     assert shorter["input_ids"].shape[1] < 32
-    monkeypatch.setattr("cse.training.batches.prefetch.fixed_length", lambda device, compiled, longest: longest)
+    monkeypatch.setattr("cse.training.batches.tokens.fixed_length", lambda device, compiled, longest: longest)
     encoder = run.state.encoder.eval()
     for stored in (run.tokens, None):
         fixed = prepared(run, stored)[0]["anchor"]

@@ -514,8 +514,7 @@ def test_terms_that_look_like_markup_are_printed_literally(cse, tmp_path):
 
 def test_train_has_an_option_for_each_setting_and_each_method_flag():
     from cse.cli.commands.train import train_command
-    from cse.training.settings.given import method_flags
-    from cse.training.settings.groups import hints
+    from cse.training.settings.given import hints, method_flags
 
     named = {option.name for option in train_command.params}
     assert set(hints()) <= named

@@ -25,12 +25,12 @@ from cse.features.base import FeatureMethod
 from cse.models import device as devices
 from cse.models.device import bf16_speedup, compile_backbone, pick_device, pick_precision
 from cse.models.running.acceleration import mask_always
-from cse.training.batches.prefetch import Prefetcher
+from cse.training.batches.tokens import Prefetcher
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare
 from cse.training.step.distributed import World
 from cse.training.step.step import skip_if_not_finite, training_step
-from cse.training.watching.records import failures
+from cse.training.watching import failures
 from plain_processor import bf16_instructions
 from runs import LOSSES, VIEWS, gradients, same_run
 
@@ -80,7 +80,7 @@ class Noise(FeatureMethod):
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_does_not_wait_for_the_device(run_config, name, monkeypatch):
     """Tensors on the meta device have no values, so code that reads a value raises an error."""
-    monkeypatch.setattr("cse.training.step.modules.use_fast_dropout", mask_always)
+    monkeypatch.setattr("cse.training.step.state.use_fast_dropout", mask_always)
     run = prepare(run_config.replace(**CASES[name]))
     state = run.state
     state.encoder.to("meta").train()
@@ -120,7 +120,7 @@ def test_always_passing_the_attention_mask_does_not_change_the_hidden_states(fam
 def test_cuda_graphs_are_requested_only_without_accumulation_and_chunks(run_config, values, graphs, monkeypatch):
     given = []
     monkeypatch.setattr(
-        "cse.training.step.modules.compile_backbone", lambda backbone, device, graphs: given.append(graphs)
+        "cse.training.step.state.compile_backbone", lambda backbone, device, graphs: given.append(graphs)
     )
     prepare(run_config.replace(compile=True, **values))
     assert given == [graphs]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from cse import train
-from cse.training.batches.prefetch import Prefetcher
+from cse.training.batches.tokens import Prefetcher
 from cse.training.folder.checkpoint import find_checkpoint, list_checkpoints, read_checkpoint
 from cse.training.folder.interrupts import Agreement, StopRequest
 from cse.training.loop import resumed_config
@@ -24,7 +24,7 @@ from runs import VIEWS, same_run
 DISTRIBUTED = """
 import json, os, sys, torch
 from cse import TrainConfig
-from cse.training.batches.prefetch import Prefetcher
+from cse.training.batches.tokens import Prefetcher
 from cse.training.step.distributed import connected
 from cse.training.setup import prepare
 from cse.training.step.state import unique_parameters

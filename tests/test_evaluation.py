@@ -16,8 +16,8 @@ from cse import Encoder, InputError
 from cse.cli import cli
 from cse.evaluation import transfer
 from cse.evaluation.base import embed
-from cse.evaluation.classifiers import AdamClassifier, converged, senteval
 from cse.evaluation.retrieval import Retrieval, RetrievalOptions, ndcg, recall, reciprocal_rank
+from cse.evaluation.transfer import AdamClassifier, converged, senteval
 from cse.io import write_text
 from cse.models.running.passages import Cutter
 from forked import Forked

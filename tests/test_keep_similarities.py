@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from cse.losses.auxiliary import similarity_divergence
-from cse.training.batches.prefetch import Prefetcher
+from cse.training.batches.tokens import Prefetcher
 from cse.training.setup import prepare
 from cse.training.step.distributed import World
 from cse.training.step.step import batch_step, propagate

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from cse.locks import lock, locked
+from cse.io import lock, locked
 
 HOLD = """
 import sys
 from pathlib import Path
-from cse.locks import locked
+from cse.io import locked
 with locked(Path(sys.argv[1])) as held:
     print(held, flush=True)
     sys.stdin.read()

@@ -11,8 +11,7 @@ from transformers import AutoModel, AutoTokenizer
 from cse import Encoder, InputError, TrainConfig, train
 from cse.data.words import cut_in_two
 from cse.evaluation.base import read_pairs
-from cse.evaluation.geometry import alignment, uniformity
-from cse.evaluation.split_half import half_ranks
+from cse.evaluation.geometry import alignment, half_ranks, uniformity
 from cse.evaluation.sts import find_tasks, score_pairs
 from cse.models.pooling import POOLERS, pool
 

@@ -10,7 +10,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 
 from cse import Encoder, InputError, TrainConfig, train
 from cse.evaluation.retrieval import rank_documents
-from cse.training.batches.prefetch import Prefetcher
+from cse.training.batches.tokens import Prefetcher
 from cse.training.setup import prepare
 from sentence_models import sentence_model
 from test_modules import TEXTS, pooling

@@ -11,7 +11,7 @@ import pytest
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'cse[ray]'")
 
 from cse import InputError, TfidfIndex  # noqa: E402
-from cse.data.reading import reading_options  # noqa: E402
+from cse.data.readers import reading_options  # noqa: E402
 from cse.tfidf.build import build_index  # noqa: E402
 from cse.tfidf.options import word_options  # noqa: E402
 from ray_clusters import processes_reading, two_nodes, wait_for  # noqa: E402

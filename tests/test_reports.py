@@ -16,8 +16,7 @@ from cse.evaluation.geometry import unit
 from cse.reports.curves import alignment_panels, cosine_panels, focal_panels, score_panels, thinned, training_panels
 from cse.reports.held_out import Change, Compared, compare_models, neighbours
 from cse.reports.page import report_page
-from cse.reports.pictures import KINDS, Material, pictures
-from cse.reports.ranks import rank_panels, replaced_word
+from cse.reports.pictures import KINDS, Material, pictures, rank_panels, replaced_word
 from cse.reports.runs import differing, find_runs, labels, read_run
 from cse.reports.similarity import map_panels, pair_panels, sentence_map
 from cse.reports.style import COLOURS, drawn, figure, require_extra, styled

@@ -18,8 +18,7 @@ from cse.reproduce.cells import cells_of, config_of, read_cell, run_cell
 from cse.reproduce.inputs import SENTENCES, open_inputs, smoke_inputs
 from cse.reproduce.plan import plan
 from cse.reproduce.results import Ours, collect, markdown, paired_tests, panels, to_dict
-from cse.reproduce.suites import TASKS, Scorer, hash_file
-from cse.reproduce.tables import find_table, merged, tables
+from cse.reproduce.suites import TASKS, Scorer, find_table, hash_file, merged, tables
 from cse.training.settings.precedence import preset_names, with_preset
 
 

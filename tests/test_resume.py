@@ -186,9 +186,7 @@ class Stop(Callback):
 def rising(monkeypatch):
     """Makes the score rise with each evaluation, so that each evaluated model is saved as best/."""
     scores = iter(range(100))
-    monkeypatch.setattr(
-        "cse.training.watching.selection.Selector._score_pairs", lambda self: {"spearman": float(next(scores))}
-    )
+    monkeypatch.setattr("cse.training.watching.Selector._score_pairs", lambda self: {"spearman": float(next(scores))})
 
 
 @pytest.mark.parametrize("changes", [{}, {"name": "other"}])

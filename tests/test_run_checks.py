@@ -8,10 +8,8 @@ import torch
 
 from cse import TrainConfig, train
 from cse.errors import RunError
-from cse.evaluation.geometry import mean_cosine, uniformity
-from cse.evaluation.split_half import HalvesScore
-from cse.training.watching.records import SaturationCheck
-from cse.training.watching.selection import is_collapsed
+from cse.evaluation.geometry import HalvesScore, mean_cosine, uniformity
+from cse.training.watching import SaturationCheck, is_collapsed
 
 
 def config(tmp_path, sample, model, **values):

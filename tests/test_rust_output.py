@@ -10,6 +10,7 @@ import time
 import pytest
 
 from cse import InputError, TfidfIndex, _core
+from cse.tfidf.pieces import Pieces
 
 AUGMENT = """
 import sys
@@ -196,13 +197,15 @@ def test_messages_show_paths_as_they_were_typed(tmp_path, indexed, sample, cse):
     assert ".cse-" not in done.stderr
 
 
-def test_the_same_rows_are_blank_in_a_list_of_texts_and_in_a_file(tmp_path, sample_index):
+def test_the_same_rows_are_blank_in_a_list_of_texts_and_in_a_file(tmp_path, sample_index, tiny_bert):
     rows = ["", " ", "\t", "\x1c", "\u3000", "a text", "..."]
     path = tmp_path / "rows.txt"
     path.write_text("\n".join(rows) + "\n", encoding="utf8")
+    pieces = Pieces((tiny_bert / "tokenizer.json").read_text(encoding="utf8"), "tiny")
     for tokenizer in _core.TOKENIZERS:
-        of_file = TfidfIndex.build(path, tokenizer=tokenizer).info
-        assert TfidfIndex.from_texts(rows, tokenizer=tokenizer).info == of_file
+        words = {"tokenizer": tokenizer, "pieces": pieces if tokenizer == "wordpieces" else None}
+        of_file = TfidfIndex.build(path, **words).info
+        assert TfidfIndex.from_texts(rows, **words).info == of_file
         assert of_file.blank == 5
     negatives, report = sample_index.augment_report(rows)
     of_file = sample_index._core.augment_files(

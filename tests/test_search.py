@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 
 from cse import Encoder, InputError, SearchIndex
 from cse.data.corpus import Corpus
@@ -536,18 +537,40 @@ def test_hybrid_search_fuses_the_rankings_by_vectors_and_by_bm25(tmp_path, encod
     assert folder.name not in [path.name for path in (tmp_path / "index").glob("bm25*")]
 
 
-@pytest.mark.parametrize("passages", [None, 8])
+def standardised(scores):
+    return (scores - scores.mean()) / scores.std() if scores.std() else 0 * scores
+
+
+def smoothed(vectors, texts, rows):
+    """The smoothed vectors of some rows, in float64."""
+    words = Bm25.build(texts, stop_words="english")
+    found = np.empty_like(vectors)
+    for row in range(len(rows)):
+        lexical = words.scores(texts[rows[row]])[rows].astype(np.float64)
+        scores = standardised(vectors @ vectors[row]) + standardised(lexical)
+        order = [at for at in np.argsort(-scores.round(5), kind="stable") if at != row][:5]
+        vector = 0.7 * vectors[row] + 0.3 * vectors[order].mean(0) if order else vectors[row]
+        found[row] = vector / np.linalg.norm(vector)
+    return found
+
+
+FUSIONS = [Fusion(), Fusion(0.5, feedback=3), Fusion(1.0, stop_words="none"), Fusion(0.0, 2)]
+
+
+@pytest.mark.parametrize("kind", ["rows", "passages", "smooth"])
 @pytest.mark.parametrize("int8", [False, True])
-@pytest.mark.parametrize("fusion", [Fusion(), Fusion(0.5, feedback=3), Fusion(1.0, stop_words="none"), Fusion(0.0, 2)])
-def test_scores_of_vectors_and_bm25_are_standardised_and_added_after_feedback(passages, int8, fusion, encoder):
+@pytest.mark.parametrize("fusion", FUSIONS)
+def test_scores_of_vectors_and_bm25_are_standardised_and_added_after_feedback(kind, int8, fusion, encoder):
     texts = [*some_texts(200), "", "the word7 word8", "word3 " * 30]
-    index = SearchIndex.build(encoder, texts, passages=passages, int8=int8)
-    vectors = index._vectors.take(np.arange(len(index._vectors)))
+    index = SearchIndex.build(
+        encoder, texts, passages=8 if kind == "passages" else None, int8=int8, smooth=kind == "smooth"
+    )
+    vectors = index.vectors.take(np.arange(len(index.vectors)))
     rows = np.unique(index.rows)
     words = Bm25.build(texts, stop_words=fusion.stop_words)
-
-    def standardised(scores):
-        return (scores - scores.mean()) / scores.std() if scores.std() else 0 * scores
+    if kind == "smooth":
+        vectors = smoothed(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), texts, rows)
+    feedback = (5 if kind == "smooth" else 0) if fusion.feedback is None else fusion.feedback
 
     def best_places(query):
         scores = vectors @ query
@@ -558,8 +581,14 @@ def test_scores_of_vectors_and_bm25_are_standardised_and_added_after_feedback(pa
         query = unit(encoder.encode([text]))[0].astype(np.float64)
         lexical = standardised(words.scores(text)[rows].astype(np.float64))
         dense, found = best_places(query)
-        if fusion.feedback:
-            first = np.argsort(-(standardised(dense) + lexical), kind="stable")[: fusion.feedback]
+        if kind == "smooth":
+            order = np.lexsort((rows, -dense))[:9]
+            hits = index.search([text], 9)[0]
+            assert [hit.score for hit in hits] == pytest.approx(dense[order], abs=1e-5)
+            assert {hit.row for hit in hits} == set(rows[order])
+        if feedback:
+            scores = (1 - fusion.bm25_weight) * standardised(dense) + fusion.bm25_weight * lexical
+            first = np.argsort(-scores, kind="stable")[:feedback]
             query = (1 - fusion.share) * query + fusion.share * vectors[[found[at] for at in first]].mean(0)
             dense, found = best_places(query / np.linalg.norm(query))
         scores = (1 - fusion.bm25_weight) * standardised(dense) + fusion.bm25_weight * lexical
@@ -569,6 +598,44 @@ def test_scores_of_vectors_and_bm25_are_standardised_and_added_after_feedback(pa
         for hit in hits:  # each row has its own score
             assert hit.score == pytest.approx(scores[np.searchsorted(rows, hit.row)], abs=2e-3)
     assert index.search([""], 3, hybrid=fusion) == [[]]
+
+
+def test_smoothed_vectors_do_not_depend_on_the_order_of_updates_and_can_be_left_out(tmp_path, encoder):
+    texts = [*some_texts(60), "word1 word2", "word1 word2", ""]
+    plain = SearchIndex.build(encoder, texts, smooth=False)
+    whole = SearchIndex.build(encoder, texts, tmp_path / "whole", smooth=True)
+    grown = SearchIndex.build(encoder, [*texts[:20], "word9 word4 word5"], tmp_path / "grown", smooth=True)
+    assert grown.search(["word4 word5"], 3)[0][0].row == 20
+    grown.remove(["20"])
+    grown.add(texts[20:40])
+    grown.add(texts[40:])
+    query = "word4 word5 word6"
+    assert np.array_equal(grown.smoothing().near, whole.smoothing().near)
+    for fusion in (False, True, Fusion(kind="rrf")):
+        expected = whole.search([query], 9, hybrid=fusion)
+        assert grown.search([query], 9, hybrid=fusion) == expected
+        assert plain.search([query], 9, hybrid=fusion, smooth=True) == expected
+        assert whole.search([query], 9, hybrid=fusion, smooth=False) == plain.search([query], 9, hybrid=fusion)
+        assert plain.search([query], 9, hybrid=fusion) != expected
+    (folder,) = (tmp_path / "grown").glob("smooth-*")  # those of former states are removed
+    assert SearchIndex.open(tmp_path / "grown").search([query], 9) == whole.search([query], 9)
+    (folder / "near.npy").write_bytes((folder / "near.npy").read_bytes()[:-4] + b"aaaa")
+    with pytest.raises(InputError, match=r"smooth-.*is damaged"):
+        SearchIndex.open(tmp_path / "grown").search([query])
+    automatic = SearchIndex.build(encoder, texts)
+    assert automatic.search([query], 9) == plain.search([query], 9)
+    assert automatic.search([query], 9, hybrid=True) == whole.search([query], 9, hybrid=True)
+    again = SearchIndex.build(encoder, texts, tmp_path / "whole", smooth=False)
+    assert again.search([query], 9) == plain.search([query], 9)
+    assert again.changes == Changes(len(texts), 0, 0)
+    for few in (1, 2):
+        assert [hit.row for hit in SearchIndex.build(encoder, texts[:few], smooth=True).search([texts[0]])[0]][:1] == [
+            0
+        ]
+    with pytest.raises(InputError, match="--smooth: needs one vector per row"):
+        SearchIndex.build(encoder, texts, passages=8, smooth=True)
+    with pytest.raises(InputError, match="--smooth: needs one vector per row"):
+        SearchIndex.build(encoder, texts, passages=8).search([query], smooth=True)
 
 
 def test_options_of_hybrid_search_are_checked(cse, corpus):
@@ -797,3 +864,80 @@ def test_search_reads_queries_from_a_terminal(corpus, glove):
     os.write(terminal, b"\n")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     os.close(terminal)
+
+
+@pytest.mark.parametrize("stored", [0, 24, 32])
+def test_first_rows_are_ranked_again_by_the_vectors_of_their_tokens(tmp_path, tiny_bert, sample_rows, stored):
+    encoder = Encoder(tiny_bert, device="cpu")
+    model = encoder.model
+    texts = [*sample_rows[:40], ""]
+    index = SearchIndex.build(encoder, texts, tmp_path / "index", tokens=stored)
+    index.remove(["7"])
+    index.add([sample_rows[7], sample_rows[50]])
+    texts = [*texts[:7], *texts[8:], sample_rows[7], sample_rows[50]]
+    special = set(model.tokenizer.all_special_ids)
+
+    def tokens_of(text):
+        """The numbers and the vectors of the tokens of one text, in float64."""
+        batch = model.tokenizer(text, return_tensors="pt", truncation=True, max_length=model.source.max_length)
+        with torch.no_grad():
+            states = model.backbone(**batch).last_hidden_state[0].double().numpy()
+        ids = batch["input_ids"][0].tolist()
+        kept = [at for at, token in enumerate(ids) if token not in special]
+        states = states[kept] @ axes
+        return [ids[at] for at in kept], states / np.linalg.norm(states, axis=1, keepdims=True)
+
+    axes = np.eye(model.embedding_dim)
+    if stored:
+        pieces = [token for token in range(len(model.tokenizer)) if token not in special]
+        before, after = model.tokenizer("")["input_ids"]
+        with torch.no_grad():
+            ids = torch.tensor([[before, token, after] for token in pieces])
+            states = model.backbone(input_ids=ids).last_hidden_state[:, 1].double().numpy()
+        states /= np.linalg.norm(states, axis=1, keepdims=True)
+        axes = np.linalg.svd(states, full_matrices=False)[2][:stored].T
+    documents = [tokens_of(text) for text in texts]
+    found = Counter(token for ids, _ in documents for token in set(ids))
+    idf = {token: np.log(1 + (len(texts) - df + 0.5) / (df + 0.5)) for token, df in found.items()}
+    for hybrid in (False, True, Fusion(kind="rrf")):
+        query = sample_rows[3][:40]
+        asked, states = tokens_of(query)
+        weights = np.array([idf.get(token, np.log(1 + (len(texts) + 0.5) / 0.5)) for token in asked])
+        first = index.search([query], 12, hybrid=hybrid)[0]
+        similarities = [(states @ documents[hit.row][1].T).max(1) @ weights / weights.sum() for hit in first]
+        scores = np.array([hit.score for hit in first])
+        expected = 0.7 * standardised(scores) + 0.3 * standardised(np.array(similarities))
+        hits = index.search([query, ""], 12, hybrid=hybrid, rerank=12)
+        assert hits[1] == []
+        # stored vectors are rounded to 8 bits
+        by_row = {hit.row: score for hit, score in zip(first, expected, strict=True)}
+        assert {hit.row for hit in hits[0]} == set(by_row)
+        for hit in hits[0]:
+            assert hit.score == pytest.approx(by_row[hit.row], abs=0.1 if stored else 1e-3)
+        assert [hit.score for hit in hits[0]] == sorted((hit.score for hit in hits[0]), reverse=True)
+        fewer = index.search([query], 3, hybrid=hybrid, rerank=12)[0]
+        assert [hit.row for hit in fewer] == [hit.row for hit in hits[0][:3]]
+    again = SearchIndex.build(encoder, texts, tmp_path / "other", tokens=stored)
+    both = [each.search([query], 5, hybrid=True, rerank=20)[0] for each in (again, index)]
+    assert [hit.row for hit in both[0]] == [hit.row for hit in both[1]]
+    # in other batches, states differ by rounding errors, which may be rounded to other integers
+    assert [hit.score for hit in both[0]] == pytest.approx([hit.score for hit in both[1]], abs=0.01)
+    with pytest.raises(InputError, match="rerank: must be 0 or at least k = 5"):
+        index.search([query], 5, rerank=4)
+    if stored:
+        with pytest.raises(InputError, match="built with --tokens"):
+            SearchIndex.build(encoder, texts, tmp_path / "index", tokens=16)
+
+
+def test_vectors_of_tokens_need_a_transformer_that_has_them(tmp_path, encoder, tiny_bert, corpus, cse):
+    with pytest.raises(InputError, match="no vectors of tokens"):
+        SearchIndex.build(encoder, ["a"], tmp_path / "index", tokens=8)
+    with pytest.raises(InputError, match="no vectors of tokens"):
+        SearchIndex.build(encoder, ["word1"]).search(["word1"], 1, rerank=9)
+    with pytest.raises(InputError, match=r"--tokens 999: the vectors .* have 32; give 1 to 32"):
+        SearchIndex.build(Encoder(tiny_bert, device="cpu"), ["a"], tmp_path / "index", tokens=999)
+    given = ["search", str(tiny_bert), "c.csv", "--column", "text", "--query", "word1 word2", "--top", "2"]
+    refused(cse(*given, "--rerank-rows", "9", cwd=corpus), "--rerank-rows: belongs to --rerank tokens")
+    done = cse(*given, "--hybrid", "--rerank", "tokens", "--tokens", "8", "--smooth", cwd=corpus)
+    assert done.returncode == 0, done.stderr
+    assert len([line for line in done.stdout.splitlines() if line[:4].strip().isdigit()]) == 2

@@ -23,7 +23,7 @@ from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss, Mu
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from cse import InputError, TfidfIndex
-from cse.evaluation.split_half import score_halves
+from cse.evaluation.geometry import score_halves
 from cse.losses.contrastive import contrastive_loss
 from cse.sentence_transformers import HalvesEvaluator, InfoNCELoss, NegativesCollator, add_negatives, number_rows
 from cse.sentence_transformers.loss import check_equal_rows

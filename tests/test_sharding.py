@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from cse import Encoder, InputError, SearchIndex, TfidfIndex
-from cse.data.reading import reading_options
+from cse.data.readers import reading_options
 from cse.search.nearest import nearest
 from cse.search.vectors import Float32, Joined, Some, unit
 from cse.sharding import engines

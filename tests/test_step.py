@@ -8,7 +8,7 @@ import torch
 
 from cse import InputError, TrainConfig, train
 from cse.models.running.acceleration import by_length, one_lookup
-from cse.training.batches.prefetch import Prefetcher
+from cse.training.batches.tokens import Prefetcher
 from cse.training.parts.optimisation import learning_rate
 from cse.training.setup import prepare
 from cse.training.step.encode import keyed_uniform

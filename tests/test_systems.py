@@ -18,15 +18,14 @@ from cse.augment.base import View
 from cse.context import Context
 from cse.features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from cse.features.base import hooked
+from cse.features.encoder_methods import PromptOptions, Template
 from cse.features.hooks import PCAJitter, PCAJitterOptions, pca_jitter
-from cse.features.modals import Modals, ModalsOptions
-from cse.features.negatives import ascend
-from cse.features.prompt import PromptOptions, Template
+from cse.features.negatives import Modals, ModalsOptions, ascend
 from cse.losses import LOSS_TERMS
 from cse.losses.contrastive import contrastive_loss
 from cse.models.running.acceleration import mask_always
 from cse.rng import Draws
-from cse.training.batches.prefetch import Prefetcher
+from cse.training.batches.tokens import Prefetcher
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare
 from cse.training.step.distributed import World
@@ -280,7 +279,7 @@ def test_the_forward_pass_on_cuda_uses_one_device_and_does_not_wait(run_config, 
 
     Gradients are left out, because autograd needs a GPU for tensors on CUDA, even if they are fake.
     """
-    monkeypatch.setattr("cse.training.step.modules.use_fast_dropout", mask_always)
+    monkeypatch.setattr("cse.training.step.state.use_fast_dropout", mask_always)
     monkeypatch.setattr("cse.models.device.for_transfer", lambda tensor, device: tensor)  # there is no pinned memory
     monkeypatch.setattr(torch.Tensor, "backward", lambda total: None)
     monkeypatch.setattr(torch.autograd, "grad", lambda output, *inputs: tuple(map(torch.zeros_like, inputs)))
@@ -706,7 +705,7 @@ def test_repeated_tokens_do_not_exceed_the_length_of_the_model(run_config):
 def test_repeated_tokens_are_padded_to_a_fixed_length_of_their_own(run_config, monkeypatch):
     run = prepare(run_config.replace(positive="repetition", max_length=24, batch_size=32))
     padded = first_batch(run)[0].tokens
-    monkeypatch.setattr("cse.training.batches.prefetch.fixed_length", lambda device, compiled, longest: longest)
+    monkeypatch.setattr("cse.training.batches.tokens.fixed_length", lambda device, compiled, longest: longest)
     fixed = first_batch(run)[0].tokens
     assert fixed["anchor"]["input_ids"].shape == (32, 24)
     assert fixed["positive"]["input_ids"].shape == (32, 31)  # floor(0.32 * 22) = 7 repeated tokens
@@ -887,7 +886,7 @@ def test_template_denoising_subtracts_the_vector_of_the_template_without_the_sen
 
 
 def test_the_table_of_combinations_in_the_documentation_is_up_to_date(cse):
-    from cse.training.settings.combinations import combinations
+    from cse.training.settings.changes import combinations
 
     docs = Path(__file__).parents[1] / "docs" / "systems.md"
     if not docs.exists():

@@ -26,7 +26,7 @@ from cse.data.corpus import Corpus, hold_out
 from cse.evaluation.base import read_pairs
 from cse.evaluation.sts import score_pairs
 from cse.models.running.inference import Encoder
-from cse.training.batches.prefetch import Prefetcher
+from cse.training.batches.tokens import Prefetcher
 from cse.training.loop import resumed_config
 from cse.training.settings.precedence import merge, preset_names, recipe_reason, resolve
 from cse.training.setup import prepare

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from cse.augment.substitution import Substitution, SubstitutionOptions, whole_words
+from cse.augment.words import Substitution, SubstitutionOptions, whole_words
 from cse.context import Context
 from cse.features.encoder_methods import EMA, EMAOptions
 from cse.features.negatives import Momentum, MomentumOptions
+from cse.losses.auxiliary import SCD, SCDOptions, decorrelation
 from cse.losses.contrastive import contrastive_loss
-from cse.losses.scd import SCD, SCDOptions, decorrelation
 from cse.rng import Draws
 from cse.views import Views
 
@@ -129,7 +129,7 @@ def test_ema_equals_its_recursion_and_is_used_only_in_evaluation(warmup):
 
 @pytest.mark.parametrize(("variant", "side"), [("cross-entropy", "left"), ("release", "right")])
 def test_augcse_classifies_edits_and_reverses_the_encoder_gradient(variant, side):
-    from cse.augment.one_of import OneOf, OneOfOptions, choices
+    from cse.augment.pairings import OneOf, OneOfOptions, choices
     from cse.losses.discriminators import AugCSE, AugCSEOptions
 
     context = Context()

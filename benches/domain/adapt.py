@@ -248,8 +248,7 @@ def some_pairs(path: Path, limit: int | None) -> Any:
 
 
 def scores(encoder: Any, pairs: dict[str, Any], held_out: list[str]) -> dict[str, Any]:
-    from cse.evaluation.geometry import unit
-    from cse.evaluation.split_half import score_halves
+    from cse.evaluation.geometry import score_halves, unit
 
     halves = score_halves(encoder, held_out)
     record: dict[str, Any] = {"mrr": halves.mrr}

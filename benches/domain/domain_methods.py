@@ -25,8 +25,7 @@ from cse.features import ENCODER_METHODS, FEATURE_AUGMENTATIONS
 from cse.features.base import EncoderMethod, FeatureMethod
 from cse.losses import LOSS_TERMS
 from cse.losses.base import BatchTerm
-from cse.transformer_layers import parts_of
-from cse.views import BatchStep, Frozen, Views
+from cse.views import BatchStep, Frozen, Views, parts_of
 
 
 class Base:

@@ -210,8 +210,7 @@ def judged(collection: Collection, scores: Vectors) -> dict[str, list[float]]:
 
 def label_free(collection: Collection, new: Embedded, base: Embedded) -> dict[str, float]:
     """Returns the label-free scores of the encoder that computed ``new``; some compare it with the base model."""
-    from cse.evaluation.geometry import effective_rank, mean_cosine, uniformity
-    from cse.evaluation.split_half import half_ranks
+    from cse.evaluation.geometry import effective_rank, half_ranks, mean_cosine, uniformity
 
     found: dict[str, float] = {}
     for kind, each in collection.known.items():

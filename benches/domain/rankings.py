@@ -229,8 +229,9 @@ class Trial:
     """
 
     def __init__(self, folder: Path, store: Path, model: str = "minilm") -> None:
-        from bm25s.stopwords import STOPWORDS_EN
         from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+        from cse.search.bm25 import STOP_WORDS
 
         self.collection = Collection(folder)
         self.name = self.collection.name
@@ -246,7 +247,8 @@ class Trial:
         self.ideal = np.array([dcg(np.sort([max(v, 0.0) for v in each.values()])[::-1]) for each in judgements])
         self.wanted = np.array([sum(v > 0 for v in each.values()) for each in judgements])
         self.dense = self.queries.vectors @ self.documents.vectors.T
-        lists = {"none": (), "short": STOPWORDS_EN, "english": ENGLISH_STOP_WORDS}
+        # "english" is the list of cse search --hybrid, "long" that of scikit-learn.
+        lists = {"none": (), "long": ENGLISH_STOP_WORDS, "english": STOP_WORDS["english"]}
         self.words = {name: Words(self.collection.documents, frozenset(each)) for name, each in lists.items()}
         self.bm25 = {name: each.scores(self.collection.queries) for name, each in self.words.items()}
         self.lexical = z(self.bm25["english"])
@@ -273,7 +275,7 @@ class Trial:
                 found.append(best(scores, 10))
             return np.concatenate(found)
 
-        near: npt.NDArray[np.int64] = self.stored("near-0.5-english", make)
+        near: npt.NDArray[np.int64] = self.stored("near-0.5-own", make)
         return near
 
     def smoothed(self, k: int, share: float) -> tuple[Array, Array]:
@@ -297,7 +299,7 @@ class Trial:
             asked = words.counted(queries).multiply(np.sqrt(words.idf)[None]).tocsr() @ matrix.T
             return np.concatenate([left * np.sqrt(values), asked @ left / np.sqrt(values)])
 
-        vectors = self.stored("lsa-english", make)[:, :dimensions]
+        vectors = self.stored("lsa-own", make)[:, :dimensions]
         n = len(self.documents.vectors)
         return unit(vectors[:n]), unit(vectors[n:])
 

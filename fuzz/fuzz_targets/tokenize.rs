@@ -19,6 +19,7 @@ fuzz_target!(|data: &[u8]| {
         rule,
         lowercase: flags & 64 == 0,
         nfkc: flags & 128 != 0,
+        pieces: 0,
     };
     let mut scratch = Scratch::default();
     let (mut fast, mut slow) = (Vec::new(), Vec::new());

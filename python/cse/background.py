@@ -1,12 +1,19 @@
-"""Runs calls into the Rust core in a thread, so that Ctrl-C interrupts them; defines the type of progress callbacks."""
+"""Work outside the main thread: calls into the Rust core, which Ctrl-C interrupts, and the connection to a Ray cluster.
+
+Also: the type of progress callbacks, and the handling of errors that Ray's workers raise (extra ``cse[ray]``).
+"""
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from ._core import Progress
+from .errors import InputError, first_line
 
 T = TypeVar("T")
 
@@ -60,3 +67,51 @@ def in_thread(work: Callable[[Progress], T], on_progress: Callable[[int, int], o
     if failure:
         raise failure[0]
     return outcome[0]
+
+
+RETRIES = 3
+"""Maximum number of times that a task is repeated because its worker was lost."""
+
+
+@contextmanager
+def connected() -> Iterator[Any]:
+    """Context manager that yields the module ``ray``, connected to a cluster.
+
+    If this process is already connected, that connection is used and stays open. Otherwise, Ray connects to the cluster
+    at ``RAY_ADDRESS`` or, if this is not set, to a cluster that runs on this machine, or starts a local cluster.
+
+    Raises ``InputError`` if Ray is not installed, or if no cluster can be reached.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise InputError("--engine ray: Ray is not installed; run pip install 'cse[ray]'") from None
+    ours = not ray.is_initialized()
+    if ours:
+        try:
+            ray.init(log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, RuntimeError) as error:
+            raise InputError(
+                f"--engine ray: no cluster could be reached ({first_line(error)}); check RAY_ADDRESS"
+            ) from None
+    try:
+        yield ray
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def enter(home: str) -> None:
+    """Changes the working directory of a worker to ``home``, the working directory of the caller.
+
+    Relative paths then name the same files in both processes. Does nothing if the worker's machine has no such folder.
+    """
+    if os.path.isdir(home):
+        os.chdir(home)
+
+
+def cause_of(error: Any) -> Exception:
+    """Returns the cause of a worker's error if it is an ``InputError`` or ``OSError``; otherwise raises the error."""
+    if isinstance(error.cause, (InputError, OSError)):
+        return error.cause
+    raise error

@@ -14,12 +14,14 @@ name                    role      contents
 ======================  ========  ==================================================================================
 
 The first view of role ``anchor`` is paired with the first view of role ``positive``, the second with the second, and
-so on. This module imports only torch.
+so on. This module also finds the embedding layer and the blocks of a transformer, for the methods that change them. It
+imports only torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -191,3 +193,24 @@ class Frozen(nn.Module):
     def forward(self, *arguments: Any, **named: Any) -> Any:
         """Returns the model's output, computed without gradients."""
         return self.model(*arguments, **named)
+
+
+def parts_of(backbone: nn.Module) -> tuple[nn.Module, nn.ModuleList]:
+    """Returns the embedding layer and the blocks of a transformer; raises ``ValueError`` if they are not found."""
+    config: Any = backbone.config
+    embedding = getattr(backbone, "embeddings", None) or getattr(backbone, "embed_tokens", None)
+    count = getattr(config, "num_hidden_layers", None)
+    blocks = [each for each in backbone.modules() if isinstance(each, nn.ModuleList) and len(each) == count]
+    if not isinstance(embedding, nn.Module) or not blocks:
+        raise ValueError(f"{type(backbone).__name__}: its embedding layer or its blocks cannot be found")
+    return embedding, blocks[0]
+
+
+@contextmanager
+def embedding_output(backbone: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Context manager that replaces the output ``z`` of the embedding layer, ``(n, T, D)``, with ``change(z)``."""
+    handle = parts_of(backbone)[0].register_forward_hook(lambda module, given, output: change(output))
+    try:
+        yield
+    finally:
+        handle.remove()

@@ -54,7 +54,8 @@ class UNAOptions:
         "radius"
     )
     tokenizer: Annotated[
-        Literal["unicode", "whitespace", "treebank"] | None, Note("required tokenizer of the index; None: any")
+        Literal["unicode", "whitespace", "treebank", "wordpieces"] | None,
+        Note("required tokenizer of the index; None: any"),
     ] = None
 
     def __post_init__(self) -> None:

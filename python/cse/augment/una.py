@@ -36,6 +36,7 @@ class UNA(Edit):
             raise InputError(
                 f"--tfidf: the tokenizer of the index is {self.index.tokenizer}, but una.tokenizer requires "
                 f"{options.tokenizer}; build another index with cse build-tfidf CORPUS --tokenizer {options.tokenizer}"
+                + (" --model MODEL" if options.tokenizer == "wordpieces" else "")
             )
         super().__init__(replace(options, radius=self.index.ranks(options.radius)), context)
 

@@ -1,6 +1,5 @@
 """The command line: the command group, what its commands share, and the commands."""
 
-from .errors import main
-from .group import COMMANDS, cli
+from .group import COMMANDS, cli, main
 
 __all__ = ["COMMANDS", "cli", "main"]

@@ -112,87 +112,103 @@ def on_page(session: Session, told: Callable[[str], None] = printing.say) -> Non
         session: The session.
         told: Called with a message that contains the address of the page.
     """
-    token, lock, finished = secrets.token_urlsafe(24), threading.Lock(), threading.Event()
-    page = (files("cse") / "resources" / "label.html").read_text(encoding="utf8")
+    with PageServer(session) as server:
+        told(f"judge the documents at http://{server.place}/{server.token}/ and press q there to finish")
+        server.serve_forever(poll_interval=0.1)
 
-    def state() -> dict[str, Any]:
-        item = None if finished.is_set() else session.current()
+
+class PageServer(ThreadingHTTPServer):
+    """The server of ``on_page``."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(("127.0.0.1", 0), PageHandler)
+        self.session, self.finished = session, threading.Event()
+        self.token, self.lock = secrets.token_urlsafe(24), threading.Lock()
+        self.place = f"127.0.0.1:{self.server_port}"
+        self.page = (files("cse") / "resources" / "label.html").read_text(encoding="utf8")
+
+    def state(self) -> dict[str, Any]:
+        """Returns what the page shows."""
+        item = None if self.finished.is_set() else self.session.current()
         return {
-            "change": session.judgements.changes,
-            "finished": finished.is_set(),
+            "change": self.session.judgements.changes,
+            "finished": self.finished.is_set(),
             "progress": "all documents are judged" if item is None else item.progress,
             "query": None if item is None else item.query,
             "document": None if item is None else item.document,
         }
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            place = self._place()
-            if place == "":
-                nonce = secrets.token_urlsafe(16)
-                policy = (
-                    f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; "
-                    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-                )
-                content = page.replace("NONCE", nonce)
-                self._send(200, "text/html; charset=utf-8", content, {"Content-Security-Policy": policy})
-            elif place == "state":
-                with lock:
-                    self._send_state(200)
-            else:
-                self._refuse(404)
 
-        def do_POST(self) -> None:
-            if self._place() != "answer" or self.headers.get("Content-Type") != "application/json":
-                self._refuse(404)
-                return
-            try:
-                asked = json.loads(self.rfile.read(min(int(self.headers["Content-Length"]), 1000)))
-                key, change = asked["key"], asked["change"]
-            except (TypeError, ValueError, KeyError):
-                self._refuse(400)
-                return
-            with lock:
-                if finished.is_set() or change != session.judgements.changes or not isinstance(key, str):
-                    self._send_state(409)  # the page shows a document that another window has judged
-                    return
-                if not press(session, key):
-                    finished.set()
+class PageHandler(BaseHTTPRequestHandler):
+    """Answers the requests of the page of ``on_page``."""
+
+    server: PageServer
+
+    def do_GET(self) -> None:
+        """Sends the page, or what it shows."""
+        place = self._place()
+        if place == "":
+            nonce = secrets.token_urlsafe(16)
+            policy = (
+                f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; "
+                "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+            )
+            content = self.server.page.replace("NONCE", nonce)
+            self._send(200, "text/html; charset=utf-8", content, {"Content-Security-Policy": policy})
+        elif place == "state":
+            with self.server.lock:
                 self._send_state(200)
-            if finished.is_set():
-                threading.Thread(target=server.shutdown).start()
+        else:
+            self._refuse(404)
 
-        def _place(self) -> str | None:
-            """Returns what follows the token in the path; None if the request must be refused."""
-            own = f"127.0.0.1:{server.server_port}"
-            origin = self.headers.get("Origin")
-            _, given, *rest = [*self.path.split("/", 2), "", ""][:3]
-            matches = hmac.compare_digest(given.encode(), token.encode())
-            if not matches or self.headers.get("Host") != own or origin not in (None, f"http://{own}"):
-                return None
-            return rest[0] if self.path.count("/") > 1 else None
+    def do_POST(self) -> None:
+        """Applies a key that was pressed on the page."""
+        server = self.server
+        if self._place() != "answer" or self.headers.get("Content-Type") != "application/json":
+            self._refuse(404)
+            return
+        try:
+            asked = json.loads(self.rfile.read(min(int(self.headers["Content-Length"]), 1000)))
+            key, change = asked["key"], asked["change"]
+        except (TypeError, ValueError, KeyError):
+            self._refuse(400)
+            return
+        with server.lock:
+            if server.finished.is_set() or change != server.session.judgements.changes or not isinstance(key, str):
+                self._send_state(409)  # the page shows a document that another window has judged
+                return
+            if not press(server.session, key):
+                server.finished.set()
+            self._send_state(200)
+        if server.finished.is_set():
+            threading.Thread(target=server.shutdown).start()
 
-        def _send_state(self, status: int) -> None:
-            self._send(status, "application/json", dumps(state()), {})
+    def _place(self) -> str | None:
+        """Returns what follows the token in the path; None if the request must be refused."""
+        own = self.server.place
+        origin = self.headers.get("Origin")
+        _, given, *rest = [*self.path.split("/", 2), "", ""][:3]
+        matches = hmac.compare_digest(given.encode(), self.server.token.encode())
+        if not matches or self.headers.get("Host") != own or origin not in (None, f"http://{own}"):
+            return None
+        return rest[0] if self.path.count("/") > 1 else None
 
-        def _refuse(self, status: int) -> None:
-            self.close_connection = True
-            self._send(status, "text/plain", "", {})
+    def _send_state(self, status: int) -> None:
+        self._send(status, "application/json", dumps(self.server.state()), {})
 
-        def _send(self, status: int, kind: str, content: str, headers: dict[str, str]) -> None:
-            body = content.encode("utf8", "replace")
-            caution = {"Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
-            length = {"Content-Type": kind, "Content-Length": str(len(body)), "Cache-Control": "no-store"}
-            self.send_response(status)
-            for name, value in {**length, **caution, **headers}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(body)
+    def _refuse(self, status: int) -> None:
+        self.close_connection = True
+        self._send(status, "text/plain", "", {})
 
-        def log_message(self, *_: Any) -> None:
-            """Prints nothing; the token in the path of a request must not be in a log."""
+    def _send(self, status: int, kind: str, content: str, headers: dict[str, str]) -> None:
+        body = content.encode("utf8", "replace")
+        caution = {"Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
+        length = {"Content-Type": kind, "Content-Length": str(len(body)), "Cache-Control": "no-store"}
+        self.send_response(status)
+        for name, value in {**length, **caution, **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        told(f"judge the documents at http://127.0.0.1:{server.server_port}/{token}/ and press q there to finish")
-        server.serve_forever(poll_interval=0.1)
+    def log_message(self, *_: Any) -> None:
+        """Prints nothing; the token in the path of a request must not be in a log."""

@@ -91,7 +91,10 @@ reading = all_of(
 
 words = all_of(
     option(
-        "--tokenizer", default="unicode", metavar="unicode|whitespace|treebank", help="How text is split into terms."
+        "--tokenizer",
+        default="unicode",
+        metavar="unicode|whitespace|treebank|wordpieces",
+        help="How text is split into terms.",
     ),
     option("--lowercase/--no-lowercase", default=True, help="Lower-case the terms."),
     option("--nfkc/--no-nfkc", default=False, help="Unify compatibility forms (Unicode NFKC)."),

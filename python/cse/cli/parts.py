@@ -8,9 +8,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from ..data.reading import SourceFile
+from ..background import connected
+from ..data.readers import SourceFile
 from ..errors import InputError
-from ..ray_cluster import connected
 from ..sharding.engines import Failure, count_here, count_on_cluster, run_here, run_on_cluster
 from ..sharding.jobs import Job, find_sources
 from ..sharding.parts import Parts, Shard, Source

@@ -1,6 +1,6 @@
 """Creates the options of ``cse train`` from the settings of a run and the options of methods.
 
-The settings are in ``cse.training.settings.groups``. Methods are losses, augmentations and so on; see ``cse methods``.
+The settings are in ``cse.training.settings.given``. Methods are losses, augmentations and so on; see ``cse methods``.
 The type, choices, help and default of each setting are read from its declaration; only ``columns`` and the short flag
 of ``output`` are handled by name. To keep ``--help`` fast, importing this module does not import pydantic, NumPy or
 torch.
@@ -23,8 +23,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ..training.parts.fields import Named, Shown, marker, shown_of
-from ..training.settings.given import MethodFlag, method_flags, switches
-from ..training.settings.groups import GROUPS, flag, hints
+from ..training.settings.given import GROUPS, MethodFlag, flag, hints, method_flags, switches
 
 HEADINGS = [str(group.__doc__) for group in GROUPS]
 """Headings of the help of ``cse train``, in order."""

@@ -29,10 +29,8 @@ import numpy.typing as npt
 from .. import _core
 from ..background import ProgressCallback, in_thread
 from ..errors import InputError
-from ..io import dumps, naming
-from ..locks import lock
-from .readers import COMPRESSED, Column, joined_lines
-from .reading import ReadOptions
+from ..io import dumps, lock, naming
+from .readers import COMPRESSED, Column, ReadOptions, joined_lines
 
 META = "meta.json"
 BLOCK_BYTES = 1 << 20

@@ -17,8 +17,7 @@ from .. import _core, rng
 from ..background import ProgressCallback
 from ..errors import InputError, check_texts
 from .cache import StoredRows, count_repeats, is_mapped
-from .readers import Column, joined_lines
-from .reading import ReadOptions, SourceFile, reading_options
+from .readers import Column, ReadOptions, SourceFile, joined_lines, reading_options
 
 # Stands in place of a file path for texts given to ``Corpus.from_texts``, including in the configuration of a run.
 IN_MEMORY = "(texts in memory)"

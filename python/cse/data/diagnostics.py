@@ -77,7 +77,8 @@ def _text_faults(seen: dict[str, Any], max_line_bytes: int) -> Iterator[tuple[st
     if seen["unchanged_rate"] > MANY:
         yield (
             f"{seen['unchanged_rate']:.1%} of the sampled sentences have no word that UNA can replace",
-            "put spaces between words (with a segmenter for Chinese, Japanese or Thai) and use --tokenizer whitespace"
+            "build the index with --tokenizer wordpieces --model MODEL, or put spaces between words (with a segmenter "
+            "for Chinese, Japanese or Thai) and use --tokenizer whitespace"
             if seen["unreplaceable_rate"] > MANY
             else "remove rows without a word, or use --tokenizer whitespace, which counts punctuation as words",
         )

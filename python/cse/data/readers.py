@@ -1,20 +1,84 @@
-"""Expands file patterns, and decodes columns of tables into rows.
+"""Expands file patterns, and decodes columns of tables into rows; the options for reading files.
 
 All code that reads a corpus uses this module, so a row has the same number in the index, in training and in outputs.
+The faulty record of a .jsonl file is found here, because pyarrow does not report its line and content.
 """
 
 from __future__ import annotations
 
 import glob
 import io
+import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from os import PathLike, fspath
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from ..errors import InputError, first_line
-from .json_lines import check_records, json_records
+
+MAX_LINE_BYTES = 1 << 20
+
+
+class ReadOptions(TypedDict, total=False):
+    """Options for reading the files of a corpus."""
+
+    encoding_errors: str
+    """``strict`` (default): invalid UTF-8 raises ``InputError``. ``replace``: invalid bytes become U+FFFD, and the rows
+    that contain them are counted."""
+    max_line_bytes: int
+    """Maximum length of a row in bytes; a longer row raises ``InputError``. Default: 2**20."""
+    threads: int
+    """Number of threads. Default: 0, all cores. It does not affect the results."""
+
+
+_DEFAULTS: ReadOptions = {"encoding_errors": "strict", "max_line_bytes": MAX_LINE_BYTES, "threads": 0}
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file of a corpus, as it was read.
+
+    Attributes:
+        path: Path as given.
+        bytes: Size of the file as stored, before decompression.
+        rows: Number of rows.
+        xxh3: 128-bit XXH3 hash of the file as stored, hexadecimal.
+    """
+
+    path: str
+    bytes: int
+    rows: int
+    xxh3: str
+    column: str | None = None
+    """Column of a table; None for a text file."""
+
+
+def reading_options(**reading: Unpack[ReadOptions]) -> ReadOptions:
+    """Returns the given reading options, with the defaults for missing ones.
+
+    Raises:
+        InputError: If a number is not an integer in [0, 2**63).
+        TypeError: For an unknown option.
+    """
+    options: ReadOptions = complete(_DEFAULTS, reading)
+    for name, number in (("threads", options["threads"]), ("max_line_bytes", options["max_line_bytes"])):
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise InputError(f"--{name.replace('_', '-')}: must be an integer, got {number!r}")
+        if not 0 <= number < 2**63:
+            raise InputError(f"--{name.replace('_', '-')}: must be from 0 to 2**63 - 1, got {number}")
+    return options
+
+
+def complete(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
+    """Returns ``defaults`` updated with ``given``; raises ``TypeError`` for a name that is not in ``defaults``."""
+    unknown = set(given) - set(defaults)
+    if unknown:
+        raise TypeError(f"unknown option {sorted(unknown)[0]!r}; choose from {', '.join(defaults)}")
+    return {**defaults, **given}
+
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
@@ -314,3 +378,63 @@ def _rows(values: Any, column: str) -> tuple[bytes, int]:
         for line_break in ("\r\n", "\n", "\r"):
             texts = pc.replace_substring(texts, line_break, " ")
     return b"".join(line for text in texts.to_pylist() for line in (text or b"", b"\n")), joined
+
+
+KINDS = {dict: "an object", list: "a list", bool: "a boolean", int: "a number", float: "a number"}
+TWICE = object()
+
+
+def json_records(
+    path: str, hook: Callable[[list[tuple[str, Any]]], Any] | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields the line number and the record of each line that is not blank; ``hook`` is passed on to ``json.loads``.
+
+    Raises ``InputError`` for a line that is not a JSON object.
+    """
+    import pyarrow as pa
+
+    with io.BufferedReader(pa.input_stream(path)) as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:  # the core reports invalid UTF-8
+                record = json.loads(line.decode("utf-8-sig", errors="replace"), object_pairs_hook=hook)
+            except ValueError:
+                record = None
+            if not isinstance(record, dict):
+                raise InputError(f"{path}: line {number} is not a JSON object; .jsonl holds one on each line") from None
+            yield number, record
+
+
+def check_records(path: str, column: str) -> None:
+    """Raises ``InputError`` for the first faulty record, with its line number.
+
+    A record is faulty if it is not a JSON object, or if its field ``column`` occurs twice or is neither text nor
+    null. Nothing is raised if the file cannot be read.
+    """
+    import pyarrow as pa
+
+    def record(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        again = sum(name == column for name, _ in pairs) > 1
+        return {**dict(pairs), **({column: TWICE} if again else {})}
+
+    with suppress(OSError, pa.ArrowException):
+        for number, found in json_records(path, record):
+            value = found.get(column)
+            if value is TWICE:
+                raise InputError(
+                    f"{path}: line {number}: the record has the field {column!r} twice; remove one"
+                ) from None
+            if value is not None and not isinstance(value, str):
+                raise InputError(
+                    f"{path}: line {number}: column {column!r} must be text, got {_described(value)}"
+                ) from None
+
+
+def _described(value: Any) -> str:
+    kind = KINDS[type(value)]
+    if isinstance(value, dict):
+        return f"{kind} with the fields {', '.join(list(value)[:5])}; make the text a field of the record itself"
+    if isinstance(value, list):
+        return f"{kind}; write one record for each text of the list"
+    return f"{kind} ({json.dumps(value)}); write it in quotes, or leave the record out"

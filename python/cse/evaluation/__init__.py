@@ -17,7 +17,7 @@ EVALUATIONS: Registry[type[Evaluation]] = Registry(
     {
         "sts": "cse.evaluation.sts:STS",
         "geometry": "cse.evaluation.geometry:Geometry",
-        "halves": "cse.evaluation.split_half:SplitHalf",
+        "halves": "cse.evaluation.geometry:SplitHalf",
         "retrieval": "cse.evaluation.retrieval:Retrieval",
         "transfer": "cse.evaluation.transfer:Transfer",
     },

@@ -24,8 +24,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
-from ..io import dumps, naming
-from ..locks import lock
+from ..io import dumps, lock, naming
 from ..rng import Draws
 from .base import Report, Sample
 from .retrieval import ndcg

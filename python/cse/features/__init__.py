@@ -1,16 +1,40 @@
 """Changes to embeddings, to forward passes and to the encoder, and their registries.
 
 Feature methods change embeddings, hooks change forward passes, and encoder methods change the encoder itself.
+This module does not import torch, so that the command line, which lists the options of LoRA, starts quickly.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
-from ..registry import Registry
+from annotated_types import Ge, Lt
+
+from ..registry import Note, Registry
 
 if TYPE_CHECKING:
     from .base import EncoderMethod, FeatureMethod, Hook
+
+
+@dataclass(frozen=True)
+class LoRAOptions:
+    """Options of LoRA."""
+
+    rank: Annotated[
+        int,
+        Ge(1),
+        Note("trains adapters of this rank, not the weights (LoRA, with peft)", "--lora", "RANK", "off", enables=True),
+    ] = 16
+    keep: Annotated[
+        bool, Note("with --lora, save only the adapter; loading it requires the base model and peft", "--keep-adapter")
+    ] = False
+    alpha: Annotated[float, Ge(0), Note("the adapters are scaled by alpha / rank; 0: alpha is twice the rank")] = 0.0
+    dropout: Annotated[float, Ge(0), Lt(1), Note("dropout probability for the inputs of the adapters")] = 0.0
+    targets: Annotated[
+        tuple[str, ...], Note("last parts of the names of the layers to adapt, such as query; empty: all linear layers")
+    ] = ()
+
 
 __all__ = ["ENCODER_METHODS", "FEATURE_AUGMENTATIONS", "HOOKS"]
 
@@ -20,7 +44,7 @@ FEATURE_AUGMENTATIONS: Registry[type[FeatureMethod]] = Registry(
     {
         "dclr": "cse.features.negatives:DCLR",
         "gaussian": "cse.features.negatives:Gaussian",
-        "modals": "cse.features.modals:Modals",
+        "modals": "cse.features.negatives:Modals",
         "momentum": "cse.features.negatives:Momentum",
         "projector": "cse.features.encoder_methods:Projector",
     },
@@ -33,7 +57,7 @@ HOOKS: Registry[type[Hook]] = Registry(
     {
         "feature-cutoff": "cse.features.hooks:FeatureCutoff",
         "pca": "cse.features.hooks:PCAJitter",
-        "second-template": "cse.features.prompt:PromptHook",
+        "second-template": "cse.features.encoder_methods:PromptHook",
         "token-cutoff": "cse.features.hooks:TokenCutoff",
         "token-shuffle": "cse.features.hooks:TokenShuffle",
     },
@@ -46,8 +70,8 @@ ENCODER_METHODS: Registry[type[EncoderMethod]] = Registry(
     {
         "ema": "cse.features.encoder_methods:EMA",
         "lora": "cse.features.encoder_methods:LoRA",
-        "prompt": "cse.features.prompt:Prompt",
+        "prompt": "cse.features.encoder_methods:Prompt",
     },
-    options={"lora": "cse.features.options:LoRAOptions"},
+    options={"lora": "cse.features:LoRAOptions"},
 )
 """Methods that change the encoder, by name: ``cse train --encoder-method NAME``."""

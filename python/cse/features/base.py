@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
-from ..transformer_layers import embedding_output, parts_of
 from ..views import BatchStep as BatchStep
-from ..views import Role
+from ..views import Role, embedding_output, parts_of
 from ..views import RowStep as RowStep
 from ..views import Views as Views
 

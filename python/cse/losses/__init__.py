@@ -31,7 +31,7 @@ LOSS_TERMS: Registry[type[LossTerm]] = Registry(
         "keep-similarities": "cse.losses.auxiliary:KeepSimilarities",
         "matryoshka": "cse.losses.auxiliary:Matryoshka",
         "mlm": "cse.losses.auxiliary:MLM",
-        "scd": "cse.losses.scd:SCD",
+        "scd": "cse.losses.auxiliary:SCD",
     },
     options={
         CONTRASTIVE: "cse.losses.options:ContrastiveOptions",

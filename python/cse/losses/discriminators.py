@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 
 from ..errors import InputError
-from ..transformer_layers import embedding_output
-from ..views import RowStep, Views
+from ..views import RowStep, Views, embedding_output
 from .auxiliary import mask_tokens
 from .base import RowTerm
 

@@ -14,9 +14,8 @@ import numpy.typing as npt
 from ..data.words import cut_in_two
 from ..errors import InputError
 from ..evaluation.base import Pairs, counted, read_pairs
-from ..evaluation.geometry import nearest_others
+from ..evaluation.geometry import nearest_others, score_halves
 from ..evaluation.significance import direction, paired_bootstrap, resampled_difference, sentence_clusters
-from ..evaluation.split_half import score_halves
 from ..evaluation.sts import pair_cosines, score_pairs
 from .runs import StoredRun
 

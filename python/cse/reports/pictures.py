@@ -1,19 +1,159 @@
-"""The kinds of plots that ``cse plot`` writes and that the report page of a run contains."""
+"""The kinds of plots that ``cse plot`` writes and that the report page of a run contains.
+
+Also: plots of the terms with which UNA may replace a word, which are those with a similar maximum TF-IDF score.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from ..errors import InputError, unknown
 from ..tfidf.index import TfidfIndex
 from .curves import alignment_panels, cosine_panels, focal_panels, score_panels, training_panels
 from .held_out import Compared, compare_models
-from .ranks import rank_panels, replaced_word
 from .runs import StoredRun
 from .similarity import SentenceMap, map_panels, pair_panels, sentence_map
-from .style import Panel
+from .style import BLUE, INK, ORANGE, VERMILLION, Panel, legend
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Maximum number of points of a line.
+POINTS = 800
+# Maximum number of labelled terms in the window, not counting the word.
+LABELS = 7
+# Fraction of the height of the axes that is kept free for a label.
+WORD = 0.48
+
+
+def replaced_word(run: StoredRun) -> str | None:
+    """Returns the first word that UNA replaced in the stored examples of a run; None if there is none."""
+    for example in (run.texts or {}).get("examples", []):
+        for start, end in example["spans"]:
+            word: str = example["text"][start:end]
+            return word
+    return None
+
+
+def rank_panels(index: TfidfIndex, word: str, radius: int | str | None = None) -> list[Panel]:
+    """Returns two plots of maximum score against rank: one of all terms, one of the terms in the window of a word.
+
+    Section 3.2 of the UNA paper explains the ranks.
+
+    Args:
+        index: The index.
+        word: A word of the index.
+        radius: Largest difference in rank between the word and a term in the window, as a number or as a percentage of
+            all terms, like ``"1%"``. None: the default of the index.
+
+    Raises:
+        InputError: If the index does not have the word, or has fewer than two terms.
+    """
+    explained = index.explain(word, samples=0)
+    if len(explained) != 1 or not explained[0].seen:
+        raise InputError(f"--word {word!r}: not a word of the index; choose one that occurs in the corpus")
+    if len(index) < 2:
+        raise InputError(
+            "--tfidf: the index has only one term, which no other term can replace; build it from more sentences"
+        )
+    reach, rank, terms = index.ranks(radius), explained[0].rank, len(index)
+    scores = np.asarray(index.max_score)[index.by_rank]
+    window = _Window(index, scores, rank, max(1, rank - reach), min(terms, rank + reach))
+    return [
+        Panel(
+            "ranks",
+            "Ranks of all terms",
+            f"The {terms:,} terms of the index, ranked by maximum TF-IDF score, highest first. UNA replaces "
+            f"\u201c{window.term(rank)}\u201d (rank {rank:,}) with a term at most {reach:,} ranks above or below it.",
+            window.draw_all_terms,
+        ),
+        Panel(
+            "ranks-window",
+            f"Window of \u201c{window.term(rank)}\u201d",
+            "A magnified view of the band, with some of its terms labelled. UNA chooses a term with a probability "
+            "proportional to its maximum score, and never the word itself.",
+            window.draw,
+        ),
+    ]
+
+
+@dataclass(frozen=True)
+class _Window:
+    """The ranks of the terms that may replace a word. Ranks start at 1."""
+
+    index: TfidfIndex
+    scores: npt.NDArray[Any]
+    """The maximum scores of all terms, in the order of their ranks."""
+    rank: int
+    """The rank of the word."""
+    low: int
+    high: int
+    """The first and the last rank of the window."""
+
+    def term(self, rank: int) -> str:
+        """Returns the term of a rank."""
+        return str(self.index.terms[self.index.by_rank[rank - 1]])
+
+    def draw_all_terms(self, axes: Axes) -> None:
+        """Plots the scores of all terms, with the window as a band."""
+        terms = len(self.scores)
+        shown = np.unique(np.linspace(1, terms, min(terms, POINTS)).astype(np.int64))
+        axes.plot(shown, self.scores[shown - 1], color=BLUE, label="all terms")
+        axes.axvspan(self.low, self.high, color=ORANGE, alpha=0.35, lw=0, label=f"ranks {self.low:,} to {self.high:,}")
+        axes.plot(self.rank, self.scores[self.rank - 1], "o", ms=7, color=VERMILLION, label=self.term(self.rank))
+        axes.set_ylim(bottom=0)
+        axes.set_xlim(-0.02 * terms, 1.02 * terms)
+        _label(axes)
+        legend(axes)
+
+    def draw(self, axes: Axes) -> None:
+        """Plots the scores of the terms in the window, and labels some of the terms."""
+        ranks = np.arange(self.low, self.high + 1)
+        ranks = ranks[np.unique(np.linspace(0, len(ranks) - 1, min(len(ranks), POINTS)).astype(np.int64))]
+        values = self.scores[ranks - 1]
+        axes.plot(ranks, values, color=BLUE)
+        marked = self.labelled()
+        # Labels extend upwards from their points, so the fraction WORD of the height is free above the highest point.
+        bottom, top = values.min(), values.max()
+        height = max(1.05 * (top - bottom), (self.scores[marked - 1].max() - bottom) / (1 - WORD), 1e-3 * top, 1e-9)
+        axes.set_ylim(bottom - 0.08 * height, bottom + height)
+        for each in marked:
+            own = each == self.rank
+            term = self.term(each)
+            axes.plot(each, self.scores[each - 1], "o", ms=6 if own else 4, color=VERMILLION if own else BLUE)
+            axes.annotate(
+                term if len(term) <= 14 else f"{term[:13]}\u2026",
+                (each, self.scores[each - 1]),
+                xytext=(0, 6),
+                textcoords="offset points",
+                rotation=90,
+                ha="center",
+                va="bottom",
+                color=INK,
+                fontsize=8.5,
+                fontweight="bold" if own else "normal",
+            )
+        _label(axes)
+
+    def labelled(self) -> npt.NDArray[np.int64]:
+        """Returns the rank of the word and up to LABELS other ranks of the window, evenly spaced."""
+        spaced = np.linspace(self.low, self.high, LABELS + 2)[1:-1].astype(np.int64)
+        apart = (self.high - self.low) / (LABELS + 2) * 0.7
+        found = np.unique(np.append(spaced, self.rank))
+        return np.array([each for each in found if each == self.rank or abs(each - self.rank) > apart])
+
+
+def _label(axes: Axes) -> None:
+    axes.set_xlabel("rank by maximum score")
+    axes.set_ylabel("maximum TF-IDF score")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.locator_params(axis="x", nbins=5)
 
 
 class Material:

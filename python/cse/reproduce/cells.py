@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InputError
 from ..io import dumps, write_text
 from .inputs import SENTENCES, SYNONYMS, Inputs
-from .suites import Scorer, hash_file
-from .tables import Recipe, Row, Table, merged
+from .suites import Recipe, Row, Scorer, Table, hash_file, merged
 
 if TYPE_CHECKING:
     from ..training.callbacks import Callback
@@ -308,7 +307,7 @@ def peak_bytes() -> int | None:
 
 def _train(cell: Cell, inputs: Inputs, made: dict[str, Any], place: Path, callback: Callback | None) -> Any:
     """Trains the encoder of a cell, from the last checkpoint of its run if there is one."""
-    from ..training.folder.leftovers import has_checkpoint
+    from ..training.folder.interrupts import has_checkpoint
     from ..training.loop import resumed_config, train
     from ..training.settings.precedence import with_preset
 

@@ -19,8 +19,7 @@ from ..evaluation.sts import DEV, SEVEN
 from ..evaluation.transfer import TASKS as TRANSFER
 from ..io import write_text
 from ..rng import Draws
-from .suites import TASKS, find
-from .tables import Table
+from .suites import TASKS, Table, find
 
 SYNONYMS = "synonyms"
 """The NAME in ``--file NAME=PATH`` for the synonym file of the EDA rows; without this file, WordNet is used."""

@@ -16,8 +16,7 @@ from typing import Any
 
 from .cells import Cell, cells_of, config_of, read_cell
 from .inputs import Inputs
-from .suites import Scorer
-from .tables import Row, Table
+from .suites import Row, Scorer, Table
 
 
 @dataclass

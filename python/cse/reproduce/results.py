@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..evaluation.significance import Difference, holm, t_interval
-from .suites import ANY
-from .tables import Row, Table
+from .suites import ANY, Row, Table
 
 if TYPE_CHECKING:
     from ..reports.style import Panel

@@ -1,9 +1,12 @@
-"""BM25 search with the library bm25s (extra ``cse[search]``). Terms come from the ``unicode`` tokenizer."""
+"""BM25 search with the library bm25s (extra ``cse[search]``).
+
+Terms are the words of the ``unicode`` tokenizer, or the pieces of a model's WordPiece tokenizer.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from ..data import words
 from ..errors import InputError
 from ..io import fresh_folder
 from ..tfidf.options import word_options
+from ..tfidf.pieces import Pieces
 
 Rows = npt.NDArray[np.int64]
 
@@ -24,6 +28,7 @@ PROGRESS_ROWS = 4096
 HASHES = "hashes.json"
 STOP_WORDS: dict[str, frozenset[str]] = {"english": words.STOP_WORDS, "none": frozenset()}
 """Lists of words that are left out, by name."""
+TOKENIZERS = ("unicode", "wordpieces")
 
 
 def library() -> Any:
@@ -45,15 +50,25 @@ def terms(text: str) -> list[str]:
     return [term for _, _, term in _core.tokenize(text, word_options())]
 
 
+def _terms_of(texts: Sequence[str], pieces: Pieces | None) -> list[list[str]]:
+    """Returns the terms of each text: its pieces or, without ``pieces``, its words."""
+    return [terms(text) for text in texts] if pieces is None else pieces.terms(texts)
+
+
 class Bm25:
     """BM25 with Lucene's formula, k1 = 1.5 and b = 0.75."""
 
-    def __init__(self, index: Any) -> None:
-        self._index = index
+    def __init__(self, index: Any, pieces: Pieces | None = None) -> None:
+        self._index, self._pieces = index, pieces
+        self._weights: Any = None  # the scores by term, ``(terms, n)``
 
     @classmethod
     def build(
-        cls, texts: Iterable[str], progress: Callable[[int], None] | None = None, stop_words: str = "none"
+        cls,
+        texts: Iterable[str],
+        progress: Callable[[int], None] | None = None,
+        stop_words: str = "none",
+        pieces: Pieces | None = None,
     ) -> Bm25:
         """Builds an index of texts; the first text is row 0.
 
@@ -61,6 +76,7 @@ class Bm25:
             texts: The texts; at least one must contain a term that is not a stop word.
             progress: Called with the number of texts read since its last call.
             stop_words: Name of a list in ``STOP_WORDS``, whose words are left out.
+            pieces: The tokenizer whose pieces are the terms. Default: the terms are words.
 
         Raises:
             InputError: If bm25s is not installed, or no text contains a term.
@@ -70,7 +86,7 @@ class Bm25:
         rows = []
         source = iter(texts)
         while block := list(islice(source, PROGRESS_ROWS)):
-            kept = ([term for term in terms(text) if term not in left_out] for text in block)
+            kept = ([term for term in found if term not in left_out] for found in _terms_of(block, pieces))
             rows += [[vocabulary.setdefault(term, len(vocabulary)) for term in each] for each in kept]
             if progress:
                 progress(len(block))
@@ -78,18 +94,18 @@ class Bm25:
             raise InputError("BM25: no row of the corpus contains a word; leave out the option that uses BM25")
         index = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
         index.index((rows, vocabulary), show_progress=False)
-        return cls(index)
+        return cls(index, pieces)
 
     @classmethod
-    def open(cls, folder: Path, verify: bool = True) -> Bm25:
-        """Opens an index that ``save`` wrote, mapped into memory.
+    def open(cls, folder: Path, verify: bool = True, pieces: Pieces | None = None) -> Bm25:
+        """Opens an index that ``save`` wrote, mapped into memory; ``pieces`` as in ``build``.
 
         Raises ``InputError`` if it cannot be read or, with ``verify``, if a file differs from its stored hash.
         """
         try:
             if verify and json.loads((folder / HASHES).read_bytes()) != _hashes(folder):
                 raise ValueError("a file is damaged")
-            return cls(library().BM25.load(folder, mmap=True, show_progress=False))
+            return cls(library().BM25.load(folder, mmap=True, show_progress=False), pieces)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"{folder}: cannot be read ({error}); remove the folder to build it again") from None
 
@@ -102,8 +118,25 @@ class Bm25:
     def scores(self, query: str) -> npt.NDArray[np.float32]:
         """Returns the scores of all rows, ``(n,)`` float32; 0 for rows without any term of the query."""
         vocabulary = self._index.vocab_dict
-        known = [vocabulary[term] for term in terms(query) if term in vocabulary]
+        known = [vocabulary[term] for term in _terms_of([query], self._pieces)[0] if term in vocabulary]
         found: npt.NDArray[np.float32] = self._index.get_scores_from_ids(known)
+        return found
+
+    def all_scores(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:
+        """Returns the scores of all rows for several queries, ``(len(texts), n)``; those of ``scores``, in float64."""
+        from scipy.sparse import csr_matrix
+
+        vocabulary = self._index.vocab_dict
+        if self._weights is None:
+            names, rows = ("data", "indices", "indptr"), self._index.scores["num_docs"]
+            data, indices, starts = (np.asarray(self._index.scores[name]) for name in names)
+            self._weights = csr_matrix((data.astype(np.float64), indices, starts), shape=(len(starts) - 1, rows))
+        split = _terms_of(texts, self._pieces)
+        known = [[vocabulary[term] for term in found if term in vocabulary] for found in split]
+        starts = np.cumsum([0, *map(len, known)])
+        columns = [column for each in known for column in each]
+        counts = csr_matrix((np.ones(len(columns)), columns, starts), shape=(len(texts), self._weights.shape[0]))
+        found: npt.NDArray[np.float64] = (counts @ self._weights).toarray()
         return found
 
     def search(self, query: str, k: int) -> Rows:

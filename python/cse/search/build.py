@@ -21,7 +21,8 @@ from ..errors import InputError
 from ..models.running.inference import Encoder
 from ..models.running.passages import Cutter
 from ..models.saving.merging import model_digest
-from .store import MANIFEST, PENDING, Segment, Store, schema, write_manifest
+from .store import MANIFEST, PENDING, Segment, Store, open_arrays, save_arrays, schema, write_manifest
+from .tokens import encode_tokens, principal_axes
 from .vectors import quantize, unit
 
 # Number of texts that are encoded between two commits.
@@ -81,7 +82,9 @@ def queries_of(encoder: Encoder, texts: Sequence[str], **arguments: Any) -> Floa
     return found
 
 
-def new_settings(encoder: Encoder, int8: bool, has_ids: bool, passages: int | str | None) -> dict[str, Any]:
+def new_settings(
+    encoder: Encoder, int8: bool, has_ids: bool, passages: int | str | None, tokens: int | None = None
+) -> dict[str, Any]:
     """Returns the settings to be stored in the manifest of a new index."""
     name, pooler = encoder.given
     return {
@@ -96,7 +99,16 @@ def new_settings(encoder: Encoder, int8: bool, has_ids: bool, passages: int | st
         "int8": int8,
         "ids": has_ids,
         "passages": None if passages is None else _tokens(encoder, passages),
+        "tokens": tokens or None,
     }
+
+
+def save_basis(folder: Path, encoder: Encoder, settings: dict[str, Any]) -> dict[str, Any]:
+    """Stores the projection of token vectors, and returns the settings with its name; call it within ``locked``."""
+    name = f"basis-{settings['digest'][:16]}-{settings['tokens']}"
+    if not (folder / name).exists():
+        save_arrays(folder / name, axes=principal_axes(encoder, settings["tokens"]))
+    return {**settings, "basis": name}
 
 
 def _similarity(encoder: Encoder) -> str:
@@ -121,13 +133,22 @@ def _check(folder: Path, known: dict[str, Any], **given: object) -> None:
             )
 
 
-def check_settings(store: Store, encoder: Encoder, int8: bool | None, passages: int | str | None, ids: bool) -> None:
+def check_settings(
+    store: Store,
+    encoder: Encoder,
+    int8: bool | None,
+    passages: int | str | None,
+    ids: bool,
+    tokens: int | None = None,
+) -> None:
     """Raises ``InputError`` if an index was built with other settings, or with another model."""
     check_model(store, encoder)
     if int8 is not None:
         _check(store.folder, store.manifest, int8=int8)
     if passages is not None:
         _check(store.folder, store.manifest, passages=_tokens(encoder, passages))
+    if tokens is not None:
+        _check(store.folder, {"tokens": None, **store.manifest}, tokens=tokens or None)
     if store.manifest["ids"] != ids:
         have = "ids" if store.manifest["ids"] else "no ids"
         raise InputError(f"{store.folder}: the index has {have}; build it again with --rebuild, or name another folder")
@@ -208,7 +229,8 @@ def write(
         rest = _outside([piece for piece in pieces if piece[2] in before.segments], total)
         dropped = _surplus(np.concatenate([np.empty(0, np.uint64), *gone]), wanted.hashes[rest])
     changes = Changes(total - len(new), len(new), dropped)
-    if before is None or [each.record for each in final] != before.manifest["segments"]:
+    same = before is not None and before.manifest.get("smooth") == settings.get("smooth")
+    if before is None or not same or [each.record for each in final] != before.manifest["segments"]:
         store = Store(folder, write_manifest(folder / MANIFEST, _content(settings, final)), final, verify)
     else:
         store = before
@@ -274,6 +296,9 @@ def _layout(wanted: Rows, known: Store) -> list[Piece]:
     """Returns the segments of the new index: ranges of rows, each with a segment that is kept or None."""
     vectors = sum(len(each.vectors) for each in known.segments)
     size = known.manifest["width"] * (1 if known.manifest["int8"] else 4) * max(vectors / known.rows, 1)
+    if known.manifest.get("tokens"):
+        tokens = sum(len(each.batch.column("tokens").flatten()) for each in known.segments)
+        size += (known.manifest["tokens"] + 8) * tokens / known.rows
     most = max(BLOCK, int(SEGMENT_BYTES / size))
     pieces: list[Piece] = []
     end = 0
@@ -303,6 +328,7 @@ class _Encoding:
         self.folder, self.settings, self.encoder, self.wanted = folder, settings, encoder, wanted
         self.batch_size, self.schema = batch_size, schema(settings)
         self.cut = None if settings["passages"] is None else Cutter(encoder, settings["passages"])
+        self.basis = open_arrays(folder / settings["basis"], "axes")[0] if settings.get("tokens") else None
 
     def __call__(self, rows: Numbers, progress: Callable[[int], None] | None = None) -> Any:
         """Encodes some rows."""
@@ -334,7 +360,22 @@ class _Encoding:
         items = pa.StructArray.from_arrays(columns, fields=[*kind.value_type])
         listed = pa.ListArray.from_arrays(pa.array(np.cumsum([0, *map(len, spans)]), pa.int32()), items, type=kind)
         found = [pa.array(texts, pa.large_string()), pa.array(self.wanted.hashes[rows]), listed]
+        if self.basis is not None:
+            found.insert(2, self._token_column(texts))
         return pa.record_batch(found if self.wanted.ids is None else [self._ids(rows), *found], schema=self.schema)
+
+    def _token_column(self, texts: list[str]) -> Any:
+        import pyarrow as pa
+
+        prompt = self.encoder.document_prompt
+        found = encode_tokens(self.encoder, texts, self.basis, prompt=prompt, batch_size=self.batch_size)
+        values, scales = quantize(np.concatenate([each.vectors for each in found]))
+        ids = np.concatenate([each.ids for each in found]).astype(np.int32)
+        kind = self.schema.field("tokens").type
+        vectors = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), self.settings["tokens"])
+        items = pa.StructArray.from_arrays([pa.array(ids), pa.array(scales), vectors], fields=[*kind.value_type])
+        ends = np.cumsum([0, *(len(each.ids) for each in found)])
+        return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), items, type=kind)
 
     def _ids(self, rows: Numbers) -> Any:
         import pyarrow as pa

@@ -1,11 +1,11 @@
 """Hybrid ranking: standardised scores of the vectors and of BM25, added with weights, after feedback.
 
-For a query, z(s) are the scores of all rows minus their mean, divided by their standard deviation. With feedback, the
-query vector is first moved towards the mean of the vectors of the best rows by z(dense) + z(BM25). The score of a row
-is (1 - w) z(dense) + w z(BM25), where w is the weight of BM25. Sources: convex combinations (Bruch, Gai and Ingber
-2023, arXiv:2210.11934) and feedback by vectors (Li et al. 2021, arXiv:2108.11044). ``fuse`` combines ranks instead
-(Cormack, Clarke and Buettcher 2009). The defaults are those of ``benches/domain/rankings.py`` for collections left out
-of the choice.
+For a query, z(s) are the scores of all rows minus their mean, divided by their standard deviation. The score of a row
+is (1 - w) z(dense) + w z(BM25), where w is the weight of BM25. With feedback, the query vector is moved towards the
+mean of the vectors of the best rows by this score, which is then computed again. Sources: convex combinations (Bruch,
+Gai and Ingber 2023, arXiv:2210.11934) and feedback by vectors (Li et al. 2021, arXiv:2108.11044). ``fuse`` combines
+ranks instead (Cormack, Clarke and Buettcher 2009). The defaults are those of ``benches/domain/rankings.py`` for
+collections left out of the choice; there, feedback gains with smoothed vectors (``smoothing.py``), and not without.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, unknown
-from .bm25 import STOP_WORDS
+from .bm25 import STOP_WORDS, TOKENIZERS
+from .smoothing import Smoothed, Smoothing
 from .vectors import Doubles, Float32, Floats, Rows, Vectors, exact_products, rounding_error, unit
 
 # The constant of reciprocal rank fusion, as in the paper.
 CONSTANT = 60
+# Default number of feedback rows for smoothed vectors.
+FEEDBACK = 5
 
 
 @dataclass(frozen=True)
@@ -31,24 +34,29 @@ class Fusion:
 
     bm25_weight: float = 0.2
     """Weight w of the scores of BM25, 0 to 1. Small weights are safe where words are a poor guide."""
-    feedback: int = 0
-    """Number of best rows towards which the query vector is moved; 0: none. Doubles the time of the vector search."""
+    feedback: int | None = None
+    """Number of best rows towards which the query vector is moved; 0: none. Doubles the time of the vector search.
+    None: 5 if the vectors are smoothed, else 0."""
     kind: Literal["scores", "rrf"] = "scores"
     """``scores``: as the docstring of this module describes. ``rrf``: reciprocal ranks, without weight and feedback."""
     stop_words: str = "english"
     """Words that BM25 leaves out: ``english`` or ``none``."""
+    bm25_tokenizer: str = "unicode"
+    """Terms of BM25: ``unicode`` (words), or ``wordpieces`` (pieces of the model's WordPiece tokenizer)."""
     share: float = 0.3
     """Share of the mean vector of the feedback rows in the query vector."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.bm25_weight <= 1:
             raise InputError(f"--bm25-weight: must be between 0 and 1, got {self.bm25_weight}")
-        if self.feedback < 0:
+        if self.feedback is not None and self.feedback < 0:
             raise InputError(f"--feedback: must be 0 or more, got {self.feedback}")
         if self.kind not in ("scores", "rrf"):
             raise InputError(f"--fusion: must be scores or rrf, got {self.kind!r}")
         if self.stop_words not in STOP_WORDS:
             raise unknown("--stop-words", self.stop_words, list(STOP_WORDS))
+        if self.bm25_tokenizer not in TOKENIZERS:
+            raise unknown("--bm25-tokenizer", self.bm25_tokenizer, list(TOKENIZERS))
 
 
 class Ranker:
@@ -58,14 +66,17 @@ class Ranker:
         vectors: The vectors of the index, of n places.
         rows: ``(n,)`` row of each place, ascending; a row with several passages has several places.
         cosine: Whether vectors have unit length, so that the query is normalised after feedback.
+        smoothing: Rank by the smoothed vectors; each row must have one place.
     """
 
-    def __init__(self, vectors: Vectors, rows: Rows, *, cosine: bool) -> None:
-        self.vectors, self.cosine = vectors, cosine
+    def __init__(self, vectors: Vectors, rows: Rows, *, cosine: bool, smoothing: Smoothing | None = None) -> None:
+        self.vectors, self.cosine, self.smoothing = vectors, cosine, smoothing
+        self.exact = vectors if smoothing is None else Smoothed(vectors, smoothing)
+        """The vectors that are searched."""
         self.rows, self.starts = np.unique(rows, return_index=True)
         """Rows with a vector, ascending, and the first place of each."""
 
-    def rank(self, query: Floats, words: Floats, fusion: Fusion, k: int) -> list[tuple[int, float, int]]:
+    def rank(self, query: Floats, words: Floats | None, fusion: Fusion | None, k: int) -> list[tuple[int, float, int]]:
         """Returns the k best rows, best first, each with its score and the place of its best vector.
 
         Ties are in row order. The scores of the vectors are computed in float32 for all rows, and again in float64 for
@@ -74,31 +85,37 @@ class Ranker:
         Args:
             query: The query vector, ``(D,)`` float32.
             words: The BM25 score of each row of the index, including rows without a vector.
-            fusion: The weights.
+            fusion: The weights; None: rank by the scores of the vectors, without ``words``.
             k: Number of rows.
         """
-        lexical = _standardised(words[self.rows].astype(np.float64))
         dense, places = self._scores(query)
-        if fusion.feedback:
-            best = _first(_standardised(dense) + lexical, fusion.feedback)
-            centre = self.vectors.take(places[best]).mean(axis=0)
-            query = ((1 - fusion.share) * query + fusion.share * centre).astype(np.float32)
-            query = unit(query[None])[0] if self.cosine else query
-            dense, places = self._scores(query)
-        # Rounded, because float32 products depend on how the vectors are divided into files.
-        mean, spread = (float(f"{value:.4e}") for value in (dense.mean(), dense.std()))
-        own, weight = 1 - fusion.bm25_weight, fusion.bm25_weight
+        own, weight, lexical = 1.0, 0.0, np.zeros(1)
+        if fusion is not None and words is not None:
+            own, weight = 1 - fusion.bm25_weight, fusion.bm25_weight
+            lexical = _standardised((words if len(words) == len(self.rows) else words[self.rows]).astype(np.float64))
+            count = (FEEDBACK if self.smoothing else 0) if fusion.feedback is None else fusion.feedback
+            if count:
+                best = _first(own * _standardised(dense) + weight * lexical, count)
+                centre = self.exact.take(places[best]).mean(axis=0)
+                query = ((1 - fusion.share) * query + fusion.share * centre).astype(np.float32)
+                query = unit(query[None])[0] if self.cosine else query
+                dense, places = self._scores(query)
+        mean, spread = 0.0, 1.0
+        if fusion is not None:
+            # Rounded, because float32 products depend on how the vectors are divided into files.
+            mean, spread = (float(f"{value:.4e}") for value in (dense.mean(), dense.std()))
 
         def combined(scores: Doubles, at: Rows | slice) -> Doubles:
-            found: Doubles = own * ((scores - mean) / spread if spread > 0 else 0 * scores) + weight * lexical[at]
-            return found
+            found: Doubles = own * ((scores - mean) / spread if spread > 0 else 0 * scores)
+            return found + weight * lexical[at] if weight else found
 
         scores = combined(dense, slice(None))
         k = min(k, len(scores))
         error = rounding_error(self.vectors.width) * self.vectors.longest * float(np.linalg.norm(query))
+        error *= self.smoothing.largest if self.smoothing else 1
         margin = 2 * own * error / spread if spread > 0 else 0.0
         near = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k] - margin)
-        exact = exact_products(Float32(query[None]), np.zeros(len(near), dtype=np.int64), self.vectors, places[near])
+        exact = exact_products(Float32(query[None]), np.zeros(len(near), dtype=np.int64), self.exact, places[near])
         final = combined(exact, near)
         order = np.lexsort((near, -final))[:k]
         return [(int(self.rows[near[at]]), float(final[at]), int(places[near[at]])) for at in order]
@@ -109,6 +126,8 @@ class Ranker:
         products = np.concatenate(
             [self.vectors.products(query[None], start, min(start + step, total))[0] for start in range(0, total, step)]
         )
+        if self.smoothing is not None:
+            return self.smoothing.scores(products.astype(np.float64)), self.starts
         if len(self.rows) == total:
             return products.astype(np.float64), self.starts
         best = np.maximum.reduceat(products, self.starts)
@@ -139,8 +158,11 @@ def fuse(rankings: Sequence[Sequence[int]], k: int, constant: int = CONSTANT) ->
 
 def _standardised(scores: Doubles) -> Doubles:
     """Returns scores minus their mean, divided by their standard deviation; zeros if all scores are equal."""
-    spread = scores.std()
-    return (scores - scores.mean()) / spread if spread > 0 else np.zeros_like(scores)
+    scores = scores - scores.mean()
+    spread = np.sqrt(np.dot(scores, scores) / max(len(scores), 1))  # np.std takes twice the time
+    if spread > 0:
+        scores /= spread
+    return scores
 
 
 def _first(scores: Doubles, count: int) -> npt.NDArray[np.int64]:

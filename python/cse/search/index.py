@@ -6,8 +6,7 @@ import tempfile
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from numbers import Integral
 from os import PathLike, fspath
 from pathlib import Path
@@ -19,34 +18,16 @@ import numpy.typing as npt
 from ..data.corpus import Corpus
 from ..errors import InputError, check_texts
 from ..models.running.inference import Encoder
-from ..ray_cluster import connected
+from ..tfidf.pieces import Pieces
 from .bm25 import Bm25
-from .build import Changes, Rows, check_model, check_settings, new_settings, queries_of, write
-from .hybrid import Fusion, Ranker, fuse
-from .joined_parts import PartsStore, check_parts, nearest_on_cluster
-from .nearest import nearest
-from .store import LOCK, MANIFEST, PENDING, Store, locked, read_checked, remove_bm25
-from .vectors import Unit, Vectors, unit
-
-Floats = npt.NDArray[np.float32]
-# Row, its score, and the position of its best vector in the index. Position None: the hit shows the row's whole text.
-Found = tuple[int, float, int | None]
-# Minimum number of rows taken from each of the two rankings that --fusion rrf fuses.
-FUSED = 100
-
-
-@dataclass(frozen=True)
-class Hit:
-    """A row that was found."""
-
-    row: int
-    """Number of the row in the corpus, from 0."""
-    id: str
-    """Id of the row; its row number if the index has no ids."""
-    score: float
-    """Cosine (or dot product, if the model uses it) with the query; with ``hybrid``, the fused score."""
-    text: str
-    """Text of the row; if rows are cut into passages, the best passage (the whole text of a row found only by BM25)."""
+from .build import Changes, Rows, check_model, check_settings, new_settings, queries_of, save_basis, write
+from .hybrid import Fusion
+from .joined_parts import PartsStore, check_parts
+from .searching import Hit, Searcher, check_smoothing
+from .smoothing import Smoothing
+from .store import LOCK, MANIFEST, PENDING, Store, locked, read_checked
+from .tokens import encode_tokens
+from .vectors import Vectors
 
 
 class SearchIndex:
@@ -61,17 +42,9 @@ class SearchIndex:
 
     def __init__(self, store: Store | PartsStore, encoder: Encoder, engine: str = "local") -> None:
         self._store, self._encoder = store, encoder
-        self._on_cluster = engine == "ray"
+        self._searcher = Searcher(store, engine == "ray", partial(_pieces_of, encoder))
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self.changes: Changes | None = None
-        self._open()
-
-    def _open(self) -> None:
-        if not self._on_cluster:
-            self._vectors, self._places = self._store.vectors(), self._store.places()
-        self._bm25: dict[str, Bm25] = {}
-        self._ranker: Ranker | None = None
-        self.__dict__.pop("unit_vectors", None)
 
     @classmethod
     def build(
@@ -83,6 +56,8 @@ class SearchIndex:
         ids: Sequence[str] | None = None,
         int8: bool | None = None,
         passages: int | str | None = None,
+        smooth: bool | None = None,
+        tokens: int | None = None,
         rebuild: bool = False,
         batch_size: int = 64,
         progress: Callable[[int], None] | None = None,
@@ -104,6 +79,11 @@ class SearchIndex:
             passages: Cut rows into passages of at most this number of tokens; a row gets the score of its best passage.
                 ``"max"``: the maximum number of tokens that the model reads. Default: as in the existing index; in
                 a new one, rows are not cut, and the model reads only the beginning of a long row.
+            smooth: Whether ``search`` uses the smoothed vectors unless it is told otherwise. This can be changed in an
+                existing index. Default: as in the existing index; for a new one, see ``search``.
+            tokens: Store the vectors of the tokens of each row, with this number of dimensions, for the argument
+                ``rerank`` of ``search``; see ``cse.search.tokens``. Each row is then encoded twice. 0: they are not
+                stored. Default: as in the existing index; 0 for a new one.
             rebuild: Encode all rows again, and replace an existing index.
             batch_size: Texts per forward pass.
             progress: Called with the number of rows done since its last call; the first call counts the rows that the
@@ -125,7 +105,7 @@ class SearchIndex:
             if rebuild or not (path / name).exists():
                 return None
             store = Store.open(path, verify, name=name)
-            check_settings(store, encoder, int8, passages, ids is not None)
+            check_settings(store, encoder, int8, passages, ids is not None, tokens)
             return store
 
         with locked(path):
@@ -143,7 +123,14 @@ class SearchIndex:
                     "another folder"
                 )
             sources = [store for store in (before, pending) if store is not None]
-            settings = sources[0].manifest if sources else new_settings(encoder, bool(int8), ids is not None, passages)
+            has_ids = ids is not None
+            settings = sources[0].manifest if sources else new_settings(encoder, bool(int8), has_ids, passages, tokens)
+            smooth = settings.get("smooth") if smooth is None else smooth
+            settings = {**settings, "smooth": smooth}
+            if smooth:
+                check_smoothing(settings)
+            if settings.get("tokens"):
+                settings = save_basis(path, encoder, settings)
             store, changes = write(
                 path, settings, encoder, wanted, sources, batch_size=batch_size, progress=progress, verify=verify
             )
@@ -205,13 +192,12 @@ class SearchIndex:
     @property
     def vectors(self) -> Vectors:
         """The vectors of all rows that are not blank, or of their passages; see ``rows``."""
-        return self._vectors
+        return self._searcher.vectors
 
-    @cached_property
+    @property
     def unit_vectors(self) -> Vectors:
         """``vectors`` scaled to unit length, for cosines; int8 vectors and those for dot products have other norms."""
-        plain = self._store.manifest["similarity"] == "cosine" and not self._store.manifest["int8"]
-        return self._vectors if plain else Unit(self._vectors)
+        return self._searcher.unit_vectors
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -221,8 +207,7 @@ class SearchIndex:
     @property
     def rows(self) -> npt.NDArray[np.int64]:
         """Row number of each vector, ``(vectors,)`` int64, ascending."""
-        found: npt.NDArray[np.int64] = self._places["row"]
-        return found
+        return self._searcher.rows
 
     @property
     def has_passages(self) -> bool:
@@ -342,7 +327,7 @@ class SearchIndex:
                 progress=progress,
                 verify=store.verify,
             )
-        self._open()
+        self._searcher = Searcher(self._store, False, partial(_pieces_of, self._encoder))
         return changes
 
     def search(
@@ -351,6 +336,8 @@ class SearchIndex:
         k: int = 10,
         *,
         hybrid: bool | Fusion = False,
+        smooth: bool | None = None,
+        rerank: int = 0,
         batch_size: int = 64,
         progress: Callable[[int], None] | None = None,
         parts_progress: Callable[[int, int], None] | None = None,
@@ -362,6 +349,13 @@ class SearchIndex:
             k: Number of rows, at least 1.
             hybrid: Combine the scores of the vectors and of BM25, with the settings of ``Fusion``; True: the default
                 settings. The BM25 index of the texts is built when it is first needed, and stored in the folder.
+            smooth: Search the smoothed vectors; ``cse.search.smoothing`` has their definition. Default: as the index
+                was built; if that was not specified, they are used if scores are combined and the index has at most
+                100,000 rows, one vector per row, and a model that uses cosines. The neighbours are computed when first
+                needed; see ``smoothing``.
+            rerank: Number of first rows, at least ``k``, that are ranked again by the vectors of their tokens; 0: none.
+                ``cse.search.tokens`` has the definition. Unless the index stores these vectors, the rows are encoded
+                for each query.
             batch_size: Queries per forward pass.
             progress: Called with the number of queries encoded since its last call.
             parts_progress: Called with the number of parts searched and the total number of parts, if a Ray cluster
@@ -371,30 +365,26 @@ class SearchIndex:
             For each query, at most k hits, best first; ties are in row order.
 
         Raises:
-            InputError: For invalid queries or ``k``, or if bm25s is not installed.
+            InputError: For invalid queries or ``k``, if bm25s is not installed, or if the vectors cannot be smoothed.
         """
         listed = check_texts(queries)
         _check_k(k)
         fusion = None if hybrid is False else Fusion() if hybrid is True else hybrid
-        if fusion is not None and fusion.kind == "scores" and self._on_cluster:
+        if fusion is not None and fusion.kind == "scores" and self._searcher.on_cluster:
             raise InputError("--engine ray: combines ranks, not scores; add --fusion rrf, or leave out --hybrid")
         vectors = queries_of(self._encoder, listed, batch_size=batch_size, progress=progress)
-        if fusion is not None and fusion.kind == "scores":
-            queries = self._queries(vectors)
-            return [
-                self._hits(self._ranked(text, query, fusion, int(k))) if text.strip() else []
-                for text, query in zip(listed, queries, strict=True)
-            ]
-        nearest_rows = self._nearest_rows(vectors, max(k, FUSED) if fusion else int(k), parts_progress)
-        found: list[list[Hit]] = []
-        for text, hits in zip(listed, nearest_rows, strict=True):
-            if not text.strip():
-                found.append([])
-            elif fusion:
-                found.append(self._fused(text, hits, fusion, int(k)))
-            else:
-                found.append(self._hits(hits))
-        return found
+        if rerank and rerank < k:
+            raise InputError(f"rerank: must be 0 or at least k = {k}, got {rerank!r}")
+        found = self._searcher.search(listed, vectors, max(int(k), rerank), fusion, smooth, parts_progress)
+        if not rerank:
+            return [self._searcher.hits(each) for each in found]
+        tokens = encode_tokens(
+            self._encoder, listed, self._searcher.basis, prompt=self._encoder.query_prompt, batch_size=batch_size
+        )
+        return [
+            self._searcher.hits(self._searcher.reranked(self._encoder, query, each, batch_size)[: int(k)])
+            for query, each in zip(tokens, found, strict=True)
+        ]
 
     def search_vectors(self, vectors: npt.NDArray[np.floating], k: int = 10) -> list[list[Hit]]:
         """Finds the k best rows for each of Q query vectors ``(Q, D)``, like ``search`` for query texts.
@@ -411,84 +401,43 @@ class SearchIndex:
             )
         if not np.isfinite(given).all():
             raise InputError("vectors: contain NaN or infinity; all values must be finite")
-        return [self._hits(hits) for hits in self._nearest_rows(given, int(k))]
+        searcher = self._searcher
+        return [searcher.hits(hits) for hits in searcher.nearest_rows(given, int(k), searcher.smooths())]
 
-    def _nearest_rows(
-        self, vectors: npt.NDArray[np.floating], k: int, progress: Callable[[int, int], None] | None = None
-    ) -> list[list[Found]]:
-        """Returns the k best rows for each query."""
-        queries = self._queries(vectors)
-        if self._on_cluster and isinstance(self._store, PartsStore):
-            with connected() as ray:
-                scores, rows = nearest_on_cluster(ray, self._store, queries, k, progress)
-            return [
-                [(row, score, None) for row, score in zip(numbers, line, strict=True)]
-                for numbers, line in zip(rows.tolist(), scores.tolist(), strict=True)
-            ]
-        best = self._best_places(queries, k)
-        return [[(int(self.rows[place]), score, place) for place, score in hits] for hits in best]
-
-    def _queries(self, vectors: npt.NDArray[np.floating]) -> Floats:
-        return unit(vectors) if self._store.manifest["similarity"] == "cosine" else vectors.astype(np.float32)
-
-    def _ranked(self, text: str, query: Floats, fusion: Fusion, k: int) -> list[Found]:
-        words = self.bm25(stop_words=fusion.stop_words).scores(text)
-        if self._ranker is None:
-            cosine = self._store.manifest["similarity"] == "cosine"
-            self._ranker = Ranker(self._vectors, self.rows, cosine=cosine)
-        return [*self._ranker.rank(query, words, fusion, k)] if len(self.rows) else []
-
-    def _best_places(self, queries: Floats, k: int) -> list[list[tuple[int, float]]]:
-        """Returns the k best rows for each query, each as the position and the score of its best vector."""
-        total = len(self._vectors)
-        found: list[list[tuple[int, float]]] = [[] for _ in queries]
-        left, depth = np.arange(len(queries)), k
-        while len(left):
-            scores, places = nearest(self._vectors, queries[left], depth)
-            short = []
-            for query, line, numbers in zip(left.tolist(), scores.tolist(), places.tolist(), strict=True):
-                best: dict[int, tuple[int, float]] = {}
-                for place, score in zip(numbers, line, strict=True):
-                    best.setdefault(int(self.rows[place]), (place, score))
-                found[query] = list(best.values())[:k]
-                if len(best) < k and depth < total:  # several passages of one row were found
-                    short.append(query)
-            left, depth = np.array(short, dtype=np.int64), 2 * depth
-        return found
-
-    def _hits(self, found: Sequence[Found]) -> list[Hit]:
-        rows = [row for row, _, _ in found]
-        hits = []
-        for (row, score, place), name, text in zip(found, self.ids(rows), self.texts(rows), strict=True):
-            if place is not None:
-                _, start, end = self._places[place].item()
-                text = text[start:end]
-            hits.append(Hit(row, name, score, text))
-        return hits
-
-    def _fused(self, query: str, hits: Sequence[Found], fusion: Fusion, k: int) -> list[Hit]:
-        by_row = {row: place for row, _, place in hits}
-        words = self.bm25(stop_words=fusion.stop_words).search(query, max(k, FUSED)).tolist()
-        return self._hits([(row, score, by_row.get(row)) for row, score in fuse([list(by_row), words], k)])
-
-    def bm25(self, progress: Callable[[int], None] | None = None, *, stop_words: str = "none") -> Bm25:
+    def bm25(
+        self,
+        progress: Callable[[int], None] | None = None,
+        *,
+        stop_words: str = "none",
+        tokenizer: str = "unicode",
+    ) -> Bm25:
         """Returns the BM25 index of the texts, without the words of a list in ``cse.search.bm25.STOP_WORDS``.
 
         The index is built and stored in the folder if it is missing or if the rows have changed since it was built.
-        Raises ``InputError`` if bm25s is not installed, or if the stored index is damaged.
-        """
-        if stop_words not in self._bm25:
-            generation = self._store.generation
-            folder = self.folder / f"bm25-{generation}-{stop_words}"
-            if not folder.exists():
-                texts = (text for start in range(0, len(self), 4096) for text in self.texts(self._range(start)))
-                Bm25.build(texts, progress, stop_words).save(folder)
-                remove_bm25(self.folder, generation)
-            self._bm25[stop_words] = Bm25.open(folder, self._store.verify)
-        return self._bm25[stop_words]
+        The terms are words, or with the tokenizer ``wordpieces``, pieces of the tokenizer of the index's model.
 
-    def _range(self, start: int) -> range:
-        return range(start, min(start + 4096, len(self)))
+        Raises ``InputError`` if bm25s is not installed, if the stored index is damaged, or if the model's tokenizer is
+        not a WordPiece.
+        """
+        return self._searcher.bm25(stop_words, progress, tokenizer)
+
+    def smooths(self, hybrid: Fusion | None = None) -> bool:
+        """Returns whether ``search`` uses the smoothed vectors by default."""
+        return self._searcher.smooths(hybrid)
+
+    def smoothing(self, progress: Callable[[int], None] | None = None) -> Smoothing:
+        """Returns the neighbours of the rows, by which their vectors are smoothed.
+
+        They are computed and stored in the folder if they are missing or if the rows have changed since, in time
+        quadratic in the number of rows. Raises ``InputError`` if rows are cut into passages, the model compares by dot
+        products, or bm25s is not installed, or if the stored neighbours are damaged.
+        """
+        return self._searcher.smoothing(progress)
+
+
+def _pieces_of(encoder: Encoder) -> Pieces:
+    """Returns the pieces of the tokenizer of an encoder; raises ``InputError`` if it is not a WordPiece."""
+    return Pieces.of(getattr(encoder.model, "tokenizer", None), encoder.given[0])
 
 
 def _check_k(k: int) -> None:

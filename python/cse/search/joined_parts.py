@@ -18,13 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
+from ..background import RETRIES, cause_of, enter
 from ..data import readers
 from ..data.corpus import Corpus
 from ..errors import InputError, first_line
 from ..io import dumps
 from ..models.running.inference import Encoder
 from ..models.saving.merging import model_digest
-from ..ray_cluster import RETRIES, cause_of, enter
 from ..sharding.parts import read_manifest
 from .nearest import best_first, nearest
 from .store import PLACE
@@ -122,6 +122,7 @@ class PartsStore:
             "int8": False,
             "ids": False,
             "passages": None,
+            "parts": True,
         }
         self._open: dict[int, Corpus] = {}
         self._vectors: Joined | None = None

@@ -6,11 +6,16 @@ file                 content
 ``manifest.json``    format, model, settings, and the segments in the order of their rows; replaced atomically
 ``HASH.arrow``       a segment: consecutive rows as one record batch of an Arrow IPC file; never changed
 ``pending.json``     as the manifest, for an unfinished build or update: segments of rows that are already encoded
-``bm25-CHECK-LIST/`` BM25 index without the stop words of LIST, for the manifest with this ``check``; if needed
+``bm25-CHECK-LIST/`` BM25 index without the stop words of LIST, for the manifest with this ``check``; if needed.
+                     With the pieces of the model as terms: ``bm25-CHECK-LIST-wordpieces/``
+``tokens-CHECK/``    number of rows that contain each token (``tokens.py``), for this ``check``; if needed
+``basis-HASH/``      projection of the token vectors; if token vectors are stored
+``smooth-CHECK/``    neighbours of the rows (``smoothing.py``), for the manifest with this ``check``; if needed
 ===================  =================================================================================================
 
-A segment has the columns ``id`` (if the index has ids), ``text``, ``hash`` and ``passages``. The passages of a row are
-the ranges of characters of its text that were encoded, each with its vector: float32, or int8 with a ``scale``.
+A segment has the columns ``id`` (if the index has ids), ``text``, ``hash``, ``tokens`` (if their vectors are stored)
+and ``passages``. The passages of a row are the ranges of characters of its text that were encoded, each with its
+vector: float32, or int8 with a ``scale``. The tokens of a row have their numbers and their vectors, int8 with a scale.
 
 The name of a segment is its XXH3-128 hash; the ``check`` of a manifest is a hash of its other content. An update writes
 new segments, replaces the manifest, and then removes the segments that are no longer used. A process that opened the
@@ -36,10 +41,9 @@ import numpy.typing as npt
 
 from .. import _core
 from ..errors import InputError
-from ..io import dumps, naming, remove_leftovers, write_text
-from ..locks import lock
+from ..io import dumps, fresh_folder, lock, naming, remove_leftovers, write_text
 from ..sharding.parts import read_manifest
-from .vectors import Float32, Int8, Joined, Vectors
+from .vectors import Float32, Int8, Joined, TokenVectors, Vectors
 
 VERSION = 2
 MANIFEST = "manifest.json"
@@ -48,6 +52,7 @@ LOCK = ".lock"
 WRITTEN = ".segment.tmp"
 # The first bytes of an Arrow IPC file, padded to 8.
 MAGIC = b"ARROW1\0\0"
+HASHES = "hashes.json"
 UNCHECKED = 32 * "0"
 PLACE = np.dtype([("row", "<i8"), ("start", "<u4"), ("end", "<u4")])
 # Files that an interrupted or earlier write left: segments, temporary files, and the files of version 1.
@@ -89,6 +94,9 @@ def schema(settings: Mapping[str, Any]) -> Any:
     if not settings["int8"]:
         del passage[2]
     columns = [("text", pa.large_string()), ("hash", pa.uint64()), ("passages", pa.list_(pa.struct(passage)))]
+    if settings.get("tokens"):
+        token = [("id", pa.int32()), ("scale", pa.float32()), ("vector", pa.list_(pa.int8(), settings["tokens"]))]
+        columns.insert(2, ("tokens", pa.list_(pa.struct(token))))
     return pa.schema([("id", pa.large_string()), *columns] if settings["ids"] else columns)
 
 
@@ -294,6 +302,17 @@ class Store:
         """Returns the ids of some rows, or the row numbers as text if the index has no ids."""
         return self._column("id", rows) if self.manifest["ids"] else [str(row) for row in rows]
 
+    def tokens(self, rows: Sequence[int]) -> list[TokenVectors]:
+        """Returns the stored vectors of the tokens of some rows."""
+        found = []
+        for row in rows:
+            number = bisect_right(self.starts, row) - 1
+            items = self.segments[number].batch.column("tokens")[row - self.starts[number]].values
+            vectors = items.field("vector").flatten().to_numpy().reshape(len(items), -1)
+            scales = items.field("scale").to_numpy()[:, None]
+            found.append(TokenVectors(items.field("id").to_numpy().astype(np.int64), vectors * scales))
+        return found
+
     def _column(self, name: str, rows: Sequence[int]) -> list[str]:
         columns = [segment.batch.column(name) for segment in self.segments]
         found = []
@@ -311,13 +330,36 @@ class Store:
             if path.name == PENDING or (OLD.fullmatch(path.name) and path.name not in used):
                 with suppress(OSError):  # on Windows, a file that is mapped into memory cannot be removed
                     path.unlink()
-        remove_bm25(self.folder, self.generation)
+        remove_derived(self.folder, self.generation)
         remove_leftovers(self.folder)
 
 
-def remove_bm25(folder: Path, generation: str) -> None:
-    """Removes the BM25 indexes of other states of an index."""
-    for path in folder.glob("bm25*"):
-        other = not path.name.startswith(f"bm25-{generation}-")
-        if other and re.fullmatch(r"bm25(-[0-9a-f]{32}(-[a-z]+)?)?", path.name):
+def save_arrays(folder: Path, **arrays: npt.NDArray[Any]) -> None:
+    """Writes arrays, and their hashes, to a folder, atomically."""
+    with fresh_folder(folder) as fresh:
+        for name, values in arrays.items():
+            np.save(fresh / f"{name}.npy", values)
+        hashes = {name: _core.hash_file(fresh / f"{name}.npy") for name in arrays}
+        (fresh / HASHES).write_text(json.dumps(hashes), encoding="utf8")
+
+
+def open_arrays(folder: Path, *names: str, verify: bool = True) -> list[npt.NDArray[Any]]:
+    """Opens arrays that ``save_arrays`` wrote, mapped into memory.
+
+    Raises ``InputError`` if they cannot be read or, with ``verify``, if a file differs from its stored hash.
+    """
+    try:
+        hashes = json.loads((folder / HASHES).read_bytes())
+        if verify and any(hashes[name] != _core.hash_file(folder / f"{name}.npy") for name in names):
+            raise ValueError("a file is damaged")
+        return [np.load(folder / f"{name}.npy", mmap_mode="r") for name in names]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{folder}: cannot be read ({error}); remove the folder to build it again") from None
+
+
+def remove_derived(folder: Path, generation: str) -> None:
+    """Removes the BM25 indexes and the neighbours of other states of an index."""
+    for path in folder.iterdir():
+        of = re.fullmatch(r"(?:bm25|smooth|tokens)(?:-([0-9a-f]{32})(?:-[a-z]+){0,2})?", path.name)
+        if of and of[1] != generation:
             shutil.rmtree(path, ignore_errors=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +16,19 @@ Rows = npt.NDArray[np.int64]
 # Number of pairs of vectors multiplied in float64 at a time. This many pairs fit in a core's cache, which
 # makes the products three times as fast as in larger blocks.
 PAIRS = 1024
+
+
+@dataclass(frozen=True)
+class TokenVectors:
+    """The tokens of a text, without special tokens.
+
+    Attributes:
+        ids: ``(T,)`` int64 numbers of the tokens in the vocabulary.
+        vectors: ``(T, D)`` float32, of unit length.
+    """
+
+    ids: Rows
+    vectors: Floats
 
 
 class Vectors(Protocol):

@@ -13,7 +13,7 @@ from sentence_transformers.sentence_transformer.evaluation import SentenceEvalua
 
 from ..data.corpus import HELD_OUT_WORDS
 from ..errors import InputError, check_texts
-from ..evaluation.split_half import score_halves
+from ..evaluation.geometry import score_halves
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

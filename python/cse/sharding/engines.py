@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from .. import _core
+from ..background import RETRIES, cause_of, enter
 from ..data import readers
-from ..data.reading import ReadOptions
+from ..data.readers import ReadOptions
 from ..errors import InputError, first_line
-from ..ray_cluster import RETRIES, cause_of, enter
 from .jobs import Job, make
 from .parts import Shard, Source
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from .. import _core
 from ..background import in_thread
 from ..data import readers
-from ..data.reading import ReadOptions, SourceFile
+from ..data.readers import ReadOptions, SourceFile
 from ..errors import InputError
 from ..io import dumps, write_text
 from ..tfidf.build import AugmentReport
@@ -183,7 +183,7 @@ class AugmentJob:
             index = TfidfIndex.open(self.tfidf, min_df=self.min_df, max_terms=self.max_terms)
         else:
             index = TfidfIndex.from_bytes(shared, min_df=self.min_df, max_terms=self.max_terms)
-        reading: ReadOptions = {**self.reading, "threads": threads}
+        reading = index.reading({**self.reading, "threads": threads})
 
         def work(shard: Shard, path: Path, progress: Progress) -> dict[str, Any]:
             found = as_input(shard)

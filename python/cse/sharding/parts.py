@@ -27,8 +27,7 @@ from typing import Any
 
 from .. import __version__
 from ..errors import InputError
-from ..io import dumps, naming, write_text
-from ..locks import lock
+from ..io import dumps, lock, naming, write_text
 
 MANIFEST = "manifest.json"
 LOCK = ".lock"

@@ -1,7 +1,8 @@
 """Reference implementation of UNA in plain Python, against which the Rust core is tested.
 
 It is written for readability, and is about 1000 times slower than the core. It implements only the tokenizer
-``whitespace`` (``str.split``) and the output form ``keep``, in which the text between words is kept.
+``whitespace`` (``str.split``), a tokenizer of pieces that is given as a function, and the output form ``keep``, in
+which the text between words is kept.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 Words = list[tuple[int, int, str]]
@@ -32,26 +33,35 @@ class ReferenceIndex:
     documents: int
     df: Counter[str]
     max_frequency: dict[str, float]
+    split: Callable[[str], Words] = tokenize
+    """Returns the terms of a text."""
+    kind: Callable[[str], int] | None = None
+    """Returns the class of a piece, from 0 to 2; None if the terms are words. A piece is replaced only by a piece of
+    its class."""
 
     @classmethod
-    def build(cls, rows: Iterable[str]) -> ReferenceIndex:
+    def build(
+        cls, rows: Iterable[str], split: Callable[[str], Words] = tokenize, kind: Callable[[str], int] | None = None
+    ) -> ReferenceIndex:
         """Builds an index by counting the terms of each row; blank rows are not documents."""
         documents, df, max_frequency = 0, Counter[str](), dict[str, float]()
         for row in rows:
             if not row.strip():
                 continue
             documents += 1
-            terms = [term for _, _, term in tokenize(row)]
+            terms = [term for _, _, term in split(row)]
             for term, count in Counter(terms).items():
                 df[term] += 1
                 max_frequency[term] = max(max_frequency.get(term, 0.0), count / len(terms))
-        return cls(documents, df, max_frequency)
+        return cls(documents, df, max_frequency, split, kind)
 
     def __post_init__(self) -> None:
         self.terms = sorted(self.df, key=str.encode)
         self.idf = {term: math.log(self.documents / self.df[term]) for term in self.terms}
         self.max_score = {term: math.log1p(self.max_frequency[term]) * self.idf[term] for term in self.terms}
-        self.by_rank: list[str] = sorted(self.terms, key=lambda term: (-self.max_score[term], term.encode()))
+        self.by_rank: list[str] = sorted(
+            self.terms, key=lambda term: (self.class_of(term), -self.max_score[term], term.encode())
+        )
         self.rank = {term: rank for rank, term in enumerate(self.by_rank)}
         self.prefix = [0.0]
         for term in self.by_rank:
@@ -61,6 +71,15 @@ class ReferenceIndex:
         """Returns min(4000, V/100), at least 1, where V is the number of terms."""
         return max(1, min(4000, len(self.terms) // 100))
 
+    def class_of(self, term: str) -> int:
+        """Returns the class of a term; all words have class 0."""
+        return 0 if self.kind is None else self.kind(term)
+
+    def ranks_of(self, kind: int) -> tuple[int, int]:
+        """Returns the first rank of the terms of a class, and the rank after the last."""
+        kinds = [self.class_of(term) for term in self.by_rank]
+        return sum(each < kind for each in kinds), sum(each <= kind for each in kinds)
+
     def scores(self, terms: list[str]) -> list[float]:
         """Returns tf * idf of each term of a sentence; for a term that is not in the index, df is taken as 1."""
         counts, length = Counter(terms), len(terms)
@@ -69,15 +88,16 @@ class ReferenceIndex:
 
     def draw_anywhere(self, term: str, u: float) -> str | None:
         """Samples any other term with equal probability (``replace_with="random"``)."""
-        others = [other for other in self.by_rank if other != term]
+        others = [other for other in self.by_rank if other != term and self.class_of(other) == self.class_of(term)]
         return others[int(u * len(others))] if others else None
 
     def draw(self, term: str, score: float, radius: int, u: float) -> str | None:
         """Samples another term within ``radius`` ranks, with probability proportional to its maximum score."""
         seen = term in self.rank
-        rank = self.rank[term] if seen else sum(self.max_score[t] > score for t in self.terms)
-        low, after = max(0, rank - radius), rank + seen
-        high = min(len(self.terms), after + radius)
+        start, stop = self.ranks_of(self.class_of(term))
+        rank = self.rank[term] if seen else start + sum(self.max_score[t] > score for t in self.by_rank[start:stop])
+        low, after = max(start, rank - radius), rank + seen
+        high = min(stop, after + radius)
         window: list[int] = [*range(low, rank), *range(after, high)]
         if not window:
             return None
@@ -107,13 +127,20 @@ class ReferenceIndex:
         mode: str = "negative",
     ) -> str:
         """Returns a hard negative of a sentence or, with ``mode="positive"``, a positive (UDA)."""
-        words = tokenize(text)
+        found = self.split(text)
+        everything = self.scores([term for _, _, term in found])
+        # A piece that shares a character with its neighbour is not replaced.
+        free = [
+            i
+            for i, (start, end, _) in enumerate(found)
+            if start < end and not any(other[0] < end and start < other[1] for other in found[:i] + found[i + 1 :])
+        ]
+        words, scores = [found[i] for i in free], [everything[i] for i in free]
         if not words:
             return text
-        scores = self.scores([term for _, _, term in words])
         if replace_which == "random":
             p, force_one = [beta] * len(words), replace_with == "radius"
-            if replace_with == "random" and len(words) < 3:
+            if replace_with == "random" and len(found) < 3:
                 return text
         else:
             p, force_one = probabilities(scores, beta, mode)
@@ -125,7 +152,8 @@ class ReferenceIndex:
                 u = next(draws)
                 new = self.draw(term, scores[i], radius, u) if replace_with == "radius" else self.draw_anywhere(term, u)
                 if new is not None:
-                    out += [text[copied:start], in_case_of(text[start:end], new)]
+                    written = in_case_of(text[start:end], new) if self.kind is None else new.removeprefix("##")
+                    out += [text[copied:start], written]
                     copied = end
         return "".join([*out, text[copied:]])
 

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
 from .. import _core
+from ..background import RETRIES, cause_of, connected, enter
 from ..data import readers
-from ..data.reading import ReadOptions, SourceFile, reading_options
+from ..data.readers import ReadOptions, SourceFile, reading_options
 from ..errors import InputError, first_line
-from ..ray_cluster import RETRIES, cause_of, connected, enter
 from .options import WordOptions, word_options
+from .pieces import Pieces
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def count_on_cluster(
     reading: ReadOptions,
     say: Callable[[str], None],
 ) -> tuple[bytes, int]:
-    """Builds the index of files on the Ray cluster that ``cse.ray_cluster.connected`` finds or starts.
+    """Builds the index of files on the Ray cluster that ``cse.background.connected`` finds or starts.
 
     Returns the index as bytes, and the number of fields with a line break. ``say`` is called with each
     line of progress to print.
@@ -171,6 +172,11 @@ def _on_cluster(
         ) from None
 
 
+def prepared(reading: ReadOptions, pieces: Pieces | None) -> Mapping[str, object]:
+    """Returns the options for the core to read files whose terms are pieces, or words if ``pieces`` is None."""
+    return reading if pieces is None else {**reading, "prepare": pieces.rows}
+
+
 def build_index(
     paths: readers.Paths,
     folder: str | PathLike[str],
@@ -188,7 +194,8 @@ def build_index(
     Args:
         paths: See ``TfidfIndex.build``.
         folder: Folder for ``index.safetensors`` and, with ``matrix``, for ``matrix.npz``. The latter holds the TF-IDF
-            matrix, ``(rows, terms)`` in CSR, float64; row i of the matrix belongs to row i of the corpus.
+            matrix, ``(rows, terms)`` in CSR, float64; row i of the matrix belongs to row i of the corpus. With the
+            tokenizer ``wordpieces``, also for ``tokenizer.json``.
         column: Column of the tables that contains the sentences.
         matrix: Whether to write the matrix, which must fit in memory; the engine ``ray`` never writes one.
         engine: ``local`` for this process, or ``ray`` for one task per file on a Ray cluster; the index is the same.
@@ -202,13 +209,18 @@ def build_index(
         replaced by a space.
     """
     words, reading = word_options(**(words or {})), reading_options(**(reading or {}))
+    pieces = words["pieces"]
+    if pieces is not None and engine == "ray":
+        raise InputError("--engine ray: cannot be combined with --tokenizer wordpieces; use --engine local")
     if engine == "ray":
         data, joined = count_on_cluster(paths, column=column, words=words, reading=reading, say=say)
         counts, read = _core.save(folder, data)
     elif engine == "local":
         files = readers.resolve(paths, column)
-        counts, read = _core.build_to(files, folder, words, matrix, reading, progress)
+        counts, read = _core.build_to(files, folder, words, matrix, prepared(reading, pieces), progress)
         joined = readers.joined_lines(files)
     else:
         raise InputError(f"--engine: {engine!r} is unknown; choose local or ray")
+    if pieces is not None:
+        pieces.save(folder)
     return IndexInfo(*counts), [SourceFile(*file) for file in read], joined

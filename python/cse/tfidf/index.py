@@ -5,8 +5,8 @@ The computation is implemented in Rust (``cse._core``); this module is its Pytho
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, partial
 from numbers import Integral
 from os import PathLike, fspath
 from pathlib import Path
@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from .. import _core
 from ..data import readers
-from ..data.reading import MAX_LINE_BYTES, SourceFile, complete, reading_options
+from ..data.readers import MAX_LINE_BYTES, ReadOptions, SourceFile, complete, reading_options
 from ..errors import InputError, check_texts
-from .build import AugmentReport, ExplainedWord, IndexInfo, Replacement
+from .build import AugmentReport, ExplainedWord, IndexInfo, Replacement, prepared
 from .options import DRAW, DrawOptions, WordOptions, check_radius, percentage, word_options
+from .pieces import Pieces
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,8 +34,10 @@ class TfidfIndex:
     with ``build``, ``from_texts``, ``open``, ``from_bytes`` or ``merge``.
     """
 
-    def __init__(self, core: _core.Index) -> None:
+    def __init__(self, core: _core.Index, pieces: Pieces | None = None) -> None:
         self._core = core
+        self.pieces = pieces
+        """The model's tokenizer whose pieces are the terms; None with other tokenizers than ``wordpieces``."""
 
     @classmethod
     def build(
@@ -63,7 +66,10 @@ class TfidfIndex:
             OSError: For a file that cannot be read.
         """
         reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
-        return cls(_core.Index.build(readers.resolve(paths, column), word_options(**words), reading))
+        complete_words = word_options(**words)
+        pieces = complete_words["pieces"]
+        found = readers.resolve(paths, column)
+        return cls(_core.Index.build(found, complete_words, prepared(reading, pieces)), pieces)
 
     @classmethod
     def from_texts(
@@ -86,13 +92,16 @@ class TfidfIndex:
             InputError: For invalid texts or options.
         """
         _in_range(min_df=min_df, max_terms=max_terms)
-        return cls(_core.Index.from_texts(check_texts(texts), word_options(**words), min_df, max_terms))
+        complete_words, texts = word_options(**words), check_texts(texts)
+        pieces = complete_words["pieces"]
+        rows = texts if pieces is None else pieces.rows(texts)
+        return cls(_core.Index.from_texts(rows, complete_words, min_df, max_terms), pieces)
 
     @classmethod
     def open(
         cls, folder: str | PathLike[str] = "tfidf", *, min_df: int = 0, max_terms: int | None = None
     ) -> TfidfIndex:
-        """Opens ``folder/index.safetensors``.
+        """Opens ``folder/index.safetensors`` and, with the tokenizer ``wordpieces``, ``folder/tokenizer.json``.
 
         The filters ``min_df`` and ``max_terms`` restrict the terms that are sampled as replacements. They do not change
         N, idf, scores or document lengths: a removed term keeps its idf, but has no rank and is never sampled.
@@ -107,13 +116,22 @@ class TfidfIndex:
             InputError: If there is no index, its file is damaged or has another format version, or a filter is invalid.
         """
         _in_range(min_df=min_df, max_terms=max_terms)
-        return cls(_core.Index.open(_existing(folder), min_df, max_terms))
+        core = _core.Index.open(_existing(folder), min_df, max_terms)
+        return cls(core, _stored_pieces(core, folder))
 
     @classmethod
-    def from_bytes(cls, data: bytes, *, min_df: int = 0, max_terms: int | None = None) -> TfidfIndex:
-        """Opens an index from the bytes that ``to_bytes`` returned."""
+    def from_bytes(
+        cls, data: bytes, *, min_df: int = 0, max_terms: int | None = None, pieces: Pieces | None = None
+    ) -> TfidfIndex:
+        """Opens an index from the bytes that ``to_bytes`` returned.
+
+        ``pieces`` must be the attribute of the same name of that index. Raises ``InputError`` if it is not.
+        """
         _in_range(min_df=min_df, max_terms=max_terms)
-        return cls(_core.Index.from_bytes(data, min_df, max_terms))
+        core = _core.Index.from_bytes(data, min_df, max_terms)
+        if core.tokenizer[0] == "wordpieces" and (pieces is None or pieces.hash != core.pieces):
+            raise InputError("pieces: the terms of the index are pieces of a tokenizer; give the attribute pieces")
+        return cls(core, pieces)
 
     @classmethod
     def merge(cls, shards: Sequence[str | PathLike[str]], folder: str | PathLike[str]) -> TfidfIndex:
@@ -131,11 +149,20 @@ class TfidfIndex:
         """
         if isinstance(shards, (str, PathLike)):
             raise InputError("shards: a list of folders was expected, not one folder")
-        return cls(_core.Index.merge_to(folder, [_existing(shard) for shard in shards]))
+        core = _core.Index.merge_to(folder, [_existing(shard) for shard in shards])
+        pieces = _stored_pieces(core, shards[0]) if shards else None
+        if pieces is not None:
+            pieces.save(folder)
+        return cls(core, pieces)
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Writes ``folder/index.safetensors`` atomically; raises ``InputError`` for a filtered index (see ``open``)."""
+        """Writes ``folder/index.safetensors`` atomically; raises ``InputError`` for a filtered index (see ``open``).
+
+        With the tokenizer ``wordpieces``, also writes ``folder/tokenizer.json``.
+        """
         self._core.save(folder)
+        if self.pieces is not None:
+            self.pieces.save(folder)
 
     def to_bytes(self) -> bytes:
         """Returns the bytes that ``save`` writes; raises ``InputError`` for a filtered index (see ``open``)."""
@@ -143,7 +170,7 @@ class TfidfIndex:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the index as the bytes of its file; raises ``InputError`` for a filtered index (see ``open``)."""
-        return type(self).from_bytes, (self.to_bytes(),)
+        return partial(type(self).from_bytes, pieces=self.pieces), (self.to_bytes(),)
 
     def __len__(self) -> int:
         """Returns V, the number of terms."""
@@ -151,14 +178,15 @@ class TfidfIndex:
 
     @property
     def tokenizer(self) -> str:
-        """Name of the tokenizer: ``unicode``, ``whitespace`` or ``treebank``."""
+        """Name of the tokenizer: ``unicode``, ``whitespace``, ``treebank`` or ``wordpieces``."""
         return self._core.tokenizer[0]
 
     @property
     def words(self) -> WordOptions:
         """The tokenization options the index was built with."""
         name, lowercase, nfkc = self._core.tokenizer
-        return {"tokenizer": name, "lowercase": lowercase, "nfkc": nfkc}
+        words: WordOptions = {"tokenizer": name, "lowercase": lowercase, "nfkc": nfkc}
+        return words if self.pieces is None else {**words, "pieces": self.pieces}
 
     @property
     def info(self) -> IndexInfo:
@@ -224,7 +252,7 @@ class TfidfIndex:
 
     def tokenize(self, text: str) -> list[tuple[int, int, str]]:
         """Returns the terms of a text as (start, end, term), with character offsets, ``end`` exclusive."""
-        return _core.tokenize(text, self.words)
+        return _core.tokenize(text, self.words) if self.pieces is None else self.pieces.split([text])[0]
 
     def transform(self, texts: Iterable[str]) -> csr_matrix:
         """Returns the TF-IDF matrix ``(len(texts), V)`` in CSR, float64: ln(1 + c/L) * idf.
@@ -235,7 +263,7 @@ class TfidfIndex:
         from scipy.sparse import csr_matrix
 
         texts = check_texts(texts)
-        indptr, indices, values = self._core.transform(texts)
+        indptr, indices, values = self._core.transform(self._rows(texts))
         parts = (np.frombuffer(values, "<f8"), np.frombuffer(indices, "<i8"), np.frombuffer(indptr, "<i8"))
         return csr_matrix(parts, shape=(len(texts), len(self)))
 
@@ -267,7 +295,7 @@ class TfidfIndex:
         if len(numbers) != len(texts):
             raise InputError(f"rows: {len(numbers)} row numbers were given for {len(texts)} texts; give one per text")
         try:
-            negatives, report = self._core.augment(texts, numbers, self.draw_options(**drawing))
+            negatives, report = self._core.augment(self._rows(texts), numbers, self.draw_options(**drawing))
         except OverflowError:
             raise InputError("rows: row numbers must be 0 or more and fit into 64 bits") from None
         return negatives, AugmentReport(*report)
@@ -275,13 +303,24 @@ class TfidfIndex:
     def replacements(self, text: str, *, row: int = 0, **drawing: Unpack[DrawOptions]) -> tuple[str, list[Replacement]]:
         """Returns the negative of a text, and the words replaced in it; see ``augment`` for the arguments."""
         _in_range(row=row)
-        output, replaced = self._core.replacements(text, row, self.draw_options(**drawing))
+        (given,) = self._rows([text])
+        output, replaced = self._core.replacements(given, row, self.draw_options(**drawing))
         return output, [Replacement(*parts) for parts in replaced]
 
     def explain(self, text: str, *, samples: int = 5, **drawing: Unpack[DrawOptions]) -> list[ExplainedWord]:
         """Returns statistics of each word of a text, including up to ``samples`` sampled replacements."""
         _in_range(samples=samples)
-        return [ExplainedWord(*word) for word in self._core.explain(text, samples, self.draw_options(**drawing))]
+        (given,) = self._rows([text])
+        found = self._core.explain(given, samples, self.draw_options(**drawing))
+        return [ExplainedWord(*word) for word in found]
+
+    def reading(self, reading: ReadOptions) -> Mapping[str, object]:
+        """Returns the options for the core to read files whose rows this index augments."""
+        return prepared(reading, self.pieces)
+
+    def _rows(self, texts: Sequence[str]) -> Sequence[str]:
+        """Returns the texts, with their pieces if the terms are pieces."""
+        return texts if self.pieces is None else self.pieces.rows(texts)
 
     def draw_options(self, **drawing: Unpack[DrawOptions]) -> DrawOptions:
         """Returns the given options, with the defaults for missing ones and with the radius in ranks.
@@ -303,6 +342,11 @@ def _in_range(**numbers: int | None) -> None:
         bits = 64 if name in ("seed", "epoch", "copy", "row") else 63
         if number is not None and not 0 <= number < 2**bits:
             raise InputError(f"{name}: must be 0 or more and fit into {bits} bits, got {number}")
+
+
+def _stored_pieces(core: _core.Index, folder: str | PathLike[str]) -> Pieces | None:
+    """Returns the tokenizer that is stored with an index whose terms are pieces; None for other terms."""
+    return Pieces.open(folder, core.pieces) if core.tokenizer[0] == "wordpieces" else None
 
 
 def _existing(folder: str | PathLike[str]) -> str:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
-from ..data.reading import complete
+from ..data.readers import complete
 from ..errors import InputError
+
+if TYPE_CHECKING:
+    from .pieces import Pieces
 
 
 class WordOptions(TypedDict, total=False):
     """Options for tokenization."""
 
     tokenizer: str
-    """``unicode`` (UAX #29; default), ``whitespace`` (``str.split``), or ``treebank`` (NLTK's word tokenizer)."""
+    """``unicode`` (UAX #29; default), ``whitespace`` (``str.split``), ``treebank`` (NLTK's word tokenizer), or
+    ``wordpieces`` (the pieces of a model's WordPiece tokenizer, for text without spaces between words)."""
     lowercase: bool
     """Convert terms to lower case. Default: True."""
     nfkc: bool
     """Normalise terms to Unicode NFKC, which unifies compatibility forms. Default: False."""
+    pieces: Pieces | None
+    """With ``wordpieces``: the tokenizer of the model, as a ``cse.tfidf.pieces.Pieces``. Default: None."""
 
 
 class DrawOptions(TypedDict, total=False):
@@ -47,7 +53,7 @@ class DrawOptions(TypedDict, total=False):
     """``negative`` (default): words with high TF-IDF are replaced (UNA). ``positive``: words with low TF-IDF (UDA)."""
 
 
-_WORDS: WordOptions = {"tokenizer": "unicode", "lowercase": True, "nfkc": False}
+_WORDS: WordOptions = {"tokenizer": "unicode", "lowercase": True, "nfkc": False, "pieces": None}
 DRAW: DrawOptions = {
     "seed": 0,
     "epoch": 0,
@@ -62,8 +68,21 @@ DRAW: DrawOptions = {
 
 
 def word_options(**words: Unpack[WordOptions]) -> WordOptions:
-    """Returns the given options, with the defaults for missing ones; raises ``TypeError`` for an unknown option."""
+    """Returns the given options, with the defaults for missing ones.
+
+    Raises:
+        InputError: If an option does not suit the tokenizer.
+        TypeError: For an unknown option.
+    """
     options: WordOptions = complete(_WORDS, words)
+    if options["tokenizer"] != "wordpieces":
+        if options["pieces"] is not None:
+            raise InputError("--model: belongs to --tokenizer wordpieces; leave it out, or add --tokenizer wordpieces")
+    elif options["pieces"] is None:
+        raise InputError("--tokenizer wordpieces: needs the tokenizer of a model; name the model with --model")
+    elif not options["lowercase"] or options["nfkc"]:
+        flag = "--nfkc" if options["nfkc"] else "--no-lowercase"
+        raise InputError(f"{flag}: has no effect with --tokenizer wordpieces, which splits text as the model does")
     return options
 
 

@@ -12,7 +12,7 @@ from ..data.corpus import IN_MEMORY
 from ..errors import InputError, Interrupted, RunError, sentence
 from ..io import dumps, write_text
 from ..models.device import pick_device
-from .batches.prefetch import Prefetcher
+from .batches.tokens import Prefetcher
 from .callbacks import Callback, Callbacks
 from .folder.checkpoint import (
     CONFIG,
@@ -35,7 +35,7 @@ from .settings.config import TrainConfig
 from .setup import prepare
 from .step.distributed import World, connected
 from .step.step import training_step
-from .watching.records import Clock, MetricBuffer, check_finite, failures
+from .watching import Clock, MetricBuffer, check_finite, failures
 
 
 def train(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,6 @@ class Run:
     machine: Machine
     """Device and precision."""
     state: TrainState
-    base: BaseWeights
-    """The weights before training, for ``merge_with_base``."""
     batches: Batches
     forward: Forward
     """How batches are encoded."""
@@ -44,6 +42,11 @@ class Run:
     """Sentences with their augmented forms, shown before training."""
     data: dict[str, Any]
     """Fingerprints of the corpus, the index and the files of methods; a resumed run must have the same ones."""
+    base: BaseWeights = field(init=False)
+    """The weights before training, for ``merge_with_base``."""
+
+    def __post_init__(self) -> None:
+        self.base = BaseWeights(self.state.encoder, self.config.merge_with_base)
 
     @property
     def device(self) -> str:

@@ -8,28 +8,25 @@ from pathlib import Path
 from ..background import ProgressCallback
 from ..context import Context
 from ..models.reading import prompts, resolve
-from ..models.saving import merging
 from .batches import batches, checks, tokens
 from .folder.outputs import choose_folder
 from .parts import data, encoder, evaluation, loss, methods, optimisation, output
 from .run import Run
-from .settings import config as configs
-from .settings import precedence
-from .step import distributed, modules, state
-from .watching import records, selection
+from .settings import config, precedence
+from .step import distributed, state
 
 
 def prepare(
-    config: configs.TrainConfig,
+    given: config.TrainConfig,
     world: distributed.World | None = None,
     folder: Path | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback = lambda *_: None,
     texts: Sequence[str] | None = None,
 ) -> Run:
     """Builds the parts of a run in order: data, encoder, batches, objective, optimiser, evaluation and folder.
 
     Args:
-        config: The configuration.
+        given: The configuration.
         world: The ranks of the run. Default: one.
         folder: Folder of the run, if it is resumed. Default: a new folder.
         progress: Called while a large corpus is written to the cache or tokenized.
@@ -39,74 +36,64 @@ def prepare(
         InputError: For an invalid configuration, or an invalid index, corpus, model or data file.
         OSError: For a file that cannot be read, or a cache that cannot be written.
     """
-    world, progress, resumed = world or distributed.World(), progress or (lambda *_: None), folder is not None
-    config = precedence.with_preset(config)
-    machine = output.use_machine(config, config.precision, world)
-    context = methods.open_context(config, config, machine.device, world.part)
-    evaluated = evaluation.open_evaluation(config)
-    opened = data.open_data(config, context, progress, texts, config, config.weighted, held_out=not config.dev)
-    source, final, folder = settle(config, machine, folder)
+    world, given = world or distributed.World(), precedence.with_preset(given)
+    machine = output.use_machine(given, given.precision, world)
+    context = methods.open_context(given, given, machine.device, world.part)
+    evaluated = evaluation.open_evaluation(given)
+    opened = data.open_data(given, context, progress, texts, given, given.weighted, held_out=not given.dev)
+    source, final, place = settle(given, machine, folder)
     made = methods.text_methods(final, final.options, context)
     rows = made.batches(final, final, opened, final.seed, world)
-    source, prompted = prompts.training_prompts(source, final.prompt, bool(final.pairs))
-    built = build_modules(final, source, context, world.rank)
-    modules.connect(rows, methods.views_of(final), built, prompted.counted(built.encoder.tokenizer, source))
+    built, source = build_modules(final, source, context, rows, world.rank)
     final = final.with_used_options({**made.all, **built.by_name})
-    columns, tokenizer = opened.columns, built.encoder.tokenizer
-    stored = tokens.open_tokens(rows, columns, tokenizer, final.max_length, opened.reading, progress)
+    ids = tokens.open_tokens(rows, opened.columns, built.encoder.tokenizer, final.max_length, opened.reading, progress)
     selector = evaluated.selector(built.encoder, opened, made.first_negative, final.seed)
-    started = begin(final, built, selector, len(rows))
-    forward = optimisation.forward_of(final, final, machine)
-    facts = describe(final, machine, source, opened, made, rows, built, resumed)
+    optimizer = optimisation.build_optimizer(final, list(built.modules().values()))
+    started = built.begin(optimizer, selector, final.positive, final.temperature, len(rows))
+    forward, examples = optimisation.forward_of(final, final, machine), made.examples(rows, final.seed)
+    facts = describe(final, machine, source, opened, made, rows, built, resumed=folder is not None)
     same = opened.fingerprints(final.tfidf if context.index_is_used else None, context.files)
-    base, examples = merging.BaseWeights(built.encoder, final.merge_with_base), made.examples(rows, final.seed)
-    return Run(final, folder, machine, started, base, rows, forward, stored, evaluated, facts, examples, same)
+    return Run(final, place, machine, started, rows, forward, ids, evaluated, facts, examples, same)
 
 
 def settle(
-    config: configs.TrainConfig, machine: output.Machine, folder: Path | None
-) -> tuple[resolve.Source, configs.ResolvedConfig, Path]:
+    given: config.TrainConfig, machine: output.Machine, folder: Path | None
+) -> tuple[resolve.Source, config.ResolvedConfig, Path]:
     """Finds the model, fills in the defaults that depend on it, and chooses the folder of the run."""
-    if config.name is not None:
-        folder = folder or choose_folder(config)  # checked before the model is searched for
-    source = resolve.find_model(config.model or encoder.DEFAULT_MODEL)
-    final = precedence.resolve(config, source.family, source.pooler, machine.precision)
+    if given.name is not None:
+        folder = folder or choose_folder(given)  # checked before the model is searched for
+    source = resolve.find_model(given.model or encoder.DEFAULT_MODEL)
+    final = precedence.resolve(given, source.family, source.pooler, machine.precision)
     encoder.check_length(final.max_length, source)
     return source, final, folder or choose_folder(final)
 
 
-def build_modules(config: configs.ResolvedConfig, source: resolve.Source, context: Context, rank: int) -> state.Modules:
-    """Loads the encoder and creates the other modules of a run, on the device of the run.
+def build_modules(
+    final: config.ResolvedConfig, source: resolve.Source, context: Context, rows: batches.Batches, rank: int
+) -> tuple[state.Modules, resolve.Source]:
+    """Loads the encoder, creates the other modules of a run on its device, and sets the prompts and views of batches.
 
-    The order of creation determines the initial weights, which come from PyTorch's generator.
+    The order of creation determines the initial weights, which come from PyTorch's generator. Also returns the model,
+    with the prompts to save.
     """
+    source, prompted = prompts.training_prompts(source, final.prompt, bool(final.pairs))
     built = state.Modules(
-        encoder=encoder.build_encoder(config, source, context, config.seed),
-        methods=methods.encoder_methods(config, config.options, context),
-        second=methods.second_encoder(config, config, context),
-        terms=loss.loss_terms(config, config.contrastive, config.options, context),
-        features=methods.feature_methods(config, config.options, context),
-        hooks=methods.hooks(config, config.options, context),
+        encoder=encoder.build_encoder(final, source, context, final.seed),
+        methods=methods.encoder_methods(final, final.options, context),
+        second=methods.second_encoder(final, final, context),
+        terms=loss.loss_terms(final, final.contrastive, final.options, context),
+        features=methods.feature_methods(final, final.options, context),
+        hooks=methods.hooks(final, final.options, context),
     )
-    methods.check_used(config, built, context, config.given or {})
-    modules.accelerate(built, context.device, config.chunk_size, config.accumulate, compiled=config.compile)
-    encoder.seed_dropout(config.seed, rank)
-    return built
-
-
-def begin(
-    config: configs.ResolvedConfig, built: state.Modules, selector: selection.Selector, steps: int
-) -> state.TrainState:
-    """Returns the state of a run before its first step."""
-    optimizer = optimisation.build_optimizer(config, list(built.modules().values()))
-    saturation = records.SaturationCheck(config.positive, config.temperature)
-    found = state.TrainState(**vars(built), optimizer=optimizer, selector=selector, saturation=saturation)
-    found.steps = steps
-    return found
+    methods.check_used(final, built, context, final.given or {})
+    state.accelerate(built, context.device, final.chunk_size, final.accumulate, compiled=final.compile)
+    encoder.seed_dropout(final.seed, rank)
+    state.connect(rows, methods.views_of(final), built, prompted.counted(built.encoder.tokenizer, source))
+    return built, source
 
 
 def describe(
-    config: configs.ResolvedConfig,
+    final: config.ResolvedConfig,
     machine: output.Machine,
     source: resolve.Source,
     opened: data.TrainingData,
@@ -117,17 +104,17 @@ def describe(
 ) -> dict[str, str]:
     """Returns the descriptions that are shown before training (model, loss, corpus and so on), by name."""
     tokenizer, prompted = built.encoder.tokenizer, rows.prompts
-    text, warnings = checks.examine(rows, made.negatives, tokenizer, config.max_length, source.max_length, config.model)
+    text, warnings = checks.examine(rows, made.negatives, tokenizer, final.max_length, source.max_length, final.model)
     if not resumed:  # a resumed run takes the weights of the terms from its checkpoint
         warnings += [term.warning for term in built.terms.values() if term.warning]
     return {
         **machine.describe(),
-        "recipe": precedence.recipe_reason(config, source.family),
-        **encoder.describe_model(config),
-        "loss": loss.describe_loss(config, config.contrastive),
+        "recipe": precedence.recipe_reason(final, source.family),
+        **encoder.describe_model(final),
+        "loss": loss.describe_loss(final, final.contrastive),
         **made.describe(),
         **opened.describe(),
-        **optimisation.describe_steps(config, rows),
+        **optimisation.describe_steps(final, rows),
         **({"prompt": prompted.describe()} if prompted.anchor or prompted.document else {}),
         "text": text,
         **({"warning": "; ".join(warnings)} if warnings else {}),

@@ -15,13 +15,14 @@ use rayon::prelude::*;
 use crate::error::Result;
 use crate::index::formula::{idf, max_score};
 use crate::index::lookup::{Known, Lookup, on_huge_pages};
-use crate::index::ranking::terms_by_score;
+use crate::index::ranking::terms_by_rank;
 use crate::index::stats::Stats;
 use crate::index::term_table::TermTable;
 use crate::parallel::in_pool;
 use crate::text::reader::FileRecord;
 use crate::text::term_key::{Key, PAD, Term};
 use crate::text::tokenize::Tokenizer;
+use crate::text::wordpieces::CLASSES;
 
 pub use crate::index::vocabulary_filter::VocabularyFilter;
 
@@ -39,7 +40,9 @@ pub struct Index {
     pub max_score: Vec<f64>,
     /// The term number of each rank.
     pub by_rank: Vec<u32>,
-    /// `prefix[k]` is the sum of the k largest maximum scores.
+    /// The first rank of each class of terms, and the number of terms.
+    classes: [usize; CLASSES + 1],
+    /// `prefix[k]` is the sum of the maximum scores of the first k ranks.
     pub prefix: Vec<f64>,
     /// The text of the term of each rank; neighbours in rank are neighbours in memory.
     texts: Vec<InlineText>,
@@ -74,7 +77,8 @@ impl Index {
             .zip(&stats.max_frequency)
             .map(|(&idf, &max_frequency)| max_score(max_frequency, idf))
             .collect();
-        let by_rank = terms_by_score(&max_score);
+        let class = |t| tokenizer.class(stats.terms.get(t));
+        let (by_rank, classes) = terms_by_rank(&max_score, class);
         let (lookup, (prefix, texts)) = rayon::join(
             || look_up_table(&stats, &by_rank, &idf),
             || {
@@ -91,6 +95,7 @@ impl Index {
             idf,
             max_score,
             by_rank,
+            classes,
             prefix,
             texts,
             lookup,

@@ -236,7 +236,7 @@ impl Counter {
         });
         counts.tokens += u64::from(length);
         if length == 0 {
-            let blank = is_blank(row);
+            let blank = is_blank(tokenizer.text(row));
             counts.blank += u64::from(blank);
             counts.documents += u64::from(!blank);
             counts.wordless += u64::from(!blank);

@@ -24,7 +24,7 @@ use crate::output::PendingFile;
 use crate::parallel::in_pool;
 use crate::progress::Progress;
 use crate::text::reader::FileRecord;
-use crate::text::tokenize::Tokenizer;
+use crate::text::tokenize::{Rule, Tokenizer};
 
 /// Version of the file format.
 pub const FORMAT: u32 = 1;
@@ -147,6 +147,9 @@ pub fn serialize(tokenizer: Tokenizer, files: &[FileRecord], stats: &Stats) -> R
         "repaired": counts.repaired,
         "files": files,
     });
+    if tokenizer.rule == Rule::Wordpieces {
+        meta["tokenizer"]["pieces"] = tokenizer.hex().into();
+    }
     let df = le_bytes(&stats.df, |x| x.to_le_bytes());
     let max_frequency = le_bytes(&stats.max_frequency, |x| x.to_le_bytes());
     let offsets = le_bytes(&stats.terms.offsets, |x| x.to_le_bytes());
@@ -243,12 +246,17 @@ pub fn deserialize(bytes: &[u8], path: &Path) -> Result<Stored> {
     let files: Vec<FileRecord> = serde_json::from_value(meta["files"].clone())
         .map_err(|_| damaged("its list of files is not readable"))?;
     let named = &meta["tokenizer"];
-    let tokenizer = Tokenizer::new(
+    let mut tokenizer = Tokenizer::new(
         named["name"].as_str().unwrap_or(""),
         named["lowercase"].as_bool().unwrap_or(true),
         named["nfkc"].as_bool().unwrap_or(false), // missing in older indexes
     )
     .map_err(|_| damaged("its tokenizer is unknown"))?;
+    if tokenizer.rule == Rule::Wordpieces {
+        let hash = named["pieces"].as_str().unwrap_or("");
+        tokenizer.pieces = u128::from_str_radix(hash, 16)
+            .map_err(|_| damaged("its metadata has no hash of the tokenizer's pieces"))?;
+    }
     let stats = Stats {
         counts,
         terms: Terms {

@@ -2,13 +2,15 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyBytes, PyString};
 
-use crate::text::reader::{Column, EncodingErrors, Input, ReadOptions};
+use crate::text::reader::{Column, EncodingErrors, Input, Prepare, ReadOptions};
+use crate::text::tokenize::Rule;
 use crate::una::files::Compression;
 use crate::una::options::{Named, Options, default_surface};
 use crate::una::radius::default_radius;
@@ -54,6 +56,8 @@ pub struct Reading {
     encoding_errors: String,
     max_line_bytes: usize,
     pub threads: usize,
+    /// A function that receives a list of rows and returns a list of as many rows; see `ReadOptions::prepare`.
+    prepare: Option<Py<PyAny>>,
 }
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Reading {
@@ -64,6 +68,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Reading {
             encoding_errors: field(&options, "encoding_errors", "--encoding-errors", STRING)?,
             max_line_bytes: field(&options, "max_line_bytes", "--max-line-bytes", WHOLE)?,
             threads: field(&options, "threads", "--threads", WHOLE)?,
+            prepare: options.get_item("prepare").ok().map(Bound::unbind),
         })
     }
 }
@@ -82,9 +87,26 @@ impl Reading {
         Ok(ReadOptions {
             encoding_errors,
             max_line_bytes: self.max_line_bytes,
+            prepare: self.prepare.as_ref().map(prepare),
             ..ReadOptions::default()
         })
     }
+}
+
+/// Converts a function that changes rows.
+fn prepare(function: &Py<PyAny>) -> Prepare {
+    let function = Python::attach(|py| function.clone_ref(py));
+    Prepare(Arc::new(move |rows: &[&str]| {
+        let changed: PyResult<Vec<String>> = Python::attach(|py| {
+            let changed = function.call1(py, (rows.to_vec(),))?;
+            changed.extract(py)
+        });
+        match changed {
+            Ok(changed) if changed.len() == rows.len() => Ok(changed),
+            Ok(_) => Err(io::Error::other("the number of rows was changed")),
+            Err(error) => Err(io::Error::other(error)),
+        }
+    }))
 }
 
 /// Converts the name of a compression format.
@@ -105,6 +127,8 @@ pub struct Words {
     tokenizer: String,
     lowercase: bool,
     nfkc: bool,
+    /// Hash of the model's tokenizer, in hexadecimal notation.
+    pieces: Option<String>,
 }
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Words {
@@ -115,6 +139,10 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Words {
             tokenizer: field(&options, "tokenizer", "--tokenizer", STRING)?,
             lowercase: field(&options, "lowercase", "--lowercase", BOOL)?,
             nfkc: field(&options, "nfkc", "--nfkc", BOOL)?,
+            pieces: match options.get_item("pieces") {
+                Ok(pieces) if !pieces.is_none() => Some(pieces.getattr("hash")?.extract()?),
+                _ => None,
+            },
         })
     }
 }
@@ -122,7 +150,16 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Words {
 impl Words {
     /// Converts and checks the options.
     pub fn tokenizer(&self) -> PyResult<Tokenizer> {
-        Ok(Tokenizer::new(&self.tokenizer, self.lowercase, self.nfkc)?)
+        let tokenizer = Tokenizer::new(&self.tokenizer, self.lowercase, self.nfkc)?;
+        if tokenizer.rule != Rule::Wordpieces {
+            return Ok(tokenizer);
+        }
+        let hash = self.pieces.as_deref().unwrap_or("");
+        let pieces = u128::from_str_radix(hash, 16).map_err(|_| {
+            let why = "wordpieces needs the tokenizer of a model; name it with --model";
+            Error::invalid("--tokenizer", why)
+        })?;
+        Ok(Tokenizer::of_pieces(pieces))
     }
 }
 

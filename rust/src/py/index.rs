@@ -138,6 +138,12 @@ impl Index {
         (tokenizer.name(), tokenizer.lowercase, tokenizer.nfkc)
     }
 
+    /// Returns the hash of the model's tokenizer whose pieces are the terms; zeros for other terms.
+    #[getter]
+    fn pieces(&self) -> String {
+        self.0.tokenizer.hex()
+    }
+
     #[getter]
     fn counts(&self) -> CountsTuple {
         counts_tuple(&self.0.stats.counts, self.0.len())

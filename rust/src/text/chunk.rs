@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::text::invalid_utf8::{decode, invalid_utf8};
-use crate::text::reader::ReadOptions;
+use crate::text::reader::{Prepare, ReadOptions};
 use crate::text::row_ends::{rows, without_final_cr};
 use crate::text::row_too_long::{prefix, row_too_long};
 
@@ -54,6 +54,7 @@ impl Chunk {
             self.repaired = faulty.len() as u64;
             self.first_repaired = Some(self.first_row + first);
         }
+        let mut prepared = self.prepared(&text)?.into_iter();
         for (nth, mut row) in (0..).zip(rows(&text)) {
             let too_long = row.len() > self.options.max_line_bytes;
             if too_long && !self.options.lenient {
@@ -67,9 +68,27 @@ impl Chunk {
             if too_long {
                 row = prefix(row, self.options.max_line_bytes);
             }
-            f(self.first_row + nth, without_final_cr(row), too_long);
+            let row = without_final_cr(row);
+            let other = prepared.next();
+            f(
+                self.first_row + nth,
+                other.as_deref().unwrap_or(row),
+                too_long,
+            );
         }
         Ok(())
+    }
+
+    /// Returns the rows as changed by [`ReadOptions::prepare`]; none if it is not set.
+    fn prepared(&self, text: &str) -> Result<Vec<String>> {
+        let Some(Prepare(prepare)) = &self.options.prepare else {
+            return Ok(Vec::new());
+        };
+        let rows: Vec<&str> = rows(text).map(without_final_cr).collect();
+        prepare(&rows).map_err(|source| Error::Io {
+            path: self.path.clone(),
+            source,
+        })
     }
 
     /// Returns the size of the chunk in bytes.

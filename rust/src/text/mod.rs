@@ -15,6 +15,7 @@ pub mod source;
 pub mod term_key;
 pub mod tokenize;
 pub mod treebank;
+pub mod wordpieces;
 
 /// Converts bytes to a string. The bytes must be UTF-8, as sentences and terms are.
 pub(crate) fn utf8_string(bytes: Vec<u8>) -> String {
@@ -22,7 +23,7 @@ pub(crate) fn utf8_string(bytes: Vec<u8>) -> String {
         .expect("sentences and terms are UTF-8 and are cut at character boundaries")
 }
 
-/// Converts byte offsets in a text, given in ascending order, to character offsets.
+/// Converts byte offsets in a text to character offsets. Each call is fast if the offsets do not decrease.
 pub struct CharOffsets<'a> {
     text: &'a str,
     byte: usize,
@@ -39,8 +40,11 @@ impl<'a> CharOffsets<'a> {
         }
     }
 
-    /// Returns the character offset for the byte offset `byte`, which must not be smaller than in the previous call.
+    /// Returns the character offset for the byte offset `byte`.
     pub fn at(&mut self, byte: usize) -> usize {
+        if byte < self.byte {
+            *self = CharOffsets::new(self.text); // only pieces of one character overlap
+        }
         self.chars += self.text[self.byte..byte].chars().count();
         self.byte = byte;
         self.chars

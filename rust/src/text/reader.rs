@@ -6,9 +6,11 @@
 //! Mapping the file into memory would save one copy, but it would need `unsafe`, end the process with SIGBUS if the
 //! file shrinks, and count the whole file as resident memory.
 
+use std::fmt;
+use std::io;
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +24,7 @@ pub use crate::text::source::Column;
 use crate::text::source::is_stdin;
 
 /// Options for reading files.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ReadOptions {
     pub encoding_errors: EncodingErrors,
     /// Maximum length of a row in bytes. A longer row is an error, because it usually means that the file does not have
@@ -34,6 +36,20 @@ pub struct ReadOptions {
     /// Do not return errors for unusual files: truncate rows to `max_line_bytes`, and read files that are not text as
     /// if they were text.
     pub lenient: bool,
+    /// Changes the rows of each chunk, for example by adding the pieces of a model's tokenizer.
+    pub prepare: Option<Prepare>,
+}
+
+/// A function that receives the rows of a chunk, and returns a row for each. Several threads may call it at once.
+#[derive(Clone)]
+pub struct Prepare(pub Arc<PrepareRows>);
+
+type PrepareRows = dyn Fn(&[&str]) -> io::Result<Vec<String>> + Send + Sync;
+
+impl fmt::Debug for Prepare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Prepare")
+    }
 }
 
 impl Default for ReadOptions {
@@ -43,6 +59,7 @@ impl Default for ReadOptions {
             max_line_bytes: 1 << 20,
             chunk_bytes: 512 * 1024,
             lenient: false,
+            prepare: None,
         }
     }
 }
@@ -232,7 +249,7 @@ impl<'a> Reader<'a> {
             }
             chunk.first_line = first_line;
             chunk.offset = open.start;
-            chunk.options = self.options;
+            chunk.options.clone_from(&self.options);
             chunk.repaired = 0;
             chunk.first_repaired = None;
             chunk.seq = state.seq;

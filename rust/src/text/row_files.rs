@@ -116,7 +116,7 @@ mod tests {
             chunk_bytes: 64 * 1024,
             ..Default::default()
         };
-        let written = write(inputs(), options, dir.path(), &Progress::default()).unwrap();
+        let written = write(inputs(), options.clone(), dir.path(), &Progress::default()).unwrap();
         let rows = Rows::read(inputs(), options, &Progress::default()).unwrap();
         assert_eq!((written.rows, rows.len()), (4, 4));
         assert_eq!(written.files, rows.files);

@@ -1,9 +1,11 @@
-//! Splits text into terms with byte spans, according to one of three rules.
+//! Splits text into terms with byte spans, according to one of four rules.
 //!
 //! - `unicode`: splits the row at ASCII spaces, and each piece into words according to UAX #29 (segments with at least
 //!   one alphanumeric character). Punctuation is not a term.
 //! - `whitespace`: splits the row like Python's `str.split()`. Punctuation is part of the term.
 //! - `treebank`: applies NLTK's word tokenizer ([`crate::text::treebank`]). Punctuation is a term.
+//! - `wordpieces`: reads the pieces of a model's tokenizer from the row ([`crate::text::wordpieces`]), and does not
+//!   fold them. Punctuation is a term.
 //!
 //! A word is folded to a term by NFKC (optional) and lower case (the default). `unicode` and `whitespace` fold each
 //! word after it is found. `treebank`, like the published UNA, lower-cases the row before it finds words; it
@@ -20,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::text::blank::is_space;
 use crate::text::term_key::{PAD, Term};
 use crate::text::treebank::{self, treebank};
-use crate::text::{CharOffsets, utf8_string};
+use crate::text::{CharOffsets, utf8_string, wordpieces};
 
 /// How words are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +30,7 @@ pub enum Rule {
     Unicode,
     Whitespace,
     Treebank,
+    Wordpieces,
 }
 
 /// A tokenizer: how words are found and folded.
@@ -37,10 +40,12 @@ pub struct Tokenizer {
     pub lowercase: bool,
     /// Normalise compatibility characters (`ﬁ` to `fi`, full-width letters to ordinary letters).
     pub nfkc: bool,
+    /// With the rule `wordpieces`, the hash of the model's tokenizer; otherwise 0.
+    pub pieces: u128,
 }
 
 impl Tokenizer {
-    pub const NAMES: [&'static str; 3] = ["unicode", "whitespace", "treebank"];
+    pub const NAMES: [&'static str; 4] = ["unicode", "whitespace", "treebank", "wordpieces"];
     pub const UNICODE: Tokenizer = Tokenizer::plain(Rule::Unicode);
     pub const WHITESPACE: Tokenizer = Tokenizer::plain(Rule::Whitespace);
     pub const TREEBANK: Tokenizer = Tokenizer::plain(Rule::Treebank);
@@ -50,6 +55,7 @@ impl Tokenizer {
             rule,
             lowercase: true,
             nfkc: false,
+            pieces: 0,
         }
     }
 
@@ -59,6 +65,7 @@ impl Tokenizer {
             "unicode" => Rule::Unicode,
             "whitespace" => Rule::Whitespace,
             "treebank" => Rule::Treebank,
+            "wordpieces" => Rule::Wordpieces,
             _ => {
                 let why = format!(
                     "{name:?} is unknown; choose one of {}",
@@ -71,7 +78,16 @@ impl Tokenizer {
             rule,
             lowercase,
             nfkc,
+            pieces: 0,
         })
+    }
+
+    /// Returns a tokenizer with the pieces of the model's tokenizer that has this hash.
+    pub fn of_pieces(pieces: u128) -> Self {
+        Tokenizer {
+            pieces,
+            ..Tokenizer::plain(Rule::Wordpieces)
+        }
     }
 
     /// Returns the name of the tokenizer.
@@ -80,6 +96,7 @@ impl Tokenizer {
             Rule::Unicode => "unicode",
             Rule::Whitespace => "whitespace",
             Rule::Treebank => "treebank",
+            Rule::Wordpieces => "wordpieces",
         }
     }
 
@@ -87,7 +104,33 @@ impl Tokenizer {
     pub fn describe(self) -> String {
         let case = if self.lowercase { "" } else { ", case kept" };
         let form = if self.nfkc { ", NFKC" } else { "" };
-        format!("{}{case}{form}", self.name())
+        let model = match self.rule {
+            Rule::Wordpieces => format!(" of the tokenizer {:.8}", self.hex()),
+            _ => String::new(),
+        };
+        format!("{}{model}{case}{form}", self.name())
+    }
+
+    /// Returns the hash of the model's tokenizer in hexadecimal notation.
+    pub fn hex(self) -> String {
+        format!("{:032x}", self.pieces)
+    }
+
+    /// Returns the text of a row: without the pieces, if the row is annotated with them.
+    pub fn text(self, row: &str) -> &str {
+        match self.rule {
+            Rule::Wordpieces => wordpieces::split(row).0,
+            _ => row,
+        }
+    }
+
+    /// Returns the class of a term, of which at most the first sixteen bytes are needed. A term is replaced only by a
+    /// term of its class; all words are in class 0.
+    pub fn class(self, term: &[u8]) -> usize {
+        match self.rule {
+            Rule::Wordpieces => wordpieces::class(term),
+            _ => 0,
+        }
     }
 
     /// Calls `f(start, end, term)` for each term of `row`, left to right; `row[start..end]` is the word as written.
@@ -100,6 +143,9 @@ impl Tokenizer {
         } = scratch;
         if self.rule == Rule::Treebank {
             return self.treebank(row, treebank, slow, &mut f);
+        }
+        if self.rule == Rule::Wordpieces {
+            return wordpieces::for_each(row, edges, slow, f);
         }
         lower.clear();
         lower.extend_from_slice(row.as_bytes());
@@ -132,6 +178,7 @@ impl Tokenizer {
             }
             Rule::Whitespace => self.whitespace_slow(row, 0, row.len(), slow, &mut f),
             Rule::Treebank => self.treebank(row, &mut scratch.treebank, slow, &mut f),
+            Rule::Wordpieces => wordpieces::for_each(row, &mut scratch.edges, slow, f),
         }
     }
 

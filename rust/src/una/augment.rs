@@ -10,7 +10,8 @@ use crate::index::term_table::TermTable;
 use crate::random::{keyed, uniform};
 use crate::text::blank::is_blank;
 use crate::text::term_key::{Key, PAD, Term};
-use crate::text::tokenize::Scratch;
+use crate::text::tokenize::{Rule, Scratch};
+use crate::text::wordpieces;
 use crate::una::casing::{stands_alone, take_case};
 use crate::una::options::{Options, OutputForm, ReplaceWith, Report};
 use crate::una::radius::RankSearch;
@@ -27,6 +28,8 @@ pub struct Word {
     pub key: u32,
     /// Rank of the word; for an unseen word, the rank that its score would have.
     pub rank: usize,
+    /// The class of the term; see [`Tokenizer::class`](crate::Tokenizer::class).
+    pub class: usize,
     /// Whether the word is a term of the index; otherwise it is called unseen.
     pub seen: bool,
     idf: f64,
@@ -36,6 +39,7 @@ pub struct Word {
     /// the word is not replaceable.
     pub p: f64,
     /// Whether the word may be replaced. With [`OutputForm::Keep`], a word next to a letter, a digit or `_` may not be.
+    /// With pieces, a piece that shares a character with another may not be.
     pub replaceable: bool,
 }
 
@@ -138,6 +142,7 @@ impl<'a> Augmenter<'a> {
     /// Does the same as [`augment`](Self::augment), but `text` must be the text last passed to [`weigh`](Self::weigh).
     /// A text may be rewritten more than once.
     pub fn rewrite(&mut self, text: &str, row: u64, copy: u64, out: &mut Vec<u8>) {
+        let text = self.index.tokenizer.text(text);
         self.choose(row, copy);
         for chosen in &mut self.chosen {
             chosen.search.improve_guess(self.index);
@@ -194,8 +199,14 @@ impl<'a> Augmenter<'a> {
             push_few(&text.as_bytes()[copied..], start - copied, out);
             let at = out.len();
             self.index.push_term(new.new_rank, out);
-            let term = self.index.bytes_at(new.new_rank);
-            take_case(term, &text[start..end], out, at);
+            if self.index.tokenizer.rule == Rule::Wordpieces {
+                if self.words[new.word].class == wordpieces::CONTINUATION {
+                    out.drain(at..at + wordpieces::PREFIX.len());
+                }
+            } else {
+                let term = self.index.bytes_at(new.new_rank);
+                take_case(term, &text[start..end], out, at);
+            }
             (new.start, new.end) = (at - begin, out.len() - begin);
             copied = end;
         }
@@ -260,7 +271,7 @@ impl<'a> Augmenter<'a> {
             };
             word.score = tf * word.idf;
             if !word.seen {
-                word.rank = index.rank_of_score(word.score);
+                word.rank = index.rank_of_score(word.score, word.class);
             }
         }
         self.force_one = set_probabilities(words, options);
@@ -306,49 +317,53 @@ impl<'a> Augmenter<'a> {
             *unseen = TermTable::with_capacity(0);
         }
         let keep = options.surface == OutputForm::Keep;
-        words.extend(
-            tokens
-                .iter()
-                .zip(firsts.iter())
-                .map(|(token, &(first, found))| {
-                    let Token {
-                        start,
-                        end,
-                        key,
-                        long: at,
-                    } = *token;
-                    let known = if found {
-                        Some(first)
+        let pieces = index.tokenizer.rule == Rule::Wordpieces;
+        words.extend(tokens.iter().zip(firsts.iter()).enumerate().map(
+            |(nth, (token, &(first, found)))| {
+                let Token {
+                    start,
+                    end,
+                    key,
+                    long: at,
+                } = *token;
+                let head = &key.head()[..key.len().min(PAD)];
+                let class = index.tokenizer.class(head);
+                let known = if found {
+                    Some(first)
+                } else {
+                    let rest = if key.is_long() {
+                        &long[at..at + key.len()]
                     } else {
-                        let rest = if key.is_long() {
-                            &long[at..at + key.len()]
-                        } else {
-                            &[]
-                        };
-                        index.find(&key, rest)
+                        &[]
                     };
-                    let (key, rank, idf) = match known {
-                        Some(Known { idf, rank }) => (rank, rank as usize, idf),
-                        None => {
-                            let term = token.term(long, short);
-                            let number = unseen.intern(&term, || ());
-                            let idf = index.idf_without_rank(&term);
-                            ((index.len() + number) as u32, 0, idf)
-                        }
-                    };
-                    Word {
-                        start,
-                        end,
-                        key,
-                        rank,
-                        idf,
-                        seen: known.is_some(),
-                        score: 0.0,
-                        p: 0.0,
-                        replaceable: !keep || stands_alone(text, start, end),
+                    index.find(&key, rest)
+                };
+                let (key, rank, idf) = match known {
+                    Some(Known { idf, rank }) => (rank, rank as usize, idf),
+                    None => {
+                        let term = token.term(long, short);
+                        let number = unseen.intern(&term, || ());
+                        let idf = index.idf_without_rank(&term);
+                        ((index.len() + number) as u32, 0, idf)
                     }
-                }),
-        );
+                };
+                Word {
+                    start,
+                    end,
+                    key,
+                    rank,
+                    idf,
+                    seen: known.is_some(),
+                    score: 0.0,
+                    p: 0.0,
+                    class,
+                    replaceable: match pieces {
+                        true => apart(tokens, nth),
+                        false => !keep || stands_alone(text, start, end),
+                    },
+                }
+            },
+        ));
         keys.extend(words.iter().map(|word| word.key));
     }
 
@@ -375,13 +390,21 @@ fn push_few(from: &[u8], len: usize, out: &mut Vec<u8>) {
     }
 }
 
+/// Whether piece number `nth` has characters of the text, and shares none with the pieces before and after it.
+fn apart(tokens: &[Token], nth: usize) -> bool {
+    let Token { start, end, .. } = tokens[nth];
+    let before = nth.checked_sub(1).map_or(0, |before| tokens[before].end);
+    let after = tokens.get(nth + 1).map_or(end, |after| after.start);
+    before <= start && start < end && end <= after
+}
+
 /// Starts the search for the replacement of a word; returns `None` if the index has no other term.
 fn start_search(index: &Index, options: &Options, word: &Word, u: f64) -> Option<RankSearch> {
     match options.replace_with {
         ReplaceWith::Radius => {
-            RankSearch::within_radius(index, word.rank, word.seen, options.radius, u)
+            RankSearch::within_radius(index, word.rank, word.seen, word.class, options.radius, u)
         }
-        ReplaceWith::Random => RankSearch::anywhere(index, word.rank, word.seen, u),
+        ReplaceWith::Random => RankSearch::anywhere(index, word.rank, word.seen, word.class, u),
     }
 }
 

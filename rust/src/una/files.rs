@@ -137,6 +137,7 @@ fn augment_part(
                     output.clear();
                     augmenter.rewrite(text, row, copy, &mut output);
                     let output = std::str::from_utf8(&output).expect("the output is UTF-8");
+                    let text = index.tokenizer.text(text);
                     record::push(&augmenter, row, copy, text, output, &mut written);
                 } else {
                     augmenter.rewrite(text, row, copy, &mut written);

@@ -137,6 +137,11 @@ impl Options {
                  omit the option, or choose plain";
             return Err(Error::invalid("--surface", why));
         }
+        if self.surface == OutputForm::Plain && index.tokenizer.rule == Rule::Wordpieces {
+            let why = "plain is not possible for an index with the wordpieces tokenizer, whose terms are parts of \
+                 words; omit the option, or choose keep";
+            return Err(Error::invalid("--surface", why));
+        }
         Ok(self)
     }
 }
@@ -146,7 +151,7 @@ impl Options {
 pub fn default_surface(index: &Index) -> OutputForm {
     match index.tokenizer.rule {
         Rule::Treebank => OutputForm::Plain,
-        Rule::Unicode | Rule::Whitespace => OutputForm::Keep,
+        Rule::Unicode | Rule::Whitespace | Rule::Wordpieces => OutputForm::Keep,
     }
 }
 

@@ -15,12 +15,19 @@ fn float(n: usize) -> f64 {
 }
 
 /// Draws a rank from `rank - radius ..= rank + radius`, never `rank` itself, with probability proportional to the
-/// maximum score.
+/// maximum score. The word and the drawn term are of the same `class`.
 ///
 /// A word that is not in the index (`seen` is false) lies between `rank - 1` and `rank`, with `radius` ranks on either
 /// side. `u` is uniform in [0, 1). Returns `None` if there is no other term.
-pub fn draw(index: &Index, rank: usize, seen: bool, radius: usize, u: f64) -> Option<usize> {
-    let mut search = RankSearch::within_radius(index, rank, seen, radius, u)?;
+pub fn draw(
+    index: &Index,
+    rank: usize,
+    seen: bool,
+    class: usize,
+    radius: usize,
+    u: f64,
+) -> Option<usize> {
+    let mut search = RankSearch::within_radius(index, rank, seen, class, radius, u)?;
     search.improve_guess(index);
     Some(search.finish(index))
 }
@@ -62,12 +69,14 @@ impl RankSearch {
         index: &Index,
         rank: usize,
         seen: bool,
+        class: usize,
         radius: usize,
         u: f64,
     ) -> Option<Self> {
+        let ranks = index.ranks_of_class(class);
         let after = rank + usize::from(seen);
-        let low = rank.saturating_sub(radius);
-        let high = after.saturating_add(radius).min(index.len());
+        let low = rank.saturating_sub(radius).max(ranks.start);
+        let high = after.saturating_add(radius).min(ranks.end);
         let (left_count, right_count) = (rank - low, high - after);
         if left_count + right_count == 0 {
             return None;
@@ -102,10 +111,17 @@ impl RankSearch {
         Some(search)
     }
 
-    /// First step of a uniform draw from all ranks except `rank`.
-    pub(crate) fn anywhere(index: &Index, rank: usize, seen: bool, u: f64) -> Option<Self> {
-        let others = index.len() - usize::from(seen);
-        let k = ((u * others as f64) as usize).min(others.checked_sub(1)?);
+    /// First step of a uniform draw from all ranks of the class except `rank`.
+    pub(crate) fn anywhere(
+        index: &Index,
+        rank: usize,
+        seen: bool,
+        class: usize,
+        u: f64,
+    ) -> Option<Self> {
+        let ranks = index.ranks_of_class(class);
+        let others = ranks.len() - usize::from(seen);
+        let k = ranks.start + ((u * others as f64) as usize).min(others.checked_sub(1)?);
         Some(RankSearch::finished(k + usize::from(seen && k >= rank)))
     }
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ...data import readers
-from ...data.reading import reading_options
+from ...data.readers import reading_options
 from ...errors import InputError
 from ...tfidf.build import AugmentReport
 from ...tfidf.index import TfidfIndex
@@ -84,6 +84,8 @@ def augment_command(
     drawn = index.draw_options(**drawing)
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
     if as_parts:
+        if engine == "ray" and index.pieces is not None:
+            raise InputError("--engine ray: cannot be combined with an index of wordpieces; use --engine local")
         from ...sharding.jobs import AugmentJob
         from .. import parts
 
@@ -97,7 +99,9 @@ def augment_command(
     report = AugmentReport(
         *in_background(
             "augmenting",
-            lambda more: index._core.augment_files(found, output, copies, form == "jsonl", drawn, reading, more),
+            lambda more: index._core.augment_files(
+                found, output, copies, form == "jsonl", drawn, index.reading(reading), more
+            ),
         )
     )
     seconds = time.perf_counter() - started
@@ -176,6 +180,7 @@ def explain_command(
         table.add_column(name, justify="left" if name == "word" else "right")
     table.add_column("samples", overflow="fold")
     unseen = "not in index" if min_df <= 1 and max_terms is None else "not in index or excluded"
+    kept = "joined to another word" if index.pieces is None else "shares a character with another"
     for word in words:
         table.add_row(
             Text(word.word),
@@ -183,7 +188,7 @@ def explain_command(
             f"{word.score:.4f}",
             f"{word.p:.3f}",
             f"{word.rank:,}",
-            Text(", ".join(word.samples) or ("-" if word.replaceable else "joined to another word: never replaced")),
+            Text(", ".join(word.samples) or ("-" if word.replaceable else f"{kept}: never replaced")),
         )
     Console().print(table)
     if not words:

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from ...data import readers
-from ...data.reading import reading_options
+from ...data.readers import reading_options
 from ...errors import InputError
 from ...io import write_atomically
 from .. import corpus_index, options, printing

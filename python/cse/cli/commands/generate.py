@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ...data import readers
-from ...data.reading import reading_options
+from ...data.readers import reading_options
 from ...errors import InputError
 from .. import options, printing
 from ..progress import counting

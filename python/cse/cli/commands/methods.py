@@ -21,13 +21,13 @@ def methods_command(name: str | None, combinations: bool, as_json: bool) -> None
     """
     printing.check_output()
     if combinations:
-        from ...training.settings import combinations as found
+        from ...training.settings import changes
 
         records = [
             {"positive": positive, "loss": loss, "una": form, "refused": reason}
-            for (positive, loss, form), reason in found.combinations().items()
+            for (positive, loss, form), reason in changes.combinations().items()
         ]
-        printing.result({"combinations": records}, as_json, [found.markdown()])
+        printing.result({"combinations": records}, as_json, [changes.table_of_combinations()])
         return
     from ...augment import AUGMENTATIONS
     from ...errors import InputError

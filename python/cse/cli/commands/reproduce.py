@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from ...reproduce.cells import Cell
     from ...reproduce.inputs import Inputs
     from ...reproduce.plan import Plan
-    from ...reproduce.suites import Scorer
-    from ...reproduce.tables import Row, Table
+    from ...reproduce.suites import Row, Scorer, Table
 
 
 @click.command("reproduce")
@@ -69,8 +68,7 @@ def reproduce_command(
     GPU.
     """
     from ...reproduce.plan import plan
-    from ...reproduce.suites import Scorer
-    from ...reproduce.tables import find_table, tables
+    from ...reproduce.suites import Scorer, find_table, tables
 
     if names:
         click.echo("\n".join(each.name for each in tables().values() if each.suite))
@@ -144,7 +142,7 @@ def find_inputs(table: Table, place: Path, smoke: bool, dry_run: bool, given: di
 def show_list(table: Table | None, as_json: bool) -> None:
     """Prints the tables, or the rows of one table and the files they need."""
     from ...reproduce.inputs import SENTENCES
-    from ...reproduce.tables import tables
+    from ...reproduce.suites import tables
 
     if table is None:
         records = [

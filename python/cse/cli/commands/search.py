@@ -20,7 +20,8 @@ from ..progress import PhaseDisplay, counting
 
 if TYPE_CHECKING:
     from ...search.hybrid import Fusion
-    from ...search.index import Hit, SearchIndex
+    from ...search.index import SearchIndex
+    from ...search.searching import Hit
 
 
 @click.command("search", cls=options.GroupedCommand)
@@ -37,6 +38,19 @@ if TYPE_CHECKING:
 @options.option(
     "--int8/--no-int8", default=None, help="Store int8 vectors.", default_text="as in an existing index, else no"
 )
+@options.option(
+    "--smooth/--no-smooth",
+    default=None,
+    help="Move each row's vector towards those of its neighbours; needs no new encoding.",
+    default_text="as in an existing index, else with --hybrid up to 100,000 rows",
+)
+@options.option(
+    "--tokens",
+    type=click.IntRange(min=0),
+    metavar="D",
+    help="Store D-dimensional vectors of the tokens, for --rerank tokens.",
+    default_text="as in an existing index, else 0",
+)
 @options.option("--rebuild", is_flag=True, help="Encode all rows again.")
 @options.option("--verify/--no-verify", default=True, help="Compare the files of the index with their hashes.")
 @options.group("Queries")
@@ -51,7 +65,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=0),
     metavar="N",
     help="Number of best rows towards which the query is moved.",
-    default_text="0",
+    default_text="5 with smoothed vectors, else 0",
 )
 @options.option(
     "--fusion",
@@ -66,6 +80,18 @@ if TYPE_CHECKING:
     help="Words that BM25 leaves out.",
     default_text="english",
 )
+@options.option(
+    "--bm25-tokenizer",
+    type=click.Choice(["unicode", "wordpieces"]),
+    help="Terms of BM25: words, or pieces of the model's WordPiece tokenizer, for text without spaces.",
+    default_text="unicode",
+)
+@options.option(
+    "--rerank", type=click.Choice(["tokens"]), help="Rank the first rows again by the vectors of their tokens."
+)
+@options.option(
+    "--rerank-rows", type=click.IntRange(min=1), metavar="N", help="Number of these rows.", default_text="100"
+)
 @options.engine
 @options.group("Encoding and reading")
 @corpus_index.encoding
@@ -76,6 +102,8 @@ def search_command(
     id_column: str | None,
     passages: str | None,
     int8: bool | None,
+    smooth: bool | None,
+    tokens: int | None,
     rebuild: bool,
     verify: bool,
     queries: tuple[str, ...],
@@ -83,13 +111,12 @@ def search_command(
     query_column: str | None,
     top: int,
     hybrid: bool,
-    bm25_weight: float | None,
-    feedback: int | None,
-    kind: str | None,
-    stop_words: str | None,
+    rerank: str | None,
+    rerank_rows: int | None,
     engine: str,
     encoding: Encoding,
     as_json: bool,
+    **fusing: Any,
 ) -> None:
     """Search the rows of CORPUS by meaning, with the embeddings of MODEL.
 
@@ -102,13 +129,14 @@ def search_command(
     -o may be a folder written by cse encode --parts, whose parts are searched as one index; in this case, leave out
     CORPUS. With --engine ray, the workers of a Ray cluster search the parts.
     """
-    check_given(engine, corpus, bool(id_column or passages or int8 is not None or rebuild))
+    check_given(engine, corpus, bool(id_column or passages or int8 is not None or tokens is not None or rebuild))
     printing.check_output()
     asked = read_queries(queries, query_file, query_column, encoding.reading)
     size = passage_size(passages)
-    fusion = fusion_of(hybrid, bm25_weight=bm25_weight, feedback=feedback, kind=kind, stop_words=stop_words)
+    fusion = fusion_of(hybrid, **fusing)
+    asking = {"hybrid": fusion or False, "smooth": smooth, "rerank": rows_of(rerank, rerank_rows, top)}
     if engine == "ray":
-        from ...ray_cluster import connected
+        from ...background import connected
 
         click.get_current_context().with_resource(connected())  # once for all queries
     model, output, encoding = model_of(model, output, encoding)
@@ -119,6 +147,8 @@ def search_command(
             "id_column": id_column,
             "int8": int8,
             "passages": size,
+            "smooth": smooth,
+            "tokens": tokens,
             "rebuild": rebuild,
             "verify": verify,
         }
@@ -129,11 +159,9 @@ def search_command(
         index = SearchIndex.open(output, encoder, engine=engine, verify=verify)
     opened = time.perf_counter() - started
     printing.say(f"{output}: {len(index):,} rows, {index.shape[0]:,} vectors of {index.shape[1]} dimensions")
-    if fusion is not None:
-        with counting("BM25", len(index), "rows") as more:
-            index.bm25(more, stop_words=fusion.stop_words)
+    prepare(index, fusion, smooth)
     started = time.perf_counter()
-    found = answers(index, asked, top, fusion, encoding.batch_size) if asked else []
+    found = answers(index, asked, top, asking, encoding.batch_size) if asked else []
     if as_json:
         times = {"index_seconds": round(opened, 3), "search_seconds": round(time.perf_counter() - started, 3)}
         pairs = [{"query": query, "hits": list(map(asdict, hits))} for query, hits in zip(asked, found, strict=True)]
@@ -144,7 +172,7 @@ def search_command(
     if asked and fusion is None:
         printing.say("ranked by meaning only; --hybrid also uses the words of the query")
     if not asked and sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
-        ask(index, top, fusion, encoding.batch_size)
+        ask(index, top, asking, encoding.batch_size)
 
 
 def check_given(engine: str, corpus: tuple[str, ...], needs_corpus: bool) -> None:
@@ -155,7 +183,9 @@ def check_given(engine: str, corpus: tuple[str, ...], needs_corpus: bool) -> Non
             "--engine ray: searches the parts that cse encode wrote; name their folder with -o, and leave out CORPUS"
         )
     if needs_corpus and not corpus:
-        raise InputError("CORPUS: --id, --passages, --int8 and --rebuild need a corpus; name one, or leave them out")
+        raise InputError(
+            "CORPUS: --id, --passages, --int8, --tokens and --rebuild need a corpus; name one, or leave them out"
+        )
 
 
 def model_of(model: str | None, output: str, encoding: Encoding) -> tuple[str, str, Encoding]:
@@ -233,8 +263,27 @@ def lines(hits: list[Hit]) -> list[str]:
     return [f"{rank:4}  {hit.score:.4f}  {hit.id:>{wide}}  {shortened(hit.text)}" for rank, hit in enumerate(hits, 1)]
 
 
+def prepare(index: SearchIndex, fusion: Fusion | None, smooth: bool | None) -> None:
+    """Builds what a search needs beside the vectors, if it is missing, and shows the progress."""
+    if fusion is not None:
+        with counting("BM25", len(index), "rows") as more:
+            index.bm25(more, stop_words=fusion.stop_words, tokenizer=fusion.bm25_tokenizer)
+    if index.smooths(fusion) if smooth is None else smooth:
+        with counting("neighbours", index.shape[0], "rows") as more:
+            index.smoothing(more)
+
+
+def rows_of(rerank: str | None, rows: int | None, top: int) -> int:
+    """Returns the number of rows that are ranked again; raises ``InputError`` if there is no --rerank."""
+    if rerank is None and rows is not None:
+        raise InputError("--rerank-rows: belongs to --rerank tokens; add it, or leave out the option")
+    from ...search.tokens import RERANKED
+
+    return 0 if rerank is None else max(rows or RERANKED, top)
+
+
 def answers(
-    index: SearchIndex, queries: list[str], top: int, fusion: Fusion | None, batch_size: int
+    index: SearchIndex, queries: list[str], top: int, asking: dict[str, Any], batch_size: int
 ) -> list[list[Hit]]:
     """Returns the hits of each query, and shows the progress."""
     from ...evaluation.base import counted
@@ -243,14 +292,14 @@ def answers(
         return index.search(
             queries,
             top,
-            hybrid=fusion or False,
+            **asking,
             batch_size=batch_size,
             progress=counted(len(queries), lambda done, total: phases("encoding queries", done, total, "queries")),
             parts_progress=lambda done, total: phases("searching", done, total, "parts"),
         )
 
 
-def ask(index: SearchIndex, top: int, fusion: Fusion | None, batch_size: int) -> None:
+def ask(index: SearchIndex, top: int, asking: dict[str, Any], batch_size: int) -> None:
     """Reads queries from the terminal until an empty line, and prints the hits of each query."""
     with suppress(ImportError):
         import readline  # noqa: F401  # makes the input line editable
@@ -263,7 +312,7 @@ def ask(index: SearchIndex, top: int, fusion: Fusion | None, batch_size: int) ->
         if not query:
             return
         started = time.perf_counter()
-        (hits,) = answers(index, [query], top, fusion, batch_size)
+        (hits,) = answers(index, [query], top, asking, batch_size)
         click.echo("\n".join(lines(hits)))
         printing.say(f"{1000 * (time.perf_counter() - started):.0f} ms")
 

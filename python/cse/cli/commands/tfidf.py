@@ -14,11 +14,12 @@ import click
 from ... import _core
 from ...data import readers
 from ...data.diagnostics import findings
-from ...data.reading import reading_options
+from ...data.readers import reading_options
 from ...errors import InputError
 from ...tfidf.build import build_index
 from ...tfidf.index import TfidfIndex
 from ...tfidf.options import word_options
+from ...tfidf.pieces import FILE, Pieces
 from .. import options, printing
 from ..progress import in_background
 
@@ -27,6 +28,9 @@ from ..progress import in_background
 @click.argument("corpus", nargs=-1, required=True)
 @options.option("-o", "--output", default="tfidf", metavar="DIR", help="Folder of the index.")
 @options.words
+@options.option(
+    "--model", metavar="MODEL", help="With --tokenizer wordpieces: the model whose tokenizer splits text into pieces."
+)
 @options.option(
     "--matrix/--no-matrix", default=True, help="Also write the TF-IDF matrix, DIR/matrix.npz; it must fit in memory."
 )
@@ -46,6 +50,7 @@ def build_tfidf_command(
     /,
     corpus: tuple[str, ...],
     output: str,
+    model: str | None,
     matrix: bool,
     stream: bool,
     engine: str,
@@ -62,6 +67,9 @@ def build_tfidf_command(
     Writes DIR/index.safetensors, from which negatives are sampled, and DIR/matrix.npz, the TF-IDF matrix (rows x terms,
     CSR), which scipy.sparse.load_npz reads. The matrix is held in memory while the index is built; with --no-matrix,
     memory use is proportional to the vocabulary.
+
+    For text without spaces between words (Chinese, Japanese, Thai), use --tokenizer wordpieces with the --model that
+    will be trained: the terms are the pieces of its WordPiece tokenizer, which is stored as DIR/tokenizer.json.
     """
     asked = options.was_given(ctx, "matrix")
     if matrix and asked and (stream or engine == "ray"):
@@ -69,7 +77,7 @@ def build_tfidf_command(
             "--matrix: cannot be combined with --stream or --engine ray, which write no matrix; leave out --matrix"
         )
     matrix = matrix and not stream and engine == "local"
-    words = word_options(**given)
+    words = word_options(**given, pieces=None if model is None else pieces_of(model))
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
     started = time.perf_counter()
     build = partial(
@@ -80,12 +88,13 @@ def build_tfidf_command(
     else:
         info, files, joined = in_background("counting", lambda progress: build(progress=progress))
     seconds = time.perf_counter() - started
-    names = ["index.safetensors", *(["matrix.npz"] if matrix else [])]
+    names = ["index.safetensors", *(["matrix.npz"] if matrix else []), *([FILE] if model else [])]
     written = {name: (Path(output) / name).stat().st_size for name in names}
     printing.result(
         {
             **asdict(info),
-            **words,
+            **given,
+            "pieces": words["pieces"] and words["pieces"].hash,
             "joined_lines": joined,
             "output": output,
             "written": written,
@@ -104,6 +113,14 @@ def build_tfidf_command(
             f"{seconds:.2f} s, {info.rows / seconds:,.0f} rows/s",
         ],
     )
+
+
+def pieces_of(model: str) -> Pieces:
+    """Returns the pieces of a model's tokenizer; raises ``InputError`` if it is not found or not a WordPiece."""
+    from ...models.reading.resolve import find_model
+    from ...models.running.encoder import load_tokenizer
+
+    return Pieces.of(load_tokenizer(find_model(options.model_folder(model))), model)
 
 
 @click.command("merge-tfidf")
@@ -150,6 +167,8 @@ def doctor_command(
     Rows that other commands reject, such as rows with invalid UTF-8, are counted here and are not errors.
     """
     printing.check_output()
+    if words["tokenizer"] == "wordpieces":
+        raise InputError("--tokenizer wordpieces: cse doctor counts words; choose unicode, whitespace or treebank")
     found = readers.resolve(corpus, column)
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
     started = time.perf_counter()

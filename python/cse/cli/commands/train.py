@@ -17,7 +17,7 @@ from ..progress import ConsoleCallback, duration
 from ..train_options import HEADINGS, given_values, setting_options
 
 if TYPE_CHECKING:
-    from ...search.index import Hit
+    from ...search.searching import Hit
     from ...training.loop import RunResult
     from ...training.settings.config import TrainConfig
 
@@ -100,7 +100,7 @@ def _resumed(resume: str, given: dict[str, Any], config_file: str | None) -> Tra
 
 
 def _run(config: TrainConfig, resume: str | None, verbose: bool, as_json: bool) -> None:
-    from ...training.folder.leftovers import has_checkpoint
+    from ...training.folder.interrupts import has_checkpoint
     from ...training.loop import train
 
     result = train(config, ConsoleCallback(verbose), resume=resume)
@@ -199,7 +199,7 @@ def adapt_command(query: str | None, output: str, as_json: bool, **values: Any) 
 
 def _adapting(folder: Path, given: dict[str, Any]) -> tuple[TrainConfig, str | None]:
     """Returns the configuration of the run in ``folder``, and its path if it has begun and is to be resumed."""
-    from ...training.folder.leftovers import has_checkpoint
+    from ...training.folder.interrupts import has_checkpoint
 
     run = folder / RUN
     if has_checkpoint(run):

@@ -20,8 +20,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from ...errors import InputError, first_line
-from .layout import ADAPTER, Modules, base_of, family_of, read_json, read_modules
-from .refusals import check_kind, is_static
+from .layout import ADAPTER, Modules, base_of, check_kind, family_of, is_static, read_json, read_modules
 
 MINILM = "minilm"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"

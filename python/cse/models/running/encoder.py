@@ -82,7 +82,7 @@ class SentenceEncoder(nn.Module):
             backbone.pooler.requires_grad_(False)
         size = backbone.config.hidden_size
         self.denoise: Callable[[Any, dict[str, Tensor]], Tensor] | None = None
-        """Computes vectors ``(B, D)`` that training subtracts from the pooled output; see ``cse.features.prompt``."""
+        """Computes vectors ``(B, D)`` that training subtracts from the pooled output; see ``cse.features``."""
         self.template: Any = None
         self.adapters: Adapters | None = None
         """The adapters that are trained instead of the weights; see ``cse.features.encoder_methods``."""
@@ -136,6 +136,12 @@ class SentenceEncoder(nn.Module):
         for stage in self.stages:
             pooled = stage(pooled)
         return pooled
+
+    def states(self, batch: dict[str, Tensor]) -> Tensor:
+        """Returns the last hidden states ``(B, T, H)`` of tokens ``(B, T)``."""
+        known = {key: value for key, value in batch.items() if key not in self._dropped}
+        found: Tensor = self.backbone(**known).last_hidden_state
+        return found
 
     @torch.no_grad()
     def encode(
@@ -296,7 +302,7 @@ def _load_backbone(source: Source) -> tuple[Any, Any, bool]:
 
     Raises ``InputError`` as ``load_encoder`` does.
     """
-    from transformers import AutoModel, AutoTokenizer
+    from transformers import AutoModel
     from transformers.utils import logging
 
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
@@ -311,9 +317,9 @@ def _load_backbone(source: Source) -> tuple[Any, Any, bool]:
                 ignore_mismatched_sizes=True,  # reported below
                 trust_remote_code=False,
             )
-            tokenizer = AutoTokenizer.from_pretrained(source.path, local_files_only=True, trust_remote_code=False)
     except LOAD_ERRORS as error:
         raise cannot_load(source, error) from None
+    tokenizer = load_tokenizer(source)
     missing = [key for key in report["missing_keys"] if not key.startswith("pooler.")]
     if missing:
         raise InputError(
@@ -332,10 +338,21 @@ def _load_backbone(source: Source) -> tuple[Any, Any, bool]:
         if not torch.isfinite(weights).all():
             raise InputError(f"--model {source.name}: the weight {name} holds NaN or infinity; use another checkpoint")
     _fit_tokenizer(tokenizer, backbone, source)
-    if source.modules.lower_case:
-        _lower_case(tokenizer)
     has_pooler = getattr(backbone, "pooler", None) is not None and len(missing) == len(report["missing_keys"])
     return backbone, tokenizer, has_pooler
+
+
+def load_tokenizer(source: Source) -> Any:
+    """Returns the tokenizer of a model; raises ``InputError`` if it cannot be loaded."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source.path, local_files_only=True, trust_remote_code=False)
+    except LOAD_ERRORS as error:
+        raise cannot_load(source, error) from None
+    if source.modules.lower_case:
+        _lower_case(tokenizer)
+    return tokenizer
 
 
 def check_mask(encoder: SentenceEncoder) -> None:

@@ -15,9 +15,8 @@ from ...errors import InputError, check_texts, unknown
 from ..device import pick_device, pick_precision
 from ..encoders import OtherEncoder, find_encoder
 from ..pooling import POOLERS, pooler_in_use
-from ..reading.layout import Modules
+from ..reading.layout import Modules, is_static
 from ..reading.prompts import DOCUMENT, QUERY, find_prompt, role_prompt
-from ..reading.refusals import is_static
 from ..reading.resolve import find_folder, find_model
 from .encoder import SentenceEncoder, load_encoder
 from .onnx import Onnx
@@ -145,6 +144,11 @@ class Encoder:
     def document_prompt(self) -> str:
         """The text that ``encode_document`` puts before each text."""
         return self._role_prompt(DOCUMENT)
+
+    @property
+    def query_prompt(self) -> str:
+        """The text that ``encode_query`` puts before each text."""
+        return self._role_prompt(QUERY)
 
     def _role_prompt(self, names: tuple[str, ...]) -> str:
         own = role_prompt(self.prompts, names)

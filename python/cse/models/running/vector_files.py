@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import InputError
-from ...io import dumps, naming, write_atomically, write_text
-from ...locks import locked
+from ...io import dumps, locked, naming, write_atomically, write_text
 from ..device import pick_precision
 from ..encoders import OtherEncoder
 from ..reading.resolve import model_files

@@ -86,8 +86,8 @@ def replaceable(texts: Sequence[str]) -> str:
     unsegmented = sum(unicodedata.name(each, "").startswith(UNSEGMENTED) for each in letters)
     if 2 * unsegmented > len(letters):
         return (
-            "for text without spaces between words (Chinese, Japanese, Thai), put spaces between words and "
-            "build the index with --tokenizer whitespace"
+            "for text without spaces between words (Chinese, Japanese, Thai), build the index with --tokenizer "
+            "wordpieces and the --model of the run, or put spaces between words and use --tokenizer whitespace"
         )
     if not any(each.isalnum() for each in characters):
         return "for text without letters (emoji, punctuation), build the index with --tokenizer whitespace"

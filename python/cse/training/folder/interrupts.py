@@ -1,7 +1,12 @@
-"""Handles the signals that end a run, and locks the run folder."""
+"""Handles the signals that end a run, locks the run folder, and removes what killed processes left in it.
+
+Also detects runs that have saved no result.
+"""
 
 from __future__ import annotations
 
+import json
+import shutil
 import signal
 import threading
 import time
@@ -11,10 +16,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ... import locks
+from ... import io
 from ...errors import InputError
 from ..step.distributed import World
-from .leftovers import has_checkpoint, is_unsaved
 
 # Intended seconds of training between two exchanges of signals (see ``Agreement``). docs/training.md promises at most
 # two seconds; the margin is needed because steps differ in length.
@@ -92,7 +96,7 @@ class Agreement:
 def locked(folder: Path) -> Iterator[None]:
     """Context manager that locks the folder of a run; raises ``InputError`` if another process holds the lock."""
     taken = f"{folder}: another process is writing to this run; wait for it, or stop it"
-    with locks.locked(folder, taken):
+    with io.locked(folder, taken):
         yield
 
 
@@ -108,3 +112,72 @@ def check_free(folder: Path) -> None:
     if folder.exists():
         remedy = f"resume it with cse train --resume {folder}, " if has_checkpoint(folder) else ""
         raise InputError(f"--name: {folder} exists; {remedy}choose another name or remove it")
+
+
+FOLDER = "checkpoints"
+# What a run writes before it saves a result of training; until then, best/ holds the model before training.
+FIRST = {"config.toml", "environment.json", "data.json", "log.jsonl", "tensorboard", "best", FOLDER}
+
+
+def tidy(run: Path) -> None:
+    """Removes files and folders that killed processes left in a run. The caller holds the lock of the run."""
+    for folder in (run, run / FOLDER):
+        io.remove_leftovers(folder)
+        for path in _hidden(folder):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def is_unsaved(run: Path) -> bool:
+    """Returns whether a folder is empty, or belongs to a run that ended before it saved a result of training.
+
+    Such a run has no checkpoint, and was evaluated only before training, if at all. A folder with files that
+    are not in ``FIRST`` does not count as unsaved.
+    """
+    if not run.is_dir():
+        return False
+    names = {path.name for path in run.iterdir()} - {path.name for path in _hidden(run)}
+    if not names:
+        return True
+    if not names <= FIRST or "config.toml" not in names or has_checkpoint(run):
+        return False
+    return not ("best" in names and _last_evaluation(run / "log.jsonl") != 0)
+
+
+def has_checkpoint(run: Path) -> bool:
+    """Returns whether a run has a checkpoint, from which it can be resumed."""
+    return any((run / FOLDER).glob("step-*"))
+
+
+def clear(run: Path) -> None:
+    """Empties the folder of an unsaved run. The folder itself remains, because it is locked."""
+    for path in run.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _hidden(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return [path for path in folder.iterdir() if path.name.startswith((".cse-", ".step-", ".best.", ".last."))]
+
+
+def _last_evaluation(log: Path) -> int | None:
+    """Returns the step of the last evaluation in a log; None if there is none."""
+    step = None
+    try:
+        lines = log.read_text(encoding="utf8").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:  # an incomplete line, if the process was killed while writing it
+            continue
+        if record.get("event") == "evaluation":
+            step = int(record["step"])
+    return step

@@ -30,8 +30,7 @@ from ..run import Run
 from ..settings.config import ResolvedConfig, TrainConfig
 from ..step.distributed import World
 from .checkpoint import CONFIG, Checkpoint, find_checkpoint, read_checkpoint, read_config
-from .interrupts import check_free, locked
-from .leftovers import FOLDER, clear, is_unsaved, tidy
+from .interrupts import FOLDER, check_free, clear, is_unsaved, locked, tidy
 
 
 def choose_folder(config: TrainConfig) -> Path:

@@ -85,7 +85,7 @@ class TrainingData:
     split: Split
     """The rows to train on and, for the score without labels, held-out rows."""
     reading: dict[str, Any]
-    """Options with which the files were read; see ``cse.data.reading.ReadOptions``."""
+    """Options with which the files were read; see ``cse.data.readers.ReadOptions``."""
 
     @property
     def columns(self) -> list[Corpus]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ...evaluation.base import Pairs
     from ...evaluation.sts import Task
     from ...models.running.encoder import SentenceEncoder
-    from ..watching.selection import Selector
+    from ..watching import Selector
     from .data import TrainingData
 
 
@@ -24,7 +24,7 @@ class Evaluation(Group):
     """Scored pairs, to select best/ by Spearman's correlation; with several files, by the mean correlation.
 
     Each row holds a score and two sentences; see ``cse.evaluation.base.read_pairs``. Default: held-out rows
-    are scored without labels; see ``cse.evaluation.split_half``."""
+    are scored without labels; see ``cse.evaluation.geometry``."""
     eval_every: Annotated[NotNegative | None, MayChange()] = None
     """Steps between evaluations; 0: only before and after training."""
     patience: Annotated[Positive | None, MayChange()] = None
@@ -67,7 +67,7 @@ class EvaluationData:
             seed: Seed of the run.
         """
         from ...rng import Draws
-        from ..watching.selection import Selector
+        from ..watching import Selector
 
         rows = data.split.held_out
         held_out = data.corpus.take(rows)

@@ -259,6 +259,7 @@ def check_used(settings: Augmentation, modules: Modules, context: Context, given
         context: The resources of the run.
         given: The values that the user gave, by name.
     """
+    from ...tfidf.pieces import Pieces
     from ..step.encode import rates_of
 
     for role, rate, each in (
@@ -267,6 +268,9 @@ def check_used(settings: Augmentation, modules: Modules, context: Context, given
     ):
         if rate is not None and not rates_of(each.backbone):
             raise InputError(f"--{role}-dropout: {each.source.name} has no dropout that can be set; leave it out")
+    if context.index_is_used and context.index.pieces is not None:
+        model = modules.encoder.source.name
+        context.index.pieces.check_same(Pieces.of(modules.encoder.tokenizer, model), "--tfidf", model)
     for flag in ("--min-df", "--max-terms"):
         if given.get(flag.removeprefix("--").replace("-", "_")) and not context.index_is_used:
             raise InputError(

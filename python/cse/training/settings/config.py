@@ -28,8 +28,7 @@ from ..parts.fields import Named, marker
 from ..parts.loss import LOSS_SETTINGS, ResolvedLoss
 from ..parts.methods import ResolvedAugmentation
 from ..parts.optimisation import ResolvedOptimisation
-from .given import given_forms, tables
-from .groups import GROUPS, REQUIRED, Settings, flag, hints
+from .given import GROUPS, REQUIRED, Settings, flag, given_forms, hints, tables
 
 TABLES: tuple[Registry[Any], ...] = (AUGMENTATIONS, FEATURE_AUGMENTATIONS, ENCODER_METHODS, HOOKS, LOSS_TERMS)
 

@@ -1,6 +1,7 @@
-"""The values that a user gives for a training configuration: flags of method options, and the form of stored values.
+"""All settings of a run, and the values that a user gives for them: flags of method options, form of stored values.
 
-An option of a method may have its own command-line flag, like ``--beta`` for ``una.beta``. This module imports neither
+The docstring of ``cse.training.parts.fields`` says what is read from the declarations of the settings. An option of a
+method may have its own command-line flag, like ``--beta`` for ``una.beta``. This module imports neither
 pydantic nor NumPy, so that the command line starts quickly.
 """
 
@@ -17,11 +18,43 @@ from ...errors import InputError
 from ...features import ENCODER_METHODS
 from ...losses import LOSS_TERMS
 from ...registry import Note, Registry
-from ..parts.encoder import Model
-from ..parts.fields import Paths, marker
-from ..parts.loss import Loss
-from ..parts.methods import Augmentation
-from .groups import hints
+from ..parts.data import Data, ResolvedData
+from ..parts.encoder import Model, ResolvedModel
+from ..parts.evaluation import Evaluation, ResolvedEvaluation
+from ..parts.fields import Paths, Shown, marker
+from ..parts.loss import Loss, ResolvedLoss
+from ..parts.methods import Augmentation, ResolvedAugmentation
+from ..parts.optimisation import Optimisation, ResolvedOptimisation
+from ..parts.output import Output
+
+GROUPS: tuple[type[Any], ...] = (Data, Model, Augmentation, Loss, Optimisation, Evaluation, Output)
+_RESOLVED = (
+    ResolvedData,
+    ResolvedModel,
+    ResolvedAugmentation,
+    ResolvedLoss,
+    ResolvedOptimisation,
+    ResolvedEvaluation,
+)
+REQUIRED = [name for group in _RESOLVED for name in group.__annotations__]
+"""Names of the settings that have a value in every run, given or by default."""
+
+
+class Settings(Data, Model, Augmentation, Loss, Optimisation, Evaluation, Output):
+    """All settings."""
+
+
+@cache
+def hints() -> dict[str, Any]:
+    """Returns the annotated type of each setting by name, in the order of declaration."""
+    return {name: hint for group in GROUPS for name, hint in get_type_hints(group, include_extras=True).items()}
+
+
+def flag(name: object) -> str:
+    """Returns the command-line flag of a setting; any other name is converted to the form of a flag."""
+    shown = marker(hints()[str(name)], Shown) if str(name) in hints() else None
+    return (shown and shown.flag) or "--" + str(name).replace("_", "-")
+
 
 # Registries whose methods may have flags. Each stands with the class of settings under whose heading the help lists
 # these flags, and with the setting that names the methods.

@@ -23,8 +23,7 @@ from ...registry import option_notes, option_without_effect
 from ..parts.encoder import DEFAULT_MODEL
 from ..parts.loss import LOSS_SETTINGS
 from .config import ResolvedConfig, TrainConfig
-from .given import with_tables
-from .groups import flag
+from .given import flag, with_tables
 
 SETTINGS = TrainConfig.model_fields.keys()
 # Name of the tables whose defaults apply only without --pairs and without a published preset.

@@ -202,7 +202,7 @@ def skip_if_not_finite(optimizer: torch.optim.Optimizer, loss: Tensor, norm: Ten
     """Makes the next step of the optimizer do nothing if the loss or the norm of the gradient is not finite.
 
     The host does not wait for the device, except on ``mps`` (see ``skips_by_flag``). The error is raised later, when
-    the metrics are read; see ``cse.training.watching.records.check_finite``.
+    the metrics are read; see ``cse.training.watching.check_finite``.
 
     Args:
         optimizer: A fused optimizer.

@@ -1,28 +1,165 @@
-"""Selection of the encoder that is saved as best/.
+"""What is watched while a model is trained: metrics and time of the steps, signs that the run fails, and scores.
+
+An error in the middle of a run proposes a remedy. The scores select the encoder that is saved as ``best/``.
 
 With development sets, the encoder with the highest Spearman correlation is selected; this may be the encoder before
 training. Without labels, the last encoder whose embeddings have not collapsed is selected, because the label-free score
 differs too little between steps to choose by it.
 
 The label-free score is the mean reciprocal rank (MRR) with which one half of a held-out sentence retrieves the other;
-see ``cse.evaluation.split_half``.
+see ``cse.evaluation.geometry``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from ...evaluation.base import Pairs
-from ...evaluation.geometry import nearest_others, unit
-from ...evaluation.significance import direction, paired_bootstrap
-from ...evaluation.split_half import HalvesScore, score_halves
-from ...evaluation.sts import score_pairs
-from ...models.running.encoder import SentenceEncoder
+from ..errors import RunError, sentence
+from ..evaluation.base import Pairs
+from ..evaluation.geometry import HalvesScore, nearest_others, score_halves, unit
+from ..evaluation.significance import direction, paired_bootstrap
+from ..evaluation.sts import score_pairs
+from ..models.device import is_out_of_memory
+from ..models.running.encoder import SentenceEncoder
+
+
+@contextmanager
+def failures(step: int, batch_size: int, max_length: int, chunk_size: int | None) -> Iterator[None]:
+    """Context manager that converts out-of-memory errors, and write errors after the first step, to ``RunError``.
+
+    Args:
+        step: Number of steps done.
+        batch_size: Sentences per batch, for the message.
+        max_length: Maximum number of tokens in a sentence, for the message.
+        chunk_size: Sentences per chunk; None if batches are not divided into chunks. The message proposes half of
+            ``chunk_size`` or, without one, half of ``batch_size``.
+    """
+    try:
+        yield
+    except OSError as error:
+        if step == 0:
+            raise
+        raise RunError(f"{sentence(error)}; the files of earlier steps were kept") from None
+    except (RuntimeError, MemoryError) as error:
+        if is_out_of_memory(error):
+            now = chunk_size or batch_size
+            raise RunError(
+                f"out of memory at step {step + 1} with batches of {batch_size} sentences of up to "
+                f"{max_length} tokens; set --chunk-size {max(1, now // 2)}, which changes the result only "
+                f"through dropout, or lower --batch-size or --max-length"
+            ) from None
+        raise
+
+
+class MetricBuffer:
+    """A buffer of the metrics of steps, which remain on the device until they are read.
+
+    ``read`` copies all metrics to the host in one transfer, so that the host does not wait for the device at every
+    step.
+    """
+
+    def __init__(self) -> None:
+        self._records: list[dict[str, Any]] = []
+
+    def append(self, record: dict[str, Any], rows: Sequence[int] = ()) -> None:
+        """Adds the record of a step, whose scalar tensors remain on the device; ``rows`` is for error messages."""
+        self._records.append({**record, "rows": rows})
+
+    def read(self) -> list[dict[str, Any]]:
+        """Returns the records since the last call, with tensors converted to floats.
+
+        ``finite`` and ``rows`` are removed, except from the record of a step whose loss or gradient was not finite.
+        Such a step did not update the weights; see ``cse.training.step.step.skip_if_not_finite``.
+        """
+        records, self._records = self._records, []
+        keys = [(i, key) for i, record in enumerate(records) for key, value in record.items() if torch.is_tensor(value)]
+        if keys:
+            values = torch.stack([records[i][key].float() for i, key in keys]).tolist()
+            for (i, key), value in zip(keys, values, strict=True):
+                records[i][key] = value
+        for record in records:
+            if record.get("finite", True):
+                record.pop("finite", None)
+                record.pop("rows", None)
+        return records
+
+
+class Clock:
+    """A timer of training time that excludes evaluations."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self._before, self._started = seconds, time.perf_counter()
+
+    def seconds(self) -> float:
+        """Returns the elapsed training time in seconds."""
+        return self._before + time.perf_counter() - self._started
+
+    def leave_out(self, seconds: float) -> None:
+        """Excludes this many seconds from the training time."""
+        self._before -= seconds
+
+
+def check_finite(records: list[dict[str, Any]]) -> None:
+    """Raises ``RunError`` for the first step whose loss or gradient is not finite.
+
+    Args:
+        records: Records of steps as ``MetricBuffer.read`` returns them: ``finite`` and ``rows`` are present only if
+            the loss or a gradient was not finite.
+    """
+    for record in records:
+        if "finite" in record:
+            rows = ", ".join(str(row) for row in record.get("rows", ()))
+            raise RunError(
+                f"the loss or its gradient is not finite at step {record['step']} (first rows of the batch: {rows}); "
+                f"the weights of the previous step were kept; lower --lr, which is now {record['lr']:g}"
+            )
+
+
+FIRST_STEPS = 10
+SOLVED = 0.99
+
+
+class SaturationCheck:
+    """Checks the mean probability that the softmax of the loss assigns to the positive in the first 10 steps.
+
+    If the mean is above 0.99, the gradients are mostly noise, which AdamW scales up to updates of the usual size. The
+    weights then drift, and the scores fall. This happens when a model that was already trained contrastively is trained
+    with dropout positives at a low temperature.
+    """
+
+    def __init__(self, positive: str, temperature: float) -> None:
+        self.positive, self.temperature = positive, temperature
+        self.note: str | None = None
+        self.first: list[float] = []
+        """The probabilities in the first steps; checkpoints store them and ``note``."""
+
+    def update(self, records: list[dict[str, Any]]) -> str | None:
+        """Adds log records; returns the note when the first 10 steps show that the task is solved, else None."""
+        if self.note is not None or len(self.first) >= FIRST_STEPS:
+            return None
+        self.first += [record["p_pos"] for record in records if math.isfinite(record.get("p_pos", math.nan))]
+        first = self.first[:FIRST_STEPS]
+        if len(first) < FIRST_STEPS:
+            return None
+        mean = sum(first) / len(first)
+        if mean <= SOLVED:
+            return None
+        remedy = "raise --temperature" if self.positive == "spans" else "use --positive spans or raise --temperature"
+        self.note = (
+            f"The task is solved from the start: in the first {FIRST_STEPS} steps the positive has a probability of "
+            f"{mean:.4f} among the candidates (--positive {self.positive}, temperature {self.temperature:g}), so the "
+            f"model learns little and may drift; {remedy}."
+        )
+        return self.note
+
 
 # The embeddings count as collapsed if the MRR is below this fraction of the highest MRR of earlier evaluations.
 COLLAPSED = 0.5

@@ -1,0 +1,167 @@
+"""Late interaction: ranks the first rows again by the vectors of their tokens (MaxSim).
+
+MaxSim of a query and a document is the mean over the tokens of the query of the largest cosine with a token of the
+document, weighted by the tokens' inverse document frequency log(1 + (n - df + 0.5) / (df + 0.5)) (Khattab and Zaharia
+2020, arXiv:2004.12832, without training for it and with these weights). Token vectors are the last hidden states of the
+encoder. The first rows are ranked by (1 - SHARE) z(score) + SHARE z(MaxSim), where z(s) are the scores of these rows
+minus their mean, divided by their standard deviation.
+
+The vectors of the candidates are computed when they are needed, or, with ``SearchIndex.build(..., tokens=D)``, stored
+in the index: projected to D dimensions, scaled to unit length and rounded to int8. The projection contains the first D
+principal axes of the vectors of the pieces in the vocabulary of the model, each encoded alone, so it depends on the
+model only, and not on the rows or on the order in which they were added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError
+from ..models.running.inference import Encoder
+from .vectors import TokenVectors
+
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.int64]
+Progress = Callable[[int], None]
+
+SHARE = 0.3
+# Default number of rows that are ranked again.
+RERANKED = 100
+
+
+def check_tokens(encoder: Encoder) -> Any:
+    """Returns the transformer encoder of an encoder; raises ``InputError`` if it has none."""
+    from ..models.running.encoder import SentenceEncoder
+
+    if not isinstance(encoder.model, SentenceEncoder):
+        raise InputError("--rerank, --tokens: the encoder has no vectors of tokens; use a transformer, or leave it out")
+    return encoder.model
+
+
+def encode_tokens(
+    encoder: Encoder,
+    texts: Sequence[str],
+    basis: Floats | None = None,
+    *,
+    prompt: str = "",
+    batch_size: int = 64,
+    progress: Progress | None = None,
+) -> list[TokenVectors]:
+    """Returns the vectors of the tokens of texts.
+
+    Args:
+        encoder: An encoder with a transformer.
+        texts: The texts; they are truncated as in ``Encoder.encode``.
+        basis: ``(H, D)`` projection of the hidden states; None: they are not projected.
+        prompt: Text that is put before each of the texts.
+        batch_size: Texts per forward pass.
+        progress: Called with the number of texts encoded since its last call.
+    """
+    from ..models.tokens import token_lists
+
+    model = check_tokens(encoder)
+    tokens = token_lists(model.tokenizer, [prompt + text for text in texts], model.source.max_length)
+    return _encode(encoder, tokens, basis, batch_size, progress)
+
+
+def _encode(
+    encoder: Encoder,
+    tokens: dict[str, list[list[int]]],
+    basis: Floats | None,
+    batch_size: int,
+    progress: Progress | None = None,
+) -> list[TokenVectors]:
+    import torch
+
+    from ..models.device import autocast, copied_to, uncompiled
+    from ..models.running.acceleration import batches_by_length
+    from ..models.tokens import pad
+
+    model = check_tokens(encoder)
+    special = np.array(model.tokenizer.all_special_ids)
+    found: list[TokenVectors | None] = [None] * len(tokens["input_ids"])
+    with torch.inference_mode(), autocast(encoder.device, encoder.precision), uncompiled():
+        for rows in batches_by_length(tokens["input_ids"], batch_size):
+            batch = pad(model.tokenizer, tokens, rows.tolist())
+            states = model.states({key: copied_to(value, encoder.device) for key, value in batch.items()})
+            states = states.float().cpu().numpy()
+            for row, mask, values in zip(rows.tolist(), batch["attention_mask"].numpy(), states, strict=True):
+                ids = np.array(tokens["input_ids"][row], dtype=np.int64)
+                kept = ~np.isin(ids, special)
+                vectors = values[mask > 0][kept]
+                found[row] = TokenVectors(ids[kept], _unit(vectors if basis is None else vectors @ basis))
+            if progress:
+                progress(len(rows))
+    return [each for each in found if each is not None]
+
+
+def principal_axes(encoder: Encoder, dimensions: int) -> Floats:
+    """Returns the first principal axes of the vectors of all pieces in the vocabulary, ``(H, dimensions)``.
+
+    Raises ``InputError`` if the states have fewer dimensions.
+    """
+    model = check_tokens(encoder)
+    width = model.backbone.config.hidden_size
+    if not 1 <= dimensions <= width:
+        raise InputError(f"--tokens {dimensions}: the vectors of this model's tokens have {width}; give 1 to {width}")
+    special = set(model.tokenizer.all_special_ids)
+    ids = [each for each in range(len(model.tokenizer)) if each not in special]
+    total = np.zeros((width, width))
+    around = model.tokenizer("")["input_ids"]  # the special tokens of an empty text
+    for start in range(0, len(ids), 4096):
+        texts = [[*around[:1], each, *around[1:]] for each in ids[start : start + 4096]]
+        tokens = {"input_ids": texts}
+        if "token_type_ids" in model.tokenizer.model_input_names:
+            tokens["token_type_ids"] = [[0] * len(each) for each in texts]
+        vectors = [each.vectors for each in _encode(encoder, tokens, None, 512)]
+        states = np.concatenate(vectors).astype(np.float64)
+        total += states.T @ states
+    values, axes = np.linalg.eigh(total)
+    order = np.argsort(-values, kind="stable")[:dimensions]
+    axes = axes[:, order] * np.where(axes[np.abs(axes[:, order]).argmax(0), order] < 0, -1, 1)
+    return np.ascontiguousarray(axes, dtype=np.float32)
+
+
+def max_sim(query: TokenVectors, documents: Sequence[TokenVectors], idf: Doubles) -> Doubles:
+    """Returns MaxSim of a query and each document, ``(documents,)`` float64; 0 for one without tokens.
+
+    Args:
+        query: The tokens of the query.
+        documents: The tokens of the documents.
+        idf: ``(vocabulary,)`` inverse document frequency of each token.
+    """
+    weights = idf[query.ids]
+    total = weights.sum()
+    found = np.zeros(len(documents))
+    if total > 0:
+        for number, document in enumerate(documents):
+            if len(document.ids):
+                found[number] = (document.vectors @ query.vectors.T).max(axis=0) @ weights / total
+    return found
+
+
+def combined(scores: Doubles, similarities: Doubles) -> Doubles:
+    """Returns (1 - SHARE) z(scores) + SHARE z(similarities)."""
+    parts = []
+    for each in (scores, similarities):
+        spread = each.std()
+        parts.append((each - each.mean()) / spread if spread > 0 else np.zeros_like(each))
+    found: Doubles = (1 - SHARE) * parts[0] + SHARE * parts[1]
+    return found
+
+
+def inverse_document_frequency(found: Numbers, total: int) -> Doubles:
+    """Returns log(1 + (total - df + 0.5) / (df + 0.5)) of each token, given the numbers of rows df that contain it."""
+    result: Doubles = np.log(1 + (total - found + 0.5) / (found + 0.5))
+    return result
+
+
+def _unit(vectors: Floats) -> Floats:
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    found: Floats = vectors / np.maximum(norms, 1e-12)
+    return found

@@ -1,0 +1,170 @@
+"""The pieces of a model's WordPiece tokenizer as the terms of an index (``--tokenizer wordpieces``).
+
+The tokenizer runs in Python, with the library tokenizers. The Rust core receives *annotated* rows, which hold the text
+and its pieces; ``rust/src/text/wordpieces.rs`` describes their format. Supported are the tokenizers of BERT: WordPiece
+after ``BertNormalizer`` and ``BertPreTokenizer``, which separate ideographs and punctuation marks from their
+neighbours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from ..io import write_text
+
+FILE = "tokenizer.json"
+MARK = "\x1e"
+PREFIX = "##"
+KEPT = ("added_tokens", "model", "normalizer", "pre_tokenizer", "version")
+"""Parts of a tokenizer.json that determine the pieces. Truncation, padding and special tokens at the ends do not."""
+
+
+class Pieces:
+    """Splits texts into the pieces of a WordPiece tokenizer.
+
+    A piece that continues a word begins with ``##``. Special tokens, words that the tokenizer does not know ([UNK]),
+    and tokens added to the vocabulary of WordPiece are left out.
+
+    Args:
+        definition: The text of a tokenizer.json.
+        name: Name of the model or file, for messages.
+
+    Raises:
+        InputError: If the tokenizer is not of the supported kind.
+    """
+
+    def __init__(self, definition: str, name: str) -> None:
+        found = json.loads(definition)
+        _check(found, name)
+        kept = {key: found.get(key) for key in KEPT}
+        self.definition = json.dumps(kept, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        """The parts of the tokenizer.json that determine the pieces, with sorted keys."""
+        self.hash = hashlib.sha256(self.definition.encode()).hexdigest()[:32]
+        """The first 32 hexadecimal digits of the SHA-256 of ``definition``."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.definition, "the tokenizer")
+
+    @classmethod
+    def of(cls, tokenizer: Any, name: str) -> Pieces:
+        """Returns the pieces of a tokenizer of the library transformers or tokenizers.
+
+        Raises ``InputError`` for a tokenizer without a fast version, or of another kind than WordPiece.
+        """
+        backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
+        if not hasattr(backend, "to_str"):
+            raise InputError(f"--tokenizer wordpieces: the tokenizer of {name} has no fast version (tokenizer.json)")
+        return cls(backend.to_str(), name)
+
+    @classmethod
+    def open(cls, folder: str | PathLike[str], expected: str) -> Pieces:
+        """Opens the tokenizer in the folder of an index; raises ``InputError`` if its hash is not ``expected``."""
+        path = Path(folder) / FILE
+        try:
+            pieces = cls(path.read_text(encoding="utf8"), str(path))
+        except (OSError, ValueError, AttributeError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"{path}: cannot be read; build the index again with cse build-tfidf") from None
+        if pieces.hash != expected:
+            raise InputError(
+                f"{path}: is not the tokenizer with which the index was built; build the index again with "
+                "cse build-tfidf"
+            )
+        return pieces
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Writes the tokenizer into the folder of an index."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        write_text(Path(folder) / FILE, self.definition)
+
+    def check_same(self, other: Pieces, name: str, model: str) -> None:
+        """Raises ``InputError`` if the tokenizer ``other``, of the model ``model``, has other pieces.
+
+        ``name`` is the option or the file that names this tokenizer, for the message.
+        """
+        if self.hash != other.hash:
+            raise InputError(
+                f"{name}: the index has the pieces of another tokenizer than that of {model}; build an index with "
+                f"cse build-tfidf CORPUS --tokenizer wordpieces --model {model}"
+            )
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        from tokenizers import Tokenizer  # not at the top: indexes with other terms do not need it
+
+        return Tokenizer.from_str(self.definition)
+
+    @cached_property
+    def _left_out(self) -> frozenset[int]:
+        added = {int(number) for number in self._tokenizer.get_added_tokens_decoder()}
+        unknown = self._tokenizer.token_to_id(json.loads(self.definition)["model"].get("unk_token") or "")
+        return frozenset(added if unknown is None else {*added, unknown})
+
+    @cached_property
+    def _names(self) -> dict[int, str]:
+        """The pieces by their ids, without those that are left out."""
+        return {number: piece for piece, number in self._tokenizer.get_vocab().items() if number not in self._left_out}
+
+    def split(self, texts: Sequence[str]) -> list[list[tuple[int, int, str]]]:
+        """Returns the pieces of each text as (start, end, piece), with character offsets, ``end`` exclusive."""
+        left_out = self._left_out
+        return [
+            [
+                (start, end, piece)
+                for (start, end), piece, number in zip(each.offsets, each.tokens, each.ids, strict=True)
+                if number not in left_out
+            ]
+            for each in self._tokenizer.encode_batch(_valid(texts), add_special_tokens=False)
+        ]
+
+    def terms(self, texts: Sequence[str]) -> list[list[str]]:
+        """Returns the pieces of each text, without offsets."""
+        names = self._names
+        return [
+            [names[number] for number in each.ids if number in names]
+            for each in self._tokenizer.encode_batch_fast(_valid(texts), add_special_tokens=False)
+        ]
+
+    def rows(self, texts: Sequence[str]) -> list[str]:
+        """Returns the texts with their pieces, as the Rust core reads them."""
+        return [
+            f"{text}{MARK}{' '.join([f'{start},{end},{piece}' for start, end, piece in found])}"
+            for text, found in zip(_valid(texts), self.split(texts), strict=True)
+        ]
+
+
+def _valid(texts: Sequence[str]) -> list[str]:
+    """Returns the texts with U+FFFD in place of each lone surrogate, which the tokenizer would refuse."""
+    return [
+        text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        for text in texts
+    ]
+
+
+def _check(found: Any, name: str) -> None:
+    """Raises ``InputError`` unless a tokenizer.json describes a tokenizer of BERT."""
+    model, before = found.get("model") or {}, found.get("pre_tokenizer") or {}
+    normalizer = found.get("normalizer") or {}
+    parts = normalizer.get("normalizers", [normalizer])
+    kinds = [part.get("type") for part in parts]
+    bert = [part for part in parts if part.get("type") == "BertNormalizer"]
+    if model.get("type") != "WordPiece" or model.get("continuing_subword_prefix") != PREFIX:
+        kind = model.get("type") or "unknown"
+        raise InputError(
+            f"--tokenizer wordpieces: {name} has a tokenizer of the kind {kind}, not WordPiece; use a model like "
+            "BERT, or another --tokenizer"
+        )
+    separating = bool(bert) and all(part["handle_chinese_chars"] and part["clean_text"] for part in bert)
+    if before.get("type") != "BertPreTokenizer" or not separating or not {*kinds} <= {"BertNormalizer", "Lowercase"}:
+        raise InputError(
+            f"--tokenizer wordpieces: the tokenizer of {name} does not normalise and separate text as BERT's does "
+            "(BertNormalizer with clean_text and handle_chinese_chars, BertPreTokenizer); use another --tokenizer"
+        )

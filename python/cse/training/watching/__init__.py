@@ -1,1 +1,0 @@
-"""What a run measures: scores that select best/, log records, and signs of failure."""

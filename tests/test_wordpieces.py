@@ -1,0 +1,437 @@
+"""Tests of ``--tokenizer wordpieces``: the pieces of a model's WordPiece tokenizer as terms of TF-IDF, UNA and BM25."""
+
+import json
+import pickle
+import sys
+from collections import Counter
+from itertools import chain, pairwise, product
+
+import pytest
+from safetensors import safe_open
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+from cse import Encoder, InputError, SearchIndex, TfidfIndex, train
+from cse.search.hybrid import Fusion
+from cse.tfidf._reference import ReferenceIndex
+from cse.tfidf.pieces import Pieces
+from cse.training.loop import resumed_config
+from runs import same_run
+from test_cli import refused
+from test_resume import Crash
+
+CHINESE = [
+    "三个人在公园里下棋。",
+    "一个男人在拉大提琴。",
+    "两只狗在雪地里奔跑,一只猫在看着。",
+    "孩子们在海边玩沙子。",
+    "她正在厨房里切洋葱和胡萝卜。",
+    "火车将在下午五点到达北京站。",
+    "股市今天下跌了3.5%。",
+    "老师给学生们讲了一个故事。",
+    "他买了一台新的MacBook电脑。",
+    "飞机在大雨中安全降落。",
+]
+JAPANESE = [
+    "三人の男が公園でチェスをしている。",
+    "女性がキッチンで玉ねぎを切っています。",
+    "犬が雪の中を走っている。",
+    "子供たちは海岸で砂遊びをしていました。",
+    "電車は午後五時に東京駅に到着します。",
+    "株価は今日3.5%下がった。",
+    "先生が生徒に物語を話している。",
+    "彼は新しいコンピューターを買いました。",
+    "飛行機は大雨の中で無事に着陸した。",
+    "猫が窓のそばで眠っています。",
+]
+GERMAN = [
+    "Drei Männer spielen im Park Schach.",
+    "Eine Frau schneidet in der Küche Zwiebeln.",
+    "Der Bundesverfassungsgerichtshof tagt heute.",
+    "Zwei Hunde laufen durch den Schnee.",
+    "Die Kinder spielen am Strand im Sand.",
+    "Der Zug kommt um fünf Uhr in München an.",
+    "Die Aktienkurse fielen heute um 3,5 %.",
+    "Der Lehrer erzählt den Schülern eine Geschichte.",
+    "Er kaufte einen neuen Computer für die Universität.",
+    "Das Flugzeug landete im Gewitterregen sicher.",
+]
+SENTENCES = {"zh": CHINESE, "ja": JAPANESE, "de": GERMAN}
+
+
+def rows_of(language):
+    """Returns 110 rows: the sentences, alone and in pairs."""
+    sentences = SENTENCES[language]
+    joint = " " if language == "de" else ""
+    return [*sentences, *(joint.join(pair) for pair in product(sentences, sentences))]
+
+
+def bert(vocabulary, **changes):
+    tokenizer = Tokenizer(models.WordPiece({piece: n for n, piece in enumerate(vocabulary)}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(**{"lowercase": False, **changes})
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    """A tokenizer with the letters of the sentences, their frequent words, and frequent parts of words."""
+    splitter, rows = bert([]), list(chain(*SENTENCES.values()))
+    words = Counter(
+        word
+        for row in rows
+        for word, _ in splitter.pre_tokenizer.pre_tokenize_str(splitter.normalizer.normalize_str(row))
+    )
+    letters = sorted(set("".join(words)))
+    parts = Counter(
+        ("##" if start else "") + word[start : start + length]
+        for word in words
+        for start in range(len(word))
+        for length in (2, 3, 4)
+    )
+    frequent = [part for part, count in sorted(parts.items()) if count > 1]
+    whole = [word for n, word in enumerate(sorted(words)) if n % 2]
+    found = bert(dict.fromkeys(["[UNK]", "[CLS]", *letters, *("##" + each for each in letters), *frequent, *whole]))
+    found.add_special_tokens(["[CLS]"])
+    return found
+
+
+@pytest.fixture(scope="module")
+def pieces(tokenizer):
+    return Pieces.of(tokenizer, "test")
+
+
+@pytest.fixture(scope="module")
+def tiny_pieces(tiny_bert):
+    return Pieces((tiny_bert / "tokenizer.json").read_text(encoding="utf8"), "tiny")
+
+
+@pytest.fixture(scope="module", params=SENTENCES)
+def corpus(request, pieces):
+    """The rows of a language, and an index of their pieces."""
+    rows = rows_of(request.param)
+    return rows, TfidfIndex.from_texts(rows, tokenizer="wordpieces", pieces=pieces)
+
+
+def is_separate(tokenizer, character):
+    """Whether the tokenizer separates a character from letters before and after it."""
+    text = tokenizer.normalizer.normalize_str(f"a{character}a")
+    return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)] == ["a", character, "a"]
+
+
+def kind(tokenizer):
+    def of(piece):
+        return (
+            2 if piece.startswith("##") and len(piece) > 2 else int(len(piece) == 1 and is_separate(tokenizer, piece))
+        )
+
+    return of
+
+
+def plain_split(tokenizer):
+    def split(text):
+        each = tokenizer.encode(text, add_special_tokens=False)
+        return [(*span, piece) for span, piece in zip(each.offsets, each.tokens, strict=True) if piece != "[UNK]"]
+
+    return split
+
+
+def joined(found):
+    """Returns the words of a list of pieces."""
+    text = " ".join(found).replace(" ##", "")
+    return text.split(" ")
+
+
+def by_word(found):
+    """Returns the pieces of each word."""
+    starts = [n for n, piece in enumerate(found) if not piece.startswith("##")]
+    return [found[start:end] for start, end in zip(starts, [*starts[1:], len(found)], strict=True)]
+
+
+@pytest.mark.parametrize("options", [{}, {"beta": 0.9}, {"replace_which": "random"}, {"replace_with": "random"}])
+@pytest.mark.parametrize("radius", [1, 20])
+def test_negatives_equal_those_of_the_reference(corpus, tokenizer, options, radius):
+    rows, index = corpus
+    twin = ReferenceIndex.build(rows, plain_split(tokenizer), kind(tokenizer))
+    assert [index.terms[term] for term in index.by_rank] == twin.by_rank
+    ours = index.augment(rows, seed=5, epoch=2, radius=radius, **options)
+    settings = {"beta": 0.5, "seed": 5, "epoch": 2, "radius": radius, **options}
+    for row in range(0, len(rows), 7):
+        assert ours[row] == twin.augment(rows[row], row=row, **settings)
+    unseen = [f"{rows[3]}xyz{rows[4]}", "Küche, 北京に"]
+    settings["mode"] = "positive"
+    ours = index.augment(unseen, **{**settings, "radius": radius})
+    assert ours == [twin.augment(text, row=row, **settings) for row, text in enumerate(unseen)]
+
+
+def test_words_remain_words_and_whole_words_remain_the_intended_pieces(corpus, pieces):
+    rows, index = corpus
+    exact = 0
+    for row, text in enumerate(rows):
+        negative, replaced = index.replacements(text, row=row, beta=0.7)
+        assert negative == index.augment([text], rows=[row], beta=0.7)[0]
+        new = {each.span: each.new for each in replaced}
+        assert len(new) > 0
+        split, intended = pieces.split([text])[0], []
+        for start, end, piece in split:
+            mark = "##" if piece.startswith("##") else ""
+            intended.append(mark + new[start, end] if (start, end) in new else piece)
+        found = pieces.terms([negative])[0]
+        assert joined(found) == joined(intended)
+        parts = [by_word(each) for each in ([piece for _, _, piece in split], intended, found)]
+        for before, wanted, after in zip(*parts, strict=True):
+            if len(before) == 1 or before == wanted:
+                assert after == wanted
+                exact += before != wanted
+        kept, copied = "", 0
+        for each in replaced:  # the text between the replaced pieces is the same in both
+            assert text[slice(*each.span)].removeprefix("##") == each.old
+            kept += text[copied : each.span[0]] + each.new
+            copied = each.span[1]
+        assert negative == kept + text[copied:]
+    assert exact > 50
+
+
+def test_pieces_are_replaced_only_by_pieces_of_their_class(corpus, tokenizer):
+    rows, index = corpus
+    of = kind(tokenizer)
+    classes = {term: of(term) for term in index.terms}
+    ranks = [classes[index.terms[term]] for term in index.by_rank]
+    assert ranks == sorted(ranks)
+    assert set(ranks) == {0, 1, 2}
+    for row in (3, 17, 55):
+        for word, (_, _, piece) in zip(index.explain(rows[row], samples=30), index.tokenize(rows[row]), strict=True):
+            assert word.replaceable
+            assert {of(sample) for sample in word.samples} <= {of(piece)}
+
+
+def test_classes_equal_those_of_the_library_for_every_character():
+    """Every character is a row, so all terms have the same score, and are ordered by class and then by bytes."""
+    splitter = bert([])
+    letters = [chr(code) for code in range(0x21, sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
+    letters = [each for each in letters if splitter.normalizer.normalize_str(each).strip() == each]
+    pieces = Pieces.of(bert(["[UNK]", *letters]), "test")
+    index = TfidfIndex.from_texts(letters, tokenizer="wordpieces", pieces=pieces)
+    separate = {each for each in index.terms if is_separate(splitter, each)}
+    assert len(separate) > 70_000
+    found = [index.terms[term].encode() for term in index.by_rank]
+    (start,) = [rank for rank, (one, other) in enumerate(pairwise(found), 1) if other < one]
+    assert {each.decode() for each in found[start:]} == separate
+
+
+def test_a_piece_that_shares_a_character_with_another_is_not_replaced():
+    """A tokenizer without case splits a Korean syllable into letters, whose offsets are those of the syllable."""
+    letters = [chr(code) for code in range(0x1100, 0x1200)]
+    splitter = bert(["[UNK]", *letters, *("##" + each for each in letters), "seoul", "in", "tag"], lowercase=True)
+    pieces = Pieces.of(splitter, "test")
+    rows = ["한국 Seoul 한", "Seoul in 국어", "Tag", "in Tag"]
+    index = TfidfIndex.from_texts(rows, tokenizer="wordpieces", pieces=pieces)
+    assert [word.replaceable for word in index.explain(rows[0])] == [False] * 6 + [True] + [False] * 3
+    assert index.augment(["한국"])[0] == "한국"
+    twin = ReferenceIndex.build(rows, plain_split(splitter), kind(splitter))
+    for row, text in enumerate(rows):
+        ours = index.augment([text], rows=[row], radius=9)[0]
+        assert ours == twin.augment(text, row=row, seed=0, epoch=0, beta=0.5, radius=9)
+
+
+def test_special_and_unknown_tokens_are_left_out(pieces):
+    found = pieces.terms(["[CLS] Drei ☃☃ Männer [UNK]", "", "\ud800 Drei"])
+    assert "".join(found[0]) == "DreiMänner" or all("[" not in each and "☃" not in each for each in found[0])
+    assert found[1] == []
+    assert [[piece for _, _, piece in each] for each in pieces.split(["Drei ☃ Männer", ""])] == [
+        pieces.terms(["Drei Männer"])[0],
+        [],
+    ]
+    index = TfidfIndex.from_texts(["Drei ☃ Männer", "Drei [CLS] Hunde\ud800"], tokenizer="wordpieces", pieces=pieces)
+    assert not {"[CLS]", "[UNK]"} & set(index.terms)
+    assert "☃" in index.augment(["Drei ☃ Männer"])[0]
+
+
+def test_an_index_of_files_equals_one_of_texts(tmp_path, pieces):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [*rows_of("zh"), "", "a\x1eb, c", *rows_of("ja")]
+    (tmp_path / "a.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
+    pq.write_table(pa.table({"t": rows}), tmp_path / "a.parquet")
+    words = {"tokenizer": "wordpieces", "pieces": pieces}
+    whole = TfidfIndex.from_texts(rows, **words)
+    for path, column in (("a.txt", None), ("a.parquet", "t")):
+        index = TfidfIndex.build(tmp_path / path, column=column, **words)
+        assert (index.terms, index.info) == (whole.terms, whole.info)
+        assert index.by_rank.tolist() == whole.by_rank.tolist()
+        assert index.files[0].bytes == (tmp_path / path).stat().st_size
+
+
+def test_cse_augment_equals_the_python_api(tmp_path, pieces, cse):
+    rows = [*rows_of("ja"), "", "a\x1eb, c"]
+    (tmp_path / "a.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
+    index = TfidfIndex.from_texts(rows, tokenizer="wordpieces", pieces=pieces)
+    index.save(tmp_path / "tfidf")
+    expected = index.augment(rows, seed=3)
+    done = cse("augment", "a.txt", "-o", "n.txt", "--seed", 3, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "n.txt").read_text(encoding="utf8").split("\n")[:-1] == expected
+    done = cse("augment", "a.txt", "--seed", 3, "--format", "jsonl", cwd=tmp_path)
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [each["output"] for each in records] == expected
+    assert [each["text"] for each in records] == rows
+    for record, (row, text) in zip(records, enumerate(rows), strict=True):
+        _, replaced = index.replacements(text, row=row, seed=3)
+        assert [tuple(each["span"]) for each in record["replaced"]] == [each.span for each in replaced]
+    done = cse("augment", "a.txt", "-o", "parts", "--parts", "--compression", "none", "--seed", 3, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "parts" / "part-00000.txt").read_text(encoding="utf8").split("\n")[:-1] == expected
+    done = cse("augment", "a.txt", "-o", "ray", "--parts", "--engine", "ray", cwd=tmp_path)
+    refused(done, "--engine ray: cannot be combined with an index of wordpieces")
+    done = cse("explain", rows[0], "--json", cwd=tmp_path)
+    assert [each["word"] for each in json.loads(done.stdout)["words"]] == [
+        rows[0][start:end] for start, end, _ in index.tokenize(rows[0])
+    ]
+
+
+def test_the_index_is_stored_with_its_tokenizer(tmp_path, pieces, tiny_pieces):
+    rows = rows_of("de")
+    index = TfidfIndex.from_texts(rows, tokenizer="wordpieces", pieces=pieces)
+    index.save(tmp_path / "i")
+    opened = TfidfIndex.open(tmp_path / "i")
+    assert (opened.tokenizer, opened.pieces.hash, opened.terms) == ("wordpieces", pieces.hash, index.terms)
+    with safe_open(tmp_path / "i" / "index.safetensors", "np") as file:
+        stored = json.loads(file.metadata()["cse"])["tokenizer"]
+    assert stored == {"name": "wordpieces", "lowercase": True, "nfkc": False, "pieces": pieces.hash}
+    copied = pickle.loads(pickle.dumps(index))
+    assert copied.augment(rows) == opened.augment(rows) == index.augment(rows)
+    assert (copied.transform(rows) != index.transform(rows)).nnz == 0
+    tiny_pieces.save(tmp_path / "i")
+    with pytest.raises(InputError, match="is not the tokenizer with which the index was built"):
+        TfidfIndex.open(tmp_path / "i")
+    (tmp_path / "i" / "tokenizer.json").write_text("{", encoding="utf8")
+    with pytest.raises(InputError, match="cannot be read; build the index again"):
+        TfidfIndex.open(tmp_path / "i")
+    (tmp_path / "i" / "tokenizer.json").unlink()
+    with pytest.raises(InputError, match="cannot be read; build the index again"):
+        TfidfIndex.open(tmp_path / "i")
+    with pytest.raises(InputError, match="give the attribute pieces"):
+        TfidfIndex.from_bytes(index.to_bytes())
+
+
+def test_an_index_of_words_is_stored_as_before(tmp_path):
+    TfidfIndex.from_texts(GERMAN).save(tmp_path)
+    with safe_open(tmp_path / "index.safetensors", "np") as file:
+        stored = json.loads(file.metadata()["cse"])["tokenizer"]
+    assert stored == {"name": "unicode", "lowercase": True, "nfkc": False}
+    assert [path.name for path in tmp_path.iterdir()] == ["index.safetensors"]
+    assert TfidfIndex.open(tmp_path).pieces is None
+
+
+def test_merging_needs_the_same_tokenizer(tmp_path, pieces, tiny_pieces):
+    words = {"tokenizer": "wordpieces", "pieces": pieces}
+    for name, rows in (("a", rows_of("de")), ("b", rows_of("zh"))):
+        TfidfIndex.from_texts(rows, **words).save(tmp_path / name)
+    merged = TfidfIndex.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "m")
+    whole = TfidfIndex.from_texts([*rows_of("de"), *rows_of("zh")], **words)
+    assert TfidfIndex.open(tmp_path / "m").to_bytes() == merged.to_bytes() == whole.to_bytes()
+    TfidfIndex.from_texts(GERMAN, tokenizer="wordpieces", pieces=tiny_pieces).save(tmp_path / "c")
+    with pytest.raises(InputError, match="wordpieces of the tokenizer"):
+        TfidfIndex.merge([tmp_path / "a", tmp_path / "c"], tmp_path / "m")
+
+
+def test_the_hash_depends_only_on_what_determines_the_pieces(tokenizer, pieces):
+    other = Tokenizer.from_str(tokenizer.to_str())
+    other.enable_truncation(8)
+    other.enable_padding(length=8)
+    assert Pieces.of(other, "other").hash == pieces.hash
+    assert Pieces.of(other, "other").terms([GERMAN[1] * 9]) == pieces.terms([GERMAN[1] * 9])
+    other.normalizer = normalizers.BertNormalizer(lowercase=True)
+    assert Pieces.of(other, "other").hash != pieces.hash
+
+
+def test_tokenizers_of_other_kinds_are_refused():
+    unigram = Tokenizer(models.Unigram([("<unk>", 0.0), ("a", -1.0)], 0))
+    with pytest.raises(InputError, match="has a tokenizer of the kind Unigram, not WordPiece"):
+        Pieces.of(unigram, "m")
+    joined_ideographs = bert(["[UNK]"], handle_chinese_chars=False)
+    with pytest.raises(InputError, match="does not normalise and separate text as BERT's does"):
+        Pieces.of(joined_ideographs, "m")
+    with pytest.raises(InputError, match="the tokenizer of m has no fast version"):
+        Pieces.of(object(), "m")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--tokenizer", "wordpieces"], "--tokenizer wordpieces: needs the tokenizer of a model"),
+        (["--model", "tiny"], "--model: belongs to --tokenizer wordpieces"),
+        (["--tokenizer", "wordpieces", "--model", "tiny", "--nfkc"], "--nfkc: has no effect"),
+        (["--tokenizer", "wordpieces", "--model", "tiny", "--no-lowercase"], "--no-lowercase: has no effect"),
+        (["--tokenizer", "wordpieces", "--model", "tiny", "--engine", "ray"], "--engine ray: cannot be combined"),
+        (["--tokenizer", "wordpieces", "--model", "./none"], "./none: no such folder"),
+    ],
+)
+def test_options_that_do_not_suit_the_tokenizer_are_refused(tmp_path, tiny_bert, cse, options, message):
+    (tmp_path / "a.txt").write_text("\n".join(GERMAN), encoding="utf8")
+    given = [str(tiny_bert) if option == "tiny" else option for option in options]
+    refused(cse("build-tfidf", "a.txt", *given, cwd=tmp_path), message)
+    assert not (tmp_path / "tfidf").exists()
+
+
+def test_other_uses_that_need_words_are_refused(tmp_path, pieces, cse):
+    (tmp_path / "a.txt").write_text("\n".join(GERMAN), encoding="utf8")
+    refused(cse("doctor", "a.txt", "--tokenizer", "wordpieces", cwd=tmp_path), "cse doctor counts words")
+    index = TfidfIndex.from_texts(GERMAN, tokenizer="wordpieces", pieces=pieces)
+    with pytest.raises(InputError, match="--surface: plain is not possible for an index with the wordpieces tokenizer"):
+        index.augment(GERMAN, surface="plain")
+
+
+def test_a_run_uses_the_pieces_of_its_model_and_can_be_resumed(
+    tmp_path, run_config, short_corpus, tiny_bert, pieces, cse
+):
+    build = ("build-tfidf", short_corpus, "--tokenizer", "wordpieces", "--model", tiny_bert, "--json")
+    built = cse(*build, cwd=tmp_path)
+    assert built.returncode == 0, built.stderr
+    assert json.loads(built.stdout)["written"].keys() == {"index.safetensors", "matrix.npz", "tokenizer.json"}
+    una = {"una": {"every": 1, "use_as": "hard-negatives", "tokenizer": "wordpieces"}}
+    config = run_config.replace(tfidf=str(tmp_path / "tfidf"), negatives=("una",), save_every=2, log_every=100, **una)
+    whole = train(config.replace(name="whole"))
+    with pytest.raises(MemoryError, match="a crash"):
+        train(config.replace(name="cut"), Crash())
+    cut = whole.folder.with_name("cut")
+    same_run(whole.folder, train(resumed_config(cut), resume=cut).folder)
+    words = TfidfIndex.open(short_corpus.with_name("tfidf"))
+    with pytest.raises(InputError, match="--tokenizer wordpieces --model MODEL"):
+        train(config.replace(tfidf=str(short_corpus.with_name("tfidf")), name="words"))
+    assert words.tokenizer == "unicode"
+    TfidfIndex.build(short_corpus, tokenizer="wordpieces", pieces=pieces).save(tmp_path / "other")
+    message = f"--tfidf: the index has the pieces of another tokenizer than that of {tiny_bert}"
+    with pytest.raises(InputError, match=message):
+        train(config.replace(tfidf=str(tmp_path / "other"), name="other"))
+    (tmp_path / "tfidf" / "index.safetensors").write_bytes((tmp_path / "other" / "index.safetensors").read_bytes())
+    with pytest.raises(InputError):
+        train(resumed_config(cut), resume=cut)
+
+
+def test_hybrid_search_finds_pieces_that_are_not_words(tmp_path, tiny_bert, glove, cse):
+    pytest.importorskip("bm25s")
+    texts = ["Kindergartenplatz", "overplayed songs in a town", "the dog ran", "unplayable games", "a cat"] * 3
+    index = SearchIndex.build(Encoder(tiny_bert), texts, tmp_path / "index")
+    by_words = index.bm25().search("replayed", 5)
+    by_pieces = index.bm25(tokenizer="wordpieces").search("replayed", 5)
+    assert by_words.tolist() == []
+    assert 1 in by_pieces.tolist()
+    fusion = Fusion(stop_words="none", bm25_tokenizer="wordpieces", bm25_weight=1)
+    found = index.search(["replayed"], 3, hybrid=fusion, smooth=False)[0]
+    scores = index.bm25(tokenizer="wordpieces").scores("replayed")
+    assert [hit.row for hit in found] == sorted(range(15), key=lambda row: (-scores[row], row))[:3]
+    names = {path.name.split("-", 2)[2] for path in (tmp_path / "index").glob("bm25-*")}
+    assert names == {"none", "none-wordpieces"}
+    index.add(["unplayed"])
+    assert 15 in index.bm25(tokenizer="wordpieces").search("replayed", 20)
+    assert len(list((tmp_path / "index").glob("bm25-*"))) == 1
+    search = ("search", tiny_bert, "-o", tmp_path / "index", "--query", "replayed", "--bm25-tokenizer")
+    done = cse(*search, "wordpieces", "--hybrid", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    refused(cse(*search, "wordpieces", cwd=tmp_path), "--bm25-tokenizer: belongs to --hybrid")
+    with pytest.raises(InputError, match="--bm25-tokenizer"):
+        Fusion(bm25_tokenizer="letters")
+    other = SearchIndex.build(Encoder(glove), texts, tmp_path / "glove")
+    with pytest.raises(InputError, match="has no fast version"):
+        other.bm25(tokenizer="wordpieces")
