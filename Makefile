@@ -1,6 +1,7 @@
 # make quickstart   create a virtual environment, install cse, build a TF-IDF index, train on the sample corpus, search
 #                   the corpus before and after training, and write an HTML report of the run
 # make test         run all tests in the same environment, in JOBS processes (default 2)
+# make test-tools   install the programs of docs/with.md in target/tools, an environment of their own, and run its examples
 # make lint         check the formatting, run linters and type checkers, and build the documentation
 # make docs         build the documentation as a site in target/site
 #
@@ -19,7 +20,7 @@ QUERY ?= an illness that doctors could not cure
 LAST := $$(ls -td quickstart/runs/*/ | head -n 1)
 JOBS ?= 2
 
-.PHONY: quickstart test lint bench-core bench-growth bench-losses bench-train bench-search reproduce-smoke docs \
+.PHONY: quickstart test test-tools lint bench-core bench-growth bench-losses bench-train bench-search reproduce-smoke docs \
 	structure pictures clean
 
 # If pyproject.toml or constraints.txt changes, the packages are reinstalled. If a Rust source changes, the extension
@@ -52,6 +53,21 @@ quickstart: $(READY)
 test: $(READY)
 	cargo test --quiet
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+# These packages have their own environment, because some need other versions than constraints.txt names (fastembed: an
+# older huggingface-hub; langchain-core: a newer certifi). The versions of KEPT are kept.
+# The test files with the marker tools; others import packages that the extra cse[tools] lacks.
+TOOL_TESTS := tests/test_tools.py
+KEPT := torch|transformers|tokenizers|sentence-transformers|numpy|onnxruntime|scikit-learn
+target/tools/packages: pyproject.toml constraints.txt $(READY)
+	$(PYTHON) -m venv target/tools
+	grep -E '^($(KEPT))==' constraints.txt > target/tools/constraints.txt
+	target/tools/bin/python -m pip install --quiet --disable-pip-version-check -c target/tools/constraints.txt \
+		pytest -e '.[tools]'
+	touch $@
+
+test-tools: target/tools/packages
+	OMP_NUM_THREADS=1 target/tools/bin/python -m pytest -m tools $(TOOL_TESTS)
 
 lint: $(READY)
 	cargo fmt --check

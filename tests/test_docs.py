@@ -54,7 +54,8 @@ def blocks(*languages):
     for page in PAGES:
         for number, (language, text) in enumerate(BLOCK.findall(page.read_text(encoding="utf8"))):
             assert language in ("sh", "bash", "python", "toml"), (page, language)
-            if language in languages:
+            # tests/test_tools.py runs the Python code of docs/with.md, which needs packages of its own.
+            if language in languages and (page.name, language) != ("with.md", "python"):
                 found.append(pytest.param(text, id=f"{page.name}-{number}"))
     return found
 

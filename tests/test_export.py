@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 pytest.importorskip("onnx", reason="not installed: pip install 'cse[onnx]'")
@@ -18,6 +19,7 @@ from cse.models.reading.layout import Modules
 from cse.models.saving import onnx_export
 from cse.models.saving.folder import write_modules
 from cse.models.saving.onnx_export import export_onnx
+from cse.models.tokens import tokenize
 
 TEXTS = ["One.", "Another sentence, rather longer than the first, to see what padding does.", "word " * 200, "x", " "]
 
@@ -140,6 +142,65 @@ def test_export_to_a_new_folder_copies_the_model(exported, tmp_path, monkeypatch
     np.testing.assert_allclose(one.encode(TEXTS), two.encode(TEXTS), atol=1e-4)
     with pytest.raises(InputError, match="exists; name a new folder"):
         export_onnx(str(run), str(tmp_path / "copy"))
+
+
+def test_an_export_to_a_new_folder_declares_one_maximum_length(exported, tmp_path, monkeypatch):
+    """fastembed truncates to the lower of ``max_length`` and ``model_max_length``."""
+    run, printed = exported
+    monkeypatch.setattr(
+        onnx_export, "write_onnx", lambda transformer, tokenizer, file: shutil.copy(printed["file"], file)
+    )
+    old = shutil.copytree(run / "best", tmp_path / "old")
+    path = old / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf8")) | {"max_length": 4, "stride": 0}))
+    before = path.read_bytes()
+    export_onnx(str(old), str(tmp_path / "new"))
+    settings = json.loads((tmp_path / "new" / "tokenizer_config.json").read_text(encoding="utf8"))
+    longest = Encoder(old, device="cpu").model.source.max_length
+    assert (settings["model_max_length"], settings.keys() & {"max_length", "stride"}) == (longest, set())
+    assert path.read_bytes() == before
+
+
+def test_an_exported_folder_has_the_files_that_text_embeddings_inference_reads(exported):
+    """The keys and types are those of its version 1.9.3 (router/src/lib.rs and backends/ort/src/lib.rs)."""
+    import onnxruntime
+    from tokenizers import Tokenizer
+
+    def read(name):
+        return json.loads((exported[0] / "best" / name).read_text(encoding="utf8"))
+
+    config = read("config.json")
+    assert all(isinstance(each, str) for each in [config["model_type"], *config["architectures"]])
+    assert not any(each.endswith("Classification") for each in config["architectures"])
+    for name in ("max_position_embeddings", "hidden_size", "num_hidden_layers", "pad_token_id"):
+        assert type(config[name]) is int
+    limit = read("sentence_bert_config.json")["max_seq_length"]
+    assert type(limit) is int
+    assert 0 < limit <= config["max_position_embeddings"]
+    pooling = read("1_Pooling/config.json")
+    assert {name for name, used in pooling.items() if used is True} == {"pooling_mode_cls_token"}
+    assert type(pooling["pooling_mode_mean_tokens"]) is bool
+    assert read("tokenizer_config.json").get("padding_side", "right") in ("left", "right")
+    assert isinstance(read("config_sentence_transformers.json").get("prompts", {}), dict)
+    # The server makes the inputs from tokenizer.json alone.
+    tokenizer = Tokenizer.from_file(str(exported[0] / "best" / "tokenizer.json"))
+    encoder = Encoder(exported[0] / "best", device="cpu")
+    session = onnxruntime.InferenceSession(exported[1]["file"], providers=["CPUExecutionProvider"])
+    names = {each.name for each in session.get_inputs()}
+    assert {"input_ids", "attention_mask"} <= names <= {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(limit)
+    for text in TEXTS[:3]:
+        tokens = tokenizer.encode(text)
+        given = {"input_ids": tokens.ids, "attention_mask": tokens.attention_mask, "token_type_ids": tokens.type_ids}
+        inputs = {name: np.array([given[name]], dtype=np.int64) for name in names}
+        (state,) = session.run(["last_hidden_state"], inputs)
+        expected = encoder.model.backbone(
+            **{name: torch.tensor(value) for name, value in inputs.items()}
+        ).last_hidden_state
+        np.testing.assert_allclose(state, expected.detach().numpy(), atol=1e-4)
+        ours = tokenize(encoder.model.tokenizer, [text], limit)["input_ids"][0].tolist()
+        assert tokens.ids == ours
 
 
 def test_export_fails_if_the_embeddings_differ_from_those_of_pytorch(exported, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Tests of models made of sentence-transformers modules: training keeps them, and both libraries give equal vectors."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -196,6 +197,19 @@ def test_a_saved_model_keeps_the_conversion_to_lower_case_of_sentence_transforme
     found = [encoder.tokenizer, AutoTokenizer.from_pretrained(tmp_path / "saved")]
     upper, lower = ([each(text)["input_ids"] for each in found] for text in ("A SHORT ONE", "a short one"))
     assert upper == lower == [lower[0]] * 2
+
+
+def test_a_saved_model_declares_one_maximum_length(tmp_path, tiny_bert):
+    """A tokenizer.json with stored truncation, as that of all-MiniLM-L6-v2, does not lower the maximum length."""
+    base = shutil.copytree(tiny_bert, tmp_path / "base")
+    tokenizer = json.loads((base / "tokenizer.json").read_text())
+    tokenizer["truncation"] = {"max_length": 8, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
+    (base / "tokenizer.json").write_text(json.dumps(tokenizer))
+    encoder = load_encoder(find_model(str(base)), "avg")
+    save_encoder(encoder, tmp_path / "saved", "")
+    settings = json.loads((tmp_path / "saved" / "tokenizer_config.json").read_text())
+    assert settings["model_max_length"] == encoder.source.max_length > 8
+    assert "max_length" not in settings
 
 
 @pytest.mark.parametrize(

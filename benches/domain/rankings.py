@@ -16,8 +16,9 @@ Fusion: ``(1 - w) z(dense) + w z(BM25)``. Feedback: ``q' = normalise((1 - share)
 that of the vectors of the N documents best in a fusion whose weight may differ from w (0: the dense ranking); q' then
 takes the place of q. Smoothing: ``d' = normalise((1 - share) d + share mean)``, where ``mean`` is that of the k other
 documents best in ``.5 z(dense) + .5 z(BM25)`` with the document as query. MaxSim: the function ``max_sim``; it ranks
-only the first 100 documents again, with scores standardised over these 100. One vector: the smoothed vector, and
-``sqrt(.4)`` times the vector of the latent semantic analysis of BM25's weights, of unit length.
+only the first 100 documents again, with scores standardised over these 100. One vector: smoothing and fusion, with the
+products of vectors of latent semantic analysis in place of BM25, which they approximate; ``cse encode --hybrid`` writes
+such vectors.
 """
 
 from __future__ import annotations
@@ -288,7 +289,7 @@ class Trial:
         return self._smoothed[k, share]
 
     def latent(self, dimensions: int) -> tuple[Array, Array]:
-        """Returns the LSA vectors of the documents and of the queries, of unit length."""
+        """Returns the LSA vectors of the documents and of the queries."""
 
         def make() -> Array:
             words, queries = self.words["english"], self.collection.queries
@@ -301,7 +302,7 @@ class Trial:
 
         vectors = self.stored("lsa-own", make)[:, :dimensions]
         n = len(self.documents.vectors)
-        return unit(vectors[:n]), unit(vectors[n:])
+        return vectors[:n], vectors[n:]
 
     def judge(self, name: str, scores: Callable[[], Array]) -> list[Array]:
         """Returns nDCG@10 and recall@100 of each query, x 100; they are stored under the name."""
@@ -420,9 +421,9 @@ def signs(trial: Trial) -> dict[str, Array]:
 
 
 def one_vector(trial: Trial, dimensions: int) -> Array:
-    """Returns the inner products of vectors that consist of a dense and a lexical part."""
+    """Returns the inner products of vectors that consist of a dense and a lexical part, up to a constant per query."""
     documents, queries = trial.latent(dimensions)
-    return trial.queries.vectors @ trial.smoothed(*SMOOTHING)[0].T + 0.4 * queries @ documents.T
+    return fused(trial.smoothed(*SMOOTHING)[1], queries @ documents.T, W)
 
 
 def grid() -> Iterator[Setting]:

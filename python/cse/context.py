@@ -148,6 +148,11 @@ class Context:
 
     def check_tokens(self, tokenizer: Any, name: str, flag: str) -> None:
         """Raises ``InputError`` if the token ids of a tokenizer differ from those of the run's encoder."""
+        if self.trained.added_tokens:
+            raise InputError(
+                f"{flag}: {name} must have the vocabulary of the run's encoder, which --add-tokens extends; leave out "
+                "one of them"
+            )
         if tokenizer.get_vocab() != self.trained.tokenizer.get_vocab():
             raise InputError(
                 f"{flag}: {name} has a different vocabulary from {self.trained.source.name}; name a model with the "

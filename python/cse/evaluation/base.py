@@ -208,6 +208,8 @@ class Evaluation(ABC):
 
     Options: ClassVar[type] = NoOptions
     summary: ClassVar[str] = ""
+    ranks: ClassVar[bool] = False
+    """Whether the evaluation ranks documents, so that it evaluates the options of a ``System`` (``ranking.py``)."""
 
     def __init__(self, options: Any, data: str | None) -> None:
         self.options, self.data = options, data

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .base import Evaluation, Progress, Report, Sample
+from .base import Encodes, Evaluation, Progress, Report, Sample
 
 
 class Replayed:
@@ -29,6 +29,14 @@ class Replayed:
         self.similarity_name = encoder.similarity_name
         self.calls: list[int] = []
         self.place, self.dims = 0, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.encoder, name)
+
+    @property
+    def embedding_dim(self) -> int:
+        """The number of dimensions that the pass keeps."""
+        return self.dims
 
     def begin(self, dims: int) -> None:
         """Begins a pass that keeps the first ``dims`` dimensions."""
@@ -64,7 +72,11 @@ class Replayed:
 
 
 def evaluate_dims(
-    evaluation: Evaluation, encoder: Any, dims: Sequence[int], progress: Progress | None = None
+    evaluation: Evaluation,
+    encoder: Any,
+    dims: Sequence[int],
+    progress: Progress | None = None,
+    wrap: Callable[[Any], Encodes] | None = None,
 ) -> Report:
     """Evaluates an encoder once for each number of dimensions to which its embeddings are truncated.
 
@@ -76,6 +88,7 @@ def evaluate_dims(
         dims: Numbers of dimensions to keep.
         progress: Called with the units of work done since its last call; their total is
             ``len(dims) * evaluation.work()``.
+        wrap: Returns what is evaluated, given an encoder of truncated embeddings. None: that encoder.
 
     Returns:
         A report with one row for each combination of task and number of dimensions. The keys of its summary and the
@@ -89,7 +102,7 @@ def evaluate_dims(
         replayed = Replayed(encoder, Path(folder))
         for size in dims:
             replayed.begin(size)
-            report = evaluation(replayed, progress)
+            report = evaluation(wrap(replayed) if wrap else replayed, progress)
             rows += [{"task": row["task"], "dims": size, **row} for row in report.rows]
             summary |= {f"{key} ({size} dimensions)": value for key, value in report.summary.items()}
             notes |= dict.fromkeys(report.notes)

@@ -12,7 +12,11 @@ judgements  ``qrels/test.tsv`` or ``qrels.tsv``: query-id,            ``qrels.tx
 ==========  ========================================================  ============================================
 
 The metrics are those of trec_eval: nDCG@10 with linear gains, the reciprocal rank cut at 10, and recall at 100. Queries
-without a relevant document are left out, and documents of equal score are ordered by descending id.
+without a relevant document are left out, and documents of equal score are ordered by descending id. As in BEIR, a title
+and a text are joined by a space; and if queries are documents themselves (ArguAna), the document with the id of the
+query is left out of its ranking.
+
+An encoder with a method ``rank_documents``, such as those of ``ranking.py``, ranks the documents itself.
 """
 
 from __future__ import annotations
@@ -21,8 +25,9 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -38,6 +43,10 @@ DEPTH = 100
 BLOCK = 4096
 # Number of documents encoded and ranked at a time if they are cut into passages.
 PASSAGES_BLOCK = 256
+
+# Published nDCG@10 x 100 of all-MiniLM-L6-v2 by the numbers of queries and documents of a test set: the files
+# results/all-MiniLM-L6-v2/{SciFact,NFCorpus,ArguAna}.json of MTEB (Muennighoff et al. 2023, arXiv:2210.07316).
+PUBLISHED = {(300, 5183): ("SciFact", 64.51), (323, 3633): ("NFCorpus", 31.59), (1406, 8674): ("ArguAna", 50.17)}
 
 Relevance = Mapping[str, int]
 
@@ -149,12 +158,20 @@ class RetrievalOptions:
             "gets the score of its best passage",
         ),
     ] = None
+    same_id: Annotated[
+        Literal["auto", "keep", "drop"],
+        Field(
+            description="drop: leave the document with the id of the query out of its ranking; auto: only if most of "
+            "these documents contain the text of the query"
+        ),
+    ] = "auto"
 
 
 class Retrieval(Evaluation):
     """Retrieval metrics on a folder of BEIR or TREC files: corpus, queries and relevance judgements."""
 
     Options = RetrievalOptions
+    ranks = True
     summary = "nDCG@10, MRR@10 and recall@100 on --data DIR with corpus, queries and qrels (BEIR or TREC files)"
 
     def __init__(self, options: Any, data: str | None) -> None:
@@ -178,6 +195,15 @@ class Retrieval(Evaluation):
         if self.missing == len(named):
             raise InputError(f"{folder}: none of the relevant documents is in the corpus; do the ids match?")
         self.queries = {query: queries[query] for query in self.judgements}
+        self.without_same_id = options.same_id == "drop" or (options.same_id == "auto" and self._are_documents())
+
+    def _are_documents(self) -> bool:
+        """Returns whether more than half of the queries are in the text of the document with their id."""
+        found = 0
+        for query, text in self.queries.items():
+            own, whole = (" ".join(each.split()) for each in (text, self.documents.get(query, "")))
+            found += bool(own) and own in whole
+        return 2 * found > len(self.queries)
 
     def work(self) -> int:
         """Returns the number of queries plus the number of documents."""
@@ -185,8 +211,13 @@ class Retrieval(Evaluation):
 
     def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:
         """Returns a report with one row: the means over the queries, x 100."""
-        queries = list(self.queries.values())
-        rankings = rank_documents(encoder, queries, self.documents, progress, passages=self.options.passages)
+        texts, passages = list(self.queries.values()), self.options.passages
+        depth = DEPTH + self.without_same_id
+        rank = getattr(encoder, "rank_documents", None) or partial(rank_documents, encoder)
+        rankings: list[list[str]] = rank(texts, self.documents, progress, depth=depth, passages=passages)
+        if self.without_same_id:
+            kept = zip(self.queries, rankings, strict=True)
+            rankings = [[each for each in ranking if each != query][:DEPTH] for query, ranking in kept]
         pairs = list(zip(rankings, self.judgements.values(), strict=True))
         per_query = np.array([100 * ndcg(*pair) for pair in pairs])
         row = {
@@ -198,6 +229,11 @@ class Retrieval(Evaluation):
             "recall@100": 100 * float(np.mean([recall(*pair) for pair in pairs])),
         }
         notes = [f"relevant documents that are not in the corpus: {self.missing:,}"] if self.missing else []
+        if self.without_same_id:
+            notes.append("the document with the id of the query is left out of each ranking (retrieval.same_id)")
+        if known := PUBLISHED.get((len(self.queries), len(self.documents))):
+            row["published ndcg@10"] = known[1]
+            notes.append(f"published ndcg@10: all-MiniLM-L6-v2 on {known[0]}, by embeddings alone (MTEB)")
         return Report([row], notes=notes, samples=[Sample(f"{self.data}: ndcg@10", per_query)])
 
 

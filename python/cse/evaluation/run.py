@@ -12,6 +12,7 @@ from ..errors import InputError
 from ..models.pooling import UNDECLARED
 from .base import Encodes, Evaluation, Report, counted
 from .dims import evaluate_dims
+from .ranking import ByWords, Indexed, Searched, System, as_system, check_systems
 from .significance import adjust
 from .significance import compare as compare_reports
 from .suites import open_suites
@@ -19,7 +20,7 @@ from .suites import open_suites
 if TYPE_CHECKING:
     from ..models.running.inference import Encoder
 
-Model = str | PathLike[str] | Encodes
+Model = str | PathLike[str] | Encodes | System
 Options = Mapping[str, Mapping[str, Any]]
 Progress = Callable[[int, int], None]
 
@@ -99,7 +100,8 @@ def evaluate(
 
     Args:
         model: Folder or name of a model (see ``cse.Encoder``); a run folder, whose checkpoint ``best`` is evaluated;
-            or an encoder in memory, such as a ``cse.Encoder``.
+            or an encoder in memory, such as a ``cse.Encoder``. In the suite ``retrieval`` also ``"bm25"``, or a
+            ``cse.evaluation.ranking.System``, which is a model with options of ``SearchIndex.search``.
         suite: One or more names of suites: ``sts``, ``transfer``, ``retrieval``, ``geometry``, ``halves``, or a suite
             of another package; ``cse methods`` describes them.
         data: File or folder of the data.
@@ -119,22 +121,27 @@ def evaluate(
     Raises:
         InputError: For an unknown suite or option, data that are missing or invalid, or a model that cannot be loaded.
     """
+    system = as_system(model)
+    check_systems([system], suite, options, dims)
+    if system.by_words and (pooler is not None or prompt is not None):
+        raise InputError("--pooler, --prompt: have no effect on bm25, which ranks by words alone; leave them out")
     suites = open_suites(suite, data, options, allow_partial)
     _set_threads(threads)
-    name, encoder = _load(model, pooler, device, precision, prompt)
+    name, encoder = _load(system.model, pooler, device, precision, prompt)
     known = _as_encoder(encoder)
     sizes = list(dims or ())
     _check_dims(known, sizes)
-    (reports,) = _run(suites, [lambda: encoder], progress, sizes)
+    (reports,) = _run(suites, [(lambda: encoder, [system])], progress, sizes)[0]
     notes: list[str] = []
+    title = " ".join([name, *system.flags])
     if known is None:
-        return EvaluationResult(name, "", "", "", reports, notes)
+        return EvaluationResult(title, "", "", "", reports, notes)
     if known.plain:
         notes.append(f"{name}: the folder does not declare a pooling; used --pooler {UNDECLARED}")
     if known.model.pooler == "cls":
         notes.append(f"pooling {known.pooling}")
     notes.append(f"encoded in {known.precision} ({known.precision_reason})")
-    return EvaluationResult(name, known.pooling, known.precision, known.precision_reason, reports, notes)
+    return EvaluationResult(title, known.pooling, known.precision, known.precision_reason, reports, notes)
 
 
 def compare(
@@ -155,7 +162,8 @@ def compare(
 
     Args:
         a: A model, as for ``evaluate``, or a list of at least two models.
-        b: A model, or a list of the same length as ``a``.
+        b: A model, or a list of the same length as ``a``. The same model with other options of search is a ``System``:
+            ``compare("minilm", System("minilm", hybrid=True), "retrieval", data)``.
         suite: See ``evaluate``.
         data: File or folder of the data.
         **settings: ``options``, ``allow_partial``, ``pooler``, ``prompt``, ``dims``, ``device``, ``precision``,
@@ -185,7 +193,7 @@ def compare_models(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> list[Comparison]:
-    """Compares the first list of models with each further list; every model is evaluated once.
+    """Compares the first list of models with each further list; every text is encoded once by each model.
 
     Args:
         sides: At least two lists, each with one model. If ``seeds`` is True, each list has the same number of models,
@@ -214,63 +222,100 @@ def compare_models(
         raise InputError("--seeds: every side must list the same number of checkpoints, at least two: A1,A2 B1,B2")
     if len(sides) < 2 or (not seeds and sizes != {1}):
         raise InputError("MODELS: at least two models are needed, one on each side; name another one")
+    systems = [[as_system(model) for model in side] for side in sides]
+    check_systems([system for side in systems for system in side], suite, options, dims)
     suites = open_suites(suite, data, options, allow_partial)
     _set_threads(threads)
-    models: dict[Any, Model] = {}
-    for side in sides:
-        models |= {_key(model): model for model in side}
+    groups: dict[Any, dict[Any, System]] = {}
+    for system in (system for side in systems for system in side):
+        groups.setdefault(system.model_key, {})[system.key] = system
     names: dict[Any, str] = {}
     used = ("", "")
 
-    def opened(key: Any) -> Encodes:
+    def opened(group: dict[Any, System]) -> Encodes:
         nonlocal used
-        names[key], encoder = _load(models[key], pooler, device, precision, prompt)
+        name, encoder = _load(next(iter(group.values())).model, pooler, device, precision, prompt)
+        names.update({key: " ".join([name, *system.flags]) for key, system in group.items()})
         if known := _as_encoder(encoder):
             used = (known.precision, known.precision_reason)
         _check_dims(known, dims)
         return encoder
 
-    found = _run(suites, [partial(opened, key) for key in models], progress, list(dims or ()))
-    reports = dict(zip(models, found, strict=True))
-    first = sides[0]
+    makers = [(partial(opened, group), list(group.values())) for group in groups.values()]
+    found = _run(suites, makers, progress, list(dims or ()))
+    reports = {
+        key: each
+        for group, line in zip(groups.values(), found, strict=True)
+        for key, each in zip(group, line, strict=True)
+    }
+    first = systems[0]
     results = []
-    for side in sides[1:]:
+    for side in systems[1:]:
         records = []
         for name in suites:
-            before, after = ([reports[_key(model)][name] for model in each] for each in (first, side))
+            before, after = ([reports[system.key][name] for system in each] for each in (first, side))
             records += compare_reports(before, after, seeds)
         adjust(records)
-        a, b = (",".join(names[_key(model)] for model in each) for each in (first, side))
+        a, b = (",".join(names[system.key] for system in each) for each in (first, side))
         results.append(Comparison(a, b, seeds, *used, records))
     return results
 
 
 def _run(
     suites: Mapping[str, Evaluation],
-    encoders: Sequence[Callable[[], Encodes]],
+    groups: Sequence[tuple[Callable[[], Encodes], Sequence[System]]],
     progress: Progress | None,
     dims: Sequence[int] = (),
-) -> list[dict[str, Report]]:
-    """Returns the reports of each encoder by suite; ``dims`` requires a ``cse.Encoder`` (see ``evaluate_dims``)."""
-    total = len(encoders) * max(len(dims), 1) * sum(suite.work() for suite in suites.values())
-    advance = counted(total, progress)
+) -> list[list[dict[str, Report]]]:
+    """Returns the reports of each system by suite, in a list for each encoder.
+
+    Suites that do not rank documents are run once for each encoder. ``dims`` requires a ``cse.Encoder`` (see
+    ``evaluate_dims``).
+    """
+    runs = [(suite, len(systems) if suite.ranks else 1) for suite in suites.values() for _, systems in groups]
+    advance = counted(max(len(dims), 1) * sum(count * suite.work() for suite, count in runs), progress)
     found = []
-    for make in encoders:
+    for make, systems in groups:
         encoder = make()
         for size in dims:
             encoder.keep_dims(size)  # type: ignore[attr-defined]  # checks dims before texts are encoded
         advance(0)
         if dims:
             encoder.keep_dims(None)  # type: ignore[attr-defined]
-            found.append({name: evaluate_dims(suite, encoder, dims, advance) for name, suite in suites.items()})
-        else:
-            found.append({name: suite(encoder, advance) for name, suite in suites.items()})
+        lines: list[dict[str, Report]] = [{} for _ in systems]
+        for name, suite in suites.items():
+            for line, wrap in zip(lines, _wraps(encoder, systems, suite), strict=True):
+                if not suite.ranks and name in lines[0]:
+                    line[name] = lines[0][name]
+                elif dims:
+                    line[name] = evaluate_dims(suite, encoder, dims, advance, wrap)
+                else:
+                    line[name] = suite(wrap(encoder), advance)
+        found.append(lines)
         del encoder  # frees its memory before the next one is loaded
     return found
 
 
-def _load(model: Model, pooler: str | None, device: str, precision: str, prompt: str | None) -> tuple[str, Encodes]:
+def _wraps(encoder: Encodes, systems: Sequence[System], suite: Evaluation) -> list[Callable[[Any], Encodes]]:
+    """Returns, for each system, a function from an encoder to what the suite evaluates.
+
+    If one of the systems has options of search, all are ranked by a search index, so that they share the vectors.
+    """
+    flags = [flag for system in systems for flag in system.flags]
+    if not suite.ranks or not flags:
+        return [lambda encoder: encoder for _ in systems]
+    if _as_encoder(encoder) is None:
+        raise InputError(f"{flags[0]}: needs a cse.Encoder; leave it out for other encoders")
+    indexes = Indexed(max(system.tokens for system in systems))
+    return [partial(Searched, system=system, indexes=indexes) for system in systems]
+
+
+def _load(
+    model: str | PathLike[str] | Encodes, pooler: str | None, device: str, precision: str, prompt: str | None
+) -> tuple[str, Encodes]:
     """Returns the name of a model and its encoder."""
+    if System(model).by_words:
+        return ByWords.name, ByWords()
     if not isinstance(model, (str, PathLike)):
         if not callable(getattr(model, "encode", None)):
             raise InputError(f"model: must be a folder, a name, or an encoder, got {model!r}")
@@ -300,7 +345,3 @@ def _set_threads(threads: int | None) -> None:
         from ..models.device import set_threads
 
         set_threads(threads)
-
-
-def _key(model: Model) -> Any:
-    return fspath(model) if isinstance(model, (str, PathLike)) else id(model)

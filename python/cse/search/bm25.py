@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,6 @@ class Bm25:
 
     def __init__(self, index: Any, pieces: Pieces | None = None) -> None:
         self._index, self._pieces = index, pieces
-        self._weights: Any = None  # the scores by term, ``(terms, n)``
 
     @classmethod
     def build(
@@ -122,21 +122,32 @@ class Bm25:
         found: npt.NDArray[np.float32] = self._index.get_scores_from_ids(known)
         return found
 
+    @cached_property
+    def weights(self) -> Any:
+        """The scores of all rows by term, a sparse ``(terms, n)`` matrix in float64."""
+        from scipy.sparse import csr_matrix
+
+        names, rows = ("data", "indices", "indptr"), self._index.scores["num_docs"]
+        data, indices, starts = (np.asarray(self._index.scores[name]) for name in names)
+        return csr_matrix((data.astype(np.float64), indices, starts), shape=(len(starts) - 1, rows))
+
+    @property
+    def terms(self) -> list[str]:
+        """The terms, in the order of the rows of ``weights``."""
+        numbers = self._index.vocab_dict
+        return sorted(numbers, key=numbers.__getitem__)[: self.weights.shape[0]]
+
     def all_scores(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:
         """Returns the scores of all rows for several queries, ``(len(texts), n)``; those of ``scores``, in float64."""
         from scipy.sparse import csr_matrix
 
-        vocabulary = self._index.vocab_dict
-        if self._weights is None:
-            names, rows = ("data", "indices", "indptr"), self._index.scores["num_docs"]
-            data, indices, starts = (np.asarray(self._index.scores[name]) for name in names)
-            self._weights = csr_matrix((data.astype(np.float64), indices, starts), shape=(len(starts) - 1, rows))
+        vocabulary, weights = self._index.vocab_dict, self.weights
         split = _terms_of(texts, self._pieces)
         known = [[vocabulary[term] for term in found if term in vocabulary] for found in split]
         starts = np.cumsum([0, *map(len, known)])
         columns = [column for each in known for column in each]
-        counts = csr_matrix((np.ones(len(columns)), columns, starts), shape=(len(texts), self._weights.shape[0]))
-        found: npt.NDArray[np.float64] = (counts @ self._weights).toarray()
+        counts = csr_matrix((np.ones(len(columns)), columns, starts), shape=(len(texts), weights.shape[0]))
+        found: npt.NDArray[np.float64] = (counts @ weights).toarray()
         return found
 
     def search(self, query: str, k: int) -> Rows:

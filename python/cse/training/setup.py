@@ -52,7 +52,8 @@ def prepare(
     started = built.begin(optimizer, selector, final.positive, final.temperature, len(rows))
     forward, examples = optimisation.forward_of(final, final, machine), made.examples(rows, final.seed)
     facts = describe(final, machine, source, opened, made, rows, built, resumed=folder is not None)
-    same = opened.fingerprints(final.tfidf if context.index_is_used else None, context.files)
+    index = final.tfidf if context.index_is_used else None
+    same = opened.fingerprints(index, context.files, built.encoder.added_tokens)
     return Run(final, place, machine, started, rows, forward, ids, evaluated, facts, examples, same)
 
 
@@ -86,6 +87,7 @@ def build_modules(
         hooks=methods.hooks(final, final.options, context),
     )
     methods.check_used(final, built, context, final.given or {})
+    encoder.check_added(built.encoder)
     state.accelerate(built, context.device, final.chunk_size, final.accumulate, compiled=final.compile)
     encoder.seed_dropout(final.seed, rank)
     state.connect(rows, methods.views_of(final), built, prompted.counted(built.encoder.tokenizer, source))
@@ -110,7 +112,7 @@ def describe(
     return {
         **machine.describe(),
         "recipe": precedence.recipe_reason(final, source.family),
-        **encoder.describe_model(final),
+        **encoder.describe_model(final, built.encoder.added_tokens),
         "loss": loss.describe_loss(final, final.contrastive),
         **made.describe(),
         **opened.describe(),

@@ -6,7 +6,7 @@ import shutil
 import sys
 import tempfile
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -40,6 +40,17 @@ from ..progress import counting
     help="Format of the parts.",
     default_text="npy; without --parts, from the suffix of FILE",
 )
+@options.option("--hybrid", is_flag=True, help="Write vectors that combine meaning and BM25, to the folder -o.")
+@options.option(
+    "--bm25-weight", type=float, metavar="W", help="With --hybrid: the weight of BM25, 0 to 1.", default_text="0.2"
+)
+@options.option(
+    "--lexical-dims",
+    type=int,
+    metavar="N",
+    help="With --hybrid: dimensions for BM25.",
+    default_text="1024, or fewer for a small corpus",
+)
 @corpus_index.encoding
 def encode_command(
     model: str,
@@ -49,6 +60,9 @@ def encode_command(
     engine: str,
     gpus_per_worker: float | None,
     form: str | None,
+    hybrid: bool,
+    bm25_weight: float | None,
+    lexical_dims: int | None,
     encoding: Encoding,
     as_json: bool,
 ) -> None:
@@ -63,7 +77,15 @@ def encode_command(
     are numbered across all files. If the command is interrupted, run it again to make the missing parts. --engine ray
     writes the same folder, but distributes the files over the workers of a Ray cluster, each of which loads the model
     once.
+
+    With --hybrid, -o is a folder with one vector per row, in vectors.npy, and the encoder of queries: MODEL of a later
+    cse encode, or of cse.Encoder. The inner product of the two is the score of cse search --hybrid --smooth --feedback
+    0, up to a constant and the approximation of BM25 by --lexical-dims dimensions.
     """
+    if hybrid:
+        check_hybrid(output, as_parts or engine != "local", form)
+    elif bm25_weight is not None or lexical_dims is not None:
+        raise InputError("--bm25-weight, --lexical-dims: belong to --hybrid; add --hybrid, or leave them out")
     as_parts = options.wants_parts(as_parts, engine, output, sentences)
     if form is not None and not as_parts:
         raise InputError("--format: applies only to --parts; add --parts, or choose the format by the suffix of FILE")
@@ -75,7 +97,10 @@ def encode_command(
         )
     options.check_pooler(encoding.pooler)
     model = options.model_folder(model)
-    if as_parts:
+    if hybrid:
+        assert output is not None
+        encode_hybrid(model, sentences, output, bm25_weight, lexical_dims, encoding, as_json)
+    elif as_parts:
         assert output is not None
         encode_parts(model, sentences, output, engine, gpus_per_worker or 0, f".{form or 'npy'}", encoding, as_json)
     else:
@@ -134,6 +159,51 @@ def encode_file(model: str, sentences: tuple[str, ...], output: str | None, enco
         f"{len(corpus):,} rows x {encoder.embedding_dim} in {seconds:.1f} s ({rate:,} sentences/s), "
         f"{done.blank:,} blank rows"
     )
+
+
+def check_hybrid(output: str | None, as_parts: bool, form: str | None) -> None:
+    """Raises ``InputError`` for options that cannot be combined with --hybrid."""
+    if output is None:
+        raise InputError("--hybrid: writes a folder; name it with -o")
+    if as_parts:
+        raise InputError("--hybrid: cannot be combined with --parts and --engine ray, which encode files separately")
+    if form is not None:
+        raise InputError("--format: applies only to --parts; --hybrid writes vectors.npy")
+
+
+def encode_hybrid(
+    model: str,
+    sentences: tuple[str, ...],
+    output: str,
+    bm25_weight: float | None,
+    lexical_dims: int | None,
+    encoding: Encoding,
+    as_json: bool,
+) -> None:
+    """Encodes all rows into vectors that combine meaning and BM25, and prints a summary."""
+    from ...search.one_vector import WEIGHT, encode_one_vector
+
+    corpus = encoding.corpus(readers.resolve(sentences or ["-"], encoding.reading["column"]))
+    encoder = encoding.encoder(model)
+    started = time.perf_counter()
+    with counting("encoding", len(corpus), "rows") as encoded, counting("smoothing", len(corpus), "rows") as smoothed:
+        shown = {"encoding": encoded, "smoothing": smoothed}
+        made = encode_one_vector(
+            encoder,
+            corpus,
+            output,
+            lexical_dims=lexical_dims,
+            bm25_weight=WEIGHT if bm25_weight is None else bm25_weight,
+            batch_size=encoding.batch_size,
+            progress=lambda what, count: shown[what](count),
+        )
+    seconds = time.perf_counter() - started
+    summary = {"output": output, **asdict(made), "precision": encoder.precision, "seconds": round(seconds, 2)}
+    line = (
+        f"{made.rows:,} rows x ({made.dense} + {made.lexical}) in {seconds:.1f} s, {made.blank:,} blank rows; "
+        f"queries: cse encode {output} QUERIES"
+    )
+    printing.result(summary, as_json, [line])
 
 
 def check_output(output: str | None, as_json: bool) -> None:

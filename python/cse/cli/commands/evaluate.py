@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +16,109 @@ from ..progress import progress_of
 
 if TYPE_CHECKING:
     from ...evaluation.base import Report
+    from ...evaluation.ranking import System
+
+SEARCHED = ("hybrid", "bm25_weight", "feedback", "smooth", "rerank", "tokens")
+
+
+def searching(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorator that adds options of search; the command receives their values, by name, as ``searched``."""
+
+    @wraps(command)
+    def call(**values: Any) -> None:
+        command(searched={name: values.pop(name) for name in SEARCHED}, **values)
+
+    return options.all_of(
+        options.option("--hybrid", is_flag=True, help="Suite retrieval: rank by embeddings and BM25; see cse search."),
+        options.option("--bm25-weight", type=float, metavar="W", help="Weight of BM25, 0 to 1.", default_text="0.2"),
+        options.option(
+            "--feedback",
+            type=click.IntRange(min=0),
+            metavar="N",
+            help="Number of best documents towards which the query is moved.",
+            default_text="5 with smoothed vectors, else 0",
+        ),
+        options.option(
+            "--smooth/--no-smooth",
+            default=None,
+            help="Suite retrieval: move each document's vector towards those of its neighbours.",
+            default_text="no; with --hybrid yes, up to 100,000 documents",
+        ),
+        options.option(
+            "--rerank",
+            type=click.Choice(["tokens"]),
+            help="Suite retrieval: rank the first documents again by the vectors of their tokens.",
+        ),
+        options.option(
+            "--tokens",
+            type=click.IntRange(min=1),
+            metavar="D",
+            help="For --rerank tokens: store D-dimensional vectors of the tokens.",
+            default_text="the first documents are encoded for each query",
+        ),
+    )(call)
+
+
+@click.command("MODEL", add_help_option=False)
+@searching
+def own_options(searched: dict[str, Any]) -> None:
+    """Parses the options that follow a model in an argument of the commands."""
+
+
+def systems_of(models: Sequence[str], seeds: bool = False, **common: Any) -> tuple[list[str], list[list[System]]]:
+    """Returns a label for each of MODELS, and its systems: one, or with ``seeds`` one for each of its models.
+
+    Args:
+        models: Models or ``bm25``, each of which may be followed by options of ``searching``.
+        seeds: Each begins with a list of models, separated by commas.
+        **common: Values of the options for all models but ``bm25``, unless a model has its own.
+
+    Raises:
+        InputError: If an option is unknown, has an invalid value, or would have no effect.
+    """
+    from ...evaluation.ranking import BM25, System
+    from ...search.tokens import RERANKED
+    from .search import fusion_of
+
+    common = {name: value for name, value in common.items() if is_given(name, value)}
+    labels, sides = [], []
+    for text in models:
+        name, separator, own = (text, "", "") if Path(text).exists() else text.partition(" --")
+        names = name.strip().split(",") if seeds else [name.strip()]
+        values = {} if BM25 in names else common
+        if separator:
+            values = {**values, **own_values(text, f"--{own}".split())}
+        weights = {each: values.get(each) for each in ("bm25_weight", "feedback")}
+        fusion = fusion_of(bool(values.get("hybrid")), **weights, kind=None, stop_words=None)
+        given: dict[str, Any] = {
+            "hybrid": fusion or False,
+            "smooth": values.get("smooth"),
+            "rerank": RERANKED if "rerank" in values else 0,
+            "tokens": values.get("tokens", 0),
+        }
+        if given["tokens"] and not given["rerank"]:
+            raise InputError("--tokens: belongs to --rerank tokens; add it, or leave out the option")
+        sides.append([System(each if each == BM25 else options.model_folder(each), **given) for each in names])
+        labels.append(" ".join([name.strip(), *sides[-1][0].flags]))
+    flag = next((f"--{name.replace('_', '-')}" for name in common), "")
+    if flag and all(system.by_words for side in sides for system in side):
+        raise InputError(f"{flag}: has no effect on bm25, which ranks by words alone; leave it out")
+    return labels, sides
+
+
+def own_values(text: str, flags: list[str]) -> dict[str, Any]:
+    """Returns the values of the options in an argument MODEL; raises ``InputError`` if one is invalid."""
+    try:
+        given = own_options.make_context("MODEL", flags).params
+    except click.ClickException as error:
+        message = error.format_message().rstrip(".")
+        raise InputError(f"{text!r}: {message}; after a model, give options of search, such as --hybrid") from None
+    return {name: value for name, value in given.items() if is_given(name, value)}
+
+
+def is_given(name: str, value: Any) -> bool:
+    """Returns whether the value of an option of ``searching`` was given."""
+    return value is not None and (name != "hybrid" or value)
 
 
 def encoder_options(verb: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -42,6 +147,7 @@ def encoder_options(verb: str) -> Callable[[Callable[..., None]], Callable[..., 
 @options.option(
     "--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="Set an option of a suite; see cse methods."
 )
+@searching
 @encoder_options("Evaluate")
 def eval_command(
     model: str,
@@ -53,6 +159,7 @@ def eval_command(
     settings: tuple[str, ...],
     dims: str | None,
     as_json: bool,
+    searched: dict[str, Any],
     **encoder: Any,
 ) -> None:
     """Evaluate MODEL, a folder or a name, with one or more suites.
@@ -61,6 +168,9 @@ def eval_command(
     sickr.test.tsv), or the single file --data. Each line of a file holds score, sentence1 and sentence2, separated by
     tabs. All subsets of a task are concatenated; the score is Spearman's correlation x 100. cse methods describes the
     other suites: transfer, retrieval, geometry, halves.
+
+    In the suite retrieval, MODEL may be bm25, which ranks by words alone. With --hybrid, --bm25-weight, --feedback,
+    --smooth, --rerank and --tokens, documents are ranked as by cse search.
     """
     if as_json and markdown:
         raise InputError("--markdown: cannot be combined with --json; choose one")
@@ -74,9 +184,10 @@ def eval_command(
         raise InputError(
             "--compare-published: lists averages of the suite sts; add --suite sts, or leave out --compare-published"
         )
+    _, ((system,),) = systems_of([model], **searched)
     with progress_of("evaluating", "texts") as progress:
         found = evaluate(
-            options.model_folder(model),
+            system,
             suites,
             data,
             options=option_tables(settings),
@@ -125,7 +236,17 @@ def cells(row: dict[str, Any]) -> dict[str, str]:
     return {name: cell(name, value) for name, value in row.items() if name not in ("key", "expected")}
 
 
-PERCENT = ("spearman", "average_of_seven", "accuracy", "average", "f1", "ndcg@10", "mrr@10", "recall@100")
+PERCENT = (
+    "spearman",
+    "average_of_seven",
+    "accuracy",
+    "average",
+    "f1",
+    "ndcg@10",
+    "mrr@10",
+    "recall@100",
+    "published ndcg@10",
+)
 
 
 def cell(name: str, value: Any) -> str:
@@ -147,6 +268,7 @@ def cell(name: str, value: Any) -> str:
     "--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="Set an option of a suite; see cse methods."
 )
 @options.option("--markdown", is_flag=True, help="Print Markdown tables.")
+@searching
 @encoder_options("Compare")
 def compare_command(
     models: tuple[str, ...],
@@ -158,6 +280,7 @@ def compare_command(
     markdown: bool,
     dims: str | None,
     as_json: bool,
+    searched: dict[str, Any],
     **encoder: Any,
 ) -> None:
     """Compare the first of MODELS with each of the others, on the suites of cse eval.
@@ -169,17 +292,20 @@ def compare_command(
     Without --seeds, checkpoints are compared, not methods: a difference may be due to the training seed alone. With
     --seeds, each of MODELS lists the checkpoints of one method, separated by commas. The seeds must be the same, in the
     same order, for every method. Methods are then compared by a paired t-test over seeds.
+
+    In the suite retrieval, one of MODELS may be bm25, which ranks by words alone. The options --hybrid, --bm25-weight,
+    --feedback, --smooth, --rerank and --tokens hold for every other model. In quotes after a model, they hold for this
+    model only: cse compare bm25 minilm "minilm --hybrid" --suite retrieval --data DIR.
     """
     from ...evaluation.run import compare_models
     from ...evaluation.suites import option_tables
 
     options.check_pooler(encoder["pooler"])
     printing.check_output()
-    given = [model.split(",") if seeds else [model] for model in models]
-    used = {name: options.model_folder(name) for name in dict.fromkeys(name for side in given for name in side)}
+    labels, sides = systems_of(models, seeds, **searched)
     with progress_of("evaluating", "texts") as progress:
         results = compare_models(
-            [[used[name] for name in side] for side in given],
+            sides,
             suites,
             data,
             seeds=seeds,
@@ -192,14 +318,15 @@ def compare_command(
     unit_of = "methods, by a paired t-test over seeds" if seeds else "checkpoints, not methods"
     precision = results[0].precision
     if as_json:
-        tables = [{"a": models[0], "b": b, "tasks": found.tasks} for b, found in zip(models[1:], results, strict=True)]
+        tables = [{"a": labels[0], "b": b, "tasks": found.tasks} for b, found in zip(labels[1:], results, strict=True)]
         printing.result({"compares": unit_of, "precision": precision, "comparisons": tables}, True, [])
         return
-    for model, found in zip(models[1:], results, strict=True):
+    for label, found in zip(labels[1:], results, strict=True):
         lines = [compared_cells(record) for record in found.tasks]
-        printing.table(lines, title=f"{model} against {models[0]}", markdown=markdown)
+        printing.table(lines, title=f"{label} against {labels[0]}", markdown=markdown)
     click.echo(f"This compares {unit_of}. A is the first model. p-values are adjusted by Holm's method.")
-    click.echo(f"Encoded in {precision} ({results[0].precision_reason}).")
+    if precision:
+        click.echo(f"Encoded in {precision} ({results[0].precision_reason}).")
 
 
 def compared_cells(record: dict[str, Any]) -> dict[str, str]:

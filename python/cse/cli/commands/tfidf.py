@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,7 +22,13 @@ from ...tfidf.index import TfidfIndex
 from ...tfidf.options import word_options
 from ...tfidf.pieces import FILE, Pieces
 from .. import options, printing
-from ..progress import in_background
+from ..progress import PhaseDisplay, in_background
+
+if TYPE_CHECKING:
+    from ...models.vocabulary import WordCounts
+
+BLOCK = 16384
+"""Number of rows that are read at a time for ``cse doctor --model``."""
 
 
 @click.command("build-tfidf")
@@ -148,12 +155,27 @@ def merge_tfidf_command(shards: tuple[str, ...], output: str, as_json: bool) -> 
 
 @click.command("doctor")
 @click.argument("corpus", nargs=-1, required=True)
+@options.option(
+    "--model", metavar="MODEL", help="Also list frequent words that the tokenizer of this model divides into pieces."
+)
+@options.option(
+    "--top",
+    default=20,
+    type=click.IntRange(1, 2**31),
+    metavar="N",
+    help="Number of these words to list.",
+)
 @options.words
 @options.reading
 @options.threads
 @options.as_json
+@click.pass_context
 def doctor_command(
+    ctx: click.Context,
+    /,
     corpus: tuple[str, ...],
+    model: str | None,
+    top: int,
     column: str | None,
     encoding_errors: str,
     max_line_bytes: int,
@@ -165,8 +187,18 @@ def doctor_command(
     the fraction of words that UNA would replace. Each problem is reported with a recommendation.
 
     Rows that other commands reject, such as rows with invalid UTF-8, are counted here and are not errors.
+
+    With --model, the words of the corpus that the tokenizer of the model divides are listed, those first that take most
+    additional tokens. cse train --add-tokens N adds the first N of such words to the tokenizer.
     """
     printing.check_output()
+    if model is None and options.was_given(ctx, "top"):
+        raise InputError("--top: belongs to --model, which was not given; name a model, or leave --top out")
+    if model is not None and "-" in corpus:
+        raise InputError(
+            "--model: reads CORPUS twice, so it cannot be standard input; name a file, or leave out --model"
+        )
+    tokenizer = None if model is None else _tokenizer(model)
     if words["tokenizer"] == "wordpieces":
         raise InputError("--tokenizer wordpieces: cse doctor counts words; choose unicode, whitespace or treebank")
     found = readers.resolve(corpus, column)
@@ -179,10 +211,98 @@ def doctor_command(
     seen["joined_lines"] = readers.joined_lines(found)
     advice = findings(seen, max_line_bytes)
     value = {**seen, "advice": [{"level": level, "finding": what, "do": do} for level, what, do in advice]}
+    counts = None
+    if model is not None:
+        # A corpus in the cache is found there only with the same option.
+        errors = "replace" if seen["faults"]["invalid"]["rows"] else encoding_errors
+        again = {"encoding_errors": errors, "max_line_bytes": max_line_bytes, "threads": threads}
+        counts = _count_words(readers.resolve(corpus, column), tokenizer, model, **again)
+        value["model"] = _words_record(counts, model, top)
     if as_json:
         printing.result({**value, "seconds": round(seconds, 3)}, True, [])
         return
     _print(seen, advice, seconds)
+    if counts is not None:
+        _print_words(value["model"])
+
+
+def _tokenizer(model: str) -> Any:
+    from ...models.reading.resolve import find_model
+    from ...models.running.encoder import load_tokenizer
+
+    return load_tokenizer(find_model(options.model_folder(model)))
+
+
+def _count_words(files: list[Any], tokenizer: Any, model: str, **reading: Any) -> WordCounts:
+    """Returns the counts of the words and tokens of all rows; ``reading`` is passed to ``Corpus.open``."""
+    from ...data.corpus import Corpus
+    from ...models.vocabulary import count_words
+
+    display = PhaseDisplay()
+    try:
+        corpus = Corpus.open(files, progress=display, **reading)
+
+        def blocks() -> Iterator[list[str]]:
+            for start in range(0, len(corpus), BLOCK):
+                display("counting words", start, len(corpus), "rows")
+                yield corpus.take(range(start, min(start + BLOCK, len(corpus))))
+
+        return count_words(tokenizer, blocks(), f"--model {model}")
+    finally:
+        display.close()
+
+
+def _words_record(counts: WordCounts, model: str, top: int) -> dict[str, Any]:
+    """Returns the counts of words and tokens for ``--json``, with the ``top`` first divided words."""
+    return {
+        "name": model,
+        "words": counts.words,
+        "tokens": counts.tokens,
+        "unknown_words": counts.unknown,
+        "tokens_by_pieces": counts.by_pieces,
+        "token_share_divided": counts.share(2),
+        "token_share_3_or_more_pieces": counts.share(3),
+        "divided_words": len(counts.divided),
+        "listed_words": [
+            {
+                "word": each.word,
+                "count": each.count,
+                "pieces": list(each.pieces),
+                "saved_tokens": each.saved,
+                "saved_share": each.saved / counts.tokens,
+            }
+            for each in counts.divided[:top]
+        ],
+    }
+
+
+def _print_words(seen: dict[str, Any]) -> None:
+    """Prints the shares of the tokens and the list of divided words."""
+    click.echo()
+    click.echo(
+        f"{seen['words']:,} words are {seen['tokens']:,} tokens of {seen['name']}: {seen['token_share_divided']:.1%} "
+        f"of the tokens are in words of 2 or more pieces, {seen['token_share_3_or_more_pieces']:.1%} in words of 3 or "
+        f"more; {seen['unknown_words']:,} words have an unknown character."
+    )
+    listed, total = seen["listed_words"], 0
+    rows = []
+    for each in listed:
+        total += each["saved_tokens"]
+        rows.append(
+            {
+                "word": each["word"],
+                "count": f"{each['count']:,}",
+                "pieces": " ".join(each["pieces"]),
+                "tokens saved": f"{each['saved_tokens']:,}",
+                "together": f"{total / seen['tokens']:.2%}",
+            }
+        )
+    printing.table(rows, "Divided words")
+    if listed:
+        click.echo(
+            f"{len(listed):,} of {seen['divided_words']:,} words; cse train --add-tokens {len(listed)} makes each of "
+            "them one token."
+        )
 
 
 def _print(seen: dict[str, Any], advice: list[tuple[str, str, str]], seconds: float) -> None:

@@ -86,6 +86,8 @@ class SentenceEncoder(nn.Module):
         self.template: Any = None
         self.adapters: Adapters | None = None
         """The adapters that are trained instead of the weights; see ``cse.features.encoder_methods``."""
+        self.added_tokens: tuple[str, ...] = ()
+        """The words that the run added to the tokenizer; see ``cse.models.vocabulary``."""
         self.head: nn.Sequential | None = None
         if pooler == "cls" and not use_trained_pooler:
             dense = nn.Linear(size, size)
@@ -212,6 +214,9 @@ class SentenceEncoder(nn.Module):
         except ValueError as error:
             raise InputError(f"--mlm-weight: {name} cannot be loaded as a masked language model ({error})") from None
         model = model.float()
+        rows = self.backbone.get_input_embeddings().num_embeddings
+        if self.added_tokens and rows > model.get_input_embeddings().num_embeddings:
+            model.resize_token_embeddings(rows, mean_resizing=False)
         setattr(model, model.base_model_prefix, self.backbone)
         output = model.get_output_embeddings()
         if output is not None and getattr(model.config, "tie_word_embeddings", True):
@@ -343,11 +348,13 @@ def _load_backbone(source: Source) -> tuple[Any, Any, bool]:
 
 
 def load_tokenizer(source: Source) -> Any:
-    """Returns the tokenizer of a model; raises ``InputError`` if it cannot be loaded."""
+    """Loads the tokenizer of a model; raises ``InputError`` if its files cannot be read."""
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source.path, local_files_only=True, trust_remote_code=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tokenizer = AutoTokenizer.from_pretrained(source.path, local_files_only=True, trust_remote_code=False)
     except LOAD_ERRORS as error:
         raise cannot_load(source, error) from None
     if source.modules.lower_case:

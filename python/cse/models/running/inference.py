@@ -81,6 +81,10 @@ class Encoder:
                 raise InputError(f"--pooler: {name} has no pooling to choose; leave it out")
             if isinstance(other, Onnx):
                 modules = other.model.source.modules
+            if other.queries_only:
+                if prompt is not None or dims is not None:
+                    raise InputError(f"--prompt, --dims: {name} was written with its own; leave them out")
+                modules = Modules(similarity="dot")
             self.model, self.pooling = other, other.summary
         else:
             self.model, modules = self._load(name, pooler)
@@ -137,7 +141,11 @@ class Encoder:
         """Encodes texts like ``encode_query``, but with the prompt for documents.
 
         The prompt for documents is the model's prompt named ``document``, else ``passage``, else ``corpus``.
+
+        Raises ``InputError`` if the model encodes only queries.
         """
+        if isinstance(self.model, OtherEncoder) and self.model.queries_only:
+            raise InputError(f"{self.given[0]}: encodes only queries; cse encode --hybrid encodes documents")
         return self._encode_role(texts, DOCUMENT, settings)
 
     @property

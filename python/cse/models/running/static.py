@@ -46,7 +46,7 @@ class StaticEncoder(OtherEncoder):
             why = first_line(error)
             raise InputError(f"{what}: the StaticEmbedding cannot be loaded ({why})") from None
         self.tokenizer.no_padding()
-        self.embedding = nn.EmbeddingBag.from_pretrained(weights).to(device)
+        self.embedding = nn.EmbeddingBag.from_pretrained(weights.float()).to(device)
         self.stages = nn.Sequential(*(build_stage(stage) for stage in self.modules.stages)).to(device).eval()
 
     @property
@@ -69,7 +69,9 @@ class StaticEncoder(OtherEncoder):
         """Returns the embeddings ``(n, D)``; ``precision`` has no effect."""
         out = np.empty((len(texts), self.embedding_dim), dtype=np.float32)
         for start in range(0, len(texts), batch_size):
-            encoded = self.tokenizer.encode_batch(list(texts[start : start + batch_size]), add_special_tokens=False)
+            encoded = self.tokenizer.encode_batch_fast(
+                list(texts[start : start + batch_size]), add_special_tokens=False
+            )
             lists = [each.ids for each in encoded]
             ends = np.cumsum([0, *map(len, lists)])
             ids = torch.tensor([token for ids in lists for token in ids], dtype=torch.long, device=self.device)

@@ -76,9 +76,8 @@ def _write(model: SentenceEncoder, folder: Path, card: str) -> None:
     # A fast tokenizer stores the truncation and padding settings of its last call; they should not be saved.
     model.tokenizer.backend_tokenizer.no_truncation()
     model.tokenizer.backend_tokenizer.no_padding()
-    limit, model.tokenizer.model_max_length = model.tokenizer.model_max_length, source.max_length
     model.tokenizer.save_pretrained(folder)
-    model.tokenizer.model_max_length = limit
+    write_limit(folder, source.max_length)
     if model.template is not None or source.modules.lower_case:
         _load_as_stored(folder / "tokenizer_config.json", model.tokenizer)
     write_modules(
@@ -91,6 +90,20 @@ def _write(model: SentenceEncoder, folder: Path, card: str) -> None:
         stages=list(model.stages),
     )
     (folder / "README.md").write_text(card, encoding="utf8")
+
+
+def write_limit(folder: Path, max_length: int) -> None:
+    """Changes ``tokenizer_config.json``, if there is one, so that it has one maximum length, ``max_length`` tokens.
+
+    If ``tokenizer.json`` stores the settings of a call, transformers adds them to ``tokenizer_config.json``. fastembed
+    truncates to the lower of ``max_length`` and ``model_max_length``.
+    """
+    path = folder / "tokenizer_config.json"
+    if path.exists():
+        settings = json.loads(path.read_text(encoding="utf8"))
+        of_a_call = ("max_length", "stride", "truncation_strategy")
+        settings = {name: value for name, value in settings.items() if name not in of_a_call}
+        write_json(path, settings | {"model_max_length": max_length})
 
 
 def _load_as_stored(path: Path, tokenizer: Any) -> None:

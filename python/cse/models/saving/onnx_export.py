@@ -25,6 +25,7 @@ from ..pooling import pooled_layers, pooler_in_use
 from ..reading.resolve import MINILM, best_of_run, find_model
 from ..running.encoder import SentenceEncoder, load_encoder
 from ..running.onnx import FOLDER, MODEL, NOT_INSTALLED, with_onnx
+from .folder import write_limit
 
 INT8 = "model_int8.onnx"
 # Largest allowed difference between embeddings from ONNX and from PyTorch. If the largest norm of an embedding is above
@@ -96,6 +97,7 @@ def export_onnx(
         # *.bin files are not copied if the folder also holds weights as safetensors.
         twice = ["*.bin"] if any(Path(source.path).glob("*.safetensors")) else []
         shutil.copytree(source.path, fresh, dirs_exist_ok=True, ignore=shutil.ignore_patterns(FOLDER, ".*", *twice))
+        write_limit(fresh, source.max_length)
         return _export(encoder, fresh, Path(output), int8, say)
 
 

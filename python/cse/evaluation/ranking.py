@@ -1,0 +1,249 @@
+"""What the suite ``retrieval`` evaluates: BM25 alone, or a model with the options of ``cse search``.
+
+Documents are ranked by ``SearchIndex``, so that the scores are those of ``cse search`` with the same options. Rows of
+the index are in descending order of id, and so are, therefore, documents of equal score, as in trec_eval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError
+from . import EVALUATIONS
+from .base import Encodes
+
+if TYPE_CHECKING:
+    from ..models.running.inference import Encoder
+    from ..search.hybrid import Fusion
+    from ..search.index import SearchIndex
+
+BM25 = "bm25"
+"""Name of the system that ranks by BM25 alone."""
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class System:
+    """A model and the options with which ``SearchIndex.search`` ranks documents in the suite ``retrieval``.
+
+    Other suites ignore the options.
+    """
+
+    model: str | PathLike[str] | Encodes
+    """A model, as for ``cse.evaluate``; ``"bm25"``: BM25 alone, without a model (a folder of this name: ``./bm25``)."""
+    hybrid: bool | Fusion = False
+    """See ``SearchIndex.search``."""
+    smooth: bool | None = None
+    """See ``SearchIndex.search``."""
+    rerank: int = 0
+    """See ``SearchIndex.search``; at least the 100 documents of recall@100 are ranked again."""
+    tokens: int = 0
+    """With ``rerank``: see ``SearchIndex.build``."""
+
+    @property
+    def fusion(self) -> Fusion | None:
+        """How the scores of vectors and BM25 are combined; None without ``hybrid``."""
+        from ..search.hybrid import Fusion
+
+        return (Fusion() if self.hybrid else None) if isinstance(self.hybrid, bool) else self.hybrid
+
+    @property
+    def by_words(self) -> bool:
+        """Whether the system is BM25 alone."""
+        return isinstance(self.model, str) and self.model == BM25
+
+    @property
+    def flags(self) -> list[str]:
+        """The options as flags of ``cse eval``; empty for a system that ranks by embeddings alone."""
+        found = []
+        if fusion := self.fusion:
+            plain = type(fusion)()
+            values = {"--bm25-weight": "bm25_weight", "--feedback": "feedback", "--fusion": "kind"}
+            values["--stop-words"] = "stop_words"
+            given = {flag: getattr(fusion, name) for flag, name in values.items()}
+            changed = [f"{flag} {given[flag]}" for flag, name in values.items() if given[flag] != getattr(plain, name)]
+            found += ["--hybrid", *changed]
+        if self.smooth is not None:
+            found.append("--smooth" if self.smooth else "--no-smooth")
+        if self.rerank:
+            found += ["--rerank tokens", *([f"--tokens {self.tokens}"] if self.tokens else [])]
+        return found
+
+    @property
+    def model_key(self) -> Any:
+        """A key that is the same for systems with the same model."""
+        return fspath(self.model) if isinstance(self.model, (str, PathLike)) else id(self.model)
+
+    @property
+    def key(self) -> Any:
+        """A key that is the same for equal systems."""
+        return self.model_key, self.fusion, self.smooth, self.rerank, self.tokens
+
+
+def as_system(model: Any) -> System:
+    """Returns a system; a model becomes one that ranks by embeddings alone."""
+    return model if isinstance(model, System) else System(model)
+
+
+def check_systems(
+    systems: Sequence[System],
+    suites: str | Sequence[str],
+    options: Mapping[str, Mapping[str, Any]] | None,
+    dims: Sequence[int] | None,
+) -> None:
+    """Raises ``InputError`` for systems that the suites cannot evaluate, or that need a package that is missing."""
+    names = [suites] if isinstance(suites, str) else suites
+    ranks = {name: EVALUATIONS.get(name, "--suite").ranks for name in names}
+    other = next((name for name, ranking in ranks.items() if not ranking), None)
+    by_passages = any("passages" in (options or {}).get(name, {}) for name, ranking in ranks.items() if ranking)
+    if by_passages and all(system.by_words for system in systems):
+        raise InputError("--passages: has no effect on bm25, which ranks whole documents; leave it out")
+    for system in systems:
+        if system.by_words:
+            if other is not None:
+                raise InputError(f"bm25: has no embeddings for --suite {other}; use only --suite retrieval, or a model")
+            if system.flags:
+                raise InputError(f"{system.flags[0]}: has no effect on bm25, which ranks by words alone; leave it out")
+            if dims:
+                raise InputError("--dims: bm25 has no dimensions; leave out one of them")
+        elif system.flags and not any(ranks.values()):
+            flag = system.flags[0]
+            raise InputError(f"{flag}: applies only to --suite retrieval; add it, or leave out {flag}")
+        if system.smooth and by_passages:
+            raise InputError("--smooth: needs one vector per document; leave it out, or leave out --passages")
+        if system.by_words or system.fusion:
+            from ..search.bm25 import library
+
+            library()
+
+
+class ByWords:
+    """Ranks documents by BM25 alone, with the settings of ``SearchIndex`` (without English stop words)."""
+
+    name = BM25
+
+    def encode(self, texts: Sequence[str], **settings: Any) -> Any:
+        """Raises ``InputError``: there are no embeddings."""
+        raise InputError("bm25: has no embeddings; use a model")
+
+    def rank_documents(
+        self,
+        queries: Sequence[str],
+        documents: Mapping[str, str],
+        progress: Progress | None = None,
+        depth: int = 100,
+        passages: int | None = None,
+    ) -> list[list[str]]:
+        """Returns the documents with the highest positive scores; ``passages`` is ignored, as in hybrid search."""
+        from ..search.bm25 import Bm25
+
+        ids = sorted(documents, reverse=True)
+        index = Bm25.build((documents[each] for each in ids), progress, "english")
+        if progress is not None:
+            progress(len(queries))
+        return [[ids[row] for row in index.search(query, depth).tolist()] for query in queries]
+
+
+class Indexed:
+    """Search indexes of a model, one per collection, and the query vectors; each text is encoded once.
+
+    Args:
+        tokens: Dimensions of the vectors of tokens to store, unless a system that ranks by them says otherwise.
+    """
+
+    def __init__(self, tokens: int = 0) -> None:
+        self._tokens = tokens
+        self._indexes: dict[Any, SearchIndex] = {}
+        self._kept: list[Any] = []
+
+    def get(
+        self,
+        encoder: Encoder,
+        system: System,
+        documents: Mapping[str, str],
+        passages: int | None,
+        progress: Progress | None,
+    ) -> tuple[list[str], SearchIndex]:
+        """Returns the ids of the documents in the order of the rows, and the index, which is built in the first call.
+
+        The index is in a temporary folder, and is deleted together with this object.
+        """
+        from ..search.index import SearchIndex
+
+        ids = sorted(documents, reverse=True)
+        tokens = system.tokens if system.rerank else self._tokens
+        key = (id(documents), getattr(encoder, "dims", None), passages, tokens)
+        if key not in self._indexes:
+            size = "max" if passages == 0 else passages
+            texts = [documents[each] for each in ids]
+            remembering: Any = Remembering(encoder)
+            self._indexes[key] = SearchIndex.build(remembering, texts, passages=size, tokens=tokens, progress=progress)
+            self._kept.append(documents)  # so that its id remains its own
+        elif progress is not None:
+            progress(len(ids))
+        return ids, self._indexes[key]
+
+
+class Remembering:
+    """Wraps an encoder, and encodes the same queries once."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self._found: dict[tuple[str, ...], Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._encoder, name)
+
+    def encode_query(self, texts: Sequence[str], progress: Progress | None = None, **settings: Any) -> Any:
+        """Returns the vectors of ``Encoder.encode_query``."""
+        key = tuple(texts)
+        if key not in self._found:
+            self._found[key] = self._encoder.encode_query(texts, progress=progress, **settings)
+        elif progress is not None:
+            progress(len(texts))
+        return self._found[key]
+
+
+class Searched:
+    """Wraps an encoder so that the suite ``retrieval`` ranks documents by ``SearchIndex.search``.
+
+    Args:
+        encoder: A ``cse.Encoder``, or ``Replayed`` (``dims.py``).
+        system: The options of the search.
+        indexes: Indexes of the encoder that several systems share.
+    """
+
+    def __init__(self, encoder: Any, system: System, indexes: Indexed) -> None:
+        self.encoder, self.system, self.indexes = encoder, system, indexes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.encoder, name)
+
+    def encode(self, texts: Sequence[str], **settings: Any) -> Any:
+        """Returns the embeddings of ``Encoder.encode``."""
+        return self.encoder.encode(texts, **settings)
+
+    def rank_documents(
+        self,
+        queries: Sequence[str],
+        documents: Mapping[str, str],
+        progress: Progress | None = None,
+        depth: int = 100,
+        passages: int | None = None,
+    ) -> list[list[str]]:
+        """Returns the ids of the ``depth`` best documents for each query, best first; blank ones are never found."""
+        from ..search.tokens import check_tokens
+
+        system = self.system
+        if system.rerank:
+            check_tokens(self.encoder)
+        ids, index = self.indexes.get(self.encoder, system, documents, passages, progress)
+        rerank = max(system.rerank, depth) if system.rerank else 0
+        found = index.search(
+            queries, depth, hybrid=system.fusion or False, smooth=system.smooth, rerank=rerank, progress=progress
+        )
+        return [[ids[hit.row] for hit in hits] for hits in found]

@@ -1,0 +1,290 @@
+"""Static encoders: one vector per token, whose mean approximates the embedding of a text by a transformer.
+
+``export_static`` writes the format of model2vec (https://github.com/MinishLab/model2vec). As there, the first vectors
+are the embeddings of the single tokens, minus their mean, times weights that fall with the frequency of a token (SIF;
+Arora, Liang and Ma 2017). Here the frequencies are those of the corpus, not a guess by Zipf's law. The vectors are then
+fitted to the embeddings of the texts of the corpus (as in tokenlearn, but by ridge regression towards the first
+vectors), and rotated to principal components.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...data.corpus import Corpus
+from ...errors import InputError
+from ...io import file_mode, fresh_folder
+from ...tfidf.index import TfidfIndex
+from ..encoders import OtherEncoder
+from ..reading.resolve import MINILM
+from ..running.inference import Encoder
+from .folder import public_name
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+    from tokenizers import Tokenizer
+
+NOT_INSTALLED = "model2vec is not installed; run pip install 'cse[static]'"
+# Values chosen in benches/static.py.
+SMOOTHING = 1e-3
+"""The weight of a token is SMOOTHING / (SMOOTHING + share of the token among all tokens of the corpus)."""
+RIDGE = 0.05
+"""Strength of the pull towards the first vectors, relative to the mean squared length of a row of the design matrix."""
+MAX_ROWS = 50_000
+"""Largest number of rows of the corpus that are encoded; of a larger corpus, evenly spaced rows are."""
+ITERATIONS = 100
+TOLERANCE = 1e-4
+
+Floats = npt.NDArray[np.float32]
+Counting = Callable[[str, int, str], AbstractContextManager[Callable[[int], None]]]
+
+
+@dataclass(frozen=True)
+class StaticExported:
+    """The result of ``export_static``."""
+
+    folder: str
+    bytes: int
+    """Size of the folder."""
+    tokens: int
+    """Number of token vectors."""
+    words: int
+    """Number of words of the corpus that were added to the tokens."""
+    embedding_dim: int
+    rows: int
+    """Number of rows of the corpus to which the vectors were fitted."""
+    cosine: float
+    """Mean cosine between the fitted embeddings of these rows and those of the encoder, minus the latter's mean."""
+
+
+def export_static(
+    encoder: Encoder,
+    corpus: Corpus,
+    output: str,
+    *,
+    dims: int | None = None,
+    words: int = 0,
+    batch_size: int = 64,
+    counting: Counting | None = None,
+) -> StaticExported:
+    """Distils an encoder into a static encoder for texts like those of a corpus.
+
+    The result is a folder that ``Encoder``, ``model2vec.StaticModel`` and ``SentenceTransformer`` load. Its embeddings
+    have unit length. Prompts are not kept; embeddings of rows are computed with the encoder's prompt for documents.
+
+    Args:
+        encoder: An encoder with a transformer and a tokenizer of the ``tokenizers`` package.
+        corpus: The texts; ``MAX_ROWS`` of them are encoded.
+        output: New folder.
+        dims: Number of principal components to keep. Default: the number of dimensions of the encoder.
+        words: Number of words of the corpus to add to the tokens, the ones in most rows first. Words in a single row
+            are not added. Needs a WordPiece tokenizer.
+        batch_size: Texts per forward pass.
+        counting: Called with name, total and unit of each of the two phases of encoding. It returns a context manager
+            whose value is called with the number of texts encoded since its last call.
+
+    Raises:
+        InputError: If model2vec is not installed, the encoder has no suitable tokenizer, ``output`` exists, ``dims`` is
+            not between 1 and the number of dimensions, or fewer than 2 rows of the corpus have tokens.
+    """
+    check_static(output)
+    from model2vec.persistence import save_pretrained
+
+    given, width = encoder.given[0], encoder.embedding_dim
+    name = "sentence-transformers/all-MiniLM-L6-v2" if given == MINILM else public_name(given)
+    if dims is not None and not 1 <= dims <= width:
+        raise InputError(f"--dims {dims}: the embeddings of this model have {width} dimensions; give 1 to {width}")
+    filled = corpus.filled()
+    texts = corpus.take(filled[np.linspace(0, len(filled) - 1, min(len(filled), MAX_ROWS)).astype(np.int64)])
+    tokenizer, special = static_tokenizer(encoder)
+    added = add_words(tokenizer, frequent_words(tokenizer, texts, words)) if words else 0
+    design = token_counts(tokenizer, texts, special)
+    known = np.flatnonzero(design.getnnz(axis=1))
+    if len(known) < 2:
+        raise InputError("--corpus: fewer than 2 of its rows have tokens; give the texts that are to be encoded")
+    texts, design = [texts[row] for row in known.tolist()], design[known]
+    count = counting or (lambda label, total, unit: nullcontext(lambda more: None))
+    pieces = piece_texts(tokenizer, special)
+    with count("encoding tokens", sum(bool(piece.strip()) for piece in pieces), "tokens") as more:
+        alone = encoder.encode(pieces, prompt="", batch_size=batch_size, progress=more)
+    with count("encoding the corpus", len(texts), "rows") as more:
+        targets = encoder.encode_document(texts, batch_size=batch_size, progress=more)
+    prior, weights = first_vectors(alone, design)
+    vectors, made, cosine = fit(prior, weights, design, targets)
+    vectors = rotated(vectors, made)[:, :dims]
+    config: Any = {"model_type": "model2vec", "architectures": ["StaticModel"], "tokenizer_name": name}
+    config |= {"hidden_dim": vectors.shape[1], "apply_pca": vectors.shape[1], "sif_coefficient": SMOOTHING}
+    config |= {"pooling": "mean", "normalize": True, "max_length": None, "seq_length": 1_000_000}
+    # No licence: that of the encoder is not known here, and model2vec would write its own.
+    card: Any = {"base_model_name": name, "model_name": Path(output).name, "language": None, "license": None}
+    with fresh_folder(Path(output)) as fresh:
+        save_pretrained(fresh, vectors.astype(np.float16), tokenizer, config, **card)
+        for path in fresh.iterdir():
+            path.chmod(file_mode())  # safetensors writes a file that only its owner can read
+        size = sum(path.stat().st_size for path in fresh.iterdir())
+    return StaticExported(output, size, len(vectors), added, vectors.shape[1], len(texts), cosine)
+
+
+def check_static(output: str) -> None:
+    """Raises ``InputError`` if model2vec is not installed or the folder exists."""
+    try:
+        import model2vec  # noqa: F401
+    except ImportError:
+        raise InputError(f"cse export --static: {NOT_INSTALLED}") from None
+    if Path(output).exists():
+        raise InputError(f"-o {output}: exists; name a new folder")
+
+
+def static_tokenizer(encoder: Encoder) -> tuple[Tokenizer, set[int]]:
+    """Returns a copy of an encoder's tokenizer that neither pads nor adds special tokens, and its special tokens.
+
+    Raises ``InputError`` if the encoder has no tokenizer of the ``tokenizers`` package.
+    """
+    from tokenizers import Tokenizer, normalizers
+
+    own = None if isinstance(encoder.model, OtherEncoder) else encoder.model.tokenizer
+    if own is None or not hasattr(own, "backend_tokenizer"):
+        raise InputError(f"cse export --static: {encoder.given[0]} has no transformer with a fast tokenizer to distil")
+    settings = json.loads(own.backend_tokenizer.to_str())
+    tokenizer = Tokenizer.from_str(json.dumps(settings | {"post_processor": None, "padding": None, "truncation": None}))
+    if encoder.model.source.modules.lower_case:  # type: ignore[union-attr]
+        parts = [normalizers.Lowercase(), *([tokenizer.normalizer] if tokenizer.normalizer else [])]
+        tokenizer.normalizer = normalizers.Sequence(parts)
+    return tokenizer, set(own.all_special_ids)
+
+
+def frequent_words(tokenizer: Tokenizer, texts: list[str], count: int) -> list[str]:
+    """Returns the words in most rows, but at least 2, that the tokenizer splits into pieces."""
+    index = TfidfIndex.from_texts(texts)
+    found: dict[str, None] = {}
+    for term in np.argsort(-index.df.astype(np.int64), kind="stable").tolist():
+        if index.df[term] < 2 or len(found) == count:
+            break
+        word = index.terms[term]
+        word = tokenizer.normalizer.normalize_str(word) if tokenizer.normalizer else word
+        parts = tokenizer.pre_tokenizer.pre_tokenize_str(word) if tokenizer.pre_tokenizer else [(word, (0, 0))]
+        if len(parts) == 1 and tokenizer.token_to_id(parts[0][0]) is None:
+            found[parts[0][0]] = None
+    return list(found)
+
+
+def add_words(tokenizer: Tokenizer, words: list[str]) -> int:
+    """Adds words to the vocabulary of a WordPiece tokenizer; raises ``InputError`` for tokenizers of other kinds."""
+    from tokenizers import models
+
+    old = json.loads(tokenizer.to_str())["model"]
+    if old["type"] != "WordPiece":
+        raise InputError(f"--words: can be added only to a WordPiece tokenizer, not to {old['type']}; leave it out")
+    first = max(old["vocab"].values()) + 1
+    vocabulary = old["vocab"] | {word: first + number for number, word in enumerate(words)}
+    settings = {name: old[name] for name in ("unk_token", "continuing_subword_prefix", "max_input_chars_per_word")}
+    tokenizer.model = models.WordPiece(vocabulary, **settings)
+    return len(words)
+
+
+def token_counts(tokenizer: Tokenizer, texts: list[str], left_out: set[int]) -> csr_matrix:
+    """Returns how often each token occurs in each text, ``(len(texts), V)`` float32."""
+    from scipy.sparse import csr_matrix
+
+    rows = [each.ids for each in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+    columns = np.array([token for ids in rows for token in ids], dtype=np.int64)
+    starts = np.cumsum([0, *map(len, rows)])
+    values = (~np.isin(columns, list(left_out))).astype(np.float32)
+    counts = csr_matrix((values, columns, starts), shape=(len(texts), tokenizer.get_vocab_size()))
+    counts.sum_duplicates()
+    counts.eliminate_zeros()
+    return counts
+
+
+def piece_texts(tokenizer: Tokenizer, left_out: set[int]) -> list[str]:
+    """Returns the text of each token, without the marks of pieces inside words; empty for ``left_out``."""
+    prefix = json.loads(tokenizer.to_str())["model"].get("continuing_subword_prefix") or ""
+    texts = []
+    for token in range(tokenizer.get_vocab_size()):
+        piece = "" if token in left_out else tokenizer.id_to_token(token) or ""
+        inside = bool(prefix) and piece.startswith(prefix) and piece != prefix
+        texts.append(piece[len(prefix) :] if inside else tokenizer.decode([token]) if piece else "")
+    return texts
+
+
+def first_vectors(alone: Floats, design: csr_matrix) -> tuple[Floats, Floats]:
+    """Returns the vectors before the fit, ``(V, D)``, and the weights of the tokens, ``(V,)``.
+
+    Args:
+        alone: ``(V, D)`` embeddings of the single tokens; 0 for tokens without a vector, whose result is 0.
+        design: Counts of the tokens in the texts, ``(n, V)``.
+    """
+    counts = np.asarray(design.sum(axis=0), dtype=np.float64).ravel()
+    weights = (SMOOTHING / (SMOOTHING + counts / counts.sum())).astype(np.float32)
+    vectors, filled = unit(alone), np.any(alone, axis=1)
+    vectors -= vectors[filled].mean(axis=0)
+    return np.where(filled.reshape(-1, 1), vectors, 0) * weights[:, None], weights
+
+
+def fit(prior: Floats, weights: Floats, design: csr_matrix, targets: Floats) -> tuple[Floats, Floats, float]:
+    """Fits token vectors to the embeddings of texts.
+
+    With a_i the counts of text i, divided by the length of their combination of the rows of ``prior``, and y_i its
+    embedding of unit length, minus the mean of these, scaled to unit length, the result minimises over W
+
+        sum_i |a_i W - y_i|^2 + lambda sum_t |(W_t - prior_t) / weights_t|^2,  lambda = RIDGE mean_i |a_i|^2,
+
+    by the method of conjugate gradients. Vectors of tokens that do not occur remain unchanged.
+
+    Returns:
+        W, ``(V, D)``; the embeddings of the texts, ``(n, D)``, of unit length; and their mean cosine with y_i.
+    """
+    from scipy.sparse import diags
+
+    wanted = unit(targets)
+    wanted = unit(wanted - wanted.mean(axis=0))
+    used = np.unique(design.indices)
+    lengths = np.linalg.norm(design @ prior, axis=1)
+    rows = diags(1 / np.where(lengths > 1e-6, lengths, np.inf)).astype(np.float32) @ design[:, used]
+    strength = RIDGE * float(rows.multiply(rows).sum()) / len(wanted)
+    scaled = (rows @ diags(weights[used])).tocsr()
+    change = solve(scaled, wanted - rows @ prior[used], strength)
+    vectors = prior.copy()
+    vectors[used] += weights[used, None] * change
+    made = unit(design @ vectors)
+    return vectors, made, float((made * wanted).sum(axis=1).mean())
+
+
+def solve(matrix: csr_matrix, right: Floats, strength: float) -> Floats:
+    """Returns X that minimises |matrix X - right|^2 + strength |X|^2, by conjugate gradients for all columns."""
+    transposed = matrix.T.tocsr()
+    residual = transposed @ right
+    found, direction = np.zeros_like(residual), residual.copy()
+    old = first = (residual**2).sum(axis=0)
+    for _ in range(ITERATIONS):
+        if (old <= TOLERANCE**2 * first).all():
+            break
+        image = transposed @ (matrix @ direction) + np.float32(strength) * direction
+        step = old / np.maximum((direction * image).sum(axis=0), np.finfo(np.float32).tiny)
+        found += step * direction
+        residual -= step * image
+        new = (residual**2).sum(axis=0)
+        direction = residual + new / np.maximum(old, np.finfo(np.float32).tiny) * direction
+        old = new
+    return found
+
+
+def rotated(vectors: Floats, made: Floats) -> Floats:
+    """Rotates vectors to the principal axes of the embeddings ``made``, largest first; cosines stay the same."""
+    _, axes = np.linalg.eigh(made.T.astype(np.float64) @ made)
+    result: Floats = vectors @ axes[:, ::-1].astype(np.float32)
+    return result
+
+
+def unit(vectors: Floats) -> Floats:
+    """Returns vectors of unit length; zero vectors stay as they are."""
+    result: Floats = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
+    return result

@@ -1,0 +1,285 @@
+"""The suite retrieval with options of search, and BM25 alone, against brute force in float64 and ``SearchIndex``."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+import cse as package
+from cse import Encoder, InputError, SearchIndex
+from cse.data.words import STOP_WORDS
+from cse.evaluation.ranking import ByWords, System
+from cse.evaluation.retrieval import PUBLISHED, Retrieval, RetrievalOptions, ndcg, rank_documents
+from cse.evaluation.run import compare_models
+from cse.search.bm25 import terms
+from cse.search.hybrid import Fusion
+
+DOCUMENTS, QUERIES = 60, 9
+
+
+@pytest.fixture
+def collection(tmp_path, sample_rows):
+    """A folder in BEIR's layout with titles and graded judgements, its documents as BEIR joins them, and the rest."""
+    titles = {f"d{n * 7 % 97:02}": " ".join(sample_rows[n].split()[:3]) for n in range(DOCUMENTS)}
+    texts = {name: f"{sample_rows[n]} {sample_rows[n + 200]}" for n, name in enumerate(titles)}
+    queries = {f"q{n}": " ".join(sample_rows[6 * n + 200].split()[1:7]) for n in range(QUERIES)}
+    names = list(titles)
+    judged = {f"q{n}": {names[6 * n]: 2, names[6 * n + 1]: 1, names[6 * n + 2]: 0} for n in range(QUERIES)}
+    folder = write(tmp_path / "data", [(name, titles[name], texts[name]) for name in names], queries, judged)
+    return folder, {name: f"{titles[name]} {texts[name]}" for name in names}, queries, judged
+
+
+def write(folder, documents, queries, judged):
+    (folder / "qrels").mkdir(parents=True)
+    lines = [json.dumps({"_id": name, "title": title, "text": text}) for name, title, text in documents]
+    (folder / "corpus.jsonl").write_text("\n".join(lines), encoding="utf8")
+    lines = [json.dumps({"_id": name, "text": text, "metadata": {}}) for name, text in queries.items()]
+    (folder / "queries.jsonl").write_text("\n".join(lines), encoding="utf8")
+    lines = [f"{query}\t{name}\t{value}" for query, found in judged.items() for name, value in found.items()]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]), encoding="utf8")
+    return folder
+
+
+def bm25_scores(documents, query):
+    """Lucene's BM25 with k1 = 1.5 and b = 0.75, without stop words, in float64."""
+    bags = [[term for term in terms(text) if term not in STOP_WORDS] for text in documents]
+    mean = sum(map(len, bags)) / len(bags)
+    found = np.zeros(len(bags))
+    for term in terms(query):
+        holding = sum(term in bag for bag in bags)
+        weight = math.log(1 + (len(bags) - holding + 0.5) / (holding + 0.5))
+        for row, bag in enumerate(bags):
+            found[row] += weight * bag.count(term) / (bag.count(term) + 1.5 * (0.25 + 0.75 * len(bag) / mean))
+    return found
+
+
+def standardised(scores):
+    return (scores - scores.mean()) / scores.std()
+
+
+def unit(vectors):
+    vectors = np.asarray(vectors, dtype=np.float64)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def ordered(names, scores):
+    """Names by descending score; equal scores by descending name."""
+    return [name for _, name in sorted(zip(scores, names, strict=True), reverse=True)]
+
+
+@pytest.mark.parametrize(
+    ("weight", "feedback", "smooth"), [(0.2, None, None), (0.6, 3, False), (0.2, None, False), (None, 0, True)]
+)
+def test_scores_of_search_equal_those_of_brute_force(collection, tiny_bert, weight, feedback, smooth):
+    folder, documents, queries, judged = collection
+    encoder = Encoder(tiny_bert, pooler="avg", device="cpu")
+    fusion = False if weight is None else Fusion(weight, feedback=feedback)
+    report = package.evaluate(System(encoder, hybrid=fusion, smooth=smooth), "retrieval", folder).reports["retrieval"]
+    vectors, names, texts = unit(encoder.encode(list(documents.values()))), list(documents), list(documents.values())
+    if smooth is not False:  # the vectors of the five nearest documents have the share 0.3
+        scores = np.array([standardised(bm25_scores(texts, text)) for text in texts])
+        scores += np.array([standardised(vectors @ vector) for vector in vectors])
+        np.fill_diagonal(scores, -np.inf)
+        near = np.argsort(-scores, axis=1)[:, :5]
+        vectors = unit(0.7 * vectors + 0.3 * vectors[near].mean(axis=1))
+        feedback = 5 if feedback is None else feedback
+    weight = weight or 0.0
+    expected = []
+    for key, text in queries.items():
+        query, words = unit(encoder.encode([text]))[0], standardised(bm25_scores(texts, text))
+        scores = (1 - weight) * standardised(vectors @ query) + weight * words
+        if feedback:
+            best = np.argsort(-scores, kind="stable")[:feedback]
+            query = unit([0.7 * query + 0.3 * vectors[best].mean(axis=0)])[0]
+            scores = (1 - weight) * standardised(vectors @ query) + weight * words
+        expected.append(100 * ndcg(ordered(names, scores), judged[key]))
+    assert report.samples[0].values.tolist() == pytest.approx(expected, abs=1e-9)
+    assert report.rows[0]["ndcg@10"] == pytest.approx(np.mean(expected))
+    assert 10 < report.rows[0]["ndcg@10"] < 99
+
+
+def test_bm25_alone_equals_brute_force(collection, cse):
+    folder, documents, queries, judged = collection
+    rankings = ByWords().rank_documents(list(queries.values()), documents, depth=12)
+    expected = []
+    for (key, text), ranking in zip(queries.items(), rankings, strict=True):
+        scores = bm25_scores(documents.values(), text)
+        found = [name for name in ordered(documents, scores) if scores[list(documents).index(name)] > 0]
+        assert ranking == found[:12]
+        expected.append(100 * ndcg(found, judged[key]))
+    done = cse("eval", "bm25", "--suite", "retrieval", "--data", folder, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["suites"]["retrieval"]["tasks"][0]["ndcg@10"] == pytest.approx(np.mean(expected))
+
+
+def test_eval_ranks_as_the_search_index_does(collection, tiny_bert, cse):
+    folder, documents, queries, judged = collection
+    encoder = Encoder(tiny_bert, pooler="avg", device="cpu")
+    names = sorted(documents, reverse=True)
+    index = SearchIndex.build(encoder, [documents[name] for name in names], ids=names)
+    different = set()
+    for flags, settings in [
+        ([], {}),
+        (["--hybrid"], {"hybrid": True}),
+        (["--hybrid", "--bm25-weight", "0.7", "--feedback", "2"], {"hybrid": Fusion(0.7, feedback=2)}),
+        (["--hybrid", "--no-smooth"], {"hybrid": True, "smooth": False}),
+        (["--smooth"], {"smooth": True}),
+        (["--hybrid", "--rerank", "tokens"], {"hybrid": True, "rerank": 100}),
+        (["--rerank", "tokens", "--tokens", "8"], {"rerank": 100}),
+        (["--hybrid", "--passages", "16"], {"hybrid": True}),
+    ]:
+        searched, built = index, {"--passages": {"passages": 16}, "--tokens": {"tokens": 8}}
+        if own := [built[flag] for flag in flags if flag in built]:
+            searched = SearchIndex.build(encoder, [documents[name] for name in names], ids=names, **own[0])
+        found = searched.search(list(queries.values()), 100, **settings)
+        scores = [100 * ndcg([hit.id for hit in hits], judged[key]) for key, hits in zip(queries, found, strict=True)]
+        flags = [*flags, "--pooler", "avg", "--device", "cpu", "--json"]
+        done = cse("eval", tiny_bert, "--suite", "retrieval", "--data", folder, *flags)
+        assert done.returncode == 0, done.stderr
+        (row,) = json.loads(done.stdout)["suites"]["retrieval"]["tasks"]
+        assert row["ndcg@10"] == pytest.approx(np.mean(scores), abs=1e-9), flags
+        different.add(round(row["ndcg@10"], 6))
+    assert len(different) > 5
+
+
+class Counting(Encoder):
+    """An encoder that records the texts that it encodes."""
+
+    def encode(self, texts, **settings):
+        texts = list(texts)
+        self.__dict__.setdefault("encoded", []).extend(texts)
+        return super().encode(texts, **settings)
+
+
+def test_each_text_is_encoded_once_for_all_options(collection, tiny_bert):
+    folder, documents, queries, _ = collection
+    encoder = Counting(tiny_bert, pooler="avg", device="cpu")
+    systems = [System(encoder), System(encoder, hybrid=True), System(encoder, hybrid=Fusion(0.5)), System("bm25")]
+    steps = []
+    sides = [[system] for system in systems]
+    found = compare_models(sides, "retrieval", folder, progress=lambda *step: steps.append(step))
+    assert sorted(encoder.encoded) == sorted([*documents.values(), *queries.values()])
+    assert steps[-1] == (4 * (DOCUMENTS + QUERIES),) * 2
+    assert [each.b for each in found] == ["Counting --hybrid", "Counting --hybrid --bm25-weight 0.5", "bm25"]
+    for system, comparison in zip(systems[1:], found, strict=True):
+        alone = package.evaluate(system, "retrieval", folder).reports["retrieval"].rows[0]["ndcg@10"]
+        plain = package.evaluate(encoder, "retrieval", folder).reports["retrieval"].rows[0]["ndcg@10"]
+        (record,) = comparison.tasks
+        assert (record["a"], record["b"]) == (pytest.approx(plain), pytest.approx(alone))
+        assert record["low"] <= record["mean"] <= record["high"]
+        assert 0 <= record["p_holm"] <= 1
+
+
+def test_truncated_embeddings_are_searched_too(collection, tiny_bert):
+    folder, *_ = collection
+    encoder = Encoder(tiny_bert, pooler="avg", device="cpu")
+    systems = [[System(encoder)], [System(encoder, hybrid=True)]]
+    (found,) = compare_models(systems, "retrieval", folder, dims=[16, 4])
+    scores = {record["task"].split(" (")[1]: record["b"] for record in found.tasks}
+    for size in (16, 4):
+        encoder.keep_dims(size)
+        alone = package.evaluate(System(encoder, hybrid=True), "retrieval", folder).reports["retrieval"].rows[0]
+        assert scores[f"{size} dimensions)"] == pytest.approx(alone["ndcg@10"])
+    assert scores["16 dimensions)"] != scores["4 dimensions)"]
+
+
+def test_options_in_quotes_belong_to_one_model(collection, tiny_bert, cse):
+    folder, *_ = collection
+    tiny_bert = str(tiny_bert)
+    flags = ["--suite", "retrieval", "--data", folder, "--pooler", "avg", "--device", "cpu", "--json"]
+
+    def compared(*given):
+        done = cse("compare", *given, *flags)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["comparisons"]
+
+    own = compared("bm25", tiny_bert, f"{tiny_bert} --hybrid", f"{tiny_bert} --hybrid --bm25-weight 0.5 --feedback 0")
+    assert [each["b"] for each in own] == [
+        tiny_bert,
+        f"{tiny_bert} --hybrid",
+        f"{tiny_bert} --hybrid --bm25-weight 0.5 --feedback 0",
+    ]
+    assert {each["a"] for each in own} == {"bm25"}
+    (common,) = compared("bm25", tiny_bert, "--hybrid")
+    assert common["tasks"][0]["b"] == own[1]["tasks"][0]["b"] != own[0]["tasks"][0]["b"]
+    (both,) = compared(tiny_bert, f"{tiny_bert} --bm25-weight 0.5 --feedback 0", "--hybrid")
+    assert (both["tasks"][0]["a"], both["tasks"][0]["b"]) == (own[1]["tasks"][0]["b"], own[2]["tasks"][0]["b"])
+    methods = compared(f"{tiny_bert},{tiny_bert}", f"{tiny_bert},{tiny_bert} --hybrid", "--seeds")
+    assert methods[0]["tasks"][0]["b"] == pytest.approx(own[1]["tasks"][0]["b"])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["eval", "MODEL", "--hybrid"], "--hybrid: applies only to --suite retrieval"),
+        (["compare", "MODEL", "MODEL --hybrid"], "--hybrid: applies only to --suite retrieval"),
+        (["eval", "bm25"], "bm25: has no embeddings for --suite sts"),
+        (["eval", "bm25", "--suite", "retrieval", "--hybrid"], "--hybrid: has no effect on bm25"),
+        (["eval", "bm25", "--suite", "retrieval", "--pooler", "avg"], "--pooler, --prompt: have no effect on bm25"),
+        (["eval", "bm25", "--suite", "retrieval", "--passages", "9"], "--passages: has no effect on bm25"),
+        (["compare", "bm25", "MODEL", "--suite", "retrieval", "--dims", "4"], "--dims: bm25 has no dimensions"),
+        (["compare", "bm25 --hybrid", "MODEL", "--suite", "retrieval"], "--hybrid: has no effect on bm25"),
+        (["eval", "MODEL", "--suite", "retrieval", "--feedback", "2"], "--feedback: belongs to --hybrid"),
+        (["eval", "MODEL", "--suite", "retrieval", "--tokens", "8"], "--tokens: belongs to --rerank tokens"),
+        (["eval", "MODEL", "--suite", "retrieval", "--smooth", "--passages", "9"], "--smooth: needs one vector"),
+        (["eval", "glove:v.txt", "--suite", "retrieval", "--rerank", "tokens"], "no vectors of tokens"),
+        (["compare", "MODEL", "MODEL --hybird", "--suite", "retrieval"], "No such option"),
+        (["compare", "MODEL", "MODEL --hybrid --bm25-weight 2", "--suite", "retrieval"], "between 0 and 1"),
+    ],
+)
+def test_options_without_effect_are_refused_in_one_sentence(tmp_path, collection, tiny_bert, cse, given, message):
+    given = [each.replace("MODEL", str(tiny_bert)) for each in given]
+    (tmp_path / "v.txt").write_text("the 1 2\nof 2 1\n", encoding="utf8")
+    done = cse(*given, "--data", collection[0], cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert message in done.stderr
+
+
+def test_options_of_search_need_an_encoder_of_this_package(collection):
+    class Other:
+        def encode(self, texts, *, batch_size=64, progress=None):
+            return np.ones((len(texts), 2), dtype=np.float32)
+
+    with pytest.raises(InputError, match=r"--hybrid: needs a cse\.Encoder"):
+        package.compare(System(Other()), System(Other(), hybrid=True), "retrieval", collection[0])
+
+
+def test_the_document_that_is_the_query_is_left_out_as_in_beir(tmp_path, tiny_bert, sample_rows):
+    """As in ArguAna: a query is the text of a document with its id; the relevant document is another one."""
+    names = [f"argument-{n}" for n in range(30)]
+    documents = [(name, f"Title {n}", f"{sample_rows[n]}\n{sample_rows[n + 50]}") for n, name in enumerate(names)]
+    queries = {name: f" {sample_rows[n]}  {sample_rows[n + 50]}" for n, name in enumerate(names[:8])}
+    judged = {name: {names[n + 8]: 1} for n, name in enumerate(queries)}
+    folder = write(tmp_path / "arguana", documents, queries, judged)
+    encoder = Encoder(tiny_bert, pooler="avg", device="cpu")
+    joined = {name: f"{title} {text}" for name, title, text in documents}
+    whole = rank_documents(encoder, list(queries.values()), joined)
+    kept = [ndcg(ranking, judged[name]) for name, ranking in zip(queries, whole, strict=True)]
+    without = [[each for each in ranking if each != name] for name, ranking in zip(queries, whole, strict=True)]
+    dropped = [ndcg(ranking, judged[name]) for name, ranking in zip(queries, without, strict=True)]
+    assert np.mean(dropped) > np.mean(kept)
+    for option, expected in (("auto", dropped), ("drop", dropped), ("keep", kept)):
+        report = Retrieval(RetrievalOptions(same_id=option), str(folder))(encoder)
+        assert report.rows[0]["ndcg@10"] == pytest.approx(100 * np.mean(expected))
+        assert any("left out of each ranking" in note for note in report.notes) is (option != "keep")
+    words = package.evaluate("bm25", "retrieval", folder).reports["retrieval"]
+    assert any("left out of each ranking" in note for note in words.notes)
+
+
+def test_equal_ids_of_other_texts_stay_in_the_ranking(tmp_path, sample_rows):
+    """As in Cranfield, where queries and documents are both numbered from 1."""
+    documents = [(str(n), "", sample_rows[n]) for n in range(20)]
+    folder = write(tmp_path / "c", documents, {str(n): sample_rows[n + 100] for n in range(5)}, {"1": {"1": 1}})
+    assert not Retrieval(RetrievalOptions(), str(folder)).without_same_id
+    assert Retrieval(RetrievalOptions(same_id="drop"), str(folder)).without_same_id
+
+
+def test_published_scores_stand_beside_those_of_known_collections(collection, tiny_bert, cse, monkeypatch):
+    folder, *_ = collection
+    monkeypatch.setitem(PUBLISHED, (QUERIES, DOCUMENTS), ("SciFact", 64.51))
+    report = package.evaluate("bm25", "retrieval", folder).reports["retrieval"]
+    assert report.rows[0]["published ndcg@10"] == 64.51
+    assert any("all-MiniLM-L6-v2 on SciFact" in note for note in report.notes)
+    monkeypatch.delitem(PUBLISHED, (QUERIES, DOCUMENTS))
+    assert "published ndcg@10" not in package.evaluate("bm25", "retrieval", folder).reports["retrieval"].rows[0]
