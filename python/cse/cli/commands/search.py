@@ -79,9 +79,8 @@ def search_command(
     -o may be a folder written by cse encode --parts, whose parts are searched as one index; in this case, leave out
     CORPUS. With --engine ray, the workers of a Ray cluster search the parts.
     """
-    check_given(
-        engine, corpus, bool(id_column or passages or int8 is not None or ranked["tokens"] is not None or rebuild)
-    )
+    tokens = ranked["tokens"]
+    check_given(engine, corpus, bool(id_column or passages or int8 is not None or tokens is not None or rebuild))
     printing.check_output()
     asked = read_queries(queries, query_file, query_column, encoding.reading)
     asking = search_arguments(ranked, top)
