@@ -24,7 +24,7 @@ from ..data.corpus import Corpus
 from ..errors import InputError, first_line
 from ..io import dumps
 from ..models.running.inference import Encoder
-from ..models.saving.merging import model_digest
+from ..models.saving.folder import model_digest
 from ..sharding.parts import read_manifest
 from .store import PLACE
 from .vectors import Doubles, Float32, Floats, Joined, Rows, Some, Unit, Vectors, best_first, nearest

@@ -36,7 +36,7 @@ from ..errors import InputError
 from ..io import dumps, fresh_folder
 from ..models.encoders import ONE_VECTOR, OtherEncoder
 from ..models.running.inference import Encoder
-from ..models.saving.merging import model_digest
+from ..models.saving.folder import model_digest
 from .bm25 import Bm25, terms
 from .build import documents
 from .hybrid import Smoothing
