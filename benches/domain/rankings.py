@@ -97,14 +97,14 @@ def encode(encoder: Any, texts: Sequence[str]) -> Encoded:
     return Encoded(vectors, states, ids, starts)
 
 
-def encoded(collection: Collection, store: Path) -> tuple[Encoded, Encoded]:
-    """Returns the encoded documents and queries of a collection, from ``store`` if they are there."""
+def encoded(collection: Collection, store: Path, model: str) -> tuple[Encoded, Encoded]:
+    """Returns the documents and queries of a collection, encoded by a model, from ``store`` if they are there."""
     folder = store / f"{collection.name}-{collection.hash}"
     fields = ("vectors", "states", "ids", "starts")
     if not folder.exists():
         import cse
 
-        encoder = cse.Encoder("minilm", device="cpu").model
+        encoder = cse.Encoder(model, device="cpu").model
         fresh = folder.with_suffix(".tmp")
         fresh.mkdir(parents=True, exist_ok=True)
         for role, texts in (("documents", collection.documents), ("queries", collection.queries)):
@@ -225,17 +225,18 @@ class Trial:
 
     Args:
         folder: The collection.
-        store: Folder of the stored arrays.
+        store: Folder of the stored arrays; each model needs its own.
+        model: Name or folder of the model.
     """
 
-    def __init__(self, folder: Path, store: Path) -> None:
+    def __init__(self, folder: Path, store: Path, model: str = "minilm") -> None:
         from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
         from cse.search.bm25 import STOP_WORDS
 
         self.collection = Collection(folder)
         self.name = self.collection.name
-        self.documents, self.queries = encoded(self.collection, store)
+        self.documents, self.queries = encoded(self.collection, store, model)
         self.folder = store / f"{self.name}-{self.collection.hash}"
         place = {key: number for number, key in enumerate(self.collection.ids)}
         judgements = self.collection.judgements
@@ -309,13 +310,16 @@ class Trial:
         if self._judged is None:
             self._judged = json.loads(path.read_text()) if path.exists() else {}
         if name not in self._judged:
-            order = best(scores(), 100)
-            found = np.take_along_axis(self.gains, order, 1)
-            ideal = np.where(self.ideal > 0, self.ideal, 1)
-            values = 100 * dcg(found) / ideal, 100 * (found > 0).sum(1) / self.wanted
-            self._judged[name] = [each.tolist() for each in values]
+            self._judged[name] = [each.tolist() for each in self.measured(scores())]
             path.write_text(json.dumps(self._judged))
         return [np.array(each) for each in self._judged[name]]
+
+    def measured(self, scores: Array) -> list[Array]:
+        """Returns nDCG@10 and recall@100 of each query, x 100."""
+        order = best(scores, 100)
+        found = np.take_along_axis(self.gains, order, 1)
+        ideal = np.where(self.ideal > 0, self.ideal, 1)
+        return [100 * dcg(found) / ideal, 100 * (found > 0).sum(1) / self.wanted]
 
 
 def dcg(gains: Array) -> Any:
@@ -434,7 +438,7 @@ def grid() -> Iterator[Setting]:
             yield (k, smoothing, source, count, share, w)
 
 
-def choose(gains: dict[Setting, Array], others: list[int]) -> Setting:
+def choose(gains: dict[Any, Array], others: list[int]) -> Any:
     """Returns the setting with the largest mean over the collections ``others`` of those that harm none of them.
 
     Args:

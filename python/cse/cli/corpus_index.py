@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, fields
 from functools import wraps
@@ -102,6 +102,99 @@ def encoding(command: Callable[..., None]) -> Callable[..., None]:
         options.imports,
         options.as_json,
     )(call)
+
+
+RANKING = ("hybrid", "bm25_weight", "feedback", "kind", "stop_words", "bm25_tokenizer", "smooth")
+RERANKING = ("rerank", "rerank_rows", "tokens")
+
+
+def ranking(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorator that adds the options of ranking; the command receives their values, by name, as ``ranked``."""
+
+    @wraps(command)
+    def call(**values: Any) -> None:
+        command(ranked={name: values.pop(name) for name in RANKING + RERANKING}, **values)
+
+    return options.all_of(
+        options.option("--hybrid", is_flag=True, help="Rank by embeddings and by words (BM25)."),
+        options.option("--bm25-weight", type=float, metavar="W", help="Weight of BM25, 0 to 1.", default_text="0.2"),
+        options.option(
+            "--feedback",
+            type=click.IntRange(min=0),
+            metavar="N",
+            help="Number of best rows towards which the query is moved.",
+            default_text="5 with smoothed vectors, else 0",
+        ),
+        options.option(
+            "--fusion",
+            "kind",
+            type=click.Choice(["scores", "rrf"]),
+            help="Combine scores, or reciprocal ranks (without weight and feedback).",
+            default_text="scores",
+        ),
+        options.option(
+            "--stop-words",
+            type=click.Choice(["english", "none"]),
+            help="Words that BM25 leaves out.",
+            default_text="english",
+        ),
+        options.option(
+            "--bm25-tokenizer",
+            type=click.Choice(["unicode", "wordpieces"]),
+            help="Terms of BM25: words, or pieces of the model's WordPiece tokenizer, for text without spaces.",
+            default_text="unicode",
+        ),
+        options.option(
+            "--smooth/--no-smooth",
+            default=None,
+            help="Move each row's vector towards those of its neighbours; needs no new encoding.",
+            default_text="as in an existing index, else with --hybrid up to 100,000 rows",
+        ),
+        options.option(
+            "--rerank", type=click.Choice(["tokens"]), help="Rank the first rows again by the vectors of their tokens."
+        ),
+        options.option(
+            "--rerank-rows", type=click.IntRange(min=1), metavar="N", help="Number of these rows.", default_text="100"
+        ),
+        options.option(
+            "--tokens",
+            type=click.IntRange(min=0),
+            metavar="D",
+            help="Store D-dimensional vectors of the tokens, for --rerank tokens.",
+            default_text="as in an existing index, else 0",
+        ),
+    )(call)
+
+
+def given_of(ranked: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values that were given for the options of ``ranking``, by name."""
+    return {name: value for name, value in ranked.items() if value is not None and (name != "hybrid" or value)}
+
+
+def search_arguments(ranked: Mapping[str, Any], top: int = 0) -> dict[str, Any]:
+    """Returns the arguments ``hybrid``, ``smooth`` and ``rerank`` of ``SearchIndex.search``.
+
+    Raises ``InputError`` if bm25s is not installed, or if an option is given that would have no effect.
+    """
+    from ..search.bm25 import library
+    from ..search.hybrid import Fusion
+    from ..search.tokens import RERANKED
+
+    given = given_of({name: ranked.get(name) for name in RANKING})
+    hybrid, smooth = given.pop("hybrid", False), given.pop("smooth", None)
+    rerank, rows = ranked.get("rerank"), ranked.get("rerank_rows")
+    if rerank is None and rows is not None:
+        raise InputError("--rerank-rows: belongs to --rerank tokens; add it, or leave out the option")
+    flags = {name: "--fusion" if name == "kind" else f"--{name.replace('_', '-')}" for name in given}
+    if not hybrid and given:
+        raise InputError(f"{next(iter(flags.values()))}: belongs to --hybrid; add it, or leave out the option")
+    unused = [flags[name] for name in ("bm25_weight", "feedback") if name in given]
+    if given.get("kind") == "rrf" and unused:
+        raise InputError(f"{unused[0]}: has no effect with --fusion rrf; leave out one of them")
+    if hybrid:
+        library()
+    again = 0 if rerank is None else max(rows or RERANKED, top)
+    return {"hybrid": Fusion(**given) if hybrid else False, "smooth": smooth, "rerank": again}
 
 
 def stored(command: F) -> F:

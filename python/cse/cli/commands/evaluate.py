@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,57 +10,18 @@ import click
 
 from ...errors import InputError
 from ...losses.options import parse_dims
-from .. import options, printing
+from .. import corpus_index, options, printing
+from ..corpus_index import given_of, search_arguments
 from ..progress import progress_of
 
 if TYPE_CHECKING:
     from ...evaluation.base import Report
     from ...evaluation.ranking import System
 
-SEARCHED = ("hybrid", "bm25_weight", "feedback", "smooth", "rerank", "tokens")
-
-
-def searching(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorator that adds options of search; the command receives their values, by name, as ``searched``."""
-
-    @wraps(command)
-    def call(**values: Any) -> None:
-        command(searched={name: values.pop(name) for name in SEARCHED}, **values)
-
-    return options.all_of(
-        options.option("--hybrid", is_flag=True, help="Suite retrieval: rank by embeddings and BM25; see cse search."),
-        options.option("--bm25-weight", type=float, metavar="W", help="Weight of BM25, 0 to 1.", default_text="0.2"),
-        options.option(
-            "--feedback",
-            type=click.IntRange(min=0),
-            metavar="N",
-            help="Number of best documents towards which the query is moved.",
-            default_text="5 with smoothed vectors, else 0",
-        ),
-        options.option(
-            "--smooth/--no-smooth",
-            default=None,
-            help="Suite retrieval: move each document's vector towards those of its neighbours.",
-            default_text="no; with --hybrid yes, up to 100,000 documents",
-        ),
-        options.option(
-            "--rerank",
-            type=click.Choice(["tokens"]),
-            help="Suite retrieval: rank the first documents again by the vectors of their tokens.",
-        ),
-        options.option(
-            "--tokens",
-            type=click.IntRange(min=1),
-            metavar="D",
-            help="For --rerank tokens: store D-dimensional vectors of the tokens.",
-            default_text="the first documents are encoded for each query",
-        ),
-    )(call)
-
 
 @click.command("MODEL", add_help_option=False)
-@searching
-def own_options(searched: dict[str, Any]) -> None:
+@corpus_index.ranking
+def own_options(ranked: dict[str, Any]) -> None:
     """Parses the options that follow a model in an argument of the commands."""
 
 
@@ -69,18 +29,16 @@ def systems_of(models: Sequence[str], seeds: bool = False, **common: Any) -> tup
     """Returns a label for each of MODELS, and its systems: one, or with ``seeds`` one for each of its models.
 
     Args:
-        models: Models or ``bm25``, each of which may be followed by options of ``searching``.
+        models: Models or ``bm25``, each of which may be followed by options of ``ranking``.
         seeds: Each begins with a list of models, separated by commas.
-        **common: Values of the options for all models but ``bm25``, unless a model has its own.
+        **common: Values of the options of ranking for all models but ``bm25``, unless a model has its own.
 
     Raises:
         InputError: If an option is unknown, has an invalid value, or would have no effect.
     """
     from ...evaluation.ranking import BM25, System
-    from ...search.tokens import RERANKED
-    from .search import fusion_of
 
-    common = {name: value for name, value in common.items() if is_given(name, value)}
+    common = given_of(common)
     labels, sides = [], []
     for text in models:
         name, separator, own = (text, "", "") if Path(text).exists() else text.partition(" --")
@@ -88,14 +46,7 @@ def systems_of(models: Sequence[str], seeds: bool = False, **common: Any) -> tup
         values = {} if BM25 in names else common
         if separator:
             values = {**values, **own_values(text, f"--{own}".split())}
-        weights = {each: values.get(each) for each in ("bm25_weight", "feedback")}
-        fusion = fusion_of(bool(values.get("hybrid")), **weights, kind=None, stop_words=None)
-        given: dict[str, Any] = {
-            "hybrid": fusion or False,
-            "smooth": values.get("smooth"),
-            "rerank": RERANKED if "rerank" in values else 0,
-            "tokens": values.get("tokens", 0),
-        }
+        given = {**search_arguments(values), "tokens": values.get("tokens", 0)}
         if given["tokens"] and not given["rerank"]:
             raise InputError("--tokens: belongs to --rerank tokens; add it, or leave out the option")
         sides.append([System(each if each == BM25 else options.model_folder(each), **given) for each in names])
@@ -113,12 +64,7 @@ def own_values(text: str, flags: list[str]) -> dict[str, Any]:
     except click.ClickException as error:
         message = error.format_message().rstrip(".")
         raise InputError(f"{text!r}: {message}; after a model, give options of search, such as --hybrid") from None
-    return {name: value for name, value in given.items() if is_given(name, value)}
-
-
-def is_given(name: str, value: Any) -> bool:
-    """Returns whether the value of an option of ``searching`` was given."""
-    return value is not None and (name != "hybrid" or value)
+    return given_of(given)
 
 
 def encoder_options(verb: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -147,7 +93,7 @@ def encoder_options(verb: str) -> Callable[[Callable[..., None]], Callable[..., 
 @options.option(
     "--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="Set an option of a suite; see cse methods."
 )
-@searching
+@corpus_index.ranking
 @encoder_options("Evaluate")
 def eval_command(
     model: str,
@@ -159,7 +105,7 @@ def eval_command(
     settings: tuple[str, ...],
     dims: str | None,
     as_json: bool,
-    searched: dict[str, Any],
+    ranked: dict[str, Any],
     **encoder: Any,
 ) -> None:
     """Evaluate MODEL, a folder or a name, with one or more suites.
@@ -183,7 +129,7 @@ def eval_command(
         raise InputError(
             "--compare-published: lists averages of the suite sts; add --suite sts, or leave out --compare-published"
         )
-    _, ((system,),) = systems_of([model], **searched)
+    _, ((system,),) = systems_of([model], **ranked)
     with progress_of("evaluating", "texts") as progress:
         found = evaluate(
             system,
@@ -267,7 +213,7 @@ def cell(name: str, value: Any) -> str:
     "--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="Set an option of a suite; see cse methods."
 )
 @options.option("--markdown", is_flag=True, help="Print Markdown tables.")
-@searching
+@corpus_index.ranking
 @encoder_options("Compare")
 def compare_command(
     models: tuple[str, ...],
@@ -279,7 +225,7 @@ def compare_command(
     markdown: bool,
     dims: str | None,
     as_json: bool,
-    searched: dict[str, Any],
+    ranked: dict[str, Any],
     **encoder: Any,
 ) -> None:
     """Compare the first of MODELS with each of the others, on the suites of cse eval.
@@ -300,7 +246,7 @@ def compare_command(
 
     options.check_pooler(encoder["pooler"])
     printing.check_output()
-    labels, sides = systems_of(models, seeds, **searched)
+    labels, sides = systems_of(models, seeds, **ranked)
     with progress_of("evaluating", "texts") as progress:
         results = compare_models(
             sides,

@@ -14,7 +14,7 @@ import click
 from ...data import readers
 from ...errors import InputError, shortened
 from .. import corpus_index, options, printing
-from ..corpus_index import Encoding, load_encoder
+from ..corpus_index import Encoding, load_encoder, search_arguments
 from ..options import passage_size
 from ..progress import PhaseDisplay, counting
 
@@ -38,19 +38,6 @@ if TYPE_CHECKING:
 @options.option(
     "--int8/--no-int8", default=None, help="Store int8 vectors.", default_text="as in an existing index, else no"
 )
-@options.option(
-    "--smooth/--no-smooth",
-    default=None,
-    help="Move each row's vector towards those of its neighbours; needs no new encoding.",
-    default_text="as in an existing index, else with --hybrid up to 100,000 rows",
-)
-@options.option(
-    "--tokens",
-    type=click.IntRange(min=0),
-    metavar="D",
-    help="Store D-dimensional vectors of the tokens, for --rerank tokens.",
-    default_text="as in an existing index, else 0",
-)
 @options.option("--rebuild", is_flag=True, help="Encode all rows again.")
 @options.option("--verify/--no-verify", default=True, help="Compare the files of the index with their hashes.")
 @options.group("Queries")
@@ -58,41 +45,9 @@ if TYPE_CHECKING:
 @options.option("--queries", "query_file", metavar="FILE", help="File of queries, one per row; - is standard input.")
 @options.option("--query-column", metavar="NAME", help="Column with the queries, if the file of --queries is a table.")
 @options.option("--top", default=10, type=click.IntRange(min=1), metavar="K", help="Number of rows per query.")
-@options.option("--hybrid", is_flag=True, help="Rank by embeddings and by words (BM25).")
-@options.option("--bm25-weight", type=float, metavar="W", help="Weight of BM25, 0 to 1.", default_text="0.2")
-@options.option(
-    "--feedback",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Number of best rows towards which the query is moved.",
-    default_text="5 with smoothed vectors, else 0",
-)
-@options.option(
-    "--fusion",
-    "kind",
-    type=click.Choice(["scores", "rrf"]),
-    help="Combine scores, or reciprocal ranks (without weight and feedback).",
-    default_text="scores",
-)
-@options.option(
-    "--stop-words",
-    type=click.Choice(["english", "none"]),
-    help="Words that BM25 leaves out.",
-    default_text="english",
-)
-@options.option(
-    "--bm25-tokenizer",
-    type=click.Choice(["unicode", "wordpieces"]),
-    help="Terms of BM25: words, or pieces of the model's WordPiece tokenizer, for text without spaces.",
-    default_text="unicode",
-)
-@options.option(
-    "--rerank", type=click.Choice(["tokens"]), help="Rank the first rows again by the vectors of their tokens."
-)
-@options.option(
-    "--rerank-rows", type=click.IntRange(min=1), metavar="N", help="Number of these rows.", default_text="100"
-)
 @options.engine
+@options.group("Ranking")
+@corpus_index.ranking
 @options.group("Encoding and reading")
 @corpus_index.encoding
 def search_command(
@@ -102,21 +57,16 @@ def search_command(
     id_column: str | None,
     passages: str | None,
     int8: bool | None,
-    smooth: bool | None,
-    tokens: int | None,
     rebuild: bool,
     verify: bool,
     queries: tuple[str, ...],
     query_file: str | None,
     query_column: str | None,
     top: int,
-    hybrid: bool,
-    rerank: str | None,
-    rerank_rows: int | None,
     engine: str,
+    ranked: dict[str, Any],
     encoding: Encoding,
     as_json: bool,
-    **fusing: Any,
 ) -> None:
     """Search the rows of CORPUS by meaning, with the embeddings of MODEL.
 
@@ -129,12 +79,13 @@ def search_command(
     -o may be a folder written by cse encode --parts, whose parts are searched as one index; in this case, leave out
     CORPUS. With --engine ray, the workers of a Ray cluster search the parts.
     """
+    tokens = ranked["tokens"]
     check_given(engine, corpus, bool(id_column or passages or int8 is not None or tokens is not None or rebuild))
     printing.check_output()
     asked = read_queries(queries, query_file, query_column, encoding.reading)
-    size = passage_size(passages)
-    fusion = fusion_of(hybrid, **fusing)
-    asking = {"hybrid": fusion or False, "smooth": smooth, "rerank": rows_of(rerank, rerank_rows, top)}
+    asking = search_arguments(ranked, top)
+    kept: dict[str, Any] = {"int8": int8, "passages": passage_size(passages), "tokens": tokens}
+    kept |= {"id_column": id_column, "smooth": ranked["smooth"]}
     if engine == "ray":
         from ...background import connected
 
@@ -143,23 +94,14 @@ def search_command(
     encoder = encoding.encoder(model)
     started = time.perf_counter()
     if corpus:
-        kept: dict[str, Any] = {
-            "id_column": id_column,
-            "int8": int8,
-            "passages": size,
-            "smooth": smooth,
-            "tokens": tokens,
-            "rebuild": rebuild,
-            "verify": verify,
-        }
-        index = encoding.index(encoder, corpus, output, **kept)
+        index = encoding.index(encoder, corpus, output, **kept, rebuild=rebuild, verify=verify)
     else:
         from ...search.index import SearchIndex
 
         index = SearchIndex.open(output, encoder, engine=engine, verify=verify)
     opened = time.perf_counter() - started
     printing.say(f"{output}: {len(index):,} rows, {index.shape[0]:,} vectors of {index.shape[1]} dimensions")
-    prepare(index, fusion, smooth)
+    prepare(index, asking)
     started = time.perf_counter()
     found = answers(index, asked, top, asking, encoding.batch_size) if asked else []
     if as_json:
@@ -169,7 +111,7 @@ def search_command(
         return
     for query, hits in zip(asked, found, strict=True):
         click.echo("\n".join([query, *lines(hits), ""]))
-    if asked and fusion is None:
+    if asked and not asking["hybrid"]:
         printing.say("ranked by meaning only; --hybrid also uses the words of the query")
     if not asked and sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
         ask(index, top, asking, encoding.batch_size)
@@ -220,27 +162,6 @@ def describe(index: SearchIndex, folder: str) -> dict[str, Any]:
     }
 
 
-def fusion_of(hybrid: bool, **values: Any) -> Fusion | None:
-    """Returns the settings of --hybrid; None without it.
-
-    Raises ``InputError`` if bm25s is not installed, or if an option is given that would have no effect.
-    """
-    from ...search.bm25 import library
-    from ...search.hybrid import Fusion
-
-    given = {name: value for name, value in values.items() if value is not None}
-    flags = {name: "--fusion" if name == "kind" else f"--{name.replace('_', '-')}" for name in given}
-    if not hybrid:
-        if given:
-            raise InputError(f"{next(iter(flags.values()))}: belongs to --hybrid; add it, or leave out the option")
-        return None
-    unused = [flags[name] for name in ("bm25_weight", "feedback") if name in given]
-    if given.get("kind") == "rrf" and unused:
-        raise InputError(f"{unused[0]}: has no effect with --fusion rrf; leave out one of them")
-    library()
-    return Fusion(**given)
-
-
 def read_queries(queries: tuple[str, ...], file: str | None, column: str | None, reading: dict[str, Any]) -> list[str]:
     """Returns the queries of --query and --queries; raises ``InputError`` for a file with only blank rows."""
     if file is None:
@@ -263,23 +184,15 @@ def lines(hits: list[Hit]) -> list[str]:
     return [f"{rank:4}  {hit.score:.4f}  {hit.id:>{wide}}  {shortened(hit.text)}" for rank, hit in enumerate(hits, 1)]
 
 
-def prepare(index: SearchIndex, fusion: Fusion | None, smooth: bool | None) -> None:
+def prepare(index: SearchIndex, asking: dict[str, Any]) -> None:
     """Builds what a search needs beside the vectors, if it is missing, and shows the progress."""
+    fusion: Fusion | None = asking["hybrid"] or None
     if fusion is not None:
         with counting("BM25", len(index), "rows") as more:
             index.bm25(more, stop_words=fusion.stop_words, tokenizer=fusion.bm25_tokenizer)
-    if index.smooths(fusion) if smooth is None else smooth:
+    if index.smooths(fusion) if asking["smooth"] is None else asking["smooth"]:
         with counting("neighbours", index.shape[0], "rows") as more:
             index.smoothing(more)
-
-
-def rows_of(rerank: str | None, rows: int | None, top: int) -> int:
-    """Returns the number of rows that are ranked again; raises ``InputError`` if there is no --rerank."""
-    if rerank is None and rows is not None:
-        raise InputError("--rerank-rows: belongs to --rerank tokens; add it, or leave out the option")
-    from ...search.tokens import RERANKED
-
-    return 0 if rerank is None else max(rows or RERANKED, top)
 
 
 def answers(
