@@ -140,7 +140,7 @@ def sts(encoder: Any, path: Path) -> dict[str, Any]:
 
 def retrieval(encoder: Any, folder: Path) -> dict[str, Any]:
     """Returns nDCG@10, MRR@10 and recall@100 of a collection, x 100, in both precisions."""
-    from cse.evaluation.suites import open_suites
+    from cse.evaluation.run import open_suites
 
     suite = open_suites(("retrieval",), str(folder))["retrieval"]
     found = {}

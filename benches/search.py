@@ -100,9 +100,8 @@ def search(folder: Path, width: int, rounds: int) -> dict[str, Any]:
     """Times the search in the vectors of an index folder, and the NumPy operations with which it is compared."""
     import numpy as np
 
-    from cse.search.nearest import PRODUCTS, nearest
     from cse.search.store import Store
-    from cse.search.vectors import Float32, unit
+    from cse.search.vectors import PRODUCTS, Float32, nearest, unit
 
     opening = in_turns(rounds, verified=lambda: Store.open(folder), plain=lambda: Store.open(folder, verify=False))
     stored = Store.open(folder).vectors()
@@ -152,9 +151,8 @@ ONLY_SEARCH = """
 import sys
 from pathlib import Path
 import numpy as np
-from cse.search.nearest import nearest
 from cse.search.store import Store
-from cse.search.vectors import unit
+from cse.search.vectors import nearest, unit
 store = Store.open(Path(sys.argv[1]))
 vectors = store.vectors()
 queries = unit(np.random.default_rng(1).standard_normal((1000, vectors.width)))

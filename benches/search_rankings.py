@@ -56,8 +56,7 @@ def latency(rows: int, width: int, rounds: int, folder: Path) -> dict[str, Any]:
     import numpy as np
 
     from cse import Encoder, SearchIndex
-    from cse.search.hybrid import Fusion
-    from cse.search.smoothing import NEIGHBOURS, Smoothing
+    from cse.search.hybrid import NEIGHBOURS, Fusion, Smoothing
 
     encoder = Encoder(f"random:{width}", device="cpu")
     texts = texts_of(rows)

@@ -95,7 +95,7 @@ def focal() -> str:
     """Returns a picture of the similarities that Focal-InfoNCE divides by the temperature, as functions of s."""
     import torch
 
-    from cse.losses.logits import focal
+    from cse.losses.base import focal
     from cse.losses.options import ContrastiveOptions
 
     margin = ContrastiveOptions().margin

@@ -98,7 +98,7 @@ def test_scores_with_dims_equal_those_of_truncated_encoders(unit_model, tmp_path
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["suites"][suite]["tasks"]
     assert [row["dims"] for row in rows] == [32, 4, 2]
-    from cse.evaluation.suites import open_suites
+    from cse.evaluation.run import open_suites
 
     evaluation = open_suites([suite], str(data))[suite]
     for row in rows:

@@ -6,8 +6,8 @@ from datasets import Dataset, DatasetDict
 
 from cse import Encoder, TrainConfig, train
 from cse.evaluation.base import Pairs
+from cse.evaluation.run import open_suites
 from cse.evaluation.sts import score_pairs
-from cse.evaluation.suites import open_suites
 from sentence_models import sentence_model
 from test_modules import normalize, pooling
 from test_prompts import retrieval_folder

@@ -9,10 +9,11 @@ import pytest
 
 from cse import InputError
 from cse.models.running.passages import windows
-from cse.search import nearest, pairs
+from cse.search import pairs
+from cse.search import vectors as stored
 from cse.search.bm25 import Bm25, terms
 from cse.search.hybrid import fuse
-from cse.search.vectors import Float32, Int8, Unit, exact_products, quantize, unit
+from cse.search.vectors import Float32, Int8, Unit, exact_products, nearest, quantize, unit
 from random_texts import some_texts
 
 
@@ -29,8 +30,8 @@ def brute_force(vectors, queries, k):
 @pytest.mark.parametrize("products", [256, 4096, 1 << 22])
 @pytest.mark.parametrize(("rows", "queries", "k"), [(3000, 37, 10), (3000, 1, 5), (300, 5, 300), (7, 3, 50)])
 def test_nearest_rows_equal_brute_force(monkeypatch, products, rows, queries, k):
-    monkeypatch.setattr(nearest, "PRODUCTS", products)
-    monkeypatch.setattr(nearest, "CANDIDATES", products)
+    monkeypatch.setattr(stored, "PRODUCTS", products)
+    monkeypatch.setattr(stored, "CANDIDATES", products)
     draw = np.random.default_rng(rows + queries)
     values = unit(draw.standard_normal((rows, 24)))
     values[rows // 2 : rows // 2 + 3] = values[0]  # ties
@@ -39,21 +40,21 @@ def test_nearest_rows_equal_brute_force(monkeypatch, products, rows, queries, k)
     given[0] = values[0]
     int8 = Int8(*quantize(values))
     for vectors in (Float32(values), int8, Float32(30 * values), Unit(int8), Unit(Float32(30 * values))):
-        scores, found = nearest.nearest(vectors, given, k)
+        scores, found = nearest(vectors, given, k)
         expected, order = brute_force(vectors, given, k)
         np.testing.assert_array_equal(found, order)
         np.testing.assert_array_equal(scores, expected)
 
 
 def test_nearest_rows_equal_brute_force_if_products_ascend_or_are_equal(monkeypatch):
-    monkeypatch.setattr(nearest, "PRODUCTS", 512)
-    monkeypatch.setattr(nearest, "CANDIDATES", 64)
+    monkeypatch.setattr(stored, "PRODUCTS", 512)
+    monkeypatch.setattr(stored, "CANDIDATES", 64)
     values = unit(np.random.default_rng(0).standard_normal((2000, 8)))
     query = values[:1]
     rising = Float32(values[np.argsort(values @ query[0])])
-    np.testing.assert_array_equal(nearest.nearest(rising, query, 9)[1], brute_force(rising, query, 9)[1])
+    np.testing.assert_array_equal(nearest(rising, query, 9)[1], brute_force(rising, query, 9)[1])
     same = Float32(np.repeat(query, 2000, axis=0))
-    np.testing.assert_array_equal(nearest.nearest(same, query, 9)[1], [np.arange(9)])
+    np.testing.assert_array_equal(nearest(same, query, 9)[1], [np.arange(9)])
 
 
 def test_quantisation_to_int8_changes_an_element_by_at_most_half_the_scale_of_its_row():

@@ -336,7 +336,7 @@ def test_the_error_for_a_missing_package_names_the_extra():
 
 def test_mixing_partners_depend_on_token_ids_and_seed_but_not_on_padding(tiny_bert, triples):
     """Without row numbers, partners are drawn from the seed and a hash of the anchor's token ids (``token_key``)."""
-    from cse.sentence_transformers.facts import token_key
+    from cse.sentence_transformers.negatives import token_key
 
     model = load(tiny_bert)
     one = model.preprocess(triples["anchor"][:6])

@@ -19,8 +19,7 @@ import pytest
 
 from cse import Encoder, InputError, SearchIndex, TfidfIndex
 from cse.data.readers import reading_options
-from cse.search.nearest import nearest
-from cse.search.vectors import Float32, Joined, Some, unit
+from cse.search.vectors import Float32, Joined, Some, nearest, unit
 from cse.sharding import engines
 from cse.sharding.jobs import AugmentJob
 from cse.sharding.parts import Parts

@@ -16,8 +16,8 @@ from pydantic import AfterValidator, Field
 
 from ..errors import InputError
 from ..tfidf.options import check_radius
+from . import UNAOptions as UNAOptions
 from .base import Draws, Edit, Example
-from .options import UNAOptions as UNAOptions
 
 
 class UNA(Edit):

@@ -212,7 +212,7 @@ class Searched:
     """Wraps an encoder so that the suite ``retrieval`` ranks documents by ``SearchIndex.search``.
 
     Args:
-        encoder: A ``cse.Encoder``, or ``Replayed`` (``dims.py``).
+        encoder: A ``cse.Encoder``, or ``Replayed`` (``run.py``).
         system: The options of the search.
         indexes: Indexes of the encoder that several systems share.
     """

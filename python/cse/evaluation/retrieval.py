@@ -129,7 +129,7 @@ def _cutter(encoder: Encodes, passages: int | None) -> Cutter | None:
     """Returns an object that cuts documents into passages for an encoder, or None if ``passages`` is None."""
     if passages is None:
         return None
-    whole = getattr(encoder, "encoder", encoder)  # Replayed (dims.py) wraps the encoder
+    whole = getattr(encoder, "encoder", encoder)  # Replayed (run.py) wraps the encoder
     if not isinstance(whole, Encoder):
         raise InputError("retrieval.passages: needs a cse.Encoder; leave it out for other encoders")
     return Cutter(whole, passages or None)

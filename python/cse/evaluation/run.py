@@ -1,21 +1,29 @@
-"""Evaluates and compares models, for Python and for the commands ``cse eval`` and ``cse compare``."""
+"""Evaluates and compares models, for Python and for the commands ``cse eval`` and ``cse compare``.
+
+Also creates evaluations by name, and evaluates embeddings that are truncated to their first dimensions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from os import PathLike, fspath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from ..errors import InputError
 from ..models.pooling import UNDECLARED
-from .base import Encodes, Evaluation, Report, counted
-from .dims import evaluate_dims
+from ..registry import option_notes, parse_options, parse_setting
+from . import EVALUATIONS
+from .base import Encodes, Evaluation, Report, Sample, counted
 from .ranking import ByWords, Indexed, Searched, System, as_system, check_systems
 from .significance import adjust
 from .significance import compare as compare_reports
-from .suites import open_suites
 
 if TYPE_CHECKING:
     from ..models.running.inference import Encoder
@@ -345,3 +353,152 @@ def _set_threads(threads: int | None) -> None:
         from ..models.device import set_threads
 
         set_threads(threads)
+
+
+class Replayed:
+    """Wraps an encoder for several passes of an evaluation, each with a different number of dimensions.
+
+    The first pass encodes texts and stores all dimensions of their vectors; later passes read the stored vectors.
+
+    Args:
+        encoder: A ``cse.Encoder``.
+        folder: Folder for the stored vectors.
+    """
+
+    def __init__(self, encoder: Any, folder: Path) -> None:
+        self.encoder, self.folder = encoder, folder
+        self.similarity_name = encoder.similarity_name
+        self.calls: list[int] = []
+        self.place, self.dims = 0, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.encoder, name)
+
+    @property
+    def embedding_dim(self) -> int:
+        """The number of dimensions that the pass keeps."""
+        return self.dims
+
+    def begin(self, dims: int) -> None:
+        """Begins a pass that keeps the first ``dims`` dimensions."""
+        self.place, self.dims = 0, dims
+
+    def encode(self, texts: Sequence[str], **settings: Any) -> npt.NDArray[np.float32]:
+        """Returns the embeddings from ``Encoder.encode``, truncated to their first dimensions."""
+        return self._vectors(self.encoder.encode, texts, settings)
+
+    def encode_query(self, texts: Sequence[str], **settings: Any) -> npt.NDArray[np.float32]:
+        """Returns the embeddings from ``Encoder.encode_query``, truncated to their first dimensions."""
+        return self._vectors(self.encoder.encode_query, texts, settings)
+
+    def encode_document(self, texts: Sequence[str], **settings: Any) -> npt.NDArray[np.float32]:
+        """Returns the embeddings from ``Encoder.encode_document``, truncated to their first dimensions."""
+        return self._vectors(self.encoder.encode_document, texts, settings)
+
+    def _vectors(
+        self, encode: Callable[..., Any], texts: Sequence[str], settings: dict[str, Any]
+    ) -> npt.NDArray[np.float32]:
+        number, self.place = self.place, self.place + 1
+        file, key = self.folder / f"{number}.npy", hash((encode.__name__, *texts))
+        if number < len(self.calls) and self.calls[number] == key:
+            vectors = np.load(file, mmap_mode="r")
+            if progress := settings.get("progress"):
+                progress(len(texts))
+        else:
+            vectors = encode(texts, **settings)
+            np.save(file, vectors)
+            self.calls[number:] = [key]
+        found: npt.NDArray[np.float32] = self.encoder.shortened(np.asarray(vectors), self.dims)
+        return found
+
+
+def evaluate_dims(
+    evaluation: Evaluation,
+    encoder: Any,
+    dims: Sequence[int],
+    progress: Callable[[int], None] | None = None,
+    wrap: Callable[[Any], Encodes] | None = None,
+) -> Report:
+    """Evaluates an encoder once for each number of dimensions to which its embeddings are truncated.
+
+    Texts are encoded once, and their vectors are kept in temporary files.
+
+    Args:
+        evaluation: The evaluation.
+        encoder: A ``cse.Encoder`` that keeps all dimensions.
+        dims: Numbers of dimensions to keep.
+        progress: Called with the units of work done since its last call; their total is
+            ``len(dims) * evaluation.work()``.
+        wrap: Returns what is evaluated, given an encoder of truncated embeddings. None: that encoder.
+
+    Returns:
+        A report with one row for each combination of task and number of dimensions. The keys of its summary and the
+        task names of its samples include the number of dimensions.
+    """
+    rows: list[dict[str, Any]] = []
+    summary: dict[str, Any] = {}
+    notes: dict[str, None] = {}
+    samples: list[Sample] = []
+    with tempfile.TemporaryDirectory(prefix="cse-dims-") as folder:
+        replayed = Replayed(encoder, Path(folder))
+        for size in dims:
+            replayed.begin(size)
+            report = evaluation(wrap(replayed) if wrap else replayed, progress)
+            rows += [{"task": row["task"], "dims": size, **row} for row in report.rows]
+            summary |= {f"{key} ({size} dimensions)": value for key, value in report.summary.items()}
+            notes |= dict.fromkeys(report.notes)
+            samples += [replace(each, task=f"{each.task} ({size} dimensions)") for each in report.samples]
+    return Report(sorted(rows, key=lambda row: _place(rows, row["task"])), summary, list(notes), samples)
+
+
+def _place(rows: Sequence[dict[str, Any]], task: str) -> int:
+    """Returns the position of the first row of a task, by which the rows are sorted."""
+    return next(number for number, row in enumerate(rows) if row["task"] == task)
+
+
+def option_tables(settings: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Returns options by evaluation name.
+
+    Args:
+        settings: Settings of the form ``NAME.OPTION=VALUE``.
+
+    Raises:
+        InputError: If a setting has another form.
+    """
+    tables: dict[str, dict[str, Any]] = {}
+    for text in settings:
+        name, option, value = parse_setting(text)
+        tables.setdefault(name, {})[option] = value
+    return tables
+
+
+def open_suites(
+    names: str | Sequence[str],
+    data: str | PathLike[str] | None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    allow_partial: bool = False,
+) -> dict[str, Evaluation]:
+    """Creates evaluations by name; each reads and checks its data.
+
+    Args:
+        names: Name of an evaluation, or several names.
+        data: Value of ``--data``.
+        options: Options by evaluation name, as returned by ``option_tables``.
+        allow_partial: True: set the option ``allow_partial`` of the evaluations that have it, unless ``options`` does.
+
+    Raises:
+        InputError: For an unknown name or option, or invalid data.
+    """
+    names = [names] if isinstance(names, str) else list(names)
+    path = None if data is None else fspath(data)
+    tables = dict(options or {})
+    if unused := sorted(set(tables) - set(names)):
+        raise InputError(f"--set {unused[0]}.OPTION: {unused[0]} is not among the suites; add --suite {unused[0]}")
+    evaluations = {}
+    for name in dict.fromkeys(names):
+        kind = EVALUATIONS.get(name, "--suite")
+        table = tables.get(name, {})
+        if allow_partial and "allow_partial" in option_notes(kind.Options):
+            table = {"allow_partial": True, **table}
+        evaluations[name] = kind(parse_options(name, kind.Options, table), path)
+    return evaluations

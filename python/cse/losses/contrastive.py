@@ -25,8 +25,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from ..views import BatchStep, Role, Views, roles_by_name
-from .base import BatchTerm
-from .logits import LOGITS, mixture_similarity, release_similarities
+from .base import LOGITS, BatchTerm, mixture_similarity, release_similarities
 from .options import ContrastiveOptions, incompatibility
 
 
@@ -89,7 +88,7 @@ def contrastive_loss(
         temperature: tau.
         margin: m of the focal logits; ignored by ``cosine``.
         mixed: ``paper``: one mixed negative per anchor, in the denominator of that anchor only. ``release``: mixtures
-            as in MixCSE's released code; see ``cse.losses.logits``. None: no mixed negatives.
+            as in MixCSE's released code; see ``cse.losses.base``. None: no mixed negatives.
         mix_lambda: Weight of the anchor's own positive in its mixture.
         partners: ``(M,)`` int64, the index of the candidate that each anchor's positive is mixed with, where M is the
             total number of rows of the anchor views; required by ``mixed="paper"``. See ``Contrastive.partner_views``.

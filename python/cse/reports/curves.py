@@ -241,7 +241,7 @@ def focal_panels(runs: Sequence[StoredRun] = (), margins: Sequence[float] = (0.0
         runs: Runs; the margins of those that were trained with Focal-InfoNCE are also shown.
         margins: Values of the margin m.
     """
-    from ..losses.logits import focal
+    from ..losses.base import focal
 
     used = sorted({float(run.settings["contrastive.margin"]) for run in runs if run.config.get("loss") == "focal"})
     chosen = sorted({*margins, *used})

@@ -317,7 +317,7 @@ def _read(stem: str, path: Path, partial: bool) -> Pairs:
 
 
 def _open(kind: str, folder: Path, partial: bool) -> Evaluation:
-    from ..evaluation.suites import open_suites
+    from ..evaluation.run import open_suites
     from ..evaluation.transfer import TASKS as TRANSFER_TASKS
 
     if kind == "retrieval":

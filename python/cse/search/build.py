@@ -20,7 +20,7 @@ import numpy.typing as npt
 from ..errors import InputError
 from ..models.running.inference import Encoder
 from ..models.running.passages import Cutter
-from ..models.saving.merging import model_digest
+from ..models.saving.folder import model_digest
 from .store import MANIFEST, PENDING, Segment, Store, open_arrays, save_arrays, schema, write_manifest
 from .tokens import encode_tokens, principal_axes
 from .vectors import quantize, unit

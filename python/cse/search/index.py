@@ -21,10 +21,9 @@ from ..models.running.inference import Encoder
 from ..tfidf.pieces import Pieces
 from .bm25 import Bm25
 from .build import Changes, Rows, check_model, check_settings, new_settings, queries_of, save_basis, write
-from .hybrid import Fusion
+from .hybrid import Fusion, Smoothing
 from .joined_parts import PartsStore, check_parts
 from .searching import Hit, Searcher, check_smoothing
-from .smoothing import Smoothing
 from .store import LOCK, MANIFEST, PENDING, Store, locked, read_checked
 from .tokens import encode_tokens
 from .vectors import Vectors
@@ -349,7 +348,7 @@ class SearchIndex:
             k: Number of rows, at least 1.
             hybrid: Combine the scores of the vectors and of BM25, with the settings of ``Fusion``; True: the default
                 settings. The BM25 index of the texts is built when it is first needed, and stored in the folder.
-            smooth: Search the smoothed vectors; ``cse.search.smoothing`` has their definition. Default: as the index
+            smooth: Search the smoothed vectors; ``cse.search.hybrid`` has their definition. Default: as the index
                 was built; if that was not specified, they are used if scores are combined and the index has at most
                 100,000 rows, one vector per row, and a model that uses cosines. The neighbours are computed when first
                 needed; see ``smoothing``.

@@ -24,11 +24,10 @@ from ..data.corpus import Corpus
 from ..errors import InputError, first_line
 from ..io import dumps
 from ..models.running.inference import Encoder
-from ..models.saving.merging import model_digest
+from ..models.saving.folder import model_digest
 from ..sharding.parts import read_manifest
-from .nearest import best_first, nearest
 from .store import PLACE
-from .vectors import Doubles, Float32, Floats, Joined, Rows, Some, Unit, Vectors
+from .vectors import Doubles, Float32, Floats, Joined, Rows, Some, Unit, Vectors, best_first, nearest
 
 # Number of vectors read at a time when a part is searched for zero vectors.
 BLOCK = 1 << 16

@@ -11,8 +11,7 @@ import numpy.typing as npt
 from ..errors import InputError
 from .build import documents, queries_of
 from .index import SearchIndex
-from .nearest import nearest
-from .vectors import Float32, exact_products, unit
+from .vectors import Float32, exact_products, nearest, unit
 
 Rows = npt.NDArray[np.int64]
 # Number of pairs whose candidates are searched for at a time.

@@ -1,6 +1,6 @@
 """One vector per document that holds the meaning and the words, for vector databases that know only inner products.
 
-The vector of a document is [d, c L]: the smoothed dense vector d (see ``smoothing``) and the document's place L in the
+The vector of a document is [d, c L]: the smoothed dense vector d (see ``hybrid``) and the document's place L in the
 latent semantic space of BM25, the k-dimensional space that best approximates, in the sense of least squares, the matrix
 A of the BM25 weights of all terms, each divided by sqrt(idf). The vector of a query is
 [(1 - w) q / s(q), w p / (c s(p))], where q is its dense vector and p the projection of its terms, each with the weight
@@ -36,10 +36,10 @@ from ..errors import InputError
 from ..io import dumps, fresh_folder
 from ..models.encoders import ONE_VECTOR, OtherEncoder
 from ..models.running.inference import Encoder
-from ..models.saving.merging import model_digest
+from ..models.saving.folder import model_digest
 from .bm25 import Bm25, terms
 from .build import documents
-from .smoothing import Smoothing
+from .hybrid import Smoothing
 from .vectors import Doubles, Float32, Floats, unit
 
 VERSION = 1

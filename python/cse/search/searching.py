@@ -17,13 +17,11 @@ from ..models.running.inference import Encoder
 from ..models.tokens import token_lists
 from ..tfidf.pieces import Pieces
 from .bm25 import Bm25
-from .hybrid import Fusion, Ranker, fuse
+from .hybrid import Fusion, Ranker, Smoothing, fuse
 from .joined_parts import PartsStore, nearest_on_cluster
-from .nearest import nearest
-from .smoothing import Smoothing
 from .store import Store, open_arrays, remove_derived, save_arrays
 from .tokens import check_tokens, combined, encode_tokens, inverse_document_frequency, max_sim
-from .vectors import Doubles, TokenVectors, Unit, Vectors, unit
+from .vectors import Doubles, TokenVectors, Unit, Vectors, nearest, unit
 
 Floats = npt.NDArray[np.float32]
 Progress = Callable[[int], None]

@@ -10,7 +10,7 @@ file                 content
                      With the pieces of the model as terms: ``bm25-CHECK-LIST-wordpieces/``
 ``tokens-CHECK/``    number of rows that contain each token (``tokens.py``), for this ``check``; if needed
 ``basis-HASH/``      projection of the token vectors; if token vectors are stored
-``smooth-CHECK/``    neighbours of the rows (``smoothing.py``), for the manifest with this ``check``; if needed
+``smooth-CHECK/``    neighbours of the rows (``hybrid.py``), for the manifest with this ``check``; if needed
 ===================  =================================================================================================
 
 A segment has the columns ``id`` (if the index has ids), ``text``, ``hash``, ``tokens`` (if their vectors are stored)

@@ -13,12 +13,12 @@ from sentence_transformers.util import all_gather, all_gather_with_grad
 from torch import Tensor, nn
 
 from ..errors import InputError, unknown
+from ..losses.base import LOGITS
 from ..losses.contrastive import Contrastive, contrastive_loss
-from ..losses.logits import LOGITS
 from ..losses.options import ContrastiveOptions, incompatibility
 from ..rng import partners, valid_candidates
 from ..views import Role
-from .facts import Facts, facts_of, stripped
+from .negatives import Facts, facts_of, stripped
 
 SIMCSE = """
 @inproceedings{gao2021simcse,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..augment.base import Example
-from ..models.saving.merging import BaseWeights
+from ..models.saving.folder import BaseWeights
 from .batches.batches import Batches
 from .batches.tokens import StoredTokens
 from .parts.evaluation import EvaluationData

@@ -111,19 +111,8 @@ def augment_command(
         if drawn["replace_with"] == "radius":
             printing.say(f"replacements sampled from {printing.span(index.ranks(drawn['radius']), len(index))}")
         return
-    summary = {
-        **asdict(report),
-        "replacement_rate": round(report.replacement_rate, 4),
-        "unseen_rate": round(report.unseen_rate, 4),
-        "joined_lines": joined,
-        "copies": copies,
-        "output": output,
-        **drawn,
-        "terms": len(index),
-        "seconds": round(seconds, 3),
-        "sentences_per_second": round(report.rows / seconds),
-    }
-    printing.result(summary, True, [])
+    further = {"copies": copies, "output": output, **drawn, "terms": len(index)}
+    printing.result(summary_of(report, seconds, joined, further), True, [])
 
 
 def check_output(output: str | None, form: str, as_parts: bool, compression: str | None, as_json: bool) -> None:
@@ -150,6 +139,19 @@ def print_report(report: AugmentReport, seconds: float, joined: int, excluding: 
         + (f", {report.repaired:,} with invalid UTF-8 replaced" if report.repaired else "")
         + (f", {joined:,} with line breaks replaced by spaces" if joined else "")
     )
+
+
+def summary_of(report: AugmentReport, seconds: float, joined: int, further: dict[str, Any]) -> dict[str, Any]:
+    """Returns the object that ``cse augment --json`` prints, which includes ``further``."""
+    return {
+        **asdict(report),
+        "replacement_rate": round(report.replacement_rate, 4),
+        "unseen_rate": round(report.unseen_rate, 4),
+        "joined_lines": joined,
+        **further,
+        "seconds": round(seconds, 3),
+        "sentences_per_second": round(report.rows / seconds),
+    }
 
 
 @click.command("explain")

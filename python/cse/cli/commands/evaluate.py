@@ -121,9 +121,8 @@ def eval_command(
     if as_json and markdown:
         raise InputError("--markdown: cannot be combined with --json; choose one")
     printing.check_output()
-    from ...evaluation.run import evaluate
+    from ...evaluation.run import evaluate, option_tables
     from ...evaluation.sts import PUBLISHED, SEED_NOTE, TEXT_NOTE
-    from ...evaluation.suites import option_tables
 
     options.check_pooler(encoder["pooler"])
     if compare_published and "sts" not in suites:
@@ -243,8 +242,7 @@ def compare_command(
     --feedback, --smooth, --rerank and --tokens hold for every other model. In quotes after a model, they hold for this
     model only: cse compare bm25 minilm "minilm --hybrid" --suite retrieval --data DIR.
     """
-    from ...evaluation.run import compare_models
-    from ...evaluation.suites import option_tables
+    from ...evaluation.run import compare_models, option_tables
 
     options.check_pooler(encoder["pooler"])
     printing.check_output()

@@ -122,8 +122,7 @@ def write_onnx(
         raise InputError(f"--{'sts' if sts else 'retrieval'}: is data for evaluating the 8-bit file; add --int8")
     data = {"sts": sts, "retrieval": retrieval}
     data = {suite: path for suite, path in data.items() if path is not None}
-    from ...evaluation.run import compare_models
-    from ...evaluation.suites import open_suites
+    from ...evaluation.run import compare_models, open_suites
     from ...models.device import set_threads
     from ...models.saving.onnx_export import export_onnx
 
