@@ -934,6 +934,12 @@ def test_vectors_of_tokens_need_a_transformer_that_has_them(tmp_path, encoder, t
         SearchIndex.build(encoder, ["a"], tmp_path / "index", tokens=8)
     with pytest.raises(InputError, match="no vectors of tokens"):
         SearchIndex.build(encoder, ["word1"]).search(["word1"], 1, rerank=9)
+    plain = SearchIndex.build(Encoder(tiny_bert, device="cpu"), ["a text", "another"])
+    assert len(plain.search(["a \ud800 text"], 2, rerank=2)[0]) == 2
+    with pytest.raises(InputError, match="rerank: must be 0 or at least k"):
+        plain.search(["a"], 1, rerank=1.5)
+    with pytest.raises(InputError, match="--tokens: stores the tokens of whole rows"):
+        SearchIndex.build(plain.encoder, ["a"], passages=8, tokens=8)
     with pytest.raises(InputError, match=r"--tokens 999: the vectors .* have 32; give 1 to 32"):
         SearchIndex.build(Encoder(tiny_bert, device="cpu"), ["a"], tmp_path / "index", tokens=999)
     given = ["search", str(tiny_bert), "c.csv", "--column", "text", "--query", "word1 word2", "--top", "2"]

@@ -82,10 +82,8 @@ def queries_of(encoder: Encoder, texts: Sequence[str], **arguments: Any) -> Floa
     return found
 
 
-def new_settings(
-    encoder: Encoder, int8: bool, has_ids: bool, passages: int | str | None, tokens: int | None = None
-) -> dict[str, Any]:
-    """Returns the settings to be stored in the manifest of a new index."""
+def model_settings(encoder: Encoder) -> dict[str, Any]:
+    """Returns the arguments of an encoder, and the hash of its files."""
     name, pooler = encoder.given
     return {
         "model": str(Path(name).resolve()) if Path(name).is_dir() else name,
@@ -93,6 +91,17 @@ def new_settings(
         "prompt": getattr(encoder, "given_prompt", None),
         "dims": getattr(encoder, "dims", None),
         "digest": model_digest(encoder),
+    }
+
+
+def new_settings(
+    encoder: Encoder, int8: bool, has_ids: bool, passages: int | str | None, tokens: int | None = None
+) -> dict[str, Any]:
+    """Returns the settings to be stored in the manifest of a new index."""
+    if tokens and passages is not None:
+        raise InputError("--tokens: stores the tokens of whole rows; leave it out, or leave out --passages")
+    return {
+        **model_settings(encoder),
         "precision": encoder.precision,
         "width": encoder.embedding_dim,
         "similarity": _similarity(encoder),

@@ -260,10 +260,10 @@ class Ranker:
         own, weight, lexical = 1.0, 0.0, np.zeros(1)
         if fusion is not None and words is not None:
             own, weight = 1 - fusion.bm25_weight, fusion.bm25_weight
-            lexical = _standardised((words if len(words) == len(self.rows) else words[self.rows]).astype(np.float64))
+            lexical = standardised((words if len(words) == len(self.rows) else words[self.rows]).astype(np.float64))
             count = (FEEDBACK if self.smoothing else 0) if fusion.feedback is None else fusion.feedback
             if count:
-                best = _first(own * _standardised(dense) + weight * lexical, count)
+                best = _first(own * standardised(dense) + weight * lexical, count)
                 centre = self.exact.take(places[best]).mean(axis=0)
                 query = ((1 - fusion.share) * query + fusion.share * centre).astype(np.float32)
                 query = unit(query[None])[0] if self.cosine else query
@@ -324,7 +324,7 @@ def fuse(rankings: Sequence[Sequence[int]], k: int, constant: int = CONSTANT) ->
     return sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:k]
 
 
-def _standardised(scores: Doubles) -> Doubles:
+def standardised(scores: Doubles) -> Doubles:
     """Returns scores minus their mean, divided by their standard deviation; zeros if all scores are equal."""
     scores = scores - scores.mean()
     spread = np.sqrt(np.dot(scores, scores) / max(len(scores), 1))  # np.std takes twice the time

@@ -372,7 +372,7 @@ class SearchIndex:
         if fusion is not None and fusion.kind == "scores" and self._searcher.on_cluster:
             raise InputError("--engine ray: combines ranks, not scores; add --fusion rrf, or leave out --hybrid")
         vectors = queries_of(self._encoder, listed, batch_size=batch_size, progress=progress)
-        if rerank and rerank < k:
+        if isinstance(rerank, bool) or not isinstance(rerank, Integral) or (rerank and rerank < k):
             raise InputError(f"rerank: must be 0 or at least k = {k}, got {rerank!r}")
         found = self._searcher.search(listed, vectors, max(int(k), rerank), fusion, smooth, parts_progress)
         if not rerank:

@@ -38,7 +38,7 @@ from ..models.encoders import ONE_VECTOR, OtherEncoder
 from ..models.running.inference import Encoder
 from ..models.saving.folder import model_digest
 from .bm25 import Bm25, terms
-from .build import documents
+from .build import documents, model_settings
 from .hybrid import Smoothing
 from .vectors import Doubles, Float32, Floats, unit
 
@@ -126,7 +126,7 @@ def encode_one_vector(
         arrays = (projection / scale, variances * scale**2, _covariance(smoothing, dense))
         for name, values in zip(ARRAYS, arrays, strict=True):
             np.save(fresh / f"{name}.npy", values.astype(np.float32))
-        settings = {"version": VERSION, **_model(encoder), "bm25_weight": bm25_weight, "rows": len(corpus)}
+        settings = {"version": VERSION, **model_settings(encoder), "bm25_weight": bm25_weight, "rows": len(corpus)}
         hashes = {name: _core.hash_file(fresh / name) for name in _files()}
         (fresh / ONE_VECTOR).write_text(dumps({**settings, "hashes": hashes}, indent=1), encoding="utf8")
     return Written(len(corpus), len(corpus) - len(filled), width, latent.shape[1])
@@ -209,17 +209,6 @@ def _covariance(smoothing: Smoothing, dense: Float32) -> Doubles:
     mean = total / n
     found: Doubles = squares / n - np.outer(mean, mean)
     return found
-
-
-def _model(encoder: Encoder) -> dict[str, Any]:
-    name, pooler = encoder.given
-    return {
-        "model": str(Path(name).resolve()) if Path(name).is_dir() else name,
-        "pooler": pooler,
-        "prompt": getattr(encoder, "given_prompt", None),
-        "dims": getattr(encoder, "dims", None),
-        "digest": model_digest(encoder),
-    }
 
 
 def _files() -> list[str]:

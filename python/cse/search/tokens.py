@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from ..models.running.inference import Encoder
+from ..models.running.inference import Encoder, repaired
+from .hybrid import standardised
 from .vectors import TokenVectors
 
 Floats = npt.NDArray[np.float32]
@@ -65,7 +66,7 @@ def encode_tokens(
     from ..models.tokens import token_lists
 
     model = check_tokens(encoder)
-    tokens = token_lists(model.tokenizer, [prompt + text for text in texts], model.source.max_length)
+    tokens = token_lists(model.tokenizer, [prompt + repaired(text) for text in texts], model.source.max_length)
     return _encode(encoder, tokens, basis, batch_size, progress)
 
 
@@ -147,11 +148,7 @@ def max_sim(query: TokenVectors, documents: Sequence[TokenVectors], idf: Doubles
 
 def combined(scores: Doubles, similarities: Doubles) -> Doubles:
     """Returns (1 - SHARE) z(scores) + SHARE z(similarities)."""
-    parts = []
-    for each in (scores, similarities):
-        spread = each.std()
-        parts.append((each - each.mean()) / spread if spread > 0 else np.zeros_like(each))
-    found: Doubles = (1 - SHARE) * parts[0] + SHARE * parts[1]
+    found: Doubles = (1 - SHARE) * standardised(scores) + SHARE * standardised(similarities)
     return found
 
 

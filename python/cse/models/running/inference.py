@@ -201,7 +201,7 @@ class Encoder:
         if isinstance(batch_size, bool) or not isinstance(batch_size, Integral) or batch_size < 1:
             raise InputError(f"batch_size: must be an integer of at least 1, got {batch_size!r}")
         given = check_texts(texts)
-        whole = [_repaired(text) for text in given]
+        whole = [repaired(text) for text in given]
         faulty = sum(new != old for new, old in zip(whole, given, strict=True))
         if faulty:
             warnings.warn(f"lone surrogates were replaced with U+FFFD in {faulty} of the texts", stacklevel=2)
@@ -247,7 +247,7 @@ class Encoder:
         return first @ second.T if self.similarity_name == "dot" else _unit(first) @ _unit(second).T
 
 
-def _repaired(text: str) -> str:
+def repaired(text: str) -> str:
     """Replaces lone surrogates with U+FFFD: they cannot be encoded as UTF-8, and tokenizers reject them."""
     try:
         text.encode()
