@@ -420,6 +420,14 @@ class SearchIndex:
         """
         return self._searcher.bm25(stop_words, progress, tokenizer)
 
+    def token_idf(self, progress: Callable[[int], None] | None = None) -> npt.NDArray[np.float64]:
+        """Returns the inverse document frequency of each token of the encoder, ``(vocabulary,)`` float64.
+
+        The tokens are counted, and the counts stored in the folder, if they are missing or if the rows have changed.
+        Raises ``InputError`` if the encoder has no transformer, or if the stored counts are damaged.
+        """
+        return self._searcher.token_idf(self._encoder, progress)
+
     def smooths(self, hybrid: Fusion | None = None) -> bool:
         """Returns whether ``search`` uses the smoothed vectors by default."""
         return self._searcher.smooths(hybrid)

@@ -120,27 +120,29 @@ class Searcher:
             return None
         return open_arrays(self.store.folder / self.store.manifest["basis"], "axes", verify=self.store.verify)[0]
 
-    def token_idf(self, encoder: Encoder) -> Doubles:
-        """Returns the inverse document frequency of each token, ``(vocabulary,)``.
+    def token_idf(self, encoder: Encoder, progress: Progress | None = None) -> Doubles:
+        """Returns the inverse document frequency of each token, ``(vocabulary,)``; see ``SearchIndex.token_idf``.
 
         The counts are made and stored in the folder if they are missing or if the rows have changed since.
         """
         if self._idf is None:
             folder = self._folder("tokens-{}")
             if not folder.exists():
-                save_arrays(folder, rows=self._token_counts(encoder))
+                save_arrays(folder, rows=self._token_counts(encoder, progress))
                 remove_derived(self.store.folder, self.store.generation)
             (found,) = open_arrays(folder, "rows", verify=self.store.verify)
             self._idf = inverse_document_frequency(found, self.store.rows)
         return self._idf
 
-    def _token_counts(self, encoder: Encoder) -> npt.NDArray[np.int64]:
+    def _token_counts(self, encoder: Encoder, progress: Progress | None) -> npt.NDArray[np.int64]:
         model = check_tokens(encoder)
         found = np.zeros(len(model.tokenizer), dtype=np.int64)
         for start in range(0, self.store.rows, BLOCK):
             texts = self.store.texts(range(start, min(start + BLOCK, self.store.rows)))
             for ids in token_lists(model.tokenizer, texts, model.source.max_length)["input_ids"]:
                 found[np.unique(ids)] += 1
+            if progress:
+                progress(len(texts))
         return found
 
     def reranked(self, encoder: Encoder, query: TokenVectors, found: list[Found], batch_size: int) -> list[Found]:

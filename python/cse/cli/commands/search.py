@@ -93,6 +93,8 @@ def search_command(
     model, output, encoding = model_of(model, output, encoding)
     encoder = encoding.encoder(model)
     started = time.perf_counter()
+    if tokens:
+        printing.say("--tokens: for a new index, the vocabulary of the model is encoded first; this takes a minute")
     if corpus:
         index = encoding.index(encoder, corpus, output, **kept, rebuild=rebuild, verify=verify)
     else:
@@ -190,6 +192,9 @@ def prepare(index: SearchIndex, asking: dict[str, Any]) -> None:
     if fusion is not None:
         with counting("BM25", len(index), "rows") as more:
             index.bm25(more, stop_words=fusion.stop_words, tokenizer=fusion.bm25_tokenizer)
+    if asking["rerank"]:
+        with counting("counting tokens", len(index), "rows") as more:
+            index.token_idf(more)
     if index.smooths(fusion) if asking["smooth"] is None else asking["smooth"]:
         with counting("neighbours", index.shape[0], "rows") as more:
             index.smoothing(more)
