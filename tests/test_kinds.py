@@ -1,4 +1,4 @@
-"""Special models of sentence-transformers: a StaticEmbedding can encode but cannot be trained; others are refused."""
+"""Special models of sentence-transformers: a StaticEmbedding can encode; others are refused."""
 
 import json
 
@@ -47,7 +47,7 @@ def test_mapping_and_weights_of_model2vec_are_applied(static, tmp_path):
     np.testing.assert_allclose(Encoder(folder, device="cpu").encode(TEXTS), theirs.encode(TEXTS), atol=1e-6)
 
 
-def test_encode_and_eval_accept_a_static_embedding_but_train_refuses_it(static, tmp_path, cse):
+def test_encode_and_eval_accept_a_static_embedding(static, tmp_path, cse):
     folder, theirs = static
     (tmp_path / "some.txt").write_text("the cat\na dog\n", encoding="utf8")
     done = cse("encode", folder, "some.txt", "-o", "x.npy", cwd=tmp_path)
@@ -57,9 +57,6 @@ def test_encode_and_eval_accept_a_static_embedding_but_train_refuses_it(static, 
     done = cse("eval", folder, "--data", "pairs.tsv", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["pooling"].startswith("mean of the vectors of the tokens")
-    done = cse("train", "some.txt", "--model", folder, cwd=tmp_path)
-    assert done.returncode == 2
-    assert "is a StaticEmbedding, without a transformer to train; cse eval, compare and encode accept it" in done.stderr
 
 
 def test_a_static_embedding_without_weights_is_refused(static):

@@ -158,3 +158,9 @@ class Context:
                 f"{flag}: {name} has a different vocabulary from {self.trained.source.name}; name a model with the "
                 "same tokenizer"
             )
+        own = self.trained.tokenizer.num_special_tokens_to_add()
+        if tokenizer.num_special_tokens_to_add() != own:  # as a static encoder and its transformer
+            raise InputError(
+                f"{flag}: {name} needs other special tokens than {self.trained.source.name}; name a model of the same "
+                "kind"
+            )

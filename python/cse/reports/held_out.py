@@ -17,6 +17,7 @@ from ..evaluation.base import Pairs, counted, read_pairs
 from ..evaluation.geometry import nearest_others, score_halves
 from ..evaluation.significance import direction, paired_bootstrap, resampled_difference, sentence_clusters
 from ..evaluation.sts import pair_cosines, score_pairs
+from ..models.reading.layout import is_static
 from .runs import StoredRun
 
 if TYPE_CHECKING:
@@ -199,6 +200,8 @@ def compare_models(
     pooler = config.get("eval_pooler") or config["pooler"]
     if pooler == "cls" and not config.get("keep_head"):
         pooler = "cls_before_pooler"  # the head is used in training only
+    if is_static(run.folder / "best"):
+        pooler = None  # a static encoder has none to choose
     best = run.folder / "best"
     if not (best / "config.json").is_file():
         raise InputError(f"{best}: no encoder there; resume the run, or begin it again")

@@ -20,7 +20,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from ...errors import InputError, first_line
-from .layout import ADAPTER, Modules, base_of, check_kind, family_of, is_static, read_json, read_modules
+from .layout import ADAPTER, STATIC, Modules, base_of, check_kind, family_of, is_static, read_json, read_modules
 
 MINILM = "minilm"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -66,6 +66,11 @@ class Source:
     base: str | None = None
     """Folder of the base model, if ``path`` holds only an adapter."""
 
+    @property
+    def static(self) -> bool:
+        """Whether the model is a static encoder: vectors of tokens, without a transformer."""
+        return self.modules.pooler == STATIC
+
 
 def find_model(name: str) -> Source:
     """Finds a model by name or path, and downloads it if it is only on the hub.
@@ -77,13 +82,7 @@ def find_model(name: str) -> Source:
         InputError: If there is no such model, its files are incomplete, cse does not support it, or the hub does not
             respond within 5 s.
     """
-    folder = find_folder(name)
-    if is_static(folder):
-        raise InputError(
-            f"--model {name}: is a StaticEmbedding, without a transformer to train; cse eval, compare and encode "
-            "accept it; for training, name a model with a transformer, like minilm"
-        )
-    return _describe(name, str(folder))
+    return _describe(name, str(find_folder(name)))
 
 
 def find_folder(name: str) -> Path:
@@ -242,6 +241,9 @@ def _describe(name: str, path: str) -> Source:
             raise
         raise InputError(f"--model {name}: modules.json, or a file it names, cannot be read ({error})") from None
     path = str(Path(path) / modules.transformer)
+    if modules.pooler == STATIC:
+        limit = _truncation(Path(path) / "tokenizer.json")
+        return Source(name, path, STATIC, "avg", modules.normalize, limit, modules=modules)
     base = base_of(Path(path))
     if base is not None:
         base = _base_path(name, base)
@@ -268,6 +270,14 @@ def _describe(name: str, path: str) -> Source:
     )
 
 
+def _truncation(path: Path) -> int:
+    """Returns the maximum length in ``tokenizer.json``; ``UNLIMITED`` if there is none."""
+    try:
+        return int((read_json(path)["truncation"] or {}).get("max_length", UNLIMITED))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return UNLIMITED  # the tokenizer is read, and faults are reported, when the model is loaded
+
+
 def _base_path(name: str, base: str) -> str:
     """Returns the folder of the base model of an adapter."""
     try:
@@ -292,6 +302,8 @@ def _is_causal(config: Any) -> bool:
     return causal and config.model_type not in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 
+UNLIMITED = 1_000_000
+"""Maximum length of a static encoder, which has no positions; also written by model2vec."""
 UNKNOWN = 512
 """Maximum length of a model whose configuration states no number of positions."""
 # Model types whose position embeddings begin after the padding index.

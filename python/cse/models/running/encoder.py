@@ -27,6 +27,7 @@ from ..tokens import pad as pad
 from ..tokens import token_lists as token_lists
 from ..tokens import tokenize as tokenize
 from .acceleration import batches_by_length
+from .static_training import load_static, static_tokenizer
 
 # Number of texts that are tokenized and sorted by length at a time.
 BLOCK = 16384
@@ -285,6 +286,11 @@ def load_encoder(
         raise InputError(
             f"--pooler {first}: {source.name} is a decoder, whose first token attends only to itself; use --pooler avg"
         )
+    if source.static and (other := next((each for each in (pooler, eval_pooler) if each not in (None, "avg")), None)):
+        raise InputError(
+            f"--pooler {other}: the embedding of {source.name}, a static encoder, is the mean of the vectors of its "
+            "tokens; use avg"
+        )
     backbone, tokenizer, has_pooler = _load_backbone(source)
     trained = for_inference and pooler == "cls" and has_pooler
     stored = source.dense if pooler == "cls" else None
@@ -307,23 +313,11 @@ def _load_backbone(source: Source) -> tuple[Any, Any, bool]:
 
     Raises ``InputError`` as ``load_encoder`` does.
     """
-    from transformers import AutoModel
     from transformers.utils import logging
 
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            backbone, report = AutoModel.from_pretrained(
-                source.base or source.path,
-                local_files_only=True,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # reported below
-                trust_remote_code=False,
-            )
-    except LOAD_ERRORS as error:
-        raise cannot_load(source, error) from None
+    backbone, report = _pretrained(source)
     tokenizer = load_tokenizer(source)
     missing = [key for key in report["missing_keys"] if not key.startswith("pooler.")]
     if missing:
@@ -347,10 +341,33 @@ def _load_backbone(source: Source) -> tuple[Any, Any, bool]:
     return backbone, tokenizer, has_pooler
 
 
+def _pretrained(source: Source) -> tuple[Any, dict[str, Any]]:
+    """Returns the transformer and a report of the weights that are missing or do not fit."""
+    from transformers import AutoModel
+
+    if source.static:
+        return load_static(source), {"missing_keys": []}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found: tuple[Any, dict[str, Any]] = AutoModel.from_pretrained(
+                source.base or source.path,
+                local_files_only=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # reported by the caller
+                trust_remote_code=False,
+            )
+    except LOAD_ERRORS as error:
+        raise cannot_load(source, error) from None
+    return found
+
+
 def load_tokenizer(source: Source) -> Any:
     """Loads the tokenizer of a model; raises ``InputError`` if its files cannot be read."""
     from transformers import AutoTokenizer
 
+    if source.static:
+        return static_tokenizer(source)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -333,5 +333,6 @@ class Whitening(OtherEncoder):
 
     def files(self) -> list[Path]:
         """Returns the file on which the transformation is fitted, and the files of the model."""
-        source = getattr(self.base.model, "source", None)
-        return [self.file, *([] if source is None else (path for _, path in model_files(source)))]
+        model = self.base.model
+        found = model.files() if isinstance(model, OtherEncoder) else [path for _, path in model_files(model.source)]
+        return [self.file, *found]

@@ -39,7 +39,7 @@ class StaticEncoder(OtherEncoder):
             self.modules = read_modules(folder)
             first = folder / self.modules.transformer
             self.tokenizer = Tokenizer.from_file(str(first / "tokenizer.json"))
-            weights = _folded(read_weights(first))
+            weights = folded(read_weights(first))
         except InputError:
             raise
         except Exception as error:  # tokenizers raises plain Exception
@@ -88,7 +88,7 @@ class StaticEncoder(OtherEncoder):
         return sorted(path for path in Path(self.what).rglob("*") if path.suffix in (".json", ".safetensors", ".bin"))
 
 
-def _folded(weights: dict[str, Any]) -> Tensor:
+def folded(weights: dict[str, Any]) -> Tensor:
     """Returns one vector per token, after applying model2vec's ``mapping`` (shared vectors) and ``weights``, if any."""
     if "embedding.weight" in weights:
         found: Tensor = weights["embedding.weight"]

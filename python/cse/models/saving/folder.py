@@ -25,8 +25,8 @@ from ..._core import __version__
 from ...io import file_mode, fresh_folder
 from ..encoders import OtherEncoder
 from ..pooling import MODES, POOLERS, pooled_layers
-from ..reading.layout import LAYER_POOLING, LEGACY_MODES, MASK_POOLING, Modules, write_json
-from ..reading.resolve import model_files
+from ..reading.layout import LAYER_POOLING, LEGACY_MODES, MASK_POOLING, STATIC, Modules, write_json
+from ..reading.resolve import UNLIMITED, model_files
 from ..reading.stages import Dense, Normalize, save_stage
 from ..running.encoder import SentenceEncoder
 from ..running.inference import Encoder
@@ -61,6 +61,10 @@ def save_encoder(
 
 def _write(model: SentenceEncoder, folder: Path, card: str) -> None:
     backbone, source = model.backbone, model.source
+    if source.static:
+        _write_static(model, folder)
+        (folder / "README.md").write_text(card, encoding="utf8")
+        return
     layers = int(backbone.config.num_hidden_layers)
     head: Dense | None = None
     if model.head is not None and model.keep_head:
@@ -96,6 +100,35 @@ def _write(model: SentenceEncoder, folder: Path, card: str) -> None:
         stages=list(model.stages),
     )
     (folder / "README.md").write_text(card, encoding="utf8")
+
+
+def _write_static(model: SentenceEncoder, folder: Path) -> None:
+    """Writes a static encoder, without the card, in the format of model2vec and of sentence-transformers.
+
+    model2vec has no modules after the mean but Normalize. With such modules, the vectors get the name that
+    sentence-transformers uses, so that model2vec refuses the folder instead of leaving the modules out.
+    """
+    source, stages = model.source, list(model.stages)
+    vectors = model.backbone.get_input_embeddings().weight.detach().cpu().contiguous()
+    save_file({"embedding.weight" if stages else "embeddings": vectors}, folder / "model.safetensors")
+    backend, limit = model.tokenizer.backend_tokenizer, source.max_length
+    backend.no_padding()
+    backend.no_truncation()
+    if limit < UNLIMITED:
+        backend.enable_truncation(limit, direction=model.tokenizer.truncation_side)
+    backend.save(str(folder / "tokenizer.json"), pretty=False)
+    settings: dict[str, Any] = {"model_type": "model2vec", "architectures": ["StaticModel"], "pooling": "mean"}
+    settings |= {"hidden_dim": vectors.shape[1], "normalize": source.normalize, "seq_length": UNLIMITED}
+    settings |= {"max_length": limit if limit < UNLIMITED else None, "embedding_dtype": "float32"}
+    write_json(folder / "config.json", settings)
+    write_modules(
+        folder,
+        modules=replace(source.modules, normalize=source.normalize, family=source.family),
+        max_length=limit,
+        width=vectors.shape[1],
+        layers=0,
+        stages=stages,
+    )
 
 
 def write_limit(folder: Path, max_length: int) -> None:
@@ -144,7 +177,7 @@ def write_modules(
 ) -> None:
     """Writes ``modules.json``, the module folders and the other settings of a sentence-transformers directory.
 
-    The transformer and the tokenizer are not written.
+    The transformer (or the vectors of a static encoder) and the tokenizer are not written.
 
     Args:
         folder: The folder of the model.
@@ -156,16 +189,11 @@ def write_modules(
         stages: Further modules, from ``cse.models.reading.stages``.
     """
     assert modules.pooler is not None
-    parts = [("", "Transformer")]
-    averaged = pooled_layers(modules.pooler, layers)
-    if averaged:
-        name = f"{len(parts)}_{LAYER_POOLING}"
-        _write_layers(folder / name, width, layers, averaged)
-        parts.append((name, LAYER_POOLING))
-    pooling = folder / f"{len(parts)}_Pooling"
-    pooling.mkdir()
-    write_json(pooling / "config.json", _pooling_settings(modules, width))
-    parts.append((pooling.name, "Pooling"))
+    if modules.pooler == STATIC:
+        parts = [("", "StaticEmbedding")]
+    else:
+        parts = [("", "Transformer"), *_write_pooling(folder, modules, width, layers)]
+        write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
     last = [Normalize()] if modules.normalize else []
     for stage in (*([] if head is None else [head]), *stages, *last):
         kind = type(stage).__name__
@@ -177,7 +205,6 @@ def write_modules(
         for i, (path, kind) in enumerate(parts)
     ]
     write_json(folder / "modules.json", listing)
-    write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
     versions = {"cse": __version__, "transformers": transformers.__version__, "pytorch": torch.__version__}
     settings: dict[str, Any] = {"__version__": versions, "cse_family": modules.family}
     if modules.prompts:
@@ -189,6 +216,19 @@ def write_modules(
     if modules.dims:
         settings["cse_dims"] = list(modules.dims)
     write_json(folder / "config_sentence_transformers.json", settings)
+
+
+def _write_pooling(folder: Path, modules: Modules, width: int, layers: int) -> list[tuple[str, str]]:
+    """Writes the folders of the average of layers, if the pooler has one, and of the pooling; returns their kinds."""
+    parts = []
+    averaged = pooled_layers(str(modules.pooler), layers)
+    if averaged:
+        _write_layers(folder / f"1_{LAYER_POOLING}", width, layers, averaged)
+        parts.append((f"1_{LAYER_POOLING}", LAYER_POOLING))
+    pooling = folder / f"{len(parts) + 1}_Pooling"
+    pooling.mkdir()
+    write_json(pooling / "config.json", _pooling_settings(modules, width))
+    return [*parts, (pooling.name, "Pooling")]
 
 
 def _pooling_settings(modules: Modules, width: int) -> dict[str, Any]:
@@ -218,11 +258,16 @@ def _write_layers(folder: Path, embedding_dim: int, layers: int, used: list[int]
 
 
 DROPPED = """\
+With transformers alone, load the model with `AutoModel` and `AutoTokenizer` and pool as described above.
 If an MLP head was used in training, it is not included. If the weights contain a BERT pooler,
 do not use it: it comes from the base model, or is untrained."""
 KEPT = """\
+With transformers alone, load the model with `AutoModel` and `AutoTokenizer` and pool as described above.
 The MLP head (linear, tanh) used in training is part of the model, as its Dense module. If the transformer has a pooler,
 `pooler_output` is the embedding."""
+NO_TRANSFORMER = """\
+The model is a static encoder: a vector for each token, and no transformer."""
+AND_MODEL2VEC = " `StaticModel.from_pretrained` of model2vec loads it, too."
 
 LOADED = """\
 from sentence_transformers import SentenceTransformer
@@ -239,7 +284,7 @@ TEMPLATE = """\
 # A sentence encoder trained with cse
 
 Base model: `{{ base }}`. Embeddings: {{ embedding_dim }} dimensions, {{ pooling }}{{ normalised }}; compare them by
-cosine similarity. Inputs of up to {{ max_length }} tokens.
+cosine similarity.{% if max_length %} Inputs of up to {{ max_length }} tokens.{% endif %}
 
 ```python
 {{ usage }}
@@ -249,7 +294,7 @@ The embeddings were also trained to be truncated to their first {{ dims }} dimen
 `SentenceTransformer("this/folder", truncate_dim={{ least }})`, or, with cse,
 `Encoder("this/folder", dims={{ least }})`.
 {% endif %}
-With transformers alone, load the model with `AutoModel` and `AutoTokenizer` and pool as described above. {{ head }}
+{{ head }}
 
 ## Training
 
@@ -290,6 +335,8 @@ class CardRecord:
     """Names of the modules after pooling, except for a kept head and a final Normalize."""
     dims: Sequence[int] = ()
     """Numbers of leading dimensions for which the encoder was trained (Matryoshka), the largest first."""
+    static: bool = False
+    """Whether the model is a static encoder."""
 
 
 def is_local(model: str) -> bool:
@@ -331,10 +378,12 @@ def model_card(record: CardRecord) -> str:
         base=base,
         usage=LOADED_BY_CSE if record.pooler == "mask" else LOADED,
         embedding_dim=record.embedding_dim,
-        pooling=", then ".join([POOLERS[record.pooler], *record.stages]),
-        head=KEPT if record.keeps_head else DROPPED,
+        pooling=", then ".join(
+            ["mean of the token vectors" if record.static else POOLERS[record.pooler], *record.stages]
+        ),
+        head=_head_note(record),
         normalised=", normalised" if record.normalize else "",
-        max_length=record.max_length,
+        max_length=record.max_length if record.max_length < UNLIMITED else None,
         step=record.step,
         seed=record.seed,
         methods=record.methods,
@@ -344,6 +393,12 @@ def model_card(record: CardRecord) -> str:
         least=record.dims[-1] if record.dims else None,
     )
     return str(card)
+
+
+def _head_note(record: CardRecord) -> str:
+    if record.static:
+        return NO_TRANSFORMER + ("" if record.stages else AND_MODEL2VEC)
+    return KEPT if record.keeps_head else DROPPED
 
 
 def _number(value: Any) -> str:
