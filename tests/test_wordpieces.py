@@ -6,6 +6,7 @@ import pickle
 import sys
 from collections import Counter
 from itertools import chain, pairwise, product
+from unicodedata import category
 
 import numpy as np
 import pytest
@@ -207,9 +208,13 @@ def test_pieces_are_replaced_only_by_pieces_of_their_class(corpus, tokenizer):
 
 
 def test_classes_equal_those_of_the_library_for_every_character():
-    """Every character is a row, so all terms have the same score, and are ordered by class and then by bytes."""
+    """Every character is a row, so all terms have the same score, and are ordered by class and then by bytes.
+
+    Of the code points without a character (unassigned and private ones), every 50th is compared.
+    """
     splitter = bert([])
-    letters = [chr(code) for code in range(0x21, sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
+    codes = (code for code in range(0x21, sys.maxunicode + 1) if not 0xD800 <= code < 0xE000)
+    letters = [chr(code) for code in codes if code % 50 == 0 or category(chr(code)) not in ("Cn", "Co")]
     letters = [each for each in letters if splitter.normalizer.normalize_str(each).strip() == each]
     pieces = Pieces.of(bert(["[UNK]", *letters]), "test")
     index = TfidfIndex.from_texts(letters, tokenizer="wordpieces", pieces=pieces)
