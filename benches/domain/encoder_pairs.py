@@ -22,10 +22,10 @@ for sentence encoders. Each recipe takes its share of rows from one kind of pair
 * ``neighbours``: a span of a document, a span of one of its five neighbours that ``rankings.py`` defines for smoothing,
   and a span of a document at the places ``NEGATIVES`` of the ranking of neighbours.
 
-With ``queries``, a model is trained on the queries of each of two halves, drawn at random, and each half is evaluated
-with the model trained on the other ("other queries"); and one model is trained on all queries, the very ones that it is
-evaluated with ("the same queries"). In a collection with the file ``queries.jsonl``, the queries without judgements are
-further queries: if there are at least as many as with judgements, only they are trained on, and there are no halves.
+With ``queries``, a model is trained on each of two halves of the queries, drawn at random. Each half is evaluated with
+the model trained on the other half ("other queries"), and with the model trained on the same queries ("the same
+queries"). If at least as many queries of a collection have no judgements as have some, only they are trained on, by one
+model for all ("other queries").
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ Numbers = npt.NDArray[np.int64]
 ROWS = ("dense", "smoothed", "w 0.2", "smoothed, feedback, w 0.2")
 """Names of rows of ``rankings.py``."""
 
-WINDOW = 45
+WINDOW = 30
 POSITIVES = 3
 NEGATIVES = (20, 60)
-MAX_LENGTH = 64
+MAX_LENGTH = 48
 HALVES = ("first half", "second half")
 SAME, OTHER = "the same queries", "other queries"
 
@@ -72,10 +72,10 @@ class Recipe:
     """``queries``, ``agreed`` or ``neighbours``."""
     share: float = 0.5
     """Share of the rows of this kind; the others are ``spans``."""
-    steps: int = 40
+    steps: int = 20
     rows: int = 32
     """Rows of a batch."""
-    rate: float = 2e-5
+    rate: float = 5e-5
     kept: bool = False
     """Whether the loss term ``keep-similarities`` is added."""
 
@@ -233,8 +233,7 @@ def parts(recipe: Recipe, collection: Collection) -> dict[str, tuple[list[str], 
     texts, others = collection.queries, further(collection)
     if len(others) >= len(texts):
         return {OTHER: (others, None)}
-    chosen = {SAME: np.arange(len(texts))}
-    chosen |= {name: np.flatnonzero(halves(len(texts)) == number) for number, name in enumerate(HALVES)}
+    chosen = {name: np.flatnonzero(halves(len(texts)) == number) for number, name in enumerate(HALVES)}
     return {name: ([texts[row] for row in each], each) for name, each in chosen.items()}
 
 
@@ -268,6 +267,7 @@ def train_one(recipe: Recipe, rows_: list[tuple[str, str, str]], seed: int, targ
             model="minilm",
             seed=seed,
             device="cpu",
+            threads=1,
             eval_every=0,
             loss="standard",
             temperature=0.05,
@@ -327,6 +327,7 @@ def after(folder: Path, base: Trial, models: Path, name: str, seed: int) -> dict
     if all(part in found for part in HALVES):
         mine = halves(len(base.queries.vectors)) == 0
         first, second = (found.pop(part) for part in HALVES)
+        found[SAME] = {row: np.where(mine, first[row], second[row]) for row in ROWS}
         found[OTHER] = {row: np.where(mine, second[row], first[row]) for row in ROWS}
     return {part: each for part, each in found.items() if part not in HALVES}
 
