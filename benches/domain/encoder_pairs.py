@@ -351,10 +351,10 @@ def table(folders: list[Path], cache: Path, models: Path, seeds: list[int]) -> d
     print(f"| recipe | ranking | {' | '.join(before)} | mean nDCG@10 | worst | recall@100, mean | worst |")
     print("| --- | --- |" + " ---: |" * (len(before) + 4))
     numbers: dict[str, Any] = {}
-    for (name, part), each in changes.items():
+    for (name, part), own in changes.items():
         title = f"{name}, {part}" if part else name
         for row in ROWS:
-            drawn = {collection: [resampled(values) for values in kept[row]] for collection, kept in each.items()}
+            drawn = {collection: [resampled(values) for values in kept[row]] for collection, kept in own.items()}
             single = {key: [(got.mean, got.low, got.high) for got, _ in pair] for key, pair in drawn.items()}
             cells, means = [shown(single[key][0]) if key in single else "" for key in before], []
             for figure in (0, 1):
