@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import plain_processor  # noqa: F401
-from fork_server import COMMANDS
+from cse.cli.group import PLACES
 from forked import run_forked
 from random_texts import write_vectors
 
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items):
 
 def run_cse(*arguments, cwd=None, text=True, stdin=None, env=None, preexec=None):
     """Runs a cse command in a separate process; returns a ``subprocess.CompletedProcess``."""
-    if arguments[0] in COMMANDS and env is None and preexec is None:
+    if arguments[0] in PLACES and env is None and preexec is None:
         return run_forked(*arguments, cwd=cwd, text=text, stdin=stdin)
     return subprocess.run(
         [sys.executable, "-c", "from cse.cli import main; main()", *map(str, arguments)],

@@ -19,23 +19,8 @@ import traceback
 
 from cse.cli.group import PLACES
 
-# Commands that import PyTorch.
-COMMANDS = (
-    "train",
-    "adapt",
-    "eval",
-    "encode",
-    "compare",
-    "plot",
-    "report",
-    "search",
-    "similarity",
-    "duplicates",
-    "cluster",
-    "mine",
-)
 MODULES = (
-    *(f"cse.cli{PLACES[name].partition(':')[0]}" for name in COMMANDS),
+    *(f"cse.cli{PLACES[name].partition(':')[0]}" for name in PLACES),
     "cse.training.loop",
     "scipy.stats",
     "transformers.models.bert.modeling_bert",

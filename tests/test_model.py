@@ -19,9 +19,11 @@ TEXTS = ["A sentence.", "Another one, rather longer than the first, to see what 
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory, sample, tiny_bert, tiny_roberta):
+def trained(tmp_path_factory, sample_rows, tiny_bert, tiny_roberta):
     """A function that trains a model with a given pooler for two steps and returns the run's folder ``best``."""
     made = {}
+    corpus = tmp_path_factory.mktemp("rows") / "rows.txt"
+    corpus.write_text("\n".join(sample_rows[:200]) + "\n", encoding="utf8")
 
     def run(kind, pooler):
         if (kind, pooler) not in made:
@@ -29,7 +31,7 @@ def trained(tmp_path_factory, sample, tiny_bert, tiny_roberta):
             made[kind, pooler] = (
                 train(
                     TrainConfig(
-                        corpus=(str(sample),),
+                        corpus=(str(corpus),),
                         output=str(tmp_path_factory.mktemp("runs")),
                         model=str(model),
                         pooler=pooler,

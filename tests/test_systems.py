@@ -4,6 +4,7 @@ import json
 import re
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ from cse.views import BatchStep, Frozen, RowStep, Views
 from runs import gradients, same_run, weights
 from sentence_models import as_on_the_hub
 from test_device import CASES, CUDA, Copies, assert_close
-from test_distributed import DISTRIBUTED, FirstOfThree, torchrun
+from test_distributed import DISTRIBUTED, FirstOfThree, run_here, torchrun
 
 # Settings by name. The fixture ``system`` replaces words in capitals with paths. TINY is the path of tiny_bert, and
 # MASKED is the path of a masked language model with the same tokenizer.
@@ -221,9 +222,9 @@ def test_two_processes_have_the_gradients_of_one(run_config, system, tmp_path):
     cases = {name: {**given, **system(name)} for name in SYSTEMS}
     cases["chunks of three"] = {**cases["diffcse"], "chunk_size": 3, "batch_size": 7}
     found = []
-    for processes in (1, 2):
-        out = tmp_path / f"{processes}.pt"
-        torchrun(processes, script, json.dumps({"base": {}, "cases": cases}), out)
+    for launch in (run_here, partial(torchrun, 2)):
+        out = tmp_path / "gradients.pt"
+        launch(script, json.dumps({"base": {}, "cases": cases}), out)
         found.append(torch.load(out))
     one, two = found
     for name in cases:
@@ -886,16 +887,23 @@ def test_template_denoising_subtracts_the_vector_of_the_template_without_the_sen
 
 
 def test_the_table_of_combinations_in_the_documentation_is_up_to_date(cse):
-    from cse.training.settings.changes import combinations
-
     docs = Path(__file__).parents[1] / "docs" / "systems.md"
     if not docs.exists():
         pytest.skip("there is no folder docs/ next to tests/")
     # The command runs in another process, because tests register methods in this process.
-    assert cse("methods", "--combinations").stdout.strip() in docs.read_text(encoding="utf8")
-    found = combinations()
-    assert all(re.search(r"--\S+.*--\S+", reason) for reason in found.values() if reason)  # each reason names two flags
-    assert len(found) == len(AUGMENTATIONS.names()) * 5 * 3
+    printed = cse("methods", "--combinations").stdout.strip()
+    assert printed in docs.read_text(encoding="utf8")
+    table, _, notes = printed.partition("\n\n")
+    heads, _, *rows = table.splitlines()
+    assert heads.count("|") == 2 + 5 * 3  # 5 losses and 3 forms of UNA
+    positives = [name for row in rows for name in re.findall(r"`([\w-]+)`", row.split("|")[1])]
+    assert len(positives) == len(set(positives))
+    assert set(positives) <= set(AUGMENTATIONS.names())
+    assert len(positives) > 15
+    reasons = notes.splitlines()
+    assert all(re.fullmatch(r"\d+\. `.*--\S+.*--\S+.*`", reason) for reason in reasons)  # each names two flags
+    numbers = {number for row in rows for number in re.findall(r"no \((\d+)\)", row)}
+    assert numbers == {reason.partition(".")[0] for reason in reasons}
 
 
 @pytest.mark.slow

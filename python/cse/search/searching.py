@@ -67,8 +67,8 @@ class Searcher:
         if not on_cluster:
             self.vectors, self.places = store.vectors(), store.places()
         self._bm25: dict[tuple[str, str], Bm25] = {}
-        self._smoothing: Smoothing | None = None
-        self._rankers: dict[bool, Ranker] = {}
+        self._smoothing: dict[str, Smoothing] = {}
+        self._rankers: dict[str | None, Ranker] = {}
         self._idf: Doubles | None = None
 
     @property
@@ -96,13 +96,13 @@ class Searcher:
             self._bm25[key] = Bm25.open(folder, self.store.verify, pieces)
         return self._bm25[key]
 
-    def smoothing(self, progress: Progress | None = None) -> Smoothing:
+    def smoothing(self, progress: Progress | None = None, tokenizer: str = "unicode") -> Smoothing:
         """Returns the neighbours of the rows; see ``SearchIndex.smoothing``."""
-        if self._smoothing is None:
+        if tokenizer not in self._smoothing:
             check_smoothing(self.store.manifest)
-            folder = self._folder("smooth-{}")
+            folder = self._folder("smooth-{}" if tokenizer == "unicode" else f"smooth-{{}}-{tokenizer}")
             if not folder.exists():
-                bm25, rows = self.bm25("english"), self.rows
+                bm25, rows = self.bm25("english", tokenizer=tokenizer), self.rows
 
                 def lexical(places: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
                     scores = bm25.all_scores(self.store.texts(rows[places].tolist()))
@@ -110,8 +110,8 @@ class Searcher:
 
                 Smoothing.build(self.unit_vectors, lexical, progress).save(folder)
                 remove_derived(self.store.folder, self.store.generation)
-            self._smoothing = Smoothing.open(folder, self.store.verify)
-        return self._smoothing
+            self._smoothing[tokenizer] = Smoothing.open(folder, self.store.verify)
+        return self._smoothing[tokenizer]
 
     @cached_property
     def basis(self) -> Floats | None:
@@ -186,7 +186,8 @@ class Searcher:
         """Finds the k best rows for each query text; see ``SearchIndex.search``."""
         smooth = self.smooths(fusion) if smooth is None else smooth
         scored = fusion is not None and fusion.kind == "scores"
-        nearest_rows = [] if scored else self.nearest_rows(vectors, max(k, FUSED) if fusion else k, smooth, progress)
+        smoothed = (fusion.bm25_tokenizer if fusion else "unicode") if smooth else None
+        nearest_rows = [] if scored else self.nearest_rows(vectors, max(k, FUSED) if fusion else k, smoothed, progress)
         queries = self.queries(vectors) if scored else vectors
         found: list[list[Found]] = []
         for number, text in enumerate(texts):
@@ -196,7 +197,7 @@ class Searcher:
                 found.append(nearest_rows[number])
             elif scored:
                 words = self.bm25(fusion.stop_words, tokenizer=fusion.bm25_tokenizer).scores(text)
-                found.append(self._ranked(smooth, queries[number], words, fusion, k))
+                found.append(self._ranked(smoothed, queries[number], words, fusion, k))
             else:
                 found.append(self._fused(text, nearest_rows[number], fusion, k))
         return found
@@ -205,10 +206,13 @@ class Searcher:
         self,
         vectors: npt.NDArray[np.floating],
         k: int,
-        smooth: bool,
+        smoothed: str | None,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[list[Found]]:
-        """Returns the k best rows for each query vector."""
+        """Returns the k best rows for each query vector.
+
+        ``smoothed`` is the tokenizer of BM25 by which the neighbours were found; None: the vectors are not smoothed.
+        """
         queries = self.queries(vectors)
         if self.on_cluster and isinstance(self.store, PartsStore):
             with connected() as ray:
@@ -217,16 +221,20 @@ class Searcher:
                 [(row, score, None) for row, score in zip(numbers, line, strict=True)]
                 for numbers, line in zip(rows.tolist(), scores.tolist(), strict=True)
             ]
-        if smooth:
-            return [self._ranked(True, query, None, None, k) for query in queries]
+        if smoothed:
+            return [self._ranked(smoothed, query, None, None, k) for query in queries]
         best = self._best_places(queries, k)
         return [[(int(self.rows[place]), score, place) for place, score in hits] for hits in best]
 
-    def _ranked(self, smooth: bool, query: Floats, words: Floats | None, fusion: Fusion | None, k: int) -> list[Found]:
-        if smooth not in self._rankers:
-            vectors, smoothing = (self.unit_vectors, self.smoothing()) if smooth else (self.vectors, None)
-            self._rankers[smooth] = Ranker(vectors, self.rows, cosine=self.cosine, smoothing=smoothing)
-        return [*self._rankers[smooth].rank(query, words, fusion, k)] if len(self.rows) else []
+    def _ranked(
+        self, smoothed: str | None, query: Floats, words: Floats | None, fusion: Fusion | None, k: int
+    ) -> list[Found]:
+        if smoothed not in self._rankers:
+            vectors, smoothing = self.vectors, None
+            if smoothed:
+                vectors, smoothing = self.unit_vectors, self.smoothing(tokenizer=smoothed)
+            self._rankers[smoothed] = Ranker(vectors, self.rows, cosine=self.cosine, smoothing=smoothing)
+        return [*self._rankers[smoothed].rank(query, words, fusion, k)] if len(self.rows) else []
 
     def _best_places(self, queries: Floats, k: int) -> list[list[tuple[int, float]]]:
         """Returns the k best rows for each query, each as the position and the score of its best vector."""

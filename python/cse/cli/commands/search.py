@@ -197,7 +197,7 @@ def prepare(index: SearchIndex, asking: dict[str, Any]) -> None:
             index.token_idf(more)
     if index.smooths(fusion) if asking["smooth"] is None else asking["smooth"]:
         with counting("neighbours", index.shape[0], "rows") as more:
-            index.smoothing(more)
+            index.smoothing(more, tokenizer=fusion.bm25_tokenizer if fusion else "unicode")
 
 
 def answers(
