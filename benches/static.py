@@ -8,8 +8,9 @@ A collection is a folder in the layout of BEIR (``convert_collections.py`` write
 the static encoder are fitted to its documents, without queries or judgements, and nDCG@10 is computed with
 ``SearchIndex``, for the vectors alone and fused with BM25 (``Fusion()``). For the STS sets in ``--sts``, the vectors
 are fitted to the rows of each file of ``--sentences``. With ``--train``, the default static encoder of a collection is
-trained on its documents with the default recipe of ``cse train``, and compared with the one before. The encoder's embeddings are stored in ``--cache``. Only the
-measurement of speed encodes texts again: on one core, in turns, with the default batch size, in processor time.
+trained on its documents with the default recipe of ``cse train``, and compared with the one before. The encoder's
+embeddings are stored in ``--cache``. Only the measurement of speed encodes texts again: on one core, in turns, with the
+default batch size, in processor time.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def settle(
     source = resolve.find_model(given.model or encoder.DEFAULT_MODEL)
     final = precedence.resolve(given, source.family, source.pooler, machine.precision)
     encoder.check_length(final.max_length, source)
-    methods.check_static(final, source)
+    precedence.check_static(final, source)
     return source, final, folder or choose_folder(final)
 
 

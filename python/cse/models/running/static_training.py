@@ -23,7 +23,7 @@ from .static import folded
 DROPOUT = 0.1
 
 
-class StaticConfig(PretrainedConfig):
+class StaticConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
     """The configuration of a ``StaticBackbone``.
 
     Args:
@@ -41,7 +41,7 @@ class StaticConfig(PretrainedConfig):
         self.num_hidden_layers = 0
 
 
-class StaticBackbone(PreTrainedModel):
+class StaticBackbone(PreTrainedModel):  # type: ignore[no-untyped-call]
     """Looks up the vectors of the tokens; pooled by ``avg``, they are the embedding of a ``StaticEncoder``.
 
     In training, whole tokens are dropped at random: dropout of single components would average out in the mean over the
@@ -60,7 +60,7 @@ class StaticBackbone(PreTrainedModel):
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList()  # hooks look for the list of blocks
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
 
     def get_input_embeddings(self) -> nn.Module:
         """Returns the embedding layer."""
@@ -111,7 +111,7 @@ def static_tokenizer(source: Source) -> Any:
         )
     unknown, cut = settings["model"].get("unk_token"), settings["truncation"] or {}
     plain = Tokenizer.from_str(json.dumps(settings | {"post_processor": None, "padding": None, "truncation": None}))
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=plain,
         pad_token=next((token for token in special if "pad" in token.lower()), special[0]),
         unk_token=unknown if unknown in special else None,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ...augment import AUGMENTATIONS
 from ...errors import InputError
 from ...features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
-from ...losses import CONTRASTIVE_LOSSES, LOSS_TERMS
 from ...registry import Registry, parse_options
 from .fields import AUGMENTATION, HOOK, Group, Named, NotNegative, Paths, Positive, Rate, Shown
 
@@ -17,10 +16,8 @@ if TYPE_CHECKING:
     from ...augment.base import Edit, Example, Pairing, TextMethod, View
     from ...context import Context
     from ...features.base import EncoderMethod, FeatureMethod, Hook
-    from ...models.reading.resolve import Source
     from ...models.running.encoder import SentenceEncoder
     from ..batches.batches import Batches
-    from ..settings.config import ResolvedConfig
     from ..step.distributed import World
     from ..step.state import Modules
     from .data import Data, TrainingData
@@ -284,36 +281,6 @@ def check_used(settings: Augmentation, modules: Modules, context: Context, given
         pooler = modules.encoder.pooler
         remedy = "leave it out" if modules.encoder.source.static else "use --pooler cls"
         raise InputError(f"--keep-head: --pooler {pooler} has no MLP head to keep; {remedy}")
-
-
-def check_static(settings: ResolvedConfig, source: Source) -> None:
-    """Raises ``InputError`` if a static encoder is to be trained with a method that needs a transformer.
-
-    Args:
-        settings: All settings of the run.
-        source: The model.
-    """
-    if not source.static:
-        return
-    if (settings.given or {}).get("preset") == "adapt":
-        raise InputError(
-            f"--preset adapt: {source.name} is a static encoder, which needs a larger learning rate; train it with cse "
-            "train and its default recipe"
-        )
-    named: tuple[tuple[str, Registry[Any], tuple[str | None, ...]], ...] = (
-        ("--encoder-method", ENCODER_METHODS, settings.encoder_methods),
-        ("--anchor-hook", HOOKS, (settings.anchor_hook,)),
-        ("--positive-hook", HOOKS, (settings.positive_hook,)),
-        ("--loss", LOSS_TERMS, () if settings.loss in CONTRASTIVE_LOSSES else (settings.loss,)),
-        ("--loss-term", LOSS_TERMS, settings.loss_terms),
-    )
-    for option, table, names in named:
-        for name in names:
-            if name is not None and table.get(name).needs_transformer:
-                raise InputError(
-                    f"{option} {name}: needs a transformer, but {source.name} is a static encoder; leave it out, or "
-                    "train a model with a transformer"
-                )
 
 
 def views_of(settings: Augmentation) -> tuple[View, View]:

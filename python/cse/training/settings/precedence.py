@@ -11,19 +11,22 @@ import tomllib
 from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...augment import AUGMENTATIONS, PAIRS_POSITIVE
 from ...augment.base import Edit
 from ...errors import InputError, unknown
-from ...features import ENCODER_METHODS, FEATURE_AUGMENTATIONS
+from ...features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
 from ...losses.options import without_effect
-from ...registry import option_notes, option_without_effect
+from ...registry import Registry, option_notes, option_without_effect
 from ..parts.encoder import DEFAULT_MODEL
 from ..parts.loss import LOSS_SETTINGS
 from .config import ResolvedConfig, TrainConfig
 from .given import flag, with_tables
+
+if TYPE_CHECKING:
+    from ...models.reading.resolve import Source
 
 SETTINGS = TrainConfig.model_fields.keys()
 # Name of the tables whose defaults apply only without --pairs and without a published preset.
@@ -145,6 +148,36 @@ def resolve(
     if problem := _without_effect(resolved):
         raise InputError(problem)
     return resolved
+
+
+def check_static(settings: ResolvedConfig, source: Source) -> None:
+    """Raises ``InputError`` if a static encoder is to be trained with a method that needs a transformer.
+
+    Args:
+        settings: All settings of the run.
+        source: The model.
+    """
+    if not source.static:
+        return
+    if (settings.given or {}).get("preset") == "adapt":
+        raise InputError(
+            f"--preset adapt: {source.name} is a static encoder, which needs a larger learning rate; train it with cse "
+            "train and its default recipe"
+        )
+    named: tuple[tuple[str, Registry[Any], tuple[str | None, ...]], ...] = (
+        ("--encoder-method", ENCODER_METHODS, settings.encoder_methods),
+        ("--anchor-hook", HOOKS, (settings.anchor_hook,)),
+        ("--positive-hook", HOOKS, (settings.positive_hook,)),
+        ("--loss", LOSS_TERMS, () if settings.loss in CONTRASTIVE_LOSSES else (settings.loss,)),
+        ("--loss-term", LOSS_TERMS, settings.loss_terms),
+    )
+    for option, table, names in named:
+        for name in names:
+            if name is not None and table.get(name).needs_transformer:
+                raise InputError(
+                    f"{option} {name}: needs a transformer, but {source.name} is a static encoder; leave it out, or "
+                    "train a model with a transformer"
+                )
 
 
 def _without_effect(config: ResolvedConfig) -> str | None:
