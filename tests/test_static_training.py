@@ -2,6 +2,7 @@
 
 import json
 import signal
+import tomllib
 from dataclasses import replace
 
 import numpy as np
@@ -295,6 +296,19 @@ def test_later_commands_accept_the_run(config, static, tmp_path, cse):
     (tmp_path / "some.txt").write_text("the cat\na dog\n", encoding="utf8")
     found = Whitening(f"{folder / 'best'}@{tmp_path / 'some.txt'}", "cpu").files()
     assert {path.name for path in found} >= {"some.txt", "model.safetensors", "tokenizer.json"}
+
+
+def test_adapt_trains_a_static_encoder_with_its_own_recipe(static, short_corpus, tmp_path, cse):
+    given = ("adapt", short_corpus, "--model", static, "-o", "adapted", "--batch-size", 8, "--query", "a", "--json")
+    for steps in (2, 4):  # the second call extends the training
+        done = cse(*given, "--max-steps", steps, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        assert found["run"]["steps"] == steps
+        assert found["before"]
+        assert found["after"]
+    settings = tomllib.loads((tmp_path / "adapted/run/config.toml").read_text(encoding="utf8"))
+    assert settings["lr"] == families()["static"]["lr"]
 
 
 def test_a_tokenizer_without_special_tokens_is_refused(tmp_path):
