@@ -13,6 +13,7 @@ from cse.models.reading.resolve import find_model
 from cse.models.running.encoder import load_encoder, load_tokenizer
 from cse.models.vocabulary import MIN_COUNT, add_words, count_words
 from cse.training.loop import resumed_config
+from cse.training.setup import prepare
 from runs import weights
 
 TRICKY = [
@@ -188,6 +189,13 @@ def test_embeddings_of_added_words_are_trained(config, rows):
         pieces = start.tokenizer(word, add_special_tokens=False)["input_ids"]
         moved += bool((table[encoder.tokenizer.convert_tokens_to_ids(word)] - old[pieces].mean(0)).abs().max() > 1e-4)
     assert moved > 6
+
+
+def test_counting_the_words_shows_progress(config, rows):
+    calls = []
+    prepare(config, progress=lambda *call: calls.append(call))
+    trained = round(0.95 * len(rows))  # the others are held out
+    assert calls[-1] == ("words", trained, trained, "sentences")
 
 
 def test_a_resumed_run_with_added_tokens_equals_an_uninterrupted_one(config):

@@ -29,7 +29,7 @@ def prepare(
         given: The configuration.
         world: The ranks of the run. Default: one.
         folder: Folder of the run, if it is resumed. Default: a new folder.
-        progress: Called while a large corpus is written to the cache or tokenized.
+        progress: Called while a large corpus is written to the cache or tokenized, and while its words are counted.
         texts: Sentences in memory that are used instead of a corpus.
 
     Raises:
@@ -44,7 +44,7 @@ def prepare(
     source, final, place = settle(given, machine, folder)
     made = methods.text_methods(final, final.options, context)
     rows = made.batches(final, final, opened, final.seed, world)
-    built, source = build_modules(final, source, context, rows, world.rank)
+    built, source = build_modules(final, source, context, rows, world.rank, progress)
     final = final.with_used_options({**made.all, **built.by_name})
     ids = tokens.open_tokens(rows, opened.columns, built.encoder.tokenizer, final.max_length, opened.reading, progress)
     selector = evaluated.selector(built.encoder, opened, made.first_negative, final.seed)
@@ -71,7 +71,12 @@ def settle(
 
 
 def build_modules(
-    final: config.ResolvedConfig, source: resolve.Source, context: Context, rows: batches.Batches, rank: int
+    final: config.ResolvedConfig,
+    source: resolve.Source,
+    context: Context,
+    rows: batches.Batches,
+    rank: int,
+    progress: ProgressCallback,
 ) -> tuple[state.Modules, resolve.Source]:
     """Loads the encoder, creates the other modules of a run on its device, and sets the prompts and views of batches.
 
@@ -80,7 +85,7 @@ def build_modules(
     """
     source, prompted = prompts.training_prompts(source, final.prompt, bool(final.pairs))
     built = state.Modules(
-        encoder=encoder.build_encoder(final, source, context, final.seed),
+        encoder=encoder.build_encoder(final, source, context, final.seed, progress),
         methods=methods.encoder_methods(final, final.options, context),
         second=methods.second_encoder(final, final, context),
         terms=loss.loss_terms(final, final.contrastive, final.options, context),

@@ -9,6 +9,9 @@ from ...errors import InputError
 from .fields import Group, Named, NotNegative, Pooler, Shown
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ...background import ProgressCallback
     from ...context import Context
     from ...models.reading.resolve import Source
     from ...models.running.encoder import SentenceEncoder
@@ -75,10 +78,13 @@ def check_length(max_length: int, source: Source) -> None:
         )
 
 
-def build_encoder(settings: ResolvedModel, source: Source, context: Context, seed: int) -> SentenceEncoder:
+def build_encoder(
+    settings: ResolvedModel, source: Source, context: Context, seed: int, progress: ProgressCallback
+) -> SentenceEncoder:
     """Loads the encoder on the device of the run, and sets ``context.encoder``.
 
-    Seeds PyTorch's generator, which is used only for the initial weights of new modules and, in training, for dropout.
+    ``progress`` is called while the words of a corpus are counted. Seeds PyTorch's generator, which is used only for the
+    initial weights of new modules and, in training, for dropout.
     """
     import torch
 
@@ -87,24 +93,30 @@ def build_encoder(settings: ResolvedModel, source: Source, context: Context, see
     torch.manual_seed(seed)
     encoder = load_encoder(source, settings.pooler, keep_head=settings.keep_head, eval_pooler=settings.eval_pooler)
     if settings.add_tokens:
-        _add_tokens(settings.add_tokens, encoder, context)
+        _add_tokens(settings.add_tokens, encoder, context, progress)
     context.encoder = encoder.to(context.device)
     return context.encoder
 
 
-def _add_tokens(number: int, encoder: SentenceEncoder, context: Context) -> None:
+def _add_tokens(number: int, encoder: SentenceEncoder, context: Context, progress: ProgressCallback) -> None:
     """Adds the words of the rows to train on that save most tokens to the tokenizer and to the word embeddings."""
     from ...models.vocabulary import add_words, count_words
 
     where, name = f"--add-tokens {number}", encoder.source.name
     columns = [context.corpus] if context.pairs is None else context.pairs.corpora
-    blocks = (
-        column.take(context.rows[start : start + BLOCK])
-        for column in columns
-        if column is not None
-        for start in range(0, len(context.rows), BLOCK)
-    )
-    words = count_words(encoder.tokenizer, blocks, where).most_saving(number, name)
+    texts = [each for each in columns if each is not None]
+    total = len(texts) * len(context.rows)
+
+    def blocks() -> Iterator[Sequence[str]]:
+        done = 0
+        for column in texts:
+            for start in range(0, len(context.rows), BLOCK):
+                block = column.take(context.rows[start : start + BLOCK])
+                yield block
+                done += len(block)
+                progress("words", done, total, "sentences")
+
+    words = count_words(encoder.tokenizer, blocks(), where).most_saving(number, name)
     add_words(encoder.tokenizer, encoder.backbone, words, where)
     encoder.added_tokens = tuple(each.word for each in words)
 
