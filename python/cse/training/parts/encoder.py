@@ -83,8 +83,8 @@ def build_encoder(
 ) -> SentenceEncoder:
     """Loads the encoder on the device of the run, and sets ``context.encoder``.
 
-    ``progress`` is called while the words of a corpus are counted. Seeds PyTorch's generator, which is used only for the
-    initial weights of new modules and, in training, for dropout.
+    ``progress`` is called while the words of a corpus are counted. Seeds PyTorch's generator, which is used only for
+    the initial weights of new modules and, in training, for dropout.
     """
     import torch
 
