@@ -82,6 +82,8 @@ class Recipe:
 
 RECIPES = {
     "queries": Recipe("queries"),
+    "queries, 60 steps": Recipe("queries", steps=60),
+    "queries, 60 steps, kept": Recipe("queries", steps=60, rate=2e-5, kept=True),
     "agreed": Recipe("agreed"),
     "neighbours": Recipe("neighbours"),
 }
