@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import torch
 
+from cse import train
 from cse.training.batches.batches import Batches
 from cse.training.folder.checkpoint import list_checkpoints
+from cse.training.loop import resumed_config
 from cse.training.step.distributed import World
 from cse.training.step.step import propagate
 from forked import Forked
@@ -77,6 +79,17 @@ VIEWS = {
     "release": {"loss": "mixed", "mix_variant": "release"},
     "spans": {"positive": "spans"},
 }
+
+
+def killed_and_resumed_equals_uninterrupted(config, folder):
+    """Trains once without interruption, and once killed after step 4 and resumed; the two runs must be equal."""
+    whole = train(config.replace(name="whole"))
+    process = start(config.replace(output=str(folder)), folder)
+    kill_after(process, folder / "run", 4)
+    assert process.returncode == -signal.SIGKILL
+    result = train(resumed_config(folder / "run"), resume=folder / "run")
+    assert result.steps == 8
+    same_run(whole.folder, result.folder)
 
 
 def gradients(run, batches, world=None, **changes):

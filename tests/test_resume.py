@@ -20,19 +20,13 @@ from cse.training.callbacks import Callback
 from cse.training.folder.checkpoint import find_checkpoint, list_checkpoints, read_checkpoint
 from cse.training.folder.interrupts import locked
 from cse.training.loop import resumed_config
-from runs import LOSSES, kill_after, same_run, start, weights
+from runs import LOSSES, kill_after, killed_and_resumed_equals_uninterrupted, same_run, start, weights
 
 
 def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(run_config, tmp_path):
     # Checkpoints are written more often than the log, so each checkpoint must also write the pending log records.
     config = run_config.replace(**LOSSES["focal una"], save_every=2, log_every=100)
-    whole = train(config.replace(name="whole"))
-    process = start(config.replace(output=str(tmp_path)), tmp_path)
-    kill_after(process, tmp_path / "run", 4)
-    assert process.returncode == -signal.SIGKILL
-    result = train(resumed_config(tmp_path / "run"), resume=tmp_path / "run")
-    assert result.steps == 8
-    same_run(whole.folder, result.folder)
+    killed_and_resumed_equals_uninterrupted(config, tmp_path)
 
 
 class Crash(Callback):

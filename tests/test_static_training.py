@@ -1,7 +1,6 @@
 """``cse train`` of static encoders: the model, the saved folder in three libraries, resuming, and refused methods."""
 
 import json
-import signal
 import tomllib
 from dataclasses import replace
 
@@ -20,10 +19,9 @@ from cse.models.saving.onnx_export import export_onnx
 from cse.reports.held_out import compare_models
 from cse.reports.runs import read_run
 from cse.training.batches.tokens import Prefetcher
-from cse.training.loop import resumed_config
 from cse.training.settings.precedence import families
 from cse.training.setup import prepare
-from runs import gradients, kill_after, same_run, start
+from runs import gradients, killed_and_resumed_equals_uninterrupted
 
 TEXTS = [
     "One.",
@@ -168,13 +166,7 @@ def test_training_lowers_the_loss(config):
 
 def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(config, tmp_path):
     config = config.replace(loss="focal", loss_terms=("keep-similarities",), save_every=2, log_every=100)
-    whole = train(config.replace(name="whole"))
-    process = start(config.replace(output=str(tmp_path)), tmp_path)
-    kill_after(process, tmp_path / "run", 4)
-    assert process.returncode == -signal.SIGKILL
-    result = train(resumed_config(tmp_path / "run"), resume=tmp_path / "run")
-    assert result.steps == 8
-    same_run(whole.folder, result.folder)
+    killed_and_resumed_equals_uninterrupted(config, tmp_path)
 
 
 def test_chunks_give_the_gradients_of_the_whole_batch(config):
