@@ -218,11 +218,12 @@ def trained_scores(folders: list[Path], cache: Path, seeds: list[int]) -> dict[s
             row[kind] = {"before": before.mean(), "after": [each.mean() for each in after], "difference": interval}
         rows[folder.name] = row
         print(f"{folder.name}: trained: {row}", flush=True)
-    rows["mean"] = {}
+    mean = f"mean of {', '.join(folder.name for folder in folders)}"
+    rows[mean] = {}
     for kind in kinds:
         observed = float(np.mean([rows[folder.name][kind]["difference"]["mean"] for folder in folders]))
         low, high = np.quantile(np.mean(draws[kind], axis=0), [0.025, 0.975])
-        rows["mean"][kind] = {"mean": observed, "low": float(low), "high": float(high)}
+        rows[mean][kind] = {"mean": observed, "low": float(low), "high": float(high)}
     return rows
 
 
@@ -312,7 +313,7 @@ def main() -> None:
             print(table(found[part]))
     if options.train:
         found["trained"] = trained_scores(options.train, options.cache, options.seeds)
-        print(found["trained"]["mean"])
+        print(next(reversed(found["trained"].items())))
     if options.sts:
         found["sts"] = sts_scores(options.sts, options.sentences, options.cache)
     if options.speed:
@@ -321,6 +322,8 @@ def main() -> None:
     if options.json:
         before = json.loads(options.json.read_text()) if options.json.exists() else {}
         merged = before | {part: value for part, value in found.items() if value}
+        if options.train:  # other collections stay
+            merged["trained"] = before.get("trained", {}) | found["trained"]
         options.json.write_text(json.dumps(merged, indent=1) + "\n")
 
 
