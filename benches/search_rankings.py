@@ -25,6 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+BM25 = "BM25 alone"
 RANKINGS: dict[str, tuple[dict[str, Any] | None, bool]] = {
     "vectors alone": (None, False),
     "smoothed vectors": (None, True),
@@ -61,7 +62,7 @@ def latency(rows: int, width: int, rounds: int, folder: Path) -> dict[str, Any]:
     encoder = Encoder(f"random:{width}", device="cpu")
     texts = texts_of(rows)
     index = SearchIndex.build(encoder, texts, folder)
-    index.bm25(stop_words="english")
+    bm25 = index.bm25(stop_words="english")
     found: dict[str, Any] = {"rows": rows}
     if rows <= 10_000:
         started = time.perf_counter()
@@ -74,8 +75,12 @@ def latency(rows: int, width: int, rounds: int, folder: Path) -> dict[str, Any]:
     query = " ".join(np.random.default_rng(2).choice(texts).split()[:5])
     vectors = encoder.encode([query])
     searcher = index._searcher
-    times: dict[str, list[float]] = {name: [] for name in RANKINGS}
+    times: dict[str, list[float]] = {name: [] for name in (BM25, *RANKINGS)}
     for number in range(rounds + 1):
+        started = time.perf_counter()
+        bm25.search(query, 10)
+        if number:
+            times[BM25].append(time.perf_counter() - started)
         for name, (settings, smooth) in RANKINGS.items():
             fusion = None if settings is None else Fusion(**settings)
             started = time.perf_counter()
