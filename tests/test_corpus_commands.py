@@ -7,13 +7,15 @@ import shutil
 import numpy as np
 import pytest
 
-from cse import Encoder, InputError, SearchIndex
+from cse import Encoder, InputError, SearchIndex, TrainConfig
 from cse.data.pairs import open_pairs
 from cse.search.clusters import MAX_GROUPS, MIN_GROUPS, cluster, default_groups, describe
-from cse.search.mining import Mining, parse_ranks
+from cse.search.hybrid import Fusion
+from cse.search.mining import Mining, QueryRows, parse_ranks
 from random_texts import some_texts
 from test_cli import refused
 
+BY_HYBRID = ("mine", "c.txt", "--by", "hybrid", "-o", "t.csv", "--queries", "c.txt")
 TOPICS = ("cat dog horse cow pig", "car bus train ship plane", "bread milk cheese rice egg")
 
 
@@ -160,6 +162,52 @@ def test_mined_negatives_are_within_the_rank_window_and_the_margin(glove, by, ma
     assert all((one.rows == other.rows).all() for one, other in zip(taken, again, strict=True))
 
 
+def is_passage(text, whole, most):
+    """Whether a text is at most ``most`` words in a row of another."""
+    words = text.split()
+    return 0 < len(words) <= most and f" {' '.join(words)} " in f" {' '.join(whole.split())} "
+
+
+@pytest.mark.parametrize("count", [3, 60, 101])
+def test_rows_made_from_queries_take_positives_and_negatives_at_their_ranks(glove, count):
+    texts = [*some_texts(300), "  ", " ".join(f"word{number}" for number in range(80))]
+    index = SearchIndex.build(Encoder(glove), texts)
+    queries = [" ".join(text.split()[:3]) for text in texts[:20]]
+    assert len({*queries}) == 20
+    rows = QueryRows(count, (6, 9), 2, words=5, seed=3)(index, queries)
+    assert len(rows) == count
+    ranked = dict(zip(queries, index.search(queries, 9, hybrid=Fusion()), strict=True))
+    asked = [row for row in rows if row[0] in ranked]
+    others = [row for row in rows if row[0] not in ranked]
+    assert len(asked) == count // 2
+    numbers = [sum(anchor == query for anchor, _, _ in asked) for query in queries]
+    assert max(numbers) - min(numbers) <= 1
+    used = set()
+    for query, positive, negative in asked:
+        hits = ranked[query]
+        used |= {rank for rank, hit in enumerate(hits, 1) if is_passage(negative, hit.text, 5)}
+        assert any(is_passage(positive, hit.text, 5) for hit in hits[:2])
+        assert any(is_passage(negative, hit.text, 5) for hit in hits[5:])
+    assert used >= {6, 7, 8, 9} or count < 60
+    for anchor, positive, negative in others:
+        assert any(is_passage(anchor, text, 24) and is_passage(positive, text, 24) for text in texts)
+        assert any(is_passage(negative, text, 24) for text in texts)
+    assert QueryRows(count, (6, 9), 2, words=5, seed=3)(index, queries) == rows
+    assert QueryRows(count, (6, 9), 2, words=5, seed=4)(index, queries) != rows
+
+
+def test_the_preset_for_queries_trains_on_the_rows_that_mine_writes(topics, tmp_path, cse, tiny_bert):
+    (tmp_path / "q.txt").write_text("the cat\nbus or train\n\nthe cat\n", encoding="utf8")
+    mine = ("mine", tiny_bert, topics / "c.txt", "--by", "hybrid", "--queries", "q.txt", "-o", "m.jsonl")
+    found = json.loads(ran(cse(*mine, "--rows", "40", "--json", cwd=tmp_path)))
+    assert (found["queries"], found["triples"]) == (2, 40)
+    ran(cse("train", "--pairs", "m.jsonl", "--preset", "adapt-queries", "--model", tiny_bert, "--max-steps", "2",
+            "--name", "run", cwd=tmp_path))  # fmt: skip
+    stored = TrainConfig.from_toml(tmp_path / "runs" / "run" / "config.toml")
+    assert (stored.batch_size, stored.lr, stored.loss_terms) == (32, 2e-5, ("keep-similarities",))
+    refused(cse("train", topics / "c.txt", "--preset", "adapt-queries", cwd=tmp_path), "needs --pairs FILE")
+
+
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
 def test_mined_triples_can_be_opened_as_labelled_pairs(topics, tmp_path, cse, form):
     lines = ["query,answer", *(f"the {word},{word} {word}" for topic in TOPICS for word in topic.split())]
@@ -194,12 +242,19 @@ def test_mined_triples_can_be_opened_as_labelled_pairs(topics, tmp_path, cse, fo
         (("mine", "c.txt", "--queries", "pairs.csv", "-o", "t.csv", "--margin", "3"), "--margin: must be a difference"),
         (("mine", "c.txt", "--queries", "pairs.csv", "-o", "t.csv", "--ranks", "5"), "must be FIRST-LAST"),
         (("mine", "c.txt", "--queries", "c.txt", "-o", "t.csv"), "--queries c.txt: is not a table"),
+        ((*BY_HYBRID, "--margin", "0.1"), "--margin: has no effect with --by hybrid; leave it out"),
+        ((*BY_HYBRID, "--columns", "a,b"), "--columns: has no effect with --by hybrid"),
+        ((*BY_HYBRID, "--ranks", "3-9"), "--ranks: must begin after rank 3, the last of the positives, got 3"),
+        ((*BY_HYBRID, "--ranks", "99-100"), "--ranks 99-100: the corpus has only 61 rows"),
+        ((*BY_HYBRID[:-1], "blank.txt"), "--queries blank.txt: holds no query"),
+        (("mine", "c.txt", "--queries", "pairs.csv", "-o", "t.csv", "--rows", "9"), "--rows: has no effect with --by"),
     ],
 )
 def test_invalid_arguments_and_files_are_refused(topics, tmp_path, cse, arguments, phrase):
     for name in ("c.txt", "v.txt"):
         shutil.copy(topics / name, tmp_path)
     (tmp_path / "three.csv").write_text("a,b,c\n1,2,3\n", encoding="utf8")
+    (tmp_path / "blank.txt").write_text("\n \n", encoding="utf8")
     (tmp_path / "empty.csv").write_text("a,b\n", encoding="utf8")
     (tmp_path / "pairs.csv").write_text("query,answer\nthe cat,a cat\n", encoding="utf8")
     if "cut" in arguments:

@@ -657,11 +657,11 @@ def test_given_options_of_a_method_are_merged_with_the_preset_key_by_key():
 
 
 def test_every_preset_is_a_valid_configuration():
-    assert len(preset_names()) == 39
+    assert len(preset_names()) == 40
     for name in preset_names():
-        # The supervised presets need a file of pairs.
-        given = {"pairs": "nli.csv"} if "sup" in name else {}
-        resolve(TrainConfig(preset=name, **given), "-".join(name.split("-")[-2:]))
+        # The supervised presets, and the one for queries, need a file of pairs.
+        given = {"pairs": "nli.csv"} if "sup" in name or name == "adapt-queries" else {}
+        resolve(TrainConfig(preset=name, **given), "-".join(name.split("-")[-2:]) if "bert" in name else "adapt")
     una = resolve(TrainConfig(preset="una-roberta-base"), "roberta-base")
     assert (una.lr, una.lr_scheduler, una.max_grad_norm) == (5e-6, "constant", 0.0)
     assert (una.options["una"]["radius"], una.options["una"]["every"]) == (4000, 5)

@@ -17,15 +17,16 @@ for sentence encoders. Each recipe takes its share of rows from one kind of pair
 * ``spans``: two spans of a document, and a span of another document.
 * ``queries``: a query of the collection, a window of one of the ``POSITIVES`` documents first in its fused ranking, and
   a window of one at the places ``NEGATIVES``.
+* ``mined``: as ``queries``, by ``cse mine --by hybrid``; all settings are those of the preset ``adapt-queries``.
 * ``agreed``: a sentence of at least four words, whose document is among the first ``POSITIVES`` of its fused ranking,
   a window of the other sentences of this document, and a window of a document at the places ``NEGATIVES``.
 * ``neighbours``: a span of a document, a span of one of its five neighbours that ``rankings.py`` defines for smoothing,
   and a span of a document at the places ``NEGATIVES`` of the ranking of neighbours.
 
-With ``queries``, a model is trained on each of two halves of the queries, drawn at random. Each half is evaluated with
-the model trained on the other half ("other queries"), and with the model trained on the same queries ("the same
-queries"). If at least as many queries of a collection have no judgements as have some, only they are trained on, by one
-model for all ("other queries").
+With ``queries`` and ``mined``, a model is trained on each of two halves of the queries, drawn at random. Each half is
+evaluated with the model trained on the other half ("other queries"), and with the model trained on the same queries
+("the same queries"). If at least as many queries of a collection have no judgements as have some, only they are trained
+on, by one model for all ("other queries").
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Recipe:
     """What is trained on, and how."""
 
     kind: str
-    """``queries``, ``agreed`` or ``neighbours``."""
+    """``queries``, ``mined``, ``agreed`` or ``neighbours``."""
     share: float = 0.5
     """Share of the rows of this kind; the others are ``spans``."""
     steps: int = 20
@@ -84,6 +85,7 @@ RECIPES = {
     "queries": Recipe("queries"),
     "queries, 60 steps": Recipe("queries", steps=60),
     "queries, 60 steps, kept": Recipe("queries", steps=60, rate=2e-5, kept=True),
+    "cse mine --by hybrid": Recipe("mined"),
     "agreed": Recipe("agreed"),
     "neighbours": Recipe("neighbours"),
 }
@@ -99,7 +101,7 @@ class Source:
 
     def __init__(self, trial: Trial, seed: int) -> None:
         self.trial, self.texts = trial, trial.collection.documents
-        self.random = random.Random(seed)
+        self.seed, self.random = seed, random.Random(seed)
         self.split = [text.split() for text in self.texts]
         self.filled = [number for number, words in enumerate(self.split) if len(words) >= SENTENCE_WORDS]
 
@@ -230,7 +232,7 @@ def halves(count: int) -> Numbers:
 
 def parts(recipe: Recipe, collection: Collection) -> dict[str, tuple[list[str], Numbers | None]]:
     """Returns, by name of the part, the texts of the queries to train on and their rows, if they have judgements."""
-    if recipe.kind != "queries":
+    if recipe.kind not in ("queries", "mined"):
         return {"": ([], None)}
     texts, others = collection.queries, further(collection)
     if len(others) >= len(texts):
@@ -241,6 +243,12 @@ def parts(recipe: Recipe, collection: Collection) -> dict[str, tuple[list[str], 
 
 def pairs_of(recipe: Recipe, source: Source, texts: list[str], known: Numbers | None) -> list[tuple[str, str, str]]:
     """Returns the rows to train on, as many as the steps take."""
+    if recipe.kind == "mined":
+        import cse
+        from cse.search.mining import QueryRows
+
+        encoder = cse.Encoder("minilm", device="cpu", precision="auto")
+        return QueryRows(seed=source.seed)(cse.SearchIndex.build(encoder, source.texts), texts)
     if recipe.kind == "queries":
         vectors = source.trial.queries.vectors[known] if known is not None else vectors_of("minilm", texts)
         own = source.queries(texts, vectors)
@@ -262,6 +270,18 @@ def train_one(recipe: Recipe, rows_: list[tuple[str, str, str]], seed: int, targ
         path.write_text(
             "".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows_), encoding="utf8"
         )
+        own: dict[str, Any] = {
+            "loss": "standard",
+            "temperature": 0.05,
+            "loss_terms": ("keep-similarities",) if recipe.kept else (),
+            "merge_with_base": 0.0,
+            "max_length": MAX_LENGTH,
+            "batch_size": recipe.rows,
+            "max_steps": recipe.steps,
+            "lr": recipe.rate,
+            "lr_scheduler": "constant",
+            "eval_every": 0,
+        }
         config = TrainConfig(
             pairs=str(path),
             columns=names,
@@ -270,16 +290,7 @@ def train_one(recipe: Recipe, rows_: list[tuple[str, str, str]], seed: int, targ
             seed=seed,
             device="cpu",
             threads=1,
-            eval_every=0,
-            loss="standard",
-            temperature=0.05,
-            loss_terms=("keep-similarities",) if recipe.kept else (),
-            merge_with_base=0.0,
-            max_length=MAX_LENGTH,
-            batch_size=recipe.rows,
-            max_steps=recipe.steps,
-            lr=recipe.rate,
-            lr_scheduler="constant",
+            **({"preset": "adapt-queries"} if recipe.kind == "mined" else own),
         )
         found = train(config).folder / "last"
         target.parent.mkdir(parents=True, exist_ok=True)

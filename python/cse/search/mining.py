@@ -1,4 +1,8 @@
-"""Mines hard negatives for labelled pairs: rows of a corpus that rank high in a search for the anchor."""
+"""Mines texts to train on with ``cse train --pairs``.
+
+``Mining`` finds hard negatives for labelled pairs: rows of a corpus that rank high in a search for the anchor.
+``QueryRows`` needs no labels: it makes anchors, positives and negatives from queries and the rows that they find.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ..augment.pairings import Spans, SpansOptions
 from ..errors import InputError
+from ..rng import Draws
 from .build import documents, queries_of
+from .hybrid import Fusion
 from .index import SearchIndex
 from .vectors import Float32, exact_products, nearest, unit
 
@@ -120,6 +127,106 @@ class Mining:
         words = index.bm25()
         for anchor in anchors:
             yield np.searchsorted(index.rows, words.search(anchor, last)[first - 1 :])
+
+
+@dataclass(frozen=True)
+class QueryRows:
+    """How rows to train on are made from a corpus and queries without labels.
+
+    Half of the rows are made from queries (pseudo-labels): the anchor is a query, the positive is a passage of one of
+    the first rows in its ranking by ``SearchIndex.search(hybrid=Fusion())``, and the negative is a passage of a row
+    further below. The other half preserves what the encoder can do for other texts: anchor and positive are two spans
+    of a row, as in the default recipe for sentence encoders, and the negative is a span of another row. All queries
+    occur equally often, up to a difference of 1.
+
+    Attributes:
+        count: Number of rows to make.
+        ranks: First and last rank of the rows of negatives, counted from 1.
+        positives: Number of first ranks from which positives are taken.
+        words: Maximum number of words of a passage, which begins at a random word.
+        seed: Random seed; a row depends on it, on its number, and on the queries and the corpus.
+
+    Raises:
+        InputError: If the ranks of the negatives and of the positives overlap.
+    """
+
+    count: int = 1920
+    ranks: tuple[int, int] = (21, 60)
+    positives: int = 3
+    words: int = 30
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.ranks[0] <= self.positives:
+            raise InputError(
+                f"--ranks: must begin after rank {self.positives}, the last of the positives, got {self.ranks[0]}"
+            )
+
+    def __call__(
+        self,
+        index: SearchIndex,
+        queries: Sequence[str],
+        *,
+        batch_size: int = 64,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[tuple[str, str, str]]:
+        """Returns the rows: texts of an anchor, a positive and a negative.
+
+        Args:
+            index: An index of the corpus, without passages.
+            queries: The queries, at least one.
+            batch_size: Texts per forward pass.
+            progress: Called with the number of queries searched for since its last call.
+
+        Raises:
+            InputError: If the corpus has too few rows for the ranks, or if bm25s is not installed.
+        """
+        first, last = self.ranks
+        if len(index.rows) < max(first, 2):
+            raise InputError(f"--ranks {first}-{last}: the corpus has only {len(index.rows)} rows; name lower ranks")
+        half = self.count // 2
+        asked = self._asked(half, len(queries))
+        wanted = sorted(set(asked))
+        found: dict[int, Rows] = {}
+        for start in range(0, len(wanted), BLOCK):
+            some = wanted[start : start + BLOCK]
+            hits = index.search([queries[each] for each in some], last, hybrid=Fusion(), batch_size=batch_size)
+            found |= {each: np.array([hit.row for hit in own]) for each, own in zip(some, hits, strict=True)}
+            if progress:
+                progress(len(some))
+        made = [
+            (queries[each], *self._passages(index, found[each], np.random.default_rng([self.seed, 1, number])))
+            for number, each in enumerate(asked)
+        ]
+        made += self._spans(index, self.count - half)
+        return [made[at] for at in np.random.default_rng([self.seed, 3]).permutation(len(made))]
+
+    def _asked(self, count: int, queries: int) -> list[int]:
+        """Returns the queries of rows: in each pass, every query occurs once, in a random order."""
+        turns = range(-(-count // queries))
+        passes = [np.random.default_rng([self.seed, 0, turn]).permutation(queries).tolist() for turn in turns]
+        return [query for each in passes for query in each][:count]
+
+    def _passages(self, index: SearchIndex, ranked: Rows, draw: np.random.Generator) -> tuple[str, str]:
+        """Returns a passage of one of the first rows of a ranking, and one of a row at ``ranks``."""
+        rows = [draw.choice(ranked[: self.positives]), draw.choice(ranked[self.ranks[0] - 1 :])]
+        passages = []
+        for text in index.texts(np.array(rows)):
+            words = text.split()
+            start = int(draw.integers(max(len(words) - self.words, 0) + 1))
+            passages.append(" ".join(words[start : start + self.words]))
+        return passages[0], passages[1]
+
+    def _spans(self, index: SearchIndex, count: int) -> list[tuple[str, str, str]]:
+        """Returns rows of two spans of a text and one of another."""
+        draw = np.random.default_rng([self.seed, 2])
+        own = draw.integers(len(index.rows), size=count)
+        other = (own + draw.integers(1, len(index.rows), size=count)) % len(index.rows)
+        spans = Spans(SpansOptions(shortest=0.3, longest=0.7, most_words=24), None)
+        numbers = np.arange(count)
+        pair = spans(index.texts(index.rows[own]), numbers, Draws(self.seed, 0))
+        negative = spans(index.texts(index.rows[other]), numbers, Draws(self.seed, 1))
+        return list(zip(pair.anchors, pair.positives or (), negative.anchors, strict=True))
 
 
 def _plain(text: str) -> str:

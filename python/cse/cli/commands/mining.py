@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 Pairs = tuple[Any, Any, Any]
 """The first rows, the second rows and the cosines of some pairs; arrays of equal lengths."""
 
+TRIPLES = ("anchor", "positive", "negative")
+RANKS, MARGIN = "1-100", "0.05"
+"""Values of --ranks and --margin for labelled pairs."""
+
 DUPLICATES_COLUMNS = ("row_a", "row_b", "cosine", "id_a", "id_b", "text_a", "text_b")
 
 
@@ -240,30 +244,50 @@ def group_record(number: int, group: Cluster, index: SearchIndex) -> dict[str, A
 @click.command("mine")
 @click.argument("model")
 @click.argument("corpus", nargs=-1, required=True)
-@options.option("--queries", required=True, metavar="FILE", help="Table with anchors and positives.")
+@options.option(
+    "--queries",
+    required=True,
+    metavar="FILE",
+    help="Table with anchors and positives; with --by hybrid, a file of queries, one per row.",
+)
 @options.option("--columns", metavar="A,P", help="Columns of anchors and positives.", default_text="recognised by name")
+@options.option("--query-column", metavar="NAME", help="With --by hybrid: column of the queries, if FILE is a table.")
 @options.option("-o", "--output", required=True, metavar="FILE", help="The .csv or .jsonl file to write.")
-@options.option("--ranks", default="1-100", metavar="FIRST-LAST", help="Ranks from which negatives are taken.")
+@options.option(
+    "--ranks",
+    metavar="FIRST-LAST",
+    help="Ranks from which negatives are taken.",
+    default_text="1-100; with --by hybrid, 21-60",
+)
 @options.option(
     "--margin",
-    default="0.05",
     metavar="COSINE|none",
     help="Minimum difference: cosine of the positive minus cosine of the negative.",
+    default_text="0.05",
 )
-@options.option("--negatives", default=1, type=click.IntRange(min=1), metavar="N", help="Maximum negatives per pair.")
+@options.option(
+    "--negatives", type=click.IntRange(min=1), metavar="N", help="Maximum negatives per pair.", default_text="1"
+)
 @options.option(
     "--by",
     default="encoder",
-    type=click.Choice(("encoder", "bm25")),
-    metavar="encoder|bm25",
-    help="Rank the rows by cosine (encoder) or by BM25.",
+    type=click.Choice(("encoder", "bm25", "hybrid")),
+    metavar="encoder|bm25|hybrid",
+    help="Rank the rows by cosine (encoder), by BM25, or by both (hybrid), which needs no positives.",
 )
 @options.option(
     "--pick",
-    default="top",
     type=click.Choice(("top", "random")),
     metavar="top|random",
     help="Which candidates to take: those ranked highest, or random ones.",
+    default_text="top",
+)
+@options.option(
+    "--rows",
+    type=click.IntRange(min=2),
+    metavar="N",
+    help="With --by hybrid: number of rows to write.",
+    default_text="1920, for 60 steps",
 )
 @options.seed
 @stored
@@ -272,36 +296,105 @@ def mine_command(
     model: str,
     corpus: tuple[str, ...],
     queries: str,
-    columns: str | None,
     output: str,
-    ranks: str,
-    margin: str,
-    negatives: int,
     by: str,
-    pick: str,
     seed: int,
     folder: str | None,
     encoding: Encoding,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Find hard negatives in CORPUS for the pairs of --queries, and write triples for cse train --pairs.
 
     Negatives are rows of CORPUS that rank high in a search for the anchor. Two kinds of rows are left out: those with
     the text of the anchor or of one of its positives, and those whose cosine with the anchor exceeds the positive's
     cosine minus --margin, because many of them are positives too. Pairs without a negative are not written.
+
+    With --by hybrid, the file of --queries holds only queries. Positives are passages of the first three rows in the
+    ranking of cse search --hybrid, negatives are passages of the rows at --ranks, and half of the triples are made from
+    CORPUS alone. Train on them with cse train --preset adapt-queries.
     """
     printing.check_output()
+    check_table(output)
+    settings = {name: value for name, value in given.items() if value is not None}
+    check_used(by, settings)
+    encode = (encoding, model, corpus, folder)
+    started, summary = (
+        from_queries(queries, settings, seed, output, encode)
+        if by == "hybrid"
+        else from_pairs(queries, settings, by, seed, output, encode)
+    )
+    summary["seconds"] = round(time.perf_counter() - started, 3)
+    if as_json:
+        printing.result(summary, True, [])
+        return
+    if by == "hybrid":
+        printing.say(
+            f"{summary['triples']:,} triples from {summary['queries']:,} queries in {summary['seconds']:.1f} s"
+        )
+        printing.say(f"train on them with cse train --pairs {output} --preset adapt-queries --model {model}")
+        return
+    printing.say(
+        f"{summary['triples']:,} triples for {summary['pairs']:,} pairs in {summary['seconds']:.1f} s; "
+        f"{summary['without']:,} pairs have no negative in ranks {settings.get('ranks', RANKS)} that satisfies "
+        f"--margin; the positive's cosine is on average {summary['mean_margin']:.3f} above the negative's"
+    )
+    printing.say(f"train on them with cse train --pairs {output}")
+
+
+def check_used(by: str, settings: dict[str, Any]) -> None:
+    """Raises ``InputError`` for an option that has no effect with the value of --by."""
+    unused = ("columns", "margin", "negatives", "pick") if by == "hybrid" else ("query_column", "rows")
+    for name in unused:
+        if name in settings:
+            raise InputError(f"--{name.replace('_', '-')}: has no effect with --by {by}; leave it out")
+
+
+def from_queries(
+    queries: str, settings: dict[str, Any], seed: int, output: str, encode: tuple[Encoding, str, Any, str | None]
+) -> tuple[float, dict[str, Any]]:
+    """Writes triples that are made from queries; returns when the search began, and a summary."""
+    from ...search.bm25 import library
+    from ...search.hybrid import Fusion
+    from ...search.mining import QueryRows, parse_ranks
+    from .search import prepare, read_queries
+
+    encoding, model, corpus, folder = encode
+    ranks = parse_ranks(settings["ranks"]) if "ranks" in settings else QueryRows.ranks
+    making = QueryRows(settings.get("rows", QueryRows.count), ranks, seed=seed)
+    asked = [*dict.fromkeys(read_queries((), queries, settings.get("query_column"), encoding.reading))]
+    library()
+    index = by_row(encoding.index(encoding.encoder(model), corpus, folder))
+    prepare(index, {"hybrid": Fusion(), "rerank": 0, "smooth": None})
+    started = time.perf_counter()
+    with counting("searching", min(len(asked), making.count // 2), "queries") as more:
+        triples = making(index, asked, batch_size=encoding.batch_size, progress=more)
+    write_table(output, TRIPLES, triples)
+    return started, {"output": output, "queries": len(asked), "triples": len(triples)}
+
+
+def from_pairs(
+    queries: str,
+    settings: dict[str, Any],
+    by: str,
+    seed: int,
+    output: str,
+    encode: tuple[Encoding, str, Any, str | None],
+) -> tuple[float, dict[str, Any]]:
+    """Writes the negatives of labelled pairs; returns when the search began, and a summary."""
     from ...search.mining import Mining, parse_ranks
 
-    check_table(output)
-    mining = Mining(parse_ranks(ranks), parse_margin(margin), negatives, by, pick, seed)
-    anchors, positives = read_pairs(queries, columns)
+    encoding, model, corpus, folder = encode
+    ranks, margin = settings.get("ranks", RANKS), settings.get("margin", MARGIN)
+    mining = Mining(
+        parse_ranks(ranks), parse_margin(margin), settings.get("negatives", 1), by, settings.get("pick", "top"), seed
+    )
+    anchors, positives = read_pairs(queries, settings.get("columns"))
     if by == "bm25":
         from ...search.bm25 import library
 
         library()
-    encoder = encoding.encoder(model)
-    index = by_row(encoding.index(encoder, corpus, folder))
+    index = by_row(encoding.index(encoding.encoder(model), corpus, folder))
     if by == "bm25":
         with counting("BM25", len(index), "rows") as more:
             index.bm25(more)
@@ -311,25 +404,14 @@ def mine_command(
         raise InputError(
             f"--ranks {ranks}, --margin {margin}: no pair has a negative; widen the ranks or lower the margin"
         )
-    write_table(output, ("anchor", "positive", "negative"), triples)
-    seconds = time.perf_counter() - started
-    summary = {
+    write_table(output, TRIPLES, triples)
+    return started, {
         "output": output,
         "pairs": len(anchors),
         "triples": len(triples),
         "without": without,
         "mean_margin": round(sum(gaps) / len(gaps), 4),
-        "seconds": round(seconds, 3),
     }
-    if as_json:
-        printing.result(summary, True, [])
-        return
-    printing.say(
-        f"{len(triples):,} triples for {len(anchors):,} pairs in {seconds:.1f} s; {without:,} pairs have no negative "
-        f"in ranks {ranks} that satisfies --margin; the positive's cosine is on average {summary['mean_margin']:.3f} "
-        "above the negative's"
-    )
-    printing.say(f"train on them with cse train --pairs {output}")
 
 
 def read_pairs(queries: str, columns: str | None) -> tuple[list[str], list[str]]:

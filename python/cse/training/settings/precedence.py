@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 SETTINGS = TrainConfig.model_fields.keys()
 # Name of the tables whose defaults apply only without --pairs and without a published preset.
 UNLABELLED = "unlabelled"
-PAPERS = (
+# Files of presets/; a preset is named after its file and a table in it.
+PRESET_FILES = (
+    "adapt",
     "simcse",
     "simcse-sup",
     "focal",
@@ -52,11 +54,11 @@ PAPERS = (
 @cache
 def _presets() -> dict[str, dict[str, Any]]:
     found = {}
-    for paper in PAPERS:
-        tables = tomllib.loads((files("cse") / "presets" / f"{paper}.toml").read_text(encoding="utf8"))
+    for file in PRESET_FILES:
+        tables = tomllib.loads((files("cse") / "presets" / f"{file}.toml").read_text(encoding="utf8"))
         shared = tables.pop("all")
         for model, values in tables.items():
-            found[f"{paper}-{model}"] = {**shared, **values}
+            found[f"{file}-{model}"] = {**shared, **values}
     found["adapt"] = families()["adapt"]
     return found
 
@@ -76,7 +78,7 @@ def _file() -> dict[str, dict[str, Any]]:
 
 
 def preset_names() -> list[str]:
-    """Returns the names of the presets: published recipes, like ``simcse-bert-base``, and ``adapt``."""
+    """Returns the names of the presets: published recipes, like ``simcse-bert-base``, ``adapt``, ``adapt-queries``."""
     return sorted(_presets())
 
 
