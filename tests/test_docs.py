@@ -179,6 +179,8 @@ def test_shell_commands_in_the_documentation_run(cse, place, text):
         extra = [] if "--resume" in given else [replaced(each) for each in SHORT.get(name, [])]
         if "--name" in given:
             extra = extra[: extra.index("--name")]
+        if name == "mine" and "hybrid" in given:
+            extra = ["--rows", "40"]
         if name == "eval" or (name == "compare" and "retrieval" not in given):
             extra += ["--allow-partial"]
         if name == "reproduce" and "--smoke" in given:
