@@ -12,10 +12,12 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize,
 from tokenizers import Tokenizer
 
 from cse import Encoder, InputError, evaluate, train
+from cse.evaluation.geometry import unit
 from cse.models.reading.resolve import UNLIMITED, find_model
 from cse.models.running.encoder import load_encoder
 from cse.models.running.inference import Whitening
 from cse.models.saving.onnx_export import export_onnx
+from cse.models.vocabulary import add_words, count_words
 from cse.reports.held_out import compare_models
 from cse.reports.runs import read_run
 from cse.training.batches.tokens import Prefetcher
@@ -226,8 +228,18 @@ SETTINGS = {
     "max": ({"eval_pooler": "max"}, r"--pooler max: the embedding of .*, a static encoder, is the mean"),
     "head": ({"keep_head": True}, "--keep-head: --pooler avg has no MLP head to keep; leave it out"),
     "adapt": ({"preset": "adapt"}, "--preset adapt: .* is a static encoder, which needs a larger learning rate"),
+    "simcse": ({"preset": "simcse-bert-base", "pooler": "avg"}, "--preset simcse-bert-base: .* is a static encoder"),
     "transformer": ({"positive_encoder": "BERT"}, "--positive-encoder: .* needs other special tokens than"),
 }
+
+
+def test_adding_tokens_keeps_the_embeddings_of_texts(static, sample_rows):
+    before, after = (load_encoder(find_model(str(static)), "avg").eval() for _ in range(2))
+    words = count_words(after.tokenizer, [sample_rows], "test").most_saving(5, "m")
+    add_words(after.tokenizer, after.backbone, words, "test", summed=True)
+    texts = [text for text in sample_rows if any(each.word in text.lower().split() for each in words)]
+    assert len(texts) > 3
+    np.testing.assert_allclose(*(unit(each.encode(texts)) for each in (before, after)), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -243,7 +255,7 @@ def test_methods_work_or_are_refused_in_one_sentence(config, static, tiny_bert, 
         for key, value in settings.items()
     }
     if "preset" in settings:
-        config = type(config)(**{**config.values(), **settings})
+        config = type(config)(**{**config.values(), **settings, "lr": None})
     else:
         config = config.replace(max_steps=2, eval_every=0, **settings)
     if error is not None:

@@ -126,10 +126,11 @@ def _is_word(text: str) -> bool:
     return text.isalnum() and any(letter.isalpha() for letter in text)
 
 
-def add_words(tokenizer: Any, backbone: Any, words: Sequence[DividedWord], where: str) -> None:
+def add_words(tokenizer: Any, backbone: Any, words: Sequence[DividedWord], where: str, *, summed: bool = False) -> None:
     """Adds words to a tokenizer as tokens, which match only whole words, and extends the word embeddings.
 
-    The embedding of a word starts as the mean of the embeddings of its pieces.
+    The embedding of a word starts as the mean of the embeddings of its pieces. For a static encoder, it starts as their
+    sum (``summed``): the direction of the mean over the tokens of a text then stays the same.
 
     Whole words are matched in the normalised text (``AddedToken`` with ``normalized`` and ``single_word``). If they
     were added to the vocabulary of a WordPiece model instead, they would also match the beginnings of longer words.
@@ -139,6 +140,7 @@ def add_words(tokenizer: Any, backbone: Any, words: Sequence[DividedWord], where
         backbone: The transformer; it is changed.
         words: The words and their pieces, from ``count_words`` with the same tokenizer.
         where: Beginning of the error message, such as ``--add-tokens 500``.
+        summed: Whether an embedding starts as the sum of those of its pieces.
 
     Raises:
         InputError: If the tokenizer would not use the added tokens, or if the word embeddings cannot be extended.
@@ -163,7 +165,7 @@ def add_words(tokenizer: Any, backbone: Any, words: Sequence[DividedWord], where
         table = backbone.get_input_embeddings().weight
         with torch.no_grad():
             for number, own in zip(ids, pieces, strict=True):
-                table[number] = table[own].mean(0)
+                table[number] = table[own].sum(0) if summed else table[own].mean(0)
     except (NotImplementedError, AttributeError, IndexError, RuntimeError) as error:
         why = first_line(error)
         raise InputError(f"{where}: the word embeddings of the model cannot be extended ({why})") from None

@@ -267,7 +267,8 @@ The MLP head (linear, tanh) used in training is part of the model, as its Dense 
 `pooler_output` is the embedding."""
 NO_TRANSFORMER = """\
 The model is a static encoder: a vector for each token, and no transformer."""
-AND_MODEL2VEC = " `StaticModel.from_pretrained` of model2vec loads it, too."
+AND_MODEL2VEC = """ `StaticModel.from_pretrained` of
+model2vec loads it, too; it uses no prompts and leaves out unknown tokens, so embeddings of such texts can differ."""
 
 LOADED = """\
 from sentence_transformers import SentenceTransformer

@@ -117,7 +117,7 @@ def _add_tokens(number: int, encoder: SentenceEncoder, context: Context, progres
                 progress("words", done, total, "sentences")
 
     words = count_words(encoder.tokenizer, blocks(), where).most_saving(number, name)
-    add_words(encoder.tokenizer, encoder.backbone, words, where)
+    add_words(encoder.tokenizer, encoder.backbone, words, where, summed=encoder.source.static)
     encoder.added_tokens = tuple(each.word for each in words)
 
 

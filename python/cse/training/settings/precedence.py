@@ -161,10 +161,11 @@ def check_static(settings: ResolvedConfig, source: Source) -> None:
     """
     if not source.static:
         return
-    if (settings.given or {}).get("preset") == "adapt":
+    given = settings.given or {}
+    if given.get("preset") is not None and given.get("lr") is None:
         raise InputError(
-            f"--preset adapt: {source.name} is a static encoder, which needs a larger learning rate; train it with cse "
-            "train and its default recipe"
+            f"--preset {given['preset']}: {source.name} is a static encoder, which needs a larger learning rate; leave "
+            "--preset out, or add --lr"
         )
     named: tuple[tuple[str, Registry[Any], tuple[str | None, ...]], ...] = (
         ("--encoder-method", ENCODER_METHODS, settings.encoder_methods),
