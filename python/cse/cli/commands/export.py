@@ -57,7 +57,7 @@ def export_command(ctx: click.Context, /, model: str, onnx: bool, static: bool, 
     printed with a confidence interval for their difference.
     """
     if onnx == static:
-        raise InputError("cse export: name a format, --onnx or --static, but not both")
+        raise InputError("cse export: name one format, either --onnx or --static")
     only_onnx, only_static = ("int8", "sts", "retrieval"), ("corpus", "dims", "words", *READING)
     for name in only_static if onnx else only_onnx:
         if options.was_given(ctx, name):

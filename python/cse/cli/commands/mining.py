@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -318,12 +318,14 @@ def mine_command(
     check_table(output)
     settings = {name: value for name, value in given.items() if value is not None}
     check_used(by, settings)
-    encode = (encoding, model, corpus, folder)
-    started, summary = (
-        from_queries(queries, settings, seed, output, encode)
-        if by == "hybrid"
-        else from_pairs(queries, settings, by, seed, output, encode)
-    )
+
+    def open_index() -> SearchIndex:
+        return by_row(encoding.index(encoding.encoder(model), corpus, folder))
+
+    if by == "hybrid":
+        started, summary = from_queries(queries, settings, seed, output, encoding, open_index)
+    else:
+        started, summary = from_pairs(queries, settings, by, seed, output, encoding, open_index)
     summary["seconds"] = round(time.perf_counter() - started, 3)
     if as_json:
         printing.result(summary, True, [])
@@ -351,7 +353,12 @@ def check_used(by: str, settings: dict[str, Any]) -> None:
 
 
 def from_queries(
-    queries: str, settings: dict[str, Any], seed: int, output: str, encode: tuple[Encoding, str, Any, str | None]
+    queries: str,
+    settings: dict[str, Any],
+    seed: int,
+    output: str,
+    encoding: Encoding,
+    open_index: Callable[[], SearchIndex],
 ) -> tuple[float, dict[str, Any]]:
     """Writes triples that are made from queries; returns when the search began, and a summary."""
     from ...search.bm25 import library
@@ -359,12 +366,11 @@ def from_queries(
     from ...search.mining import QueryRows, parse_ranks
     from .search import prepare, read_queries
 
-    encoding, model, corpus, folder = encode
     ranks = parse_ranks(settings["ranks"]) if "ranks" in settings else QueryRows.ranks
     making = QueryRows(settings.get("rows", QueryRows.count), ranks, seed=seed)
     asked = [*dict.fromkeys(read_queries((), queries, settings.get("query_column"), encoding.reading))]
     library()
-    index = by_row(encoding.index(encoding.encoder(model), corpus, folder))
+    index = open_index()
     prepare(index, {"hybrid": Fusion(), "rerank": 0, "smooth": None})
     started = time.perf_counter()
     with counting("searching", min(len(asked), making.count // 2), "queries") as more:
@@ -379,12 +385,12 @@ def from_pairs(
     by: str,
     seed: int,
     output: str,
-    encode: tuple[Encoding, str, Any, str | None],
+    encoding: Encoding,
+    open_index: Callable[[], SearchIndex],
 ) -> tuple[float, dict[str, Any]]:
     """Writes the negatives of labelled pairs; returns when the search began, and a summary."""
     from ...search.mining import Mining, parse_ranks
 
-    encoding, model, corpus, folder = encode
     ranks, margin = settings.get("ranks", RANKS), settings.get("margin", MARGIN)
     mining = Mining(
         parse_ranks(ranks), parse_margin(margin), settings.get("negatives", 1), by, settings.get("pick", "top"), seed
@@ -394,7 +400,7 @@ def from_pairs(
         from ...search.bm25 import library
 
         library()
-    index = by_row(encoding.index(encoding.encoder(model), corpus, folder))
+    index = open_index()
     if by == "bm25":
         with counting("BM25", len(index), "rows") as more:
             index.bm25(more)

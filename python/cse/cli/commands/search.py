@@ -94,6 +94,9 @@ def search_command(
     encoder = encoding.encoder(model)
     started = time.perf_counter()
     if tokens:
+        from ...search.tokens import check_tokens
+
+        check_tokens(encoder)
         printing.say("--tokens: for a new index, the vocabulary of the model is encoded first; this takes a minute")
     if corpus:
         index = encoding.index(encoder, corpus, output, **kept, rebuild=rebuild, verify=verify)

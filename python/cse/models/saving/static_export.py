@@ -152,7 +152,10 @@ def static_tokenizer(encoder: Encoder) -> tuple[Tokenizer, set[int]]:
 
     own = None if isinstance(encoder.model, OtherEncoder) else encoder.model.tokenizer
     if own is None or not hasattr(own, "backend_tokenizer"):
-        raise InputError(f"cse export --static: {encoder.given[0]} has no transformer with a fast tokenizer to distil")
+        raise InputError(
+            f"cse export --static: {encoder.given[0]} has no transformer with a fast tokenizer to distil; name a model "
+            "that has one, such as minilm (a static encoder needs no export)"
+        )
     settings = json.loads(own.backend_tokenizer.to_str())
     tokenizer = Tokenizer.from_str(json.dumps(settings | {"post_processor": None, "padding": None, "truncation": None}))
     if encoder.model.source.modules.lower_case:  # type: ignore[union-attr]

@@ -49,7 +49,8 @@ class Model(Group):
     come from the rows to train on; ``cse doctor --model MODEL CORPUS`` lists such words. See
     ``cse.models.vocabulary``."""
     preset: Annotated[str | None, Shown("NAME"), Named("cse.training.settings.precedence:preset_names")] = None
-    """A published recipe, such as simcse-bert-base or una-bert-base; or adapt, the defaults for sentence encoders."""
+    """A published recipe, such as simcse-bert-base or una-bert-base; or adapt, the defaults for sentence encoders;
+    or adapt-queries, for the rows of cse mine --by hybrid."""
 
 
 class ResolvedModel(Model):

@@ -143,13 +143,28 @@ def resolve(
     values |= {"precision": precision} if precision else {}
     resolved = ResolvedConfig(**values, given=config.given)
     if unused := sorted(named - {*resolved.methods, *({CONTRASTIVE} if resolved.loss in CONTRASTIVE_LOSSES else ())}):
-        remedy = f"--positive {unused[0]}, --negative {unused[0]} or --loss-term {unused[0]}"
         raise InputError(
-            f"{unused[0]}: its options were given, but the run does not use it; add {remedy}, or leave the options out"
+            f"{unused[0]}: its options were given, but the run does not use it; add {_options_for(unused[0])}, or "
+            "leave the options out"
         )
     if problem := _without_effect(resolved):
         raise InputError(problem)
     return resolved
+
+
+def _options_for(method: str) -> str:
+    """Returns the options that make a run use a method."""
+    if method == CONTRASTIVE:
+        return f"--loss {' or '.join(CONTRASTIVE_LOSSES)}"
+    for table, names in (
+        (ENCODER_METHODS, ("--encoder-method",)),
+        (FEATURE_AUGMENTATIONS, ("--feature-augmentation",)),
+        (HOOKS, ("--anchor-hook", "--positive-hook")),
+        (LOSS_TERMS, ("--loss-term",)),
+    ):
+        if method in table:
+            return " or ".join(f"{name} {method}" for name in names)
+    return f"--positive {method} or --negative {method}"
 
 
 def check_static(settings: ResolvedConfig, source: Source) -> None:
