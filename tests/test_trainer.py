@@ -713,7 +713,7 @@ def test_training_on_texts_in_memory_equals_training_on_a_file(base, sample, sam
         train(base, texts=rows)
     with pytest.raises(InputError, match=r"the run was trained on texts in memory; .*texts="):
         train(TrainConfig.from_toml(result.folder / "config.toml").replace(name="again"))
-    with pytest.raises(InputError, match="texts: a list of sentences was expected"):
+    with pytest.raises(InputError, match="texts: a list of texts was expected"):
         train(config, texts="one sentence")
     with pytest.raises(InputError, match="texts: element 1 must be a string, got 3"):
         train(config, texts=["a", 3])

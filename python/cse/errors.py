@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from numbers import Integral
+from typing import Any
 
 from ._core import InputError as InputError
 
@@ -20,19 +22,39 @@ class Interrupted(KeyboardInterrupt):
         self.code = code
 
 
-def check_texts(texts: Iterable[str]) -> list[str]:
-    """Converts an iterable of texts to a list of ``str``.
+def check_list(values: Iterable[Any], name: str, holds: str) -> list[Any]:
+    """Converts an iterable of texts, ids or rows to a list; ``name`` and ``holds`` ("texts") are for the message.
 
     Raises:
-        InputError: If ``texts`` is a single string, is not iterable, or has an element that is not a string.
+        InputError: If ``values`` is not iterable, or is one of the objects whose elements are something else: a string
+            (characters), a mapping (keys), a data frame or table (columns).
     """
-    if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
-        raise InputError(f"texts: a list of sentences was expected, not one {type(texts).__name__}")
-    listed = list(texts)
+    if isinstance(values, (str, bytes, bytearray, Mapping)) or not isinstance(values, Iterable):
+        raise InputError(f"{name}: a list of {holds} was expected, not one {type(values).__name__}")
+    if hasattr(values, "columns") or hasattr(values, "column_names"):
+        raise InputError(
+            f"{name}: a list of {holds} was expected, not a {type(values).__name__}; pass one column of it"
+        )
+    return list(values)
+
+
+def check_texts(texts: Iterable[str], name: str = "texts") -> list[str]:
+    """Converts an iterable of texts to a list of ``str``; raises ``InputError`` like ``check_list``, or for a value
+    that is not a string."""
+    listed = check_list(texts, name, "texts")
     for number, text in enumerate(listed):
         if not isinstance(text, str):
-            raise InputError(f"texts: element {number} must be a string, got {text!r}")
+            raise InputError(f"{name}: element {number} must be a string, got {shortened(repr(text))}")
     return [str(text) for text in listed]  # NumPy's str_ becomes str
+
+
+def check_ids(ids: Iterable[str | int]) -> list[str]:
+    """Converts an iterable of ids, texts or integers, to a list of ``str``; raises ``InputError`` for anything else."""
+    listed = check_list(ids, "ids", "ids")
+    for number, value in enumerate(listed):
+        if isinstance(value, bool) or not isinstance(value, (str, Integral)):
+            raise InputError(f"ids: element {number} must be a string or an integer, got {shortened(repr(value))}")
+    return [str(value) for value in listed]
 
 
 def sentence(error: Exception) -> str:

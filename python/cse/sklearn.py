@@ -75,7 +75,10 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if self.norm not in (None, "l1", "l2"):
             raise InputError(f"norm: {self.norm!r} is unknown; choose 'l1', 'l2' or None")
         whole = TfidfIndex.from_texts(
-            list(_several(raw_documents)), tokenizer=self.tokenizer, lowercase=self.lowercase, nfkc=self.nfkc
+            check_texts(raw_documents, "raw_documents"),
+            tokenizer=self.tokenizer,
+            lowercase=self.lowercase,
+            nfkc=self.nfkc,
         )
         self._view = (_documents(self.min_df, whole.info.documents), _terms(self.max_features))
         self._data = whole.to_bytes()
@@ -85,7 +88,7 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def transform(self, raw_documents: Iterable[str]) -> csr_matrix:
         """Returns the TF-IDF matrix ``(n_documents, n_terms)`` in CSR, float64."""
         check_is_fitted(self)
-        matrix = self.index_.transform(list(_several(raw_documents)))
+        matrix = self.index_.transform(check_texts(raw_documents, "raw_documents"))
         return matrix if self.norm is None else normalize(matrix, norm=self.norm, copy=False)
 
     def get_feature_names_out(self, input_features: object = None) -> npt.NDArray[np.object_]:
@@ -165,7 +168,7 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def fit(self, raw_documents: Iterable[str], y: object = None) -> Encoder:
         """Loads the model and returns ``self``; ``y`` is ignored. Raises ``InputError`` for an invalid parameter."""
-        check_texts(_several(raw_documents))
+        check_texts(raw_documents, "raw_documents")
         size = self.batch_size
         if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
             raise InputError(f"batch_size: must be an integer of at least 1, got {size!r}")
@@ -178,7 +181,7 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         if self._encoder is None:  # after unpickling
             self._encoder = self._load()
-        vectors = self._encoder.encode(check_texts(_several(raw_documents)), batch_size=self.batch_size)
+        vectors = self._encoder.encode(check_texts(raw_documents, "raw_documents"), batch_size=self.batch_size)
         if self.normalize:
             norms = np.linalg.norm(vectors, axis=1, keepdims=True)
             vectors /= np.where(norms > 0, norms, 1)
@@ -206,13 +209,6 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         from .models.running import inference  # imports torch
 
         return inference.Encoder(self.model, pooler=self.pooler, device=self.device, precision=self.precision)
-
-
-def _several(raw_documents: Iterable[str]) -> Iterable[str]:
-    """Returns its argument; raises ``InputError`` for one string or a whole table."""
-    if isinstance(raw_documents, str) or hasattr(raw_documents, "columns"):
-        raise InputError("raw_documents: a list of texts was expected, not one string or a whole table")
-    return raw_documents
 
 
 def _documents(min_df: int | float, documents: int) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..data.corpus import Corpus
-from ..errors import InputError, check_texts
+from ..errors import InputError, check_ids, check_list, check_texts
 from ..models.running.inference import Encoder
 from ..tfidf.pieces import Pieces
 from .bm25 import Bm25
@@ -219,7 +219,7 @@ class SearchIndex:
 
     def ids(self, rows: Iterable[int]) -> list[str]:
         """Returns the ids of some rows, or the row numbers if the index has no ids."""
-        return self._store.ids([int(row) for row in rows])
+        return self._store.ids([int(row) for row in check_list(rows, "rows", "row numbers")])
 
     def add(self, texts: Iterable[str], *, ids: Sequence[str] | None = None, batch_size: int = 64) -> Changes:
         """Appends rows to the index; if the call is interrupted, the index is not changed.
@@ -281,7 +281,7 @@ class SearchIndex:
                 another process writes to the index.
             OSError: If a file cannot be written.
         """
-        gone = {str(each) for each in ids}
+        gone = set(check_ids(ids))
 
         def wanted(store: Store) -> Rows:
             names = store.ids(range(store.rows))
@@ -366,7 +366,7 @@ class SearchIndex:
         Raises:
             InputError: For invalid queries or ``k``, if bm25s is not installed, or if the vectors cannot be smoothed.
         """
-        listed = check_texts(queries)
+        listed = check_texts(queries, "queries")
         _check_k(k)
         fusion = None if hybrid is False else Fusion() if hybrid is True else hybrid
         if fusion is not None and fusion.kind == "scores" and self._searcher.on_cluster:
@@ -457,7 +457,7 @@ def _check_k(k: int) -> None:
 def _checked_ids(ids: Sequence[str] | None, rows: int) -> list[str] | None:
     if ids is None:
         return None
-    listed = [str(each) for each in ids]
+    listed = check_ids(ids)
     if len(listed) != rows:
         raise InputError(f"ids: {len(listed):,} were given for {rows:,} rows; each row needs one")
     return [each.replace("\n", " ").encode("utf8", "replace").decode() for each in listed]

@@ -53,7 +53,7 @@ class HalvesEvaluator(SentenceEvaluator):
         write_csv: bool = True,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        distinct = dict.fromkeys(check_texts(sentences))
+        distinct = dict.fromkeys(check_texts(sentences, "sentences"))
         self.sentences = [text for text in distinct if len(text.split()) >= HELD_OUT_WORDS][:limit]
         if len(self.sentences) < 2:
             raise InputError(
