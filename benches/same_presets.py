@@ -3,9 +3,10 @@
     python benches/same_presets.py BASE_PYTHON NEW_PYTHON [--only esimcse] [--save base.json]
 
 Both arguments are Python interpreters in which cse is installed. ``--save`` writes the results of the first one to a
-file, which later comparisons on the same machine read instead of running it again (``--saved``). Each run trains a tiny model with random weights, of the
-family of its preset, on the CPU. The script prints one line per run: ``same`` if the lines of log.jsonl (without times)
-and the saved weights are equal, else ``DIFFERENT``; and exits with 1 if a run differs.
+file, which later comparisons on the same machine read instead of running it again (``--saved``). Each run trains a tiny
+model with random weights, of the family of its preset, on the CPU. The script prints one line per run: ``same`` if the
+lines of log.jsonl (without times) and the saved weights are equal, else ``DIFFERENT``. It exits with 1 if a run
+differs.
 """
 
 from __future__ import annotations
@@ -82,12 +83,13 @@ def presets(python: str) -> list[str]:
 def make_models(folder: Path) -> None:
     """Writes a tiny BERT, a tiny RoBERTa, a second encoder and a masked language model, all with the same tokenizer."""
     import torch
-    from conftest import make_tiny  # type: ignore[import-not-found]
     from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertModel
+
+    from conftest import make_tiny  # type: ignore[import-not-found]
 
     for kind in ("bert", "roberta"):
         make_tiny(folder / kind, kind)
-    sizes = {"vocab_size": 2000, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes: dict[str, Any] = {"vocab_size": 2000, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = BertConfig(**sizes, intermediate_size=32, max_position_embeddings=64)
     torch.manual_seed(1)
     for name, model in (("second", BertModel(config)), ("generator", BertForMaskedLM(config))):
@@ -105,7 +107,14 @@ def main() -> None:
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT / "tests"))
     sample = (files("cse") / "resources" / "sample.txt").read_text(encoding="utf8").splitlines()[:300]
-    common = {"max_steps": 6, "batch_size": 12, "log_every": 1, "eval_every": 0, "seed": 1, "device": "cpu"}
+    common: dict[str, Any] = {
+        "max_steps": 6,
+        "batch_size": 12,
+        "log_every": 1,
+        "eval_every": 0,
+        "seed": 1,
+        "device": "cpu",
+    }
     common |= {"threads": 1, "precision": "fp32", "lr": 5e-4}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -132,7 +141,7 @@ def main() -> None:
         names = [presets(python) for python in (options.base, options.new)]
         runs: dict[str, dict[str, Any]] = {}
         for name in names[0]:
-            values = {"preset": name, "model": "roberta" if "roberta" in name else "bert"}
+            values: dict[str, Any] = {"preset": name, "model": "roberta" if "roberta" in name else "bert"}
             labelled = name.startswith(("simcse-sup", "adapt-queries"))
             values |= {"pairs": "pairs.jsonl"} if labelled else {"corpus": "corpus.txt"}
             for method, table in (
