@@ -5,6 +5,8 @@
 # make lint         check the formatting, run linters and type checkers, and build the documentation
 # make docs         build the documentation as a site in target/site
 #
+# make package      build the wheel and the source distribution in target/dist, check them, and try the wheel
+#
 # PYTHON=python3.12 make ...         use this Python interpreter
 # make quickstart DEV=stsb.dev.tsv   also evaluate Spearman's correlation on this TSV file, whose columns are score,
 #                                    sentence1 and sentence2
@@ -20,7 +22,7 @@ QUERY ?= an illness that doctors could not cure
 LAST := $$(ls -td quickstart/runs/*/ | head -n 1)
 JOBS ?= 2
 
-.PHONY: quickstart test test-tools lint bench-core bench-growth bench-losses bench-train bench-search reproduce-smoke docs \
+.PHONY: quickstart test test-tools lint package bench-core bench-growth bench-losses bench-train bench-search reproduce-smoke docs \
 	structure pictures clean
 
 # If pyproject.toml or constraints.txt changes, the packages are reinstalled. If a Rust source changes, the extension
@@ -102,6 +104,25 @@ bench-core: $(READY)
 # temporary files.
 bench-growth: $(READY)
 	$(BIN)/python benches/growth.py --augment
+
+# The wheel is built for Linux with glibc 2.28 or later, which includes the current long-term releases. maturin links with
+# zig, which has the symbols of older glibc versions, so that no container is needed.
+package:
+	$(PYTHON) -m venv target/package
+	target/package/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		maturin ziglang auditwheel twine
+	rm -rf target/dist
+	PATH="$(CURDIR)/target/package/bin:$$PATH" target/package/bin/maturin build --release --locked --zig \
+		--compatibility manylinux_2_28 --sdist --out target/dist
+	target/package/bin/auditwheel show target/dist/*.whl
+	target/package/bin/twine check --strict target/dist/*
+	rm -rf target/installed && $(PYTHON) -m venv target/installed
+	target/installed/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		"$$(ls target/dist/*.whl)[offline]"
+	cd target/installed && head -n 500 ../../python/cse/resources/sample.txt > corpus.txt && bin/cse build-tfidf corpus.txt \
+		&& bin/cse augment corpus.txt -o negatives.txt \
+		&& bin/cse train corpus.txt --loss focal --una --model minilm --max-steps 2 \
+		&& bin/cse encode minilm corpus.txt -o vectors.npy
 
 # Runs every cell of every published table for two steps with a tiny model (cse reproduce --smoke). Takes a quarter of
 # an hour on two cores.
