@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+TOKENIZING = threading.RLock()
+"""Held while a tokenizer runs: a fast tokenizer stores the truncation and padding settings of a call, so that calls of
+several threads with different settings would change each other's results."""
 POOLED = "pooled_mask"
 """Key of the mask ``(B, T)`` of the tokens that are pooled; absent if all tokens are pooled."""
 
@@ -16,21 +20,20 @@ POOLED = "pooled_mask"
 def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int, fixed: bool = False) -> dict[str, Tensor]:
     """Converts a batch of texts to token ids and attention masks ``(B, T)``.
 
-    T is ``max_length`` if ``fixed``, else the length of the longest text, capped at ``max_length``. This is not
-    thread-safe: each thread needs its own tokenizer, because a fast tokenizer stores the truncation and padding
-    settings of a call.
+    T is ``max_length`` if ``fixed``, else the length of the longest text, capped at ``max_length``.
     """
     padding = "max_length" if fixed else True
-    return dict(tokenizer(list(texts), padding=padding, truncation=True, max_length=max_length, return_tensors="pt"))
+    with TOKENIZING:
+        return dict(tokenizer(list(texts), padding=padding, truncation=True, max_length=max_length, return_tensors="pt"))
 
 
 def token_lists(tokenizer: Any, texts: Sequence[str], max_length: int) -> dict[str, list[list[int]]]:
     """Tokenizes texts without padding.
 
-    Returns ``input_ids`` and, if the model uses them, ``token_type_ids``, with one list per text. Like ``tokenize``,
-    this is not thread-safe.
+    Returns ``input_ids`` and, if the model uses them, ``token_type_ids``, with one list per text.
     """
-    found = tokenizer(list(texts), truncation=True, max_length=max_length, return_attention_mask=False)
+    with TOKENIZING:
+        found = tokenizer(list(texts), truncation=True, max_length=max_length, return_attention_mask=False)
     return {key: found[key] for key in tokenizer.model_input_names if key in found}
 
 
@@ -63,7 +66,8 @@ def prompt_length(tokenizer: Any, prompt: str) -> int:
     """
     if not prompt:
         return 0
-    ids = tokenizer(prompt)["input_ids"]
+    with TOKENIZING:
+        ids = tokenizer(prompt)["input_ids"]
     return len(ids) - (ids[-1] in tokenizer.all_special_ids)
 
 

@@ -9,6 +9,7 @@ from ... import _core
 from ...errors import InputError
 from ...tfidf.options import word_options
 from ..encoders import OtherEncoder
+from ..tokens import TOKENIZING
 from .inference import Encoder
 
 # Maximum number of words in a passage for encoders without a tokenizer.
@@ -54,9 +55,10 @@ class Cutter:
             return [[(start, end) for start, end, _ in _core.tokenize(text, word_options())] for text in texts]
         if not texts:
             return []
-        found = self._tokenizer(
-            list(texts), add_special_tokens=False, truncation=False, padding=False, return_offsets_mapping=True
-        )
+        with TOKENIZING:
+            found = self._tokenizer(
+                list(texts), add_special_tokens=False, truncation=False, padding=False, return_offsets_mapping=True
+            )
         return [[(start, end) for start, end in spans if end > start] for spans in found["offset_mapping"]]
 
 
