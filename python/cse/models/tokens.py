@@ -24,7 +24,8 @@ def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int, fixed: bool 
     """
     padding = "max_length" if fixed else True
     with TOKENIZING:
-        return dict(tokenizer(list(texts), padding=padding, truncation=True, max_length=max_length, return_tensors="pt"))
+        found = tokenizer(list(texts), padding=padding, truncation=True, max_length=max_length, return_tensors="pt")
+    return dict(found)
 
 
 def token_lists(tokenizer: Any, texts: Sequence[str], max_length: int) -> dict[str, list[list[int]]]:
