@@ -1,12 +1,25 @@
 """Tests of confidence intervals and p-values against SciPy, known values and simulations, and of `cse compare`."""
 
 import json
+import math
 
 import numpy as np
 import pytest
 from scipy.stats import spearmanr, ttest_1samp
 
-from cse.evaluation.significance import holm, paired_bootstrap, resampled_difference, sentence_clusters, t_interval
+import cse
+from cse.cli.commands.evaluate import compared_cells
+from cse.evaluation.base import Report, Sample
+from cse.evaluation.significance import (
+    adjust,
+    compare,
+    holm,
+    paired_bootstrap,
+    resampled_difference,
+    sentence_clusters,
+    summarise,
+    t_interval,
+)
 
 
 def test_pairs_that_share_a_sentence_are_one_cluster():
@@ -83,3 +96,59 @@ def test_compare_prints_differences_with_a_verdict(cse, tiny_bert, tiny_roberta,
     assert cut["STS-B dev (8 dimensions)"]["b"] == pytest.approx(alone["suites"]["sts"]["tasks"][0]["spearman"])
     for arguments in ((tiny_bert,), (both, tiny_bert, "--seeds")):
         assert cse("compare", *arguments, *flags).returncode == 2
+
+
+def samples_report(values, gold=None):
+    return Report([], samples=[Sample("a task", np.asarray(values, dtype=np.float64), gold)])
+
+
+@pytest.mark.parametrize("seeds", [False, True])
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("values", [[math.nan] * 12, [0.5] * 12], ids=["NaN", "constant"])
+def test_a_score_that_is_nan_gives_no_interval_p_value_or_verdict(seeds, side, values):
+    gold = np.arange(12.0)
+    right, wrong = samples_report(np.sin(gold), gold), samples_report(values, gold)
+    sides = [[right, samples_report(np.cos(gold), gold)], [wrong, wrong]] if seeds else [[right], [wrong]]
+    if side == 0:
+        sides.reverse()
+    (record,) = records = compare(*sides, seeds=seeds)
+    adjust(records)
+    assert math.isnan(record["mean"])
+    assert record["verdict"] == ""
+    assert not {"low", "high", "p", "p_holm"} & set(record)
+    assert compared_cells(record)["95 % interval"] == compared_cells(record)["p (Holm)"] == ""
+
+
+def test_tests_of_other_tasks_do_not_change_if_a_task_has_no_p_value():
+    assert holm([0.01, math.nan, 0.04])[::2] == holm([0.01, 0.04])
+
+
+def test_resamples_without_a_value_do_not_count_as_agreement():
+    values = np.full(1000, 1.0)
+    assert summarise(1.0, values).p < 0.01
+    for share, known in [(10, True), (30, False)]:
+        values[:share] = math.nan
+        difference = summarise(1.0, values)
+        assert math.isfinite(difference.low) == math.isfinite(difference.p) == known
+        assert not known or difference.p > 0.02
+    # Half of the resamples of these six pairs hold equal gold scores.
+    gold = np.array([1.0] * 5 + [2.0])
+    difference, _ = resampled_difference([np.arange(6.0)], [-np.arange(6.0)], gold, resamples=200)
+    assert math.isnan(difference.p)
+
+
+def test_compare_of_an_encoder_whose_cosines_are_all_equal_gives_no_verdict(tmp_path):
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"{row % 5}\tword{row} one\tword{row} two\n" for row in range(20)))
+
+    class Encodes:
+        def __init__(self, constant):
+            self.constant = constant
+
+        def encode(self, texts, **_):
+            return np.ones((len(texts), 4)) if self.constant else np.random.default_rng(0).normal(size=(len(texts), 4))
+
+    for sides in ([Encodes(False), Encodes(True)], [Encodes(True), Encodes(False)]):
+        (record,) = cse.compare(*sides, data=pairs).tasks
+        assert record["verdict"] == ""
+        assert "p" not in record

@@ -80,7 +80,8 @@ class Comparison:
     - ``task``: name of the task; ``examples``: number of examples, None for metrics without examples;
     - ``a``, ``b``: the scores; ``mean``: the difference b - a;
     - ``low``, ``high``: the 95 % interval of the difference; ``p``: its p-value; ``p_holm``: the p-value adjusted over
-      the tasks by Holm's method; all four are absent for metrics without examples (geometry);
+      the tasks by Holm's method; all four are absent for metrics without examples (geometry), and if there is no
+      interval because a score is NaN;
     - ``verdict``: ``better``, ``worse`` or ``no difference seen`` at the level 0.05; "" if there is no p-value.
     """
 

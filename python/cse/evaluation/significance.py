@@ -22,7 +22,7 @@ Vector = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference with a 95 % interval and a two-sided p-value."""
+    """A difference with a 95 % interval and a two-sided p-value; these are NaN if they cannot be determined."""
 
     mean: float
     low: float
@@ -41,7 +41,7 @@ def adjust(records: list[dict[str, Any]], level: float = 0.05) -> None:
     ``p_holm`` is the p-value adjusted over all tasks by Holm's method. The verdict is ``better`` or ``worse`` if
     ``p_holm`` is below ``level``, else ``no difference seen``. For records without a p-value, it is empty.
     """
-    tested = [record for record in records if "p" in record]
+    tested = [record for record in records if record.get("p") is not None]
     for record, p in zip(tested, holm([record["p"] for record in tested]), strict=True):
         record["p_holm"] = p
         record["verdict"] = "no difference seen" if p >= level else "better" if record["mean"] > 0 else "worse"
@@ -87,10 +87,12 @@ def mean_score(values: Vector, gold: Vector | None = None) -> float:
 
 
 def spearman_score(values: Vector, gold: Vector | None) -> float:
-    """Returns Spearman's correlation x 100 of two vectors ``(n,)``."""
+    """Returns Spearman's correlation x 100 of two vectors ``(n,)``; NaN if one of them is constant or holds NaN."""
     from scipy.stats import rankdata
 
     assert gold is not None
+    if not np.ptp(values) >= 1e-9 or not np.ptp(gold) > 0:  # as in ``sts.score_vectors``
+        return math.nan
     return 100 * float(np.corrcoef(rankdata(values), rankdata(gold))[0, 1])
 
 
@@ -141,10 +143,19 @@ def resampled_difference(
 
 
 def summarise(observed: float, values: Vector) -> Difference:
-    """Returns the difference with the percentile interval and two-sided p-value computed from its bootstrap values."""
-    low, high = np.nanquantile(values, [0.025, 0.975])
-    tail = min((values <= 0).sum(), (values >= 0).sum())
-    return Difference(observed, float(low), float(high), min(1.0, 2 * (float(tail) + 1) / (len(values) + 1)))
+    """Returns the difference with the percentile interval and two-sided p-value computed from its bootstrap values.
+
+    A resample without a value (NaN, because all its gold scores or cosines are equal) could lie on either side. So it
+    counts in both tails; if there are so many that a bound of the interval is unknown, there is no interval and no p.
+    """
+    unknown = np.isnan(values)
+    lowest, highest = np.where(unknown, -np.inf, values), np.where(unknown, np.inf, values)
+    with np.errstate(invalid="ignore"):  # interpolation between infinities
+        low, high = float(np.quantile(lowest, 0.025)), float(np.quantile(highest, 0.975))
+    if not math.isfinite(observed + low + high):
+        return Difference(observed, math.nan, math.nan, math.nan)
+    tail = min((lowest <= 0).sum(), (highest >= 0).sum())
+    return Difference(observed, low, high, min(1.0, 2 * (float(tail) + 1) / (len(values) + 1)))
 
 
 def t_interval(differences: Sequence[float]) -> Difference:
@@ -156,13 +167,21 @@ def t_interval(differences: Sequence[float]) -> Difference:
 
     n = len(differences)
     mean, error = float(np.mean(differences)), float(np.std(differences, ddof=1)) / math.sqrt(n)
+    if not math.isfinite(mean + error):
+        return Difference(mean, math.nan, math.nan, math.nan)
     half = float(t.ppf(0.975, n - 1)) * error
     p = 2 * float(t.sf(abs(mean) / error, n - 1)) if error > 0 else float(mean == 0)
     return Difference(mean, mean - half, mean + half, p)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Returns p-values adjusted for several tests by Holm's step-down method, in the given order."""
+    """Returns p-values adjusted for several tests by Holm's step-down method, in the given order.
+
+    A p-value of NaN is not counted as a test, and remains NaN.
+    """
+    if any(map(math.isnan, p_values)):
+        adjusted_by_place = iter(holm([p for p in p_values if not math.isnan(p)]))
+        return [p if math.isnan(p) else next(adjusted_by_place) for p in p_values]
     p, order = np.asarray(p_values, dtype=np.float64), np.argsort(p_values, kind="stable")
     adjusted = np.empty(len(p))
     adjusted[order] = np.minimum(np.maximum.accumulate(np.arange(len(p), 0, -1) * p[order]), 1)
@@ -180,8 +199,9 @@ def compare(before: Sequence[Report], after: Sequence[Report], seeds: bool) -> l
 
     Returns:
         One record per task: ``task``, ``examples``, the scores ``a`` and ``b`` of the two sides, and ``mean``, ``low``,
-        ``high`` and ``p`` of the difference b - a. For an evaluation without per-example values (geometry),
-        one record for each metric in each row of the reports (``Report.rows``), without ``low``, ``high`` and ``p``.
+        ``high`` and ``p`` of the difference b - a. ``low``, ``high`` and ``p`` are left out if there is no interval,
+        for example because the score of a side is NaN. For an evaluation without per-example values (geometry), one
+        record for each metric in each row of the reports (``Report.rows``), without ``low``, ``high`` and ``p``.
     """
     records: list[dict[str, Any]] = []
     if not before[0].samples:
@@ -197,8 +217,8 @@ def compare(before: Sequence[Report], after: Sequence[Report], seeds: bool) -> l
             clusters = sentence_clusters(*sample.sentences) if sample.sentences else None
             difference, _ = resampled_difference(old, new, sample.gold, clusters)
         a, b = (sum(side) / len(side) for side in scores)
-        examples = len(sample.values)
-        records.append({"task": sample.task, "examples": examples, "a": a, "b": b, **asdict(difference)})
+        record = {"task": sample.task, "examples": len(sample.values), "a": a, "b": b, "mean": difference.mean}
+        records.append(record if math.isnan(difference.p) else {**record, **asdict(difference)})
     return records
 
 

@@ -274,12 +274,12 @@ def compare_command(
 
 
 def compared_cells(record: dict[str, Any]) -> dict[str, str]:
-    """Returns the table cells of one task as text; examples, interval and p-value are empty without a test."""
+    """Returns the table cells of one task as text; interval and p-value are empty without a test."""
     tested = "p" in record
     digits = 2 if abs(record["a"]) > 2 else 4
     return {
         "task": record["task"],
-        "examples": f"{record['examples']:,}" if tested else "",
+        "examples": "" if record["examples"] is None else f"{record['examples']:,}",
         "A": f"{record['a']:.{digits}f}",
         "B": f"{record['b']:.{digits}f}",
         "difference": f"{record['mean']:+.{digits}f}",
