@@ -569,6 +569,19 @@ def test_invalid_arguments_for_negatives_are_refused(sample_rows, sample_index, 
         NegativesCollator(None, sample_index, epoch=1)
 
 
+def test_negatives_are_not_used_as_positives_of_a_dataset_of_one_column(tiny_bert, sample_rows, sample_index, tmp_path):
+    model = load(tiny_bert, double=False)
+    dataset = number_rows(Dataset.from_dict({"anchor": sample_rows[:16]}))
+    collator = NegativesCollator(model.preprocess, sample_index, "anchor")
+    with pytest.raises(InputError, match="has only one column of texts, so that the loss would use a negative"):
+        fit(model, dataset, InfoNCELoss(model), tmp_path, collator)
+    collator.epoch = 0
+    with pytest.raises(InputError, match="has only one column"):
+        collator([{"anchor": "A sentence.", "row": 0, "label": 1}])
+    with pytest.warns(UserWarning, match="has only one column"):
+        add_negatives(dataset, sample_index, "anchor", row_column="row")
+
+
 # The evaluator
 
 

@@ -7,7 +7,8 @@ equal token ids. ``NegativesCollator`` adds row numbers and the epoch to the inp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from os import PathLike
@@ -18,6 +19,7 @@ import numpy.typing as npt
 import torch
 from datasets import Dataset
 from datasets.fingerprint import generate_random_fingerprint
+from sentence_transformers.base.data_collator import DEFAULT_LABEL_COLUMNS
 from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 from torch import Tensor
 from transformers import TrainerCallback
@@ -153,11 +155,16 @@ def add_negatives(
     Raises:
         InputError: If ``column`` is missing or does not hold texts, ``row_column`` is missing or does not hold row
             numbers, a new column exists already, or an option is invalid.
+
+    Warns:
+        UserWarning: If the dataset has no column of positives, which must stand before the negatives in training.
     """
     if not isinstance(dataset, Dataset):
         raise InputError(f"dataset: a datasets.Dataset was expected, not {type(dataset).__name__}; pass one split")
     drawn = _Drawn(index, column, copies, name, drawing)
     _check_columns(dataset.column_names, drawn, row_column)
+    if _lacks_positives(dataset.column_names, row_column):
+        warnings.warn(f"dataset: {NO_POSITIVES}", stacklevel=2)
     unchanged = np.zeros((len(dataset), copies), dtype=bool)
 
     def added(batch: dict[str, list[Any]], places: list[int]) -> dict[str, list[str]]:
@@ -218,8 +225,8 @@ class NegativesCollator(SentenceTransformerDataCollator):
         **drawing: See ``DrawOptions``, except ``copy`` and ``epoch``.
 
     Raises:
-        InputError: For an invalid option. When a batch is made: for a missing column, for a text that is not a string,
-            or if the callback was not given to the trainer.
+        InputError: For an invalid option. When a batch is made: for a missing column, for a dataset without a column of
+            positives, for a text that is not a string, or if the callback was not given to the trainer.
     """
 
     def __init__(
@@ -269,6 +276,8 @@ class NegativesCollator(SentenceTransformerDataCollator):
         features = [{name: value for name, value in each.items() if name != self.row_column} for each in features]
         if self.drawn is not None:
             _check_columns(list(features[0]), self.drawn, None)
+            if _lacks_positives(features[0], None):
+                raise InputError(f"dataset: {NO_POSITIVES}")
             columns = self.drawn([each[self.drawn.column] for each in features], rows, epoch=epoch)
             for position, each in enumerate(features):
                 each.update({name: texts[position] for name, texts in columns.items()})
@@ -325,6 +334,17 @@ class _Drawn:
             drawing: DrawOptions = {**self.drawing, **more, "copy": number}
             found[name] = self.index.augment(texts, rows=[int(row) for row in rows], **drawing)
         return found
+
+
+NO_POSITIVES = (
+    "has only one column of texts, so that the loss would use a negative, the second column, as the positive; add a "
+    "second column, for example one with the same sentences (SimCSE)"
+)
+
+
+def _lacks_positives(names: Iterable[str], row_column: str | None) -> bool:
+    """Returns whether a dataset has no column but the anchor, apart from labels and row numbers."""
+    return len(set(names) - {*DEFAULT_LABEL_COLUMNS, "dataset_name", row_column}) < 2
 
 
 def _check_columns(names: Sequence[str], drawn: _Drawn, row_column: str | None) -> None:
