@@ -29,7 +29,7 @@ class Output(Group):
     loggers: Annotated[
         tuple[str, ...], Shown("NAME", flag="--logger"), Named("cse.training.loggers:LOGGERS"), ELSEWHERE
     ] = ()
-    """Logger in addition to log.jsonl: tensorboard."""
+    """Logger in addition to log.jsonl: tensorboard, wandb, mlflow or trackio."""
     log_every: Annotated[Positive, ELSEWHERE] = 10
     """Steps between writes of the log, which contains one record per step."""
     seed: Annotated[int, Ge(0), Lt(2**64), Shown("N")] = 0

@@ -1,0 +1,162 @@
+"""The loggers ``tensorboard``, ``wandb``, ``mlflow`` and ``trackio``; each needs the package of its name."""
+
+from __future__ import annotations
+
+import math
+import os
+import tomllib
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError
+from .callbacks import Callback
+
+if TYPE_CHECKING:
+    from .run import Run
+
+PROJECT = "cse"
+
+
+class Tracker(Callback):
+    """Base class of loggers that pass finite metrics (``train/...``) and scores (``eval/...``) to another program."""
+
+    module = ""
+    """Module that writes the metrics."""
+
+    def __init__(self) -> None:
+        try:
+            self.client: Any = import_module(self.module)
+        except ImportError:
+            name = type(self).__name__.lower()
+            raise InputError(f"--logger {name}: {name} is not installed; run pip install {name}") from None
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        """Writes values by name."""
+        raise NotImplementedError
+
+    def on_log(self, records: Sequence[dict[str, Any]]) -> None:
+        """Writes the metrics of steps."""
+        for record in records:
+            self.write(record["step"], _finite("train", record))
+
+    def on_evaluate(self, step: int, record: dict[str, Any]) -> None:
+        """Writes the scores of an evaluation."""
+        self.write(step, _finite("eval", record))
+
+
+class TensorBoard(Tracker):
+    """Writes to ``tensorboard/`` in the folder of the run."""
+
+    module = "torch.utils.tensorboard"
+
+    def on_train_begin(self, run: Run) -> None:
+        """Opens the event file; in a resumed run, hides the records of steps that will be repeated."""
+        step = run.state.step
+        self._writer = self.client.SummaryWriter(str(run.folder / "tensorboard"), purge_step=step + 1 if step else None)
+        self._writer.add_text("config", f"```toml\n{run.config.to_toml()}\n```", step)
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        """Adds values as scalars."""
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Closes the event file."""
+        if hasattr(self, "_writer"):
+            self._writer.close()
+
+
+class Wandb(Tracker):
+    """Writes to Weights & Biases, to the project of ``WANDB_PROJECT`` or ``cse``; a resumed run is continued there."""
+
+    module = "wandb"
+
+    def on_train_begin(self, run: Run) -> None:
+        """Starts or continues the run named after the folder of the run."""
+        name = run.folder.name
+        project = os.environ.get("WANDB_PROJECT", PROJECT)
+        self._run = self.client.init(project=project, name=name, id=name, resume="allow", config=_settings(run))
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        """Logs values."""
+        self._run.log(values, step=step)
+
+    def close(self) -> None:
+        """Ends the run."""
+        if hasattr(self, "_run"):
+            self._run.finish()
+
+
+class MLflow(Tracker):
+    """Writes to MLflow, to the experiment of ``MLFLOW_EXPERIMENT_NAME`` or ``cse``; a resumed run is continued there.
+
+    ``MLFLOW_TRACKING_URI`` says where MLflow stores experiments.
+    """
+
+    module = "mlflow"
+
+    def on_train_begin(self, run: Run) -> None:
+        """Starts or continues the run named after the folder of the run."""
+        name = run.folder.name
+        experiment = self.client.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT))
+        earlier = []
+        if run.state.step:
+            earlier = self.client.search_runs(
+                [experiment.experiment_id], f"attributes.run_name = '{name}'", output_format="list"
+            )
+        if earlier:
+            self.client.start_run(run_id=earlier[0].info.run_id)
+        else:
+            self.client.start_run(run_name=name)
+            self.client.log_params(_settings(run))
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        """Logs values; ``loss/contrastive`` becomes ``loss.contrastive``, since the file store makes a folder of it."""
+        parts = [(*name.partition("/"), value) for name, value in values.items()]
+        self.client.log_metrics(
+            {f"{group}/{name.replace('/', '.')}": value for group, _, name, value in parts}, step=step
+        )
+
+    def close(self) -> None:
+        """Ends the run."""
+        self.client.end_run()
+
+
+class Trackio(Tracker):
+    """Writes to Trackio's project ``cse``; a resumed run is continued there."""
+
+    module = "trackio"
+
+    def on_train_begin(self, run: Run) -> None:
+        """Starts or continues the run named after the folder of the run."""
+        self._run = self.client.init(
+            project=PROJECT, name=run.folder.name, config=_settings(run), resume="allow", embed=False
+        )
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        """Logs values."""
+        self._run.log(values, step=step)
+
+    def close(self) -> None:
+        """Ends the run."""
+        if hasattr(self, "_run"):
+            self._run.finish()
+
+
+def _finite(group: str, record: dict[str, Any]) -> dict[str, float]:
+    return {
+        f"{group}/{name}": value
+        for name, value in record.items()
+        if isinstance(value, (int, float)) and name != "step" and math.isfinite(value)
+    }
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    """Returns the settings of a run, those of methods as ``method.option``."""
+    settings: dict[str, Any] = {}
+    for name, value in tomllib.loads(run.config.to_toml()).items():
+        if name != "given":
+            table = value if isinstance(value, dict) else {"": value}
+            settings |= {f"{name}.{key}".rstrip("."): entry for key, entry in table.items()}
+    return settings
