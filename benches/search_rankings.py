@@ -84,7 +84,7 @@ def latency(rows: int, width: int, rounds: int, folder: Path) -> dict[str, Any]:
         for name, (settings, smooth) in RANKINGS.items():
             fusion = None if settings is None else Fusion(**settings)
             started = time.perf_counter()
-            (hits,) = searcher.search([query], vectors, 10, fusion, smooth, None)
+            (hits,) = searcher.search([query], vectors, 10, fusion, smooth)
             searcher.hits(hits)
             if number:
                 times[name].append(time.perf_counter() - started)

@@ -1,16 +1,13 @@
 """Static encoders (``cse export --static``) against the encoder that they are distilled from.
 
     python benches/static.py COLLECTION ... --cache DIR [--check COLLECTION ...] [--json FILE]
-    python benches/static.py --train COLLECTION ... --cache DIR [--seeds 0 1] [--json FILE]
     python benches/static.py --sts DIR --sentences FILE ... --speed COLLECTION --cache DIR [--json FILE]
 
 A collection is a folder in the layout of BEIR (``convert_collections.py`` writes some). For each of them, variants of
 the static encoder are fitted to its documents, without queries or judgements, and nDCG@10 is computed with
 ``SearchIndex``, for the vectors alone and fused with BM25 (``Fusion()``). For the STS sets in ``--sts``, the vectors
-are fitted to the rows of each file of ``--sentences``. With ``--train``, the default static encoder of a collection is
-trained on its documents with the default recipe of ``cse train``, and compared with the one before. The encoder's
-embeddings are stored in ``--cache``. Only the measurement of speed encodes texts again: on one core, in turns, with the
-default batch size, in processor time.
+are fitted to the rows of each file of ``--sentences``. The encoder's embeddings are stored in ``--cache``. Only the
+measurement of speed encodes texts again: on one core, in turns, with the default batch size, in processor time.
 """
 
 from __future__ import annotations
@@ -36,7 +33,6 @@ import numpy as np
 import cse
 from cse.data.corpus import Corpus
 from cse.evaluation.retrieval import Retrieval, RetrievalOptions
-from cse.evaluation.significance import resampled_difference
 from cse.models.saving import static_export
 from cse.search.hybrid import Fusion
 from cse.search.index import SearchIndex
@@ -188,45 +184,6 @@ def collection_scores(folder: Path, cache: Path, variants: Iterable[str]) -> dic
     return rows
 
 
-def trained_scores(folders: list[Path], cache: Path, seeds: list[int]) -> dict[str, Any]:
-    """Returns nDCG@10 of the default static encoder of each collection before and after training on its documents.
-
-    Differences are means over seeds, with 95 % bootstrap intervals over the queries; ``mean`` is the mean over the
-    collections.
-    """
-    kinds = list(SEARCHES)[:2]
-    rows: dict[str, Any] = {}
-    draws: dict[str, list[Any]] = {kind: [] for kind in kinds}
-    for number, folder in enumerate(folders):
-        retrieval = Retrieval(RetrievalOptions(), str(folder))
-        ids, texts = list(retrieval.documents), list(retrieval.documents.values())
-        with tempfile.TemporaryDirectory() as temporary:
-            models = [Path(temporary) / "static"]
-            distilled(Stored("minilm", cache, folder.name), texts, "default", models[0])
-            config = cse.TrainConfig(
-                model=str(models[0]), output=temporary, eval_every=0, device="cpu", threads=1, precision="fp32"
-            )
-            runs = [cse.train(config.replace(seed=seed, name=f"seed{seed}"), texts=texts) for seed in seeds]
-            models += [run.folder / "last" for run in runs]
-            indexes = [SearchIndex.build(cse.Encoder(model, device="cpu"), texts, ids=ids) for model in models]
-        row: dict[str, Any] = {"documents": len(texts), "seconds": [run.seconds for run in runs]}
-        for kind in kinds:
-            before, *after = (query_scores(index, retrieval, kind) for index in indexes)
-            difference, values = resampled_difference([before], after, seed=number)
-            draws[kind].append(values)
-            interval = {"mean": difference.mean, "low": difference.low, "high": difference.high}
-            row[kind] = {"before": before.mean(), "after": [each.mean() for each in after], "difference": interval}
-        rows[folder.name] = row
-        print(f"{folder.name}: trained: {row}", flush=True)
-    mean = f"mean of {', '.join(folder.name for folder in folders)}"
-    rows[mean] = {}
-    for kind in kinds:
-        observed = float(np.mean([rows[folder.name][kind]["difference"]["mean"] for folder in folders]))
-        low, high = np.quantile(np.mean(draws[kind], axis=0), [0.025, 0.975])
-        rows[mean][kind] = {"mean": observed, "low": float(low), "high": float(high)}
-    return rows
-
-
 def sts_scores(folder: Path, files: list[Path], cache: Path) -> dict[str, Any]:
     """Returns Spearman's correlation, x 100, on each STS test set, of the encoder and of variants fitted to files."""
     encoder = Stored("minilm", cache, "sentences")
@@ -297,8 +254,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("collections", nargs="*", type=Path)
     parser.add_argument("--check", nargs="*", type=Path, default=[], help="collections for the main variants only")
-    parser.add_argument("--train", nargs="*", type=Path, default=[], help="collections on whose documents to train")
-    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1])
     parser.add_argument("--sts", type=Path, help="folder of STS files")
     parser.add_argument("--sentences", nargs="*", type=Path, default=[], help="sentences, for STS and the speed")
     parser.add_argument("--speed", type=Path, help="collection whose documents are encoded to measure the speed")
@@ -311,9 +266,6 @@ def main() -> None:
     for part in ("collections", "check"):
         if found[part]:
             print(table(found[part]))
-    if options.train:
-        found["trained"] = trained_scores(options.train, options.cache, options.seeds)
-        print(next(reversed(found["trained"].items())))
     if options.sts:
         found["sts"] = sts_scores(options.sts, options.sentences, options.cache)
     if options.speed:
@@ -322,8 +274,6 @@ def main() -> None:
     if options.json:
         before = json.loads(options.json.read_text()) if options.json.exists() else {}
         merged = before | {part: value for part, value in found.items() if value}
-        if options.train:  # other collections stay
-            merged["trained"] = before.get("trained", {}) | found["trained"]
         options.json.write_text(json.dumps(merged, indent=1) + "\n")
 
 

@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, StaticEmbedding
 from transformers import AutoTokenizer
 
-from cse import Encoder, InputError
+from cse import Encoder, InputError, train
 from cse.models.reading.resolve import find_model
 from sentence_models import sentence_model
 from test_modules import TEXTS, normalize, pooling
@@ -68,6 +68,15 @@ def test_a_static_embedding_without_weights_is_refused(static):
     (part / "model.safetensors").write_bytes(b"no weights")
     with pytest.raises(InputError, match="the StaticEmbedding cannot be loaded"):
         Encoder(folder, device="cpu")
+
+
+def test_training_and_onnx_export_of_a_static_encoder_are_refused(static, cse, run_config):
+    folder, _ = static
+    with pytest.raises(InputError, match="is a static encoder, which has no transformer to train or to export"):
+        train(run_config.replace(model=str(folder)))
+    done = cse("export", folder, "--onnx", "-o", "onnx")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "is a static encoder" in done.stderr
 
 
 def test_a_router_is_refused(tmp_path, tiny_bert):

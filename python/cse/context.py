@@ -148,18 +148,13 @@ class Context:
 
     def check_tokens(self, tokenizer: Any, name: str, flag: str) -> None:
         """Raises ``InputError`` if the token ids of a tokenizer differ from those of the run's encoder."""
-        if self.trained.added_tokens:
-            raise InputError(
-                f"{flag}: {name} must have the vocabulary of the run's encoder, which --add-tokens extends; leave out "
-                "one of them"
-            )
         if tokenizer.get_vocab() != self.trained.tokenizer.get_vocab():
             raise InputError(
                 f"{flag}: {name} has a different vocabulary from {self.trained.source.name}; name a model with the "
                 "same tokenizer"
             )
         own = self.trained.tokenizer.num_special_tokens_to_add()
-        if tokenizer.num_special_tokens_to_add() != own:  # as a static encoder and its transformer
+        if tokenizer.num_special_tokens_to_add() != own:
             raise InputError(
                 f"{flag}: {name} needs other special tokens than {self.trained.source.name}; name a model of the same "
                 "kind"

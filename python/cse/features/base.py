@@ -33,8 +33,6 @@ class Method(nn.Module):
 
     Options: ClassVar[type] = NoOptions
     summary: ClassVar[str] = ""
-    needs_transformer: ClassVar[bool] = False
-    """Whether the method needs the layers, positions or special tokens of a transformer."""
 
     def __init__(self, options: Any, context: Context) -> None:
         super().__init__()

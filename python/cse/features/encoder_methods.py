@@ -116,7 +116,6 @@ class LoRA(EncoderMethod):
     """
 
     Options = LoRAOptions
-    needs_transformer = True
     summary = "trains low-rank adapters instead of the weights (LoRA, with peft)"
 
     def __init__(self, options: LoRAOptions, context: Context) -> None:
@@ -257,7 +256,6 @@ class Prompt(EncoderMethod):
     """
 
     Options = PromptOptions
-    needs_transformer = True
     summary = "a template around the sentence, and the state of its mask token (PromptBERT)"
 
     def __init__(self, options: PromptOptions, context: Context) -> None:

@@ -35,7 +35,6 @@ class TokenShuffle(Hook):
     """Randomly permutes the position ids of a sentence's tokens, including the special tokens."""
 
     summary = "permutes the position ids (ConSERT)"
-    needs_transformer = True
 
     def __init__(self, options: Any, context: Context) -> None:
         super().__init__(options, context)
@@ -148,7 +147,6 @@ class PCAJitter(Hook):
     """
 
     Options = PCAJitterOptions
-    needs_transformer = True
     summary = "shifts the hidden states of a layer along their principal components (EfficientCL)"
 
     def __init__(self, options: PCAJitterOptions, context: Context) -> None:

@@ -166,7 +166,6 @@ class MLM(RowTerm):
     """
 
     Options = MLMOptions
-    needs_transformer = True
     summary = "masked language modelling on the sentences of the batch (SimCSE's auxiliary objective)"
     reads = frozenset()
 

@@ -55,8 +55,6 @@ class LossTerm(nn.Module):
     reads: ClassVar[frozenset[Role]] = frozenset(("anchor", "positive", "negative"))
     """Roles of the views whose embeddings the term uses. Settings that affect only other views are refused, unless
     another term of the run uses these."""
-    needs_transformer: ClassVar[bool] = False
-    """Whether the term needs the layers or special tokens of a transformer."""
     warning: str = ""
     """A warning that is shown before training; set by the constructor."""
 

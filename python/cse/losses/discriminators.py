@@ -169,7 +169,6 @@ class DiffCSE(RowTerm):
     """
 
     Options = DiffCSEOptions
-    needs_transformer = True
     summary = "replaced token detection, given the embedding (DiffCSE)"
     reads = frozenset({"anchor", "positive"})
     logged = ("rtd_accuracy",)

@@ -1,4 +1,4 @@
-"""Words that the tokenizer of a model divides into pieces: counting them in a corpus, and adding them as tokens.
+"""Counts the words of a corpus that the tokenizer of a model divides into pieces.
 
 The words of a text are what the tokenizer passes to its model: the text is normalised (for example to lower case), and
 then divided at white space and punctuation. White space always separates words, so it is enough to count the parts of
@@ -14,10 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import InputError, first_line
+from ..errors import InputError
 
 MIN_COUNT = 5
-"""Minimum number of occurrences of a word that is listed or added; too little could be learned about a rarer word."""
+"""Minimum number of occurrences of a word that is listed."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +51,6 @@ class WordCounts:
     def share(self, pieces: int) -> float:
         """Returns the fraction of the tokens that are in words of at least this number of pieces."""
         return sum(tokens for n, tokens in self.by_pieces.items() if n >= pieces) / max(self.tokens, 1)
-
-    def most_saving(self, number: int, model: str) -> list[DividedWord]:
-        """Returns the words that save most tokens; raises ``InputError`` if there are fewer than ``number``."""
-        if number > len(self.divided):
-            remedy = f"give at most {len(self.divided)}" if self.divided else "leave it out"
-            raise InputError(
-                f"--add-tokens {number}: the tokenizer of {model} divides only {len(self.divided)} words that occur "
-                f"{MIN_COUNT} times or more in the corpus; {remedy}"
-            )
-        return self.divided[:number]
 
 
 def count_words(tokenizer: Any, blocks: Iterable[Sequence[str]], where: str) -> WordCounts:
@@ -124,48 +114,3 @@ def _words(backend: Any, chunks: Counter[str]) -> tuple[Counter[str], dict[str, 
 
 def _is_word(text: str) -> bool:
     return text.isalnum() and any(letter.isalpha() for letter in text)
-
-
-def add_words(tokenizer: Any, backbone: Any, words: Sequence[DividedWord], where: str, *, summed: bool = False) -> None:
-    """Adds words to a tokenizer as tokens, which match only whole words, and extends the word embeddings.
-
-    The embedding of a word starts as the mean of the embeddings of its pieces. For a static encoder, it starts as their
-    sum (``summed``): the direction of the mean over the tokens of a text then stays the same.
-
-    Whole words are matched in the normalised text (``AddedToken`` with ``normalized`` and ``single_word``). If they
-    were added to the vocabulary of a WordPiece model instead, they would also match the beginnings of longer words.
-
-    Args:
-        tokenizer: A fast tokenizer; it is changed.
-        backbone: The transformer; it is changed.
-        words: The words and their pieces, from ``count_words`` with the same tokenizer.
-        where: Beginning of the error message, such as ``--add-tokens 500``.
-        summed: Whether an embedding starts as the sum of those of its pieces.
-
-    Raises:
-        InputError: If the tokenizer would not use the added tokens, or if the word embeddings cannot be extended.
-    """
-    import torch
-    from transformers import AddedToken
-
-    backend = tokenizer.backend_tokenizer
-    backend.no_truncation()  # a fast tokenizer stores the settings of its last call
-    backend.no_padding()
-    pieces = [tokenizer.convert_tokens_to_ids(list(each.pieces)) for each in words]
-    # Tokenizers other than WordPiece make a piece of the space before an added token, unless the token includes it.
-    strip = type(backend.model).__name__ != "WordPiece"
-    tokenizer.add_tokens([AddedToken(each.word, single_word=True, normalized=True, lstrip=strip) for each in words])
-    ids = tokenizer.convert_tokens_to_ids([each.word for each in words])
-    for each, number in zip(words, ids, strict=True):
-        if backend.encode(f"a {each.word}", add_special_tokens=False).ids[-1:] != [number]:
-            raise InputError(f"{where}: the tokenizer does not recognise words that are added to it; leave it out")
-    try:
-        if len(tokenizer) > backbone.get_input_embeddings().num_embeddings:
-            backbone.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-        table = backbone.get_input_embeddings().weight
-        with torch.no_grad():
-            for number, own in zip(ids, pieces, strict=True):
-                table[number] = table[own].sum(0) if summed else table[own].mean(0)
-    except (NotImplementedError, AttributeError, IndexError, RuntimeError) as error:
-        why = first_line(error)
-        raise InputError(f"{where}: the word embeddings of the model cannot be extended ({why})") from None

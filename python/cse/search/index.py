@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from numbers import Integral
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,9 @@ class SearchIndex:
         changes: What ``build`` changed in an existing index; None for an index that was opened or is new.
     """
 
-    def __init__(self, store: Store | PartsStore, encoder: Encoder, engine: str = "local") -> None:
+    def __init__(self, store: Store | PartsStore, encoder: Encoder) -> None:
         self._store, self._encoder = store, encoder
-        self._searcher = Searcher(store, engine == "ray", partial(_pieces_of, encoder))
+        self._searcher = Searcher(store, partial(_pieces_of, encoder))
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self.changes: Changes | None = None
 
@@ -144,7 +144,6 @@ class SearchIndex:
         encoder: Encoder | None = None,
         *,
         device: str = "auto",
-        engine: str = "local",
         verify: bool = True,
     ) -> SearchIndex:
         """Opens an index folder, or a folder of parts written by ``cse encode --parts``.
@@ -153,26 +152,19 @@ class SearchIndex:
             folder: The folder.
             encoder: The encoder with which the index was built; None: the model named in the index is loaded.
             device: Device of the encoder if ``encoder`` is None.
-            engine: ``local`` or ``ray``. With ``ray``, the workers of a Ray cluster search the parts, and ``vectors``
-                is not available.
             verify: Compare all files with their hashes. This reads every file once.
 
         Raises:
-            InputError: If the folder contains no complete index or a damaged one, the index was built with another
-                model, or ``engine`` is ``ray`` and the index does not consist of parts.
+            InputError: If the folder contains no complete index or a damaged one, or if the index was built with
+                another model.
         """
-        if engine not in ("local", "ray"):
-            raise InputError(f"--engine: {engine!r} is unknown; choose local or ray")
-        parts = PartsStore.open(Path(folder), verify)
-        if engine == "ray" and parts is None:
-            raise InputError(f"--engine ray: {fspath(folder)} holds no parts; make them with cse encode --parts")
-        store = parts or Store.open(Path(folder), verify)
+        store = PartsStore.open(Path(folder), verify) or Store.open(Path(folder), verify)
         used = encoder or Encoder(device=device, **encoder_settings(store.manifest))
         if isinstance(store, PartsStore):
             check_parts(store, used)
         else:
             check_model(store, used)
-        return cls(store, used, engine)
+        return cls(store, used)
 
     def __len__(self) -> int:
         """Returns the number of rows, including blank ones."""
@@ -326,7 +318,7 @@ class SearchIndex:
                 progress=progress,
                 verify=store.verify,
             )
-        self._searcher = Searcher(self._store, False, partial(_pieces_of, self._encoder))
+        self._searcher = Searcher(self._store, partial(_pieces_of, self._encoder))
         return changes
 
     def search(
@@ -339,7 +331,6 @@ class SearchIndex:
         rerank: int = 0,
         batch_size: int = 64,
         progress: Callable[[int], None] | None = None,
-        parts_progress: Callable[[int, int], None] | None = None,
     ) -> list[list[Hit]]:
         """Finds the k best rows for each query; the vector search is exact.
 
@@ -357,8 +348,6 @@ class SearchIndex:
                 for each query.
             batch_size: Queries per forward pass.
             progress: Called with the number of queries encoded since its last call.
-            parts_progress: Called with the number of parts searched and the total number of parts, if a Ray cluster
-                searches them.
 
         Returns:
             For each query, at most k hits, best first; ties are in row order.
@@ -369,12 +358,10 @@ class SearchIndex:
         listed = check_texts(queries, "queries")
         _check_k(k)
         fusion = None if hybrid is False else Fusion() if hybrid is True else hybrid
-        if fusion is not None and fusion.kind == "scores" and self._searcher.on_cluster:
-            raise InputError("--engine ray: combines ranks, not scores; add --fusion rrf, or leave out --hybrid")
         vectors = queries_of(self._encoder, listed, batch_size=batch_size, progress=progress)
         if isinstance(rerank, bool) or not isinstance(rerank, Integral) or (rerank and rerank < k):
             raise InputError(f"rerank: must be 0 or at least k = {k}, got {rerank!r}")
-        found = self._searcher.search(listed, vectors, max(int(k), rerank), fusion, smooth, parts_progress)
+        found = self._searcher.search(listed, vectors, max(int(k), rerank), fusion, smooth)
         if not rerank:
             return [self._searcher.hits(each) for each in found]
         tokens = encode_tokens(

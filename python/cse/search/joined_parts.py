@@ -8,9 +8,8 @@ search in an index of the whole corpus; see ``tests/test_sharding.py``.
 from __future__ import annotations
 
 import hashlib
-import os
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..background import RETRIES, cause_of, enter
 from ..data import readers
 from ..data.corpus import Corpus
-from ..errors import InputError, first_line
+from ..errors import InputError
 from ..io import dumps
 from ..models.running.inference import Encoder
 from ..models.saving.folder import model_digest
 from ..sharding.parts import read_manifest
 from .store import PLACE
-from .vectors import Doubles, Float32, Floats, Joined, Rows, Some, Unit, Vectors, best_first, nearest
+from .vectors import Float32, Floats, Joined, Rows, Some, Unit, Vectors
 
 # Number of vectors read at a time when a part is searched for zero vectors.
 BLOCK = 1 << 16
@@ -200,62 +198,3 @@ class PartsStore:
                 self._open.pop(next(iter(self._open)))
             self._open[number] = corpus
         return self._open[number]
-
-
-def _search_part(
-    folder: Path,
-    part: dict[str, Any],
-    similarity: str,
-    reading: dict[str, Any],
-    verify: bool,
-    queries: Floats,
-    k: int,
-    home: str,
-) -> tuple[Doubles, Rows]:
-    """Returns the scores and row numbers of the k nearest rows of a part; runs on a worker."""
-    enter(home)
-    vectors, rows = open_part(folder, part, similarity, reading, verify)
-    scores, places = nearest(vectors, queries, k)
-    return scores, rows[places]
-
-
-def nearest_on_cluster(
-    ray: Any, store: PartsStore, queries: Floats, k: int, progress: Callable[[int, int], None] | None = None
-) -> tuple[Doubles, Rows]:
-    """Finds the k nearest rows like ``nearest``, with one task per part on a Ray cluster, and merges the results.
-
-    Args:
-        ray: The module ``ray``, connected to a cluster whose workers can read the folder.
-        store: The parts.
-        queries: ``(Q, D)`` float32; for cosines, they have unit length.
-        k: Number of rows per query.
-        progress: Called with the number of parts searched and the total number of parts.
-
-    Returns:
-        Scores ``(Q, min(k, n))`` float64, where n is the number of vectors, and row numbers in the corpus, of the same
-        shape.
-
-    Raises:
-        InputError: If a part cannot be read, or the cluster failed.
-    """
-    task = ray.remote(num_cpus=1, max_retries=RETRIES)(_search_part)
-    given, home = ray.put(queries), os.getcwd()
-    folder, similarity = store.folder.absolute(), store.manifest["similarity"]
-    try:
-        shared = (similarity, store.reading, store.verify, given, k, home)
-        tasks = [task.remote(folder, part, *shared) for part in store.parts]
-        if progress is not None:
-            progress(0, len(tasks))
-            waiting = tasks
-            while waiting:
-                _, waiting = ray.wait(waiting)
-                progress(len(tasks) - len(waiting), len(tasks))
-        found = ray.get(tasks)
-    except ray.exceptions.RayTaskError as error:
-        raise cause_of(error) from None
-    except ray.exceptions.RayError as error:
-        raise InputError(f"--engine ray: the cluster failed ({first_line(error)}); look at its logs") from None
-    scores, rows = (np.hstack(each) for each in zip(*found, strict=True))
-    count, results = scores.shape
-    numbers = np.repeat(np.arange(count), results)
-    return best_first(numbers, scores.ravel(), rows.ravel(), count, min(k, results))

@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..background import connected
 from ..errors import InputError
 from ..models.running.inference import Encoder
 from ..models.tokens import token_lists
 from ..tfidf.pieces import Pieces
 from .bm25 import Bm25
 from .hybrid import Fusion, Ranker, Smoothing, fuse
-from .joined_parts import PartsStore, nearest_on_cluster
+from .joined_parts import PartsStore
 from .store import Store, open_arrays, remove_derived, save_arrays
 from .tokens import check_tokens, combined, encode_tokens, inverse_document_frequency, max_sim
 from .vectors import Doubles, TokenVectors, Unit, Vectors, nearest, unit
@@ -57,15 +56,13 @@ class Searcher:
 
     Args:
         store: The rows.
-        on_cluster: The workers of a Ray cluster search the vectors, which are then not available here.
         pieces: Returns the pieces of the tokenizer of the index's model.
     """
 
-    def __init__(self, store: Store | PartsStore, on_cluster: bool, pieces: Callable[[], Pieces]) -> None:
-        self.store, self.on_cluster, self._pieces = store, on_cluster, pieces
+    def __init__(self, store: Store | PartsStore, pieces: Callable[[], Pieces]) -> None:
+        self.store, self._pieces = store, pieces
         self.cosine = store.manifest["similarity"] == "cosine"
-        if not on_cluster:
-            self.vectors, self.places = store.vectors(), store.places()
+        self.vectors, self.places = store.vectors(), store.places()
         self._bm25: dict[tuple[str, str], Bm25] = {}
         self._smoothing: dict[str, Smoothing] = {}
         self._rankers: dict[str | None, Ranker] = {}
@@ -181,13 +178,12 @@ class Searcher:
         k: int,
         fusion: Fusion | None,
         smooth: bool | None,
-        progress: Callable[[int, int], None] | None,
     ) -> list[list[Found]]:
         """Finds the k best rows for each query text; see ``SearchIndex.search``."""
         smooth = self.smooths(fusion) if smooth is None else smooth
         scored = fusion is not None and fusion.kind == "scores"
         smoothed = (fusion.bm25_tokenizer if fusion else "unicode") if smooth else None
-        nearest_rows = [] if scored else self.nearest_rows(vectors, max(k, FUSED) if fusion else k, smoothed, progress)
+        nearest_rows = [] if scored else self.nearest_rows(vectors, max(k, FUSED) if fusion else k, smoothed)
         queries = self.queries(vectors) if scored else vectors
         found: list[list[Found]] = []
         for number, text in enumerate(texts):
@@ -202,25 +198,12 @@ class Searcher:
                 found.append(self._fused(text, nearest_rows[number], fusion, k))
         return found
 
-    def nearest_rows(
-        self,
-        vectors: npt.NDArray[np.floating],
-        k: int,
-        smoothed: str | None,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> list[list[Found]]:
+    def nearest_rows(self, vectors: npt.NDArray[np.floating], k: int, smoothed: str | None) -> list[list[Found]]:
         """Returns the k best rows for each query vector.
 
         ``smoothed`` is the tokenizer of BM25 by which the neighbours were found; None: the vectors are not smoothed.
         """
         queries = self.queries(vectors)
-        if self.on_cluster and isinstance(self.store, PartsStore):
-            with connected() as ray:
-                scores, rows = nearest_on_cluster(ray, self.store, queries, k, progress)
-            return [
-                [(row, score, None) for row, score in zip(numbers, line, strict=True)]
-                for numbers, line in zip(rows.tolist(), scores.tolist(), strict=True)
-            ]
         if smoothed:
             return [self._ranked(smoothed, query, None, None, k) for query in queries]
         best = self._best_places(queries, k)

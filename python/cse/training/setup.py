@@ -29,7 +29,7 @@ def prepare(
         given: The configuration.
         world: The ranks of the run. Default: one.
         folder: Folder of the run, if it is resumed. Default: a new folder.
-        progress: Called while a large corpus is written to the cache or tokenized, and while its words are counted.
+        progress: Called while a large corpus is written to the cache or tokenized.
         texts: Sentences in memory that are used instead of a corpus.
 
     Raises:
@@ -44,7 +44,7 @@ def prepare(
     source, final, place = settle(given, machine, folder)
     made = methods.text_methods(final, final.options, context)
     rows = made.batches(final, final, opened, final.seed, world)
-    built, source = build_modules(final, source, context, rows, world.rank, progress)
+    built, source = build_modules(final, source, context, rows, world.rank)
     final = final.with_used_options({**made.all, **built.by_name})
     ids = tokens.open_tokens(rows, opened.columns, built.encoder.tokenizer, final.max_length, opened.reading, progress)
     selector = evaluated.selector(built.encoder, opened, made.first_negative, final.seed)
@@ -53,7 +53,7 @@ def prepare(
     forward, examples = optimisation.forward_of(final, final, machine), made.examples(rows, final.seed)
     facts = describe(final, machine, source, opened, made, rows, built, resumed=folder is not None)
     index = final.tfidf if context.index_is_used else None
-    same = opened.fingerprints(index, context.files, built.encoder.added_tokens)
+    same = opened.fingerprints(index, context.files)
     return Run(final, place, machine, started, rows, forward, ids, evaluated, facts, examples, same)
 
 
@@ -66,7 +66,6 @@ def settle(
     source = resolve.find_model(given.model or encoder.DEFAULT_MODEL)
     final = precedence.resolve(given, source.family, source.pooler, machine.precision)
     encoder.check_length(final.max_length, source)
-    precedence.check_static(final, source)
     return source, final, folder or choose_folder(final)
 
 
@@ -76,7 +75,6 @@ def build_modules(
     context: Context,
     rows: batches.Batches,
     rank: int,
-    progress: ProgressCallback,
 ) -> tuple[state.Modules, resolve.Source]:
     """Loads the encoder, creates the other modules of a run on its device, and sets the prompts and views of batches.
 
@@ -85,7 +83,7 @@ def build_modules(
     """
     source, prompted = prompts.training_prompts(source, final.prompt, bool(final.pairs))
     built = state.Modules(
-        encoder=encoder.build_encoder(final, source, context, final.seed, progress),
+        encoder=encoder.build_encoder(final, source, context, final.seed),
         methods=methods.encoder_methods(final, final.options, context),
         second=methods.second_encoder(final, final, context),
         terms=loss.loss_terms(final, final.contrastive, final.options, context),
@@ -93,7 +91,6 @@ def build_modules(
         hooks=methods.hooks(final, final.options, context),
     )
     methods.check_used(final, built, context, final.given or {})
-    encoder.check_added(built.encoder)
     state.accelerate(built, context.device, final.chunk_size, final.accumulate, compiled=final.compile)
     encoder.seed_dropout(final.seed, rank)
     state.connect(rows, methods.views_of(final), built, prompted.counted(built.encoder.tokenizer, source))
@@ -118,7 +115,7 @@ def describe(
     return {
         **machine.describe(),
         "recipe": precedence.recipe_reason(final, source.family),
-        **encoder.describe_model(final, built.encoder.added_tokens),
+        **encoder.describe_model(final),
         "loss": loss.describe_loss(final, final.contrastive),
         **made.describe(),
         **opened.describe(),

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 @options.option("--queries", "query_file", metavar="FILE", help="File of queries, one per row; - is standard input.")
 @options.option("--query-column", metavar="NAME", help="Column with the queries, if the file of --queries is a table.")
 @options.option("--top", default=10, type=click.IntRange(min=1), metavar="K", help="Number of rows per query.")
-@options.engine
 @options.group("Ranking")
 @corpus_index.ranking
 @options.group("Encoding and reading")
@@ -63,7 +62,6 @@ def search_command(
     query_file: str | None,
     query_column: str | None,
     top: int,
-    engine: str,
     ranked: dict[str, Any],
     encoding: Encoding,
     as_json: bool,
@@ -77,19 +75,18 @@ def search_command(
     search is exact.
 
     -o may be a folder written by cse encode --parts, whose parts are searched as one index; in this case, leave out
-    CORPUS. With --engine ray, the workers of a Ray cluster search the parts.
+    CORPUS.
     """
     tokens = ranked["tokens"]
-    check_given(engine, corpus, bool(id_column or passages or int8 is not None or tokens is not None or rebuild))
+    if not corpus and (id_column or passages or int8 is not None or tokens is not None or rebuild):
+        raise InputError(
+            "CORPUS: --id, --passages, --int8, --tokens and --rebuild need a corpus; name one, or leave them out"
+        )
     printing.check_output()
     asked = read_queries(queries, query_file, query_column, encoding.reading)
     asking = search_arguments(ranked, top)
     kept: dict[str, Any] = {"int8": int8, "passages": passage_size(passages), "tokens": tokens}
     kept |= {"id_column": id_column, "smooth": ranked["smooth"]}
-    if engine == "ray":
-        from ...background import connected
-
-        click.get_current_context().with_resource(connected())  # once for all queries
     model, output, encoding = model_of(model, output, encoding)
     encoder = encoding.encoder(model)
     started = time.perf_counter()
@@ -103,7 +100,7 @@ def search_command(
     else:
         from ...search.index import SearchIndex
 
-        index = SearchIndex.open(output, encoder, engine=engine, verify=verify)
+        index = SearchIndex.open(output, encoder, verify=verify)
     opened = time.perf_counter() - started
     printing.say(f"{output}: {len(index):,} rows, {index.shape[0]:,} vectors of {index.shape[1]} dimensions")
     prepare(index, asking)
@@ -120,19 +117,6 @@ def search_command(
         printing.say("ranked by meaning only; --hybrid also uses the words of the query")
     if not asked and sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
         ask(index, top, asking, encoding.batch_size)
-
-
-def check_given(engine: str, corpus: tuple[str, ...], needs_corpus: bool) -> None:
-    """Raises ``InputError`` for options that need a corpus or exclude it."""
-    options.check_engine(engine)
-    if engine == "ray" and corpus:
-        raise InputError(
-            "--engine ray: searches the parts that cse encode wrote; name their folder with -o, and leave out CORPUS"
-        )
-    if needs_corpus and not corpus:
-        raise InputError(
-            "CORPUS: --id, --passages, --int8, --tokens and --rebuild need a corpus; name one, or leave them out"
-        )
 
 
 def model_of(model: str | None, output: str, encoding: Encoding) -> tuple[str, str, Encoding]:
@@ -216,7 +200,6 @@ def answers(
             **asking,
             batch_size=batch_size,
             progress=counted(len(queries), lambda done, total: phases("encoding queries", done, total, "queries")),
-            parts_progress=lambda done, total: phases("searching", done, total, "parts"),
         )
 
 

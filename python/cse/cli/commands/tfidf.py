@@ -189,7 +189,7 @@ def doctor_command(
     Rows that other commands reject, such as rows with invalid UTF-8, are counted here and are not errors.
 
     With --model, the words of the corpus that the tokenizer of the model divides are listed, those first that take most
-    additional tokens. cse train --add-tokens N adds the first N of such words to the tokenizer.
+    additional tokens.
     """
     printing.check_output()
     if model is None and options.was_given(ctx, "top"):
@@ -293,16 +293,13 @@ def _print_words(seen: dict[str, Any]) -> None:
                 "word": each["word"],
                 "count": f"{each['count']:,}",
                 "pieces": " ".join(each["pieces"]),
-                "tokens saved": f"{each['saved_tokens']:,}",
+                "additional tokens": f"{each['saved_tokens']:,}",
                 "together": f"{total / seen['tokens']:.2%}",
             }
         )
     printing.table(rows, "Divided words")
     if listed:
-        click.echo(
-            f"{len(listed):,} of {seen['divided_words']:,} words; cse train --add-tokens {len(listed)} makes each of "
-            "them one token."
-        )
+        click.echo(f"{len(listed):,} of {seen['divided_words']:,} words.")
 
 
 def _print(seen: dict[str, Any], advice: list[tuple[str, str, str]], seconds: float) -> None:

@@ -147,11 +147,10 @@ def _summary(result: RunResult) -> list[str]:
 def adapt_command(query: str | None, output: str, as_json: bool, **values: Any) -> None:
     """Train a sentence encoder on the documents in CORPUS, build their search index, and compare search results.
 
-    The recipe is that of cse train --preset adapt or, for a static encoder, of cse train without a preset. The output
-    folder holds the run (run/), the search index of the trained encoder (index/), and that of the encoder before
-    training (before/). Documents are searched by their best passage. The output shows the hits of one query before and
-    after training. If the command is interrupted, repeat it to continue; with a larger --max-steps, the training is
-    extended.
+    The recipe is that of cse train --preset adapt. The output folder holds the run (run/), the search index of the
+    trained encoder (index/), and that of the encoder before training (before/). Documents are searched by their best
+    passage. The output shows the hits of one query before and after training. If the command is interrupted, repeat it
+    to continue; with a larger --max-steps, the training is extended.
     """
     printing.check_output()
     if query is not None and not query.strip():
@@ -207,14 +206,10 @@ def _adapting(folder: Path, given: dict[str, Any]) -> tuple[TrainConfig, str | N
         from ...training.loop import resumed_config
 
         return resumed_config(run, given, f"-o {folder}", "name another folder with -o"), str(run)
-    from ...models.reading.layout import is_static
-    from ...models.reading.resolve import find_folder
     from ...training.settings.config import TrainConfig
     from ...training.settings.precedence import with_preset
 
     new = {"model": "minilm", **given, "output": str(folder), "name": RUN, "save_every": SAVE_EVERY}
-    if is_static(find_folder(new["model"])):
-        return TrainConfig(**new), None
     return with_preset(TrainConfig(preset="adapt", **new)), None
 
 

@@ -66,11 +66,6 @@ class Source:
     base: str | None = None
     """Folder of the base model, if ``path`` holds only an adapter."""
 
-    @property
-    def static(self) -> bool:
-        """Whether the model is a static encoder: vectors of tokens, without a transformer."""
-        return self.modules.pooler == STATIC
-
 
 def find_model(name: str) -> Source:
     """Finds a model by name or path, and downloads it if it is only on the hub.
@@ -242,8 +237,10 @@ def _describe(name: str, path: str) -> Source:
         raise InputError(f"--model {name}: modules.json, or a file it names, cannot be read ({error})") from None
     path = str(Path(path) / modules.transformer)
     if modules.pooler == STATIC:
-        limit = _truncation(Path(path) / "tokenizer.json")
-        return Source(name, path, STATIC, "avg", modules.normalize, limit, modules=modules)
+        raise InputError(
+            f"{name}: is a static encoder, which has no transformer to train or to export; name a transformer, or use "
+            "it as it is (cse encode, search, eval)"
+        )
     base = base_of(Path(path))
     if base is not None:
         base = _base_path(name, base)
@@ -270,14 +267,6 @@ def _describe(name: str, path: str) -> Source:
     )
 
 
-def _truncation(path: Path) -> int:
-    """Returns the maximum length in ``tokenizer.json``; ``UNLIMITED`` if there is none."""
-    try:
-        return int((read_json(path)["truncation"] or {}).get("max_length", UNLIMITED))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return UNLIMITED  # the tokenizer is read, and faults are reported, when the model is loaded
-
-
 def _base_path(name: str, base: str) -> str:
     """Returns the folder of the base model of an adapter."""
     try:
@@ -302,8 +291,6 @@ def _is_causal(config: Any) -> bool:
     return causal and config.model_type not in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 
-UNLIMITED = 1_000_000
-"""Maximum length of a static encoder, which has no positions; also written by model2vec."""
 UNKNOWN = 512
 """Maximum length of a model whose configuration states no number of positions."""
 # Model types whose position embeddings begin after the padding index.

@@ -27,7 +27,6 @@ from ..tokens import pad as pad
 from ..tokens import token_lists as token_lists
 from ..tokens import tokenize as tokenize
 from .acceleration import batches_by_length
-from .static_training import load_static, static_tokenizer
 
 # Number of texts that are tokenized and sorted by length at a time.
 BLOCK = 16384
@@ -87,8 +86,6 @@ class SentenceEncoder(nn.Module):
         self.template: Any = None
         self.adapters: Adapters | None = None
         """The adapters that are trained instead of the weights; see ``cse.features.encoder_methods``."""
-        self.added_tokens: tuple[str, ...] = ()
-        """The words that the run added to the tokenizer; see ``cse.models.vocabulary``."""
         self.head: nn.Sequential | None = None
         if pooler == "cls" and not use_trained_pooler:
             dense = nn.Linear(size, size)
@@ -215,9 +212,6 @@ class SentenceEncoder(nn.Module):
         except ValueError as error:
             raise InputError(f"--mlm-weight: {name} cannot be loaded as a masked language model ({error})") from None
         model = model.float()
-        rows = self.backbone.get_input_embeddings().num_embeddings
-        if self.added_tokens and rows > model.get_input_embeddings().num_embeddings:
-            model.resize_token_embeddings(rows, mean_resizing=False)
         setattr(model, model.base_model_prefix, self.backbone)
         output = model.get_output_embeddings()
         if output is not None and getattr(model.config, "tie_word_embeddings", True):
@@ -286,11 +280,6 @@ def load_encoder(
         raise InputError(
             f"--pooler {first}: {source.name} is a decoder, whose first token attends only to itself; use --pooler avg"
         )
-    if source.static and (other := next((each for each in (pooler, eval_pooler) if each not in (None, "avg")), None)):
-        raise InputError(
-            f"--pooler {other}: the embedding of {source.name}, a static encoder, is the mean of the vectors of its "
-            "tokens; use avg"
-        )
     backbone, tokenizer, has_pooler = _load_backbone(source)
     trained = for_inference and pooler == "cls" and has_pooler
     stored = source.dense if pooler == "cls" else None
@@ -345,8 +334,6 @@ def _pretrained(source: Source) -> tuple[Any, dict[str, Any]]:
     """Returns the transformer and a report of the weights that are missing or do not fit."""
     from transformers import AutoModel
 
-    if source.static:
-        return load_static(source), {"missing_keys": []}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -366,8 +353,6 @@ def load_tokenizer(source: Source) -> Any:
     """Loads the tokenizer of a model; raises ``InputError`` if its files cannot be read."""
     from transformers import AutoTokenizer
 
-    if source.static:
-        return static_tokenizer(source)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -25,8 +25,8 @@ from ..._core import __version__
 from ...io import file_mode, fresh_folder
 from ..encoders import OtherEncoder
 from ..pooling import MODES, POOLERS, pooled_layers
-from ..reading.layout import LAYER_POOLING, LEGACY_MODES, MASK_POOLING, STATIC, Modules, write_json
-from ..reading.resolve import UNLIMITED, model_files
+from ..reading.layout import LAYER_POOLING, LEGACY_MODES, MASK_POOLING, Modules, write_json
+from ..reading.resolve import model_files
 from ..reading.stages import Dense, Normalize, save_stage
 from ..running.encoder import SentenceEncoder
 from ..running.inference import Encoder
@@ -61,10 +61,6 @@ def save_encoder(
 
 def _write(model: SentenceEncoder, folder: Path, card: str) -> None:
     backbone, source = model.backbone, model.source
-    if source.static:
-        _write_static(model, folder)
-        (folder / "README.md").write_text(card, encoding="utf8")
-        return
     layers = int(backbone.config.num_hidden_layers)
     head: Dense | None = None
     if model.head is not None and model.keep_head:
@@ -100,35 +96,6 @@ def _write(model: SentenceEncoder, folder: Path, card: str) -> None:
         stages=list(model.stages),
     )
     (folder / "README.md").write_text(card, encoding="utf8")
-
-
-def _write_static(model: SentenceEncoder, folder: Path) -> None:
-    """Writes a static encoder, without the card, in the format of model2vec and of sentence-transformers.
-
-    model2vec has no modules after the mean but Normalize. With such modules, the vectors get the name that
-    sentence-transformers uses, so that model2vec refuses the folder instead of leaving the modules out.
-    """
-    source, stages = model.source, list(model.stages)
-    vectors = model.backbone.get_input_embeddings().weight.detach().cpu().contiguous()
-    save_file({"embedding.weight" if stages else "embeddings": vectors}, folder / "model.safetensors")
-    backend, limit = model.tokenizer.backend_tokenizer, source.max_length
-    backend.no_padding()
-    backend.no_truncation()
-    if limit < UNLIMITED:
-        backend.enable_truncation(limit, direction=model.tokenizer.truncation_side)
-    backend.save(str(folder / "tokenizer.json"), pretty=False)
-    settings: dict[str, Any] = {"model_type": "model2vec", "architectures": ["StaticModel"], "pooling": "mean"}
-    settings |= {"hidden_dim": vectors.shape[1], "normalize": source.normalize, "seq_length": UNLIMITED}
-    settings |= {"max_length": limit if limit < UNLIMITED else None, "embedding_dtype": "float32"}
-    write_json(folder / "config.json", settings)
-    write_modules(
-        folder,
-        modules=replace(source.modules, normalize=source.normalize, family=source.family),
-        max_length=limit,
-        width=vectors.shape[1],
-        layers=0,
-        stages=stages,
-    )
 
 
 def write_limit(folder: Path, max_length: int) -> None:
@@ -177,7 +144,7 @@ def write_modules(
 ) -> None:
     """Writes ``modules.json``, the module folders and the other settings of a sentence-transformers directory.
 
-    The transformer (or the vectors of a static encoder) and the tokenizer are not written.
+    The transformer and the tokenizer are not written.
 
     Args:
         folder: The folder of the model.
@@ -189,11 +156,8 @@ def write_modules(
         stages: Further modules, from ``cse.models.reading.stages``.
     """
     assert modules.pooler is not None
-    if modules.pooler == STATIC:
-        parts = [("", "StaticEmbedding")]
-    else:
-        parts = [("", "Transformer"), *_write_pooling(folder, modules, width, layers)]
-        write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
+    parts = [("", "Transformer"), *_write_pooling(folder, modules, width, layers)]
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
     last = [Normalize()] if modules.normalize else []
     for stage in (*([] if head is None else [head]), *stages, *last):
         kind = type(stage).__name__
@@ -265,10 +229,6 @@ KEPT = """\
 With transformers alone, load the model with `AutoModel` and `AutoTokenizer` and pool as described above.
 The MLP head (linear, tanh) used in training is part of the model, as its Dense module. If the transformer has a pooler,
 `pooler_output` is the embedding."""
-NO_TRANSFORMER = """\
-The model is a static encoder: a vector for each token, and no transformer."""
-AND_MODEL2VEC = """ `StaticModel.from_pretrained` of
-model2vec loads it, too; it uses no prompts and leaves out unknown tokens, so embeddings of such texts can differ."""
 
 LOADED = """\
 from sentence_transformers import SentenceTransformer
@@ -285,7 +245,7 @@ TEMPLATE = """\
 # A sentence encoder trained with cse
 
 Base model: `{{ base }}`. Embeddings: {{ embedding_dim }} dimensions, {{ pooling }}{{ normalised }}; compare them by
-cosine similarity.{% if max_length %} Inputs of up to {{ max_length }} tokens.{% endif %}
+cosine similarity. Inputs of up to {{ max_length }} tokens.
 
 ```python
 {{ usage }}
@@ -336,8 +296,6 @@ class CardRecord:
     """Names of the modules after pooling, except for a kept head and a final Normalize."""
     dims: Sequence[int] = ()
     """Numbers of leading dimensions for which the encoder was trained (Matryoshka), the largest first."""
-    static: bool = False
-    """Whether the model is a static encoder."""
 
 
 def is_local(model: str) -> bool:
@@ -379,12 +337,10 @@ def model_card(record: CardRecord) -> str:
         base=base,
         usage=LOADED_BY_CSE if record.pooler == "mask" else LOADED,
         embedding_dim=record.embedding_dim,
-        pooling=", then ".join(
-            ["mean of the token vectors" if record.static else POOLERS[record.pooler], *record.stages]
-        ),
-        head=_head_note(record),
+        pooling=", then ".join([POOLERS[record.pooler], *record.stages]),
+        head=KEPT if record.keeps_head else DROPPED,
         normalised=", normalised" if record.normalize else "",
-        max_length=record.max_length if record.max_length < UNLIMITED else None,
+        max_length=record.max_length,
         step=record.step,
         seed=record.seed,
         methods=record.methods,
@@ -394,12 +350,6 @@ def model_card(record: CardRecord) -> str:
         least=record.dims[-1] if record.dims else None,
     )
     return str(card)
-
-
-def _head_note(record: CardRecord) -> str:
-    if record.static:
-        return NO_TRANSFORMER + ("" if record.stages else AND_MODEL2VEC)
-    return KEPT if record.keeps_head else DROPPED
 
 
 def _number(value: Any) -> str:

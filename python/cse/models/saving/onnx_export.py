@@ -82,8 +82,6 @@ def export_onnx(
     if output is not None and Path(output).exists():
         raise InputError(f"-o {output}: exists; name a new folder")
     source = find_model(name)
-    if source.static:
-        raise InputError(f"{model}: is a static encoder, without a transformer to export; use it as it is")
     if source.base is not None:
         raise InputError(f"{model}: holds only an adapter; export a model that was saved without --keep-adapter")
     pooler = pooler_in_use(None, source.pooler)

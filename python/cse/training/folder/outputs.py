@@ -125,7 +125,6 @@ def save(run: Run, name: str) -> None:
         scores=selector.records,
         dims=source.modules.dims,
         stages=[type(stage).__name__ for stage in state.encoder.stages],
-        static=source.static,
     )
 
     def terms(folder: Path) -> None:

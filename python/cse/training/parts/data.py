@@ -122,12 +122,9 @@ class TrainingData:
         Args:
             tfidf: Folder of the index; None if the run does not use one.
             others: Hashes of the other files that the run depends on, by path; see ``Context.depends_on``.
-            added: The words added to the tokenizer, in order; their hash is a fingerprint as well.
         """
         files = [[file.xxh3, file.rows, file.column] for corpus in self.columns for file in corpus.files]
         found: dict[str, Any] = {"corpus": files, "index": None, **({"files": others} if others else {})}
-        if added:
-            found["added tokens"] = hashlib.sha256("\n".join(added).encode()).hexdigest()
         with contextlib.suppress(OSError):
             if tfidf is not None:
                 with open(Path(tfidf) / "index.safetensors", "rb") as file:
@@ -141,11 +138,6 @@ def check_same(before: dict[str, Any], now: dict[str, Any], where: str) -> None:
     changed = sorted(name for name in {**old, **new} if old.get(name) != new.get(name))
     if changed:
         raise InputError(f"{where}: {changed[0]} has changed since the run began; restore it, or start a new run")
-    if before.get("added tokens") != now.get("added tokens"):
-        raise InputError(
-            f"{where}: --add-tokens selects other words than when the run began; restore the corpus and the model, or "
-            "start a new run"
-        )
     if before != now:
         raise InputError(
             f"{where}: the corpus or the index differs from the one the run began with; restore the files, or start a "

@@ -279,8 +279,7 @@ def check_used(settings: Augmentation, modules: Modules, context: Context, given
             )
     if given.get("keep_head") and modules.encoder.head is None:
         pooler = modules.encoder.pooler
-        remedy = "leave it out" if modules.encoder.source.static else "use --pooler cls"
-        raise InputError(f"--keep-head: --pooler {pooler} has no MLP head to keep; {remedy}")
+        raise InputError(f"--keep-head: --pooler {pooler} has no MLP head to keep; use --pooler cls")
 
 
 def views_of(settings: Augmentation) -> tuple[View, View]:

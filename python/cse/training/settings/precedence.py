@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...augment import AUGMENTATIONS, PAIRS_POSITIVE
 from ...augment.base import Edit
@@ -19,14 +19,11 @@ from ...errors import InputError, unknown
 from ...features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
 from ...losses.options import without_effect
-from ...registry import Registry, option_notes, option_without_effect
+from ...registry import option_notes, option_without_effect
 from ..parts.encoder import DEFAULT_MODEL
 from ..parts.loss import LOSS_SETTINGS
 from .config import ResolvedConfig, TrainConfig
 from .given import flag, with_tables
-
-if TYPE_CHECKING:
-    from ...models.reading.resolve import Source
 
 SETTINGS = TrainConfig.model_fields.keys()
 # Name of the tables whose defaults apply only without --pairs and without a published preset.
@@ -165,37 +162,6 @@ def _options_for(method: str) -> str:
         if method in table:
             return " or ".join(f"{name} {method}" for name in names)
     return f"--positive {method} or --negative {method}"
-
-
-def check_static(settings: ResolvedConfig, source: Source) -> None:
-    """Raises ``InputError`` if a static encoder is to be trained with a method that needs a transformer.
-
-    Args:
-        settings: All settings of the run.
-        source: The model.
-    """
-    if not source.static:
-        return
-    given = settings.given or {}
-    if given.get("preset") is not None and given.get("lr") is None:
-        raise InputError(
-            f"--preset {given['preset']}: {source.name} is a static encoder, which needs a larger learning rate; leave "
-            "--preset out, or add --lr"
-        )
-    named: tuple[tuple[str, Registry[Any], tuple[str | None, ...]], ...] = (
-        ("--encoder-method", ENCODER_METHODS, settings.encoder_methods),
-        ("--anchor-hook", HOOKS, (settings.anchor_hook,)),
-        ("--positive-hook", HOOKS, (settings.positive_hook,)),
-        ("--loss", LOSS_TERMS, () if settings.loss in CONTRASTIVE_LOSSES else (settings.loss,)),
-        ("--loss-term", LOSS_TERMS, settings.loss_terms),
-    )
-    for option, table, names in named:
-        for name in names:
-            if name is not None and table.get(name).needs_transformer:
-                raise InputError(
-                    f"{option} {name}: needs a transformer, but {source.name} is a static encoder; leave it out, or "
-                    "train a model with a transformer"
-                )
 
 
 def _without_effect(config: ResolvedConfig) -> str | None:
