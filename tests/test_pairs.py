@@ -68,7 +68,7 @@ def test_every_table_format_is_read_and_rows_with_blank_cells_are_skipped(tmp_pa
     complete = pairs.complete()
     assert 50 not in complete
     assert len(complete) == 100
-    assert pairs.hard_negatives.take(complete) == [row[2] for row in triples]
+    assert pairs.hard_negatives[0].take(complete) == [row[2] for row in triples]
     run = prepare(base.replace(pairs=path))
     assert "1 blank" in run.facts["corpus"]
     batch = run.batches[0]
@@ -88,7 +88,7 @@ def test_columns_can_be_chosen_by_name_and_invalid_names_are_refused(tmp_path, t
     assert prepare(base.replace(pairs=path, loss="scd", columns=("sent0", "sent1"))).state.terms.keys() == {"scd"}
     with pytest.raises(InputError, match="has no column 'other'"):
         prepare(base.replace(pairs=path, columns=("sent0", "other")))
-    with pytest.raises(InputError, match="must name two or three different columns"):
+    with pytest.raises(InputError, match="must name two or more different columns"):
         prepare(base.replace(pairs=path, columns=("sent0",)))
     wide = table(tmp_path, "tsv", [(*row, "more") for row in triples], names=("a", "b", "c", "d"))
     with pytest.raises(InputError, match="with --columns; the columns are: a, b, c, d"):
@@ -103,7 +103,7 @@ def test_column_names_determine_roles_and_id_columns_are_ignored(tmp_path, kind)
     pairs = open_pairs([str(table(tmp_path, kind, rows, ("ID", "Answer", "question")))], [])
     assert pairs.anchors.take([0]) == ["a question 0"]
     assert pairs.positives.take([0]) == ["an answer 0"]
-    assert pairs.hard_negatives is None
+    assert not pairs.hard_negatives
     assert pairs.describe() == "anchor 'question', positive 'Answer'; unused: 'ID'"
     rows = [(f"a question {i}", f"an answer {i}", str(i)) for i in range(9)]
     pairs = open_pairs([str(table(tmp_path, kind, rows, ("q", "a", "id")))], [])
@@ -117,6 +117,7 @@ def test_column_names_determine_roles_and_id_columns_are_ignored(tmp_path, kind)
         (("sentence1", "sentence2", "score"), "select them with --min-score 4, or name .* --columns; .*: sentence1,"),
         (("sentence1", "sentence2", "year"), "column 'year' are numbers; name .* with --columns; .*: sentence1, sent"),
         (("question", "query", "answer"), "columns question and query may both be the anchor; .* --columns"),
+        (("sentence1", "negative", "hard_neg"), "columns negative and hard_neg may both be the hard negative"),
     ],
 )
 def test_the_error_for_a_column_whose_role_is_unclear_suggests_an_option(tmp_path, names, message):
@@ -125,6 +126,62 @@ def test_the_error_for_a_column_whose_role_is_unclear_suggests_an_option(tmp_pat
         open_pairs([str(path)], [])
     named = open_pairs([str(path)], names[:2])
     assert named.positives.take([1]) == ["two 1"]
+
+
+@pytest.mark.parametrize("marks", ["no yes", "False TRUE", "unrelated related", "0 1"])
+@pytest.mark.parametrize("name", ["ok", "paraphrase"])
+def test_a_column_of_marks_of_any_name_must_select_the_pairs(tmp_path, marks, name):
+    no, yes = marks.split()
+    rows = [(f"one {i}", f"two {i}", yes if i % 3 else no) for i in range(30)]
+    for names in (("question", "answer", name), ("first", "second", name)):
+        path = str(table(tmp_path, "csv", rows, names))
+        with pytest.raises(InputError, match=f"column '{name}' marks which rows are .* with --where {name}={yes}"):
+            open_pairs([path], [])
+    assert open_pairs([path], [], where=f"{name}={yes}").left_out == 10
+    assert open_pairs([path], names[:2]).left_out == 0
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv"])
+@pytest.mark.parametrize(
+    "first", [("A man is eating.", "a meal"), ("how do I reset it", "like this"), ("question", "7"), ("x" * 61, "y")]
+)
+def test_a_table_whose_first_line_holds_a_pair_is_refused(tmp_path, kind, first):
+    rows = [(f"one {i}", f"two {i}") for i in range(5)]
+    path = table(tmp_path, kind, rows, first)
+    if "question" in first:
+        assert open_pairs([str(path)], []).names == {"anchor": "question", "positive": "7"}
+        return
+    with pytest.raises(InputError, match="the first line must name the columns, but holds '"):
+        open_pairs([str(path)], [])
+    assert len(open_pairs([str(path)], first).anchors) == 5
+
+
+@pytest.mark.parametrize("stem", ["negative_{}", "hard_negative_{}", "negative{}"])
+def test_every_numbered_column_of_negatives_is_used(tmp_path, base, sample_rows, stem):
+    rows = [tuple(sample_rows[i : i + 5]) for i in range(0, 200, 5)]
+    names = ("anchor", "positive", *(stem.format(number) for number in (1, 2, 3)))
+    path = table(tmp_path, "csv", rows, names)
+    pairs = open_pairs([str(path)], [])
+    assert pairs.describe() == (
+        f"anchor 'anchor', positive 'positive', hard negative '{names[2]}', hard negative 2 '{names[3]}', "
+        f"hard negative 3 '{names[4]}'"
+    )
+    assert [corpus.take([1])[0] for corpus in pairs.corpora] == list(rows[1])
+    config = base.replace(pairs=path, hard_negative_weight=2.0)
+    run = prepare(config)
+    batch = run.batches[0]
+    for place, name in enumerate(("hard_negative", "hard_negative_2", "hard_negative_3"), 2):
+        assert batch.blocks[name].texts == [rows[row][place] for row in batch.rows]
+        assert batch.roles[name] == "negative"
+    whole = [json.loads(line)["loss"] for line in losses(train(config).folder)]
+    named = [json.loads(line)["loss"] for line in losses(train(config.replace(columns=names)).folder)]
+    fewer = [json.loads(line)["loss"] for line in losses(train(config.replace(columns=names[:3])).folder)]
+    assert whole == named
+    assert all(less < more for less, more in zip(fewer, whole, strict=True))
+
+
+def losses(folder):
+    return [line for line in (folder / "log.jsonl").read_text(encoding="utf8").splitlines() if '"loss"' in line]
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])

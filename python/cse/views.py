@@ -7,7 +7,8 @@ name                    role      contents
 ======================  ========  ==================================================================================
 ``anchor``              anchor    the sentence, or an augmented form of it
 ``positive``            positive  the positive example of the anchor
-``hard_negative``       negative  a labelled hard negative (the third column of triples)
+``hard_negative``       negative  a labelled hard negative (the third column of triples); with several columns of
+                                  negatives, ``hard_negative_2``, ... follow
 ``synthetic``           negative  a synthetic hard negative; role ``anchor`` if ``synthetic_positive`` exists
 ``synthetic_positive``  positive  ``synthetic`` encoded with another dropout mask: the positive of ``synthetic``
 ``edited``              other     an edited sentence that is neither a positive nor a negative (AugCSE)

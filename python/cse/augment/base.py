@@ -243,6 +243,8 @@ class Paired:
     """Hard negatives."""
     columns: tuple[int | None, int | None, int | None] = (None, None, None)
     """Input columns from which the anchors, positives and negatives are taken unchanged; see ``Block.column``."""
+    more_negatives: Sequence[list[str]] = ()
+    """Further hard negatives of each row, if it has several; their input columns follow that of ``negatives``."""
     shared: bool = False
     """If ``positives`` is None: whether an anchor and its positive are encoded under the same dropout mask."""
 

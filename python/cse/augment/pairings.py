@@ -97,13 +97,9 @@ class Labelled(Pairing):
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:
         """Returns anchors, positives and, for triples, hard negatives."""
-        negatives = self.pairs.hard_negatives
-        return Paired(
-            list(texts),
-            self.pairs.positives.take(rows),
-            negatives=None if negatives is None else negatives.take(rows),
-            columns=(0, 1, 2),
-        )
+        positives, *negatives = [corpus.take(rows) for corpus in self.pairs.corpora[1:]]
+        first = negatives[0] if negatives else None
+        return Paired(list(texts), positives, negatives=first, columns=(0, 1, 2), more_negatives=negatives[1:])
 
     def examples(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[Example]:
         """Returns one example per row: the anchor, with the texts of all other columns."""

@@ -1,4 +1,4 @@
-"""Labelled pairs and triples: one corpus per column of a table, with aligned rows.
+"""Labelled pairs, with or without hard negatives: one corpus per column of a table, with aligned rows.
 
 The first part determines which columns of a table are anchor, positive and hard negative, and which rows are positive
 pairs.
@@ -7,6 +7,7 @@ pairs.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import InputError
+from ..errors import InputError, shortened
 from . import readers
 from .corpus import Corpus
 
@@ -25,19 +26,46 @@ NAMES = {
     "anchor": "anchor query question premise sentence1 sentence_a sent0 question1 text1 title",
     "positive": "positive answer passage document entailment hypothesis sentence2 sentence_b sent1 question2 text2 "
     "body abstract",
-    "hard negative": "negative contradiction hard_negative hard_neg",
+    "hard negative": "negative contradiction hard_negative hard_neg neg",
     "label": "label labels gold_label entailment_label entailment_judgment is_duplicate",
     "score": "score gold_score similarity similarity_score relatedness_score",
 }
 ROLE_OF = {name: role for role, names in NAMES.items() for name in names.split()}
 """Role of a column, or ``label`` or ``score``, by its name in lower case."""
 SAMPLE_ROWS = 1000
+# If all values of a column are among these words, it is taken to mark which rows are positive pairs.
+POSITIVE_MARKS = {"yes", "y", "true", "t", "positive", "pos", "match", "duplicate", "related", "relevant", "correct"}
+POSITIVE_MARKS |= {"similar", "same", "entailment", "1"}
+MARKS = POSITIVE_MARKS | {
+    "no",
+    "n",
+    "false",
+    "f",
+    "negative",
+    "neg",
+    "mismatch",
+    "unrelated",
+    "irrelevant",
+    "incorrect",
+}
+MARKS |= {"dissimilar", "different", "neutral", "contradiction", "0", "-1"}
+NUMBER = re.compile(r"[_-]?\d+$")
+
+
+def role_of(name: str) -> str | None:
+    """Returns the role of a column, or ``label`` or ``score``; None for an unknown name.
+
+    Names of hard negatives may be numbered: negative_1, negative_2, ...
+    """
+    role = ROLE_OF.get(name.lower())
+    stem = ROLE_OF.get(NUMBER.sub("", name.lower()))
+    return role or (stem if stem == "hard negative" else None)
 
 
 def pair_columns(
     path: str, columns: Sequence[str], where: str | None = None, min_score: float | None = None
 ) -> list[str]:
-    """Returns the names of the two or three columns to read: anchor, positive and optionally hard negative.
+    """Returns the names of the columns to read: anchor, positive and any number of hard negatives.
 
     Without ``columns``, the roles follow from the column names (``NAMES``). Columns of identifiers (``id``, ``idx``,
     ``..._id``) are left out. If the anchor or the positive cannot be identified by its name, the columns whose names
@@ -50,23 +78,25 @@ def pair_columns(
         min_score: The minimum score of a positive pair, or None; columns of scores are left out.
 
     Raises:
-        InputError: If ``columns`` does not have two or three different names. Without ``columns``: if there is a column
+        InputError: If ``columns`` does not have two or more different names. Without ``columns``: if there is a column
             of labels or scores but neither ``where`` nor ``min_score``, if a column with an unknown name holds mostly
-            numbers, or if the roles are ambiguous.
+            numbers or marks (yes and no), if the first line of the table does not look like names, or if the roles are
+            ambiguous.
     """
     if columns:
-        if len(columns) not in (2, 3) or len(set(columns)) != len(columns):
+        if len(columns) < 2 or len(set(columns)) != len(columns):
             raise InputError(
-                f"--columns: must name two or three different columns (anchor, positive and optionally hard negative), "
+                f"--columns: must name two or more different columns (anchor, positive and optionally hard negatives), "
                 f"got {','.join(columns)}"
             )
         return list(columns)
     names = readers.column_names(path)
     listed = ", ".join(names[:20])
+    _check_header(path, names)
     by_role: dict[str | None, list[str]] = {}
     for name in names:
         if not _is_identifier(name) and name != (where or "").partition("=")[0]:
-            by_role.setdefault(ROLE_OF.get(name.lower()), []).append(name)
+            by_role.setdefault(role_of(name), []).append(name)
     if where is None and min_score is None:
         for name in by_role.get("label", []):
             raise _needs_selection(path, name, f"--where {name}=1", names)
@@ -74,13 +104,20 @@ def pair_columns(
             raise _needs_selection(path, name, "--min-score 4", names)
     others = by_role.get(None, [])
     for name in others if len(set(names)) == len(names) else []:  # duplicate names are rejected on reading
-        if _holds_numbers(path, name):
+        values = [text for text in islice(readers.column_values(path, name), SAMPLE_ROWS) if text.strip()]
+        marks = dict.fromkeys(text.strip() for text in values)
+        if marks and where is None and all(mark.lower() in MARKS for mark in marks):
+            chosen = next((mark for mark in marks if mark.lower() in POSITIVE_MARKS), values[0].strip())
+            raise _needs_selection(path, name, f"--where {name}={chosen}", names)
+        if 2 * sum(_number(text) is not None for text in values) > len(values):
             raise InputError(
                 f"--pairs {path}: most of the first rows of column {name!r} are numbers; name the columns of text with "
                 f"--columns; the columns are: {listed}"
             )
     for role in ROLES:
-        if len(same := by_role.get(role, [])) > 1:
+        same = by_role.get(role, [])
+        numbered = role == "hard negative" and len({NUMBER.sub("", name.lower()) for name in same}) == 1
+        if len(same) > 1 and not numbered:
             raise InputError(
                 f"--pairs {path}: columns {' and '.join(same)} may both be the {role}; name two or three with "
                 f"--columns; the columns are: {listed}"
@@ -93,7 +130,7 @@ def pair_columns(
             )
         remaining = iter(others)
         found = {role: name for role in ROLES if (name := found.get(role) or next(remaining, ""))}
-    return [found[role] for role in ROLES if role in found]
+    return [found[role] for role in ROLES if role in found] + by_role.get("hard negative", [])[1:]
 
 
 def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None) -> npt.NDArray[np.bool_]:
@@ -156,9 +193,16 @@ def _is_identifier(name: str) -> bool:
     return name.lower() in ("id", "idx") or name.lower().endswith("_id")
 
 
-def _holds_numbers(path: str, name: str) -> bool:
-    values = [text for text in islice(readers.column_values(path, name), SAMPLE_ROWS) if text.strip()]
-    return 2 * sum(_number(text) is not None for text in values) > len(values)
+def _check_header(path: str, names: Sequence[str]) -> None:
+    """Raises ``InputError`` if the first line of a csv or tsv file looks like a pair of texts, not like names."""
+    if not readers.has_header_line(path) or any(role_of(name) or _is_identifier(name) for name in names):
+        return
+    for name in names:
+        if len(name.split()) > 3 or len(name) > 60 or name.endswith((".", "?", "!")) or _number(name) is not None:
+            raise InputError(
+                f"--pairs {path}: the first line must name the columns, but holds {shortened(name, 60)!r}; add a line "
+                "like anchor,positive (in a .tsv file separated by a tab), or name the columns with --columns"
+            )
 
 
 def _number(text: str) -> float | None:
@@ -198,11 +242,11 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class LabelledPairs:
-    """Labelled pairs, or triples with a hard negative: row i of every corpus belongs to pair i."""
+    """Labelled pairs, with any number of hard negatives: row i of every corpus belongs to pair i."""
 
     anchors: Corpus
     positives: Corpus
-    hard_negatives: Corpus | None = None
+    hard_negatives: Sequence[Corpus] = ()
     chosen: npt.NDArray[np.bool_] | None = None
     """``(n,)`` bool, True for the rows that ``--where`` and ``--min-score`` select; None if all rows are used."""
     names: dict[str, str] = field(default_factory=dict)
@@ -213,7 +257,7 @@ class LabelledPairs:
     @property
     def corpora(self) -> list[Corpus]:
         """The corpora in the order anchors, positives, hard negatives."""
-        return [each for each in (self.anchors, self.positives, self.hard_negatives) if each is not None]
+        return [self.anchors, self.positives, *self.hard_negatives]
 
     def complete(self) -> Rows:
         """Returns the chosen rows in which no text is blank, ascending; raises ``InputError`` if there are none."""
@@ -254,7 +298,8 @@ def open_pairs(
 
     Args:
         files: Paths or patterns of csv, tsv, jsonl and parquet files with the same columns.
-        columns: Names of the columns of anchor, positive and optionally hard negative; if empty, see ``pair_columns``.
+        columns: Names of the columns of anchor, positive and optionally hard negatives; if empty, see
+            ``pair_columns``.
         where: Condition that selects positive pairs, like ``label=1``; see ``chosen_rows``.
         min_score: Minimum score of a positive pair; see ``chosen_rows``.
         reading: Further arguments of ``Corpus.open``.
@@ -277,8 +322,8 @@ def open_pairs(
     return LabelledPairs(
         corpora[0],
         corpora[1],
-        corpora[2] if len(corpora) > 2 else None,
+        corpora[2:],
         chosen,
-        dict(zip(ROLES, names, strict=False)),
+        dict(zip([*ROLES, *(f"hard negative {number}" for number in range(2, len(names)))], names, strict=False)),
         [name for name in readers.column_names(paths[0]) if name not in names],
     )

@@ -121,6 +121,11 @@ def is_table(path: str) -> bool:
     return _kind(path) is not None
 
 
+def has_header_line(path: str) -> bool:
+    """Returns whether the first line of a table names its columns, as in csv and tsv files."""
+    return _kind(path) in (".csv", ".tsv")
+
+
 def expand(paths: Paths) -> list[str]:
     """Returns the paths of files, with patterns replaced by the files they match; see ``resolve``."""
     given = [paths] if isinstance(paths, (str, PathLike)) else list(paths)

@@ -93,8 +93,8 @@ def contrastive_loss(
         partners: ``(M,)`` int64, the index of the candidate that each anchor's positive is mixed with, where M is the
             total number of rows of the anchor views; required by ``mixed="paper"``. See ``Contrastive.partner_views``.
             An anchor whose partner comes from its own row has no mixed negative.
-        hard_negative_weight: alpha; the logit of an ``anchor`` with the ``hard_negative`` of the same row is increased
-            by ln(alpha).
+        hard_negative_weight: alpha; the logit of an ``anchor`` with each hard negative of the same row
+            (``hard_negative``, ``hard_negative_2``, ...) is increased by ln(alpha).
         masks: ``(B,)`` bool by view name: True for the rows in which a view is valid. An invalid row is used neither
             as an anchor nor in a denominator. An anchor whose positive is invalid is left out.
         duplicates: ``(B, B)`` bool, symmetric: True for two rows with the same sentence or labelled positive. In the
@@ -186,11 +186,12 @@ def arrange(views: Mapping[str, Tensor], objective: str, roles: Mapping[str, Rol
 def _weighted(
     scores: Tensor, layout: Layout, hard_negative_weight: float, log_weights: Mapping[tuple[str, str], Tensor]
 ) -> Tensor:
-    """Returns the logits plus ln(alpha) for each anchor's own hard negative, and plus the log-weights of pairs."""
+    """Returns the logits plus ln(alpha) for each anchor's own hard negatives, and plus the log-weights of pairs."""
     if hard_negative_weight != 1.0:
         own = torch.arange(layout.sizes["anchor"], device=scores.device)
-        column = layout.columns_of("hard_negative").start + own
-        scores = scores.index_put((own, column), scores.new_tensor(math.log(hard_negative_weight)), accumulate=True)
+        for name in [name for name in layout.columns if name.startswith("hard_negative")]:
+            column = layout.columns_of(name).start + own
+            scores = scores.index_put((own, column), scores.new_tensor(math.log(hard_negative_weight)), accumulate=True)
     for (anchor, other), weights in log_weights.items():
         if anchor in layout.anchors and other in (*layout.candidates, *layout.columns):
             scores[layout.rows_of(anchor), layout.columns_of(other)] += weights

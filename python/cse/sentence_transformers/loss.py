@@ -281,19 +281,12 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
             for name, column in columns.items():
                 if (changed := facts.changed(column)) is not None:
                     masks[name] = changed
-        weights: dict[tuple[str, str], Tensor] = {}
-        weight = self.parts["hard_negative_weight"]
-        if weight != 1:
-            # contrastive_loss weights only the first column of negatives; the other columns get log-weights here.
-            own = embeddings[0].new_full((len(embeddings[0]),), weight).log().diag()
-            weights = {("anchor", name): own for name in columns if name != "hard_negative"}
         return contrastive_loss(
             views,
             **self.parts,
             roles=roles,
             masks=masks,
             duplicates=duplicates,
-            log_weights=weights,
             partners=self._partners(roles, masks, duplicates, facts, embeddings[0].device),
         )
 

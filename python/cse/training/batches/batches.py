@@ -208,7 +208,10 @@ class Batches:
             "positive": Block(paired.positives, (positive,), paired.mask, columns[1]),
         }
         if paired.negatives is not None:
-            blocks["hard_negative"] = Block(paired.negatives, (View("hard_negative", "negative"),), column=columns[2])
+            for number, negatives in enumerate([paired.negatives, *paired.more_negatives]):
+                name = "hard_negative" if number == 0 else f"hard_negative_{number + 1}"
+                column = None if columns[2] is None else columns[2] + number
+                blocks[name] = Block(negatives, (View(name, "negative"),), column=column)
         return blocks
 
     def _edited(

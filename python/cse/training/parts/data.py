@@ -206,7 +206,7 @@ def open_data(
         labelled = open_pairs(
             settings.pairs, settings.columns, settings.where, settings.min_score, progress=progress, **reading
         )
-        if weighted and labelled.hard_negatives is None:
+        if weighted and not labelled.hard_negatives:
             raise InputError(
                 "--hard-negative-weight: needs a third column of hard negatives in --pairs; add it, or leave out the "
                 "weight"

@@ -81,7 +81,7 @@ def loss_terms(
         terms[CONTRASTIVE] = LOSS_TERMS.get(CONTRASTIVE)(contrastive, context)
     names = settings.loss_terms if terms else (settings.loss, *settings.loss_terms)
     terms |= {name: create(LOSS_TERMS, name, options, context) for name in names}
-    hard_negatives = context.pairs is not None and context.pairs.hard_negatives is not None
+    hard_negatives = context.pairs is not None and bool(context.pairs.hard_negatives)
     if hard_negatives and not any("negative" in term.reads for term in terms.values()):
         raise InputError(
             f"--loss {settings.loss}: does not use the hard negatives of --pairs; name anchor and positive with "
