@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results" / "core.json"
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # for the reference implementation
 CSE = [sys.executable, "-c", "from cse.cli import main; main()"]
 SOME = 20_000  # rows for the checks and for ``TfidfIndex.augment``
 FEW = 2_000  # rows for the reference implementation in Python
@@ -57,7 +58,7 @@ def check(rows: list[str], folder: Path) -> None:
     from sklearn.feature_extraction.text import CountVectorizer
 
     from cse import TfidfIndex
-    from cse.tfidf._reference import ReferenceIndex
+    from una_reference import ReferenceIndex
 
     (folder / "some.txt").write_text("\n".join(rows), encoding="utf8", newline="\n")
     index = TfidfIndex.build(folder / "some.txt", tokenizer="whitespace")
@@ -99,7 +100,7 @@ def measure(corpus: Path, rows: list[str], folder: Path, repeat: int, loop: str)
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     from cse import TfidfIndex
-    from cse.tfidf._reference import ReferenceIndex
+    from una_reference import ReferenceIndex
 
     def command(*arguments: object) -> Callable[[], object]:
         environment = {**os.environ, "LC_ALL": "C.UTF-8"}

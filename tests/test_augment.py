@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import chisquare
 
 from cse import InputError, TfidfIndex
-from cse.tfidf._reference import ReferenceIndex, chacha8, in_case_of, probabilities
+from una_reference import ReferenceIndex, chacha8, in_case_of, probabilities
 
 
 @pytest.fixture(scope="module")
@@ -359,7 +359,7 @@ def test_errors_name_the_invalid_argument(sample_index, options, message):
 
 
 def test_a_string_instead_of_a_list_of_sentences_is_refused(sample_index):
-    with pytest.raises(InputError, match="list of sentences"):
+    with pytest.raises(InputError, match="a list of texts was expected"):
         sample_index.augment("one sentence")
 
 

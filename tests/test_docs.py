@@ -1,6 +1,7 @@
 """Runs the code blocks in README.md and docs/, with tiny models and small files in place of those named there."""
 
 import importlib
+import inspect
 import json
 import re
 import shlex
@@ -277,6 +278,25 @@ def test_the_table_of_pages_and_the_page_of_the_api_are_complete(build):
     public |= {f"cse.sklearn.{name}" for name in cse.sklearn.__all__}
     public |= {f"{group.__module__}.{group.__name__}" for group in GROUPS}
     assert public <= set(listed)
+
+
+def test_every_name_of_the_api_and_every_member_has_a_docstring():
+    names = re.findall(r"^- `(cse[\w.]*)`", (ROOT / "docs" / "api.md").read_text("utf8"), re.MULTILINE)
+    assert len(names) > 40
+    missing = []
+    for name in names:
+        module, _, member = name.rpartition(".")
+        found = getattr(importlib.import_module(module), member)
+        parts = {name: found}
+        if isinstance(found, type):
+            parts |= {
+                f"{name}.{each}": getattr(found, each)
+                for each, value in vars(found).items()
+                if not each.startswith("_") and each not in getattr(found, "__dataclass_fields__", {})
+                if isinstance(value, property | classmethod | staticmethod) or inspect.isfunction(value)
+            }
+        missing += [each for each, value in parts.items() if not (inspect.getdoc(value) or "").strip()]
+    assert not missing
 
 
 def test_links_on_the_site_lead_to_its_pages_and_code_is_unchanged(build):

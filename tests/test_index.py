@@ -12,8 +12,8 @@ import scipy.sparse
 from sklearn.feature_extraction.text import CountVectorizer
 
 from cse import InputError, TfidfIndex
-from cse.tfidf._reference import ReferenceIndex
 from cse.tfidf.build import build_index
+from una_reference import ReferenceIndex
 
 
 def write(path, text):

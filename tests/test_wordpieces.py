@@ -15,12 +15,12 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from cse import Encoder, InputError, SearchIndex, TfidfIndex, train
 from cse.search.hybrid import DIGITS, Fusion
-from cse.tfidf._reference import ReferenceIndex
 from cse.tfidf.pieces import Pieces
 from cse.training.loop import resumed_config
 from runs import same_run
 from test_cli import refused
 from test_resume import Crash
+from una_reference import ReferenceIndex
 
 CHINESE = [
     "三个人在公园里下棋。",
