@@ -1,0 +1,221 @@
+"""The experiments of benches/effects: systems, temperatures, seeds and ablations, and what the papers report for them.
+
+An ``Experiment`` is one training run. ``declared`` lists the runs of three stages in the order in which they are run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+STEPS = 400
+# What all runs have in common. Some values are also defaults, but the defaults depend on the model.
+COMMON: dict[str, Any] = {
+    "pooler": "avg",
+    "max_length": 32,
+    "positive": "dropout",
+    "loss": "standard",
+    "batch_size": 64,
+    "lr": 3e-5,
+    "lr_scheduler": "linear",
+    "weight_decay": 0.0,
+    "merge_with_base": 0.0,
+    "max_steps": STEPS,
+    "eval_every": 0,
+    "threads": 1,
+}
+# The radius of 4,000 terms in the paper is about 1 % of the terms of its corpus, a million sentences.
+UNA = {"una": {"every": 5, "use_as": "pairs", "beta": 0.5, "radius": "1%"}}
+SYSTEMS: dict[str, dict[str, Any]] = {
+    "standard": {},
+    "UNA": UNA,
+    "standard, nt-xent": {"objective": "nt-xent"},  # the objective of UNA without its negatives
+    "focal": {"loss": "focal", "margin": 0.3},
+    "mixed": {"loss": "mixed", "mix_lambda": 0.2},
+    "focal + UNA": {"loss": "focal", "margin": 0.3} | UNA,
+    "mixed + UNA": {"loss": "mixed", "mix_lambda": 0.2} | UNA,
+    "UDA": {"positive": "uda"},
+}
+TAUS = (0.05, 0.07, 0.1, 0.03, 0.15)
+SEEDS = (0, 1, 2, 3, 4)
+# The temperature in the paper of each system; a combination, which no paper has, takes the one of its loss.
+PUBLISHED_TAU = dict.fromkeys(SYSTEMS, 0.05) | {"focal": 0.07, "focal + UNA": 0.07}
+# Published averages of the seven test sets on BERT-base: the method, and the one that its paper compares with.
+PUBLISHED = {
+    "UNA": (("una-table1", "UNA"), ("una-table1", "SimCSE (reproduced)")),
+    "focal": (("focal-readme", "Focal-InfoNCE"), ("focal-table2", "SimCSE")),
+    "mixed": (("mixcse-sts", "MixCSE"), ("mixcse-sts", "SimCSE")),
+}
+# In an option, stands for the folder of the base model.
+BASE = "{base}"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A system at a temperature with a seed; in an ablation also changed settings, and a name for the change."""
+
+    system: str
+    tau: float
+    seed: int = 0
+    change: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Name of the stored result."""
+        parts = (self.system, f"tau{self.tau:g}", self.change, f"seed{self.seed}")
+        return "-".join(re.sub(r"[^a-z0-9.]+", "-", part.lower()).strip("-") for part in parts if part)
+
+    @property
+    def uses_index(self) -> bool:
+        """Whether the run needs a TF-IDF index."""
+        settings = self.keywords()
+        return "una" in settings or settings["positive"] == "uda"
+
+    def keywords(self) -> dict[str, Any]:
+        """The keyword arguments of ``TrainConfig``, without model, corpus, index and output."""
+        settings = COMMON | SYSTEMS[self.system] | {"temperature": self.tau, "seed": self.seed}
+        for name, value in self.settings.items():
+            settings[name] = settings.get(name, {}) | value if isinstance(value, dict) else value
+        return settings
+
+    def arguments(self) -> list[str]:
+        """The flags of ``cse train`` that mean the same as ``keywords``."""
+        result: list[str] = []
+        for name, value in self.keywords().items():
+            if isinstance(value, dict):
+                result += ["--una"] if name == "una" else []
+                result += [part for option, each in value.items() for part in ("--set", f"{name}.{option}={each}")]
+            elif isinstance(value, list):  # the flag is in the singular and is given once for each value
+                result += [part for each in value for part in ("--" + name[:-1].replace("_", "-"), each)]
+            else:
+                result += ["--" + name.replace("_", "-"), str(value)]
+        return result
+
+
+# The changed settings of a row (or another run), the published row, and its column if it is not that of the table.
+Change = tuple[Mapping[str, Any] | Experiment, str] | tuple[Mapping[str, Any] | Experiment, str, str]
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """A table of a paper: rows of one score by label, all compared with the first one.
+
+    ``column`` of the published ``table`` has the published values; a row without a published row has an empty name.
+    """
+
+    title: str
+    score: str
+    base: Experiment
+    table: str
+    column: str
+    rows: Mapping[str, Change]
+
+    def experiment(self, label: str) -> Experiment:
+        """The run of a row."""
+        change = self.rows[label][0]
+        if isinstance(change, Experiment):
+            return change
+        changed = replace(self.base, change=f"{self.title.split()[-1]} {label}", settings=change)
+        return self.base if changed.keywords() == self.base.keywords() else changed
+
+    def published(self, label: str) -> tuple[str, str, str] | None:
+        """Table, row and column of the published value of a row."""
+        _, method, *column = self.rows[label]
+        return (self.table, method, column[0] if column else self.column) if method else None
+
+
+STANDARD, NT_XENT = Experiment("standard", 0.05), Experiment("standard, nt-xent", 0.05)
+FOCAL, MIXED, WITH_UNA = Experiment("focal", 0.07), Experiment("mixed", 0.05), Experiment("UNA", 0.05)
+STEP = "step 2 and 3 ablation, row "
+RANDOM_STEPS: dict[str, Change] = {
+    "UNA": ({}, "no step random (UNA)"),
+    "random words are replaced": ({"una": {"replace_which": "random"}}, STEP + "2"),
+    "by random words": ({"una": {"replace_with": "random"}}, STEP + "2"),
+    "both random": ({"una": {"replace_which": "random", "replace_with": "random"}}, STEP + "1"),
+}
+EVERY: dict[str, Change] = {str(n): ({"una": {"every": n}}, f"every {n} batches") for n in (5, 1, 3, 7, 9)}
+EVERY["never"] = (NT_XENT, "every 0")
+BETAS: dict[str, Change] = {f"{b}": ({"una": {"beta": b}}, f"beta {b}") for b in (0.5, 0.3, 0.4, 0.6, 0.7, 0.8)}
+TERMS = (4000, 1000, 2000, 3000, 5000, 6000)
+RADII: dict[str, Change] = {f"{n / 4000:g} %": ({"una": {"radius": f"{n / 4000:g}%"}}, f"radius {n}") for n in TERMS}
+AUGMENTATIONS: dict[str, Change] = {
+    "none (SimCSE)": ({}, "SimCSE (reproduced)"),
+    "EDA swap": ({"positive": "eda-swap"}, "EDA random swap"),
+    "EDA delete": ({"positive": "eda-delete"}, "EDA random delete"),
+    "PCA jitter": ({"positive_hook": "pca"}, "EfficientCL PCA jittering"),
+}
+for kind, method in (
+    ("interpolation", "interpolation"),
+    ("extrapolation", "extrapolation"),
+    ("linear", "linear sampling"),
+    ("noise", "Gaussian noise"),
+):
+    modals = {"feature_augmentations": ["modals"], "modals": {"kind": kind}}
+    AUGMENTATIONS[f"MODALS {kind}"] = (modals, f"MODALS {method}")
+FOCAL_TAUS: dict[str, Change] = {f"{t}": (Experiment("focal", t), f"temp {t}") for t in (0.07, 0.03, 0.05, 0.1)}
+MARGINS: dict[str, Change] = {f"{m}": ({"margin": m}, f"m {m}") for m in (0.3, 0.1, 0.2, 0.4)}
+DIFFCSE = {"loss_terms": ["diffcse"], "feature_augmentations": ["projector"], "diffcse": {"generator": BASE}}
+DCLR = {"feature_augmentations": ["dclr"]}
+WITH_FOCAL: dict[str, Change] = {
+    "SimCSE": ({}, "SimCSE"),
+    "SimCSE + focal": (FOCAL, "SimCSE + Focal"),
+    "DiffCSE": (DIFFCSE, "DiffCSE"),
+    "DiffCSE + focal": (replace(FOCAL, change="with DiffCSE", settings=DIFFCSE), "DiffCSE + Focal"),
+    "DCLR, noise alone": (DCLR, "DCLR"),
+    "DCLR, noise alone + focal": (replace(FOCAL, change="with DCLR", settings=DCLR), "DCLR + Focal"),
+}
+LAMBDAS: dict[str, Change] = {f"{value}": ({"mix_lambda": value}, "") for value in (0.2, 0.1, 0.3, 0.4, 0.5)}
+EDITS: dict[str, Change] = {"none": ({}, "none (unsup SimCSE)")}
+for title, edit in (("crop", "crop"), ("word deletion", "delete")):
+    for n in (10, 20, 30):
+        EDITS[f"{title} {n} %"] = ({"positive": edit, edit: {"share": n / 100}}, f"{title} {n}%")
+POSITIVES: dict[str, Change] = {
+    "same sentence": ({}, "unsup SimCSE"),
+    "next sentence": ({"positive": "next-sentence"}, "next sentence"),
+    "one of the next 3": ({"positive": "next-sentence", "next-sentence": {"within": 3}}, "next 3 sentences"),
+}
+DROPOUT: dict[str, Change] = {"0.1": ({}, "dropout p")}
+for p in ("0.0", "0.01", "0.05", "0.15", "0.2", "0.5"):
+    DROPOUT[p] = ({"anchor_dropout": float(p), "positive_dropout": float(p)}, "dropout p", p)
+DROPOUT["0.1, same mask"] = ({"dropout": {"mask": "shared"}}, "dropout p", "fixed 0.1")
+DEV = "STS-B dev"
+ABLATIONS = (
+    Ablation("UNA, Table 2: steps", "mean", WITH_UNA, "una-table2", "STS Avg.", RANDOM_STEPS),
+    Ablation("UNA, Table C4: every", DEV, WITH_UNA, "una-tableC4", "UNA", EVERY),
+    Ablation("UNA, Table C5: beta", DEV, WITH_UNA, "una-tableC5", "UNA", BETAS),
+    Ablation("UNA, Table C6: radius", DEV, WITH_UNA, "una-tableC6", "UNA", RADII),
+    Ablation("Focal-InfoNCE, Table 5: m", "STS-B", FOCAL, "focal-table5", "bert-base STS-B", MARGINS),
+    Ablation("Focal-InfoNCE, Table 4: temperature", "STS-B", FOCAL, "focal-table4", "bert-base-uncased", FOCAL_TAUS),
+    Ablation("MixCSE: lambda", "mean", MIXED, "", "", LAMBDAS),
+    Ablation("SimCSE, Table 1: edit", DEV, STANDARD, "simcse-table1", "value", EDITS),
+    Ablation("SimCSE, Table 3: dropout", DEV, STANDARD, "simcse-table3", "0.1", DROPOUT),
+    Ablation("SimCSE, Table 2: positive", DEV, STANDARD, "simcse-table2", "one encoder", POSITIVES),
+    Ablation("UNA, Table C3: augmentation", "mean", NT_XENT, "una-tableC3", "Avg.", AUGMENTATIONS),
+    Ablation("Focal-InfoNCE, Table 3: with", "uniformity", STANDARD, "focal-table3", "UNIF", WITH_FOCAL),
+    Ablation("Focal-InfoNCE, Table 3: alignment with", "alignment", STANDARD, "focal-table3", "ALGN", WITH_FOCAL),
+)
+
+
+def declared(best: Mapping[str, float]) -> dict[str, list[Experiment]]:
+    """The runs of each stage; a run that two stages need is listed in the first of them.
+
+    grid: every system at every temperature with seed 0, the systems of the papers first. seeds: the other seeds at the
+    published temperature and at ``best``, the best temperature of each system in the grid. ablations: with seed 0.
+    """
+    systems = list(SYSTEMS)
+    chosen = {system: sorted({PUBLISHED_TAU[system], best.get(system, PUBLISHED_TAU[system])}) for system in systems}
+    stages: dict[str, Iterable[Experiment]] = {
+        "grid": (Experiment(system, tau) for part in (systems[:5], systems[5:]) for tau in TAUS for system in part),
+        "seeds": (Experiment(system, tau, seed) for seed in SEEDS[1:] for system in systems for tau in chosen[system]),
+        "ablations": (table.experiment(label) for table in ABLATIONS for label in table.rows),
+    }
+    result: dict[str, list[Experiment]] = {}
+    known: set[str] = set()
+    for stage, experiments in stages.items():
+        unique = {each.name: each for each in experiments if each.name not in known}
+        result[stage] = list(unique.values())
+        known |= unique.keys()
+    return result

@@ -1,0 +1,230 @@
+"""Trains and evaluates the experiments of benches/effects, and stores one JSON file for each.
+
+    python benches/effects/run.py --corpus enwiki1m.txt.gz --data DIR [--stage grid] [--only 'una-*'] [--jobs 2]
+
+DIR holds the STS files in SentEval's form (sts12.test.tsv, ..., sickr.test.tsv, stsb.dev.tsv). The base is the model of
+masked_model.py, or another one with --base MODEL. ``cse train`` trains each system for 400 steps of 64 sentences on the
+first 60,000 sentences of the corpus, and ``cse encode`` encodes the STS sentences, each in a process with one thread.
+Stored runs are not repeated; an interrupted run starts again. Results are written to
+benches/results/effects/BASE/NAME.json, and the cosines of all pairs to target/effects/cosines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import masked_model
+import numpy as np
+import scores
+from experiments import BASE, STEPS, SYSTEMS, TAUS, Experiment, declared
+
+RESULTS = Path("benches/results/effects")
+SENTENCES = 60_000
+BEFORE, BEFORE_FLAGS = "before-training", ["--pooler", "avg"]
+# Prints versions of the interpreter that runs cse, and the git revision of cse, if it has one.
+VERSIONS = """
+import importlib.metadata, json, pathlib, platform, subprocess, cse
+git = ["git", "-C", str(pathlib.Path(cse.__file__).parent), "rev-parse", "--short=12", "HEAD"]
+names = ("torch", "transformers", "tokenizers", "numpy")
+versions = {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in names}
+print(json.dumps(versions | {"cse": subprocess.run(git, capture_output=True, text=True).stdout.strip()}))
+"""
+
+
+@dataclass
+class Lab:
+    """What all runs share. ``identity`` has digests of base, corpus and data, which are stored with every result."""
+
+    results: Path
+    identity: dict[str, Any]
+    work: Path = masked_model.KEPT
+    python: str = sys.executable
+    base: Path = Path()
+    corpus: Path = Path()
+    index: Path = Path()
+    texts: Path = Path()
+    suite: scores.Suite | None = None
+    environment: dict[str, Any] = field(default_factory=dict)
+    children: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def cse(self, name: str, *arguments: str) -> dict[str, float]:
+        """Runs a command of cse with one thread; returns its elapsed and processor seconds. ``name`` names its log."""
+        start, log = time.time(), self.work / f"{name}.{arguments[0]}.log"
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"), "1")
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [self.python, "-m", "cse", *arguments],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=os.environ | threads | {"TOKENIZERS_PARALLELISM": "false"},
+            )
+            self.children.append(process)
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            self.children.remove(process)
+        if process.returncode:
+            raise RuntimeError(f"exit code {process.returncode}; {log} ends with:\n{log.read_text('utf-8')[-1000:]}")
+        return {"elapsed": round(time.time() - start, 1), "core": round(usage.ru_utime + usage.ru_stime, 1)}
+
+    def is_stored(self, name: str, arguments: Sequence[str]) -> bool:
+        """Whether a result of these arguments is stored; exits if it belongs to another base, corpus or data."""
+        path = self.results / f"{name}.json"
+        if not path.exists():
+            return False
+        record = json.loads(path.read_text(encoding="utf-8"))
+        different = [key for key, value in self.identity.items() if record["identity"].get(key) != value]
+        if different:
+            raise SystemExit(f"{path} was made with another {' and '.join(different)}; choose a folder with --results")
+        return bool(record["arguments"] == list(arguments))
+
+    def evaluate(self, model: Path, name: str, *flags: str) -> dict[str, Any]:
+        """Scores of a model, resampled scores, and the cost of encoding; the cosines are written to ``work``."""
+        assert self.suite is not None
+        vectors = self.work / f"{name}.npy"
+        vectors.unlink(missing_ok=True)
+        cost = self.cse(name, "encode", str(model), str(self.texts), "-o", str(vectors), *flags, "--threads", "1")
+        found, values = scores.evaluate(self.suite, np.load(vectors))
+        vectors.unlink()
+        (self.work / "cosines").mkdir(exist_ok=True)
+        compact: dict[str, Any] = {title: cosines.astype(np.float32) for title, cosines in values.items()}
+        np.savez_compressed(self.work / "cosines" / f"{name}.npz", **compact)
+        resampled = scores.resample(self.suite, values)
+        return {
+            "scores": {title: round(value, 4) for title, value in found.items()},
+            "resampled": {title: " ".join(f"{value:.2f}" for value in draws) for title, draws in resampled.items()},
+            "encode_seconds": cost,
+        }
+
+    def store(self, name: str, record: Mapping[str, Any]) -> None:
+        """Writes a result, all of it or nothing."""
+        whole = {"name": name, **record, "identity": self.identity, "environment": self.environment}
+        part = self.results / f"{name}.part"
+        part.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+        part.replace(self.results / f"{name}.json")
+
+    def run(self, experiment: Experiment) -> dict[str, Any]:
+        """Trains and evaluates an experiment and stores the result."""
+        folder = self.work / "runs" / experiment.name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        places = ["--model", str(self.base), "--output", str(folder.parent), "--name", folder.name]
+        places += ["--tfidf", str(self.index)] if experiment.uses_index else []
+        flags = [flag.replace(BASE, str(self.base)) for flag in experiment.arguments()]
+        cost = self.cse(experiment.name, "train", str(self.corpus), *places, *flags)
+        record = {
+            "system": experiment.system,
+            "tau": experiment.tau,
+            "seed": experiment.seed,
+            "change": experiment.change,
+            "arguments": experiment.arguments(),
+            **self.evaluate(folder / "last", experiment.name),
+            "train_seconds": cost | {"core_per_step": round(cost["core"] / STEPS, 3)},
+        }
+        self.store(experiment.name, record)
+        shutil.rmtree(folder)
+        return record
+
+
+def best_taus(results: Path) -> dict[str, float]:
+    """The temperature of each system with the highest STS-B dev score, for the systems whose grid is stored."""
+    best = {}
+    for system in SYSTEMS:
+        paths = {tau: results / f"{Experiment(system, tau).name}.json" for tau in TAUS}
+        if all(path.exists() for path in paths.values()):
+            dev = {tau: json.loads(path.read_text("utf-8"))["scores"]["STS-B dev"] for tau, path in paths.items()}
+            best[system] = max(dev, key=lambda tau: dev[tau])
+    return best
+
+
+def prepare(options: argparse.Namespace, results: Path) -> Lab:
+    """Makes what the runs need: the masked model, the corpus, its index, and the texts to encode."""
+    work = masked_model.KEPT
+    work.mkdir(parents=True, exist_ok=True)
+    results.mkdir(parents=True, exist_ok=True)
+    base = masked_model.make(options.corpus)[0] if options.base is None else Path(options.base)
+    text = "".join(f"{line}\n" for line in masked_model.read_sentences(options.corpus, SENTENCES))
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    suite = scores.read_suite(options.data)
+    asked = subprocess.run([options.python, "-c", VERSIONS], capture_output=True, text=True, check=True).stdout
+    lab = Lab(
+        results,
+        {"base": masked_model.digest(base), "corpus": digest, "data": suite.digest},
+        python=options.python,
+        base=base,
+        corpus=work / f"corpus-{digest[:12]}.txt",
+        index=work / f"tfidf-{digest[:12]}",
+        texts=work / f"sts-{suite.digest[:12]}.txt",
+        suite=suite,
+        environment={"processor": masked_model.processor(), "threads": 1} | json.loads(asked),
+    )
+    lab.corpus.write_text(text, encoding="utf-8")
+    lab.texts.write_text("".join(f"{line}\n" for line in suite.texts), encoding="utf-8")
+    lab.cse("index", "build-tfidf", str(lab.corpus), "--no-matrix", "-o", str(lab.index))
+    return lab
+
+
+def main() -> None:
+    """Runs the selected experiments that are not stored."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpus", type=Path, required=True, help="sentences in the order of the documents")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the STS files")
+    parser.add_argument("--base", metavar="MODEL", help="folder of a model to train instead of the masked model")
+    parser.add_argument("--stage", choices=("grid", "seeds", "ablations"), help="default: all, in this order")
+    parser.add_argument("--only", default="*", metavar="PATTERN", help="only the runs whose names match")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on one core (default: 1)")
+    parser.add_argument("--python", default=sys.executable, help="interpreter that runs cse (default: this one)")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--list", action="store_true", help="print the names of the runs that are not stored, and exit")
+    options = parser.parse_args()
+    results = options.results / ("masked" if options.base is None else Path(options.base).name)
+    lab = Lab(results, {}) if options.list else prepare(options, results)
+    if not options.list and not lab.is_stored(BEFORE, BEFORE_FLAGS):
+        lab.store(BEFORE, {"arguments": BEFORE_FLAGS, **lab.evaluate(lab.base, BEFORE, *BEFORE_FLAGS)})
+    failed: list[str] = []
+
+    def attempt(experiment: Experiment) -> None:
+        try:
+            record = lab.run(experiment)
+        except RuntimeError as error:
+            failed.append(experiment.name)
+            print(f"{experiment.name}: {error}", file=sys.stderr, flush=True)
+            return
+        mean, seconds = record["scores"]["mean"], record["train_seconds"]["core"] + record["encode_seconds"]["core"]
+        print(f"{experiment.name}: mean of seven {mean:.2f}, {seconds:.0f} core-seconds", flush=True)
+
+    def stop(*_: Any) -> None:
+        for child in list(lab.children):
+            child.terminate()
+        os._exit(143)
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    for stage in ("grid", "seeds", "ablations") if options.stage is None else (options.stage,):
+        # The runs with further seeds depend on the results of the grid, so a stage is listed when it begins.
+        listed = [run for run in declared(best_taus(results))[stage] if fnmatch.fnmatch(run.name, options.only)]
+        missing = [run for run in listed if not lab.is_stored(run.name, run.arguments())]
+        if options.list:
+            print("".join(f"{stage} {run.name}\n" for run in missing), end="")
+            continue
+        with ThreadPoolExecutor(options.jobs) as pool:
+            list(pool.map(attempt, missing))
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""Prints the tables of benches/effects from the stored results.
+
+    python benches/effects/table.py [--base masked] [--markdown]
+
+The table of systems compares each system with the standard loss (SimCSE) twice: both at their best temperatures, which
+have the highest score on STS-B dev with seed 0, and both at the temperatures of the papers. Intervals are 95 %
+intervals over pairs and seeds (see ``scores.interval``). A run that is not stored has no row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import scores
+from experiments import ABLATIONS, PUBLISHED, PUBLISHED_TAU, SEEDS, SYSTEMS, TAUS, Ablation, Experiment
+from run import BEFORE, RESULTS, best_taus
+
+ROOT = Path(__file__).resolve().parents[2]
+Table = tuple[list[str], list[list[str]]]
+
+
+class Published:
+    """The published tables, by id."""
+
+    def __init__(self) -> None:
+        path = next(ROOT.glob("python/*/resources/published.toml"))
+        self.tables = {each["id"]: each for each in tomllib.loads(path.read_text(encoding="utf-8"))["table"]}
+
+    def cell(self, table: str, method: str, column: str) -> float:
+        """A value of BERT-base, x 100 where the table prints fractions."""
+        found = self.tables[table]
+        models = ("bert-base-uncased", "")
+        row = next(row for row in found["rows"] if row["method"] == method and row["model"] in models)
+        value = float(row["values"][found["columns"].index(column)])
+        return 100 * value if found["scale"] == "unit" else value
+
+
+class Stored:
+    """The results in a folder, by name."""
+
+    def __init__(self, folder: Path) -> None:
+        self.records: dict[str, dict[str, Any]] = {
+            path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))
+        }
+        self.best = best_taus(folder)
+
+    def has(self, experiment: Experiment) -> bool:
+        """Whether a run is stored."""
+        return experiment.name in self.records
+
+    def runs(self, system: str, tau: float) -> list[Experiment]:
+        """The stored runs of a system at a temperature, one for each seed."""
+        return [run for run in (Experiment(system, tau, seed) for seed in SEEDS) if self.has(run)]
+
+    def mean(self, runs: Sequence[Experiment], score: str) -> float:
+        """The mean score of runs."""
+        return statistics.fmean(self.records[run.name]["scores"][score] for run in runs)
+
+    def change(self, after: Sequence[Experiment], before: Sequence[Experiment], score: str) -> tuple[str, int]:
+        """The mean change between runs with the same seeds as text, and its sign: 0 if the interval includes 0.
+
+        Alignment and uniformity have no interval.
+        """
+        mean = self.mean(after, score) - self.mean(before, score)
+        if score in ("alignment", "uniformity"):
+            return f"{mean:+.3f}", int(mean > 0) - int(mean < 0)
+        sides = [[self.records[run.name]["resampled"][score].split() for run in side] for side in (after, before)]
+        own, other = ([[float(value) for value in draws] for draws in side] for side in sides)
+        low, high = scores.interval(own, other)
+        return f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]", int(low > 0) - int(high < 0)
+
+
+def agreement(sign: int, published: float) -> str:
+    """Whether the sign of a change is the published one."""
+    return "undecided" if sign == 0 else "same" if sign * published > 0 else "**opposite**"
+
+
+def systems(stored: Stored, published: Published) -> Table:
+    """One row for each system and temperature of comparison."""
+    rows = []
+    for system in SYSTEMS:
+        taus = [("published", PUBLISHED_TAU[system], PUBLISHED_TAU["standard"])]
+        if system in stored.best and "standard" in stored.best:
+            taus.insert(0, ("best", stored.best[system], stored.best["standard"]))
+        for which, tau, other in taus:
+            runs = stored.runs(system, tau)
+            before = [Experiment("standard", other, run.seed) for run in runs]
+            if not runs:
+                continue
+            row = [system, f"{tau:g}, {which}", str(len(runs)), f"{stored.mean(runs, 'mean'):.2f}", "", "", ""]
+            if system != "standard" and all(map(stored.has, before)):
+                row[4], sign = stored.change(runs, before, "mean")
+                if system in PUBLISHED:
+                    values = [published.cell(*reference, "Avg.") for reference in PUBLISHED[system]]
+                    row[5:] = f"{values[0] - values[1]:+.2f}", agreement(sign, values[0] - values[1])
+            rows.append(row)
+    return ["system", "tau", "seeds", "mean of seven", "change [95 % interval]", "published change", "sign"], rows
+
+
+def temperatures(stored: Stored) -> Table:
+    """Every system at every temperature with seed 0, compared with the standard loss at the same temperature."""
+    rows = []
+    for run in (Experiment(system, tau) for system in SYSTEMS for tau in sorted(TAUS)):
+        if stored.has(run):
+            base = Experiment("standard", run.tau)
+            change = stored.change([run], [base], "mean")[0] if run != base and stored.has(base) else ""
+            values = [f"{stored.mean([run], score):.2f}" for score in ("STS-B dev", "mean")]
+            cost = stored.records[run.name]["train_seconds"]["core_per_step"]
+            rows.append([run.system, f"{run.tau:g}", *values, change, f"{cost:.2f}"])
+    return ["system", "tau", "STS-B dev", "mean of seven", "change [over pairs]", "core-seconds per step"], rows
+
+
+def data_sets(stored: Stored) -> Table:
+    """Scores by data set, averaged over seeds."""
+    columns = [*scores.SEVEN, "mean", "STS-B dev", "alignment", "uniformity"]
+    groups = {("before training", ""): [BEFORE]} if BEFORE in stored.records else {}
+    groups |= {
+        (system, f"{tau:g}"): [run.name for run in stored.runs(system, tau)] for system in SYSTEMS for tau in TAUS
+    }
+    rows = []
+    for (system, tau), names in groups.items():
+        if names:
+            means = [statistics.fmean(stored.records[name]["scores"][column] for name in names) for column in columns]
+            rows.append([system, tau, str(len(names)), *(f"{value:.2f}" for value in means)])
+    return ["system", "tau", "seeds", *columns], rows
+
+
+def ablation(stored: Stored, published: Published, table: Ablation) -> Table:
+    """The rows of an ablation that are stored, compared with its first row; none if fewer than two are stored."""
+    first, *_ = table.rows
+    rows = []
+    for label in table.rows:
+        run, base, cell, reference = table.experiment(label), table.experiment(first), table.published(label), None
+        if not stored.has(run):
+            continue
+        row = [label, f"{stored.mean([run], table.score):.2f}", "", "", "", ""]
+        if cell is not None:
+            row[3] = f"{published.cell(*cell):.2f}"
+            reference = published.cell(*cell) - published.cell(*(table.published(first) or cell))
+        if label != first and stored.has(base):
+            row[2], sign = stored.change([run], [base], table.score)
+            if reference is not None:
+                row[4:] = f"{reference:+.2f}", agreement(sign, reference)
+        rows.append(row)
+    head = [table.title.split(": ")[1], table.score, "change [over pairs]", "published", "published change", "sign"]
+    return head, rows if len(rows) > 1 else []
+
+
+def lines(table: Table, markdown: bool) -> list[str]:
+    """A table as Markdown, or in columns for a terminal."""
+    head, rows = table
+    if markdown:
+        return [f"| {' | '.join(cells)} |" for cells in (head, ["---", *["---:"] * (len(head) - 1)], *rows)]
+    widths = [max(len(cells[column]) for cells in (head, *rows)) for column in range(len(head))]
+    return ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in (head, *rows)]
+
+
+def main() -> None:
+    """Prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--base", default="masked", help="name of the base model, a folder of the results")
+    parser.add_argument("--markdown", action="store_true")
+    options = parser.parse_args()
+    stored, published = Stored(options.results / options.base), Published()
+    tables = {
+        "Systems": systems(stored, published),
+        "Temperatures": temperatures(stored),
+        "Data sets": data_sets(stored),
+        **{table.title: ablation(stored, published, table) for table in ABLATIONS},
+    }
+    for title, table in tables.items():
+        if table[1]:
+            print("\n".join([f"{'### ' if options.markdown else ''}{title}", "", *lines(table, options.markdown), ""]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""The laboratory benches/effects: its experiments, intervals, stored results and tables. No model is trained."""
+
+import json
+import sys
+from importlib import import_module
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cse import TrainConfig
+
+EFFECTS = Path(__file__).resolve().parents[1] / "benches" / "effects"
+if not EFFECTS.is_dir():
+    pytest.skip("there is no benches/ folder", allow_module_level=True)
+sys.path.insert(0, str(EFFECTS))
+experiments, run, scores, table = map(import_module, ("experiments", "run", "scores", "table"))
+Experiment = experiments.Experiment
+ALL = list(chain(*experiments.declared({}).values()))
+
+
+def test_every_experiment_is_declared_once():
+    assert len({each.name for each in ALL}) == len(ALL) > 100
+    assert len({json.dumps(each.keywords(), sort_keys=True) for each in ALL}) == len(ALL)
+
+
+def test_the_settings_of_every_experiment_are_valid():
+    from cse.cli import cli
+
+    context = cli.make_context("cse", [], resilient_parsing=True)
+    for experiment in ALL:
+        TrainConfig(corpus="c.txt", model="m", **experiment.keywords())
+        arguments = ["train", "c.txt", "--model", "m", *experiment.arguments()]
+        _, command, rest = cli.resolve_command(context, arguments)
+        command.make_context("train", list(rest))
+
+
+def test_the_flags_of_an_experiment():
+    settings = {"una": {"beta": 0.3}, "feature_augmentations": ["modals"], "modals": {"kind": "noise"}}
+    flags = " ".join(Experiment("focal + UNA", 0.07, 2, "changed", settings).arguments())
+    for part in (
+        "--loss focal ",
+        "--una --set una.every=5 --set una.use_as=pairs --set una.beta=0.3 --set una.radius=1%",
+        "--feature-augmentation modals --set modals.kind=noise",
+        "--temperature 0.07 --seed 2",
+    ):
+        assert part in flags
+
+
+def test_the_best_temperatures_are_run_with_further_seeds():
+    declared = experiments.declared({"focal": 0.1})["seeds"]
+    assert {each.tau for each in declared if each.system == "focal"} == {0.07, 0.1}
+    assert {each.seed for each in declared} == {1, 2, 3, 4}
+
+
+def test_published_values_exist_for_every_row_that_names_one():
+    published = table.Published()
+    cells = [each.published(label) for each in experiments.ABLATIONS for label in each.rows]
+    values = [published.cell(*cell) for cell in cells if cell is not None]
+    assert len(values) > 50
+    assert np.isfinite(values).all()
+    after, before = experiments.PUBLISHED["UNA"]
+    assert published.cell(*after, "Avg.") - published.cell(*before, "Avg.") == pytest.approx(0.82)
+
+
+def test_the_interval_of_one_seed_holds_the_middle_of_the_resampled_differences():
+    before = np.zeros((1, 1001))
+    assert scores.interval(np.arange(1001.0)[None], before) == pytest.approx((25, 975))
+
+
+def test_the_interval_of_several_seeds_has_the_variance_of_their_mean():
+    seeds = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])  # no variance over pairs; standard error of the mean sqrt(2.5 / 5)
+    low, high = scores.interval(3 + np.tile(seeds[:, None], (1, 2000)), np.zeros((5, 2000)))
+    assert (low, high) == pytest.approx((3 - 1.96 * 0.5**0.5, 3 + 1.96 * 0.5**0.5), abs=0.15)
+
+
+@pytest.fixture
+def suite(tmp_path):
+    """A suite whose sets have 40 pairs of 80 sentences each."""
+    for number, key in enumerate(scores.FILES):
+        rows = [f"{place % 6}\ta {number} {place}\tb {number} {place}\tgenre" for place in range(40)]
+        (tmp_path / f"{key}.tsv").write_text("\n".join(rows) + "\n", encoding="utf8")
+    return scores.read_suite(tmp_path)
+
+
+def test_the_scores_are_those_of_the_package(suite):
+    from cse.evaluation.sts import Pairs, score_vectors
+
+    vectors = np.random.default_rng(0).normal(size=(len(suite.texts), 8)).astype(np.float32)
+    found, _ = scores.evaluate(suite, vectors)
+    for title, pairs in suite.sets.items():
+        texts = [[suite.texts[place] for place in side] for side in (pairs.left, pairs.right)]
+        expected = score_vectors(Pairs(pairs.gold, *texts), vectors[pairs.left], vectors[pairs.right])
+        assert found[title] == pytest.approx(expected.spearman)
+    assert found["mean"] == pytest.approx(np.mean([found[title] for title in scores.SEVEN]))
+    assert found["alignment"] == pytest.approx(expected.alignment)  # STS-B dev is the last set
+    assert found["uniformity"] == pytest.approx(expected.uniformity)
+
+
+def test_all_runs_are_resampled_with_the_same_draws(suite):
+    generator = np.random.default_rng(1)
+    values = {title: generator.normal(size=len(pairs.gold)) for title, pairs in suite.sets.items()}
+    first, second = (scores.resample(suite, each, draws=20) for each in (values, {n: 2 * v for n, v in values.items()}))
+    assert first == second
+    assert len(set(first["mean"])) > 10
+
+
+def record(value, tau=0.05):
+    draws = " ".join(f"{value + step / 100:.3f}" for step in range(100))
+    titles = (*scores.SEVEN, "mean", "STS-B dev", "alignment", "uniformity")
+    return {
+        "scores": dict.fromkeys(titles, value),
+        "resampled": dict.fromkeys(("mean", "STS-B", "STS-B dev"), draws),
+        "train_seconds": {"core_per_step": 1.0},
+    }
+
+
+def test_stored_runs_are_skipped_and_results_of_another_base_are_refused(tmp_path):
+    lab = run.Lab(tmp_path, {"base": "A", "corpus": "B", "data": "C"})
+    experiment = Experiment("focal", 0.07)
+    assert not lab.is_stored(experiment.name, experiment.arguments())
+    lab.store(experiment.name, {"arguments": experiment.arguments(), **record(70)})
+    assert lab.is_stored(experiment.name, experiment.arguments())
+    assert not lab.is_stored(experiment.name, ["--loss", "focal"])  # declared with other arguments since then
+    lab.identity["base"] = "D"
+    with pytest.raises(SystemExit, match="another base"):
+        lab.is_stored(experiment.name, experiment.arguments())
+
+
+def test_tables_have_rows_for_stored_runs_alone(tmp_path):
+    lab = run.Lab(tmp_path, {})
+    for system, tau, value in (("standard", 0.05, 69), ("UNA", 0.05, 70.5), ("focal", 0.07, 68)):
+        lab.store(Experiment(system, tau).name, {"arguments": [], **record(value)})
+    lab.store(experiments.ABLATIONS[2].experiment("0.3").name, {"arguments": [], **record(70)})
+    stored, published = table.Stored(tmp_path), table.Published()
+    assert table.systems(stored, published)[1] == [
+        ["standard", "0.05, published", "1", "69.00", "", "", ""],
+        ["UNA", "0.05, published", "1", "70.50", "+1.50 [+1.50, +1.50]", "+0.82", "same"],
+        ["focal", "0.07, published", "1", "68.00", "-1.00 [-1.00, -1.00]", "+1.64", "**opposite**"],
+    ]
+    assert [row[0] for row in table.ablation(stored, published, experiments.ABLATIONS[2])[1]] == ["0.5", "0.3"]
+    assert table.ablation(stored, published, experiments.ABLATIONS[3])[1] == []
+    assert len(table.temperatures(stored)[1]) == len(table.data_sets(stored)[1]) == 3
