@@ -76,6 +76,18 @@ def shortened(text: str, length: int = 120) -> str:
     return text if len(text) <= length else text[: length - 1].rstrip() + "\u2026"
 
 
+def shown(value: object) -> str:
+    """Formats a value of any type, depth and size for an error message, in at most 60 characters."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, (Mapping, list, tuple, set)):
+        return "an object" if isinstance(value, Mapping) else "a list"
+    try:
+        return shortened(repr(value), 60)
+    except ValueError:  # an integer of more than 4300 digits
+        return "an integer of thousands of digits"
+
+
 # Maps names that other programs or papers use to the corresponding option values of cse.
 OTHER_NAMES = {
     "average": "avg",

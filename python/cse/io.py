@@ -16,9 +16,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
-from .errors import InputError
+from .errors import InputError, first_line, shown
+
+T = TypeVar("T")
 
 
 def lock(descriptor: int, taken: str = "", *, wait: bool = False) -> bool:
@@ -226,3 +228,62 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+# Reading of JSON and TOML that anybody may have written
+
+_ADAPTERS: dict[Any, Any] = {}  # by shape, since making one takes longer than using it
+
+
+def read_json(path: str | Path, shape: type[T], remedy: str = "") -> T:
+    """Reads a JSON file as a value of the declared shape; see ``checked``."""
+    return parse_json(Path(path).read_bytes(), shape, path, remedy)
+
+
+def parse_json(content: str | bytes, shape: type[T], where: object, remedy: str = "") -> T:
+    """Parses JSON text as a value of the declared shape; see ``checked``."""
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError) as error:  # invalid, not UTF-8, nested too deeply, an integer of 5,000 digits
+        raise InputError(f"{where}: is not valid JSON ({first_line(error)}){remedy}") from None
+    return checked(value, shape, where, remedy)
+
+
+def read_toml(path: str | Path, shape: type[T], remedy: str = "") -> T:
+    """Reads a TOML file as a value of the declared shape; see ``checked``."""
+    import tomllib
+
+    try:
+        value = tomllib.loads(Path(path).read_bytes().decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: is not valid TOML ({first_line(error)}){remedy}") from None
+    return checked(value, shape, path, remedy)
+
+
+def checked(value: object, shape: type[T], where: object, remedy: str = "") -> T:
+    """Returns a value unchanged if it has the declared shape.
+
+    Args:
+        value: What ``json`` or ``tomllib`` returned.
+        shape: A type that pydantic knows: ``dict[str, int]``, or a ``typing_extensions.TypedDict``, whose other keys
+            are not checked. An integer is a valid float; ranges are declared with ``Annotated[int, Field(ge=0)]``.
+        where: The file, and the line if there are several values, for the message.
+        remedy: What to do, for the message, like "; build the index again".
+
+    Raises:
+        InputError: If the value has another shape; the message names the place, and what was expected and found there.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    if shape not in _ADAPTERS:
+        _ADAPTERS[shape] = TypeAdapter(shape)
+    try:
+        _ADAPTERS[shape].validate_python(value, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        place = "".join(f"{part}: " for part in first["loc"] if not str(part).startswith("function-"))
+        if first["type"] == "missing":
+            raise InputError(f"{where}: {place}is missing{remedy}") from None
+        expected = first["msg"].replace("Input should be", "must be").replace("a valid dictionary", "an object")
+        raise InputError(f"{where}: {place}{expected}, got {shown(first['input'])}{remedy}") from None
+    return value  # type: ignore[return-value]
