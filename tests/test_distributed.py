@@ -130,7 +130,7 @@ def test_two_processes_compute_the_gradients_of_a_single_process(run_config, tmp
     script.write_text(DISTRIBUTED, encoding="utf8")
     names = [name for name in VIEWS if name != "spans"]
     cases = {name: {**VIEWS[name]} for name in names} | {"odd": {"batch_size": 7}, "chunks": {"chunk_size": 3}}
-    given = run_config.model_dump(exclude_none=True, include=run_config.model_fields_set)
+    given = {name: value for name, value in run_config.values().items() if value is not None}
     cases = {name: {**given, **values} for name, values in cases.items()}
     payload = json.dumps({"base": {}, "cases": cases})
     found = []

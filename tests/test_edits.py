@@ -11,7 +11,7 @@ from cse.augment.eda import cleaned
 from cse.context import Context
 from cse.data.corpus import Corpus
 from cse.data.words import open_synonyms
-from cse.registry import parse_options
+from cse.options import parse_options
 from cse.rng import Draws
 
 WORDS = "a b c d e f g h i j"

@@ -11,7 +11,7 @@ from cse.cli import printing
 from cse.data.pairs import open_pairs
 from cse.evaluation.base import read_pairs
 from cse.evaluation.sts import score_pairs
-from cse.training.settings.precedence import preset_values
+from cse.training.settings.presets import preset_values
 from cse.training.setup import prepare
 
 

@@ -9,7 +9,7 @@ from cse import InputError, TrainConfig, train
 from cse.augment import AUGMENTATIONS
 from cse.augment.base import Draws
 from cse.context import Context
-from cse.registry import parse_options
+from cse.options import parse_options
 from cse.training.setup import prepare
 
 NAMES = ("crop", "delete", "dropout", "halves", "spans", "uda")

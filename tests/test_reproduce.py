@@ -19,7 +19,8 @@ from cse.reproduce.inputs import SENTENCES, open_inputs, smoke_inputs
 from cse.reproduce.plan import plan
 from cse.reproduce.results import Ours, collect, markdown, paired_tests, panels, to_dict
 from cse.reproduce.suites import TASKS, Scorer, find_table, hash_file, merged, tables
-from cse.training.settings.precedence import preset_names, with_preset
+from cse.training.settings.precedence import with_preset
+from cse.training.settings.presets import preset_names
 
 
 @pytest.fixture(scope="session")

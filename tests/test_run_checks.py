@@ -34,7 +34,7 @@ def test_an_encoder_shared_with_a_loss_term_is_optimised_once(tiny_bert):
     from cse.losses.base import LossTerm
     from cse.models.reading.resolve import find_model
     from cse.models.running.encoder import load_encoder
-    from cse.training.parts.optimisation import ResolvedOptimisation, build_optimizer
+    from cse.training.parts.optimisation import build_optimizer
 
     class Holds(LossTerm):
         def __init__(self, options, context):
@@ -42,8 +42,7 @@ def test_an_encoder_shared_with_a_loss_term_is_optimised_once(tiny_bert):
             self.encoder = context.trained
 
     encoder = load_encoder(find_model(str(tiny_bert)), "avg")
-    settings = ResolvedOptimisation()
-    settings.lr, settings.weight_decay = 1e-5, 0.0
+    settings = TrainConfig(lr=1e-5, weight_decay=0.0)
     alone = build_optimizer(settings, [encoder])
     held = build_optimizer(settings, [encoder, Holds(None, Context(encoder=encoder))])
     count = lambda optimizer: [len(group["params"]) for group in optimizer.param_groups]  # noqa: E731

@@ -28,7 +28,8 @@ from cse.evaluation.sts import score_pairs
 from cse.models.running.inference import Encoder
 from cse.training.batches.tokens import Prefetcher
 from cse.training.loop import resumed_config
-from cse.training.settings.precedence import merge, preset_names, recipe_reason, resolve
+from cse.training.settings.precedence import merge, recipe_reason, resolve
+from cse.training.settings.presets import preset_names
 from cse.training.setup import prepare
 from cse.training.step.step import training_step
 from runs import batches_of

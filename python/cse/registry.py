@@ -15,19 +15,16 @@ from __future__ import annotations
 import sys
 import tomllib
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
-from math import isfinite
 from pathlib import Path
-from types import UnionType
-from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Generic, TypeVar
 
-from .errors import InputError, did_you_mean, unknown
+from .errors import InputError, unknown
 
 T = TypeVar("T")
 
@@ -40,7 +37,7 @@ class Registry(Generic[T]):
         group: Entry-point group in which other packages declare methods.
         builtin: Maps the names of the built-in methods to ``"module:attribute"``.
         options: Maps the names of built-in methods whose ``Options`` can be imported without the method to these
-            ``Options``, as ``"module:attribute"``. An option whose ``Note`` has a flag becomes a flag of ``cse train``.
+            ``Options``, as ``"module:attribute"``. An option whose ``Opt`` has a flag becomes a flag of ``cse train``.
     """
 
     def __init__(
@@ -105,36 +102,6 @@ class Registry(Generic[T]):
         raise unknown(flag or self.kind, name, self.names())
 
 
-@dataclass(frozen=True)
-class Note:
-    """Describes an option in the annotation of its field, like ``pydantic.Field(description=...)``, but with a flag."""
-
-    description: str
-    flag: str = ""
-    """The option's flag on the command line."""
-    metavar: str | None = None
-    """Name of the value in the help."""
-    default: str | None = None
-    """Text shown as the default in the help, if the default is not a plain value."""
-    enables: bool = False
-    """Whether giving the flag a value also switches the method on, and giving it 0 switches the method off."""
-
-
-@dataclass(frozen=True)
-class OnlyIf:
-    """Marks an option that has an effect only if another option of the method has one of some values.
-
-    If such an option is given without effect, ``cse.training.settings.precedence.resolve`` refuses it.
-    """
-
-    option: str
-    """Name of the other option."""
-    values: tuple[Any, ...] = ()
-    """Values of the other option; empty: all values that are neither empty nor 0."""
-    named: str = ""
-    """How an error message names what is needed. Default: the name of the other option, and the values."""
-
-
 def _imported(target: str) -> Any:
     module, attribute = target.split(":")
     return getattr(import_module(module), attribute)
@@ -192,97 +159,6 @@ def import_methods(path: str) -> str:
     return found
 
 
-def parse_options(name: str, kind: type[Any], table: Mapping[str, Any]) -> Any:
-    """Creates an ``Options`` instance from a table of a configuration file or from ``--set`` values.
-
-    Args:
-        name: Name of the method, used in error messages.
-        kind: The ``Options`` dataclass.
-        table: Option values by name.
-
-    Raises:
-        InputError: If an option is unknown, or violates the type or ``pydantic.Field`` constraints of the dataclass.
-    """
-    from pydantic import ValidationError
-
-    notes = option_notes(kind)
-    for key in table:
-        if key not in notes:
-            raise InputError(f"{name}.{key}: no such option; the options of {name} are {', '.join(notes) or 'none'}")
-
-    def flag(key: object) -> str:
-        return notes.get(str(key), {}).get("flag") or f"{name}.{key}"
-
-    _check_numbers(kind, table, flag)
-    try:
-        return _adapter(kind).validate_python(dict(table))  # type: ignore[arg-type]  # types are hashable
-    except ValidationError as error:
-        raise InputError(explain_validation(error, flag)) from None
-
-
-@cache
-def _adapter(kind: type[Any]) -> Any:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind)
-
-
-def _check_numbers(kind: type[Any], table: Mapping[str, Any], flag: Callable[[str], str]) -> None:
-    """Raises ``InputError`` for infinity, NaN, a bool given as a number, or a float such as 1e9 given as an integer.
-
-    Pydantic would accept or convert such values.
-    """
-    hints = get_type_hints(kind)
-    for key, value in table.items():
-        union = get_origin(hints[key]) in (Union, UnionType)
-        allowed = set(get_args(hints[key])) if union else {hints[key]}
-        wanted = "an integer" if float not in allowed else "a number"
-        if isinstance(value, bool) and bool not in allowed and allowed & {int, float}:
-            raise InputError(f"{flag(key)}: must be {wanted}, got {str(value).lower()}")
-        if isinstance(value, float) and not isfinite(value):
-            raise InputError(f"{flag(key)}: must be a finite number, got {value}")
-        if isinstance(value, float) and int in allowed and float not in allowed:
-            raise InputError(f"{flag(key)}: must be {wanted}, got {value}")
-
-
-def option_notes(kind: type[Any]) -> dict[str, dict[str, Any]]:
-    """Returns the ``default``, ``description`` and ``flag`` of each option of an ``Options`` dataclass, by option name.
-
-    The annotation of a field may contain a ``Note`` with description and flag, or ``pydantic.Field(description=...)``.
-    A missing description or flag is "".
-    """
-    hints = get_type_hints(kind, include_extras=True)
-    notes = {}
-    for each in fields(kind):
-        found = [part for part in getattr(hints[each.name], "__metadata__", ()) if hasattr(part, "description")]
-        notes[each.name] = {
-            "default": each.default if each.default is not MISSING else None,
-            "description": (found[0].description or "") if found else "",
-            "flag": getattr(found[0], "flag", "") if found else "",
-        }
-    return notes
-
-
-def option_without_effect(name: str, options: Any, given: Iterable[str]) -> str | None:
-    """Returns an error message for the first given option that has no effect (see ``OnlyIf``), else None.
-
-    Args:
-        name: Name of the method.
-        options: The ``Options`` instance.
-        given: Names of the options that the user gave.
-    """
-    hints = get_type_hints(type(options), include_extras=True)
-    for key in given:
-        for rule in (part for part in getattr(hints[key], "__metadata__", ()) if isinstance(part, OnlyIf)):
-            value = getattr(options, rule.option)
-            if value in rule.values if rule.values else value:
-                continue
-            flag = option_notes(type(options))[key]["flag"] or f"{name}.{key}"
-            needed = f"{name}.{rule.option}" + (f"={' or '.join(map(str, rule.values))}" if rule.values else "")
-            return f"{flag}: has no effect without {rule.named or needed}; add that, or leave {flag} out"
-    return None
-
-
 def parse_setting(text: str) -> tuple[str, str, Any]:
     """Parses ``METHOD.OPTION=VALUE`` into (method, option, value).
 
@@ -297,36 +173,3 @@ def parse_setting(text: str) -> tuple[str, str, Any]:
         return method, option, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return method, option, value.strip()
-
-
-def explain_validation(error: Any, name: Any) -> str:
-    """Formats the first error of a ``pydantic.ValidationError`` as one line; ``name`` maps a field name to its flag."""
-    fault = error.errors(include_url=False)[0]
-    place = fault["loc"][0] if fault["loc"] else ""
-    where, given, context = name(place), fault["input"], fault.get("ctx", {})
-    kind = fault["type"]
-    if kind == "extra_forbidden":
-        return f"unknown key {place!r}; see cse train --help"
-    if kind == "literal_error":
-        choices = str(context["expected"]).replace(" or ", ", ").replace("'", "")
-        meant = did_you_mean(given, choices.split(", ")) if isinstance(given, str) else ""
-        return f"{where}: {given!r} is unknown{meant}; choose one of {choices}"
-    limits = {
-        "greater_than": "> {gt}",
-        "greater_than_equal": ">= {ge}",
-        "less_than": "< {lt}",
-        "less_than_equal": "<= {le}",
-    }
-    if kind in limits:
-        return f"{where}: must be {limits[kind].format(**context)}, got {given}"
-    if kind == "finite_number":
-        return f"{where}: must be a finite number, got {given}"
-    if kind == "value_error" and not fault["loc"]:
-        return str(context["error"])
-    if kind == "value_error":
-        return f"{where}: {str(context['error']).removeprefix(f'{where}: ')}"
-    # The text after the comma says how pydantic tried to convert the value: "a valid integer, unable to parse ...".
-    wanted = str(fault["msg"]).partition(",")[0]
-    if wanted.startswith("Input should be "):
-        return f"{where}: must be {wanted.removeprefix('Input should be ')}, got {given!r}"
-    return f"{where}: {wanted[:1].lower()}{wanted[1:]}, got {given!r}"

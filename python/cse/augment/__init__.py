@@ -6,12 +6,22 @@ This module imports neither pydantic nor NumPy, so that the command line, which 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
-from annotated_types import Ge, Le
+from annotated_types import Ge
 
-from ..registry import Note, OnlyIf, Registry
-from ..tfidf.options import DrawOptions, check_radius
+from ..options import If, Opt
+from ..registry import Registry
+from ..tfidf.options import (
+    Beta,
+    DrawOptions,
+    Radius,
+    ReplaceWhich,
+    ReplaceWith,
+    Surface,
+    TokenizerName,
+    check_radius,
+)
 
 if TYPE_CHECKING:
     from .base import TextMethod
@@ -26,42 +36,21 @@ class UNAOptions:
     The defaults are those of the paper, except for ``radius``, ``surface`` and ``tokenizer``.
     """
 
-    every: Annotated[int, Ge(0), Note("use UNA at steps 0, N, 2N, ...; 0: never", "--una-every", "N")] = 5
+    every: Annotated[int, Ge(0), Opt("use UNA at steps 0, N, 2N, ...; 0: never", "N", flag="--una-every")] = 5
     use_as: Annotated[
         Literal["pairs", "hard-negatives"],
-        Note("add negatives as further anchor-positive pairs (as published), or as hard negatives only", "--una-as"),
+        Opt(
+            "add negatives as further anchor-positive pairs (as published), or as hard negatives only", flag="--una-as"
+        ),
     ] = "pairs"
-    beta: Annotated[
-        float, Ge(0), Le(1), Note("mean probability that a word is replaced, before clipping at 1", "--beta", "BETA")
-    ] = 0.5
-    radius: Annotated[
-        int | str | None,
-        Note(
-            "largest difference in TF-IDF rank between a word and its replacement: N, or P% of the V terms indexed",
-            "--radius",
-            "N|P%",
-            default="min(4000, V/100)",
-        ),
-        OnlyIf("replace_with", ("radius",), "--replace-with radius"),
-    ] = None
-    surface: Annotated[
-        Literal["keep", "plain"] | None,
-        Note(
-            "keep the original text between terms, or join terms with spaces",
-            "--surface",
-            default="keep; treebank: plain",
-        ),
-    ] = None
-    replace_which: Annotated[
-        Literal["tfidf", "random"], Note("how the words to replace are selected", "--replace-which")
-    ] = "tfidf"
-    replace_with: Annotated[Literal["radius", "random"], Note("how replacements are selected", "--replace-with")] = (
-        "radius"
+    beta: Annotated[Beta, Opt(flag="--beta")] = 0.5
+    radius: Annotated[Radius, Opt(flag="--radius", needs=If("replace_with", ("radius",), "--replace-with radius"))] = (
+        None
     )
-    tokenizer: Annotated[
-        Literal["unicode", "whitespace", "treebank", "wordpieces"] | None,
-        Note("required tokenizer of the index; None: any"),
-    ] = None
+    surface: Annotated[Surface, Opt(flag="--surface")] = None
+    replace_which: Annotated[ReplaceWhich, Opt(flag="--replace-which")] = "tfidf"
+    replace_with: Annotated[ReplaceWith, Opt(flag="--replace-with")] = "radius"
+    tokenizer: Annotated[TokenizerName | None, Opt("required tokenizer of the index; None: any")] = None
 
     def __post_init__(self) -> None:
         """Raises ``InputError`` for an invalid radius."""
@@ -69,13 +58,8 @@ class UNAOptions:
 
     def drawing(self) -> DrawOptions:
         """Returns the sampling options as keyword arguments of ``TfidfIndex.augment``."""
-        return {
-            "beta": self.beta,
-            "radius": self.radius,
-            "surface": self.surface,
-            "replace_which": self.replace_which,
-            "replace_with": self.replace_with,
-        }
+        names = DrawOptions.__annotations__.keys() & vars(self).keys()
+        return cast(DrawOptions, {name: getattr(self, name) for name in names})
 
 
 DEFAULT_POSITIVE = "dropout"

@@ -23,9 +23,10 @@ from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from annotated_types import Gt, Le, Lt
 
 from ..data.words import STOP_WORDS, Synonyms, open_synonyms
+from ..options import Opt
 from .base import Draws, Edit
 
 Keys = npt.NDArray[np.float64]
@@ -35,10 +36,10 @@ Keys = npt.NDArray[np.float64]
 class EDAOptions:
     """Options of the edits. UNA's paper compares with EDA but does not state ``alpha``; 0.1 is EDA's default."""
 
-    alpha: Annotated[float, Field(gt=0, lt=1, description="fraction of the words to change")] = 0.1
-    clean: Annotated[
-        bool, Field(description="lower-case the text and remove everything but letters, as the released code does")
-    ] = False
+    alpha: Annotated[float, Gt(0), Lt(1), Opt("fraction of the words to change")] = 0.1
+    clean: Annotated[bool, Opt("lower-case the text and remove everything but letters, as the released code does")] = (
+        False
+    )
 
 
 @dataclass(frozen=True)
@@ -46,12 +47,9 @@ class SynonymOptions(EDAOptions):
     """Options of the edits that need synonyms."""
 
     synonyms: Annotated[
-        str,
-        Field(description="wordnet (from nltk), or a file with lines of the form: word, tab, comma-separated synonyms"),
+        str, Opt("wordnet (from nltk), or a file with lines of the form: word, tab, comma-separated synonyms")
     ] = "wordnet"
-    spare_stop_words: Annotated[
-        bool, Field(description="leave English stop words, such as 'is' and 'in', without synonyms")
-    ] = True
+    spare_stop_words: Annotated[bool, Opt("leave English stop words, such as 'is' and 'in', without synonyms")] = True
 
 
 class WordEdit(Edit):
@@ -183,7 +181,7 @@ MARKS = (".", ",", "!", "?", ";", ":")
 class AEDAOptions:
     """Options of AEDA; the default is the published value."""
 
-    share: Annotated[float, Field(gt=0, le=1, description="n words get at most floor(share * n + 1) marks")] = 0.3
+    share: Annotated[float, Gt(0), Le(1), Opt("n words get at most floor(share * n + 1) marks")] = 0.3
 
 
 class AEDA(Edit):

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from annotated_types import Ge, Gt, Le, MinLen
 
 from .. import rng
 from ..data.corpus import Corpus
 from ..data.words import cut_in_two
 from ..errors import InputError, unknown
-from ..registry import OnlyIf
+from ..options import Opt
 from .base import Draws, Edit, Example, Paired, Pairing
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class DropoutOptions:
 
     mask: Annotated[
         Literal["independent", "shared"],
-        Field(description="shared: both views use the same mask and are therefore identical (SimCSE's ablation)"),
+        Opt("shared: both views use the same mask and are therefore identical (SimCSE's ablation)"),
     ] = "independent"
 
 
@@ -111,7 +111,7 @@ class Labelled(Pairing):
 class ParallelOptions:
     """Options of positives from a parallel file."""
 
-    file: Annotated[str, Field(description="text file with one positive per row of the corpus")] = ""
+    file: Annotated[str, Opt("text file with one positive per row of the corpus")] = ""
 
 
 class Parallel(Pairing):
@@ -147,7 +147,7 @@ class Parallel(Pairing):
 class NextSentenceOptions:
     """Options of next-sentence positives; SimCSE's "next 3 sentences" is ``within=3``."""
 
-    within: Annotated[int, Field(ge=1, le=1000, description="the positive is drawn from this many following rows")] = 1
+    within: Annotated[int, Ge(1), Le(1000), Opt("the positive is drawn from this many following rows")] = 1
 
 
 class NextSentence(Pairing):
@@ -179,16 +179,16 @@ class NextSentence(Pairing):
 class SpansOptions:
     """Options of span positives."""
 
-    shortest: Annotated[float, Field(gt=0, le=1, description="minimum span length, as a fraction of the words")] = 0.5
-    longest: Annotated[float, Field(gt=0, le=1, description="maximum span length, as a fraction of the words")] = 0.9
-    min_words: Annotated[int, Field(ge=2, description="sentences with fewer words are not cut (dropout positives)")] = 4
+    shortest: Annotated[float, Gt(0), Le(1), Opt("minimum span length, as a fraction of the words")] = 0.5
+    longest: Annotated[float, Gt(0), Le(1), Opt("maximum span length, as a fraction of the words")] = 0.9
+    min_words: Annotated[int, Ge(2), Opt("sentences with fewer words are not cut (dropout positives)")] = 4
     least_words: Annotated[
         int,
-        Field(ge=1, description="minimum number of words in a span of a long row; applies only with most_words"),
-        OnlyIf("most_words"),
+        Ge(1),
+        Opt("minimum number of words in a span of a long row; applies only with most_words", needs="most_words"),
     ] = 8
     most_words: Annotated[
-        int | None, Field(ge=1, description="maximum number of words in a span of a long row (default: no limit)")
+        int | None, Ge(1), Opt("maximum number of words in a span of a long row (default: no limit)")
     ] = None
 
 
@@ -252,7 +252,7 @@ PURPOSE = "one of several edits"
 class OneOfOptions:
     """Options of ``one-of``. AugCSE uses twelve transformations of NL-Augmenter, which are not part of cse."""
 
-    edits: Annotated[tuple[str, ...], Field(min_length=2, description="names of edits, run with default options")] = (
+    edits: Annotated[tuple[str, ...], MinLen(2), Opt("names of edits, run with default options")] = (
         "crop",
         "delete",
         "eda-swap",
@@ -262,8 +262,8 @@ class OneOfOptions:
     )
     as_positive: Annotated[
         bool,
-        Field(
-            description="use the edited sentence as the positive; if false, the positive is the sentence itself under "
+        Opt(
+            "use the edited sentence as the positive; if false, the positive is the sentence itself under "
             "another dropout mask, and only loss terms such as augcse use the edited sentence"
         ),
     ] = True

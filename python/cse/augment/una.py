@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import AfterValidator, Field
 
 from ..errors import InputError
-from ..tfidf.options import check_radius
+from ..tfidf.options import Beta, Radius, Surface, check_radius
 from . import UNAOptions as UNAOptions
 from .base import Draws, Edit, Example
 
@@ -89,21 +88,13 @@ class UNA(Edit):
 class UDAOptions:
     """Options of UDA."""
 
-    beta: Annotated[
-        float, Field(ge=0, le=1, description="mean probability that a word is replaced, before clipping at 1")
-    ] = 0.3
-    radius: Annotated[
-        int | str | None,
-        AfterValidator(check_radius),
-        Field(
-            description="largest difference in TF-IDF rank between a word and its replacement: N, or P% of the V terms "
-            "indexed; None: min(4000, V/100)"
-        ),
-    ] = None
-    surface: Annotated[
-        Literal["keep", "plain"] | None,
-        Field(description="keep: only replaced words change; plain: lower-cased terms joined by spaces"),
-    ] = None
+    beta: Beta = 0.3
+    radius: Radius = None
+    surface: Surface = None
+
+    def __post_init__(self) -> None:
+        """Raises ``InputError`` for an invalid radius."""
+        check_radius(self.radius)
 
 
 class UDA(Edit):

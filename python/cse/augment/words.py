@@ -15,11 +15,12 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from annotated_types import Ge, Gt, Lt, MinLen
 
 from .. import rng
 from ..context import Context
 from ..errors import InputError, first_line
+from ..options import Opt
 from .base import Draws, Edit
 
 
@@ -27,7 +28,7 @@ from .base import Draws, Edit
 class CropOptions:
     """Options of cropping."""
 
-    share: Annotated[float, Field(gt=0, lt=1, description="fraction of the words to cut off")] = 0.1
+    share: Annotated[float, Gt(0), Lt(1), Opt("fraction of the words to cut off")] = 0.1
 
 
 class Crop(Edit):
@@ -54,7 +55,7 @@ class Crop(Edit):
 class DeleteOptions:
     """Options of deletion."""
 
-    share: Annotated[float, Field(gt=0, lt=1, description="fraction of the words to delete")] = 0.1
+    share: Annotated[float, Gt(0), Lt(1), Opt("fraction of the words to delete")] = 0.1
 
 
 class Delete(Edit):
@@ -86,10 +87,10 @@ class Delete(Edit):
 class RepetitionOptions:
     """Options of the repetition; the default rate is the published value for BERT-base."""
 
-    rate: Annotated[float, Field(gt=0, lt=1, description="fraction of the tokens that are repeated at most")] = 0.32
+    rate: Annotated[float, Gt(0), Lt(1), Opt("fraction of the tokens that are repeated at most")] = 0.32
     variant: Annotated[
         Literal["paper", "release"],
-        Field(description="largest number of repeated tokens, as in the paper or as in the released code"),
+        Opt("largest number of repeated tokens, as in the paper or as in the released code"),
     ] = "paper"
 
 
@@ -142,11 +143,9 @@ class Repetition(Edit):
 class MaskedSpanOptions:
     """Options of the masked span; the defaults are the published values for sentences."""
 
-    length: Annotated[int, Field(ge=1, description="number of characters to replace")] = 5
-    shortest: Annotated[int, Field(ge=1, description="texts with fewer characters are not changed")] = 30
-    mask: Annotated[str, Field(min_length=1, description="replacement text (RoBERTa's mask token is <mask>)")] = (
-        "[MASK]"
-    )
+    length: Annotated[int, Ge(1), Opt("number of characters to replace")] = 5
+    shortest: Annotated[int, Ge(1), Opt("texts with fewer characters are not changed")] = 30
+    mask: Annotated[str, MinLen(1), Opt("replacement text (RoBERTa's mask token is <mask>)")] = "[MASK]"
 
 
 class MaskedSpan(Edit):
@@ -180,11 +179,9 @@ BATCH = 64
 class SubstitutionOptions:
     """Options of substitution."""
 
-    model: Annotated[str, Field(description="masked language model that predicts the new words")] = "bert-base-uncased"
-    share: Annotated[float, Field(gt=0, lt=1, description="fraction of the words to replace")] = 0.15
-    length: Annotated[
-        int, Field(ge=8, description="maximum number of tokens read from a sentence; later words are kept")
-    ] = 64
+    model: Annotated[str, Opt("masked language model that predicts the new words")] = "bert-base-uncased"
+    share: Annotated[float, Gt(0), Lt(1), Opt("fraction of the words to replace")] = 0.15
+    length: Annotated[int, Ge(8), Opt("maximum number of tokens read from a sentence; later words are kept")] = 64
 
 
 class Substitution(Edit):

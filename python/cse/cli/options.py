@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
 
 import click
+from annotated_types import Ge
 
+from .. import options as declared
 from ..errors import InputError, unknown
 from ..models.pooling import POOLERS
+from ..options import Opt
 
 F = TypeVar("F", bound=Callable[..., Any])
 POOLER_NAMES = f"Pooling: {', '.join(POOLERS)}."
@@ -261,3 +265,29 @@ def wants_parts(as_parts: bool, engine: str, output: str | None, sentences: Sequ
     if not sentences or "-" in sentences:
         raise InputError(f"{flag}: makes one part per file, and standard input is not a file; name the files")
     return True
+
+
+AsJson = Annotated[bool, Opt("Print one JSON object.", flag="--json")]
+PoolerName = Annotated[declared.Pooler | None, Opt(f"Pooling: {', '.join(POOLERS)}.", default="the model's, else avg")]
+FirstDims = Annotated[int | None, Opt("Keep only the first N dimensions.", "N", "all")]
+AsParts = Annotated[bool, Opt("Write one part per input file, to the folder -o.", flag="--parts")]
+Engine = Annotated[Literal["local", "ray"], Opt("Run on this machine, or on a Ray cluster.")]
+IdColumn = Annotated[str | None, Opt("Column with the row ids, if CORPUS is a table.", "NAME", flag="--id")]
+Passages = Annotated[
+    str | None,
+    Opt("Rank rows by their best passage of at most N tokens; max: the model's maximum length.", "N|max"),
+]
+IndexFolder = Annotated[
+    str | None,
+    Opt("Folder of a cse search index to use or create.", "DIR", "embeddings are not stored", flag="--index"),
+]
+Batch = Annotated[int, Ge(1), Opt(flag="--batch-size")]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the files of a corpus are read."""
+
+    column: declared.Column = None
+    encoding_errors: declared.EncodingErrors = "strict"
+    max_line_bytes: declared.MaxLineBytes = 1 << 20

@@ -16,12 +16,13 @@ from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from annotated_types import Ge
 
 from ..data import readers
 from ..data.corpus import HELD_OUT_WORDS, Corpus
 from ..data.words import cut_in_two
 from ..errors import InputError
+from ..options import Opt
 from .base import Encodes, Evaluation, Report, Sample, embed, read_pairs
 
 Vectors = npt.NDArray[np.float64]
@@ -202,10 +203,8 @@ def score_halves(
 class SplitHalfOptions:
     """Options of the split-half evaluation."""
 
-    limit: Annotated[
-        int, Field(ge=2, description="maximum number of sentences; the first ones in the corpus are used")
-    ] = 2000
-    column: Annotated[str | None, Field(description="column that holds the sentences, if the corpus is a table")] = None
+    limit: Annotated[int, Ge(2), Opt("maximum number of sentences; the first ones in the corpus are used")] = 2000
+    column: Annotated[str | None, Opt("column that holds the sentences, if the corpus is a table")] = None
 
 
 class SplitHalf(Evaluation):

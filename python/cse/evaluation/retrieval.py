@@ -30,11 +30,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field
+from annotated_types import Ge
 
 from ..errors import InputError
 from ..models.running.inference import Encoder
 from ..models.running.passages import Cutter
+from ..options import Opt
 from .base import Encodes, Evaluation, Report, Sample, read_lines
 from .geometry import unit
 
@@ -149,19 +150,19 @@ def _passages(cut: Cutter, texts: Sequence[str]) -> tuple[list[str], list[int]]:
 class RetrievalOptions:
     """Options of the retrieval evaluation."""
 
-    split: Annotated[str, Field(description="name of the judgements file in qrels/, without .tsv")] = "test"
+    split: Annotated[str, Opt("name of the judgements file in qrels/, without .tsv")] = "test"
     passages: Annotated[
         int | None,
-        Field(
-            ge=0,
-            description="cut documents into passages of at most N tokens (0: the model's maximum); a document "
-            "gets the score of its best passage",
+        Ge(0),
+        Opt(
+            "cut documents into passages of at most N tokens (0: the model's maximum); a document "
+            "gets the score of its best passage"
         ),
     ] = None
     same_id: Annotated[
         Literal["auto", "keep", "drop"],
-        Field(
-            description="drop: leave the document with the id of the query out of its ranking; auto: only if most of "
+        Opt(
+            "drop: leave the document with the id of the query out of its ranking; auto: only if most of "
             "these documents contain the text of the query"
         ),
     ] = "auto"

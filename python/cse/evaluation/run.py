@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from ..errors import InputError
 from ..models.pooling import UNDECLARED
-from ..registry import option_notes, parse_options, parse_setting
+from ..options import options_of, parse_options
+from ..registry import parse_setting
 from . import EVALUATIONS
 from .base import Encodes, Evaluation, Report, Sample, counted
 from .ranking import ByWords, Indexed, Searched, System, as_system, check_systems
@@ -499,7 +500,7 @@ def open_suites(
     for name in dict.fromkeys(names):
         kind = EVALUATIONS.get(name, "--suite")
         table = tables.get(name, {})
-        if allow_partial and "allow_partial" in option_notes(kind.Options):
+        if allow_partial and "allow_partial" in {each.name for each in options_of(kind.Options)}:
             table = {"allow_partial": True, **table}
         evaluations[name] = kind(parse_options(name, kind.Options, table), path)
     return evaluations

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
 
 from ..errors import InputError
+from ..options import Opt
 from .base import Encodes, Evaluation, Pairs, Report, Sample, embed, read_pairs
 from .geometry import alignment, uniformity, unit
 
@@ -144,8 +144,7 @@ class STSOptions:
     """Options of the STS evaluation."""
 
     allow_partial: Annotated[
-        bool,
-        Field(description="accept incomplete files; the average is given only if all seven test sets are complete"),
+        bool, Opt("accept incomplete files; the average is given only if all seven test sets are complete")
     ] = False
 
 

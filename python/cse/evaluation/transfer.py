@@ -30,9 +30,10 @@ from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from annotated_types import Ge
 
 from ..errors import InputError
+from ..options import Opt
 from .base import Encodes, Evaluation, Report, Sample, embed, read_lines
 
 Matrix = npt.NDArray[np.float64]
@@ -191,12 +192,12 @@ class TransferOptions:
     """Options of the transfer evaluation."""
 
     allow_partial: Annotated[
-        bool, Field(description="accept incomplete files; the average is given only if all seven tasks are complete")
+        bool, Opt("accept incomplete files; the average is given only if all seven tasks are complete")
     ] = False
-    folds: Annotated[int, Field(ge=2, description="folds of the cross-validation; SentEval uses 10")] = 10
+    folds: Annotated[int, Ge(2), Opt("folds of the cross-validation; SentEval uses 10")] = 10
     classifier: Annotated[
         Literal["converged", "senteval"],
-        Field(description="logistic regression trained to convergence, or with SentEval's early stopping (slower)"),
+        Opt("logistic regression trained to convergence, or with SentEval's early stopping (slower)"),
     ] = "converged"
 
 

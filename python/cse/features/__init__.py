@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Lt
 
-from ..registry import Note, Registry
+from ..options import Opt
+from ..registry import Registry
 
 if TYPE_CHECKING:
     from .base import EncoderMethod, FeatureMethod, Hook
@@ -24,15 +25,22 @@ class LoRAOptions:
     rank: Annotated[
         int,
         Ge(1),
-        Note("trains adapters of this rank, not the weights (LoRA, with peft)", "--lora", "RANK", "off", enables=True),
+        Opt(
+            "trains adapters of this rank, not the weights (LoRA, with peft)",
+            flag="--lora",
+            metavar="RANK",
+            default="off",
+            enables=True,
+        ),
     ] = 16
     keep: Annotated[
-        bool, Note("with --lora, save only the adapter; loading it requires the base model and peft", "--keep-adapter")
+        bool,
+        Opt("with --lora, save only the adapter; loading it requires the base model and peft", flag="--keep-adapter"),
     ] = False
-    alpha: Annotated[float, Ge(0), Note("the adapters are scaled by alpha / rank; 0: alpha is twice the rank")] = 0.0
-    dropout: Annotated[float, Ge(0), Lt(1), Note("dropout probability for the inputs of the adapters")] = 0.0
+    alpha: Annotated[float, Ge(0), Opt("the adapters are scaled by alpha / rank; 0: alpha is twice the rank")] = 0.0
+    dropout: Annotated[float, Ge(0), Lt(1), Opt("dropout probability for the inputs of the adapters")] = 0.0
     targets: Annotated[
-        tuple[str, ...], Note("last parts of the names of the layers to adapt, such as query; empty: all linear layers")
+        tuple[str, ...], Opt("last parts of the names of the layers to adapt, such as query; empty: all linear layers")
     ] = ()
 
 

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
-from pydantic import Field
+from annotated_types import Ge, Lt
 from torch import Tensor, nn
 
 from ..errors import InputError, first_line
 from ..models.device import copied_to
 from ..models.reading.adapters import Adapters, import_peft
 from ..models.reading.resolve import first_position
+from ..options import Opt
 from . import LoRAOptions
 from .base import BatchStep, EncoderMethod, FeatureMethod, Hook, RowStep, Views
 
@@ -34,10 +35,8 @@ if TYPE_CHECKING:
 class EMAOptions:
     """Options of the moving average."""
 
-    decay: Annotated[float, Field(ge=0, lt=1, description="fraction of the average kept at each step")] = 0.99
-    warmup: Annotated[bool, Field(description="limit decay to (1 + n) / (10 + n) at step n; needed in short runs")] = (
-        True
-    )
+    decay: Annotated[float, Ge(0), Lt(1), Opt("fraction of the average kept at each step")] = 0.99
+    warmup: Annotated[bool, Opt("limit decay to (1 + n) / (10 + n) at step n; needed in short runs")] = True
 
 
 class EMA(EncoderMethod):
@@ -188,19 +187,18 @@ PLACE = "{}"
 class PromptOptions:
     """Options of PromptBERT; the default templates are the published ones for BERT-base."""
 
-    template: Annotated[str, Field(description="text with {} for the sentence and [MASK] for the mask token")] = (
+    template: Annotated[str, Opt("text with {} for the sentence and [MASK] for the mask token")] = (
         'This sentence of "{}" means [MASK].'
     )
     positive_template: Annotated[
         str,
-        Field(
-            description="template of the positives; needs the same tokens after {} as the first template, and the same "
+        Opt(
+            "template of the positives; needs the same tokens after {} as the first template, and the same "
             "number of tokens before {}; empty: use the first template"
         ),
     ] = 'This sentence : "{}" means [MASK].'
     denoise: Annotated[
-        bool,
-        Field(description="in training, subtract the mask token's hidden state in the template without a sentence"),
+        bool, Opt("in training, subtract the mask token's hidden state in the template without a sentence")
     ] = True
 
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from annotated_types import Gt, Lt, MinLen
 from torch import Tensor
 
 from ..errors import InputError
 from ..models.reading.resolve import first_position
-from ..registry import OnlyIf
+from ..options import If, Opt
 from ..rng import Draws
 from .base import Hook, RowStep
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class CutoffOptions:
     """Options of a cut-off; the default of ``share`` is the published value for the feature cut-off."""
 
-    share: Annotated[float, Field(gt=0, lt=1, description="fraction of the dimensions or tokens to set to 0")] = 0.2
+    share: Annotated[float, Gt(0), Lt(1), Opt("fraction of the dimensions or tokens to set to 0")] = 0.2
 
 
 class TokenShuffle(Hook):
@@ -81,27 +81,27 @@ class PCAJitterOptions:
 
     layers: Annotated[
         tuple[int, ...],
-        Field(
-            min_length=1,
-            description="layers to draw from; 0: output of the embedding layer, n: output of the n-th block (not the "
-            "last one)",
-        ),
+        MinLen(1),
+        Opt("layers to draw from; 0: output of the embedding layer, n: output of the n-th block (not the last one)"),
     ] = (0,)
     ratio: Annotated[
         float,
-        Field(gt=0, description="standard deviation of alpha, the scale of the shift, if curriculum is none"),
-        OnlyIf("curriculum", ("none",)),
+        Gt(0),
+        Opt(
+            "standard deviation of alpha, the scale of the shift, if curriculum is none",
+            needs=If("curriculum", ("none",)),
+        ),
     ] = 0.1
     curriculum: Annotated[
         Literal["none", "discrete", "continuous"],
-        Field(
-            description="schedule of the ratio. none: constant; discrete: from 0.01 to 0.1 in ten stages; "
+        Opt(
+            "schedule of the ratio. none: constant; discrete: from 0.01 to 0.1 in ten stages; "
             "continuous: 0.01 + 0.1 * (completed fraction of the run)"
         ),
     ] = "discrete"
     variant: Annotated[
         Literal["paper", "release"],
-        Field(description="release: adds the sum of the shift's entries to all dimensions, as the released code does"),
+        Opt("release: adds the sum of the shift's entries to all dimensions, as the released code does"),
     ] = "paper"
 
 

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
-from pydantic import Field
+from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from ..errors import InputError
-from ..registry import OnlyIf
+from ..options import Opt
 from .base import BatchStep, FeatureMethod, Views
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class GaussianOptions:
     There is no option for the published standard deviations, because the length of a vector has no effect on a cosine.
     """
 
-    negatives: Annotated[float, Field(gt=0, description="noise negatives per sentence of the batch")] = 3.0
+    negatives: Annotated[float, Gt(0), Opt("noise negatives per sentence of the batch")] = 3.0
 
 
 class Gaussian(FeatureMethod):
@@ -59,36 +59,26 @@ class Gaussian(FeatureMethod):
 class DCLROptions:
     """Options of DCLR; the defaults are the published settings for BERT-base, except for ``model``."""
 
-    noise: Annotated[float, Field(ge=0, description="noise negatives per sentence of the batch")] = 1.0
-    ascent_steps: Annotated[
-        int, Field(ge=0, description="steps of gradient ascent for each noise negative"), OnlyIf("noise")
-    ] = 4
-    ascent_rate: Annotated[
-        float, Field(ge=0, description="step length of the gradient ascent"), OnlyIf("noise"), OnlyIf("ascent_steps")
-    ] = 1e-3
+    noise: Annotated[float, Ge(0), Opt("noise negatives per sentence of the batch")] = 1.0
+    ascent_steps: Annotated[int, Ge(0), Opt("steps of gradient ascent for each noise negative", needs="noise")] = 4
+    ascent_rate: Annotated[float, Ge(0), Opt("step length of the gradient ascent", needs=("noise", "ascent_steps"))] = (
+        1e-3
+    )
     temperature: Annotated[
-        float,
-        Field(gt=0, description="temperature of the loss in the gradient ascent"),
-        OnlyIf("noise"),
-        OnlyIf("ascent_steps"),
+        float, Gt(0), Opt("temperature of the loss in the gradient ascent", needs=("noise", "ascent_steps"))
     ] = 0.05
     model: Annotated[
-        str, Field(description="second encoder, with the same tokenizer, that weights the negatives; empty: not used")
+        str, Opt("second encoder, with the same tokenizer, that weights the negatives; empty: not used")
     ] = ""
     threshold: Annotated[
         float,
-        Field(
-            ge=-1,
-            le=1,
-            description="phi: sentences whose cosine is at least this value are not negatives of each other",
-        ),
-        OnlyIf("model"),
+        Ge(-1),
+        Le(1),
+        Opt("phi: sentences whose cosine is at least this value are not negatives of each other", needs="model"),
     ] = 0.9
     variant: Annotated[
         Literal["paper", "release"],
-        Field(
-            description="release: in-batch negatives in the gradient ascent's loss, and dropout in the second encoder"
-        ),
+        Opt("release: in-batch negatives in the gradient ascent's loss, and dropout in the second encoder"),
     ] = "paper"
 
 
@@ -224,11 +214,11 @@ class DCLR(FeatureMethod):
 class MomentumOptions:
     """Options of the queue; the defaults are the published settings for BERT-base with batches of 64."""
 
-    size: Annotated[int, Field(ge=1, description="length of the queue of embeddings from earlier batches")] = 160
-    decay: Annotated[float, Field(ge=0, lt=1, description="decay of the moving average of the weights")] = 0.995
+    size: Annotated[int, Ge(1), Opt("length of the queue of embeddings from earlier batches")] = 160
+    decay: Annotated[float, Ge(0), Lt(1), Opt("decay of the moving average of the weights")] = 0.995
     variant: Annotated[
         Literal["paper", "release"],
-        Field(description="head of the momentum encoder; paper: a moving average; release: that of the encoder"),
+        Opt("head of the momentum encoder; paper: a moving average; release: that of the encoder"),
     ] = "paper"
 
 
@@ -290,16 +280,16 @@ class ModalsOptions:
 
     kind: Annotated[
         Literal["interpolation", "extrapolation", "linear", "noise"],
-        Field(
-            description="interpolation: towards the closest other row; extrapolation: away from the mean; "
+        Opt(
+            "interpolation: towards the closest other row; extrapolation: away from the mean; "
             "linear: by the difference of two other rows; noise: by random noise"
         ),
     ] = "interpolation"
-    magnitude: Annotated[float, Field(ge=0, description="m, the strength of the change (not published)")] = 0.2
-    view: Annotated[Literal["anchor", "positive"], Field(description="the view that is changed")] = "positive"
-    detach: Annotated[
-        bool, Field(description="compute no gradient through the other rows, the mean and the standard deviation")
-    ] = True
+    magnitude: Annotated[float, Ge(0), Opt("m, the strength of the change (not published)")] = 0.2
+    view: Annotated[Literal["anchor", "positive"], Opt("the view that is changed")] = "positive"
+    detach: Annotated[bool, Opt("compute no gradient through the other rows, the mean and the standard deviation")] = (
+        True
+    )
 
 
 class Modals(FeatureMethod):

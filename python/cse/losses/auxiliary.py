@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
-from pydantic import Field
+from annotated_types import Ge, Gt
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax, normalize
 
 from ..errors import InputError
+from ..options import Opt
 from ..views import BatchStep, RowStep, Views
 from .base import BatchTerm, RowTerm
 from .options import KeepSimilaritiesOptions, MatryoshkaOptions, MLMOptions, parse_dims
@@ -208,11 +209,11 @@ class MLM(RowTerm):
 class SCDOptions:
     """Options of SCD; the defaults are the values of the released command for BERT-base."""
 
-    alpha: Annotated[float, Field(ge=0, description="weight of the self-contrast")] = 1.0
-    beta: Annotated[float, Field(ge=0, description="weight of the decorrelation")] = 0.005225
-    off_diagonal: Annotated[float, Field(ge=0, description="weight of correlations between dimensions")] = 0.012
-    temperature: Annotated[float, Field(gt=0, description="divisor of the cosines of the self-contrast")] = 0.05
-    width: Annotated[int, Field(ge=1, description="width of the three layers of the projector")] = 4096
+    alpha: Annotated[float, Ge(0), Opt("weight of the self-contrast")] = 1.0
+    beta: Annotated[float, Ge(0), Opt("weight of the decorrelation")] = 0.005225
+    off_diagonal: Annotated[float, Ge(0), Opt("weight of correlations between dimensions")] = 0.012
+    temperature: Annotated[float, Gt(0), Opt("divisor of the cosines of the self-contrast")] = 0.05
+    width: Annotated[int, Ge(1), Opt("width of the three layers of the projector")] = 4096
 
 
 def decorrelation(first: Tensor, second: Tensor, off_diagonal: float) -> Tensor:

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
-from pydantic import Field
+from annotated_types import Ge, Gt, Lt
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 
 from ..errors import InputError
+from ..options import Opt
 from ..views import RowStep, Views, embedding_output
 from .auxiliary import mask_tokens
 from .base import RowTerm
@@ -29,12 +30,12 @@ if TYPE_CHECKING:
 class AugCSEOptions:
     """Options of AugCSE."""
 
-    weight: Annotated[float, Field(ge=0, description="weight of the discriminator's loss")] = 0.005
-    reversal: Annotated[float, Field(ge=0, description="factor of the encoder's reversed gradient")] = 1.0
-    dropout: Annotated[float, Field(ge=0, lt=1, description="dropout probability in the discriminator")] = 0.2
+    weight: Annotated[float, Ge(0), Opt("weight of the discriminator's loss")] = 0.005
+    reversal: Annotated[float, Ge(0), Opt("factor of the encoder's reversed gradient")] = 1.0
+    dropout: Annotated[float, Ge(0), Lt(1), Opt("dropout probability in the discriminator")] = 0.2
     variant: Annotated[
         Literal["cross-entropy", "release"],
-        Field(description="loss of the discriminator; release: binary cross-entropies of outputs between -1 and 1"),
+        Opt("loss of the discriminator; release: binary cross-entropies of outputs between -1 and 1"),
     ] = "cross-entropy"
 
 
@@ -141,15 +142,15 @@ class AugCSE(RowTerm):
 class DiffCSEOptions:
     """Options of DiffCSE; the defaults are the settings published for BERT-base on STS."""
 
-    weight: Annotated[float, Field(gt=0, description="lambda, the weight of the term")] = 0.005
-    share: Annotated[float, Field(gt=0, lt=1, description="fraction of tokens to mask")] = 0.3
+    weight: Annotated[float, Gt(0), Opt("lambda, the weight of the term")] = 0.005
+    share: Annotated[float, Gt(0), Lt(1), Opt("fraction of tokens to mask")] = 0.3
     generator: Annotated[
-        str, Field(description="masked language model that predicts the masked tokens; must use the same tokenizer")
+        str, Opt("masked language model that predicts the masked tokens; must use the same tokenizer")
     ] = "distilbert-base-uncased"
     variant: Annotated[
         Literal["paper", "release"],
-        Field(
-            description="release: uses the generator's most probable token at every position except the first; padding "
+        Opt(
+            "release: uses the generator's most probable token at every position except the first; padding "
             "counts as not replaced"
         ),
     ] = "paper"

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le, Lt
 
 from ..errors import InputError
-from ..registry import Note, OnlyIf
+from ..options import If, Opt
 
 
 @dataclass(frozen=True)
@@ -23,29 +23,35 @@ class ContrastiveOptions:
     ``mixed_negatives`` come from the settings of the run.
     """
 
-    objective: Annotated[Literal["infonce", "nt-xent"], Note("which views are negatives")] = "infonce"
-    logits: Annotated[Literal["cosine", "focal"], Note("cosine: cosine / tau; focal: as in Focal-InfoNCE")] = "cosine"
-    temperature: Annotated[float, Ge(1e-4), Note("tau")] = 0.05
+    objective: Annotated[Literal["infonce", "nt-xent"], Opt("which views are negatives")] = "infonce"
+    logits: Annotated[Literal["cosine", "focal"], Opt("cosine: cosine / tau; focal: as in Focal-InfoNCE")] = "cosine"
+    temperature: Annotated[float, Ge(1e-4), Opt("tau")] = 0.05
     margin: Annotated[
-        float, Note("margin m of the focal logits", "--margin"), OnlyIf("logits", ("focal",), "--loss focal")
+        float, Opt("margin m of the focal logits", flag="--margin", needs=If("logits", ("focal",), "--loss focal"))
     ] = 0.3
-    mixed_negatives: Annotated[bool, Note("use mixed negatives (MixCSE)")] = False
+    mixed_negatives: Annotated[bool, Opt("use mixed negatives (MixCSE)")] = False
     mix_lambda: Annotated[
         float,
         Ge(0),
         Le(1),
-        Note("weight of the anchor's own positive in a mixed negative", "--mix-lambda"),
-        OnlyIf("mixed_negatives", named="--mixed-negatives"),
+        Opt(
+            "weight of the anchor's own positive in a mixed negative",
+            flag="--mix-lambda",
+            needs=If("mixed_negatives", named="--mixed-negatives"),
+        ),
     ] = 0.2
     mix_variant: Annotated[
         Literal["paper", "release"],
-        Note("mixed negatives as in the MixCSE paper, or as in its released code", "--mix-variant"),
-        OnlyIf("mixed_negatives", named="--mixed-negatives"),
+        Opt(
+            "mixed negatives as in the MixCSE paper, or as in its released code",
+            flag="--mix-variant",
+            needs=If("mixed_negatives", named="--mixed-negatives"),
+        ),
     ] = "paper"
     hard_negative_weight: Annotated[
         float,
         Gt(0),
-        Note("weight alpha of each anchor's own hard negative, given in --pairs", "--hard-negative-weight"),
+        Opt("weight alpha of each anchor's own hard negative, given in --pairs", flag="--hard-negative-weight"),
     ] = 1.0
 
     @property
@@ -59,17 +65,19 @@ class MLMOptions:
     """Options of masked language modelling."""
 
     weight: Annotated[
-        float, Gt(0), Note("adds masked language modelling with this weight", "--mlm-weight", default="0", enables=True)
+        float,
+        Gt(0),
+        Opt("adds masked language modelling with this weight", flag="--mlm-weight", default="0", enables=True),
     ] = 0.1
-    share: Annotated[float, Gt(0), Lt(1), Note("fraction of tokens to predict")] = 0.15
+    share: Annotated[float, Gt(0), Lt(1), Opt("fraction of tokens to predict")] = 0.15
 
 
 @dataclass(frozen=True)
 class KeepSimilaritiesOptions:
     """Options of the term that keeps the similarities of the base model."""
 
-    weight: Annotated[float, Gt(0), Note("weight of the term")] = 1.0
-    temperature: Annotated[float, Ge(1e-4), Note("temperature of the softmax over cosines")] = 0.05
+    weight: Annotated[float, Gt(0), Opt("weight of the term")] = 1.0
+    temperature: Annotated[float, Ge(1e-4), Opt("temperature of the softmax over cosines")] = 0.05
 
 
 @dataclass(frozen=True)
@@ -78,10 +86,10 @@ class MatryoshkaOptions:
 
     dims: Annotated[
         tuple[int, ...] | str,
-        Note(
+        Opt(
             "also trains the first N dimensions of the embeddings, for each N in a list like 256,128,64 (Matryoshka)",
-            "--dims",
-            "N,N,...",
+            flag="--dims",
+            metavar="N,N,...",
             default="off",
             enables=True,
         ),

@@ -100,8 +100,7 @@ def _cost(config: Any, rate: float) -> tuple[float, int]:
     from transformers import AutoConfig
 
     from ..models.reading.resolve import find_model
-    from ..training.parts.encoder import DEFAULT_MODEL
-    from ..training.settings.precedence import resolve, with_preset
+    from ..training.settings.precedence import DEFAULT_MODEL, resolve, with_preset
 
     completed = with_preset(config)
     source = find_model(completed.model or DEFAULT_MODEL)

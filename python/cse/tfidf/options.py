@@ -1,70 +1,122 @@
-"""Options for tokenization and UNA sampling, which methods of ``TfidfIndex`` take as keyword arguments."""
+"""Options for tokenization and UNA sampling: of commands, of ``TfidfIndex``, of methods and of the Rust core."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack
+
+from annotated_types import Ge, Le
 
 from ..data.readers import complete
 from ..errors import InputError
+from ..options import Opt, Seed
 
 if TYPE_CHECKING:
     from .pieces import Pieces
 
+Tfidf = Annotated[str, Opt("Folder of the TF-IDF index.", "DIR")]
+MinDf = Annotated[
+    int, Ge(0), Le(2**40), Opt("Sample replacements only from terms that occur in at least N sentences.", "N")
+]
+MaxTerms = Annotated[int | None, Ge(1), Le(2**32), Opt("Sample replacements only from the N most frequent terms.", "N")]
+Beta = Annotated[
+    float,
+    Ge(0),
+    Le(1),
+    Opt(
+        "Mean replacement probability over the words of a sentence, 0 to 1, before probabilities are clipped at 1. "
+        "Even with 0, at least one word is replaced; even with 1, not all words are.",
+        "BETA",
+    ),
+]
+Radius = Annotated[
+    int | str | None,
+    Opt(
+        "Largest difference in TF-IDF rank between a word and its replacement: N, or P% of the V terms indexed.",
+        "N|P%",
+        "min(4000, V/100), at least 1",
+    ),
+]
+ReplaceWhich = Annotated[
+    Literal["tfidf", "random"], Opt("How the words to replace are selected: by TF-IDF or at random.")
+]
+ReplaceWith = Annotated[
+    Literal["radius", "random"], Opt("Where replacements are sampled from: nearby ranks or all terms.")
+]
+Surface = Annotated[
+    Literal["keep", "plain"] | None,
+    Opt(
+        "Keep the original text between terms, or join terms with spaces.",
+        default="keep; plain for a treebank index",
+    ),
+]
+Epoch = Annotated[int, Ge(0), Le(2**64 - 1), Opt("Epoch; negatives differ between epochs.", "N")]
+Mode = Annotated[
+    Literal["negative", "positive"],
+    Opt("Which words to replace: those with high TF-IDF (negative, UNA) or low TF-IDF (positive, UDA)."),
+]
+TokenizerName = Literal["unicode", "whitespace", "treebank", "wordpieces"]
+
+
+@dataclass(frozen=True)
+class Words:
+    """How text is split into terms.
+
+    ``unicode`` splits by UAX #29, ``whitespace`` as ``str.split``, ``treebank`` as NLTK's word tokenizer, and
+    ``wordpieces`` into the pieces of a model's WordPiece tokenizer, for text without spaces between words.
+    """
+
+    tokenizer: Annotated[TokenizerName, Opt("How text is split into terms.")] = "unicode"
+    lowercase: Annotated[bool, Opt("Lower-case the terms.")] = True
+    nfkc: Annotated[bool, Opt("Unify compatibility forms (Unicode NFKC).", flag="--nfkc/--no-nfkc")] = False
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How synthetic negatives are sampled. A negative depends only on this, the index, the text and its row number."""
+
+    beta: Beta = 0.5
+    radius: Radius = None
+    replace_which: ReplaceWhich = "tfidf"
+    replace_with: ReplaceWith = "radius"
+    surface: Surface = None
+    seed: Seed = 0
+    epoch: Epoch = 0
+    copy: int = 0
+    mode: Mode = "negative"
+
 
 class WordOptions(TypedDict, total=False):
-    """Options for tokenization."""
+    """``Words`` as keyword arguments, and the tokenizer of a model for ``wordpieces``; the defaults are those there."""
 
     tokenizer: str
-    """``unicode`` (UAX #29; default), ``whitespace`` (``str.split``), ``treebank`` (NLTK's word tokenizer), or
-    ``wordpieces`` (the pieces of a model's WordPiece tokenizer, for text without spaces between words)."""
     lowercase: bool
-    """Convert terms to lower case. Default: True."""
     nfkc: bool
-    """Normalise terms to Unicode NFKC, which unifies compatibility forms. Default: False."""
     pieces: Pieces | None
-    """With ``wordpieces``: the tokenizer of the model, as a ``cse.tfidf.pieces.Pieces``. Default: None."""
 
 
 class DrawOptions(TypedDict, total=False):
-    """Options for UNA sampling. A negative depends only on these options, the index, the text and its row number."""
+    """``Drawing`` as keyword arguments.
 
+    ``beta`` is the mean replacement probability before clipping at 1. ``radius`` is the largest difference in TF-IDF
+    rank, as a number or a percentage (``"5%"``). ``surface`` is ``keep`` (only replaced words change) or ``plain``
+    (lower-cased terms joined by spaces, as published). ``copy`` is the number of a negative among those of its row.
+    With ``replace_which`` and ``replace_with`` ``random`` (UNA, Table 2), a text may stay unchanged.
+    """
+
+    beta: float
+    radius: int | str | None
+    replace_which: str
+    replace_with: str
+    surface: str | None
     seed: int
     epoch: int
     copy: int
-    """Index of the negative among those of its row, from 0. ``seed``, ``epoch`` and ``copy`` are in [0, 2**64),
-    and are 0 by default."""
-    beta: float
-    """Mean replacement probability over the words of a sentence, before the probabilities are clipped at 1. If none
-    reaches 1, the largest is set to 1. Default: 0.5."""
-    radius: int | str | None
-    """Largest difference in TF-IDF rank between a word and its replacement, as a number or as a percentage of the V
-    terms in the index (``"5%"``). None (default): min(4000, V/100), at least 1."""
-    surface: str | None
-    """``keep``: only replaced words change. ``plain``: lower-cased terms joined by spaces, as published. None
-    (default): ``plain`` with the treebank tokenizer, else ``keep``."""
-    replace_which: str
-    """Selection of the words to replace. ``tfidf`` (default): by TF-IDF (UNA). ``random``: each word with probability
-    beta (UNA, Table 2)."""
-    replace_with: str
-    """Selection of the replacements. ``radius`` (default): within the radius (UNA). ``random``: any other term with
-    equal probability (UNA, Table 2). If ``replace_which`` is also ``random``, it can happen that no word is
-    replaced, and sentences of fewer than three words are left unchanged."""
     mode: str
-    """``negative`` (default): words with high TF-IDF are replaced (UNA). ``positive``: words with low TF-IDF (UDA)."""
 
 
-_WORDS: WordOptions = {"tokenizer": "unicode", "lowercase": True, "nfkc": False, "pieces": None}
-DRAW: DrawOptions = {
-    "seed": 0,
-    "epoch": 0,
-    "copy": 0,
-    "beta": 0.5,
-    "radius": None,
-    "surface": None,
-    "replace_which": "tfidf",
-    "replace_with": "radius",
-    "mode": "negative",
-}
+_WORDS: dict[str, Any] = {**asdict(Words()), "pieces": None}
+DRAW: dict[str, Any] = asdict(Drawing())
 
 
 def word_options(**words: Unpack[WordOptions]) -> WordOptions:
@@ -77,19 +129,19 @@ def word_options(**words: Unpack[WordOptions]) -> WordOptions:
     options: WordOptions = complete(_WORDS, words)
     if options["tokenizer"] != "wordpieces":
         if options["pieces"] is not None:
-            raise InputError("--model: belongs to --tokenizer wordpieces; leave it out, or add --tokenizer wordpieces")
+            raise InputError("--model belongs to --tokenizer wordpieces; leave it out, or add --tokenizer wordpieces")
     elif options["pieces"] is None:
-        raise InputError("--tokenizer wordpieces: needs the tokenizer of a model; name the model with --model")
+        raise InputError("--tokenizer wordpieces needs the tokenizer of a model; name the model with --model")
     elif not options["lowercase"] or options["nfkc"]:
         flag = "--nfkc" if options["nfkc"] else "--no-lowercase"
-        raise InputError(f"{flag}: has no effect with --tokenizer wordpieces, which splits text as the model does")
+        raise InputError(f"{flag} has no effect with --tokenizer wordpieces, which splits text as the model does")
     return options
 
 
 def check_radius(radius: int | str | None) -> int | str | None:
     """Returns the radius; raises ``InputError`` unless it is None, a percentage, or an integer of at least 1."""
     if radius is not None and percentage(radius) is None and not 1 <= int(radius) < 2**63:
-        raise InputError(f"--radius: must be at least 1 and fit into 63 bits, got {radius}")
+        raise InputError(f"--radius must be at least 1 and fit into 63 bits, got {radius}")
     return radius
 
 
@@ -102,7 +154,7 @@ def percentage(radius: int | str) -> float | None:
             return None
         share = float(text[:-1])
     except ValueError:
-        raise InputError(f"--radius: {radius!r} is neither a number of ranks nor a percentage like 5%") from None
+        raise InputError(f"--radius {radius!r} is neither a number of ranks nor a percentage like 5%") from None
     if not 0 < share <= 100:
         raise InputError(f"--radius: a percentage must be above 0 and at most 100, got {radius}")
     return share

@@ -107,7 +107,7 @@ def resumed_config(
 
     ``where`` and ``remedy`` are the beginning and the end of the message about a change that is not allowed.
     Raises ``InputError`` for a folder without a checkpoint, and for a change that is not allowed; see
-    ``cse.training.parts.fields.MayChange``.
+    ``cse.options.Opt.may_change``.
     """
     folder = find_checkpoint(Path(resume))
     stored, file = read_config(folder), folder.parent.parent / CONFIG

@@ -40,7 +40,8 @@ def prepare(
     machine = output.use_machine(given, given.precision, world)
     context = methods.open_context(given, given, machine.device, world.part)
     evaluated = evaluation.open_evaluation(given)
-    opened = data.open_data(given, context, progress, texts, given, given.weighted, held_out=not given.dev)
+    weighted = given.contrastive.hard_negative_weight != 1
+    opened = data.open_data(given, context, progress, texts, given, weighted, held_out=not given.dev)
     source, final, place = settle(given, machine, folder)
     made = methods.text_methods(final, final.options, context)
     rows = made.batches(final, final, opened, final.seed, world)
@@ -63,7 +64,7 @@ def settle(
     """Finds the model, fills in the defaults that depend on it, and chooses the folder of the run."""
     if given.name is not None:
         folder = folder or choose_folder(given)  # checked before the model is searched for
-    source = resolve.find_model(given.model or encoder.DEFAULT_MODEL)
+    source = resolve.find_model(given.model or precedence.DEFAULT_MODEL)
     final = precedence.resolve(given, source.family, source.pooler, machine.precision)
     encoder.check_length(final.max_length, source)
     return source, final, folder or choose_folder(final)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import MISSING
 from typing import Any
 
 import click
 
-from ...registry import Registry, option_notes
+from ...options import options_of, phrase
+from ...registry import Registry
 from .. import options, printing
 
 
@@ -48,7 +50,14 @@ def methods_command(name: str | None, combinations: bool, as_json: bool) -> None
             "name": each,
             "kind": table.kind,
             "summary": table.get(each).summary,
-            "options": option_notes(table.get(each).Options),
+            "options": {
+                option.name: {
+                    "default": None if option.default is MISSING else option.default,
+                    "description": option.opt.help and phrase(option.opt.help),
+                    "flag": option.opt.flag,
+                }
+                for option in options_of(table.get(each).Options)
+            },
         }
         for table in tables
         for each in table.names()

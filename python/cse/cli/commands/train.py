@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import click
+from annotated_types import Ge
 
 from ...errors import InputError
+from ...options import Device, Opt, Seed, Threads
 from ...training.callbacks import score_text
-from .. import corpus_index, options, printing
-from ..options import group
+from .. import corpus_index, printing
+from ..command import Heading, command, given_options
+from ..options import AsJson
 from ..progress import ConsoleCallback, duration
 from ..train_options import HEADINGS, given_values, setting_options
 
@@ -27,37 +29,24 @@ SAVE_EVERY = 20
 HITS = 5
 
 
-class TrainCommand(options.GroupedCommand):
-    """The command ``cse train``: its options are the settings of a run, then the options declared below."""
-
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        own, self.params = self.params, [each for each in self.params if isinstance(each, click.Argument)]
-        self.params += [*setting_options(), *(each for each in own if each not in self.params)]
-        self.headings = HEADINGS
-
-
-@click.command("train", cls=TrainCommand)
-@click.argument("corpus", nargs=-1)
-@group("Model")
-@options.option("--config", "config_file", metavar="FILE", help="config.toml of a run, to repeat that run.")
-@group("Run")
-@options.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="METHOD.OPTION=VALUE",
-    help="Set an option of a method; see cse methods.",
-)
-@options.option("--resume", metavar="RUN", help="Resume or extend a run from its last checkpoint.")
-@options.option("--verbose", is_flag=True, help="Print all descriptions and examples before training.")
-@options.as_json
+@command("train", setting_options, HEADINGS)
 def train_command(
-    as_json: bool,
-    config_file: str | None,
-    resume: str | None,
-    settings: tuple[str, ...],
-    verbose: bool,
+    corpus: tuple[str, ...] = (),
+    *,
+    config_file: Annotated[
+        str | None, Heading("Model"), Opt("config.toml of a run, to repeat that run.", "FILE", flag="--config")
+    ] = None,
+    settings: Annotated[
+        tuple[str, ...],
+        Heading("Run"),
+        Opt("Set an option of a method; see cse methods.", "METHOD.OPTION=VALUE", flag="--set"),
+    ] = (),
+    resume: Annotated[
+        str | None,
+        Opt("Resume or extend a run from its last checkpoint.", "RUN"),
+    ] = None,
+    verbose: Annotated[bool, Opt("Print all descriptions and examples before training.")] = False,
+    as_json: AsJson = False,
     **values: Any,
 ) -> None:
     """Train an encoder on CORPUS (one sentence per line), or on the files the TF-IDF index was built from.
@@ -73,7 +62,7 @@ def train_command(
     from ...training.settings.config import TrainConfig, read_toml
     from ...training.settings.precedence import merge, with_preset
 
-    given, tables = given_values(values)
+    given, tables = given_values({"corpus": corpus, **values})
     for text in settings:
         method, option, value = parse_setting(text)
         tables.setdefault(method, {})[option] = value
@@ -82,7 +71,7 @@ def train_command(
         _run(config, resume, verbose, as_json)
         return
     if "preset" in given and config_file:
-        raise InputError("--preset: cannot be combined with --config; choose one")
+        raise InputError("--preset cannot be combined with --config; choose one")
     stored = read_toml(config_file) if config_file else {}
     base, before = repeated(stored, {**given, **({"options": tables} if tables else {})})
     # Validated before torch is imported, so that an invalid flag is reported immediately.
@@ -93,7 +82,7 @@ def train_command(
 
 def _resumed(resume: str, given: dict[str, Any], config_file: str | None) -> TrainConfig:
     if config_file or "preset" in given:
-        raise InputError("--resume: uses the configuration of the run; leave out --config and --preset")
+        raise InputError("--resume uses the configuration of the run; leave out --config and --preset")
     from ...training.loop import resumed_config
 
     return resumed_config(resume, given)
@@ -128,23 +117,21 @@ def _summary(result: RunResult) -> list[str]:
     ]
 
 
-@click.command("adapt")
-@click.argument("corpus", nargs=-1, required=True)
-@options.option("--model", default="minilm", help="Sentence encoder to train: minilm, a folder, or a name on the hub.")
-@options.option("--query", metavar="TEXT", help="Query to search with.", default_text="taken from a row of CORPUS")
-@options.option("--column", metavar="NAME", help="Column with the documents, if CORPUS is a table.")
-@options.option("-o", "--output", default="adapted", metavar="DIR", help="Folder for the run and the indexes.")
-@options.option(
-    "--max-steps", type=click.IntRange(min=1), metavar="N", help="Training steps.", default_text="60, of the recipe"
-)
-@options.option(
-    "--batch-size", type=click.IntRange(min=2), metavar="N", help="Rows per step.", default_text="64, of the recipe"
-)
-@options.device
-@options.threads
-@options.seed
-@options.as_json
-def adapt_command(query: str | None, output: str, as_json: bool, **values: Any) -> None:
+@command("adapt")
+def adapt_command(
+    corpus: tuple[str, ...],
+    *,
+    model: Annotated[str, Opt("Sentence encoder to train: minilm, a folder, or a name on the hub.")] = "minilm",
+    query: Annotated[str | None, Opt("Query to search with.", "TEXT", "taken from a row of CORPUS")] = None,
+    column: Annotated[str | None, Opt("Column with the documents, if CORPUS is a table.", "NAME")] = None,
+    output: Annotated[str, Opt("Folder for the run and the indexes.", "DIR", short="-o", flag="--output")] = "adapted",
+    max_steps: Annotated[int | None, Ge(1), Opt("Training steps.", "N", "60, of the recipe")] = None,
+    batch_size: Annotated[int | None, Ge(2), Opt("Rows per step.", "N", "64, of the recipe")] = None,
+    device: Device = "auto",
+    threads: Threads = 0,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
     """Train a sentence encoder on the documents in CORPUS, build their search index, and compare search results.
 
     The recipe is that of cse train --preset adapt. The output folder holds the run (run/), the search index of the
@@ -154,11 +141,13 @@ def adapt_command(query: str | None, output: str, as_json: bool, **values: Any) 
     """
     printing.check_output()
     if query is not None and not query.strip():
-        raise InputError("--query: is blank; write a query, or leave it out")
-    if "-" in values["corpus"]:
-        raise InputError("CORPUS: is read several times, so it cannot be standard input (-); name a file")
-    folder, ctx = Path(output), click.get_current_context()
-    config, resume = _adapting(folder, {name: each for name, each in values.items() if options.was_given(ctx, name)})
+        raise InputError("--query is blank; write a query, or leave it out")
+    if "-" in corpus:
+        raise InputError("CORPUS is read several times, so it cannot be standard input (-); name a file")
+    folder = Path(output)
+    values = {"corpus": corpus, "model": model, "column": column, "max_steps": max_steps, "batch_size": batch_size}
+    values |= {"device": device, "threads": threads, "seed": seed}
+    config, resume = _adapting(folder, {name: each for name, each in values.items() if name in given_options()})
     from ...training.loop import train
 
     result = train(config, ConsoleCallback(), resume=resume)

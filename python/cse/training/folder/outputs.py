@@ -24,10 +24,10 @@ from ...models.device import device_name
 from ...models.running.inference import Encoder
 from ...models.saving.folder import CardRecord, model_card, public_name, save_encoder
 from ..callbacks import Callback
-from ..parts.encoder import DEFAULT_MODEL
 from ..parts.loss import describe_loss
 from ..run import Run
 from ..settings.config import ResolvedConfig, TrainConfig
+from ..settings.precedence import DEFAULT_MODEL
 from ..step.distributed import World
 from .checkpoint import CONFIG, Checkpoint, find_checkpoint, read_checkpoint, read_config
 from .interrupts import FOLDER, check_free, clear, is_unsaved, locked, tidy
@@ -177,7 +177,7 @@ def public_config(config: ResolvedConfig) -> ResolvedConfig:
     }
     if config.pairs:
         private["options"].get(CONTRASTIVE, {}).pop("hard_negative_weight", None)
-    return config.model_copy(update=private)  # not validated: files may be missing, and imports have lost their folder
+    return config.copied(**private)  # not validated: files may be missing, and imports have lost their folder
 
 
 def _public_text(text: str, config: ResolvedConfig) -> str:

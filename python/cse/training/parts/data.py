@@ -9,10 +9,9 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError, check_texts, shortened
-from .fields import ELSEWHERE, Group, MaxLength, Paths, Positive, Shown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,56 +22,7 @@ if TYPE_CHECKING:
     from ...data.corpus import Corpus, Split
     from ...data.pairs import LabelledPairs
     from ...tfidf.index import TfidfIndex
-    from .output import Output
-
-
-class Data(Group):
-    """Data"""
-
-    corpus: Annotated[tuple[str, ...], Paths(), Shown(hidden=True)] = ()
-    """Text files, patterns or tables (``cse.data.readers.resolve``). Default: the files of the TF-IDF index."""
-    pairs: Annotated[tuple[str, ...], Paths(), Shown("FILE")] = ()
-    """Table of anchors, positives and optionally hard negatives, used instead of CORPUS."""
-    columns: Annotated[tuple[str, ...], Shown("A,B[,C]", default="recognised by name")] = ()
-    """Columns of --pairs: the anchor, the positive and optionally the hard negative.
-
-    See ``cse.data.pairs``."""
-    where: Annotated[str | None, Shown("COLUMN=VALUE", default="all")] = None
-    """Use only the rows of --pairs that have VALUE in COLUMN."""
-    min_score: Annotated[float | None, Shown("X")] = None
-    """Use only the rows of --pairs with at least this score."""
-    tfidf: Annotated[str, Shown("DIR")] = "tfidf"
-    """Folder of the TF-IDF index."""
-    column: Annotated[str | None, Shown("NAME")] = None
-    """Column that holds the sentences, in .csv, .tsv, .jsonl and .parquet files."""
-    encoding_errors: Literal["strict", "replace"] = "strict"
-    """How to handle invalid UTF-8."""
-    max_line_bytes: Positive = 1 << 20
-    """Maximum length of a row in bytes."""
-    cache: Annotated[str | None, Shown("DIR", default="the user's cache; see cse cache"), ELSEWHERE] = None
-    """Cache folder for large corpora.
-
-    See ``cse.data.cache.cache_folder``."""
-    max_length: MaxLength | None = None
-    """Maximum number of tokens per sentence.
-
-    This applies to training only; the saved model has the maximum length of the base model."""
-
-    def check(self) -> None:
-        """Raises ``InputError`` for settings that exclude or need each other."""
-        if self.pairs and self.corpus:
-            raise InputError("--pairs: cannot be combined with CORPUS; give one of them")
-        if self.pairs and self.column is not None:
-            raise InputError("--column: belongs to CORPUS; name the columns of --pairs with --columns")
-        for name in ("columns", "where", "min_score"):
-            if getattr(self, name) not in (None, ()) and not self.pairs:
-                raise InputError(f"--{name.replace('_', '-')}: belongs to --pairs, which was not given")
-
-
-class ResolvedData(Data):
-    """The settings that have a value in every run."""
-
-    max_length: int
+    from ..settings.declared import Settings
 
 
 @dataclass
@@ -145,7 +95,7 @@ def check_same(before: dict[str, Any], now: dict[str, Any], where: str) -> None:
         )
 
 
-def given_texts(settings: Data, texts: Iterable[str] | None) -> list[str] | None:
+def given_texts(settings: Settings, texts: Iterable[str] | None) -> list[str] | None:
     """Returns sentences in memory as a list; None if there are none.
 
     Raises ``InputError`` for invalid texts, or if the settings also name a corpus, a column or pairs.
@@ -159,7 +109,7 @@ def given_texts(settings: Data, texts: Iterable[str] | None) -> list[str] | None
     return check_texts(texts)
 
 
-def check_source(settings: Data) -> None:
+def check_source(settings: Settings) -> None:
     """Raises ``InputError`` if no corpus and no pairs were given, and there is no index whose files can be used."""
     if not settings.corpus and not settings.pairs and not (Path(settings.tfidf) / "index.safetensors").exists():
         raise InputError(
@@ -169,11 +119,11 @@ def check_source(settings: Data) -> None:
 
 
 def open_data(
-    settings: Data,
+    settings: Settings,
     context: Context,
     progress: ProgressCallback,
     texts: Sequence[str] | None,
-    place: Output,
+    place: Settings,
     weighted: bool,
     *,
     held_out: bool,
@@ -222,7 +172,7 @@ def open_data(
 
 
 def open_corpus(
-    settings: Data,
+    settings: Settings,
     index: TfidfIndex | None,
     progress: ProgressCallback | None = None,
     texts: Sequence[str] | None = None,

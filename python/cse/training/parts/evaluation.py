@@ -3,49 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
-
-from ...errors import InputError
-from .fields import ELSEWHERE, Group, MayChange, NotNegative, Paths, Positive, Shown
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ...augment.base import Edit
     from ...evaluation.base import Pairs
     from ...evaluation.sts import Task
     from ...models.running.encoder import SentenceEncoder
+    from ..settings.declared import Settings
     from ..watching import Selector
     from .data import TrainingData
-
-
-class Evaluation(Group):
-    """Evaluation"""
-
-    dev: Annotated[tuple[str, ...], Paths(), Shown("FILE")] = ()
-    """Scored pairs, to select best/ by Spearman's correlation; with several files, by the mean correlation.
-
-    Each row holds a score and two sentences; see ``cse.evaluation.base.read_pairs``. Default: held-out rows
-    are scored without labels; see ``cse.evaluation.geometry``."""
-    eval_every: Annotated[NotNegative | None, MayChange()] = None
-    """Steps between evaluations; 0: only before and after training."""
-    patience: Annotated[Positive | None, MayChange()] = None
-    """Stop after N evaluations in a row without a new highest score on --dev."""
-    data: Annotated[str | None, Shown("DIR"), ELSEWHERE] = None
-    """Evaluate best/ on the STS files in DIR at the end."""
-    allow_partial: Annotated[bool, ELSEWHERE] = False
-    """Accept incomplete STS files."""
-
-    def check(self) -> None:
-        """Raises ``InputError`` for settings that need each other."""
-        if self.patience and not self.dev:
-            raise InputError("--patience: needs --dev, a file of scored pairs to measure progress by")
-        if self.allow_partial and not self.data:
-            raise InputError("--allow-partial: belongs to --data, which was not given")
-
-
-class ResolvedEvaluation(Evaluation):
-    """The settings that have a value in every run."""
-
-    eval_every: int
 
 
 @dataclass(frozen=True)
@@ -75,7 +42,7 @@ class EvaluationData:
         return Selector(encoder, self.pairs, held_out, synthetic)
 
 
-def open_evaluation(settings: Evaluation) -> EvaluationData:
+def open_evaluation(settings: Settings) -> EvaluationData:
     """Reads the development sets and the STS tasks; raises ``InputError`` for a missing or invalid file."""
     from ...evaluation.base import read_pairs
     from ...evaluation.sts import load_tasks

@@ -3,65 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
 from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
-from .fields import Group, Named, Objective, Shown, Temperature
 
 if TYPE_CHECKING:
     from ...context import Context
     from ...losses.base import LossTerm
     from ...losses.options import ContrastiveOptions
-
-# Options of the contrastive loss, and the flags that set them with ``--loss standard``, ``focal`` or ``mixed``.
-LOSS_SETTINGS = {
-    "objective": "--objective",
-    "logits": "--loss",
-    "temperature": "--temperature",
-    "mixed_negatives": "--mixed-negatives",
-}
-
-
-class Loss(Group):
-    """Loss"""
-
-    loss: Annotated[str, Shown("standard|focal|mixed|NAME"), Named("cse.losses:loss_names")] = "standard"
-    """standard (SimCSE), focal (Focal-InfoNCE) or mixed (MixCSE); or the NAME of a loss term that replaces them."""
-    temperature: Temperature | None = None
-    """Temperature tau, by which the similarities are divided in the logits."""
-    objective: Objective | None = None
-    """infonce: compare each anchor with positives and hard negatives; nt-xent: compare each anchor and positive with
-    all others. --una-as pairs implies nt-xent."""
-    mixed_negatives: bool | None = None
-    """Add mixed negatives (MixCSE) to --loss standard or focal; --loss mixed always has them."""
-    loss_terms: Annotated[tuple[str, ...], Shown("NAME", flag="--loss-term"), Named("cse.losses:LOSS_TERMS")] = ()
-    """A further loss term; see cse methods."""
-
-    def check(self) -> None:
-        """Raises ``InputError`` for settings that exclude each other."""
-        if self.loss in self.loss_terms:
-            raise InputError(f"--loss-term {self.loss}: is already the loss (--loss {self.loss}); leave it out")
-        if CONTRASTIVE in self.loss_terms:
-            raise InputError(f"--loss-term {CONTRASTIVE}: is part of --loss standard, focal and mixed; leave it out")
-        if "matryoshka" in self.loss_terms and self.loss not in (*CONTRASTIVE_LOSSES, CONTRASTIVE):
-            raise InputError(
-                f"--dims: this option belongs to a contrastive loss, which --loss {self.loss} is not; leave it out"
-            )
-        if CONTRASTIVE_LOSSES.get(self.loss, {}).get("mixed_negatives") and self.mixed_negatives is False:
-            raise InputError(f"--no-mixed-negatives: cannot be combined with --loss {self.loss}; use --loss standard")
-
-
-class ResolvedLoss(Loss):
-    """The settings that have a value in every run."""
-
-    temperature: float
-    objective: Objective
-    mixed_negatives: bool
+    from ..settings.declared import Settings
 
 
 def loss_terms(
-    settings: Loss, contrastive: ContrastiveOptions, options: Mapping[str, Mapping[str, Any]], context: Context
+    settings: Settings, contrastive: ContrastiveOptions, options: Mapping[str, Mapping[str, Any]], context: Context
 ) -> dict[str, LossTerm]:
     """Constructs the loss terms by name: the run's loss first, then the additional terms.
 
@@ -90,7 +45,7 @@ def loss_terms(
     return terms
 
 
-def describe_loss(settings: Loss, contrastive: ContrastiveOptions) -> str:
+def describe_loss(settings: Settings, contrastive: ContrastiveOptions) -> str:
     """Returns the parts of the loss as text."""
     if settings.loss not in CONTRASTIVE_LOSSES:
         return ", ".join([settings.loss, *settings.loss_terms])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from ...augment import AUGMENTATIONS
 from ...errors import InputError
 from ...features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
-from ...registry import Registry, parse_options
-from .fields import AUGMENTATION, HOOK, Group, Named, NotNegative, Paths, Positive, Rate, Shown
+from ...options import parse_options
+from ...registry import Registry
 
 if TYPE_CHECKING:
     from ...augment.base import Edit, Example, Pairing, TextMethod, View
@@ -18,61 +18,13 @@ if TYPE_CHECKING:
     from ...features.base import EncoderMethod, FeatureMethod, Hook
     from ...models.running.encoder import SentenceEncoder
     from ..batches.batches import Batches
+    from ..settings.config import ResolvedConfig
+    from ..settings.declared import Settings
     from ..step.distributed import World
     from ..step.state import Modules
-    from .data import Data, TrainingData
-    from .encoder import ResolvedModel
-    from .optimisation import ResolvedOptimisation
+    from .data import TrainingData
 
 Options = Mapping[str, Mapping[str, Any]]
-
-
-class Augmentation(Group):
-    """Positives and negatives"""
-
-    positive: Annotated[str | None, Shown("NAME"), AUGMENTATION] = None
-    """Augmentation for positives; see cse methods."""
-    min_df: NotNegative = 0
-    """Use only terms that occur in N sentences or more as replacements."""
-    max_terms: Positive | None = None
-    """Use only the N most frequent terms as replacements."""
-    negatives: Annotated[tuple[str, ...], Shown("NAME", flag="--negative"), AUGMENTATION] = ()
-    """Augmentation for synthetic negatives; see cse methods.
-
-    ``una=True`` is short for ``("una",)``."""
-    feature_augmentations: Annotated[
-        tuple[str, ...],
-        Shown("NAME", flag="--feature-augmentation"),
-        Named("cse.features:FEATURE_AUGMENTATIONS"),
-    ] = ()
-    """Augmentation of embeddings; several are applied in the given order."""
-    anchor_hook: Annotated[str | None, Shown("NAME", default="none"), HOOK] = None
-    """Hook that changes the forward pass of the anchors inside the transformer; see cse methods."""
-    positive_hook: Annotated[str | None, Shown("NAME", default="none"), HOOK] = None
-    """Hook that changes the forward pass of the positives inside the transformer; see cse methods."""
-    anchor_dropout: Rate | None = None
-    """Dropout probability of the anchors."""
-    positive_dropout: Rate | None = None
-    """Dropout probability of the positives."""
-    positive_encoder: Annotated[str | None, Shown("copy|MODEL", default="the same")] = None
-    """Separate encoder for the positives: copy (starts from the same weights), or a model.
-
-    This encoder is trained, and kept in checkpoints, but not saved in best/."""
-    encoder_methods: Annotated[
-        tuple[str, ...], Shown("NAME", flag="--encoder-method"), Named("cse.features:ENCODER_METHODS")
-    ] = ()
-    """Method that changes the encoder (see cse methods); several are applied in the given order."""
-    imports: Annotated[tuple[str, ...], Paths(), Shown("FILE.py", flag="--import")] = ()
-    """Python file that registers methods."""
-    keep_duplicates: bool | None = None
-    """Use identical sentences and unchanged synthetic negatives as negatives, as the papers do."""
-
-
-class ResolvedAugmentation(Augmentation):
-    """The settings that have a value in every run."""
-
-    positive: str
-    keep_duplicates: bool
 
 
 def create(table: Registry[Any], name: str, options: Options, context: Context) -> Any:
@@ -102,8 +54,8 @@ class TextMethods:
 
     def batches(
         self,
-        settings: ResolvedAugmentation,
-        sizes: ResolvedOptimisation,
+        settings: ResolvedConfig,
+        sizes: ResolvedConfig,
         data: TrainingData,
         seed: int,
         world: World,
@@ -165,7 +117,7 @@ class TextMethods:
         ]
 
 
-def open_context(settings: Augmentation, data: Data, device: str, part: Callable[[int], slice]) -> Context:
+def open_context(settings: Settings, data: Settings, device: str, part: Callable[[int], slice]) -> Context:
     """Returns the resources that methods are given; the TF-IDF index is opened when a method first uses it.
 
     Args:
@@ -187,7 +139,7 @@ def open_context(settings: Augmentation, data: Data, device: str, part: Callable
     return context
 
 
-def text_methods(settings: ResolvedAugmentation, options: Options, context: Context) -> TextMethods:
+def text_methods(settings: ResolvedConfig, options: Options, context: Context) -> TextMethods:
     """Constructs the methods that make positives and synthetic negatives.
 
     Raises ``InputError`` if the index does not match the corpus, or if a method of ``--negative`` makes positives.
@@ -206,7 +158,7 @@ def text_methods(settings: ResolvedAugmentation, options: Options, context: Cont
     return TextMethods({settings.positive: positive}, negatives)
 
 
-def encoder_methods(settings: Augmentation, options: Options, context: Context) -> dict[str, EncoderMethod]:
+def encoder_methods(settings: Settings, options: Options, context: Context) -> dict[str, EncoderMethod]:
     """Constructs the methods that change the encoder, which is then moved to the device again."""
     from ...models.running.encoder import check_mask
 
@@ -215,19 +167,19 @@ def encoder_methods(settings: Augmentation, options: Options, context: Context) 
     return methods
 
 
-def feature_methods(settings: Augmentation, options: Options, context: Context) -> dict[str, FeatureMethod]:
+def feature_methods(settings: Settings, options: Options, context: Context) -> dict[str, FeatureMethod]:
     """Constructs the methods that change embeddings."""
     names = settings.feature_augmentations
     return {name: create(FEATURE_AUGMENTATIONS, name, options, context) for name in names}
 
 
-def hooks(settings: Augmentation, options: Options, context: Context) -> dict[str, Hook]:
+def hooks(settings: Settings, options: Options, context: Context) -> dict[str, Hook]:
     """Constructs the hooks of the anchors and of the positives."""
     names = (settings.anchor_hook, settings.positive_hook)
     return {name: create(HOOKS, name, options, context) for name in names if name}
 
 
-def second_encoder(settings: Augmentation, model: ResolvedModel, context: Context) -> SentenceEncoder | None:
+def second_encoder(settings: Settings, model: ResolvedConfig, context: Context) -> SentenceEncoder | None:
     """Returns the separate encoder of the positives (a copy of the first encoder, or another model), or None."""
     import copy
 
@@ -250,7 +202,7 @@ def second_encoder(settings: Augmentation, model: ResolvedModel, context: Contex
     return second.to(context.device)
 
 
-def check_used(settings: Augmentation, modules: Modules, context: Context, given: Mapping[str, Any]) -> None:
+def check_used(settings: Settings, modules: Modules, context: Context, given: Mapping[str, Any]) -> None:
     """Raises ``InputError`` for a given setting that would have no effect with these modules.
 
     Args:
@@ -282,7 +234,7 @@ def check_used(settings: Augmentation, modules: Modules, context: Context, given
         raise InputError(f"--keep-head: --pooler {pooler} has no MLP head to keep; use --pooler cls")
 
 
-def views_of(settings: Augmentation) -> tuple[View, View]:
+def views_of(settings: Settings) -> tuple[View, View]:
     """Returns the views of anchors and positives, with the encoder, dropout probability and hook of each.
 
     If both views have the same hook, the purposes of the positives' random numbers get a prefix, so that the two views

@@ -4,76 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
-
-from annotated_types import Ge, Lt
+from typing import TYPE_CHECKING
 
 from ...errors import InputError
-from .fields import AboveZero, AtLeastZero, BatchSize, Group, MayChange, Positive, Precision, Scheduler, Shown, Weight
 
 if TYPE_CHECKING:
     import torch
 
     from ..batches.batches import Batches
+    from ..settings.config import ResolvedConfig
+    from ..settings.declared import Settings
     from ..step.encode import Forward
-    from .output import Machine, Output
+    from .output import Machine
 
 
-class Optimisation(Group):
-    """Optimisation"""
-
-    batch_size: BatchSize | None = None
-    """Sentences per batch, over all processes."""
-    lr: AboveZero | None = None
-    """Learning rate of AdamW."""
-    lr_scheduler: Scheduler | None = None
-    """Learning rate after the warm-up: linear and cosine decrease it to 0 at the end."""
-    warmup: Annotated[float, Ge(0), Lt(1), Shown("FRACTION")] = 0.0
-    """Fraction of the steps, at the start of the run, during which the learning rate rises linearly to --lr."""
-    weight_decay: AtLeastZero | None = None
-    """Weight decay of AdamW.
-
-    Not applied to biases and normalisation weights."""
-    max_grad_norm: AtLeastZero | None = None
-    """Maximum norm of the gradient; 0: the gradient is not clipped."""
-    merge_with_base: Weight | None = None
-    """Evaluate and save the average of base model and trained model, with this weight for the base model."""
-    epochs: Annotated[Positive | None, Shown(default="1, or as many as --max-steps takes"), MayChange()] = None
-    """Passes over the corpus."""
-    max_steps: Annotated[Positive | None, MayChange()] = None
-    """Stop after N steps; with --epochs, whichever comes first."""
-    accumulate: Positive = 1
-    """Number of batches whose gradients are averaged in a step.
-
-    Only sentences of the same batch are negatives of each other. For more negatives, raise ``batch_size`` and set
-    ``chunk_size``."""
-    chunk_size: Annotated[Positive | None, Shown(default="all")] = None
-    """Sentences whose activations are in memory at a time; allows large batches in little memory.
-
-    The gradients are those of the whole batch, at the cost of a second forward pass."""
-    precision: Precision = "auto"
-    """Precision of the encoder; auto: bf16 on CUDA and on processors that compute faster with it, else fp32.
-
-    ``bf16`` is autocast; for ``auto`` see ``cse.models.device.pick_precision``. Weights, optimizer and loss are
-    float32. A run stores the precision that ``auto`` selected, and keeps it when it is resumed."""
-    compile: bool = False
-    """Compile the transformer with torch.compile.
-
-    On CUDA, batches are then padded to ``max_length``."""
-
-
-class ResolvedOptimisation(Optimisation):
-    """The settings that have a value in every run."""
-
-    batch_size: int
-    lr: float
-    lr_scheduler: Scheduler
-    weight_decay: float
-    max_grad_norm: float
-    merge_with_base: float
-
-
-def check_sizes(settings: Optimisation, batches: Batches, ranks: int) -> None:
+def check_sizes(settings: Settings, batches: Batches, ranks: int) -> None:
     """Raises ``InputError`` if there are too few sentences for a step, or more ranks than rows in a batch."""
     rows = len(batches.rows)
     if rows < 2:
@@ -89,7 +34,7 @@ def check_sizes(settings: Optimisation, batches: Batches, ranks: int) -> None:
         raise InputError(f"--batch-size: {batches.size} is less than the {ranks} processes; raise it")
 
 
-def learning_rate(settings: ResolvedOptimisation, step: int, steps: int) -> float:
+def learning_rate(settings: ResolvedConfig, step: int, steps: int) -> float:
     """Returns the learning rate of a step.
 
     After the warm-up, the schedules ``linear`` and ``cosine`` decrease the rate to 0 at the end of the run.
@@ -110,7 +55,7 @@ def learning_rate(settings: ResolvedOptimisation, step: int, steps: int) -> floa
     return settings.lr
 
 
-def build_optimizer(settings: ResolvedOptimisation, modules: Sequence[torch.nn.Module]) -> torch.optim.Optimizer:
+def build_optimizer(settings: ResolvedConfig, modules: Sequence[torch.nn.Module]) -> torch.optim.Optimizer:
     """Returns AdamW with the defaults of the Hugging Face ``Trainer``: betas (0.9, 0.999), eps 1e-8.
 
     Weight decay is not applied to parameters of fewer than two dimensions (biases and normalisation weights). If the
@@ -130,14 +75,14 @@ def build_optimizer(settings: ResolvedOptimisation, modules: Sequence[torch.nn.M
     return torch.optim.AdamW(groups, lr=settings.lr, betas=(0.9, 0.999), eps=1e-8, fused=True)
 
 
-def forward_of(settings: Optimisation, place: Output, machine: Machine) -> Forward:
+def forward_of(settings: Settings, place: Settings, machine: Machine) -> Forward:
     """Returns how the rows of a batch are encoded."""
     from ..step.encode import Forward
 
     return Forward(machine.device, machine.precision, settings.chunk_size, settings.compile, place.seed)
 
 
-def describe_steps(settings: ResolvedOptimisation, batches: Batches) -> dict[str, str]:
+def describe_steps(settings: ResolvedConfig, batches: Batches) -> dict[str, str]:
     """Returns the number and size of the steps, and the learning rate."""
     times = f" x {settings.accumulate}" if settings.accumulate > 1 else ""
     text = f"{len(batches):,} of {batches.size}{times} sentences, lr {settings.lr:g} {settings.lr_scheduler}"

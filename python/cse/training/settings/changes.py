@@ -1,6 +1,6 @@
 """Which settings may change when a run is resumed, repeating a run with changes, and settings that can be combined.
 
-The declaration of a setting says whether it may change; see ``cse.training.parts.fields.MayChange``. Which positives,
+The declaration of a setting says whether it may change; see ``cse.options.Opt.may_change``. Which positives,
 losses and forms of UNA can be combined is found by validating a configuration for each combination. The forms of UNA
 are: no UNA, UNA with synthetic negatives as further pairs, and UNA with them as hard negatives.
 """
@@ -12,17 +12,15 @@ from typing import Any
 
 from ...augment import AUGMENTATIONS, PAIRS_POSITIVE
 from ...errors import InputError
-from ...registry import option_notes
-from ..parts.fields import MayChange, marker
-from .config import TrainConfig
-from .given import flag, hints
+from ...options import options_of
+from .config import SETTINGS, TrainConfig, flag
 from .precedence import merge, other_limit, resolve
 
 
 def may_change(*, computed: bool = True) -> set[str]:
     """Returns the settings that a resumed run may change; if not ``computed``, only those that affect no result."""
-    found = {name: marker(hint, MayChange) for name, hint in hints().items()}
-    return {name for name, each in found.items() if each is not None and (computed or not each.computed)}
+    kinds = ("yes", "elsewhere") if computed else ("elsewhere",)
+    return {name for name, option in SETTINGS.items() if option.opt.may_change in kinds}
 
 
 def check_changes(stored: TrainConfig, given: dict[str, Any], where: str, remedy: str) -> TrainConfig:
@@ -40,15 +38,16 @@ def check_equal(stored: TrainConfig, changed: TrainConfig, where: str, remedy: s
     """Returns ``changed``; raises ``InputError`` if it differs from ``stored`` in a setting that may not change."""
     problems = [
         f"{flag(name)} {_text(getattr(changed, name))} (the run has {_text(getattr(stored, name))})"
-        for name in type(stored).model_fields
-        if name not in {*may_change(), "options", "given"} and getattr(changed, name) != getattr(stored, name)
+        for name in SETTINGS
+        if name not in may_change() and getattr(changed, name) != getattr(stored, name)
     ]
     for method in changed.options:
         new, old = (config.options_of(method) for config in (changed, stored))
         problems += [
-            f"{note['flag'] or f'{method}.{name}'} {getattr(new, name)} (the run has {getattr(old, name)})"
-            for name, note in option_notes(type(new)).items()
-            if getattr(new, name) != getattr(old, name)
+            f"{each.opt.flag or f'{method}.{each.name}'} {getattr(new, each.name)} (the run has "
+            f"{getattr(old, each.name)})"
+            for each in options_of(type(new))
+            if getattr(new, each.name) != getattr(old, each.name)
         ]
     if problems:
         raise InputError(

@@ -1,40 +1,140 @@
-"""Training configuration: fields, types and constraints, reading and writing of TOML.
+"""The configuration of a run: the values of the settings and of the options of methods, and their form as TOML.
 
-``TrainConfig`` holds the values given by the user; for many settings, None stands for a default that depends on preset,
-loss and model. ``ResolvedConfig`` holds the values of a run, with these defaults filled in.
-``cse.training.settings.precedence.resolve`` converts a ``TrainConfig`` to a ``ResolvedConfig``.
+``TrainConfig`` holds the values given by the user; for many settings, None stands for a default that depends on
+preset, loss and model. ``cse.training.settings.precedence.resolve`` makes a ``ResolvedConfig``, which holds all values.
 """
 
 from __future__ import annotations
 
 import tomllib
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ...augment import AUGMENTATIONS, PAIRS_POSITIVE
 from ...errors import InputError
 from ...features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
 from ...losses.options import ContrastiveOptions, incompatibility
-from ...registry import Registry, explain_validation, import_methods, parse_options
-from ..parts.data import ResolvedData
-from ..parts.encoder import ResolvedModel
-from ..parts.evaluation import ResolvedEvaluation
-from ..parts.fields import Named, marker
-from ..parts.loss import LOSS_SETTINGS, ResolvedLoss
-from ..parts.methods import ResolvedAugmentation
-from ..parts.optimisation import ResolvedOptimisation
-from .given import GROUPS, REQUIRED, Settings, flag, given_forms, hints, tables
+from ...options import Option, combination_fault, options_of, parse_options
+from ...registry import Registry, import_methods
+from .declared import GROUPS, Loss, Methods, Model, Settings
+
+SETTINGS: dict[str, Option] = {option.name: option for group in GROUPS for option in options_of(group)}
+"""The settings by name, in the order of declaration."""
 
 TABLES: tuple[Registry[Any], ...] = (AUGMENTATIONS, FEATURE_AUGMENTATIONS, ENCODER_METHODS, HOOKS, LOSS_TERMS)
 
+# Registries whose built-in methods may have flags. Each stands with the group of settings under whose heading the help
+# lists these flags, and with the setting that names the methods.
+PLACES: tuple[tuple[Registry[Any], type, str], ...] = (
+    (AUGMENTATIONS, Methods, "negatives"),
+    (ENCODER_METHODS, Model, "encoder_methods"),
+    (LOSS_TERMS, Loss, "loss_terms"),
+)
 
-class TrainConfig(Settings, BaseModel):
-    """Training configuration: the settings of all parts of a run, and the options of the methods that they name.
+# Options of the contrastive loss, and the flags that set them with ``--loss standard``, ``focal`` or ``mixed``.
+LOSS_SETTINGS = {
+    "objective": "--objective",
+    "logits": "--loss",
+    "temperature": "--temperature",
+    "mixed_negatives": "--mixed-negatives",
+}
+
+
+@dataclass(frozen=True)
+class MethodFlag:
+    """An option of a method, with its own command-line flag."""
+
+    method: str
+    option: Option
+    group: type
+    """The group of settings under whose heading the option is shown."""
+    named_by: str
+    """The setting that names the method."""
+
+    @property
+    def keyword(self) -> str:
+        """The option's name as a keyword argument of the configuration, and in configuration files."""
+        return self.option.flag.removeprefix("--").replace("-", "_")
+
+
+@cache
+def method_flags() -> dict[str, MethodFlag]:
+    """Returns the flags of options of built-in methods by keyword, in the order of registries, methods and options."""
+    flags = [
+        MethodFlag(method, option, group, named_by)
+        for table, group, named_by in PLACES
+        for method, kind in table.flagged().items()
+        for option in options_of(kind)
+        if option.opt.flag
+    ]
+    return {each.keyword: each for each in flags}
+
+
+def flag(name: object) -> str:
+    """Returns the command-line flag of a setting; any other name is converted to the form of a flag."""
+    return SETTINGS[str(name)].flag if name in SETTINGS else "--" + str(name).replace("_", "-")
+
+
+def with_tables(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns values in which the options of methods are in the table ``options``, by method.
+
+    They may be given there, as tables (``una={"beta": 0.3}``), or under the names of their flags (``beta=0.3``).
+    """
+    values, options = dict(values), values.get("options") or {}
+    if not isinstance(options, Mapping):
+        return values
+    options = {name: dict(table) if isinstance(table, Mapping) else table for name, table in options.items()}
+    for name in [name for name in values if name not in ("options", "given")]:
+        # A table always holds options, even if a setting has the same name: [prompt] holds the options of a method, and
+        # prompt = "query: " is a setting.
+        if isinstance(values[name], Mapping):
+            options[name] = {**options.get(name, {}), **values.pop(name)}
+        elif name not in SETTINGS and name in method_flags() and values[name] is not None:
+            found = method_flags()[name]
+            options.setdefault(found.method, {})[found.option.name] = values.pop(name)
+    return {**values, "options": options} if options else values
+
+
+def stored_forms(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns values in the form in which they are stored, not validated yet.
+
+    Options of methods are in the table ``options``, paths are text, and a single path is a list. ``una=True`` adds
+    ``"una"`` to ``negatives``, and ``una=False`` removes it.
+    """
+    values = with_tables(values)
+    for name, value in values.items():
+        paths = value if isinstance(value, (list, tuple)) else [value]
+        if any(isinstance(each, PathLike) for each in paths):
+            paths = [fspath(each) if isinstance(each, PathLike) else each for each in paths]
+            values[name] = tuple(paths) if isinstance(value, (list, tuple)) else paths[0]
+        if name in SETTINGS and SETTINGS[name].opt.paths and isinstance(values[name], str):
+            values[name] = (values[name],)
+    for name in [name for name in values if name not in (*SETTINGS, "options", "given") and name in AUGMENTATIONS]:
+        used = values.pop(name)
+        if used is None:
+            continue
+        if not isinstance(used, bool):
+            raise InputError(f"--{name} must be true or false, or a table of options, got {used!r}")
+        named = SETTINGS["negatives"].check(values.get("negatives") or ())
+        values["negatives"] = (*(each for each in named if each != name), *([name] if used else []))
+    return values
+
+
+def tables(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Returns the options by method, without None values and without empty tables."""
+    kept = {name: {k: v for k, v in table.items() if v is not None} for name, table in options.items()}
+    return {name: table for name, table in kept.items() if table}
+
+
+class TrainConfig(Settings):
+    """Training configuration: the settings of a run, and the options of the methods that they name.
 
     A setting that is None but needs a value gets a default that depends on preset, loss and model; see
     ``cse.training.settings.precedence.resolve``. Invalid values raise ``InputError``. Settings are given as keyword
@@ -44,36 +144,46 @@ class TrainConfig(Settings, BaseModel):
     Lampos 2024).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-    options: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    options: dict[str, dict[str, Any]]
     """Options by name of the augmentation, loss term or other method. In TOML, the options of UNA are the table
     ``[una]``; in Python, ``una={"beta": 0.3}`` is equivalent to ``options={"una": {"beta": 0.3}}``. An option with a
     flag can also be given alone: ``beta=0.3``."""
-    given: dict[str, Any] | None = None
+    given: dict[str, Any] | None
     """The values that the user gave; the other values were derived from them. A table in the ``config.toml`` of a run,
     set by ``cse.training.settings.precedence``. None: the user gave all values."""
 
     def __init__(self, **values: Any) -> None:
-        """Validates types and ranges; raises ``InputError`` with the flag of the first invalid field."""
-        values = given_forms(values, type(self).model_fields)
+        """Checks types and ranges; raises ``InputError`` with the flag of the first invalid setting."""
+        values = stored_forms(values)
         for file in values.get("imports") or ():
             import_methods(str(file))  # registers methods before their names are looked up
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise InputError(explain_validation(error, flag)) from None
+        for name in values:
+            if name not in (*SETTINGS, "options", "given"):
+                raise InputError(f"unknown key {name!r}; see cse train --help")
+        table = values.get("options") or {}
+        if not isinstance(table, dict) or not all(isinstance(each, dict) for each in table.values()):
+            raise InputError(f"--options must be a table of tables, got {table!r}")
+        if not isinstance(values.get("given"), (dict, type(None))):
+            raise InputError(f"given must be a table, got {values['given']!r}")
+        checked = {
+            name: option.check(values[name]) if name in values else option.default for name, option in SETTINGS.items()
+        }
+        self._fill({**checked, "options": table, "given": values.get("given")}, frozenset(values))
         self._check()
 
+    def _fill(self, values: Mapping[str, Any], names: frozenset[str]) -> None:
+        for name, value in {**values, "_names": names}.items():
+            object.__setattr__(self, name, value)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.values().items())})"
+
     def _check(self) -> None:
-        for name, hint in hints().items():
-            named, value = marker(hint, Named), getattr(self, name)
-            if named is not None and value is not None:
-                several = value if isinstance(value, tuple) else (value,)
-                for number, each in enumerate(several):
-                    named.check(each, flag(name))
-                    if each in several[:number]:
-                        raise InputError(f"{flag(name)} {each}: was given twice; give it once")
         for method in self.options:
             self.options_of(method)
         parts = CONTRASTIVE_LOSSES.get(self.loss)
@@ -82,27 +192,35 @@ class TrainConfig(Settings, BaseModel):
             raise InputError(
                 f"{CONTRASTIVE}.{name}: use {LOSS_SETTINGS[name]}, unless the loss is --loss {CONTRASTIVE}"
             )
-        for group in GROUPS:
-            group.check(self)
+        if fault := combination_fault(SETTINGS.values(), SETTINGS, lambda name: getattr(self, name), flag):
+            raise InputError(fault)
+        if fault := self._loss_fault():
+            raise InputError(fault)
+        if self.contrastive.hard_negative_weight != 1 and not self.pairs:
+            raise InputError("--hard-negative-weight has no effect without --pairs; add that, or leave it out")
+        if self.pairs and self.positive not in (None, PAIRS_POSITIVE):
+            raise InputError(f"--positive {self.positive} cannot be combined with --pairs, which holds the positives")
+
+    def _loss_fault(self) -> str | None:
+        if self.loss in self.loss_terms:
+            return f"--loss-term {self.loss} is already the loss (--loss {self.loss}); leave it out"
+        if CONTRASTIVE in self.loss_terms:
+            return f"--loss-term {CONTRASTIVE} is part of --loss standard, focal and mixed; leave it out"
+        if "matryoshka" in self.loss_terms and self.loss not in (*CONTRASTIVE_LOSSES, CONTRASTIVE):
+            return f"--dims belongs to a contrastive loss, which --loss {self.loss} is not; leave it out"
+        if CONTRASTIVE_LOSSES.get(self.loss, {}).get("mixed_negatives") and self.mixed_negatives is False:
+            return f"--no-mixed-negatives cannot be combined with --loss {self.loss}; use --loss standard"
         contrastive = self.contrastive
-        problem = incompatibility(
+        return incompatibility(
             objective=self.objective,
             logits=contrastive.logits,
             mixed=contrastive.mixed,
             # Whether negatives form pairs depends on options whose defaults are known only in a ResolvedConfig.
             synthetic_pairs=isinstance(self, ResolvedConfig) and self.synthetic_pairs,
-            # The number of columns is known only when the file is read; see cse.training.inputs.
+            # The number of columns is known only when the file is read.
             hard_negatives=True,
-            weighted=self.weighted,
+            weighted=contrastive.hard_negative_weight != 1,
         )
-        if problem:
-            raise InputError(problem)
-        if self.prompt and "prompt" in self.encoder_methods:
-            raise InputError("--prompt: cannot be combined with --encoder-method prompt, which has its own template")
-        if self.weighted and not self.pairs:
-            raise InputError("--hard-negative-weight: belongs to --pairs, which was not given")
-        if self.pairs and self.positive not in (None, PAIRS_POSITIVE):
-            raise InputError(f"--positive {self.positive}: cannot be combined with --pairs, which holds the positives")
 
     @property
     def contrastive(self) -> ContrastiveOptions:
@@ -115,11 +233,6 @@ class TrainConfig(Settings, BaseModel):
         return found
 
     @property
-    def weighted(self) -> bool:
-        """Whether the loss weights hard negatives."""
-        return self.contrastive.hard_negative_weight != 1
-
-    @property
     def synthetic_pairs(self) -> bool:
         """Whether synthetic negatives are used as further pairs, encoded twice under different dropout masks."""
         return any(AUGMENTATIONS.get(name).makes_pairs(self.options_of(name)) for name in self.negatives)
@@ -127,21 +240,21 @@ class TrainConfig(Settings, BaseModel):
     @property
     def methods(self) -> dict[str, Registry[Any]]:
         """The registries of the methods that the configuration names, by method name."""
-        found: dict[str, Registry[Any]] = {}
+        named: dict[str, Registry[Any]] = {}
         for name in (self.positive, *self.negatives):
-            found |= {name: AUGMENTATIONS} if name is not None else {}
-        found |= dict.fromkeys(self.feature_augmentations, FEATURE_AUGMENTATIONS)
-        found |= dict.fromkeys(self.encoder_methods, ENCODER_METHODS)
-        found |= {name: HOOKS for name in (self.anchor_hook, self.positive_hook) if name is not None}
+            named |= {name: AUGMENTATIONS} if name is not None else {}
+        named |= dict.fromkeys(self.feature_augmentations, FEATURE_AUGMENTATIONS)
+        named |= dict.fromkeys(self.encoder_methods, ENCODER_METHODS)
+        named |= {name: HOOKS for name in (self.anchor_hook, self.positive_hook) if name is not None}
         terms = self.loss_terms if self.loss in CONTRASTIVE_LOSSES else (self.loss, *self.loss_terms)
-        return found | dict.fromkeys(terms, LOSS_TERMS)
+        return named | dict.fromkeys(terms, LOSS_TERMS)
 
     def implied(self) -> dict[str, Any]:
         """Returns the defaults of settings that the methods imply; see ``TextMethod.implies``."""
-        found: dict[str, Any] = {}
+        implied: dict[str, Any] = {}
         for name, table in self.methods.items():
-            found |= table.get(name).implies(self.options_of(name))
-        return found
+            implied |= table.get(name).implies(self.options_of(name))
+        return implied
 
     def options_of(self, method: str) -> Any:
         """Returns the options of a method, with defaults filled in; raises ``InputError`` for an invalid option."""
@@ -150,13 +263,23 @@ class TrainConfig(Settings, BaseModel):
             raise InputError(f"{method}: neither a setting nor a method; see cse train --help and cse methods")
         return parse_options(method, table.options(method), self.options.get(method, {}))
 
+    def values(self) -> dict[str, Any]:
+        """Returns the values that were set, by name, without ``given``."""
+        return {name: getattr(self, name) for name in (*SETTINGS, "options") if name in self._names}  # type: ignore[attr-defined]
+
     def replace(self, **values: Any) -> Self:
         """Returns a validated copy in which these values are changed."""
         return type(self)(**{**self.values(), "given": self.given, **values})
 
+    def copied(self, **values: Any) -> Self:
+        """Returns a copy in which these values are changed without being validated."""
+        copy = object.__new__(type(self))
+        copy._fill({**vars(self), **values}, self._names | values.keys())  # type: ignore[attr-defined]
+        return copy
+
     def to_toml(self) -> str:
         """Returns the configuration as TOML without None values; options of methods are tables at the end."""
-        stored = {name: getattr(self, name) for name in hints()}
+        stored = {name: getattr(self, name) for name in SETTINGS}
         values = {name: value for name, value in stored.items() if value is not None} | tables(self.options)
         if self.given is not None:
             given = {name: value for name, value in self.given.items() if name != "options" and value is not None}
@@ -168,39 +291,36 @@ class TrainConfig(Settings, BaseModel):
         """Reads a TOML file, as written by ``to_toml``; raises ``InputError`` for an invalid file, key or value."""
         return cls(**read_toml(path))
 
-    def values(self) -> dict[str, Any]:
-        """Returns the values that were set, by name, without ``given``."""
-        return {name: getattr(self, name) for name in self.model_fields_set if name != "given"}
 
+class ResolvedConfig(TrainConfig):
+    """Training configuration in which each of these settings has a value."""
 
-if TYPE_CHECKING:
-
-    class _Resolved(
-        ResolvedData,
-        ResolvedModel,
-        ResolvedAugmentation,
-        ResolvedLoss,
-        ResolvedOptimisation,
-        ResolvedEvaluation,
-        TrainConfig,
-    ): ...
-
-else:
-    _Resolved = TrainConfig
-
-
-class ResolvedConfig(_Resolved):
-    """Training configuration in which every setting listed in ``REQUIRED`` has a value."""
+    max_length: int
+    model: str
+    pooler: str
+    keep_head: bool
+    positive: str
+    keep_duplicates: bool
+    temperature: float
+    objective: Any
+    mixed_negatives: bool
+    batch_size: int
+    lr: float
+    lr_scheduler: Any
+    weight_decay: float
+    max_grad_norm: float
+    merge_with_base: float
+    eval_every: int
 
     @property
     def saved_pooler(self) -> str:
         """The pooling of the saved model: without the head of ``cls``, the bare vector of the first token."""
-        found = self.eval_pooler or self.pooler
-        return "cls_before_pooler" if found == "cls" and not self.keep_head else found
+        pooler = self.eval_pooler or self.pooler
+        return "cls_before_pooler" if pooler == "cls" and not self.keep_head else pooler
 
     def _check(self) -> None:
-        if missing := [name for name in REQUIRED if getattr(self, name) is None]:
-            raise InputError(f"{flag(missing[0])}: has no default for this model; set it")
+        if missing := [name for name in ResolvedConfig.__annotations__ if getattr(self, name) is None]:
+            raise InputError(f"{flag(missing[0])} has no default for this model; set it")
         super()._check()
 
     def with_used_options(self, methods: dict[str, Any]) -> ResolvedConfig:
@@ -208,7 +328,7 @@ class ResolvedConfig(_Resolved):
         used = {name: asdict(method.options) for name, method in methods.items()}
         if self.loss in CONTRASTIVE_LOSSES:
             used[CONTRASTIVE] = {name: value for name, value in used[CONTRASTIVE].items() if name not in LOSS_SETTINGS}
-        return self.model_copy(update={"options": {name: table for name, table in used.items() if table}})
+        return self.copied(options={name: table for name, table in used.items() if table})
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

@@ -7,83 +7,20 @@ families.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Collection, Mapping
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from ...augment import AUGMENTATIONS, PAIRS_POSITIVE
 from ...augment.base import Edit
-from ...errors import InputError, unknown
+from ...errors import InputError
 from ...features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
 from ...losses.options import without_effect
-from ...registry import option_notes, option_without_effect
-from ..parts.encoder import DEFAULT_MODEL
-from ..parts.loss import LOSS_SETTINGS
-from .config import ResolvedConfig, TrainConfig
-from .given import flag, with_tables
+from ...options import combination_fault, options_of
+from .config import LOSS_SETTINGS, ResolvedConfig, TrainConfig, flag, with_tables
+from .presets import conditional, families, preset_values
 
-SETTINGS = TrainConfig.model_fields.keys()
-# Name of the tables whose defaults apply only without --pairs and without a published preset.
-UNLABELLED = "unlabelled"
-# Files of presets/; a preset is named after its file and a table in it.
-PRESET_FILES = (
-    "adapt",
-    "simcse",
-    "simcse-sup",
-    "focal",
-    "mixed",
-    "una",
-    "diffcse",
-    "dclr",
-    "promptbert",
-    "esimcse",
-    "gs-infonce",
-    "scd",
-    "mirror-bert",
-    "consert",
-    "augcse",
-)
-
-
-@cache
-def _presets() -> dict[str, dict[str, Any]]:
-    found = {}
-    for file in PRESET_FILES:
-        tables = tomllib.loads((files("cse") / "presets" / f"{file}.toml").read_text(encoding="utf8"))
-        shared = tables.pop("all")
-        for model, values in tables.items():
-            found[f"{file}-{model}"] = {**shared, **values}
-    found["adapt"] = families()["adapt"]
-    return found
-
-
-@cache
-def families() -> dict[str, dict[str, Any]]:
-    """Returns, by model family, the defaults that apply to every loss; those in ``all`` apply to every family."""
-    return {
-        family: {k: v for k, v in table.items() if k not in (*CONTRASTIVE_LOSSES, UNLABELLED)}
-        for family, table in _file().items()
-    }
-
-
-@cache
-def _file() -> dict[str, dict[str, Any]]:
-    return tomllib.loads((files("cse") / "presets" / "defaults.toml").read_text(encoding="utf8"))
-
-
-def preset_names() -> list[str]:
-    """Returns the names of the presets: published recipes, like ``simcse-bert-base``, ``adapt``, ``adapt-queries``."""
-    return sorted(_presets())
-
-
-def preset_values(name: str) -> dict[str, Any]:
-    """Returns the values of a preset; raises ``InputError`` for an unknown name."""
-    if name not in _presets():
-        raise unknown("--preset", name, preset_names())
-    return _presets()[name]
+DEFAULT_MODEL = "bert-base-uncased"
 
 
 def with_preset(config: TrainConfig) -> TrainConfig:
@@ -97,7 +34,7 @@ def with_preset(config: TrainConfig) -> TrainConfig:
     given = config.values()
     if config.preset == "adapt":  # a table of family defaults; the defaults of the loss take precedence
         chosen = with_loss(config, "adapt")
-        completed = chosen.model_copy(update={"options": merge({"options": config.options}, stored).get("options", {})})
+        completed = chosen.copied(options=merge({"options": config.options}, stored).get("options", {}))
         stored = {"loss": chosen.loss, **stored, **loss_recipe(completed, "adapt")}
     if config.pairs:
         stored = {name: value for name, value in stored.items() if name != "positive"}
@@ -111,7 +48,7 @@ def with_preset(config: TrainConfig) -> TrainConfig:
     found = TrainConfig(**merged, given=config.values() if config.given is None else config.given)
     # ``resolve`` rejects options of methods that are not used, so such options of the preset are dropped.
     used = {*found.methods, *config.options, CONTRASTIVE}
-    return found.model_copy(update={"options": {name: table for name, table in found.options.items() if name in used}})
+    return found.copied(options={name: table for name, table in found.options.items() if name in used})
 
 
 def resolve(
@@ -135,7 +72,7 @@ def resolve(
     tables = dict(families())
     if other := other_limit(given):
         tables[family] = {name: value for name, value in tables[family].items() if name != other}
-    used = config.model_copy(update={"options": merge(given, tables[family]).get("options", {})})
+    used = config.copied(options=merge(given, tables[family]).get("options", {}))
     values = merge(given, loss_recipe(used, family), declared, tables[family], tables["all"])
     values |= {"precision": precision} if precision else {}
     resolved = ResolvedConfig(**values, given=config.given)
@@ -169,8 +106,13 @@ def _without_effect(config: ResolvedConfig) -> str | None:
     given = {name: value for name, value in (config.given or {}).items() if value is not None and value is not False}
     for name, table in given.get("options", {}).items():
         options = config.contrastive if name == CONTRASTIVE else config.options_of(name)
-        if problem := option_without_effect(name, options, table):
-            return problem
+        declared = {each.name: each for each in options_of(type(options))}
+
+        def flag_of(key: str, method: str = name, known: Any = declared) -> str:
+            return known[key].opt.flag or f"{method}.{key}"
+
+        if fault := combination_fault(declared.values(), table, lambda key: getattr(options, key), flag_of):  # noqa: B023
+            return fault
         unused = sorted(table.keys() & getattr(config.methods.get(name, {}).get(name), "of_negatives", ()))
         if unused and name not in config.negatives:
             return f"{name}.{unused[0]}: has an effect only with --negative {name}; add that, or leave it out"
@@ -197,7 +139,7 @@ def _without_effect(config: ResolvedConfig) -> str | None:
         named += [(flag(name), {role}) for name in settings if name in given]
     if "positive" in given and issubclass(AUGMENTATIONS.get(config.positive), Edit):
         named.append((f"--positive {config.positive}", {"positive"}))
-    own = option_notes(LOSS_TERMS.options(config.loss))
+    own = {each.name for each in options_of(LOSS_TERMS.options(config.loss))}
     unread = {
         option: f"{config.loss}.{name}" if name in own else None
         for name, option in LOSS_SETTINGS.items()
@@ -220,15 +162,15 @@ def loss_recipe(config: TrainConfig, family: str) -> dict[str, Any]:
     recipe: dict[str, Any] = {"mixed_negatives": config.contrastive.mixed_negatives}
     if config.pairs:
         recipe["positive"] = PAIRS_POSITIVE
-        config = config.model_copy(update={"positive": PAIRS_POSITIVE})
+        config = config.copied(positive=PAIRS_POSITIVE)
     elif config.loss in CONTRASTIVE_LOSSES and (terms := _unlabelled(config, family).get("loss_terms")):
         recipe["loss_terms"] = tuple(terms)
-    return {**recipe, **_file()[family].get(config.loss, {}), **config.implied()}
+    return {**recipe, **conditional(family, config.loss, None), **config.implied()}
 
 
 def _unlabelled(config: TrainConfig, family: str) -> dict[str, Any]:
     published = (config.given or config.values()).get("preset") not in (None, "adapt")
-    return {} if config.pairs or published else _file()[family].get(UNLABELLED, {})
+    return {} if config.pairs or published else conditional(family, "", False)
 
 
 def with_loss(config: TrainConfig, family: str) -> TrainConfig:
@@ -257,8 +199,7 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """
     merged: dict[str, Any] = {}
     for layer in layers:
-        layer = with_tables(layer, SETTINGS)
-        for key, value in layer.items():
+        for key, value in with_tables(layer).items():
             if key == "options":
                 for method, table in value.items():
                     merged.setdefault("options", {})[method] = {**table, **merged.get("options", {}).get(method, {})}

@@ -1,0 +1,210 @@
+"""Makes commands of functions, whose parameters declare the arguments and options; see ``cse.options``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, dataclass, is_dataclass
+from typing import Any, get_type_hints
+
+import click
+from click.shell_completion import CompletionItem
+
+from .. import options as declared
+from ..errors import InputError
+from ..options import Option
+
+
+@dataclass(frozen=True)
+class Heading:
+    """Mark of a parameter: the help lists it and those after it under this heading."""
+
+    text: str
+
+
+class Text(click.ParamType[str]):
+    """Parameter type for text with known completions; the value is checked after parsing, by ``Option.check``."""
+
+    name = "text"
+
+    def __init__(self, option: Option) -> None:
+        self.option = option
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Returns the names that begin with what was typed."""
+        return [CompletionItem(each) for each in self.option.complete(incomplete)]
+
+
+class Number(click.ParamType[Any]):
+    """Parameter type for numbers; ``Option.check`` reports an invalid one."""
+
+    def __init__(self, option: Option) -> None:
+        self.option, self.name = option, "integer" if option.kind is int else "float"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Returns the number; raises ``InputError`` for text that is none, or for one outside the range."""
+        if isinstance(value, str):
+            with suppress(ValueError):
+                value = int(value) if self.option.kind is int else float(value)
+        return self.option.check(value)
+
+
+class WholeNumber(click.IntRange):
+    """As ``Number``, and its range is shown in the help."""
+
+    option: Option
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Returns the number; raises ``InputError`` as ``Number`` does."""
+        return Number(self.option).convert(value, param, ctx)
+
+
+class RealNumber(click.FloatRange):
+    """As ``Number``, and its range is shown in the help."""
+
+    option: Option
+    convert = WholeNumber.convert
+
+
+class Command(click.Command):
+    """A command whose help lists its options under headings; those in ``headings`` come first."""
+
+    headings: Sequence[str] = ()
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes one section per heading: first those in ``headings``, then the others in the order of declaration."""
+        sections: dict[str, list[tuple[str, str]]] = {heading: [] for heading in self.headings}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None and isinstance(parameter, click.Option):
+                grouped = any(hasattr(each, "heading") for each in self.params)
+                other = "Help" if grouped else "Options"
+                sections.setdefault(getattr(parameter, "heading", other), []).append(record)
+        for heading, records in sections.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+
+def click_option(option: Option, heading: str = "", *, ranges: bool = True, **settings: Any) -> click.Option:
+    """Returns the option of a command.
+
+    Args:
+        option: The declaration.
+        heading: The section of the help that lists it.
+        ranges: Whether the help shows the range of a number.
+        **settings: Replace those of ``click.Option``.
+    """
+    opt, flag, kind = option.opt, option.opt.flag or option.flag, option.kind
+    default = None if option.default is MISSING else option.default
+    if kind is bool and "/" not in flag and settings.get("default", default) is not False:
+        flag += f"/--no-{flag.removeprefix('--')}"
+    text = opt.help + (f"  [default: {opt.default}]" if opt.default else "")
+    values: dict[str, Any] = {"default": default, "show_default": not opt.default, "help": text}
+    values |= {"metavar": opt.metavar or ("|".join(option.choices) if option.choices else None)}
+    values |= {"required": option.default is MISSING}
+    if kind is bool:
+        values |= {"is_flag": True}
+    else:
+        values |= {"type": _type(option, ranges), "multiple": option.several and not opt.separator}
+    made = click.Option([flag, *([opt.short] if opt.short else []), option.name], **{**values, **settings})
+    if heading:
+        made.heading = heading  # type: ignore[attr-defined]
+    return made
+
+
+def _type(option: Option, ranges: bool) -> Any:
+    limits = option.limits()
+    if option.kind is str:
+        return Text(option)
+    if not limits or not ranges:
+        return Number(option)
+    bounds = {"min": limits.get("ge", limits.get("gt")), "max": limits.get("le", limits.get("lt"))}
+    opened = {"min_open": "gt" in limits, "max_open": "lt" in limits}
+    made = (WholeNumber if option.kind is int else RealNumber)(**bounds, **opened)
+    made.option = option
+    return made
+
+
+def command(
+    name: str, further: Callable[[], list[click.Option]] = list, headings: Sequence[str] = ()
+) -> Callable[[Callable[..., None]], click.Command]:
+    """Returns a decorator that makes a command from a function.
+
+    The positional parameters of the function are the arguments of the command, and the others are its options, as
+    ``cse.options`` describes. A parameter whose type is a dataclass receives all options that the dataclass declares.
+
+    Args:
+        name: Name of the command.
+        further: Returns options whose values the function receives as ``**values``.
+        headings: Headings that the help lists first.
+    """
+
+    def decorate(function: Callable[..., None]) -> click.Command:
+        params: list[click.Parameter] = []
+        single: list[Option] = []
+        groups: dict[str, tuple[type[Any], tuple[Option, ...]]] = {}
+        heading = ""
+        hints = get_type_hints(function, include_extras=True)
+        for parameter in inspect.signature(function).parameters.values():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                continue
+            default = MISSING if parameter.default is parameter.empty else parameter.default
+            option = declared.declared(parameter.name, hints[parameter.name], default)
+            if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+                many, required = option.several, default is MISSING
+                shown = {} if many or required else {"default": default}
+                params.append(
+                    click.Argument(
+                        [option.name], nargs=-1 if many else 1, required=required, metavar=option.opt.metavar, **shown
+                    )
+                )
+                continue
+            heading = next((mark.text for mark in option.marks if isinstance(mark, Heading)), heading)
+            if is_dataclass(option.hint) and isinstance(option.hint, type):
+                groups[option.name] = (option.hint, declared.options_of(option.hint))
+                params += [click_option(each, heading) for each in groups[option.name][1]]
+            else:
+                single.append(option)
+                params.append(click_option(option, heading))
+        every = [*single, *(each for _, members in groups.values() for each in members)]
+
+        def call(**values: Any) -> None:
+            from ..registry import import_methods
+
+            if any(option.name == "imports" for option in every):
+                for file in values["imports"]:
+                    import_methods(file)
+            for option in every:
+                values[option.name] = _checked(option, values[option.name])
+            flags = {option.name: option.flag for option in every}
+            fault = declared.combination_fault(
+                every, given_options(), values.get, lambda key: flags.get(key, key.upper())
+            )
+            if fault:
+                raise InputError(fault)
+            for parameter, (group, members) in groups.items():
+                values[parameter] = group(**{each.name: values.pop(each.name) for each in members})
+            function(**values)
+
+        arguments = [each for each in params if isinstance(each, click.Argument)]
+        made = Command(name, callback=call, help=inspect.cleandoc(function.__doc__ or ""))
+        made.params = [*arguments, *further(), *(each for each in params if isinstance(each, click.Option))]
+        made.headings = headings
+        return made
+
+    return decorate
+
+
+def _checked(option: Option, value: Any) -> Any:
+    if value is not None and option.opt.separator and isinstance(value, str):
+        value = tuple(each.strip() for each in value.split(option.opt.separator))
+    return value if value is None else option.check(value)
+
+
+def given_options() -> set[str]:
+    """Returns the names of the parameters that the user gave in the current command."""
+    ctx = click.get_current_context()
+    default = click.core.ParameterSource.DEFAULT
+    return {name for name in ctx.params if ctx.get_parameter_source(name) is not default}

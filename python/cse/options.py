@@ -1,0 +1,343 @@
+"""Options: one declaration of each, from which its flag, help, keyword, TOML key and checks follow.
+
+An option is a field of a dataclass (a group of options) or a parameter of a command. Its annotation gives the type, the
+range (``annotated_types``) and an ``Opt``:
+
+.. code-block:: python
+
+    beta: Annotated[float, Ge(0), Le(1), Opt("Mean probability that a word is replaced.")] = 0.5
+
+``cse.cli.options`` makes options of commands from such declarations, ``cse.training.settings`` the settings of a run.
+Importing this module is fast: it imports neither click nor pydantic.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from importlib import import_module
+from math import isfinite
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt, MinLen
+
+from .errors import InputError, did_you_mean, unknown
+
+
+@dataclass(frozen=True)
+class If:
+    """A condition on another option: that it is given, is switched on, or has one of some values."""
+
+    option: str
+    """Name of the other option."""
+    values: tuple[Any, ...] = ()
+    """Values of the other option; empty: all values that are neither empty nor 0."""
+    named: str = ""
+    """How a message names the condition. Default: the flag of the other option, and the values."""
+    why: str = ""
+    """Text that a message adds to the name."""
+
+    def holds(self, value: Any) -> bool:
+        """Returns whether the condition holds if the other option has this value."""
+        if self.values:
+            return any(each in self.values for each in (value if isinstance(value, tuple) else (value,)))
+        return value not in (None, (), "", False, 0)
+
+
+@dataclass(frozen=True)
+class Opt:
+    """How an option is shown, and with which other options it can be combined."""
+
+    help: str = ""
+    metavar: str | None = None
+    """Name of the value in the help. Default: the choices of a ``Literal``, else the type."""
+    default: str = ""
+    """Text shown as the default in the help, if the default is not a plain value."""
+    flag: str = ""
+    """Flag on the command line. Default: the name, for settings and options of commands."""
+    short: str = ""
+    """A second, short flag, such as ``-o``."""
+    names: str = ""
+    """Where the accepted names are listed: ``module:attribute`` of a mapping, a registry or a function."""
+    needs: str | If | tuple[str | If, ...] = ()
+    """Conditions without which the option has no effect; a name stands for ``If(name)``."""
+    excludes: str | If | tuple[str | If, ...] = ()
+    """Conditions that the option contradicts."""
+    separator: str = ""
+    """Separator of several values in one argument; otherwise, the flag of a tuple is repeated."""
+    paths: bool = False
+    """Whether the values are paths; one path may be given without a list."""
+    hidden: bool = False
+    """Whether the option has no flag."""
+    enables: bool = False
+    """Option of a method: a value also switches the method on, and 0 switches it off."""
+    may_change: Literal["no", "yes", "elsewhere"] = "no"
+    """Setting of a run: whether a resumed run may change it; ``elsewhere``: it does not affect what is computed."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option as it was declared."""
+
+    name: str
+    hint: Any
+    """The type, without its annotations."""
+    default: Any
+    """``MISSING`` if a value is required."""
+    opt: Opt
+    marks: tuple[Any, ...] = ()
+    """The ranges and other marks in the annotation."""
+
+    @property
+    def flag(self) -> str:
+        """The flag, whether or not the option has one on the command line."""
+        return self.opt.flag.partition("/")[0] or "--" + self.name.replace("_", "-")
+
+    @property
+    def kinds(self) -> tuple[Any, ...]:
+        """The alternatives of the type, without None."""
+        union = get_origin(self.hint) in (Union, UnionType)
+        return tuple(each for each in get_args(self.hint) if each is not NoneType) if union else (self.hint,)
+
+    @property
+    def kind(self) -> Any:
+        """The type of one value on the command line: bool, int, float or str."""
+        kind = self.kinds[0] if len(self.kinds) == 1 else str
+        if get_origin(kind) is tuple:
+            kind = get_args(kind)[0]
+        return kind if kind in (bool, int, float) else str
+
+    @property
+    def several(self) -> bool:
+        """Whether the value is a tuple."""
+        return len(self.kinds) == 1 and get_origin(self.kinds[0]) is tuple
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values of a ``Literal``; empty for other types."""
+        return get_args(self.kinds[0]) if get_origin(self.kinds[0]) is Literal else ()
+
+    def names(self) -> Any:
+        """Returns what contains the accepted names: ``choices``, a mapping, a registry or a list."""
+        if not self.opt.names:
+            return self.choices
+        module, attribute = self.opt.names.split(":")
+        found = getattr(import_module(module), attribute)
+        return found() if callable(found) else found
+
+    def complete(self, start: str) -> list[str]:
+        """Returns the accepted names that begin with ``start``."""
+        known = self.names()
+        return [each for each in (known.names() if hasattr(known, "names") else known) if each.startswith(start)]
+
+    def limits(self) -> dict[str, Any]:
+        """Returns the limits of a number, by the names of ``annotated_types``: ge, gt, le, lt."""
+        return {name: value for mark in self.marks for name, value in vars_of(mark).items()}
+
+    def check(self, value: Any, flag: str = "") -> Any:
+        """Returns a value, with lists as tuples; raises ``InputError`` that begins with ``flag`` if it is invalid."""
+        flag = flag or self.flag
+        if value is None and (self.default is None or NoneType in get_args(self.hint)):
+            return None
+        faults = []
+        for kind in self.kinds:
+            converted, fault = _converted(kind, value)
+            if not fault:
+                value = converted
+                break
+            faults.append(fault)
+        else:
+            if self.choices and isinstance(value, str):
+                raise unknown(flag, value, self.choices)
+            given = str(value).lower() if isinstance(value, bool) else f"{value:g}" if _infinite(value) else repr(value)
+            raise InputError(f"{flag} must be {' or '.join(dict.fromkeys(faults))}, got {given}")
+        least = next((mark.min_length for mark in self.marks if isinstance(mark, MinLen)), 0)
+        if len(value) < least if isinstance(value, (str, tuple)) else False:
+            raise InputError(
+                f"{flag} must have at least {least} {'character' if isinstance(value, str) else 'element'}s"
+            )
+        for number in value if isinstance(value, tuple) else (value,):
+            for name, limit in self.limits().items() if isinstance(number, (int, float)) else ():
+                sign, met = SIGNS[name]
+                if not met(number, limit):
+                    raise InputError(f"{flag} must be {sign} {limit}, got {number}")
+        if self.opt.names:
+            several = value if isinstance(value, tuple) else (value,)
+            known = self.names()
+            for place, each in enumerate(several):
+                if each not in known:
+                    raise unknown(flag, each, known.names() if hasattr(known, "names") else known)
+                if each in several[:place]:
+                    raise InputError(f"{flag} {each} was given twice; give it once")
+        return value
+
+
+SIGNS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "ge": (">=", lambda value, limit: value >= limit),
+    "gt": (">", lambda value, limit: value > limit),
+    "le": ("<=", lambda value, limit: value <= limit),
+    "lt": ("<", lambda value, limit: value < limit),
+}
+NAMED = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
+
+
+def vars_of(mark: Any) -> dict[str, Any]:
+    """Returns the limit of a range mark by its name."""
+    return {
+        kind.__name__.lower(): getattr(mark, kind.__name__.lower())
+        for kind in (Ge, Gt, Le, Lt)
+        if isinstance(mark, kind)
+    }
+
+
+def _infinite(value: Any) -> bool:
+    return isinstance(value, float) and not isfinite(value)
+
+
+def _converted(kind: Any, value: Any) -> tuple[Any, str]:
+    """Returns a value as the type ``kind`` and "", or the value and what it must be."""
+    origin = get_origin(kind)
+    if origin is Literal:
+        return value, "" if value in get_args(kind) else f"one of {', '.join(map(str, get_args(kind)))}"
+    if origin is tuple:
+        inner = get_args(kind)[0]
+        if isinstance(value, (list, tuple)):
+            converted = [_converted(inner, each) for each in value]
+            if not any(fault for _, fault in converted):
+                return tuple(each for each, _ in converted), ""
+        return value, f"a list of {'names or texts' if inner is str else NAMED.get(inner, 'values') + 's'}"
+    if kind is float:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value), "a finite number" if _infinite(value) else ""
+        return value, "a number"
+    if kind in NAMED:
+        right = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+        return value, "" if right else NAMED[kind]
+    return value, "" if not isinstance(origin or kind, type) or isinstance(value, origin or kind) else f"a {kind}"
+
+
+@cache
+def options_of(group: Any) -> tuple[Option, ...]:
+    """Returns the options that a dataclass, or the keyword-only parameters of a function, declare, in order."""
+    hints = get_type_hints(group, include_extras=True)
+    if isinstance(group, type):
+        given = [(each.name, each.default) for each in fields(group)]
+    else:
+        parameters = inspect.signature(group).parameters.values()
+        given = [(each.name, MISSING if each.default is each.empty else each.default) for each in parameters]
+    return tuple(declared(name, hints[name], default) for name, default in given)
+
+
+def declared(name: str, hint: Any, default: Any) -> Option:
+    """Returns the option with this annotation; each attribute of its ``Opt`` is the outermost that is set."""
+    marks: list[Any] = []
+    bare = _bare(hint, marks)
+    shown: dict[str, Any] = {}
+    for each in (each for each in marks if isinstance(each, Opt)):
+        shown = {
+            **{key: value for key, value in vars(each).items() if value not in ("", None, (), False, "no")},
+            **shown,
+        }
+    return Option(name, bare, default, Opt(**shown), tuple(each for each in marks if not isinstance(each, Opt)))
+
+
+def _bare(hint: Any, marks: list[Any]) -> Any:
+    """Returns a type without annotations; appends these to ``marks``, the outermost first."""
+    if get_origin(hint) is Annotated:
+        marks += reversed(hint.__metadata__)
+        return _bare(hint.__origin__, marks)
+    if get_origin(hint) is tuple and get_args(hint)[1:] == (Ellipsis,):
+        return tuple[_bare(get_args(hint)[0], marks), ...]  # type: ignore[misc]
+    if get_origin(hint) in (Union, UnionType):
+        kinds = [_bare(each, marks) for each in get_args(hint)]
+        return Union[tuple(kinds)]  # noqa: UP007 - of a list of types
+    return hint
+
+
+def parse_options(name: str, group: type[Any], table: Mapping[str, Any]) -> Any:
+    """Creates an ``Options`` instance of a method from a table of a configuration file or from ``--set`` values.
+
+    Args:
+        name: Name of the method, used in error messages.
+        group: The ``Options`` dataclass.
+        table: Option values by name.
+
+    Raises:
+        InputError: If an option is unknown, or violates its declared type or range.
+    """
+    known = {each.name: each for each in options_of(group)}
+    for key in table:
+        if key not in known:
+            raise InputError(
+                f"{name}.{key}: no such option{did_you_mean(key, known)}; the options of {name} are "
+                f"{', '.join(known) or 'none'}"
+            )
+    return group(
+        **{key: known[key].check(value, known[key].opt.flag or f"{name}.{key}") for key, value in table.items()}
+    )
+
+
+def combination_fault(
+    options: Iterable[Option], given: Iterable[str], value_of: Callable[[str], Any], flag_of: Callable[[str], str]
+) -> str | None:
+    """Returns the error message for the first given option that has no effect or contradicts another one, else None.
+
+    Args:
+        options: The declarations.
+        given: Names of the options that the user gave.
+        value_of: Returns the value of an option, given or not, by name.
+        flag_of: Returns how a message names an option.
+    """
+    named = set(given)
+    for option in options:
+        if option.name not in named or value_of(option.name) in (None, (), False):
+            continue
+        this = flag_of(option.name)
+        for kind, conditions in (("needs", option.opt.needs), ("excludes", option.opt.excludes)):
+            for each in conditions if isinstance(conditions, tuple) else (conditions,):
+                condition = If(each) if isinstance(each, str) else each
+                if condition.holds(value_of(condition.option)) == (kind == "needs"):
+                    continue
+                other = flag_of(condition.option)
+                if condition.values:
+                    other += f"{' ' if other.startswith('--') else '='}{' or '.join(map(str, condition.values))}"
+                other = condition.named or other
+                why = f", {condition.why}" if condition.why else ""
+                if kind == "needs":
+                    return f"{this} has no effect without {other}{why}; add that, or leave {this} out"
+                return f"{this} cannot be combined with {other}{why}; leave one of them out"
+    return None
+
+
+def phrase(help: str) -> str:
+    """Returns the help of an option as a phrase: without the full stop, and with a small letter at the beginning."""
+    return (help[0].lower() if help[1:2].islower() else help[:1]) + help[1:].removesuffix(".")
+
+
+# Options that commands and settings share.
+Threads = Annotated[int, Ge(0), Le(1024), Opt("CPU threads; 0: all cores.", "N", may_change="elsewhere")]
+Seed = Annotated[int, Ge(0), Le(2**64 - 1), Opt("Seed of all random choices.", "N")]
+Device = Annotated[str, Opt("auto (a GPU if there is one), cpu, cuda, cuda:1, mps, xpu, ...", may_change="elsewhere")]
+Precision = Annotated[
+    Literal["fp32", "bf16", "auto"],
+    Opt("Precision of the transformer; auto: bf16 on CUDA and on CPUs that are faster in bf16, else fp32."),
+]
+Pooler = Annotated[str, Opt(metavar="NAME", names="cse.models.pooling:POOLERS")]
+Prompt = Annotated[
+    str | None,
+    Opt(
+        "Text to put before each sentence, or the name of one of the model's prompts.",
+        "NAME|TEXT",
+        "the model's default prompt",
+    ),
+]
+Column = Annotated[str | None, Opt("Column with the sentences, for .csv, .tsv, .jsonl and .parquet files.", "NAME")]
+EncodingErrors = Annotated[Literal["strict", "replace"], Opt("How to handle invalid UTF-8.")]
+MaxLineBytes = Annotated[int, Ge(1), Le(2**40), Opt("Maximum length of a row in bytes.", "N")]
+Cache = Annotated[
+    str | None, Opt("Cache folder for large inputs.", "DIR", "the user's cache; see cse cache", may_change="elsewhere")
+]
+Imports = Annotated[tuple[str, ...], Opt("Python file that registers methods.", "FILE.py", flag="--import", paths=True)]

@@ -1,0 +1,355 @@
+"""The settings of a run, in groups; the docstring of a group is its heading in the help of ``cse train``.
+
+Each field is the declaration of a setting: its type, range, default and help, and what it needs or excludes
+(``cse.options``). ``cse train`` has an option for it, ``TrainConfig`` a keyword argument, ``config.toml`` a key.
+A setting that is None in a group may have a default that depends on preset, loss and model; see
+``cse.training.settings.precedence``. This module imports neither NumPy nor torch, so that the command line starts
+quickly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from ...options import (
+    Cache,
+    Column,
+    Device,
+    EncodingErrors,
+    If,
+    Imports,
+    MaxLineBytes,
+    Opt,
+    Pooler,
+    Precision,
+    Seed,
+    Threads,
+)
+from ...tfidf.options import MaxTerms, MinDf, Tfidf
+
+Count = Annotated[int, Ge(1), Opt(metavar="N")]
+CountOrNone = Annotated[int, Ge(0), Opt(metavar="N")]
+AtLeastZero = Annotated[float, Ge(0)]
+Rate = Annotated[float, Ge(0), Lt(1), Opt(metavar="P", default="the model's")]
+Augmentation = Annotated[str, Opt(metavar="NAME", names="cse.augment:AUGMENTATIONS")]
+HookName = Annotated[str, Opt(metavar="NAME", default="none", names="cse.features:HOOKS")]
+ScoredPairs = Annotated[str | None, Opt(metavar="DIR")]
+
+group = dataclass(frozen=True, eq=False, repr=False)
+
+
+@group
+class Data:
+    """Data"""
+
+    corpus: Annotated[tuple[str, ...], Opt(flag="CORPUS", paths=True, hidden=True)] = ()
+    """Text files, patterns or tables (``cse.data.readers.resolve``). Default: the files of the TF-IDF index."""
+    pairs: Annotated[
+        tuple[str, ...],
+        Opt(
+            "Table of anchors, positives and optionally hard negatives, used instead of CORPUS.",
+            "FILE",
+            paths=True,
+            excludes="corpus",
+        ),
+    ] = ()
+    columns: Annotated[
+        tuple[str, ...],
+        Opt(
+            "Columns of --pairs: the anchor, the positive and optionally the hard negative.",
+            "A,B[,C]",
+            "recognised by name",
+            separator=",",
+            needs="pairs",
+        ),
+    ] = ()
+    """See ``cse.data.pairs``."""
+    where: Annotated[
+        str | None,
+        Opt("Use only the rows of --pairs that have VALUE in COLUMN.", "COLUMN=VALUE", "all", needs="pairs"),
+    ] = None
+    min_score: Annotated[
+        float | None, Opt("Use only the rows of --pairs with at least this score.", "X", needs="pairs")
+    ] = None
+    tfidf: Tfidf = "tfidf"
+    column: Annotated[Column, Opt(excludes=If("pairs", why="whose columns --columns names"))] = None
+    encoding_errors: EncodingErrors = "strict"
+    max_line_bytes: MaxLineBytes = 1 << 20
+    cache: Cache = None
+    """See ``cse.data.cache.cache_folder``."""
+    max_length: Annotated[int | None, Ge(3), Opt("Maximum number of tokens per sentence.", "N")] = None
+    """This applies to training only; the saved model has the maximum length of the base model."""
+
+
+@group
+class Model:
+    """Model"""
+
+    model: Annotated[
+        str | None,
+        Opt("Model to train: minilm, a folder, or a name on the Hugging Face Hub.", default="bert-base-uncased"),
+    ] = None
+    pooler: Annotated[
+        Pooler | None,
+        Opt(
+            "Pooling of token vectors: cls, cls_before_pooler, avg, avg_top2, avg_first_last, avg_embed_last, max, "
+            "mean_sqrt_len_tokens, weightedmean, lasttoken or mask.",
+            default="the model's own, else cls",
+        ),
+    ] = None
+    """See ``cse.models.pooling.pool``."""
+    eval_pooler: Annotated[
+        Pooler | None,
+        Opt(
+            "Pooling of the saved model and of the evaluations, if it differs from the pooling in training (ConSERT).",
+            default="the same as --pooler",
+        ),
+    ] = None
+    prompt: Annotated[
+        str | None,
+        Opt(
+            "Text to put before each sentence.",
+            "NAME|TEXT|auto",
+            "the model's default prompt",
+            excludes=If("encoder_methods", ("prompt",), why="which has its own template"),
+        ),
+    ] = None
+    """The name of one of the model's prompts, or a text. With ``pairs``, also ``auto``, which stands for the model's
+    prompts for queries and for documents. See ``cse.models.reading.prompts``."""
+    keep_head: Annotated[
+        bool | None, Opt("Keep the MLP of --pooler cls in the saved model.", default="yes with --pairs")
+    ] = None
+    """Supervised SimCSE keeps it; otherwise the MLP is used only in training."""
+    preset: Annotated[
+        str | None,
+        Opt(
+            "A published recipe, such as simcse-bert-base or una-bert-base; or adapt, the defaults for sentence "
+            "encoders; or adapt-queries, for the rows of cse mine --by hybrid.",
+            "NAME",
+            names="cse.training.settings.presets:preset_names",
+        ),
+    ] = None
+
+
+@group
+class Methods:
+    """Positives and negatives"""
+
+    positive: Annotated[Augmentation | None, Opt("Augmentation for positives; see cse methods.")] = None
+    min_df: MinDf = 0
+    max_terms: MaxTerms = None
+    negatives: Annotated[
+        tuple[Augmentation, ...],
+        Opt("Augmentation for synthetic negatives; see cse methods.", flag="--negative"),
+    ] = ()
+    """``una=True`` is short for ``("una",)``."""
+    feature_augmentations: Annotated[
+        tuple[str, ...],
+        Opt(
+            "Augmentation of embeddings; several are applied in the given order.",
+            "NAME",
+            flag="--feature-augmentation",
+            names="cse.features:FEATURE_AUGMENTATIONS",
+        ),
+    ] = ()
+    anchor_hook: Annotated[
+        HookName | None,
+        Opt("Hook that changes the forward pass of the anchors inside the transformer; see cse methods."),
+    ] = None
+    positive_hook: Annotated[
+        HookName | None,
+        Opt("Hook that changes the forward pass of the positives inside the transformer; see cse methods."),
+    ] = None
+    anchor_dropout: Annotated[Rate | None, Opt("Dropout probability of the anchors.")] = None
+    positive_dropout: Annotated[Rate | None, Opt("Dropout probability of the positives.")] = None
+    positive_encoder: Annotated[
+        str | None,
+        Opt(
+            "Separate encoder for the positives: copy (starts from the same weights), or a model.",
+            "copy|MODEL",
+            "the same",
+        ),
+    ] = None
+    """This encoder is trained, and kept in checkpoints, but not saved in best/."""
+    encoder_methods: Annotated[
+        tuple[str, ...],
+        Opt(
+            "Method that changes the encoder (see cse methods); several are applied in the given order.",
+            "NAME",
+            flag="--encoder-method",
+            names="cse.features:ENCODER_METHODS",
+        ),
+    ] = ()
+    imports: Imports = ()
+    keep_duplicates: Annotated[
+        bool | None,
+        Opt("Use identical sentences and unchanged synthetic negatives as negatives, as the papers do."),
+    ] = None
+
+
+@group
+class Loss:
+    """Loss"""
+
+    loss: Annotated[
+        str,
+        Opt(
+            "standard (SimCSE), focal (Focal-InfoNCE) or mixed (MixCSE); or the NAME of a loss term that replaces "
+            "them.",
+            "standard|focal|mixed|NAME",
+            names="cse.losses:loss_names",
+        ),
+    ] = "standard"
+    temperature: Annotated[
+        float | None,
+        Ge(1e-4),  # below, logits and their gradients overflow
+        Opt("Temperature tau, by which the similarities are divided in the logits."),
+    ] = None
+    objective: Annotated[
+        Literal["infonce", "nt-xent"] | None,
+        Opt(
+            "infonce: compare each anchor with positives and hard negatives; nt-xent: compare each anchor and positive "
+            "with all others. --una-as pairs implies nt-xent."
+        ),
+    ] = None
+    mixed_negatives: Annotated[
+        bool | None,
+        Opt("Add mixed negatives (MixCSE) to --loss standard or focal; --loss mixed always has them."),
+    ] = None
+    loss_terms: Annotated[
+        tuple[str, ...],
+        Opt("A further loss term; see cse methods.", "NAME", flag="--loss-term", names="cse.losses:LOSS_TERMS"),
+    ] = ()
+
+
+@group
+class Optimisation:
+    """Optimisation"""
+
+    batch_size: Annotated[int | None, Ge(2), Opt("Sentences per batch, over all processes.", "N")] = None
+    lr: Annotated[float | None, Gt(0), Opt("Learning rate of AdamW.")] = None
+    lr_scheduler: Annotated[
+        Literal["linear", "cosine", "constant"] | None,
+        Opt("Learning rate after the warm-up: linear and cosine decrease it to 0 at the end."),
+    ] = None
+    warmup: Annotated[
+        float,
+        Ge(0),
+        Lt(1),
+        Opt(
+            "Fraction of the steps, at the start of the run, during which the learning rate rises linearly to --lr.",
+            "FRACTION",
+        ),
+    ] = 0.0
+    weight_decay: Annotated[AtLeastZero | None, Opt("Weight decay of AdamW.")] = None
+    """Not applied to biases and normalisation weights."""
+    max_grad_norm: Annotated[
+        AtLeastZero | None, Opt("Maximum norm of the gradient; 0: the gradient is not clipped.")
+    ] = None
+    merge_with_base: Annotated[
+        float | None,
+        Ge(0),
+        Le(1),
+        Opt(
+            "Evaluate and save the average of base model and trained model, with this weight for the base model.",
+            "WEIGHT",
+        ),
+    ] = None
+    epochs: Annotated[
+        Count | None,
+        Opt("Passes over the corpus.", default="1, or as many as --max-steps takes", may_change="yes"),
+    ] = None
+    max_steps: Annotated[
+        Count | None, Opt("Stop after N steps; with --epochs, whichever comes first.", may_change="yes")
+    ] = None
+    accumulate: Annotated[Count, Opt("Number of batches whose gradients are averaged in a step.")] = 1
+    """Only sentences of the same batch are negatives of each other. For more negatives, raise ``batch_size`` and set
+    ``chunk_size``."""
+    chunk_size: Annotated[
+        Count | None,
+        Opt(
+            "Sentences whose activations are in memory at a time; allows large batches in little memory.", default="all"
+        ),
+    ] = None
+    """The gradients are those of the whole batch, at the cost of a second forward pass."""
+    precision: Precision = "auto"
+    """``bf16`` is autocast; for ``auto`` see ``cse.models.device.pick_precision``. Weights, optimizer and loss are
+    float32. A run stores the precision that ``auto`` selected, and keeps it when it is resumed."""
+    compile: Annotated[bool, Opt("Compile the transformer with torch.compile.")] = False
+    """On CUDA, batches are then padded to ``max_length``."""
+
+
+@group
+class Evaluation:
+    """Evaluation"""
+
+    dev: Annotated[
+        tuple[str, ...],
+        Opt(
+            "Scored pairs, to select best/ by Spearman's correlation; with several files, by the mean correlation.",
+            "FILE",
+            paths=True,
+        ),
+    ] = ()
+    """Each row holds a score and two sentences; see ``cse.evaluation.base.read_pairs``. Default: held-out rows
+    are scored without labels; see ``cse.evaluation.geometry``."""
+    eval_every: Annotated[
+        CountOrNone | None, Opt("Steps between evaluations; 0: only before and after training.", may_change="yes")
+    ] = None
+    patience: Annotated[
+        Count | None,
+        Opt(
+            "Stop after N evaluations in a row without a new highest score on --dev.",
+            may_change="yes",
+            needs=If("dev", why="a file of scored pairs to measure progress by"),
+        ),
+    ] = None
+    data: Annotated[
+        str | None, Opt("Evaluate best/ on the STS files in DIR at the end.", "DIR", may_change="elsewhere")
+    ] = None
+    allow_partial: Annotated[bool, Opt("Accept incomplete STS files.", may_change="elsewhere", needs="data")] = False
+
+
+@group
+class Output:
+    """Run"""
+
+    output: Annotated[str, Opt("Folder that contains the runs.", "DIR", short="-o", may_change="elsewhere")] = "runs"
+    name: Annotated[
+        str | None,
+        Opt("Name of the run's folder.", default="from model, loss, negatives and seed", may_change="elsewhere"),
+    ] = None
+    """None: composed of model, loss, negatives and seed, with a number added if the folder exists."""
+    save_every: Annotated[
+        CountOrNone, Opt("Steps between checkpoints; 0: only at the end, or on a signal.", may_change="yes")
+    ] = 0
+    keep_checkpoints: Annotated[
+        Count, Opt("Number of checkpoints to keep; older ones are deleted.", may_change="yes")
+    ] = 2
+    loggers: Annotated[
+        tuple[str, ...],
+        Opt(
+            "Logger in addition to log.jsonl: tensorboard, wandb, mlflow or trackio.",
+            "NAME",
+            flag="--logger",
+            names="cse.training.loggers:LOGGERS",
+            may_change="elsewhere",
+        ),
+    ] = ()
+    log_every: Annotated[
+        Count,
+        Opt("Steps between writes of the log, which contains one record per step.", may_change="elsewhere"),
+    ] = 10
+    seed: Seed = 0
+    device: Annotated[Device, Opt(metavar="DEVICE")] = "auto"
+    threads: Threads = 0
+
+
+GROUPS: tuple[type, ...] = (Data, Model, Methods, Loss, Optimisation, Evaluation, Output)
+
+
+class Settings(Data, Model, Methods, Loss, Optimisation, Evaluation, Output):
+    """All settings."""

@@ -1,0 +1,85 @@
+"""The recipes and the defaults in ``presets/``.
+
+``defaults.toml`` holds the defaults of each model family; a preset is a table of another file. This module imports
+neither NumPy nor torch, so that the command line starts quickly.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from ...errors import unknown
+
+# Files of presets/; a preset is named after its file and a table in it.
+PRESET_FILES = (
+    "adapt",
+    "simcse",
+    "simcse-sup",
+    "focal",
+    "mixed",
+    "una",
+    "diffcse",
+    "dclr",
+    "promptbert",
+    "esimcse",
+    "gs-infonce",
+    "scd",
+    "mirror-bert",
+    "consert",
+    "augcse",
+)
+
+
+@cache
+def _presets() -> dict[str, dict[str, Any]]:
+    found = {}
+    for file in PRESET_FILES:
+        tables = tomllib.loads((files("cse") / "presets" / f"{file}.toml").read_text(encoding="utf8"))
+        shared = tables.pop("all")
+        for model, values in tables.items():
+            found[f"{file}-{model}"] = {**shared, **values}
+    found["adapt"] = families()["adapt"]
+    return found
+
+
+@cache
+def families() -> dict[str, dict[str, Any]]:
+    """Returns the defaults of each model family; those in ``all`` apply to every family."""
+    return {family: table for family, table in _defaults().items() if family != "when"}
+
+
+def conditional(family: str, loss: str, pairs: bool | None) -> dict[str, Any]:
+    """Returns the defaults of a family that apply under a condition: with a loss, and with or without pairs.
+
+    With ``pairs`` None, none of the latter apply.
+    """
+    values: dict[str, Any] = {}
+    for each in conditions(family):
+        if each["loss"] == loss if "loss" in each else each["pairs"] == pairs:
+            values |= each["values"]
+    return values
+
+
+def conditions(family: str) -> list[dict[str, Any]]:
+    """Returns the tables ``when`` of a family: ``loss`` or ``pairs``, and the values that apply then."""
+    return [each for each in _defaults()["when"] if each["family"] == family]
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    return tomllib.loads((files("cse") / "presets" / "defaults.toml").read_text(encoding="utf8"))
+
+
+def preset_names() -> list[str]:
+    """Returns the names of the presets: published recipes, like ``simcse-bert-base``, ``adapt``, ``adapt-queries``."""
+    return sorted(_presets())
+
+
+def preset_values(name: str) -> dict[str, Any]:
+    """Returns the values of a preset; raises ``InputError`` for an unknown name."""
+    if name not in _presets():
+        raise unknown("--preset", name, preset_names())
+    return _presets()[name]
