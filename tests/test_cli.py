@@ -259,7 +259,7 @@ FLAGS = [
     (["--loss", "foo"], "--loss: 'foo' is unknown"),
     (["--radius", "0"], "--radius"),
     (["--beta", "1.5"], "--beta"),
-    (["--mix-lambda", "2"], "--mix-lambda must be <= 1.0, got 2.0"),
+    (["--mix-lambda", "2"], "--mix-lambda must be <= 1, got 2.0"),
     (["--set", "una.odd=1"], "una.odd: no such option; the options of una are every"),
     (["--set", "una"], "--set una: the form is"),
     (["--set", "odd.option=1"], "odd: neither a setting nor a method"),

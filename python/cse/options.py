@@ -13,7 +13,6 @@ Importing this module is fast: it imports neither click nor pydantic.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
@@ -219,16 +218,15 @@ def _converted(kind: Any, value: Any) -> tuple[Any, str]:
     return value, "" if not isinstance(origin or kind, type) or isinstance(value, origin or kind) else f"a {kind}"
 
 
+def options_of(group: type[Any]) -> tuple[Option, ...]:
+    """Returns the options that a dataclass declares, in order."""
+    return _options_of(group)  # type: ignore[arg-type]  # mypy: a dataclass may not be hashable; its class is
+
+
 @cache
-def options_of(group: Any) -> tuple[Option, ...]:
-    """Returns the options that a dataclass, or the keyword-only parameters of a function, declare, in order."""
+def _options_of(group: type[Any]) -> tuple[Option, ...]:
     hints = get_type_hints(group, include_extras=True)
-    if isinstance(group, type):
-        given = [(each.name, each.default) for each in fields(group)]
-    else:
-        parameters = inspect.signature(group).parameters.values()
-        given = [(each.name, MISSING if each.default is each.empty else each.default) for each in parameters]
-    return tuple(declared(name, hints[name], default) for name, default in given)
+    return tuple(declared(each.name, hints[each.name], each.default) for each in fields(group))
 
 
 def declared(name: str, hint: Any, default: Any) -> Option:

@@ -120,7 +120,7 @@ def _type(option: Option, ranges: bool) -> Any:
         return Text(option)
     if not limits or not ranges:
         return Number(option)
-    bounds = {"min": limits.get("ge", limits.get("gt")), "max": limits.get("le", limits.get("lt"))}
+    bounds: dict[str, Any] = {"min": limits.get("ge", limits.get("gt")), "max": limits.get("le", limits.get("lt"))}
     opened = {"min_open": "gt" in limits, "max_open": "lt" in limits}
     made = (WholeNumber if option.kind is int else RealNumber)(**bounds, **opened)
     made.option = option
@@ -154,7 +154,7 @@ def command(
             option = declared.declared(parameter.name, hints[parameter.name], default)
             if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
                 many, required = option.several, default is MISSING
-                shown = {} if many or required else {"default": default}
+                shown: dict[str, Any] = {} if many or required else {"default": default}
                 params.append(
                     click.Argument(
                         [option.name], nargs=-1 if many else 1, required=required, metavar=option.opt.metavar, **shown
