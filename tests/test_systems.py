@@ -553,7 +553,7 @@ def test_a_shared_dropout_mask_makes_both_views_equal(run_config, system):
         ({"positive_hook": "odd"}, "--positive-hook: 'odd' is unknown"),
         ({"loss": "odd"}, "--loss: 'odd' is unknown"),
         ({"loss": "scd", "negatives": ("una",)}, "--loss scd: uses no negatives, so --negative una has no effect"),
-        ({"loss": "scd", "batch_size": 1}, "--batch-size: must be >= 2"),
+        ({"loss": "scd", "batch_size": 1}, "--batch-size must be >= 2"),
         ({"loss_terms": ("augcse",), "positive": "crop"}, "--loss-term augcse: .*; use --positive one-of"),
         ({"positive": "one-of", "options": {"one-of": {"edits": ("crop", "odd")}}}, "one-of.edits: 'odd' is unknown"),
         ({"positive": "one-of", "options": {"one-of": {"edits": ("crop", "dropout")}}}, "one-of.edits: dropout is not"),
