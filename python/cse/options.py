@@ -14,7 +14,7 @@ Importing this module is fast: it imports neither click nor pydantic.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib import import_module
 from math import isfinite
