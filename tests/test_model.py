@@ -297,7 +297,7 @@ def test_sentences_are_cut_in_two_between_words():
 
 def test_lines_of_a_tsv_file_of_pairs_are_split_only_at_tabs(tmp_path):
     path = tmp_path / "pairs.tsv"
-    path.write_text('5.0\tHe said "no".\tA\u2028b, c\tx\r\n\n0\t"open\tclosed"\n', encoding="utf8", newline="")
+    path.write_text('5.0\tHe said "no".\tA\u2028b, c\tx\r\n\n0\t"open\tclosed"\ty\n', encoding="utf8", newline="")
     pairs = read_pairs(path)
     assert pairs.gold.tolist() == [5, 0]
     assert pairs.left == ['He said "no".', '"open']

@@ -7,13 +7,16 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from .. import _core
 from ..data.pairs import ROLE_OF
+from ..data.readers import reading_options
 from ..errors import InputError
 
 Progress = Callable[[int], None]
@@ -67,12 +70,21 @@ def embed(
 
 
 def read_lines(path: Path) -> list[tuple[int, str]]:
-    """Returns the non-blank lines of a UTF-8 file, with their line numbers from 1."""
+    """Returns the non-blank lines of a UTF-8 file, with their line numbers from 1; a .gz or .zst file is decompressed.
+
+    The file is read as a corpus is, so that another format or encoding is named in the error.
+    """
     try:
-        lines = path.read_bytes().decode("utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not valid UTF-8 (byte offset {error.start})") from None
-    return [(number, line.rstrip("\r")) for number, line in enumerate(lines, 1) if line.strip()]
+        rows = _core.Rows.read([str(path)], reading_options(max_line_bytes=2**40))
+    except InputError as error:
+        raise InputError(str(error).replace(", or pass --encoding-errors replace", "")) from None
+    return [(number, line) for number, line in enumerate(rows.take(list(range(len(rows)))), 1) if line.strip()]
+
+
+def find_file(folder: Path, names: Sequence[str]) -> Path | None:
+    """Returns the first file of these names in a folder, as it is or compressed (.gz, .zst); None if there is none."""
+    paths = [folder / f"{name}{suffix}" for name in names for suffix in ("", ".gz", ".zst")]
+    return next((path for path in paths if path.is_file()), None)
 
 
 @dataclass(frozen=True)
@@ -93,7 +105,8 @@ def read_pairs(path: str | Path) -> Pairs:
     sentence become one space, as in SentEval, the program that produced the published scores.
 
     Raises:
-        InputError: For invalid UTF-8, an invalid line, or fewer than two different scores.
+        InputError: For invalid UTF-8, an invalid line, lines of different numbers of fields, a file without column
+            names whose first column holds ids, or fewer than two different scores.
     """
     path = Path(path)
     gold: list[float] = []
@@ -101,32 +114,56 @@ def read_pairs(path: str | Path) -> Pairs:
     right: list[str] = []
     separator = "commas" if _is_csv(path) else "tabs"
     places: tuple[int, int, int] | None = None
+    header = False
+    width = (0, 0)  # line and number of fields of the first record
+    numbers: set[int] = set()  # columns in which all values are numbers
     for number, fields in _records(path):
         if places is None:
-            places = (0, 1, 2)
-            if (named := _named(fields)) is not None:
-                places = named
+            width, numbers = (number, len(fields)), set(range(len(fields)))
+            places = _named(fields) or (0, 1, 2)
+            if header := _named(fields) is not None:
                 continue
+        if len(fields) != width[1]:
+            raise InputError(
+                f"{path}: line {number} has {len(fields)} fields separated by {separator}, but line {width[0]} has "
+                f"{width[1]}; a sentence must not contain the separator"
+            )
+        numbers = {place for place in numbers if is_number(fields[place])}
         try:
             score = float(fields[places[0]])
             if not math.isfinite(score):
                 raise ValueError
             texts = [" ".join(fields[place].split()) for place in places[1:]]
         except (ValueError, IndexError):
-            header = "" if gold else "; a header must name the columns score, sentence1 and sentence2"
+            wanted = "" if gold else "; a header must name the columns score, sentence1 and sentence2"
             raise InputError(
-                f"{path}: line {number} is not 'score, sentence1, sentence2' separated by {separator}{header}"
+                f"{path}: line {number} is not 'score, sentence1, sentence2' separated by {separator}{wanted}"
             ) from None
         gold.append(score)
         left.append(texts[0])
         right.append(texts[1])
     if len(gold) < 2 or len(set(gold)) < 2:
         raise InputError(f"{path}: at least two pairs with different scores are needed for a correlation")
+    whole = all(score.is_integer() for score in gold)
+    counts = whole and len(gold) >= 10 and all(after > before for before, after in pairwise(gold))
+    if not header and (1 in numbers or counts or (whole and len(set(gold)) == len(gold) and len(numbers) > 1)):
+        raise InputError(
+            f"{path}: the first column seems to hold ids, not scores; add a first line that names the columns score, "
+            "sentence1 and sentence2"
+        )
     return Pairs(np.array(gold), left, right)
 
 
+def is_number(text: str) -> bool:
+    """Returns whether a text is a finite number."""
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
 def _is_csv(path: Path) -> bool:
-    return path.suffix.lower() == ".csv"
+    return path.name.lower().removesuffix(".gz").removesuffix(".zst").endswith(".csv")
 
 
 def _records(path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -69,9 +69,13 @@ def uniformity(vectors: npt.NDArray[np.floating]) -> float:
 def effective_rank(vectors: npt.NDArray[np.floating]) -> float:
     """Returns the effective rank of an ``(n, D)`` matrix (Roy and Vetterli 2007), from 1 to min(n, D).
 
+    NaN if the matrix holds NaN or infinity.
+
     It is exp(H), where H is the entropy of the singular values divided by their sum. Rows are first normalised to unit
     length.
     """
+    if not np.isfinite(vectors).all():
+        return float("nan")
     values = np.linalg.svd(unit(vectors), compute_uv=False)
     shares = values[values > 0] / values.sum()
     return float(np.exp(-(shares * np.log(shares)).sum()))

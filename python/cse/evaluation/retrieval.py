@@ -21,22 +21,23 @@ An encoder with a method ``rank_documents``, such as those of ``ranking.py``, ra
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
 import numpy as np
 from annotated_types import Ge
+from typing_extensions import TypedDict
 
-from ..errors import InputError
+from ..errors import InputError, shown
+from ..io import parse_json
 from ..models.running.inference import Encoder
 from ..models.running.passages import Cutter
 from ..options import Opt
-from .base import Encodes, Evaluation, Report, Sample, read_lines
+from .base import Encodes, Evaluation, Report, Sample, find_file, is_number, read_lines
 from .geometry import unit
 
 DEPTH = 100
@@ -102,6 +103,8 @@ def rank_documents(
     by_dot = getattr(encoder, "similarity_name", "cosine") == "dot"
 
     def comparable(vectors: Any) -> Any:
+        if not np.isfinite(vectors).all():
+            raise InputError("encoder: its embeddings hold NaN or infinity, so that they cannot be ranked")
         return np.asarray(vectors, dtype=np.float64) if by_dot else unit(vectors)
 
     wanted = comparable(ask(list(queries), progress=progress))
@@ -238,25 +241,40 @@ class Retrieval(Evaluation):
         return Report([row], notes=notes, samples=[Sample(f"{self.data}: ndcg@10", per_query)])
 
 
+class Document(TypedDict):
+    """A line of ``corpus.jsonl`` or ``queries.jsonl``; null is a missing text."""
+
+    _id: str | int
+    title: NotRequired[str | None]
+    text: str | None
+
+
+# Names of columns in the first line of corpus.tsv, queries.tsv and qrels files.
+IDS = {"_id", "id", "docid", "doc_id", "did", "pid", "qid", "query_id", "query-id", "corpus_id", "corpus-id", "topic"}
+TEXTS = {"text", "title", "query", "question", "document", "doc", "passage", "body", "content", "contents", "sentence"}
+
+
 def read_texts(folder: Path, name: str) -> dict[str, str]:
-    """Reads ``NAME.jsonl`` or ``NAME.tsv``; returns the texts by id, each preceded by its title, if any."""
+    """Reads ``NAME.jsonl`` or ``NAME.tsv``; returns the texts by id, each preceded by its title, if any.
+
+    A first line of a .tsv file that names the columns, such as ``id`` and ``text``, is skipped.
+    """
     texts: dict[str, str] = {}
-    path = next((each for each in (folder / f"{name}.jsonl", folder / f"{name}.tsv") if each.is_file()), None)
+    path = find_file(folder, [f"{name}.jsonl", f"{name}.tsv"])
     if path is None:
         raise InputError(f"{folder}: has neither {name}.jsonl nor {name}.tsv")
     for number, line in read_lines(path):
-        if path.suffix == ".jsonl":
-            try:
-                record = json.loads(line)
-                key, text = str(record["_id"]), f"{record.get('title') or ''} {record['text']}".strip()
-            except (ValueError, KeyError, TypeError, AttributeError):
-                raise InputError(f"{path}: line {number} is not a JSON object with _id and text") from None
+        if ".jsonl" in path.suffixes:
+            record = parse_json(line, Document, f"{path}: line {number}")
+            key, text = str(record["_id"]), f"{record.get('title') or ''} {record['text'] or ''}".strip()
         else:
             key, tab, text = line.partition("\t")
             if not tab:
                 raise InputError(f"{path}: line {number} is not an id and a text separated by a tab")
+            if not texts and key.strip().lower() in IDS and text.split("\t")[-1].strip().lower() in TEXTS:
+                continue
         if key in texts:
-            raise InputError(f"{path}: line {number} repeats the id {key!r}")
+            raise InputError(f"{path}: line {number} repeats the id {shown(key)}")
         texts[key] = text
     if not texts:
         raise InputError(f"{path}: the file is empty")
@@ -266,27 +284,29 @@ def read_texts(folder: Path, name: str) -> dict[str, str]:
 def find_judgements(folder: Path, split: str) -> Path:
     """Returns the path of the relevance judgements; raises ``InputError`` if there is none."""
     names = (f"qrels/{split}.tsv", "qrels.tsv", "qrels.txt", "qrels")
-    path = next((folder / name for name in names if (folder / name).is_file()), None)
+    path = find_file(folder, names)
     if path is None:
         raise InputError(f"{folder}: has none of {', '.join(names)}")
     return path
 
 
 def read_judgements(path: Path) -> dict[str, dict[str, int]]:
-    """Returns relevance by query and document, from three columns (BEIR; a header is skipped) or four (TREC)."""
+    """Returns relevance by query and document, from three columns (BEIR) or four (TREC).
+
+    A first line that names the columns is skipped. A relevance such as 1.0 is read as an integer.
+    """
     found: dict[str, dict[str, int]] = {}
     for number, line in read_lines(path):
         fields = line.split()
-        if number == 1 and fields[-1:] == ["score"]:
-            continue
-        try:
-            query, document, relevance = (fields[0], fields[-2], int(fields[-1]))
-            if len(fields) not in (3, 4):
-                raise ValueError
-        except (ValueError, IndexError):
+        if len(fields) not in (3, 4):
             raise InputError(
                 f"{path}: line {number} must have three fields (query, document, relevance) or four (query, iteration, "
-                "document, relevance), separated by white space"
-            ) from None
-        found.setdefault(query, {})[document] = relevance
+                f"document, relevance), separated by white space, got {len(fields)}"
+            )
+        relevance = fields[-1]
+        if not found and not is_number(relevance) and (fields[0].lower() in IDS | TEXTS or fields[-2].lower() in IDS):
+            continue
+        if not is_number(relevance) or not float(relevance).is_integer():
+            raise InputError(f"{path}: line {number}: the relevance must be an integer, got {shown(relevance)}")
+        found.setdefault(fields[0], {})[fields[-2]] = int(float(relevance))
     return found

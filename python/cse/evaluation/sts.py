@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ..errors import InputError
 from ..options import Opt
-from .base import Encodes, Evaluation, Pairs, Report, Sample, embed, read_pairs
+from .base import Encodes, Evaluation, Pairs, Report, Sample, embed, find_file, read_pairs
 from .geometry import alignment, uniformity, unit
 
 # Title and number of pairs of each complete task, keyed by the stem of its file name. The numbers are SentEval's.
@@ -64,6 +64,8 @@ class PairScore:
 def find_tasks(folder: str | Path) -> list[Task]:
     """Finds the STS files in a folder: ``KEY.tsv`` for each key of ``SEVEN``, then for each key of ``DEV``.
 
+    A file may be compressed (``KEY.tsv.gz``).
+
     If ``folder`` is a file, it is the only task, and may have any number of pairs. Raises ``InputError`` if the folder
     does not exist or has none of the files.
     """
@@ -74,9 +76,9 @@ def find_tasks(folder: str | Path) -> list[Task]:
         raise InputError(f"--data {folder}: no such file or folder")
     known = {**SEVEN, **DEV}
     found = [
-        Task(key, title, count, folder / f"{key}.tsv")
+        Task(key, title, count, path)
         for key, (title, count) in known.items()
-        if (folder / f"{key}.tsv").is_file()
+        if (path := find_file(folder, [f"{key}.tsv"])) is not None
     ]
     if not found:
         raise InputError(f"--data {folder}: has none of {', '.join(f'{key}.tsv' for key in known)}")

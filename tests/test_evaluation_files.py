@@ -1,0 +1,148 @@
+"""Tests of the files of scored pairs, corpora, queries and judgements: headers, ids, missing texts, compression."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from cse import InputError
+from cse.evaluation.base import read_pairs
+from cse.evaluation.geometry import effective_rank
+from cse.evaluation.retrieval import Retrieval, RetrievalOptions, rank_documents, read_judgements, read_texts
+from cse.evaluation.sts import find_tasks, load_tasks
+
+
+def corpus(folder, *lines, name="corpus.jsonl"):
+    (folder / name).write_text("\n".join(lines) + "\n", encoding="utf8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ('{"_id": "a", "text": ["one", "two"]}', "line 1: text: must be a valid string, got a list"),
+        ('{"_id": "a", "text": {"x": 1}}', "line 1: text: must be a valid string, got an object"),
+        ('{"_id": "a", "text": 3}', "line 1: text: must be a valid string, got 3"),
+        ('{"_id": "a", "title": [], "text": ""}', "line 1: title: must be a valid string, got a list"),
+        ('{"_id": null, "text": "a"}', "line 1: _id: .* must be a valid string, got null"),
+        ('{"_id": "a"}', "line 1: text: is missing"),
+        ("[1]", "line 1: must be an object, got a list"),
+        ('{"_id": "a", "text": ' + "[" * 5000 + "}", r"line 1: is not valid JSON \(.*\)"),
+    ],
+)
+def test_a_text_that_is_no_text_is_refused(tmp_path, record, message):
+    with pytest.raises(InputError, match=message):
+        read_texts(corpus(tmp_path, record), "corpus")
+
+
+def test_a_text_or_title_of_null_is_missing(tmp_path):
+    lines = ['{"_id": 7, "title": null, "text": "a b"}', '{"_id": "8", "title": "t", "text": null}']
+    assert read_texts(corpus(tmp_path, *lines), "corpus") == {"7": "a b", "8": "t"}
+
+
+@pytest.mark.parametrize("header", ["id\ttext", "_id\ttitle\ttext", "qid\tquery", "docid\tContents"])
+def test_a_first_line_of_names_is_not_a_document(tmp_path, header):
+    folder = corpus(tmp_path, header, "1\tone", "2\ttwo", name="corpus.tsv")
+    assert read_texts(folder, "corpus") == {"1": "one", "2": "two"}
+    assert len(read_texts(corpus(tmp_path, "1\ttext", "2\ttwo", name="corpus.tsv"), "corpus")) == 2
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "query-id\tcorpus-id\tscore",
+        "query_id\tdoc_id\trelevance",
+        "qid\t0\tpid\tlabel",
+        "topic iter docid rel",
+        "1 0 x 0",
+    ],
+)
+def test_judgements_may_have_any_header_and_relevance_such_as_one_point_zero(tmp_path, header):
+    lines = ["q1\td1\t1.0", "q1\td2\t0", "q2\td1\t2"]
+    if len(header.split()) == 4:
+        lines = [line.replace("\t", "\t0\t", 1) for line in lines]
+    path = tmp_path / "qrels.tsv"
+    path.write_text("\n".join([header, *lines]) + "\n")
+    expected = {"q1": {"d1": 1, "d2": 0}, "q2": {"d1": 2}}
+    assert read_judgements(path) == ({"1": {"x": 0}, **expected} if header.startswith("1") else expected)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("q1 d1 0.5", "line 2: the relevance must be an integer, got '0.5'"),
+        ("q1 d1 nan", "line 2: the relevance must be an integer, got 'nan'"),
+        ("q1 d1 1e999", "line 2: the relevance must be an integer, got '1e999'"),
+        ("q1 d1 high", "line 2: the relevance must be an integer, got 'high'"),
+        ("q1 d1", "line 2 must have three fields .* got 2"),
+    ],
+)
+def test_errors_about_judgements_name_the_field_that_is_wrong(tmp_path, line, message):
+    path = tmp_path / "qrels.tsv"
+    path.write_text(f"q0 d0 1\n{line}\n")
+    with pytest.raises(InputError, match=message):
+        read_judgements(path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["{n}\tA sentence.\tAnother.", "{m}\tA sentence.\tAnother.\t{s}", "{m}\t{s}\tA sentence.\tAnother.", "{m},a,b,{s}"],
+)
+def test_a_file_without_header_is_not_scored_on_a_column_of_ids(tmp_path, line):
+    path = tmp_path / ("pairs.csv" if "," in line else "pairs.tsv")
+    lines = [line.format(n=n, m=(7 * n) % 20 + 100, s=n % 5 + 0.5) for n in range(20)]
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(InputError, match="the first column seems to hold ids, not scores; add a first line"):
+        read_pairs(path)
+
+
+def test_scores_that_are_integers_or_have_further_columns_are_read(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("".join(f"{n % 6}\tA sentence.\tAnother.\t{n}\n" for n in range(20)))
+    assert read_pairs(path).gold.tolist() == [n % 6 for n in range(20)]
+    path.write_text("score\tsentence1\tsentence2\n" + "".join(f"{n}\tone\ttwo\n" for n in range(20)))
+    assert read_pairs(path).gold.tolist() == list(range(20))
+
+
+@pytest.mark.parametrize(("name", "extra"), [("p.tsv", "a\tb"), ("p.csv", "a,b")])
+def test_a_separator_inside_a_sentence_is_refused(tmp_path, name, extra):
+    path, separator = tmp_path / name, "," if name.endswith("csv") else "\t"
+    lines = [separator.join(["1.5", "one", "two"]), separator.join(["2", extra, "three"])]
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(InputError, match=r"line 2 has 4 fields separated by .*, but line 1 has 3"):
+        read_pairs(path)
+    path.write_text("\n".join(lines[::-1]) + "\n")
+    with pytest.raises(InputError, match=r"line 2 has 3 fields separated by .*, but line 1 has 4"):
+        read_pairs(path)
+
+
+def test_compressed_files_are_read_and_other_formats_are_named(tmp_path):
+    content = b"1\tone\ttwo\n2.5\tthree\tfour\n"
+    (tmp_path / "pairs.tsv.gz").write_bytes(gzip.compress(content))
+    assert read_pairs(tmp_path / "pairs.tsv.gz").left == ["one", "three"]
+    (tmp_path / "stsb.dev.tsv.gz").write_bytes(gzip.compress(content))
+    assert [task.key for task in find_tasks(tmp_path)] == ["stsb.dev"]
+    assert len(load_tasks(tmp_path, allow_partial=True)[0][1].gold) == 2
+    (tmp_path / "qrels.tsv.gz").write_bytes(gzip.compress(b"q d 1\n"))
+    (tmp_path / "corpus.jsonl.gz").write_bytes(gzip.compress(b'{"_id": "d", "text": "t"}\n'))
+    corpus(tmp_path, json.dumps({"_id": "q", "text": "t"}), name="queries.jsonl")
+    assert Retrieval(RetrievalOptions(), str(tmp_path)).judgements == {"q": {"d": 1}}
+    for name, damaged, message in [
+        ("u.tsv", content.decode().encode("utf-16"), r"is UTF-16, not UTF-8; convert it"),
+        ("g.tsv", gzip.compress(content), r"is gzip data"),
+        ("l.tsv", b"1\t\xe9\tx\n", r"line 1 is not valid UTF-8 \(byte offset 2\); convert the file$"),
+    ]:
+        (tmp_path / name).write_bytes(damaged)
+        with pytest.raises(InputError, match=message):
+            read_pairs(tmp_path / name)
+
+
+def test_embeddings_of_nan_are_not_ranked_and_have_no_effective_rank():
+    class Broken:
+        def encode(self, texts, **_):
+            return np.full((len(texts), 3), np.nan, dtype=np.float32)
+
+    with pytest.raises(InputError, match="its embeddings hold NaN or infinity"):
+        rank_documents(Broken(), ["query"], {"a": "text"})
+    assert np.isnan(effective_rank(np.full((3, 3), np.nan)))
