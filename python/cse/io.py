@@ -15,8 +15,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from types import UnionType
+from typing import Any, BinaryIO, NotRequired, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from .errors import InputError, first_line, shown
 
@@ -232,8 +234,6 @@ def _finite(value: Any) -> Any:
 
 # Reading of JSON and TOML that anybody may have written
 
-_ADAPTERS: dict[Any, Any] = {}  # by shape, since making one takes longer than using it
-
 
 def read_json(path: str | Path, shape: type[T], remedy: str = "") -> T:
     """Reads a JSON file as a value of the declared shape; see ``checked``."""
@@ -265,25 +265,59 @@ def checked(value: object, shape: type[T], where: object, remedy: str = "") -> T
 
     Args:
         value: What ``json`` or ``tomllib`` returned.
-        shape: A type that pydantic knows: ``dict[str, int]``, or a ``typing_extensions.TypedDict``, whose other keys
-            are not checked. An integer is a valid float; ranges are declared with ``Annotated[int, Field(ge=0)]``.
+        shape: ``int``, ``float`` (an integer is a valid one), ``str``, ``bool``, ``None``, ``Any``, ``list[...]``,
+            ``dict[str, ...]``, a union of these, or a ``TypedDict``, whose other keys are not checked.
         where: The file, and the line if there are several values, for the message.
         remedy: What to do, for the message, like "; build the index again".
 
     Raises:
         InputError: If the value has another shape; the message names the place, and what was expected and found there.
     """
-    from pydantic import TypeAdapter, ValidationError
-
-    if shape not in _ADAPTERS:
-        _ADAPTERS[shape] = TypeAdapter(shape)
-    try:
-        _ADAPTERS[shape].validate_python(value, strict=True)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        place = "".join(f"{part}: " for part in first["loc"] if not str(part).startswith("function-"))
-        if first["type"] == "missing":
-            raise InputError(f"{where}: {place}is missing{remedy}") from None
-        expected = first["msg"].replace("Input should be", "must be").replace("a valid dictionary", "an object")
-        raise InputError(f"{where}: {place}{expected}, got {shown(first['input'])}{remedy}") from None
+    if fault := _fault(value, shape):
+        raise InputError(f"{where}: {fault}{remedy}")
     return value  # type: ignore[return-value]
+
+
+# What JSON and TOML hold, by the Python type, for messages; a boolean is not an integer.
+_KINDS: dict[Any, tuple[tuple[type, ...], str]] = {
+    int: ((int,), "an integer"),
+    float: ((int, float), "a number"),
+    str: ((str,), "text"),
+    bool: ((bool,), "true or false"),
+    list: ((list,), "a list"),
+    dict: ((dict,), "an object"),
+    type(None): ((type(None),), "null"),
+}
+
+
+def _fault(value: Any, shape: Any, place: str = "") -> str:
+    """Returns where and how a value differs from a shape; "" if it does not."""
+    if get_origin(shape) is NotRequired:
+        shape = get_args(shape)[0]
+    kind, inner = get_origin(shape) or shape, get_args(shape)
+    if kind is Any:
+        return ""
+    if kind in (Union, UnionType):
+        faults = [_fault(value, each, place) for each in inner]
+        others = [fault for fault in faults if not fault.startswith(f"{place}must be ")]  # a fault inside the value
+        allowed = " or ".join(_KINDS[get_origin(each) or each][1] for each in inner)
+        return "" if "" in faults else others[0] if others else f"{place}must be {allowed}, got {shown(value)}"
+    fields = _fields(kind) if is_typeddict(kind) else {}
+    types, name = _KINDS[dict if fields else kind]
+    if not isinstance(value, types) or (isinstance(value, bool) and kind is not bool):
+        return f"{place}must be {name}, got {shown(value)}"
+    parts: Any = value.items() if isinstance(value, dict) else enumerate(value, 1) if isinstance(value, list) else ()
+    if fields:
+        optional = {key for key, each in fields.items() if get_origin(each) is NotRequired}
+        if missing := sorted(fields.keys() - optional - dict(parts).keys()):
+            return f"{place}{missing[0]}: is missing"
+        parts = [(key, each) for key, each in parts if key in fields]
+    elif not inner:
+        return ""
+    shapes = ((key, each, fields[key] if fields else inner[-1]) for key, each in parts)
+    return next((fault for key, each, of in shapes if (fault := _fault(each, of, f"{place}{key}: "))), "")
+
+
+@cache
+def _fields(shape: Any) -> dict[str, Any]:
+    return get_type_hints(shape, include_extras=True)

@@ -26,11 +26,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 from annotated_types import Ge
-from typing_extensions import TypedDict
 
 from ..errors import InputError, shown
 from ..io import parse_json
