@@ -78,7 +78,7 @@ def test_a_run_stored_with_precision_auto_is_resumed_in_fp32_on_the_cpu(run_conf
     assert resumed_config(folder).precision == "fp32"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_saves_the_run_and_prints_how_to_resume(run_config, tmp_path, cse, number, code):
     config = run_config.replace(max_steps=400, eval_every=0, save_every=2, output=str(tmp_path))
     process = start(config, tmp_path)

@@ -16,9 +16,11 @@ __all__ = [
     "count",
     "count_rows",
     "diagnose",
+    "hash_bytes",
     "hash_file",
     "merge",
     "random_bits",
+    "report_truncated_files",
     "save",
     "set_default_threads",
     "tokenize",
@@ -151,3 +153,5 @@ def write_rows(
 ) -> tuple[int, list[_File], int]: ...
 def random_bits(seed: int, epoch: int, rows: Buffer, stream: int) -> bytes: ...
 def hash_file(path: _Path) -> str: ...
+def hash_bytes(bytes: bytes) -> str: ...
+def report_truncated_files() -> None: ...

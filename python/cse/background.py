@@ -1,21 +1,47 @@
 """Work outside the main thread: calls into the Rust core, which Ctrl-C interrupts, and the connection to a Ray cluster.
 
-Also: the type of progress callbacks, and the handling of errors that Ray's workers raise (extra ``cse[ray]``).
+Also: the signals that end a command, the type of progress callbacks, and the handling of errors that Ray's workers
+raise (extra ``cse[ray]``).
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, TypeVar
 
 from ._core import Progress
 from .errors import InputError, first_line
 
 T = TypeVar("T")
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, *(() if sys.platform == "win32" else (signal.SIGHUP,)))
+"""The signals that end a command: Ctrl-C, a request to end, and (except on Windows) a terminal that was closed."""
+
+
+def handle_stops(handler: Callable[[int, FrameType | None], object]) -> dict[int, Any]:
+    """Calls ``handler`` for the signals in ``STOPPING``; returns the handlers before, by signal.
+
+    An ignored signal stays ignored (``nohup`` ignores SIGHUP). After SIGHUP, standard output and error discard what is
+    written if they were the terminal, because a write to a closed terminal is an error.
+    """
+
+    terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]  # false once the terminal is closed
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        for descriptor in terminals if number == getattr(signal, "SIGHUP", None) else ():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+        handler(number, frame)
+
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    return {number: signal.signal(number, handle) for number, old in before.items() if old != signal.SIG_IGN}
+
 
 ProgressCallback = Callable[[str, int, int, str], object]
 """Called with the name of a phase, the number of units done, the total, and the unit; see ``Callback.on_progress``."""

@@ -70,6 +70,12 @@ pub enum Error {
     IndexDamaged { path: PathBuf, why: String },
 
     #[error(
+        "{}: belongs to another index than {}; build both again with cse build-tfidf, or remove the matrix",
+        matrix.display(), index.display()
+    )]
+    MatrixOfOther { matrix: PathBuf, index: PathBuf },
+
+    #[error(
         "{}: the index has format version {found}, but this cse reads version {supported}; \
          build it again with cse build-tfidf", path.display()
     )]

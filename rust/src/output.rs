@@ -8,6 +8,8 @@ use tempfile::NamedTempFile;
 
 use crate::error::{Error, Result};
 use crate::progress::Progress;
+#[cfg(unix)]
+use crate::wait::open_pipe;
 use crate::wait::{Until, wait};
 
 /// Prefix and suffix of the names of temporary files. Any file that has both is treated as a temporary file of cse.
@@ -18,8 +20,8 @@ const SUFFIX: &str = ".tmp";
 ///
 /// [`commit`](Self::commit) renames the file; dropping this object without a commit removes it. If the process is
 /// killed, the file is removed when the next temporary file is created in the same folder. A symbolic link to an
-/// existing file is followed. A path that is not a regular file (a device, a pipe) cannot be replaced and is written to
-/// directly.
+/// existing file is followed. The file keeps the permissions of a file that it replaces. A path that is not a regular
+/// file (a device) cannot be replaced and is written to directly.
 pub struct PendingFile {
     /// The path as it was given, for messages.
     given: PathBuf,
@@ -56,6 +58,10 @@ impl PendingFile {
         }
         remove_abandoned(folder);
         let mut temporary = create(folder).map_err(failed)?;
+        if let Ok(meta) = std::fs::metadata(&path) {
+            let kept = temporary.as_file().set_permissions(meta.permissions());
+            kept.map_err(failed)?;
+        }
         write(temporary.as_file_mut()).map_err(failed)?;
         let temporary = Some(temporary);
         Ok(PendingFile {
@@ -140,7 +146,7 @@ fn failed(path: &Path, source: io::Error) -> Error {
     }
 }
 
-/// Standard output. Writing to a pipe or a terminal can be cancelled.
+/// Standard output, or a named pipe. Writing to a pipe or a terminal can be cancelled.
 pub struct StandardOutput<'a> {
     #[cfg(unix)]
     output: File,
@@ -174,6 +180,20 @@ impl<'a> StandardOutput<'a> {
         })
     }
 
+    /// Opens a named pipe, and waits until another process reads from it.
+    #[cfg(unix)]
+    pub fn of_pipe(path: &Path, progress: &'a Progress) -> Result<Self> {
+        use std::os::fd::AsRawFd;
+
+        let output = open_pipe(path, Until::Writable, progress)?;
+        let blocking = Some(output.as_raw_fd());
+        Ok(StandardOutput {
+            output,
+            blocking,
+            progress,
+        })
+    }
+
     /// Opens standard output.
     #[cfg(not(unix))]
     pub fn open(progress: &'a Progress) -> Result<Self> {
@@ -182,6 +202,12 @@ impl<'a> StandardOutput<'a> {
             blocking: None,
             progress,
         })
+    }
+
+    /// Not called, because [`is_pipe`](crate::wait::is_pipe) is never true.
+    #[cfg(not(unix))]
+    pub fn of_pipe(_path: &Path, progress: &'a Progress) -> Result<Self> {
+        Self::open(progress)
     }
 }
 

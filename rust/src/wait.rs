@@ -1,6 +1,9 @@
 //! Waits for pipes and terminals, and stops waiting if the call is cancelled.
 
-use crate::error::Result;
+use std::fs::File;
+use std::path::Path;
+
+use crate::error::{Error, Result};
 use crate::progress::Progress;
 
 /// The condition to wait for.
@@ -36,6 +39,51 @@ pub(crate) fn wait(fd: i32, until: Until, progress: &Progress) -> Result<()> {
             return progress.check();
         }
     }
+}
+
+/// Whether a path is a named pipe, which blocks when it is opened until another process opens its other end.
+#[cfg(unix)]
+pub(crate) fn is_pipe(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+
+    std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_fifo())
+}
+
+#[cfg(not(unix))]
+pub(crate) fn is_pipe(_path: &Path) -> bool {
+    false
+}
+
+/// Opens a named pipe, and waits until it can be read or written. The call can be cancelled while it waits.
+#[cfg(unix)]
+pub(crate) fn open_pipe(path: &Path, until: Until, progress: &Progress) -> Result<File> {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::OpenOptionsExt;
+
+    let mut options = File::options();
+    options
+        .read(until == Until::Readable)
+        .write(until == Until::Writable)
+        .custom_flags(libc::O_NONBLOCK);
+    let file = loop {
+        progress.check()?;
+        match options.open(path) {
+            // There is no reader yet.
+            Err(e) if e.raw_os_error() == Some(libc::ENXIO) => {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+            opened => break opened.map_err(|e| Error::io(path, e))?,
+        }
+    };
+    wait(file.as_raw_fd(), until, progress)?;
+    // SAFETY: the descriptor is open; the call changes only its flags.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, 0) };
+    Ok(file)
+}
+
+#[cfg(not(unix))]
+pub(crate) fn open_pipe(path: &Path, _until: Until, _progress: &Progress) -> Result<File> {
+    File::open(path).map_err(|e| Error::io(path, e))
 }
 
 /// Returns an error if the call was cancelled. On systems other than Unix, this function does not wait.

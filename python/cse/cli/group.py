@@ -18,6 +18,8 @@ from typing import Any, NoReturn
 import click
 
 from .. import __version__
+from .._core import report_truncated_files
+from ..background import handle_stops
 from ..errors import InputError, Interrupted, RunError, did_you_mean, sentence
 
 # One line of help for each command. They are listed here so that cse --help does not import the commands.
@@ -215,16 +217,18 @@ def main() -> NoReturn:
     """Runs a command and exits.
 
     Exit codes: 0, success; 1, internal error, or a run that failed after it began; 2, invalid input or flag, or a file
-    that cannot be read or written; 130, interrupted (SIGINT); 143, terminated (SIGTERM). If the reader of standard
-    output closes the pipe, SIGPIPE ends the process (141 in a shell), as is usual for commands like ``cat``.
+    that cannot be read or written; 129, 130, 143: ended by SIGHUP (a closed terminal), SIGINT or SIGTERM. If the reader
+    of standard output closes the pipe, SIGPIPE ends the process (141 in a shell), as is usual for commands like
+    ``cat``.
     """
-    terminated = []
+    stopped_by = [signal.SIGINT]
 
-    def stop(*_: object) -> None:
-        terminated.append(True)
+    def stop(number: int, _: object) -> None:
+        stopped_by.append(signal.Signals(number))
         raise KeyboardInterrupt  # handled like Ctrl-C, so that temporary files are removed
 
-    signal.signal(signal.SIGTERM, stop)
+    handle_stops(stop)
+    report_truncated_files()
     try:
         code: Any = cli.main(standalone_mode=False)
     except click.ClickException as error:
@@ -243,8 +247,9 @@ def main() -> NoReturn:
         stopped = error.__cause__ if isinstance(error, click.Abort) else error
         if isinstance(stopped, Interrupted):
             sys.exit(stopped.code)
-        text = "Terminated." if terminated else "Interrupted."
+        text = "Interrupted." if stopped_by[-1] == signal.SIGINT else "Terminated."
         if not said_by_another_rank(text):
-            click.echo(text, err=True)
-        sys.exit(143 if terminated else 130)
+            with suppress(OSError):  # the terminal may be closed
+                click.echo(text, err=True)
+        sys.exit(128 + stopped_by[-1])
     sys.exit(code if isinstance(code, int) else 0)

@@ -3,10 +3,12 @@
 //!
 //! In the file, matrix row i is row i of the corpus (empty if that row is blank), and column t is term t in byte order.
 //! The values are ln(1 + c/L) * ln(N/df) in float64 ([`crate::index::formula`] explains the symbols). The file is not
-//! compressed, so it is read at the speed of the disk.
+//! compressed, so it is read at the speed of the disk. The comment of the archive names the index that was built
+//! together with the matrix, by the checksum of its file.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::path::Path;
 
 use rayon::prelude::*;
 use zip::write::{SimpleFileOptions, ZipWriter};
@@ -62,10 +64,26 @@ struct Csr {
     row_ends: Vec<u64>,
 }
 
+/// Beginning of the comment of the archive; the checksum of the index follows.
+const COMMENT: &str = "cse index ";
+/// Number of digits of the checksum.
+const DIGITS: usize = 32;
+
+/// Returns the checksum of the index to which a matrix belongs; `None` if the file does not name it, or does not exist.
+pub fn index_of(path: &Path) -> Option<String> {
+    let mut file = File::open(path).ok()?;
+    file.seek(SeekFrom::End(-((COMMENT.len() + DIGITS) as i64)))
+        .ok()?;
+    let mut comment = String::new();
+    file.read_to_string(&mut comment).ok()?;
+    comment.strip_prefix(COMMENT).map(str::to_owned)
+}
+
 /// Writes the matrix of `parts`, whose counted rows must have been kept; `stats` are the merged statistics of all
-/// parts. Returns an error if the call is cancelled.
+/// parts, and `index` is the checksum of the index file. Returns an error if the call is cancelled.
 pub fn write_npz(
     file: &mut File,
+    index: &str,
     stats: &Stats,
     parts: Vec<Part>,
     progress: &Progress,
@@ -112,11 +130,11 @@ pub fn write_npz(
     member(&mut zip, "shape.npy", "<i8", "(2,)", |out| {
         write_as(out, [n_rows, n_terms].iter(), |x| x.to_le_bytes())
     })?;
-    let index = if wide { "<i8" } else { "<i4" };
+    let integer = if wide { "<i8" } else { "<i4" };
     member(
         &mut zip,
         "indptr.npy",
-        index,
+        integer,
         &format!("({},)", indptr.len()),
         |out| {
             if wide {
@@ -127,7 +145,7 @@ pub fn write_npz(
         },
     )?;
     let shape = format!("({nnz},)");
-    member(&mut zip, "indices.npy", index, &shape, |out| {
+    member(&mut zip, "indices.npy", integer, &shape, |out| {
         pieces.iter().try_for_each(|piece| {
             if wide {
                 write_as(out, piece.columns.iter(), |&x| u64::from(x).to_le_bytes())
@@ -141,6 +159,7 @@ pub fn write_npz(
             .iter()
             .try_for_each(|piece| write_as(out, piece.values.iter(), |x| x.to_le_bytes()))
     })?;
+    zip.set_comment(format!("{COMMENT}{index}"))?;
     zip.finish()?.flush()?;
     first_error.map_or(Ok(()), Err)
 }

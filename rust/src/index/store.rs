@@ -3,11 +3,12 @@
 //! `DIR/index.safetensors` contains the tensors `terms` (bytes end to end), `offsets`, `df` and `max_tf` (the maximum
 //! of c/L, where c is the count of the term in a sentence of L words). Its metadata has a single key, `cse`, whose
 //! value is canonical JSON (sorted keys), because safetensors writes several keys in random order. `DIR/matrix.npz` is
-//! optional. Files are written under a temporary name and then renamed; a full disk or a killed process therefore
-//! leaves the old files intact. A checksum over metadata and tensors detects a damaged file.
+//! optional, and names the checksum of the index file. Files are written under a temporary name and then renamed; a
+//! full disk therefore leaves the old files intact, and a killed process leaves an old or a new index, without a matrix
+//! of another index. A checksum over metadata and tensors detects a damaged file.
 
 use std::collections::HashMap;
-use std::io::{self, Write};
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
@@ -16,6 +17,7 @@ use safetensors::tensor::{Dtype, Metadata, TensorView};
 use serde_json::{Value, json};
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::checksum::hash_bytes;
 use crate::error::{Error, Result};
 use crate::index::build::Part;
 use crate::index::stats::{Counts, Stats, Terms};
@@ -100,16 +102,16 @@ pub fn save(
     progress: &Progress,
 ) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(|e| Error::io(dir, e))?;
+    let bytes = stored.to_bytes()?;
+    progress.check()?;
     let write = |parts| {
         PendingFile::write(&matrix_path(dir), |file| {
-            matrix::write_npz(file, &stored.stats, parts, progress)
+            matrix::write_npz(file, &hash_bytes(&bytes), &stored.stats, parts, progress)
         })
     };
     let matrix = parts.map(write).transpose();
     progress.check()?;
-    let (matrix, bytes) = (matrix?, stored.to_bytes()?);
-    progress.check()?;
-    put(dir, &bytes, matrix)
+    put(dir, &bytes, matrix?)
 }
 
 /// Writes the bytes of an index file, as returned by [`serialize`], to the folder `dir`, and removes the matrix of an
@@ -121,15 +123,14 @@ pub fn save_bytes(dir: &Path, bytes: &[u8]) -> Result<()> {
 
 fn put(dir: &Path, bytes: &[u8], matrix: Option<PendingFile>) -> Result<()> {
     let index = PendingFile::write(&index_path(dir), |file| file.write_all(bytes))?;
+    // The old matrix is removed first, so that there is no moment at which it stands beside the new index.
     let path = matrix_path(dir);
-    match matrix {
-        Some(pending) => pending.commit()?,
-        None => match std::fs::remove_file(&path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Error::io(&path, e)),
-            _ => {}
-        },
+    match std::fs::remove_file(&path) {
+        Err(e) if e.kind() != ErrorKind::NotFound => return Err(Error::io(&path, e)),
+        _ => {}
     }
-    index.commit()
+    index.commit()?;
+    matrix.map_or(Ok(()), PendingFile::commit)
 }
 
 /// Returns the bytes of the index file, which depend only on the arguments.
@@ -187,11 +188,18 @@ pub fn open(dir: &Path, filter: VocabularyFilter) -> Result<Index> {
     read(dir)?.into_index(filter)
 }
 
-/// Reads `DIR/index.safetensors`.
+/// Reads `DIR/index.safetensors`. If the matrix in `DIR` names another index, an error is returned.
 pub fn read(dir: &Path) -> Result<Stored> {
     let path = index_path(dir);
     let bytes = std::fs::read(&path).map_err(|e| Error::io(&path, e))?;
-    deserialize(&bytes, &path)
+    let matrix = matrix_path(dir);
+    match matrix::index_of(&matrix) {
+        Some(name) if name != hash_bytes(&bytes) => Err(Error::MatrixOfOther {
+            matrix,
+            index: path,
+        }),
+        _ => deserialize(&bytes, &path),
+    }
 }
 
 /// Parses and checks the bytes of an index file. `path` appears only in error messages.

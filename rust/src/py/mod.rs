@@ -172,8 +172,34 @@ fn random_bits<'py>(
 /// Returns the XXH3-128 checksum of the contents of a file, as 32 hexadecimal digits.
 #[pyfunction]
 fn hash_file(py: Python<'_>, path: PathBuf) -> PyResult<String> {
-    let hash = py.detach(|| checksum::xxh3_of_file(&path))?;
-    Ok(format!("{hash:032x}"))
+    Ok(py.detach(|| checksum::hash_file(&path))?)
+}
+
+/// Returns the XXH3-128 checksum of bytes, as 32 hexadecimal digits.
+#[pyfunction]
+fn hash_bytes(bytes: &[u8]) -> String {
+    checksum::hash_bytes(bytes)
+}
+
+/// From now on, a file that is truncated while it is mapped into memory ends the process with a message and exit code
+/// 2, instead of a bus error without a message.
+#[pyfunction]
+fn report_truncated_files() {
+    #[cfg(unix)]
+    {
+        extern "C" fn report(_signal: libc::c_int) {
+            let text = b"Error: another program truncated a file while cse was reading it; restore the file, and run the \
+                command again\n";
+            // SAFETY: both functions may be called in a signal handler, and `text` is valid for its length.
+            unsafe {
+                libc::write(2, text.as_ptr().cast(), text.len());
+                libc::_exit(2);
+            }
+        }
+        let handler: extern "C" fn(libc::c_int) = report;
+        // SAFETY: the handler calls only functions that are safe in a signal handler.
+        unsafe { libc::signal(libc::SIGBUS, handler as libc::sighandler_t) };
+    }
 }
 
 #[pymodule]
@@ -196,5 +222,7 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(random_bits, m)?)?;
     m.add_function(wrap_pyfunction!(write_rows, m)?)?;
     m.add_function(wrap_pyfunction!(hash_file, m)?)?;
+    m.add_function(wrap_pyfunction!(hash_bytes, m)?)?;
+    m.add_function(wrap_pyfunction!(report_truncated_files, m)?)?;
     Ok(())
 }

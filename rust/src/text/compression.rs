@@ -4,6 +4,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 use crate::error::{Error, Result};
+use crate::progress::Progress;
 use crate::text::format::FileFormat;
 use crate::text::source::{Blocks, Hashed};
 
@@ -17,8 +18,8 @@ pub(crate) enum Source {
 
 impl Source {
     /// Opens a text file; the suffixes `.gz` and `.zst` select a decoder.
-    pub(crate) fn open(path: &Path) -> Result<Self> {
-        let raw = Hashed::open(path).map_err(|e| Error::io(path, e))?;
+    pub(crate) fn open(path: &Path, progress: &Progress) -> Result<Self> {
+        let raw = Hashed::open(path, progress)?;
         let (suffix, format) = match path.extension().and_then(|e| e.to_str()) {
             Some("gz") => (".gz", "gzip"),
             Some("zst") => (".zst", "zstd"),
@@ -69,14 +70,14 @@ impl Source {
     /// Returns the number of bytes of the file as stored, and their hash. The rest of the file is read first, because a
     /// decoder may stop before the end of the file (at padding). A table is read from the beginning, because only
     /// Python has read it so far.
-    pub(crate) fn into_hash(self, path: &Path) -> io::Result<(u64, u128)> {
+    pub(crate) fn into_hash(self, path: &Path, progress: &Progress) -> Result<(u64, u128)> {
         let mut raw = match self {
             Source::Plain(raw) => raw,
             Source::Gz(decoder) => decoder.into_inner().into_inner(),
             Source::Zst(decoder) => decoder.finish().into_inner(),
-            Source::Column(_) => Hashed::open(path)?,
+            Source::Column(_) => Hashed::open(path, progress)?,
         };
-        io::copy(&mut raw, &mut io::sink())?;
+        io::copy(&mut raw, &mut io::sink()).map_err(|e| Error::io(path, e))?;
         Ok((raw.bytes, raw.hasher.digest128()))
     }
 }

@@ -38,11 +38,11 @@ pub(super) struct OpenFile {
 
 impl OpenFile {
     /// Opens a file.
-    pub(super) fn new(input: Input) -> Result<Self> {
+    pub(super) fn new(input: Input, progress: &Progress) -> Result<Self> {
         let path = input.path;
         let stamp = FileStamp::of(&path).map_err(|e| Error::io(&path, e))?;
         let (column, source) = match input.column {
-            None => (None, Source::open(&path)?),
+            None => (None, Source::open(&path, progress)?),
             Some((name, column)) => (Some(name), Source::Column(Blocks::new(column))),
         };
         Ok(OpenFile {
@@ -191,11 +191,8 @@ impl OpenFile {
     }
 
     /// Reads the rest of the file and returns its record; a file that changed since it was opened is an error.
-    pub(super) fn close(self) -> Result<FileRecord> {
-        let (bytes, hash) = match self.source.into_hash(&self.path) {
-            Ok(found) => found,
-            Err(e) => return Err(Error::io(&self.path, e)),
-        };
+    pub(super) fn close(self, progress: &Progress) -> Result<FileRecord> {
+        let (bytes, hash) = self.source.into_hash(&self.path, progress)?;
         let stamp = FileStamp::of(&self.path).map_err(|e| Error::io(&self.path, e))?;
         if stamp != self.stamp {
             return Err(Error::FileChanged { path: self.path });

@@ -232,7 +232,7 @@ impl<'a> Reader<'a> {
                 let Some(input) = state.inputs.next() else {
                     return Ok(false);
                 };
-                state.current = Some(OpenFile::new(input)?);
+                state.current = Some(OpenFile::new(input, self.progress)?);
             }
             let open = state.current.as_mut().expect("opened above");
             let first_line = open.rows + 1;
@@ -242,7 +242,7 @@ impl<'a> Reader<'a> {
             if rows == 0 {
                 let open = state.current.take().expect("opened above");
                 let format = open.format.clone();
-                let record = open.close()?;
+                let record = open.close(self.progress)?;
                 state.records.push(record);
                 state.formats.push(format);
                 continue;

@@ -7,6 +7,10 @@ use std::time::SystemTime;
 
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+use crate::wait::{Until, is_pipe, open_pipe};
+
 /// A column of a table, read as text with one row per line.
 pub trait Column: Send {
     /// Returns the next block of text, or `None` at the end. The number returned with the block is approximately how
@@ -53,15 +57,20 @@ pub(crate) struct Hashed {
 }
 
 impl Hashed {
+    /// Opens a file, or standard input. Waiting for the writer of a named pipe can be cancelled.
     #[cfg(unix)]
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
+    pub(super) fn open(path: &Path, progress: &Progress) -> Result<Self> {
         use std::os::fd::{AsFd, AsRawFd};
 
         // Reads bypass the buffer of `io::stdin`, because polling the file descriptor would not report bytes that are
         // already in this buffer.
-        let file = match is_stdin(path) {
-            true => File::from(io::stdin().as_fd().try_clone_to_owned()?),
-            false => File::open(path)?,
+        let failed = |e| Error::io(path, e);
+        let file = if is_stdin(path) {
+            File::from(io::stdin().as_fd().try_clone_to_owned().map_err(failed)?)
+        } else if is_pipe(path) {
+            open_pipe(path, Until::Readable, progress)?
+        } else {
+            File::open(path).map_err(failed)?
         };
         let regular = file.metadata().is_ok_and(|meta| meta.is_file());
         let blocking = (!regular).then(|| file.as_raw_fd());
@@ -69,11 +78,12 @@ impl Hashed {
     }
 
     #[cfg(not(unix))]
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
-        Ok(match is_stdin(path) {
-            true => Hashed::new(Box::new(io::stdin()), None),
-            false => Hashed::new(Box::new(File::open(path)?), None),
-        })
+    pub(super) fn open(path: &Path, _progress: &Progress) -> Result<Self> {
+        if is_stdin(path) {
+            return Ok(Hashed::new(Box::new(io::stdin()), None));
+        }
+        let file = File::open(path).map_err(|e| Error::io(path, e))?;
+        Ok(Hashed::new(Box::new(file), None))
     }
 
     fn new(inner: Box<dyn Read + Send>, blocking: Option<i32>) -> Self {

@@ -1,7 +1,6 @@
 //! Applies UNA to files.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Mutex;
@@ -17,6 +16,7 @@ use crate::text::reader::{ChunkError, FileRecord, Input, ReadOptions, Reader, co
 use crate::una::augment::Augmenter;
 use crate::una::options::{Options, Report};
 use crate::una::record;
+use crate::wait::is_pipe;
 
 /// How synthetic sentences are written.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +81,7 @@ pub fn augment_files(
         return run(&mut StandardOutput::open(progress)?);
     };
     let mut result = Ok((Report::default(), Vec::new()));
-    let pending = PendingFile::write(path, |file| {
+    let write = |file: &mut (dyn Write + Send)| {
         compressed(file, writing.compression, |out| {
             result = run(out);
             match result {
@@ -89,7 +89,14 @@ pub fn augment_files(
                 Err(_) => Err(io::Error::other("not written")), // `result` has the cause
             }
         })
-    });
+    };
+    if is_pipe(path) {
+        let written = write(&mut StandardOutput::of_pipe(path, progress)?);
+        let done = result?;
+        written.map_err(|e| Error::io(path, e))?;
+        return Ok(done);
+    }
+    let pending = PendingFile::write(path, |file| write(file));
     let done = result?;
     pending?.commit()?;
     Ok(done)
@@ -98,7 +105,7 @@ pub fn augment_files(
 /// Calls `write` with a writer that compresses into `file`. The same content always gives the same bytes, because the
 /// gzip header contains no time stamp.
 fn compressed(
-    file: &mut File,
+    file: &mut (dyn Write + Send),
     compression: Compression,
     write: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<()>,
 ) -> io::Result<()> {

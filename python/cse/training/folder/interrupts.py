@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 from ... import io
+from ...background import handle_stops
 from ...errors import InputError
 from ..step.distributed import World
 
@@ -26,7 +27,7 @@ PERIOD = 1.0
 
 
 class StopRequest:
-    """Context manager that records SIGINT and SIGTERM, so that the step in progress is finished and saved.
+    """Context manager that records SIGINT, SIGTERM and SIGHUP, so that the step in progress is finished and saved.
 
     A second signal has its usual effect. Signals are recorded only if the context is entered in the main thread.
     """
@@ -37,8 +38,7 @@ class StopRequest:
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._record)
+            self._before = handle_stops(self._record)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,0 +1,148 @@
+"""Tests of files that are written: permissions, named pipes, truncated inputs, and an index beside another's matrix."""
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import scipy.sparse
+
+from cse import InputError, TfidfIndex, _core
+from cse.tfidf.build import build_index
+from forked import Forked
+
+POSIX = pytest.mark.skipif(os.name == "nt", reason="needs POSIX")
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    path = tmp_path / "corpus.txt"
+    path.write_text("a man plays a guitar\na woman plays a violin\nno one sings\n", encoding="utf8")
+    return path
+
+
+def test_a_matrix_beside_another_index_is_refused_and_one_without_a_name_is_accepted(tmp_path, corpus, cse):
+    build_index([corpus], tmp_path / "one")
+    build_index([corpus], tmp_path / "two", words={"lowercase": False, "tokenizer": "whitespace"})
+    comment = (tmp_path / "one" / "matrix.npz").read_bytes()[-42:]
+    assert comment.decode() == f"cse index {_core.hash_file(tmp_path / 'one' / 'index.safetensors')}"
+    shutil.copy(tmp_path / "two" / "matrix.npz", tmp_path / "one" / "matrix.npz")
+    with pytest.raises(InputError, match=r"matrix\.npz: belongs to another index than .*; build both again"):
+        TfidfIndex.open(tmp_path / "one")
+    done = cse("augment", corpus, "--tfidf", tmp_path / "one")
+    assert done.returncode == 2
+    assert "belongs to another index" in done.stderr
+    matrix = scipy.sparse.load_npz(tmp_path / "two" / "matrix.npz")
+    scipy.sparse.save_npz(tmp_path / "one" / "matrix.npz", matrix, compressed=False)
+    TfidfIndex.open(tmp_path / "one")
+
+
+@POSIX
+@pytest.mark.parametrize("command", ["build-tfidf {corpus} -o tfidf", "augment {corpus} -o out.txt"])
+def test_a_file_that_is_overwritten_keeps_its_permissions(tmp_path, corpus, cse, command):
+    for _ in range(2):
+        assert cse("build-tfidf", corpus, cwd=tmp_path).returncode == 0
+    arguments = [each.format(corpus=corpus) for each in command.split()]
+    assert cse(*arguments, cwd=tmp_path).returncode == 0
+    paths = [tmp_path / "out.txt"] if command.startswith("augment") else sorted((tmp_path / "tfidf").iterdir())[:1]
+    for path in paths:
+        path.chmod(0o600)
+    assert cse(*arguments, cwd=tmp_path).returncode == 0
+    assert [path.stat().st_mode & 0o777 for path in paths] == [0o600]
+
+
+@POSIX
+@pytest.mark.parametrize(
+    "command",
+    [
+        "build-tfidf pipe -o index",
+        "augment corpus.txt -o pipe",
+        "augment pipe -o out.txt",
+        "doctor pipe",
+        "encode {model} pipe -o v.npy",
+        "encode {model} corpus.txt -o pipe",
+    ],
+)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_command_that_waits_for_the_other_end_of_a_pipe(
+    tmp_path, corpus, tiny_bert, command, number, cse
+):
+    os.mkfifo(tmp_path / "pipe")
+    assert cse("build-tfidf", corpus, cwd=tmp_path).returncode == 0
+    process = Forked(*command.format(model=tiny_bert).split(), cwd=tmp_path)
+    while not waits(process.pid) and process.poll() is None:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    assert process.poll() is None, process.communicate()[1]
+    process.send_signal(number)
+    _, error = process.communicate(timeout=20)
+    assert process.returncode == 128 + number, error
+    assert not list(tmp_path.rglob(".cse-*"))
+
+
+def waits(pid):
+    """Returns whether a process has used almost no processor time in the last half second."""
+
+    def used():
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+        return int(fields[11]) + int(fields[12])
+
+    try:
+        before = used()
+        time.sleep(0.5)
+        return before > 5 and used() - before <= 1
+    except OSError:
+        return True
+
+
+@POSIX
+def test_a_named_pipe_can_be_read_and_written(tmp_path, corpus, cse):
+    os.mkfifo(tmp_path / "in")
+    os.mkfifo(tmp_path / "out")
+    with subprocess.Popen(["sh", "-c", f"cat {corpus} > {tmp_path / 'in'}"]):
+        assert cse("build-tfidf", "in", cwd=tmp_path).returncode == 0
+    with subprocess.Popen(["cat", tmp_path / "out"], stdout=subprocess.PIPE) as reader:
+        done = cse("augment", corpus, "-o", "out", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        written = reader.communicate()[0]
+    assert cse("augment", corpus, "-o", "file", cwd=tmp_path).returncode == 0
+    assert written == (tmp_path / "file").read_bytes()
+
+
+@POSIX
+def test_a_mapped_file_that_is_truncated_ends_the_process_with_a_sentence(tmp_path):
+    script = (
+        "import numpy as np, os, sys\nfrom cse import _core\n_core.report_truncated_files()\n"
+        "np.save('v.npy', np.ones(100_000))\nv = np.load('v.npy', mmap_mode='r')\nos.truncate('v.npy', 0)\nv.sum()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "Error: another program truncated a file while cse was reading it; restore the file, and run the command "
+        "again\n"
+    )
+
+
+@POSIX
+def test_a_closed_terminal_ends_a_training_run_with_a_checkpoint(run_config, tmp_path):
+    import pty
+
+    config = run_config.replace(max_steps=4000, eval_every=0, output=str(tmp_path))
+    (tmp_path / "config.toml").write_text(config.to_toml(), encoding="utf8")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        command = ["-m", "cse", "train", "--config", str(tmp_path / "config.toml"), "--name", "run"]
+        os.execv(sys.executable, [sys.executable, *command])
+    log = tmp_path / "run" / "log.jsonl"
+    while not log.exists() or log.read_text(encoding="utf8").count("\n") < 3:
+        if select.select([terminal], [], [], 0.1)[0]:
+            os.read(terminal, 4096)
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 129
+    assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
