@@ -335,7 +335,7 @@ def print_peak(model: str, rows: list[str], options: Any, settings: dict[str, An
 def peak(device: str) -> int:
     """Returns the peak memory in bytes: of tensors on a GPU, or of this process on the CPU."""
     from cse.models.device import peak_memory
-    from cse.reproduce.cells import peak_bytes
+    from cse_papers.reproduce.cells import peak_bytes
 
     return peak_memory(device) or peak_bytes() or 0
 

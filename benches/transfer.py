@@ -22,7 +22,7 @@ import numpy as np
 from cse import Encoder
 from cse.evaluation import transfer
 from cse.evaluation.base import embed
-from cse.evaluation.transfer import SEED, best_penalty, converged, nested, senteval
+from cse_papers.transfer import SEED, best_penalty, converged, nested, senteval
 
 SEEDS = range(SEED, SEED + 5)
 

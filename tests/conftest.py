@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items):
 
 def run_cse(*arguments, cwd=None, text=True, stdin=None, env=None, preexec=None):
     """Runs a cse command in a separate process; returns a ``subprocess.CompletedProcess``."""
-    if arguments[0] in PLACES and env is None and preexec is None:
+    if arguments[0] in (*PLACES, "generate", "reproduce") and env is None and preexec is None:
         return run_forked(*arguments, cwd=cwd, text=text, stdin=stdin)
     return subprocess.run(
         [sys.executable, "-c", "from cse.cli import main; main()", *map(str, arguments)],

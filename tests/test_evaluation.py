@@ -14,12 +14,12 @@ from click.testing import CliRunner
 
 from cse import Encoder, InputError
 from cse.cli import cli
-from cse.evaluation import transfer
 from cse.evaluation.base import embed
 from cse.evaluation.retrieval import Retrieval, RetrievalOptions, ndcg, recall, reciprocal_rank
-from cse.evaluation.transfer import AdamClassifier, converged, senteval
 from cse.io import write_text
 from cse.models.running.passages import Cutter
+from cse_papers import transfer
+from cse_papers.transfer import AdamClassifier, converged, senteval
 from forked import Forked
 
 

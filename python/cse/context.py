@@ -115,11 +115,17 @@ class Context:
             self.check_tokens(model.tokenizer, name, flag)
         return Frozen(model.to(self.device))
 
-    def load_masked_language_model(self, name: str, flag: str) -> Frozen:
-        """Loads a masked language model with frozen weights; see ``load_model``.
+    def load_masked_language_model(self, name: str, flag: str, *, same_tokens: bool = False) -> tuple[Frozen, Any]:
+        """Loads a masked language model with frozen weights, on the device of the run; returns it and its tokenizer.
 
-        Raises ``InputError`` if the model cannot be loaded, has no weights for masked language modelling, or has a
-        different vocabulary from the run's encoder, or if the tokenizer of the run's encoder has no mask token.
+        Args:
+            name: Name or folder of the model, as for ``--model``.
+            flag: Flag or option that names the model, for error messages.
+            same_tokens: Whether the model must have the vocabulary of the run's encoder.
+
+        Raises:
+            InputError: If the model cannot be loaded, has no weights for masked language modelling or no mask token,
+                or lacks the required vocabulary.
         """
         from transformers import AutoModelForMaskedLM, AutoTokenizer
 
@@ -134,17 +140,16 @@ class Context:
             raise InputError(
                 f"{flag}: {name} cannot be loaded as a masked language model ({first_line(error)})"
             ) from None
-        if self.trained.tokenizer.mask_token_id is None:
+        if same_tokens and self.trained.tokenizer.mask_token_id is None:
             raise InputError(
                 f"{flag}: the tokenizer of {self.trained.source.name} has no mask token; use a model like BERT"
             )
-        if report["missing_keys"]:
-            raise InputError(
-                f"{flag}: {name} has no weights for masked language modelling ({sorted(report['missing_keys'])[0]}); "
-                "name a checkpoint of a masked language model"
-            )
-        self.check_tokens(tokenizer, name, flag)
-        return Frozen(model.float().to(self.device))
+        if tokenizer.mask_token_id is None or report["missing_keys"]:
+            missing = "mask token" if tokenizer.mask_token_id is None else "weights for masked language modelling"
+            raise InputError(f"{flag}: {name} has no {missing}; name a checkpoint of a masked language model")
+        if same_tokens:
+            self.check_tokens(tokenizer, name, flag)
+        return Frozen(model.float().to(self.device)), tokenizer
 
     def check_tokens(self, tokenizer: Any, name: str, flag: str) -> None:
         """Raises ``InputError`` if the token ids of a tokenizer differ from those of the run's encoder."""

@@ -35,16 +35,20 @@ class Registry(Generic[T]):
     Args:
         kind: Name of the kind for error messages, such as ``"augmentation"``.
         group: Entry-point group in which other packages declare methods.
-        builtin: Maps the names of the built-in methods to ``"module:attribute"``.
+        builtin: Maps the names of the built-in methods to ``"module:attribute"``; default: there are none.
         options: Maps the names of built-in methods whose ``Options`` can be imported without the method to these
             ``Options``, as ``"module:attribute"``. An option whose ``Opt`` has a flag becomes a flag of ``cse train``.
     """
 
     def __init__(
-        self, kind: str, group: str, builtin: Mapping[str, str], options: Mapping[str, str] | None = None
+        self,
+        kind: str,
+        group: str,
+        builtin: Mapping[str, str] | None = None,
+        options: Mapping[str, str] | None = None,
     ) -> None:
         self.kind, self.group = kind, group
-        self._targets, self._options = dict(builtin), dict(options or {})
+        self._targets, self._options = dict(builtin or {}), dict(options or {})
         self._loaded: dict[str, T] = {}
 
     def register(self, name: str, method: T) -> T:
@@ -88,7 +92,7 @@ class Registry(Generic[T]):
             flag: Command-line flag at the start of the error message; default: the kind of the registry.
 
         Raises:
-            InputError: If the name is unknown.
+            InputError: If the name is unknown, or if the package that declares the method cannot be imported.
         """
         if name in self._loaded:
             return self._loaded[name]
@@ -97,7 +101,7 @@ class Registry(Generic[T]):
             return self._loaded[name]
         for point in declared(self.group):
             if point.name == name:
-                self._loaded[name] = point.load()
+                self._loaded[name] = load(point, self.kind)
                 return self._loaded[name]
         raise unknown(flag or self.kind, name, self.names())
 
@@ -113,6 +117,16 @@ def declared(group: str) -> Any:
     from importlib.metadata import entry_points  # a slow import: about half the time of importing cse.cli
 
     return entry_points(group=group)
+
+
+def load(point: Any, kind: str) -> Any:
+    """Returns what an entry point names; raises ``InputError`` if it cannot be imported."""
+    try:
+        return point.load()
+    except (ImportError, AttributeError) as error:
+        raise InputError(
+            f"{kind} {point.name}: {point.value} cannot be imported ({error}); install its package again"
+        ) from None
 
 
 IMPORTED: dict[str, str] = {}

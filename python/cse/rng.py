@@ -25,8 +25,6 @@ SHUFFLE = 2**32
 HOLD_OUT = 2**32 + 1
 MIX = 2**33
 SPANS = 2**34
-CROP = 2**35
-DELETE = 2**36
 PURPOSES = 2**48
 # Number of rows whose bits are computed in one call.
 PART = 2**18

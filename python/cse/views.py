@@ -207,6 +207,12 @@ def parts_of(backbone: nn.Module) -> tuple[nn.Module, nn.ModuleList]:
     return embedding, blocks[0]
 
 
+def first_position(backbone: nn.Module) -> int:
+    """Returns the position id of a transformer's first token: 0 or, in models like RoBERTa, the padding index + 1."""
+    padding = getattr(getattr(parts_of(backbone)[0], "position_embeddings", None), "padding_idx", None)
+    return 0 if padding is None else int(padding) + 1
+
+
 @contextmanager
 def embedding_output(backbone: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """Context manager that replaces the output ``z`` of the embedding layer, ``(n, T, D)``, with ``change(z)``."""

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from annotated_types import Ge, Gt, Le, MinLen
+from annotated_types import Ge, Gt, Le
 
 from .. import rng
 from ..data.corpus import Corpus
 from ..data.words import cut_in_two
-from ..errors import InputError, unknown
+from ..errors import InputError
 from ..options import Opt
-from .base import Draws, Edit, Example, Paired, Pairing
+from .base import Draws, Example, Paired, Pairing
 
 if TYPE_CHECKING:
-    from ..context import Context
+    pass
 
 
 @dataclass(frozen=True)
@@ -144,38 +144,6 @@ class Parallel(Pairing):
 
 
 @dataclass(frozen=True)
-class NextSentenceOptions:
-    """Options of next-sentence positives; SimCSE's "next 3 sentences" is ``within=3``."""
-
-    within: Annotated[int, Ge(1), Le(1000), Opt("the positive is drawn from this many following rows")] = 1
-
-
-class NextSentence(Pairing):
-    """Takes the positive from the next rows of the corpus, which must be running text in order (SimCSE, table 2).
-
-    Blank rows, held-out rows (see ``cse.data.corpus``) and their duplicates, and rows past the end of the corpus are
-    not used as positives: if one of these is drawn for a sentence, the sentence has no positive.
-    """
-
-    Options = NextSentenceOptions
-    summary = "the next sentence of the corpus, or one of the next few (SimCSE's ablation)"
-
-    def __init__(self, options: NextSentenceOptions, context: Any) -> None:
-        super().__init__(options, context)
-        self.corpus: Corpus = context.corpus
-        self.context = context
-
-    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:
-        """Returns the sentences and the rows drawn as their positives."""
-        further = 1 + (draws.uniform(rows, "next sentence")[:, 0] * self.options.within).astype(np.int64)
-        wanted = rows + further
-        train: npt.NDArray[np.int64] = self.context.rows
-        at = np.minimum(np.searchsorted(train, wanted), len(train) - 1)
-        valid = train[at] == wanted
-        return Paired(list(texts), self.corpus.take(np.where(valid, wanted, rows)), valid)
-
-
-@dataclass(frozen=True)
 class SpansOptions:
     """Options of span positives."""
 
@@ -243,76 +211,3 @@ class Spans(Pairing):
         length = max(1, round(wanted))
         start = int(place * (len(words) - length + 1))
         return " ".join(words[start : start + length])
-
-
-PURPOSE = "one of several edits"
-
-
-@dataclass(frozen=True)
-class OneOfOptions:
-    """Options of ``one-of``. AugCSE uses twelve transformations of NL-Augmenter, which are not part of cse."""
-
-    edits: Annotated[tuple[str, ...], MinLen(2), Opt("names of edits, run with default options")] = (
-        "crop",
-        "delete",
-        "eda-swap",
-        "eda-delete",
-        "aeda",
-        "repetition",
-    )
-    as_positive: Annotated[
-        bool,
-        Opt(
-            "use the edited sentence as the positive; if false, the positive is the sentence itself under "
-            "another dropout mask, and only loss terms such as augcse use the edited sentence"
-        ),
-    ] = True
-
-
-def choices(uniform: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
-    """Returns the indices of the chosen edits, ``(n,)`` in [0, count), from uniform numbers in [0, 1)."""
-    found: npt.NDArray[np.int64] = np.minimum((uniform.astype(np.float32) * count).astype(np.int64), count - 1)
-    return found
-
-
-class OneOf(Edit):
-    """Applies one of several edits, all equally likely, to each sentence.
-
-    The edits change texts; ``repetition``, for example, repeats words.
-
-    Raises ``InputError`` if a name in ``edits`` is not that of a fast edit, or is ``one-of`` itself.
-    """
-
-    Options = OneOfOptions
-    summary = "one of several edits per sentence (AugCSE)"
-
-    def __init__(self, options: OneOfOptions, context: Context) -> None:
-        super().__init__(options, context)
-        from . import AUGMENTATIONS
-
-        self.edits: list[Edit] = []
-        for name in options.edits:
-            if name not in AUGMENTATIONS:
-                raise unknown("one-of.edits", name, AUGMENTATIONS.names())
-            kind: Any = AUGMENTATIONS.get(name)
-            if not issubclass(kind, Edit) or kind.expensive or kind is OneOf:
-                raise InputError(f"one-of.edits: {name} is not a fast edit of single sentences; leave it out")
-            self.edits.append(kind(kind.Options(), context))
-        # With these values, the loss term of AugCSE repeats the draw to find out which edit was applied to each row.
-        context.told["edits"] = (len(self.edits), PURPOSE)
-
-    @classmethod
-    def is_positive(cls, options: OneOfOptions) -> bool:
-        """Returns the option ``as_positive``."""
-        return options.as_positive
-
-    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
-        """Returns the edited sentences."""
-        chosen = choices(draws.uniform(rows, PURPOSE)[:, 0], len(self.edits))
-        edited = list(texts)
-        for number, edit in enumerate(self.edits):
-            places = np.flatnonzero(chosen == number).tolist()
-            found = edit([texts[place] for place in places], rows[places], draws) if places else []
-            for place, text in zip(places, found, strict=True):
-                edited[place] = text
-        return edited

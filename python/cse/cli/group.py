@@ -21,6 +21,7 @@ from .. import __version__
 from .._core import report_truncated_files
 from ..background import handle_stops
 from ..errors import InputError, Interrupted, RunError, did_you_mean, sentence
+from ..registry import declared, load
 
 # One line of help for each command. They are listed here so that cse --help does not import the commands.
 COMMANDS = {
@@ -33,10 +34,8 @@ COMMANDS = {
     "compare": "Compare encoders, with confidence intervals.",
     "label": "Compare two encoders by judging the documents that they find.",
     "runs": "List the runs of a folder with their settings and scores.",
-    "reproduce": "Reproduce a published table.",
     "plot": "Draw plots of runs.",
     "report": "Write a report page about a run.",
-    "generate": "Write a paraphrase or a query for each sentence.",
     "augment": "Write a synthetic hard negative for each sentence.",
     "explain": "Show the TF-IDF, rank and replacements of each word of a sentence.",
     "encode": "Encode sentences into embeddings.",
@@ -61,10 +60,8 @@ PLACES = {
     "compare": ".commands.evaluate:compare_command",
     "label": ".commands.label:label_command",
     "runs": ".commands.runs:runs_command",
-    "reproduce": ".commands.reproduce:reproduce_command",
     "plot": ".commands.runs:plot_command",
     "report": ".commands.runs:report_command",
-    "generate": ".commands.generate:generate_command",
     "augment": ".commands.augment:augment_command",
     "explain": ".commands.augment:explain_command",
     "encode": ".commands.encode:encode_command",
@@ -80,11 +77,15 @@ PLACES = {
 
 
 class LazyGroup(click.Group):
-    """A group that imports the module of a command only when the command is used."""
+    """A group that imports the module of a command only when the command is used.
+
+    The entry points of the group ``cse.commands`` are commands of other packages, such as
+    ``my-command = "my_package:my_command"``.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Returns the names of the commands, in the order in which they are typically used."""
-        return list(COMMANDS)
+        """Returns the names of the commands, in the order in which they are typically used; then of other packages."""
+        return [*COMMANDS, *sorted({point.name for point in declared("cse.commands")} - COMMANDS.keys())]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -94,16 +95,18 @@ class LazyGroup(click.Group):
         The error for an unknown name suggests a similar name, if there is one.
         """
         name = str(args[0])
-        if name not in COMMANDS and not name.startswith("-"):
-            ctx.fail(f"No such command {name!r}{did_you_mean(name, COMMANDS)}.")
+        if name not in COMMANDS and not name.startswith("-") and name not in (known := self.list_commands(ctx)):
+            ctx.fail(f"No such command {name!r}{did_you_mean(name, known)}.")
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Imports the module of a command and returns the command; None for an unknown name."""
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, attribute = PLACES[cmd_name].partition(":")
-        command: click.Command = getattr(import_module(module, __package__), attribute)
+        if cmd_name in COMMANDS:
+            module, _, attribute = PLACES[cmd_name].partition(":")
+            command: click.Command | None = getattr(import_module(module, __package__), attribute)
+        else:
+            points = [point for point in declared("cse.commands") if point.name == cmd_name]
+            command = load(points[0], "command") if points else None
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -117,9 +120,16 @@ class LazyGroup(click.Group):
             _end_by_sigpipe()
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the help lines of ``COMMANDS``, without importing the commands."""
+        """Writes the help lines of ``COMMANDS``, without importing the commands, and those of other packages."""
+        lines = dict(COMMANDS)
+        for name in self.list_commands(ctx)[len(COMMANDS) :]:
+            try:
+                command = self.get_command(ctx, name)
+                lines[name] = command.get_short_help_str(limit=100) if command else ""
+            except InputError as error:
+                lines[name] = str(error)
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl(list(lines.items()))
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -19,7 +19,6 @@ EVALUATIONS: Registry[type[Evaluation]] = Registry(
         "geometry": "cse.evaluation.geometry:Geometry",
         "halves": "cse.evaluation.geometry:SplitHalf",
         "retrieval": "cse.evaluation.retrieval:Retrieval",
-        "transfer": "cse.evaluation.transfer:Transfer",
     },
 )
 """Evaluations by the name given to ``cse eval --suite``."""

@@ -245,6 +245,8 @@ class Evaluation(ABC):
 
     Options: ClassVar[type] = NoOptions
     summary: ClassVar[str] = ""
+    paper_row: ClassVar[tuple[str, str]] = ("", "")
+    """The score of a task and the value of the summary that ``cse eval`` also prints in one row, as papers do."""
     ranks: ClassVar[bool] = False
     """Whether the evaluation ranks documents, so that it evaluates the options of a ``System`` (``ranking.py``)."""
 

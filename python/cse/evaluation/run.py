@@ -112,7 +112,7 @@ def evaluate(
         model: Folder or name of a model (see ``cse.Encoder``); a run folder, whose checkpoint ``best`` is evaluated;
             or an encoder in memory, such as a ``cse.Encoder``. In the suite ``retrieval`` also ``"bm25"``, or a
             ``cse.evaluation.ranking.System``, which is a model with options of ``SearchIndex.search``.
-        suite: One or more names of suites: ``sts``, ``transfer``, ``retrieval``, ``geometry``, ``halves``, or a suite
+        suite: One or more names of suites: ``sts``, ``retrieval``, ``geometry``, ``halves``, ``transfer``, or a suite
             of another package; ``cse methods`` describes them.
         data: File or folder of the data.
         options: Options by suite name, for example ``{"transfer": {"classifier": "senteval"}}``.

@@ -154,6 +154,7 @@ class STS(Evaluation):
     """STS tasks in a folder (see ``find_tasks`` for the file names), or any file of scored pairs."""
 
     Options = STSOptions
+    paper_row = ("spearman", "average_of_seven")
     summary = (
         "Spearman's correlation on the STS tasks in --data DIR (sts12.test.tsv, ..., sickr.test.tsv), or on FILE.tsv"
     )

@@ -49,26 +49,12 @@ __all__ = ["ENCODER_METHODS", "FEATURE_AUGMENTATIONS", "HOOKS"]
 FEATURE_AUGMENTATIONS: Registry[type[FeatureMethod]] = Registry(
     "feature augmentation",
     "cse.feature_augmentations",
-    {
-        "dclr": "cse.features.negatives:DCLR",
-        "gaussian": "cse.features.negatives:Gaussian",
-        "modals": "cse.features.negatives:Modals",
-        "momentum": "cse.features.negatives:Momentum",
-        "projector": "cse.features.encoder_methods:Projector",
-    },
 )
 """Methods that change embeddings, by name: ``cse train --feature-augmentation NAME``."""
 
 HOOKS: Registry[type[Hook]] = Registry(
     "hook",
     "cse.hooks",
-    {
-        "feature-cutoff": "cse.features.hooks:FeatureCutoff",
-        "pca": "cse.features.hooks:PCAJitter",
-        "second-template": "cse.features.encoder_methods:PromptHook",
-        "token-cutoff": "cse.features.hooks:TokenCutoff",
-        "token-shuffle": "cse.features.hooks:TokenShuffle",
-    },
 )
 """Methods that change the forward pass of a view, by name: ``cse train --positive-hook NAME``."""
 
@@ -76,9 +62,7 @@ ENCODER_METHODS: Registry[type[EncoderMethod]] = Registry(
     "encoder method",
     "cse.encoder_methods",
     {
-        "ema": "cse.features.encoder_methods:EMA",
-        "lora": "cse.features.encoder_methods:LoRA",
-        "prompt": "cse.features.encoder_methods:Prompt",
+        "lora": "cse.features.lora:LoRA",
     },
     options={"lora": "cse.features:LoRAOptions"},
 )

@@ -25,13 +25,10 @@ LOSS_TERMS: Registry[type[LossTerm]] = Registry(
     "loss term",
     "cse.loss_terms",
     {
-        "augcse": "cse.losses.discriminators:AugCSE",
         "contrastive": "cse.losses.contrastive:Contrastive",
-        "diffcse": "cse.losses.discriminators:DiffCSE",
         "keep-similarities": "cse.losses.auxiliary:KeepSimilarities",
         "matryoshka": "cse.losses.auxiliary:Matryoshka",
         "mlm": "cse.losses.auxiliary:MLM",
-        "scd": "cse.losses.auxiliary:SCD",
     },
     options={
         CONTRASTIVE: "cse.losses.options:ContrastiveOptions",

@@ -55,6 +55,8 @@ class LossTerm(nn.Module):
     reads: ClassVar[frozenset[Role]] = frozenset(("anchor", "positive", "negative"))
     """Roles of the views whose embeddings the term uses. Settings that affect only other views are refused, unless
     another term of the run uses these."""
+    is_loss: ClassVar[bool] = False
+    """Whether the term is used as the loss (``--loss``); ``cse methods --combinations`` then lists it."""
     warning: str = ""
     """A warning that is shown before training; set by the constructor."""
 

@@ -168,7 +168,9 @@ def eval_command(
 
 def paper_row(suite: str, report: Report) -> dict[str, str]:
     """Returns a table row as in the papers: the scores of the test sets, and their average; {} without an average."""
-    key, average = {"sts": ("spearman", "average_of_seven"), "transfer": ("accuracy", "average")}.get(suite, ("", ""))
+    from ...evaluation import EVALUATIONS
+
+    key, average = EVALUATIONS.get(suite).paper_row
     mean = report.summary.get(average)
     if mean is None:
         return {}

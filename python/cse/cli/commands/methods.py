@@ -45,24 +45,27 @@ def methods_command(name: str | None, combinations: bool, as_json: bool) -> None
         LOSS_TERMS,
         EVALUATIONS,
     ]
-    methods = [
-        {
-            "name": each,
-            "kind": table.kind,
-            "summary": table.get(each).summary,
-            "options": {
+    methods = []
+    for table in tables:
+        for each in table.names():
+            if name not in (None, each):
+                continue
+            try:
+                method = table.get(each)
+            except InputError as error:  # its package cannot be imported
+                if name is not None:
+                    raise
+                printing.say(str(error))
+                continue
+            described = {
                 option.name: {
                     "default": None if option.default is MISSING else option.default,
                     "description": option.opt.help and phrase(option.opt.help),
                     "flag": option.opt.flag,
                 }
-                for option in options_of(table.get(each).Options)
-            },
-        }
-        for table in tables
-        for each in table.names()
-        if name in (None, each)
-    ]
+                for option in options_of(method.Options)
+            }
+            methods.append({"name": each, "kind": table.kind, "summary": method.summary, "options": described})
     if not methods:
         raise InputError(f"{name}: no such method; to list all: cse methods")
     if as_json:

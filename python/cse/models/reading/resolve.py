@@ -325,11 +325,6 @@ def max_length_of(config: Any, declared: int | None) -> int:
     return int(min(declared or positions, positions))
 
 
-def first_position(config: Any) -> int:
-    """Returns the position id of the first token: 0 or, in models like RoBERTa, the padding index + 1."""
-    return int(config.pad_token_id) + 1 if config.model_type in OFFSET_POSITIONS else 0
-
-
 SUFFIXES = (".safetensors", ".bin", ".json", ".txt", ".model")
 MODULE = re.compile(r"\d+_\w+")
 """Names of the module folders of sentence-transformers, such as 1_Pooling."""

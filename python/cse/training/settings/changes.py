@@ -12,6 +12,7 @@ from typing import Any
 
 from ...augment import AUGMENTATIONS, PAIRS_POSITIVE
 from ...errors import InputError
+from ...losses import LOSS_TERMS
 from ...options import options_of
 from .config import SETTINGS, TrainConfig, flag
 from .precedence import merge, other_limit, resolve
@@ -93,7 +94,6 @@ LOSSES: dict[str, dict[str, Any]] = {
     "focal": {"loss": "focal"},
     "mixed": {"loss": "mixed"},
     "mixed, release": {"loss": "mixed", "mix_variant": "release"},
-    "scd": {"loss": "scd"},
 }
 UNA: dict[str, dict[str, Any]] = {
     "": {},
@@ -102,12 +102,18 @@ UNA: dict[str, dict[str, Any]] = {
 }
 
 
+def losses() -> dict[str, dict[str, Any]]:
+    """Returns the settings of each loss by its name in the table of combinations."""
+    terms = {name: {"loss": name} for name in LOSS_TERMS.names() if LOSS_TERMS.get(name).is_loss}
+    return {**LOSSES, **terms}
+
+
 def combinations() -> dict[tuple[str, str, str], str]:
     """Returns the error message for each combination (positive, loss, form of UNA); "" if it is allowed."""
     found = {}
     for positive in AUGMENTATIONS.names():
         source = {"pairs": "pairs.csv"} if positive == PAIRS_POSITIVE else {"corpus": "corpus.txt"}
-        for loss, chosen in LOSSES.items():
+        for loss, chosen in losses().items():
             for form, una in UNA.items():
                 try:
                     resolve(TrainConfig(**{**source, "positive": positive, **chosen, **una}), "bert-base")
@@ -120,7 +126,7 @@ def combinations() -> dict[tuple[str, str, str], str]:
 def table_of_combinations() -> str:
     """Returns a Markdown table (rows: positives; columns: losses with forms of UNA), followed by the error messages."""
     found = combinations()
-    columns = [(loss, form) for loss in LOSSES for form in UNA]
+    columns = [(loss, form) for loss in losses() for form in UNA]
     # Positives with equal entries share a table row.
     rows: dict[tuple[str, ...], list[str]] = {}
     for positive in AUGMENTATIONS.names():

@@ -12,35 +12,28 @@ from importlib.resources import files
 from typing import Any
 
 from ...errors import unknown
-
-# Files of presets/; a preset is named after its file and a table in it.
-PRESET_FILES = (
-    "adapt",
-    "simcse",
-    "simcse-sup",
-    "focal",
-    "mixed",
-    "una",
-    "diffcse",
-    "dclr",
-    "promptbert",
-    "esimcse",
-    "gs-infonce",
-    "scd",
-    "mirror-bert",
-    "consert",
-    "augcse",
-)
+from ...registry import declared
 
 
 @cache
 def _presets() -> dict[str, dict[str, Any]]:
+    """Returns the presets of this package, and of the packages that the entry points of ``cse.presets`` name.
+
+    A preset is named after its file and a table in it.
+    """
     found = {}
-    for file in PRESET_FILES:
-        tables = tomllib.loads((files("cse") / "presets" / f"{file}.toml").read_text(encoding="utf8"))
-        shared = tables.pop("all")
-        for model, values in tables.items():
-            found[f"{file}-{model}"] = {**shared, **values}
+    for package in ("cse.presets", *(point.value for point in declared("cse.presets"))):
+        try:
+            places = sorted(files(package).iterdir(), key=lambda place: place.name)
+        except ImportError:  # the package was removed; a preset of it is unknown
+            continue
+        for place in places:
+            if not place.name.endswith(".toml") or place.name == "defaults.toml":
+                continue
+            tables = tomllib.loads(place.read_text(encoding="utf8"))
+            shared = tables.pop("all")
+            for model, values in tables.items():
+                found[f"{place.name.removesuffix('.toml')}-{model}"] = {**shared, **values}
     found["adapt"] = families()["adapt"]
     return found
 

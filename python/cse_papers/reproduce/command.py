@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...errors import InputError
-from .. import options, printing
-from ..progress import progress_of
+from cse.cli import options, printing
+from cse.cli.progress import progress_of
+from cse.errors import InputError
 
 if TYPE_CHECKING:
-    from ...reproduce.cells import Cell
-    from ...reproduce.inputs import Inputs
-    from ...reproduce.plan import Plan
-    from ...reproduce.suites import Row, Scorer, Table
+    from .cells import Cell
+    from .inputs import Inputs
+    from .plan import Plan
+    from .suites import Row, Scorer, Table
 
 
-@click.command("reproduce")
+@click.command("reproduce", short_help="Reproduce a published table.")
 @click.argument("table", required=False)
 @options.option("--list", "as_list", is_flag=True, help="List the tables, or the rows of TABLE.")
 @options.option("--names", is_flag=True, help="List only the names of the tables that can be run.")
@@ -67,8 +67,8 @@ def reproduce_command(
     only the published values are printed. The authors of cse have not reproduced any table at full size, which needs a
     GPU.
     """
-    from ...reproduce.plan import plan
-    from ...reproduce.suites import Scorer, find_table, tables
+    from .plan import plan
+    from .suites import Scorer, find_table, tables
 
     if names:
         click.echo("\n".join(each.name for each in tables().values() if each.suite))
@@ -100,14 +100,14 @@ def reproduce_command(
             printing.say(f"would run {cell.name}")
         return
     run(chosen, inputs, scorer, place, keep_models, smoke)
-    from ...reproduce.results import markdown, panels, to_dict
+    from .results import markdown, panels, to_dict
 
     stored, notes = chosen.stored, chosen.notes
     warning = ["A trial with a tiny model and two steps: the scores mean nothing.", ""] if smoke else []
     lines = [*warning, markdown(found, rows, stored, notes)]
     printing.result(to_dict(found, rows, stored, notes), as_json, lines)
     if picture is not None:
-        from ...reports.style import write
+        from cse.reports.style import write
 
         write(panels(found, rows, stored), Path(picture))
         printing.say(f"wrote {picture}")
@@ -119,14 +119,14 @@ def check_picture(picture: str | None) -> None:
         return
     if Path(picture).suffix not in (".png", ".svg"):
         raise InputError(f"--picture {picture}: the name must end in .png or .svg")
-    from ...reports.style import require_extra
+    from cse.reports.style import require_extra
 
     require_extra("--picture")
 
 
 def find_inputs(table: Table, place: Path, smoke: bool, dry_run: bool, given: dict[str, Any]) -> Inputs:
     """Returns the inputs of the runs; ``given`` holds the arguments of ``open_inputs`` that are options."""
-    from ...reproduce.inputs import open_inputs, smoke_inputs
+    from .inputs import open_inputs, smoke_inputs
 
     if smoke:
         for name in ("data", "corpus", "pairs", "files", "max_steps"):
@@ -141,8 +141,8 @@ def find_inputs(table: Table, place: Path, smoke: bool, dry_run: bool, given: di
 
 def show_list(table: Table | None, as_json: bool) -> None:
     """Prints the tables, or the rows of one table and the files they need."""
-    from ...reproduce.inputs import SENTENCES
-    from ...reproduce.suites import tables
+    from .inputs import SENTENCES
+    from .suites import tables
 
     if table is None:
         records = [
@@ -189,9 +189,10 @@ def status(row: Row) -> str:
 
 def run(chosen: Plan, inputs: Inputs, scorer: Scorer, place: Path, keep_models: bool, quiet: bool) -> None:
     """Runs the cells that are not stored yet, and stores them; ``quiet`` hides the output of training."""
-    from ...models.device import set_threads
-    from ...reproduce.cells import run_cell
-    from ..progress import ConsoleCallback
+    from cse.cli.progress import ConsoleCallback
+    from cse.models.device import set_threads
+
+    from .cells import run_cell
 
     set_threads(inputs.threads)
     for number, cell in enumerate(chosen.wanted, 1):
@@ -208,7 +209,7 @@ def run(chosen: Plan, inputs: Inputs, scorer: Scorer, place: Path, keep_models: 
 
 def announce(wanted: list[Cell], inputs: Inputs, place: Path) -> None:
     """Prints the estimated time and memory of the training runs, if any, without loading weights."""
-    from ...reproduce.plan import estimate
+    from .plan import estimate
 
     cost = estimate(wanted, inputs, place)
     if cost.runs:

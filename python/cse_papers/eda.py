@@ -1,7 +1,6 @@
-"""EDA: four edits of the words of a sentence; AEDA: inserted punctuation marks.
+"""EDA: four edits of the words of a sentence (Wei and Zou 2019, arXiv:1901.11196).
 
-EDA is described by Wei and Zou (2019, arXiv:1901.11196), AEDA by Karimi, Rossi and Prati (2021, arXiv:2108.13230). The
-option ``alpha`` of EDA sets the strength. Deletion removes each word with probability ``alpha``; the other edits make
+The option ``alpha`` sets the strength. Deletion removes each word with probability ``alpha``; the other edits make
 n = max(1, floor(alpha * number of words)) changes.
 
 Differences from the released code of EDA:
@@ -17,19 +16,84 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-from annotated_types import Gt, Le, Lt
+from annotated_types import Gt, Lt
 
-from ..data.words import STOP_WORDS, Synonyms, open_synonyms
-from ..options import Opt
-from .base import Draws, Edit
+from cse import InputError
+from cse.augment.base import Draws, Edit
+from cse.data.words import STOP_WORDS
+from cse.options import Opt
 
 Keys = npt.NDArray[np.float64]
+
+Synonyms = Callable[[str], tuple[str, ...]]
+"""Maps a word to its synonyms, or to an empty tuple if it has none."""
+
+REMEDY = "install nltk and run python -m nltk.downloader wordnet, or name a file of synonyms"
+
+
+def open_synonyms(source: str) -> Synonyms:
+    """Opens a source of synonyms.
+
+    Args:
+        source: ``wordnet`` for the lemmas of all synsets of a word, from nltk, except the word itself and lemmas with
+            characters other than letters and spaces. Otherwise, the path of a UTF-8 file. Each line has a word, a tab,
+            and the synonyms of the word, separated by commas; the case of the word is ignored.
+
+    Raises:
+        InputError: If the file cannot be read, has a line in another format, or has no synonyms, or if nltk or its
+            WordNet data are missing.
+    """
+    return _wordnet() if source == "wordnet" else _from_file(Path(source))
+
+
+def _from_file(path: Path) -> Synonyms:
+    try:
+        lines = path.read_text(encoding="utf8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: the synonyms cannot be read ({error}); give a UTF-8 text file") from None
+    table: dict[str, tuple[str, ...]] = {}
+    for number, line in enumerate(lines, 1):
+        word, tab, others = line.partition("\t")
+        found = tuple(other.strip() for other in others.split(",") if other.strip())
+        if line.strip() and (not tab or not found):
+            raise InputError(f"{path}: line {number}: must be a word, a tab, and synonyms separated by commas")
+        if found:
+            table[word.strip().lower()] = found
+    if not table:
+        raise InputError(f"{path}: holds no synonyms; a line must be a word, a tab, and synonyms separated by commas")
+    return _looked_up(table)
+
+
+def _looked_up(table: Mapping[str, tuple[str, ...]]) -> Synonyms:
+    return lambda word: table.get(word.lower(), ())
+
+
+def _wordnet() -> Synonyms:
+    try:
+        from nltk.corpus import wordnet
+
+        wordnet.ensure_loaded()
+    except (ImportError, LookupError):
+        raise InputError(f"synonyms: WordNet is not installed; {REMEDY}") from None
+
+    @lru_cache(maxsize=2**16)
+    def synonyms(word: str) -> tuple[str, ...]:
+        lemmas = {
+            lemma.name().replace("_", " ").replace("-", " ").lower()
+            for synset in wordnet.synsets(word.lower())
+            for lemma in synset.lemmas()
+        }
+        return tuple(sorted(lemma for lemma in lemmas if lemma.replace(" ", "").isalpha() and lemma != word.lower()))
+
+    return synonyms
 
 
 @dataclass(frozen=True)
@@ -172,44 +236,3 @@ def cleaned(text: str) -> str:
     """Returns a text as EDA's released code prepares it: lower case, letters a to z, single spaces."""
     text = text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "").replace("'", "").replace("-", " ").lower()
     return " ".join(re.sub("[^a-z]+", " ", text).split())
-
-
-MARKS = (".", ",", "!", "?", ";", ":")
-
-
-@dataclass(frozen=True)
-class AEDAOptions:
-    """Options of AEDA; the default is the published value."""
-
-    share: Annotated[float, Gt(0), Le(1), Opt("n words get at most floor(share * n + 1) marks")] = 0.3
-
-
-class AEDA(Edit):
-    """Inserts punctuation marks, drawn from ``. , ! ? ; :``, before random words, at most one mark before each word.
-
-    In a sentence of n words, the number of marks is drawn uniformly from 1 to floor(share * n + 1); at most n marks are
-    inserted.
-    """
-
-    Options = AEDAOptions
-    summary = "inserts punctuation marks (AEDA)"
-
-    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
-        """Returns the sentences with marks inserted."""
-        split = [text.split() for text in texts]
-        longest = max(map(len, split), default=0)
-        counts = draws.uniform(rows, "aeda count")[:, 0]
-        places, marks = draws.uniform(rows, "aeda place", longest), draws.uniform(rows, "aeda mark", longest)
-        edited = []
-        for text, words, u, keys, kinds in zip(texts, split, counts, places, marks, strict=True):
-            if not words:
-                edited.append(text)
-                continue
-            most = int(self.options.share * len(words) + 1)
-            chosen = set(np.argsort(keys[: len(words)], kind="stable")[: 1 + int(u * most)].tolist())
-            new = [
-                f"{MARKS[int(kinds[place] * len(MARKS))]} {word}" if place in chosen else word
-                for place, word in enumerate(words)
-            ]
-            edited.append(" ".join(new))
-        return edited

@@ -1,27 +1,22 @@
-"""Words removed, repeated, masked, or substituted by a masked language model.
-
-- Cropping keeps a contiguous part of the sentence, and deletion removes random words (SimCSE, table 1, "crop" and "word
-  deletion").
-- Repetition repeats words (ESimCSE; Wu et al. 2022, arXiv:2109.04380, section 3.1).
-- A masked span replaces a span of characters (Mirror-BERT; Liu et al. 2021, arXiv:2104.08027, section 3.1).
-- Substitution replaces words by those that a masked language model predicts (SimCSE, table 1, "MLM 15 %").
-"""
+"""Positives of SimCSE's ablations (Gao, Yao and Chen 2021): crop, deletion, substitution, next sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-from annotated_types import Ge, Gt, Lt, MinLen
+from annotated_types import Ge, Gt, Le, Lt
 
-from .. import rng
-from ..context import Context
-from ..errors import InputError, first_line
-from ..options import Opt
-from .base import Draws, Edit
+from cse import rng
+from cse.augment.base import Draws, Edit, Paired, Pairing
+from cse.context import Context
+from cse.options import Opt
+
+# Streams of random numbers (see ``cse.rng``), as in earlier versions, so that results do not change.
+CROP, DELETE = 2**35, 2**36
 
 
 @dataclass(frozen=True)
@@ -43,7 +38,7 @@ class Crop(Edit):
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
         """Returns the cropped sentences."""
         cropped = []
-        for text, place in zip(texts, rng.uniform(draws.seed, draws.epoch, rows, rng.CROP).tolist(), strict=True):
+        for text, place in zip(texts, rng.uniform(draws.seed, draws.epoch, rows, CROP).tolist(), strict=True):
             words = text.split()
             cut = min(max(1, round(self.options.share * len(words))), len(words) - 1)
             start = int(place * (cut + 1))
@@ -72,7 +67,7 @@ class Delete(Edit):
         split = [text.split() for text in texts]
         longest = max((len(words) for words in split), default=0)
         # One key per word; the words with the smallest keys are deleted.
-        streams = [rng.DELETE + place for place in range(max(longest, 1))]
+        streams = [DELETE + place for place in range(max(longest, 1))]
         keys = np.stack([rng.bits(draws.seed, draws.epoch, rows, stream) for stream in streams], axis=1)
         shortened = []
         for words, text, key in zip(split, texts, keys, strict=True):
@@ -84,91 +79,35 @@ class Delete(Edit):
 
 
 @dataclass(frozen=True)
-class RepetitionOptions:
-    """Options of the repetition; the default rate is the published value for BERT-base."""
+class NextSentenceOptions:
+    """Options of next-sentence positives; SimCSE's "next 3 sentences" is ``within=3``."""
 
-    rate: Annotated[float, Gt(0), Lt(1), Opt("fraction of the tokens that are repeated at most")] = 0.32
-    variant: Annotated[
-        Literal["paper", "release"],
-        Opt("largest number of repeated tokens, as in the paper or as in the released code"),
-    ] = "paper"
+    within: Annotated[int, Ge(1), Le(1000), Opt("the positive is drawn from this many following rows")] = 1
 
 
-class Repetition(Edit):
-    """Repeats random tokens once each, so that the positive differs in length from the anchor.
+class NextSentence(Pairing):
+    """Takes the positive from the next rows of the corpus, which must be running text in order (SimCSE, table 2).
 
-    Tokens (word pieces) are repeated after truncation, as in the released code, so that the repeated sentence keeps its
-    end and may be longer than the maximum length. Special tokens are not repeated. The number of repeated tokens is
-    drawn uniformly from 0 to a maximum. In a sentence of n tokens, this is max(2, floor(rate * n)) but at most n, as in
-    the paper; with ``variant="release"``, it is min(10, floor(rate * (n + 2))) - 1, where n + 2 counts the special
-    tokens of BERT, and at least 0. As an edit of texts, for example in ``one-of``, the method repeats words.
+    Blank rows, held-out rows (see ``cse.data.corpus``) and their duplicates, and rows past the end of the corpus are
+    not used as positives: if one of these is drawn for a sentence, the sentence has no positive.
     """
 
-    Options = RepetitionOptions
-    summary = "repeats tokens (ESimCSE)"
-    edits_tokens = True
+    Options = NextSentenceOptions
+    summary = "the next sentence of the corpus, or one of the next few (SimCSE's ablation)"
 
-    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
-        """Returns the sentences with repeated words."""
-        split = [text.split() for text in texts]
-        edited = self.edit_tokens(split, rows, draws)
-        return [
-            text if len(new) == len(words) else " ".join(new)
-            for text, words, new in zip(texts, split, edited, strict=True)
-        ]
+    def __init__(self, options: NextSentenceOptions, context: Any) -> None:
+        super().__init__(options, context)
+        self.corpus: Any = context.corpus
+        self.context = context
 
-    def most(self, count: int) -> int:
-        """Returns the largest number of repeated tokens in a sentence of ``count`` tokens."""
-        if self.options.variant == "release":
-            return max(0, min(10, int(self.options.rate * (count + 2))) - 1)
-        return min(max(2, int(self.options.rate * count)), count)
-
-    def most_tokens(self, count: int) -> int:
-        """Returns the largest number of tokens after the repetition of some of ``count`` tokens."""
-        return count + self.most(count)
-
-    def edit_tokens(self, ids: Sequence[list[Any]], rows: npt.NDArray[np.int64], draws: Draws) -> list[list[Any]]:
-        """Returns the sentences with repeated tokens; see ``Edit.edit_tokens``."""
-        counts = draws.uniform(rows, "repetition count")[:, 0]
-        places = draws.uniform(rows, "repetition", max(map(len, ids), default=0))
-        edited = []
-        for tokens, u, keys in zip(ids, counts, places, strict=True):
-            count = int(u * (self.most(len(tokens)) + 1))
-            repeated = set(np.argsort(keys[: len(tokens)], kind="stable")[:count].tolist())
-            edited.append([token for place, token in enumerate(tokens) for _ in range(1 + (place in repeated))])
-        return edited
-
-
-@dataclass(frozen=True)
-class MaskedSpanOptions:
-    """Options of the masked span; the defaults are the published values for sentences."""
-
-    length: Annotated[int, Ge(1), Opt("number of characters to replace")] = 5
-    shortest: Annotated[int, Ge(1), Opt("texts with fewer characters are not changed")] = 30
-    mask: Annotated[str, MinLen(1), Opt("replacement text (RoBERTa's mask token is <mask>)")] = "[MASK]"
-
-
-class MaskedSpan(Edit):
-    """Replaces a random span of characters with a mask token; all positions are equally likely.
-
-    The released code, in contrast, replaces the first occurrence of the span's text, even if the span was drawn
-    elsewhere, and writes [MASK] for RoBERTa as well.
-    """
-
-    Options = MaskedSpanOptions
-    summary = "replaces a span of characters with a mask token (Mirror-BERT)"
-
-    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
-        """Returns the sentences with a masked span."""
-        options: MaskedSpanOptions = self.options
-        edited = []
-        for text, u in zip(texts, draws.uniform(rows, "masked span")[:, 0], strict=True):
-            if len(text) < max(options.shortest, options.length):
-                edited.append(text)
-                continue
-            start = int(u * (len(text) - options.length + 1))
-            edited.append(text[:start] + options.mask + text[start + options.length :])
-        return edited
+    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:
+        """Returns the sentences and the rows drawn as their positives."""
+        further = 1 + (draws.uniform(rows, "next sentence")[:, 0] * self.options.within).astype(np.int64)
+        wanted = rows + further
+        train: npt.NDArray[np.int64] = self.context.rows
+        at = np.minimum(np.searchsorted(train, wanted), len(train) - 1)
+        valid = train[at] == wanted
+        return Paired(list(texts), self.corpus.take(np.where(valid, wanted, rows)), valid)
 
 
 # Sentences per forward pass.
@@ -201,24 +140,9 @@ class Substitution(Edit):
 
     def __init__(self, options: SubstitutionOptions, context: Context) -> None:
         super().__init__(options, context)
-        from transformers import AutoModelForMaskedLM, AutoTokenizer
-
-        from ..models.reading.resolve import find_model
-
-        path, flag = find_model(options.model).path, "substitution.model"
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-            model, report = AutoModelForMaskedLM.from_pretrained(path, local_files_only=True, output_loading_info=True)
-        except (OSError, ValueError) as error:
-            raise InputError(
-                f"{flag}: {options.model} cannot be loaded as a masked language model ({first_line(error)})"
-            ) from None
-        if tokenizer.mask_token_id is None or report["missing_keys"]:
-            missing = "mask token" if tokenizer.mask_token_id is None else "weights of a masked language model"
-            raise InputError(f"{flag}: {options.model} has no {missing}; name a checkpoint of a masked language model")
-        self.tokenizer, self.device = tokenizer, context.device
-        self.model = model.float().eval().requires_grad_(False).to(context.device)
-        self.words = whole_words(tokenizer)
+        self.device = context.device
+        self.model, self.tokenizer = context.load_masked_language_model(options.model, "substitution.model")
+        self.words = whole_words(self.tokenizer)
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
         """Returns the sentences with some words replaced."""

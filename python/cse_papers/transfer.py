@@ -32,9 +32,9 @@ import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge
 
-from ..errors import InputError
-from ..options import Opt
-from .base import Encodes, Evaluation, Report, Sample, embed, read_lines
+from cse import InputError
+from cse.evaluation.base import Encodes, Evaluation, Report, Sample, embed, read_lines
+from cse.options import Opt
 
 Matrix = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
@@ -330,6 +330,7 @@ class Transfer(Evaluation):
     """SentEval's seven transfer tasks in a folder; tasks without files are left out."""
 
     Options = TransferOptions
+    paper_row = ("accuracy", "average")
     summary = "SentEval's transfer tasks in --data DIR (mr.tsv, ..., mrpc.test.tsv), by logistic regression"
 
     def __init__(self, options: Any, data: str | None) -> None:

@@ -1,6 +1,6 @@
 """The published tables, the recipes of their rows, and the scores of encoders for the cells of a table.
 
-``resources/published.toml`` holds the tables cell by cell; ``resources/recipes.toml`` states what is trained and
+``tables/published.toml`` holds the tables cell by cell; ``tables/recipes.toml`` states what is trained and
 evaluated for each row. A table with recipes but without published values was made for cse; it is not from a paper.
 A score is Spearman's correlation, accuracy or nDCG, times 100, or alignment or uniformity.
 """
@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import InputError, unknown
-from ..evaluation.base import Pairs, counted, read_pairs
-from ..evaluation.sts import DEV, SEVEN, PairScore, Task, score_pairs
+from cse.errors import InputError, unknown
+from cse.evaluation.base import Pairs, counted, read_pairs
+from cse.evaluation.sts import DEV, SEVEN, PairScore, Task, score_pairs
 
 if TYPE_CHECKING:
-    from ..evaluation.base import Encodes, Evaluation
+    from cse.evaluation.base import Encodes, Evaluation
 
 # Factors that convert scores x 100 to the scale of a table, by the name of the scale in published.toml.
 SCALES = {"percent": 1.0, "unit": 0.01, "raw": 1.0}
@@ -141,7 +141,7 @@ def find_table(name: str) -> Table:
 
 
 def _resource(name: str) -> dict[str, Any]:
-    return tomllib.loads((files("cse") / "resources" / name).read_text(encoding="utf8"))
+    return tomllib.loads((files("cse_papers") / "tables" / name).read_text(encoding="utf8"))
 
 
 def _table(name: str, published: dict[str, Any] | None, recipes: dict[str, Any]) -> Table:
@@ -317,8 +317,9 @@ def _read(stem: str, path: Path, partial: bool) -> Pairs:
 
 
 def _open(kind: str, folder: Path, partial: bool) -> Evaluation:
-    from ..evaluation.run import open_suites
-    from ..evaluation.transfer import TASKS as TRANSFER_TASKS
+    from cse.evaluation.run import open_suites
+
+    from ..transfer import TASKS as TRANSFER_TASKS
 
     if kind == "retrieval":
         return open_suites(kind, folder)[kind]

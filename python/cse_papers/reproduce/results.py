@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..evaluation.significance import Difference, holm, t_interval
+from cse.evaluation.significance import Difference, holm, t_interval
+
 from .suites import ANY, Row, Table
 
 if TYPE_CHECKING:
-    from ..reports.style import Panel
+    from cse.reports.style import Panel
 
 Stored = Mapping[str, Sequence[Mapping[str, Any]]]
 """Stored cells by the name of the row."""
@@ -188,7 +189,7 @@ def _ours(ours: Ours | None, published: float, digits: int) -> str:
 
 def panels(table: Table, rows: Sequence[Row], stored: Stored) -> list[Panel]:
     """Returns a panel for each column: published values as crosses, ours as points with their intervals."""
-    from ..reports.style import COLOURS, INK, Panel, legend
+    from cse.reports.style import COLOURS, INK, Panel, legend
 
     def draw_column(column: str) -> Any:
         place = table.columns.index(column)

@@ -19,9 +19,6 @@ from cse.augment.base import View
 from cse.context import Context
 from cse.features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from cse.features.base import hooked
-from cse.features.encoder_methods import PromptOptions, Template
-from cse.features.hooks import PCAJitter, PCAJitterOptions, pca_jitter
-from cse.features.negatives import Modals, ModalsOptions, ascend
 from cse.losses import LOSS_TERMS
 from cse.losses.contrastive import contrastive_loss
 from cse.models.running.acceleration import mask_always
@@ -33,6 +30,10 @@ from cse.training.step.distributed import World
 from cse.training.step.encode import encode_views, encoder_of, step_of_rows
 from cse.training.step.step import propagate
 from cse.views import BatchStep, Frozen, RowStep, Views
+from cse_papers.dclr import ascend
+from cse_papers.efficientcl import PCAJitter, PCAJitterOptions, pca_jitter
+from cse_papers.modals import Modals, ModalsOptions
+from cse_papers.promptbert import PromptOptions, Template
 from runs import gradients, same_run, weights
 from sentence_models import as_on_the_hub
 from test_device import CASES, CUDA, Copies, assert_close
@@ -166,7 +167,7 @@ def system(masked_model, tiny_bert, few):
     places = {
         "MASKED": masked_model,
         "TINY": tiny_bert,
-        "METHODS": Path(__file__).with_name("methods.py"),
+        "METHODS": Path(__file__).parents[1] / "methods.py",
         "PARALLEL": few / "parallel.txt",
         "SYNONYMS": few / "synonyms.txt",
     }
@@ -557,7 +558,7 @@ def test_a_shared_dropout_mask_makes_both_views_equal(run_config, system):
         ({"loss_terms": ("augcse",), "positive": "crop"}, "--loss-term augcse: .*; use --positive one-of"),
         ({"positive": "one-of", "options": {"one-of": {"edits": ("crop", "odd")}}}, "one-of.edits: 'odd' is unknown"),
         ({"positive": "one-of", "options": {"one-of": {"edits": ("crop", "dropout")}}}, "one-of.edits: dropout is not"),
-        ({"positive": "substitution", "options": {"substitution": {"model": "TINY"}}}, "no weights of a masked"),
+        ({"positive": "substitution", "options": {"substitution": {"model": "TINY"}}}, "no weights for masked"),
         ({"loss_terms": ("contrastive",)}, "--loss-term contrastive: is part of"),
         ({"loss_terms": ("matryoshka",), "dims": "8"}, "--dims: would train .* the MLP head, which is not saved"),
         ({"loss_terms": ("matryoshka",), "dims": "8", "encoder_methods": ("prompt",)}, "--dims: .* the MLP head"),
@@ -590,7 +591,7 @@ def test_invalid_methods_and_options_are_refused(run_config, tiny_bert, values, 
 
 
 def test_a_file_of_methods_that_has_changed_is_refused(run_config, tmp_path, sample_rows):
-    source = Path(__file__).with_name("methods.py").read_text(encoding="utf8")
+    source = (Path(__file__).parents[1] / "methods.py").read_text(encoding="utf8")
     (tmp_path / "mine.py").write_text(source, encoding="utf8")
     config = run_config.replace(imports=(tmp_path / "mine.py",), positive="repetition", max_steps=2, save_every=1)
     folder = train(config).folder
@@ -623,7 +624,7 @@ def test_an_expensive_augmentation_gets_only_the_rows_of_its_process(run_config,
 def test_unchanged_negatives_are_masked_and_unchanged_positives_are_kept(run_config, tmp_path, sample_rows):
     rows = ["only three words", *[row for row in sample_rows if 8 < len(row.split()) < 15][:31]]
     (tmp_path / "some.txt").write_text("\n".join(rows), encoding="utf8")
-    methods = Path(__file__).with_name("methods.py")
+    methods = Path(__file__).parents[1] / "methods.py"
     config = run_config.replace(corpus=tmp_path / "some.txt", imports=(methods,), positive="repetition")
     config = config.replace(batch_size=30, max_length=64)
 

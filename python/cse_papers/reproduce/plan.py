@@ -99,8 +99,8 @@ def _cost(config: Any, rate: float) -> tuple[float, int]:
     """Returns the seconds and bytes that a run needs on a device with ``rate`` floating-point operations per second."""
     from transformers import AutoConfig
 
-    from ..models.reading.resolve import find_model
-    from ..training.settings.precedence import DEFAULT_MODEL, resolve, with_preset
+    from cse.models.reading.resolve import find_model
+    from cse.training.settings.precedence import DEFAULT_MODEL, resolve, with_preset
 
     completed = with_preset(config)
     source = find_model(completed.model or DEFAULT_MODEL)
@@ -125,7 +125,7 @@ def _cost(config: Any, rate: float) -> tuple[float, int]:
 @cache
 def count_rows(path: str) -> int:
     """Returns the number of rows of a .txt file, or the number of lines of any other file."""
-    from ..data.corpus import Corpus
+    from cse.data.corpus import Corpus
 
     if Path(path).suffix == ".txt":
         return len(Corpus.open([path]))
@@ -137,7 +137,7 @@ def matrix_rate(device: str) -> float:
     """Measures the operations per second of a large matrix product, in the precision that ``auto`` selects."""
     import torch
 
-    from ..models.device import pick_device, pick_precision
+    from cse.models.device import pick_device, pick_precision
 
     name = pick_device(device)
     dtype = torch.bfloat16 if pick_precision(name, "auto")[0] == "bf16" else torch.float32

@@ -14,13 +14,13 @@ from scipy.stats import t, ttest_rel
 
 from cse import InputError
 from cse.models.pooling import POOLERS
-from cse.reproduce.cells import cells_of, config_of, read_cell, run_cell
-from cse.reproduce.inputs import SENTENCES, open_inputs, smoke_inputs
-from cse.reproduce.plan import plan
-from cse.reproduce.results import Ours, collect, markdown, paired_tests, panels, to_dict
-from cse.reproduce.suites import TASKS, Scorer, find_table, hash_file, merged, tables
 from cse.training.settings.precedence import with_preset
 from cse.training.settings.presets import preset_names
+from cse_papers.reproduce.cells import cells_of, config_of, read_cell, run_cell
+from cse_papers.reproduce.inputs import SENTENCES, open_inputs, smoke_inputs
+from cse_papers.reproduce.plan import plan
+from cse_papers.reproduce.results import Ours, collect, markdown, paired_tests, panels, to_dict
+from cse_papers.reproduce.suites import TASKS, Scorer, find_table, hash_file, merged, tables
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +41,7 @@ def scorer_of(table, inputs):
 
 
 def test_tables_match_published_toml_and_recipes_use_only_known_names():
-    published = tomllib.loads((files("cse") / "resources" / "published.toml").read_text(encoding="utf8"))["table"]
+    published = tomllib.loads((files("cse_papers") / "tables" / "published.toml").read_text(encoding="utf8"))["table"]
     assert {each["id"] for each in published} <= tables().keys()
     for each in published:
         table = tables()[each["id"]]

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from cse.augment.words import Substitution, SubstitutionOptions, whole_words
 from cse.context import Context
-from cse.features.encoder_methods import EMA, EMAOptions
-from cse.features.negatives import Momentum, MomentumOptions
-from cse.losses.auxiliary import SCD, SCDOptions, decorrelation
 from cse.losses.contrastive import contrastive_loss
 from cse.rng import Draws
 from cse.views import Views
+from cse_papers.ema import EMA, EMAOptions
+from cse_papers.esimcse import Momentum, MomentumOptions
+from cse_papers.scd import SCD, SCDOptions, decorrelation
+from cse_papers.simcse_ablations import Substitution, SubstitutionOptions, whole_words
 
 
 def drawn(*shape, seed=0):
@@ -129,8 +129,7 @@ def test_ema_equals_its_recursion_and_is_used_only_in_evaluation(warmup):
 
 @pytest.mark.parametrize(("variant", "side"), [("cross-entropy", "left"), ("release", "right")])
 def test_augcse_classifies_edits_and_reverses_the_encoder_gradient(variant, side):
-    from cse.augment.pairings import OneOf, OneOfOptions, choices
-    from cse.losses.discriminators import AugCSE, AugCSEOptions
+    from cse_papers.augcse import AugCSE, AugCSEOptions, OneOf, OneOfOptions, choices
 
     context = Context()
     method = OneOf(OneOfOptions(edits=("crop", "aeda")), context)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cse import InputError
-from cse.models.running.generation import GenerationOptions, Generator, batches, generate
+from cse_papers.generate import GenerationOptions, Generator, batches, generate
 
 SHORT = {"max_new_tokens": 6, "batch_size": 4}
 

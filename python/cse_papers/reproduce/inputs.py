@@ -13,12 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import InputError
-from ..evaluation.base import read_pairs
-from ..evaluation.sts import DEV, SEVEN
-from ..evaluation.transfer import TASKS as TRANSFER
-from ..io import write_text
-from ..rng import Draws
+from cse.errors import InputError
+from cse.evaluation.base import read_pairs
+from cse.evaluation.sts import DEV, SEVEN
+from cse.io import write_text
+from cse.rng import Draws
+
+from ..transfer import TASKS as TRANSFER
 from .suites import TASKS, Table, find
 
 SYNONYMS = "synonyms"

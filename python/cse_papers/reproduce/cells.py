@@ -19,14 +19,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError
-from ..io import dumps, write_text
+from cse.errors import InputError
+from cse.io import dumps, write_text
+
 from .inputs import SENTENCES, SYNONYMS, Inputs
 from .suites import Recipe, Row, Scorer, Table, hash_file, merged
 
 if TYPE_CHECKING:
-    from ..training.callbacks import Callback
-    from ..training.settings.config import TrainConfig
+    from cse.training.callbacks import Callback
+    from cse.training.settings.config import TrainConfig
 
 MODELS_OF = {"diffcse": "generator", "dclr": "model", "substitution": "model"}
 """Method options that name a further model."""
@@ -118,8 +119,8 @@ def encoder_of(recipe: Recipe, inputs: Inputs) -> str:
 
 def settings_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
     """Returns the values of ``TrainConfig`` that, with ``source_of``, determine the results of a cell."""
-    from ..training.settings.config import TrainConfig
-    from ..training.settings.precedence import with_preset
+    from cse.training.settings.config import TrainConfig
+    from cse.training.settings.precedence import with_preset
 
     recipe = cell.recipe
     found = {"preset": recipe.preset, "seed": cell.seed, **filled(dict(recipe.settings), inputs)}
@@ -152,8 +153,8 @@ def source_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
 
 def config_of(cell: Cell, inputs: Inputs, place: Path) -> TrainConfig:
     """Returns the configuration of the run of a cell. The TF-IDF index that it may name is not built here."""
-    from ..training.settings.config import TrainConfig
-    from ..training.settings.precedence import with_preset
+    from cse.training.settings.config import TrainConfig
+    from cse.training.settings.precedence import with_preset
 
     config = TrainConfig(
         **{**source_of(cell, inputs), **settings_of(cell, inputs)},
@@ -180,7 +181,7 @@ def _index_tokenizer(negatives: Sequence[str], options: Mapping[str, Any]) -> An
 
 def _build_index(folder: str, corpus: Sequence[str], tokenizer: Any) -> None:
     """Builds the TF-IDF index of a run, if the run needs one that does not exist yet."""
-    from ..tfidf.index import TfidfIndex
+    from cse.tfidf.index import TfidfIndex
 
     if tokenizer is not None and not (Path(folder) / "index.safetensors").exists():
         TfidfIndex.build(list(corpus), tokenizer=tokenizer).save(folder)
@@ -188,7 +189,7 @@ def _build_index(folder: str, corpus: Sequence[str], tokenizer: Any) -> None:
 
 def identity(cell: Cell, inputs: Inputs, scorer: Scorer) -> dict[str, Any]:
     """Returns what determines the scores of a cell: recipe, step limit, precision, model, and hashes of files."""
-    from ..models.device import pick_device, pick_precision
+    from cse.models.device import pick_device, pick_precision
 
     recipe = cell.recipe
     source = {} if recipe.encoder is not None else source_of(cell, inputs)
@@ -261,7 +262,7 @@ def run_cell(
     Raises:
         InputError: If an interrupted run was begun with other settings.
     """
-    from ..models.running.inference import Encoder
+    from cse.models.running.inference import Encoder
 
     recipe, started = cell.recipe, time.perf_counter()
     made, seconds, steps = identity(cell, inputs, scorer), 0.0, 0
@@ -307,9 +308,9 @@ def peak_bytes() -> int | None:
 
 def _train(cell: Cell, inputs: Inputs, made: dict[str, Any], place: Path, callback: Callback | None) -> Any:
     """Trains the encoder of a cell, from the last checkpoint of its run if there is one."""
-    from ..training.folder.interrupts import has_checkpoint
-    from ..training.loop import resumed_config, train
-    from ..training.settings.precedence import with_preset
+    from cse.training.folder.interrupts import has_checkpoint
+    from cse.training.loop import resumed_config, train
+    from cse.training.settings.precedence import with_preset
 
     folder = cell.path(place).with_suffix("")
     begun = folder.with_name(f"{folder.name}.begun.json")

@@ -7,12 +7,11 @@ import pytest
 
 from cse import InputError
 from cse.augment import AUGMENTATIONS
-from cse.augment.eda import cleaned
 from cse.context import Context
 from cse.data.corpus import Corpus
-from cse.data.words import open_synonyms
 from cse.options import parse_options
 from cse.rng import Draws
+from cse_papers.eda import cleaned, open_synonyms
 
 WORDS = "a b c d e f g h i j"
 ROWS = np.arange(4000)

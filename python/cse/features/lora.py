@@ -1,0 +1,65 @@
+"""LoRA: low-rank adapters of linear layers (Hu et al. 2021, arXiv:2106.09685), implemented by peft."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError, first_line
+from ..models.reading.adapters import Adapters, import_peft
+from . import LoRAOptions
+from .base import EncoderMethod
+
+if TYPE_CHECKING:
+    from ..context import Context
+
+# Matches the layers of a pooler, which have no gradient if the pooler is not used.
+UNUSED = r"(.*\.)?pooler\..*"
+
+
+class LoRA(EncoderMethod):
+    """Replaces the weights W of linear layers with W + alpha / rank * B A, where W is frozen and B starts at 0.
+
+    Only the adapters and, if there is one, the MLP head are trained and stored in checkpoints; modules that follow the
+    pooling are not changed. When the encoder is saved, the adapters are added to the weights or, with ``keep``, saved
+    alone. ``--merge-with-base WEIGHT`` multiplies B by 1 - WEIGHT for evaluation and saving. A run can be resumed only
+    if the files of the base weights are unchanged.
+
+    Raises ``InputError`` if peft is not installed, no layer has a name in ``targets``, or ``keep`` is set and the model
+    is itself an adapter.
+    """
+
+    Options = LoRAOptions
+    summary = "trains low-rank adapters instead of the weights (LoRA, with peft)"
+
+    def __init__(self, options: LoRAOptions, context: Context) -> None:
+        super().__init__(options, context)
+        peft = import_peft(f"--lora {options.rank}")
+        encoder = context.trained
+        source = encoder.source
+        if options.keep and source.base is not None:
+            raise InputError(f"--keep-adapter: {source.name} is an adapter itself; leave --keep-adapter out")
+        for folder in (Path(each) for each in (source.path, source.base) if each is not None):
+            for path in sorted([*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]):
+                context.depends_on(path)
+        head = encoder.head
+        encoder.requires_grad_(False)
+        if head is not None:
+            head.requires_grad_(True)
+        config = peft.LoraConfig(
+            r=options.rank,
+            lora_alpha=options.alpha or 2 * options.rank,
+            lora_dropout=options.dropout,
+            target_modules=list(options.targets) or "all-linear",
+            exclude_modules=None if encoder.use_trained_pooler else UNUSED,
+        )
+        try:
+            peft.inject_adapter_in_model(config, encoder.backbone)
+        except ValueError as error:
+            raise InputError(f"lora.targets: {', '.join(options.targets)}: {first_line(error)}") from None
+        encoder.adapters = Adapters(config, encoder.source, keep=options.keep)
+
+    @classmethod
+    def implies(cls, options: Any) -> dict[str, Any]:
+        """Returns a learning rate of 1e-4, higher than usual because B starts at 0; this rate was not tuned."""
+        return {"lr": 1e-4}

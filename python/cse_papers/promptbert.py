@@ -1,0 +1,157 @@
+"""PromptBERT: a template around each sentence, and pooling at the mask token (Jiang et al. 2022, arXiv:2201.04337)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+
+from cse import InputError
+from cse.context import Context
+from cse.features.base import EncoderMethod, Hook, RowStep
+from cse.options import Opt
+from cse.views import first_position
+
+PLACE = "{}"
+
+
+@dataclass(frozen=True)
+class PromptOptions:
+    """Options of PromptBERT; the default templates are the published ones for BERT-base."""
+
+    template: Annotated[str, Opt("text with {} for the sentence and [MASK] for the mask token")] = (
+        'This sentence of "{}" means [MASK].'
+    )
+    positive_template: Annotated[
+        str,
+        Opt(
+            "template of the positives; needs the same tokens after {} as the first template, and the same "
+            "number of tokens before {}; empty: use the first template"
+        ),
+    ] = 'This sentence : "{}" means [MASK].'
+    denoise: Annotated[
+        bool, Opt("in training, subtract the mask token's hidden state in the template without a sentence")
+    ] = True
+
+
+class Template:
+    """The token ids that a template puts before and after a sentence.
+
+    Args:
+        text: The template; see ``PromptOptions``.
+        tokenizer: A tokenizer with a [CLS], a [SEP] and a mask token.
+
+    Raises:
+        InputError: If the template does not have one ``{}`` and then one [MASK], or the tokenizer lacks one of the
+            three tokens.
+    """
+
+    def __init__(self, text: str, tokenizer: Any) -> None:
+        if None in (tokenizer.mask_token, tokenizer.cls_token, tokenizer.sep_token):
+            raise InputError("--encoder-method prompt: needs a mask, a CLS and a SEP token; use a model like BERT")
+        before, place, after = text.partition(PLACE)
+        if not place or after.count("[MASK]") != 1 or "[MASK]" in before:
+            raise InputError(f"prompt.template: {text!r} must have one {{}} and then one [MASK]")
+        after = after.replace("[MASK]", tokenizer.mask_token)
+        # The sentence is tokenized by itself, so the space before it is left out; the space after it is kept.
+        ids = [tokenizer(part, add_special_tokens=False)["input_ids"] for part in (before.rstrip(), after)]
+        self.prefix: list[int] = [tokenizer.cls_token_id, *ids[0]]
+        self.suffix: list[int] = [*ids[1], tokenizer.sep_token_id]
+
+    def apply(self, tokenizer: Any) -> None:
+        """Installs the template in a fast tokenizer, which then adds it to every text and truncates only the text."""
+        from tokenizers.processors import TemplateProcessing
+
+        pieces = [
+            {"id": name, "ids": ids, "tokens": tokenizer.convert_ids_to_tokens(ids)}
+            for name, ids in (("before", self.prefix), ("after", self.suffix))
+        ]
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="before $A after", special_tokens=pieces)
+
+
+class Prompt(EncoderMethod):
+    """Encodes a sentence as the hidden state of the mask token in a template around the sentence.
+
+    In training, the mask token's hidden state in the bare template (without the sentence) is subtracted, unless
+    ``denoise`` is false, and an MLP (linear, tanh) is applied. The tokens of the bare template keep the positions that
+    they have around the sentence. The tokenizer of the saved model contains the template and does not truncate it.
+    ``--max-length`` includes the tokens of the template: for the published limit of 32 tokens per sentence, set it to
+    32 plus the number of tokens in the template.
+
+    Differences from the released code: position ids start at the model's first position (in RoBERTa, after the padding
+    index); checkpoints are selected without denoising; no full stop is added in evaluation; with RoBERTa, there is no
+    space before a sentence.
+
+    Raises ``InputError`` if a template is invalid (see ``Template``) or the two templates do not match.
+    """
+
+    Options = PromptOptions
+    summary = "a template around the sentence, and the state of its mask token (PromptBERT)"
+
+    def __init__(self, options: PromptOptions, context: Context) -> None:
+        super().__init__(options, context)
+        encoder = context.trained
+        self.template = Template(options.template, encoder.tokenizer)
+        second = Template(options.positive_template or options.template, encoder.tokenizer)
+        if len(second.prefix) != len(self.template.prefix) or second.suffix != self.template.suffix:
+            raise InputError(
+                "prompt.positive_template: must have as many tokens before the sentence as prompt.template, and the "
+                "same tokens after it"
+            )
+        # Buffers, so that they are on the device of the run.
+        self.second_prefix: Tensor
+        self.suffix: Tensor
+        self.register_buffer("second_prefix", torch.tensor(second.prefix), persistent=False)
+        self.register_buffer("suffix", torch.tensor(self.template.suffix), persistent=False)
+        self.mask_at = len(self.template.prefix) + self.template.suffix.index(encoder.tokenizer.mask_token_id)
+        self.template.apply(encoder.tokenizer)
+        encoder.template = self
+        size = encoder.backbone.config.hidden_size
+        dense = nn.Linear(size, size)
+        nn.init.normal_(dense.weight, std=getattr(encoder.backbone.config, "initializer_range", 0.02))
+        nn.init.zeros_(dense.bias)
+        encoder.head = nn.Sequential(dense, nn.Tanh())
+        if options.denoise:
+            encoder.denoise = self.bias
+
+    @classmethod
+    def implies(cls, options: PromptOptions) -> dict[str, Any]:
+        """Returns the pooler ``mask`` and, if there is a second template, the hook that applies it to the positives."""
+        second = options.positive_template not in ("", options.template)
+        return {"pooler": "mask", **({"positive_hook": "second-template"} if second else {})}
+
+    requires = implies
+
+    def bias(self, backbone: Any, tokens: dict[str, Tensor]) -> Tensor:
+        """Returns the mask token's hidden state in the bare template, at the position ids of each row: ``(n, D)``."""
+        ids, mask = tokens["input_ids"], tokens["attention_mask"]
+        before, after = len(self.template.prefix), len(self.template.suffix)
+        longest = ids.shape[1] - before - after
+        bare = torch.cat([ids[0, :before], self.suffix]).expand(longest + 1, -1)
+        # Row l: the positions of the template around a sentence of l tokens.
+        places = torch.arange(before + after, device=ids.device)
+        gap = torch.arange(longest + 1, device=ids.device)[:, None] * (places >= before)
+        positions = places + gap + first_position(backbone)
+        states = backbone(input_ids=bare, attention_mask=torch.ones_like(bare), position_ids=positions)
+        found: Tensor = states.last_hidden_state[mask.sum(1) - before - after, self.mask_at]
+        return found
+
+
+class PromptHook(Hook):
+    """Applies ``prompt.positive_template`` to the positives; implied by ``--encoder-method prompt``."""
+
+    summary = "the second template of PromptBERT; implied by --encoder-method prompt"
+
+    def __init__(self, options: Any, context: Context) -> None:
+        super().__init__(options, context)
+        self.prompt: Any = context.trained.template
+        if self.prompt is None:
+            raise InputError("--positive-hook second-template: belongs to --encoder-method prompt, which was not given")
+
+    def tokens(self, tokens: dict[str, Tensor], step: RowStep) -> dict[str, Tensor]:
+        """Returns the tokens with the prefix of the second template."""
+        ids = tokens["input_ids"].clone()
+        ids[:, : len(self.prompt.second_prefix)] = self.prompt.second_prefix
+        return {**tokens, "input_ids": ids}

@@ -1,0 +1,101 @@
+"""The package cse works without cse_papers, whose modules and entry points are hidden here."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# ``sitecustomize`` is imported at the start of every Python process, so also in those that the tests start.
+HIDDEN = """
+import sys
+from importlib import metadata
+from importlib.abc import MetaPathFinder
+
+
+class Hidden(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "cse_papers":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+sys.meta_path.insert(0, Hidden())
+"""
+WITHOUT_ENTRY_POINTS = """
+installed = metadata.entry_points
+metadata.entry_points = lambda **only: metadata.EntryPoints(
+    point for point in installed(**only) if not point.value.startswith("cse_papers")
+)
+"""
+
+
+@pytest.fixture(scope="module", params=["modules", "modules and entry points"])
+def hidden(request, tmp_path_factory):
+    """A function that runs Python in a process in which cse_papers is hidden."""
+    folder = tmp_path_factory.mktemp("hidden")
+    declared = request.param == "modules"
+    (folder / "sitecustomize.py").write_text(HIDDEN + ("" if declared else WITHOUT_ENTRY_POINTS), encoding="utf8")
+    (folder / "x.txt").write_text("one row\nanother row\n" * 9, encoding="utf8")
+    paths = ":".join([str(folder), *filter(None, sys.path)])
+
+    def run(*arguments):
+        done = subprocess.run(
+            [sys.executable, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            env={"PYTHONPATH": paths, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+            check=False,
+            cwd=folder,
+        )
+        return done
+
+    run.declared = declared
+    return run
+
+
+def test_commands_that_need_no_paper_run_without_them(hidden):
+    for arguments in (["--help"], ["train", "--help"], ["methods"], ["methods", "una"]):
+        done = hidden("-m", "cse", *arguments)
+        assert done.returncode == 0, (arguments, done.stderr)
+        assert "Traceback" not in done.stdout + done.stderr
+    listed = json.loads(hidden("-m", "cse", "methods", "--json").stdout)["methods"]
+    names = {method["name"] for method in listed}
+    assert {"una", "spans", "lora", "keep-similarities", "sts"} <= names
+    assert not names & {"aeda", "one-of", "dclr", "prompt", "pca", "scd", "transfer"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "missing", "unknown"),
+    [
+        (
+            ["train", "x.txt", "--model", "minilm", "--positive", "aeda"],
+            "augmentation aeda: cse_papers.aeda",
+            "--positive: 'aeda' is unknown",
+        ),
+        (
+            ["train", "x.txt", "--model", "minilm", "--loss", "scd"],
+            "loss term scd: cse_papers.scd",
+            "--loss: 'scd' is unknown",
+        ),
+        (
+            ["train", "x.txt", "--model", "minilm", "--preset", "scd-bert-base"],
+            "--preset: 'scd",
+            "--preset: 'scd-bert-base' is unknown",
+        ),
+        (["reproduce"], "command reproduce: cse_papers.reproduce", "No such command 'reproduce'"),
+    ],
+)
+def test_a_method_that_is_not_installed_is_refused_in_one_sentence(hidden, arguments, missing, unknown):
+    done = hidden("-m", "cse", *arguments)
+    assert done.returncode == 2
+    assert (missing if hidden.declared else unknown) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_tests_of_cse_pass_without_the_papers(hidden):
+    tests = Path(__file__).parent
+    files = [tests / f"test_{name}.py" for name in ("extensions", "losses", "step", "rng")]
+    done = hidden("-m", "pytest", "-q", "-p", "no:cacheprovider", *files)
+    assert done.returncode == 0, done.stdout[-3000:]
