@@ -9,7 +9,7 @@ their times are medians over the rounds. The goals are:
 
 - one query: at most 1.3 times the time of ``numpy.argpartition(vectors @ query)``;
 - 1,000 queries: at most 1.5 times the time of the matrix product alone, computed in blocks that are not kept;
-- one query or 1,000: at most 1.05 times a search in one array instead of segments;
+- one query or 1,000: at most 1.05 times a search in one array instead of record batches;
 - memory: at most 500 MB more than the size of the index;
 - duplicates among 100,000 rows: at most 5 minutes.
 """
@@ -101,12 +101,12 @@ def search(folder: Path, width: int, rounds: int) -> dict[str, Any]:
     import numpy as np
 
     from cse.search.store import Store
-    from cse.search.vectors import PRODUCTS, Float32, nearest, unit
+    from cse.search.vectors import PRODUCTS, Array, nearest, unit
 
     opening = in_turns(rounds, verified=lambda: Store.open(folder), plain=lambda: Store.open(folder, verify=False))
-    stored = Store.open(folder).vectors()
+    stored = Store.open(folder).vectors
     vectors = stored.block(0, len(stored))
-    array = Float32(vectors, stored.longest)
+    array = Array(vectors, None, stored.longest)
     queries = unit(np.random.default_rng(1).standard_normal((1000, width)))
     assert (nearest(stored, queries[:20], K)[1] == exact(vectors, queries[:20], K)).all()
     print(f"for 20 queries, the {K} nearest of {len(vectors):,} rows equal those of a brute-force search in float64")
@@ -154,10 +154,10 @@ import numpy as np
 from cse.search.store import Store
 from cse.search.vectors import nearest, unit
 store = Store.open(Path(sys.argv[1]))
-vectors = store.vectors()
+vectors = store.vectors
 queries = unit(np.random.default_rng(1).standard_normal((1000, vectors.width)))
 _, rows = nearest(vectors, queries, 10)
-store.texts(store.places()["row"][rows.ravel()].tolist())
+store.texts(store.row_of[rows.ravel()].tolist())
 assert "torch" not in sys.modules
 """
 
@@ -216,7 +216,7 @@ def duplicates(rows: int, width: int, threshold: float) -> dict[str, Any]:
     import numpy as np
 
     from cse.search.pairs import Groups, near_pairs
-    from cse.search.vectors import Float32, unit
+    from cse.search.vectors import Array, unit
 
     draw = np.random.default_rng(2)
     centres = draw.standard_normal((rows // 3, width))
@@ -224,7 +224,7 @@ def duplicates(rows: int, width: int, threshold: float) -> dict[str, Any]:
     values = unit(centres[draw.integers(0, len(centres), rows)] + noise)
     started = time.perf_counter()
     groups, found = Groups(rows), []
-    for first, second, _ in near_pairs(Float32(values), threshold):
+    for first, second, _ in near_pairs(Array(values), threshold):
         groups.add(first, second)
         found.append(first * rows + second)
     members = groups.members()
@@ -302,12 +302,20 @@ def main() -> None:
             from cse.registry import import_methods
 
             import_methods(str(source))
-            started = time.perf_counter()
             encoder = Encoder(f"random:{given.width}", device="cpu")
-            SearchIndex.build(encoder, [f"row {number}" for number in range(given.rows)], index)
-            print(
-                f"an index of {given.rows:,} rows built in {time.perf_counter() - started:.0f} s without a transformer"
-            )
+            texts = [f"row {number}" for number in range(given.rows)]
+            seconds = {}
+            for name, change in (
+                ("build", lambda: SearchIndex.build(encoder, texts, index)),
+                ("add a row", lambda: SearchIndex.open(index, encoder, verify=False).add(["a new row"])),
+                ("add another", lambda: SearchIndex.open(index, encoder, verify=False).add(["another new row"])),
+                ("remove a row", lambda: SearchIndex.open(index, encoder, verify=False).remove(["7"])),
+            ):
+                started = time.perf_counter()
+                change()
+                seconds[name] = time.perf_counter() - started
+                print(f"{given.rows:,} rows without a transformer: {name} in {seconds[name]:.1f} s", flush=True)
+            found["changes"] = seconds
             found["search"] = search(index, given.width, given.rounds)
             found["memory"] = memory(index, source, given.width)
     if given.duplicates:

@@ -57,7 +57,8 @@ def latency(rows: int, width: int, rounds: int, folder: Path) -> dict[str, Any]:
     import numpy as np
 
     from cse import Encoder, SearchIndex
-    from cse.search.hybrid import NEIGHBOURS, Fusion, Smoothing
+    from cse.search.hybrid import NEIGHBOURS, Fusion
+    from cse.search.store import save_arrays
 
     encoder = Encoder(f"random:{width}", device="cpu")
     texts = texts_of(rows)
@@ -70,11 +71,9 @@ def latency(rows: int, width: int, rounds: int, folder: Path) -> dict[str, Any]:
         found["smoothing_seconds"] = time.perf_counter() - started
     else:
         near = np.random.default_rng(1).integers(0, rows, (rows, NEIGHBOURS)).astype(np.int32)
-        made = Smoothing(near, np.full(rows, 0.8))
-        made.save(folder / f"smooth-{index._store.generation}")
+        save_arrays(folder / f"smooth-{index._state.store.generation}", near=near, norms=np.full(rows, 0.8))
     query = " ".join(np.random.default_rng(2).choice(texts).split()[:5])
     vectors = encoder.encode([query])
-    searcher = index._searcher
     times: dict[str, list[float]] = {name: [] for name in (BM25, *RANKINGS)}
     for number in range(rounds + 1):
         started = time.perf_counter()
@@ -84,8 +83,7 @@ def latency(rows: int, width: int, rounds: int, folder: Path) -> dict[str, Any]:
         for name, (settings, smooth) in RANKINGS.items():
             fusion = None if settings is None else Fusion(**settings)
             started = time.perf_counter()
-            (hits,) = searcher.search([query], vectors, 10, fusion, smooth)
-            searcher.hits(hits)
+            index._state.search([query], vectors, 10, fusion, smooth)
             if number:
                 times[name].append(time.perf_counter() - started)
     found["milliseconds"] = {name: 1000 * statistics.median(each) for name, each in times.items()}

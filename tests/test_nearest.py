@@ -13,14 +13,14 @@ from cse.search import pairs
 from cse.search import vectors as stored
 from cse.search.bm25 import Bm25, terms
 from cse.search.hybrid import fuse
-from cse.search.vectors import Float32, Int8, Unit, exact_products, nearest, quantize, unit
+from cse.search.vectors import Array, Unit, exact_products, nearest, quantize, unit
 from random_texts import some_texts
 
 
 def brute_force(vectors, queries, k):
     """Returns the float64 dot products and row numbers of the k nearest rows of each query; ties are in row order."""
     rows = np.arange(len(vectors))
-    given = Float32(queries)
+    given = Array(queries)
     scores = np.stack([exact_products(given, np.full(len(rows), q), vectors, rows) for q in range(len(queries))])
     np.testing.assert_allclose(scores, queries.astype(np.float64) @ vectors.take(rows).T, atol=1e-12)
     order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
@@ -38,8 +38,8 @@ def test_nearest_rows_equal_brute_force(monkeypatch, products, rows, queries, k)
     values[1:3] = 0
     given = unit(draw.standard_normal((queries, 24)))
     given[0] = values[0]
-    int8 = Int8(*quantize(values))
-    for vectors in (Float32(values), int8, Float32(30 * values), Unit(int8), Unit(Float32(30 * values))):
+    int8 = Array(*quantize(values))
+    for vectors in (Array(values), int8, Array(30 * values), Unit(int8), Unit(Array(30 * values))):
         scores, found = nearest(vectors, given, k)
         expected, order = brute_force(vectors, given, k)
         np.testing.assert_array_equal(found, order)
@@ -51,9 +51,9 @@ def test_nearest_rows_equal_brute_force_if_products_ascend_or_are_equal(monkeypa
     monkeypatch.setattr(stored, "CANDIDATES", 64)
     values = unit(np.random.default_rng(0).standard_normal((2000, 8)))
     query = values[:1]
-    rising = Float32(values[np.argsort(values @ query[0])])
+    rising = Array(values[np.argsort(values @ query[0])])
     np.testing.assert_array_equal(nearest(rising, query, 9)[1], brute_force(rising, query, 9)[1])
-    same = Float32(np.repeat(query, 2000, axis=0))
+    same = Array(np.repeat(query, 2000, axis=0))
     np.testing.assert_array_equal(nearest(same, query, 9)[1], [np.arange(9)])
 
 
@@ -63,7 +63,7 @@ def test_quantisation_to_int8_changes_an_element_by_at_most_half_the_scale_of_it
     stored, scales = quantize(values)
     assert stored.dtype == np.int8
     assert np.abs(stored).max() == 127
-    error = np.abs(Int8(stored, scales).block(0, 50) - values)
+    error = np.abs(Array(stored, scales).block(0, 50) - values)
     assert (error <= scales[:, None] * 0.5001).all()
     assert error.max() > 0.4 * scales.max()
 
@@ -77,7 +77,7 @@ def test_near_pairs_and_groups_equal_brute_force(monkeypatch, threshold):
     centres = draw.standard_normal((30, 8))
     values = unit(centres[draw.integers(0, 30, 400)] + 0.2 * draw.standard_normal((400, 8)))
     values[300] = values[17]
-    for vectors in (Float32(values), Unit(Int8(*quantize(values))), Unit(Float32(7 * values))):
+    for vectors in (Array(values), Unit(Array(*quantize(values))), Unit(Array(7 * values))):
         wide = vectors.take(np.arange(400))
         cosines = np.round(wide @ wide.T, 6)
         expected = {(i, j) for i, j in zip(*np.nonzero(cosines >= threshold), strict=True) if i < j}
@@ -106,7 +106,7 @@ def test_near_pairs_and_groups_equal_brute_force(monkeypatch, threshold):
 def test_identical_rows_have_a_cosine_of_1():
     values = unit(np.random.default_rng(3).standard_normal((200, 7)))
     twice = np.repeat(values, 2, axis=0)
-    for vectors in (Float32(twice), Unit(Int8(*quantize(twice)))):
+    for vectors in (Array(twice), Unit(Array(*quantize(twice)))):
         found = [*pairs.near_pairs(vectors, 1)]
         first, second, cosines = (np.concatenate(part) for part in zip(*found, strict=True))
         np.testing.assert_array_equal(first, np.arange(0, 400, 2))

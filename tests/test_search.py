@@ -5,6 +5,7 @@ import math
 import os
 import shutil
 import sys
+import threading
 import time
 from collections import Counter
 from itertools import count
@@ -90,7 +91,7 @@ class Counted:
 def stored(folder):
     """Reads the rows of an index with pyarrow alone."""
     manifest = json.loads((folder / "manifest.json").read_text())
-    parts = [pa.ipc.open_file(folder / f"{each['xxh3']}.arrow").read_all() for each in manifest["segments"]]
+    parts = [pa.ipc.open_file(folder / f"{each['xxh3']}.arrow").read_all() for each in manifest["files"]]
     return pa.concat_tables(parts)
 
 
@@ -104,11 +105,16 @@ def test_an_interrupted_build_can_be_completed(tmp_path, monkeypatch, encoder):
     SearchIndex.build(encoder, texts, tmp_path / "whole", passages=8)
     with pytest.raises(KeyboardInterrupt):
         SearchIndex.build(Counted(encoder, 300), texts, tmp_path / "index", passages=8)
-    done = json.loads((tmp_path / "index" / "pending.json").read_text())["rows"]
+    done = sum(len(batch) for batch, _ in store.read_encoded(tmp_path / "index"))
     assert 0 < done < 300
     with pytest.raises(InputError, match=f"interrupted after {done} of 300 rows; run the same command again"):
         SearchIndex.open(tmp_path / "index", encoder)
-    for name in (".segment.tmp", f"{'0' * 32}.arrow", ".cse-core-a.tmp"):  # a killed process can leave such files
+    for name in (
+        ".rows.tmp",
+        f"{'0' * 32}.arrow",
+        ".cse-core-a.tmp",
+        f"encoded/{'0' * 32}.arrow",
+    ):  # of a killed process
         (tmp_path / "index" / name).write_bytes(b"torn")
     counted = Counted(encoder)
     index = SearchIndex.build(counted, texts, tmp_path / "index")
@@ -238,12 +244,15 @@ def flipped(path):
 
 def test_a_changed_byte_in_any_file_of_an_index_is_refused(tmp_path, monkeypatch, encoder, cse, glove):
     monkeypatch.setattr(build, "BLOCK", 40)
-    monkeypatch.setattr(build, "SEGMENT_BYTES", 1)
+    monkeypatch.setattr(build, "BATCH_BYTES", 1)
     folder = tmp_path / "index"
     texts = some_texts(100)
-    index = SearchIndex.build(encoder, texts, folder, ids=[f"id-{row}" for row in range(100)], passages=8, int8=True)
+    index = SearchIndex.build(
+        encoder, texts[:98], folder, ids=[f"id-{row}" for row in range(98)], passages=8, int8=True
+    )
+    index.add(texts[98:], ids=["id-98", "id-99"])
     words = index.bm25()
-    assert len(list(folder.glob("*.arrow"))) == 3
+    assert len(list(folder.glob("*.arrow"))) == 2
     for path in (each for each in folder.iterdir() if each.suffix in (".json", ".arrow")):
         for _ in flipped(path):
             with pytest.raises(InputError, match=r"--rebuild") as caught:
@@ -293,7 +302,7 @@ def test_an_index_of_another_version_is_refused_and_replaced_by_a_rebuild(tmp_pa
         ):
             call(folder, encoder)
     SearchIndex.build(encoder, ["word1"], folder, rebuild=True)
-    assert sorted(each.suffix for each in folder.iterdir()) == ["", ".arrow", ".json"]
+    assert sorted(each.suffix for each in folder.iterdir()) == [".arrow", ".json"]
 
 
 def content(folder):
@@ -304,13 +313,14 @@ def content(folder):
 @pytest.mark.parametrize("settings", [{}, {"int8": True, "passages": 8}])
 def test_an_update_encodes_new_texts_only_and_equals_a_new_index(tmp_path, monkeypatch, encoder, settings):
     monkeypatch.setattr(build, "BLOCK", 16)
-    monkeypatch.setattr(build, "SEGMENT_BYTES", 64 * 16 * 4)
+    monkeypatch.setattr(build, "BATCH_BYTES", 64 * 16 * 4)
+    monkeypatch.setattr(build, "FOLD", 4)
     draw = np.random.default_rng(1)
     pool = [*some_texts(900, most=30), "", " "]
     pool = list(dict.fromkeys(pool))
     rows = draw.permutation(len(pool))[:200].tolist()
     SearchIndex.build(encoder, [pool[row] for row in rows], tmp_path / "index", ids=list(map(str, rows)), **settings)
-    sizes = []
+    sizes = set()
     for step in range(12):
         before, vectors = list(rows), dict(zip(*vectors_by_text(tmp_path / "index"), strict=True))
         if step % 4 == 0:  # a change, a removal and an insertion
@@ -339,15 +349,15 @@ def test_an_update_encodes_new_texts_only_and_equals_a_new_index(tmp_path, monke
         for text, vector in zip(*vectors_by_text(tmp_path / "index"), strict=True):
             assert vectors.get(text, vector) == vector  # kept vectors are bit-identical
         assert {each.name for each in (tmp_path / "index").glob("*.arrow")} == {
-            f"{each['xxh3']}.arrow" for each in json.loads((tmp_path / "index/manifest.json").read_text())["segments"]
+            f"{each['xxh3']}.arrow" for each in json.loads((tmp_path / "index/manifest.json").read_text())["files"]
         }
         assert all(part.values.ctypes.data % 64 == 0 for part in index.vectors.parts if len(part))
-        sizes.append(len(list((tmp_path / "index").glob("*.arrow"))))
+        sizes.add(len(list((tmp_path / "index").glob("*.arrow"))))
         queries = ["word1 word2", texts[7]]
         assert [[hit.id for hit in hits] for hits in index.search(queries, 9)] == [
             [hit.id for hit in hits] for hits in SearchIndex.open(tmp_path / "new", encoder).search(queries, 9)
         ]
-    assert max(sizes) <= (60 if "passages" in settings else 12)
+    assert sizes == {1, 2}
 
 
 def vectors_by_text(folder):
@@ -428,16 +438,131 @@ def test_a_reader_that_opens_the_index_during_an_update_gets_the_old_or_the_new_
     SearchIndex.build(encoder, texts, tmp_path / "index")
     read, calls = store.read_checked, []
 
-    def update_in_between(path):
-        manifest = read(path)
+    def update_in_between(folder):
+        manifest = read(folder)
         if not calls:
-            calls.append(path)
+            calls.append(folder)
             monkeypatch.setattr(store, "read_checked", read)
             SearchIndex.build(encoder, texts[40:], tmp_path / "index")
         return manifest
 
     monkeypatch.setattr(store, "read_checked", update_in_between)
     assert SearchIndex.open(tmp_path / "index", encoder).texts(range(40)) == texts[40:]
+
+
+def test_threads_that_search_while_rows_change_get_answers_of_one_state(tmp_path, encoder):
+    texts = list(dict.fromkeys(some_texts(400)))[:300]
+    names = {text: f"n{number}" for number, text in enumerate(texts)}
+    vectors = dict(zip(texts, unit(encoder.encode(texts)).astype(np.float64), strict=True))
+    index = SearchIndex.build(encoder, texts[:200], tmp_path / "index", ids=[names[text] for text in texts[:200]])
+    failures, asked, ended = [], Counter(), threading.Event()
+
+    def search(number):
+        draw = np.random.default_rng(number)
+        while not ended.is_set():
+            query = texts[int(draw.integers(300))]
+            hybrid = [False, Fusion(feedback=0), Fusion(kind="rrf")][int(draw.integers(3))]
+            try:
+                hits = index.search([query], 5, hybrid=hybrid, smooth=False)[0]
+                assert len({hit.id for hit in hits}) == 5
+                for hit in hits:
+                    assert hit.id == names[hit.text]
+                    if not hybrid:
+                        assert hit.score == pytest.approx(vectors[query] @ vectors[hit.text], abs=1e-5)
+                scores = [hit.score for hit in hits]
+                assert scores == sorted(scores, reverse=True)
+                asked[str(hybrid)] += 1
+            except Exception as error:
+                failures.append(repr(error))
+                return
+
+    threads = [threading.Thread(target=search, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        present, step = set(range(200)), 0
+        while (step < 40 or min(asked.values(), default=0) < 20) and not failures and step < 2000:
+            step += 1
+            if step % 2:
+                gone = {step * 7 % 300, step * 11 % 300} & present
+                if gone:
+                    index.remove([f"n{row}" for row in gone])
+                present -= gone
+            else:
+                new = sorted({step * 5 % 300, step * 13 % 300, step % 300} - present)
+                if new:
+                    index.add([texts[row] for row in new], ids=[f"n{row}" for row in new])
+                present |= {*new}
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+    assert not failures
+    assert len(asked) == 3
+    assert {int(name[1:]) for name in index.ids(range(len(index)))} == present
+    assert [path.name for path in (tmp_path / "index").iterdir() if path.suffix == ".tmp"] == []
+
+
+def test_an_index_that_cannot_be_changed_can_be_searched_if_the_corpus_is_the_same(tmp_path, monkeypatch, encoder):
+    texts = some_texts(60)
+    SearchIndex.build(encoder, texts, tmp_path / "index")
+    expected = SearchIndex.build(encoder, texts).search(texts[:3], 5, hybrid=True)
+
+    def refuse(*given, **named):
+        raise PermissionError(13, "Permission denied", str(given[0]))
+
+    for module, name in ((os, "replace"), (os, "unlink"), (os, "rename"), (os, "rmdir"), (shutil, "rmtree")):
+        monkeypatch.setattr(module, name, refuse)
+    monkeypatch.setattr(store, "fresh_folder", refuse)
+    before = files(tmp_path / "index")
+    for index in (SearchIndex.build(encoder, texts, tmp_path / "index"), SearchIndex.open(tmp_path / "index", encoder)):
+        for _ in range(2):
+            assert index.search(texts[:3], 5, hybrid=True) == expected
+    assert files(tmp_path / "index") == before
+    with pytest.raises(PermissionError):
+        SearchIndex.build(encoder, texts[1:], tmp_path / "index")
+
+
+def test_an_index_of_version_2_is_read_and_written_anew_by_the_first_change(tmp_path, encoder):
+    texts = some_texts(90)
+    SearchIndex.build(encoder, texts, tmp_path / "index", ids=[f"n{row}" for row in range(90)])
+    manifest = store.read_checked(tmp_path / "index")
+    (record,), _ = manifest.pop("files"), manifest.pop("check")
+    (batch,) = store.read_rows(tmp_path / "index" / f"{record['xxh3']}.arrow")
+    parts = [batch.slice(0, 50), batch.slice(50, 30), batch.slice(80, 10)]
+    segments = [store.write_rows(tmp_path / "index" / ".segment.tmp", batch.schema, [part]) for part in parts]
+    (tmp_path / "index" / ".lock").touch()
+    version, store.VERSION = store.VERSION, 2
+    try:
+        store.write_manifest(tmp_path / "index" / "manifest.json", {**manifest, "version": 2, "segments": segments})
+    finally:
+        store.VERSION = version
+    expected = SearchIndex.build(encoder, texts, ids=[f"n{row}" for row in range(90)]).search(texts[:20], 5)
+    index = SearchIndex.open(tmp_path / "index", encoder)
+    assert index.search(texts[:20], 5) == expected
+    same = SearchIndex.build(encoder, texts, tmp_path / "index", ids=[f"n{row}" for row in range(90)])
+    assert same.changes == Changes(90, 0, 0)
+    counted = index._encoder = Counted(encoder)
+    assert index.add(["word1 word4"], ids=["new"]) == Changes(90, 1, 0)
+    assert counted.texts == 1
+    assert [hit.id for hit in index.search(["word1 word4"], 1)[0]] == ["new"]
+    assert sorted(path.suffix for path in (tmp_path / "index").iterdir()) == [".arrow", ".json"]
+
+
+def test_a_text_or_a_table_in_place_of_a_list_is_refused(encoder):
+    index = SearchIndex.build(encoder, some_texts(20))
+    for call in (
+        lambda: index.remove("12"),
+        lambda: SearchIndex.build(encoder, ["a", "b", "c"], ids="abc"),
+        lambda: SearchIndex.build(encoder, {"text": ["a"]}),
+        lambda: SearchIndex.build(encoder, pa.table({"text": ["a"]})),
+        lambda: index.search({"query": 1}),
+        lambda: index.add("word1"),
+        lambda: index.update({"word1": 1}),
+    ):
+        with pytest.raises(InputError, match=r"a list of .* was expected"):
+            call()
+    assert len(index) == 20
 
 
 def ended_at(step, work):
@@ -451,7 +576,8 @@ def ended_at(step, work):
         def ending(function):
             return lambda *given, **named: os._exit(3) if next(calls) == step else function(*given, **named)
 
-        for module, name in ((os, "fsync"), (os, "replace"), (os, "unlink"), (Path, "unlink"), (shutil, "rmtree")):
+        changes = [(os, name) for name in ("fsync", "replace", "rename", "unlink", "mkdir", "rmdir")]
+        for module, name in (*changes, (Path, "unlink"), (Path, "mkdir"), (Path, "rmdir"), (shutil, "rmtree")):
             setattr(module, name, ending(getattr(module, name)))
         work()
         code = 0
@@ -500,7 +626,7 @@ def test_int8_finds_nearly_the_same_rows_in_a_quarter_of_the_space(tmp_path, enc
     texts = some_texts(400)
     wide = SearchIndex.build(encoder, texts, tmp_path / "wide")
     small = SearchIndex.build(encoder, texts, tmp_path / "small", int8=True)
-    sizes = [sum(part.values.nbytes for part in each.vectors.parts) for each in (small, wide)]
+    sizes = [each.vectors.values.nbytes for each in (small, wide)]
     assert sizes == [400 * 16, 400 * 16 * 4]
     queries = texts[:50]
     pairs = list(zip(wide.search(queries, 10), small.search(queries, 10), strict=True))
@@ -513,7 +639,7 @@ def test_int8_finds_nearly_the_same_rows_in_a_quarter_of_the_space(tmp_path, enc
 def test_vectors_are_aligned_to_64_bytes_in_their_files(tmp_path, encoder, int8):
     for rows in range(1, 20):
         index = SearchIndex.build(encoder, some_texts(rows), tmp_path / f"{rows}", ids=["x"] * rows, int8=int8)
-        assert [part.values.ctypes.data % 64 for part in index.vectors.parts] == [0]
+        assert index.vectors.values.ctypes.data % 64 == 0
 
 
 def test_hybrid_search_fuses_the_rankings_by_vectors_and_by_bm25(tmp_path, encoder):
@@ -711,7 +837,7 @@ def test_invalid_arguments_of_search_index_are_refused(encoder):
     for k in (0, -1, True, 1.5, None):
         with pytest.raises(InputError, match="k: "):
             index.search(["word1"], k)
-    with pytest.raises(InputError, match="texts: a list"):
+    with pytest.raises(InputError, match="queries: a list"):
         index.search("word1")
     for vectors in (np.ones((2, 5)), np.ones(16), np.ones((2, 16), dtype=int)):
         with pytest.raises(InputError, match=r"of shape \(queries, 16\)"):

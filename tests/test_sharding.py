@@ -19,7 +19,7 @@ import pytest
 
 from cse import Encoder, InputError, SearchIndex, TfidfIndex
 from cse.data.readers import reading_options
-from cse.search.vectors import Float32, Joined, Some, nearest, unit
+from cse.search.vectors import Array, Joined, Some, nearest, unit
 from cse.sharding import engines
 from cse.sharding.jobs import AugmentJob
 from cse.sharding.parts import Parts
@@ -311,9 +311,7 @@ def test_joined_parts_equal_their_stacked_vectors():
     draw = np.random.default_rng(5)
     arrays = [unit(draw.standard_normal((count, 8))) for count in (30, 1, 57, 12)]
     rows = [np.flatnonzero(draw.random(len(array)) < 0.6) for array in arrays]
-    parts = [
-        Some(Float32(array), kept) if len(kept) else Float32(array) for array, kept in zip(arrays, rows, strict=True)
-    ]
+    parts = [Some(Array(array), kept) if len(kept) else Array(array) for array, kept in zip(arrays, rows, strict=True)]
     expected = np.vstack([array[kept] if len(kept) else array for array, kept in zip(arrays, rows, strict=True)])
     joined, queries = Joined(parts), unit(draw.standard_normal((4, 8)))
     assert (len(joined), joined.width) == expected.shape
@@ -322,7 +320,7 @@ def test_joined_parts_equal_their_stacked_vectors():
         np.testing.assert_allclose(joined.products(queries, start, stop), queries @ expected[start:stop].T, atol=1e-6)
     some = draw.permutation(len(joined))[:20]
     assert np.array_equal(joined.take(some), expected[some].astype(np.float64))
-    for found, wanted in zip(nearest(joined, queries, 10), nearest(Float32(expected), queries, 10), strict=True):
+    for found, wanted in zip(nearest(joined, queries, 10), nearest(Array(expected), queries, 10), strict=True):
         assert np.array_equal(found, wanted)
 
 

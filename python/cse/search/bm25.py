@@ -5,7 +5,6 @@ Terms are the words of the ``unicode`` tokenizer, or the pieces of a model's Wor
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import islice
@@ -18,15 +17,14 @@ import numpy.typing as npt
 from .. import _core
 from ..data import words
 from ..errors import InputError
-from ..io import fresh_folder
 from ..tfidf.options import word_options
 from ..tfidf.pieces import Pieces
+from .store import hashed_folder, open_hashed
 
 Rows = npt.NDArray[np.int64]
 
 # Number of texts read between two calls of ``progress``.
 PROGRESS_ROWS = 4096
-HASHES = "hashes.json"
 STOP_WORDS: dict[str, frozenset[str]] = {"english": words.STOP_WORDS, "none": frozenset()}
 """Lists of words that are left out, by name."""
 TOKENIZERS = ("unicode", "wordpieces")
@@ -41,19 +39,9 @@ def library() -> Any:
     return bm25s
 
 
-def _hashes(folder: Path) -> dict[str, str]:
-    """Returns the hash of each file of an index, by name."""
-    return {path.name: _core.hash_file(path) for path in sorted(folder.iterdir()) if path.name != HASHES}
-
-
 def terms(text: str) -> list[str]:
     """Returns the terms of a text, in lower case."""
     return [term for _, _, term in _core.tokenize(text, word_options())]
-
-
-def _terms_of(texts: Sequence[str], pieces: Pieces | None) -> list[list[str]]:
-    """Returns the terms of each text: its pieces or, without ``pieces``, its words."""
-    return [terms(text) for text in texts] if pieces is None else pieces.terms(texts)
 
 
 class Bm25:
@@ -82,19 +70,23 @@ class Bm25:
             InputError: If bm25s is not installed, or no text contains a term.
         """
         bm25s, left_out = library(), STOP_WORDS[stop_words]
+        index = cls(bm25s.BM25(method="lucene", k1=1.5, b=0.75), pieces)
         vocabulary: dict[str, int] = {}
-        rows = []
+        rows: list[list[int]] = []
         source = iter(texts)
         while block := list(islice(source, PROGRESS_ROWS)):
-            kept = ([term for term in found if term not in left_out] for found in _terms_of(block, pieces))
-            rows += [[vocabulary.setdefault(term, len(vocabulary)) for term in each] for each in kept]
+            for found in index._terms(block):
+                rows.append([vocabulary.setdefault(term, len(vocabulary)) for term in found if term not in left_out])
             if progress:
                 progress(len(block))
         if not vocabulary:
             raise InputError("BM25: no row of the corpus contains a word; leave out the option that uses BM25")
-        index = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
-        index.index((rows, vocabulary), show_progress=False)
-        return cls(index, pieces)
+        index._index.index((rows, vocabulary), show_progress=False)
+        return index
+
+    def _terms(self, texts: Sequence[str]) -> list[list[str]]:
+        """Returns the terms of each text: its pieces or, without ``pieces``, its words."""
+        return [terms(text) for text in texts] if self._pieces is None else self._pieces.terms(texts)
 
     @classmethod
     def open(cls, folder: Path, verify: bool = True, pieces: Pieces | None = None) -> Bm25:
@@ -102,25 +94,20 @@ class Bm25:
 
         Raises ``InputError`` if it cannot be read or, with ``verify``, if a file differs from its stored hash.
         """
-        try:
-            if verify and json.loads((folder / HASHES).read_bytes()) != _hashes(folder):
-                raise ValueError("a file is damaged")
-            return cls(library().BM25.load(folder, mmap=True, show_progress=False), pieces)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{folder}: cannot be read ({error}); remove the folder to build it again") from None
+        load = library().BM25.load
+        return cls(open_hashed(folder, verify, lambda path: load(path, mmap=True, show_progress=False)), pieces)
 
     def save(self, folder: Path) -> None:
         """Writes the index to a folder, atomically."""
-        with fresh_folder(folder) as fresh:
+        with hashed_folder(folder) as fresh:
             self._index.save(fresh, show_progress=False)
-            (fresh / HASHES).write_text(json.dumps(_hashes(fresh), separators=(",", ":")), encoding="utf8")
 
     def scores(self, query: str) -> npt.NDArray[np.float32]:
         """Returns the scores of all rows, ``(n,)`` float32; 0 for rows without any term of the query."""
         vocabulary = self._index.vocab_dict
-        known = [vocabulary[term] for term in _terms_of([query], self._pieces)[0] if term in vocabulary]
-        found: npt.NDArray[np.float32] = self._index.get_scores_from_ids(known)
-        return found
+        known = [vocabulary[term] for term in self._terms([query])[0] if term in vocabulary]
+        scores: npt.NDArray[np.float32] = self._index.get_scores_from_ids(known)
+        return scores
 
     @cached_property
     def weights(self) -> Any:
@@ -142,13 +129,12 @@ class Bm25:
         from scipy.sparse import csr_matrix
 
         vocabulary, weights = self._index.vocab_dict, self.weights
-        split = _terms_of(texts, self._pieces)
-        known = [[vocabulary[term] for term in found if term in vocabulary] for found in split]
+        known = [[vocabulary[term] for term in split if term in vocabulary] for split in self._terms(texts)]
         starts = np.cumsum([0, *map(len, known)])
         columns = [column for each in known for column in each]
         counts = csr_matrix((np.ones(len(columns)), columns, starts), shape=(len(texts), weights.shape[0]))
-        found: npt.NDArray[np.float64] = (counts @ weights).toarray()
-        return found
+        scores: npt.NDArray[np.float64] = (counts @ weights).toarray()
+        return scores
 
     def search(self, query: str, k: int) -> Rows:
         """Returns up to k rows with the largest positive scores, best first; ties are in row order."""

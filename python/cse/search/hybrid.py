@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -33,8 +33,7 @@ import numpy.typing as npt
 
 from ..errors import InputError, unknown
 from .bm25 import STOP_WORDS, TOKENIZERS
-from .store import open_arrays, save_arrays
-from .vectors import Doubles, Float32, Floats, Rows, Vectors, exact_products, rounding_error, unit
+from .vectors import Array, Doubles, Floats, Rows, Vectors, exact_products, rounding_error, unit
 
 NEIGHBOURS, SHARE = 5, 0.3
 # Approximate number of scores in memory at a time, in each of about four arrays of float64, but at least those of
@@ -57,7 +56,6 @@ class Smoothing:
 
     def __init__(self, near: npt.NDArray[np.int32], norms: Doubles) -> None:
         self.near, self.norms = near, norms
-        self._weights: Any = None
         self.largest = 1 / float(norms.min(initial=np.inf)) if len(norms) else 1.0
         """Upper bound on the factor by which the rounding error of a score can grow."""
 
@@ -92,30 +90,23 @@ class Smoothing:
             norms[rows] = np.linalg.norm(found.take(vectors, rows), axis=1)
         return cls(near, np.where(norms > 0, norms, 1))
 
-    @classmethod
-    def open(cls, folder: Path, verify: bool = True) -> Smoothing:
-        """Opens what ``save`` wrote; raises ``InputError`` like ``open_arrays``."""
-        return cls(*open_arrays(folder, "near", "norms", verify=verify))
-
-    def save(self, folder: Path) -> None:
-        """Writes the neighbours and the norms to a folder, atomically."""
-        save_arrays(folder, near=self.near, norms=self.norms)
-
     def scores(self, scores: Doubles) -> Doubles:
         """Returns the scores of the smoothed vectors, given those of the stored vectors, both ``(n,)``."""
+        if not self.near.shape[1]:
+            return scores / self.norms
+        smoothed: Doubles = self._weights @ scores
+        smoothed += (1 - SHARE) / self.norms * scores
+        return smoothed
+
+    @cached_property
+    def _weights(self) -> Any:
+        """Weights of the neighbours: a sparse product takes a quarter of the time of indexing and adding."""
         from scipy.sparse import csr_matrix
 
         n, k = self.near.shape
-        if not k:
-            return scores / self.norms
-        if self._weights is None:  # a sparse product takes a quarter of the time of indexing and adding
-            values = np.repeat(SHARE / k / self.norms, k)
-            starts = np.arange(0, n * k + 1, k, dtype=np.int32 if n * k < 2**31 else np.int64)
-            self._weights = csr_matrix((values, self.near.ravel(), starts), shape=(n, n))
-            self._own = (1 - SHARE) / self.norms
-        found: Doubles = self._weights @ scores
-        found += self._own * scores
-        return found
+        values = np.repeat(SHARE / k / self.norms, k)
+        starts = np.arange(0, n * k + 1, k, dtype=np.int32 if n * k < 2**31 else np.int64)
+        return csr_matrix((values, self.near.ravel(), starts), shape=(n, n))
 
     def take(self, vectors: Vectors, rows: Rows) -> Doubles:
         """Returns the smoothed vectors at some positions, ``(len(rows), D)`` float64."""
@@ -127,35 +118,21 @@ class Smoothing:
         return found / self.norms[rows, None]
 
 
-class Smoothed:
-    """A view of vectors that returns the smoothed ones; ``products`` reads each vector several times.
-
-    Args:
-        vectors: n vectors of unit length.
-        smoothing: Their neighbours.
-    """
+class Smoothed(Vectors):
+    """A view of vectors of unit length that returns the smoothed ones; ``products`` reads each vector several times."""
 
     longest = 1.0001  # more than 1, because norms are rounded
     most = 4096
 
     def __init__(self, vectors: Vectors, smoothing: Smoothing) -> None:
-        self._vectors, self._smoothing = vectors, smoothing
+        self._vectors, self._smoothing, self.width = vectors, smoothing, vectors.width
 
     def __len__(self) -> int:
         return len(self._vectors)
 
-    @property
-    def width(self) -> int:
-        """The number of dimensions, D."""
-        return self._vectors.width
-
     def block(self, start: int, stop: int) -> Floats:
         """See ``Vectors``."""
         return self.take(np.arange(start, stop)).astype(np.float32)
-
-    def products(self, queries: Floats, start: int, stop: int) -> Floats:
-        """See ``Vectors``."""
-        return np.asarray(queries @ self.block(start, stop).T)
 
     def take(self, rows: Rows) -> Doubles:
         """See ``Vectors``."""
@@ -283,7 +260,7 @@ class Ranker:
         error *= self.smoothing.largest if self.smoothing else 1
         margin = 2 * own * error / spread if spread > 0 else 0.0
         near = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k] - margin)
-        exact = exact_products(Float32(query[None]), np.zeros(len(near), dtype=np.int64), self.exact, places[near])
+        exact = exact_products(Array(query[None]), np.zeros(len(near), dtype=np.int64), self.exact, places[near])
         final = combined(exact, near)
         order = np.lexsort((near, -final))[:k]
         return [(int(self.rows[near[at]]), float(final[at]), int(places[near[at]])) for at in order]

@@ -6,42 +6,44 @@ import tempfile
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from numbers import Integral
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..data.corpus import Corpus
 from ..errors import InputError, check_ids, check_list, check_texts
-from ..models.running.inference import Encoder
-from ..tfidf.pieces import Pieces
 from .bm25 import Bm25
-from .build import Changes, Rows, check_model, check_settings, new_settings, queries_of, save_basis, write
+from .build import Changes, Rows, check_model, check_settings, new_settings, queries_of, write
 from .hybrid import Fusion, Smoothing
-from .joined_parts import PartsStore, check_parts
+from .joined_parts import PartsStore, read_parts
 from .searching import Hit, Searcher, check_smoothing
-from .store import LOCK, MANIFEST, PENDING, Store, locked, read_checked
-from .tokens import encode_tokens
+from .store import ENCODED, MANIFEST, Store, locked, read_checked, read_encoded
 from .vectors import Vectors
+
+if TYPE_CHECKING:
+    from ..models.running.inference import Encoder
+
+Progress = Callable[[int], None]
 
 
 class SearchIndex:
     """Vectors, texts and ids of the rows of a corpus, in a folder; made by ``build``, opened by ``open``.
 
     All files are memory-mapped. Blank rows are never found. While another process updates the index, an open index
-    continues to return the rows that it had when it was opened.
+    continues to return the rows that it had when it was opened. Several threads may search while one changes the rows:
+    each call of ``search`` answers from one state of the index.
 
     Attributes:
         changes: What ``build`` changed in an existing index; None for an index that was opened or is new.
     """
 
     def __init__(self, store: Store | PartsStore, encoder: Encoder) -> None:
-        self._store, self._encoder = store, encoder
-        self._searcher = Searcher(store, partial(_pieces_of, encoder))
+        self._encoder = encoder
+        self._state = Searcher(store, encoder)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self.changes: Changes | None = None
 
@@ -59,7 +61,7 @@ class SearchIndex:
         tokens: int | None = None,
         rebuild: bool = False,
         batch_size: int = 64,
-        progress: Callable[[int], None] | None = None,
+        progress: Progress | None = None,
         verify: bool = True,
     ) -> SearchIndex:
         """Builds the index of a corpus, or updates an existing one.
@@ -96,45 +98,33 @@ class SearchIndex:
         """
         corpus = texts if isinstance(texts, Corpus) else Corpus.from_texts(texts)
         filled = corpus.filled()
-        wanted = Rows(corpus.hashes(), corpus.take, _checked_ids(ids, len(corpus)))
+        wanted = _rows(corpus, ids)
         temporary = None if folder is not None else tempfile.TemporaryDirectory(prefix="cse-search-")
         path = Path(folder if folder is not None else temporary.name)  # type: ignore[union-attr]
-
-        def source(name: str) -> Store | None:
-            if rebuild or not (path / name).exists():
-                return None
-            store = Store.open(path, verify, name=name)
-            check_settings(store, encoder, int8, passages, ids is not None, tokens)
-            return store
-
         with locked(path):
-            try:
-                pending, before = source(PENDING), None
-            except InputError:
-                if not (path / MANIFEST).exists():
-                    raise
-                pending = None  # an interrupted build with other settings
-            if pending is None or not pending.manifest["rebuilt"]:
-                before = source(MANIFEST)
+            before, settings, encoded = None, None, [] if rebuild else read_encoded(path)
+            if (path / MANIFEST).exists() and not rebuild:
+                before = Store.open(path, verify)
+                settings = before.manifest
+            elif encoded:
+                settings = encoded[0][1]["settings"]
+            if settings is None:
+                settings = new_settings(encoder, bool(int8), ids is not None, passages, tokens)
+            else:
+                check_settings(path, settings, encoder, int8, passages, ids is not None, tokens)
             if before is not None and not np.isin(wanted.hashes[filled], before.hashes()).any():
                 raise InputError(
                     f"{path}: contains other texts, and none of this corpus; build it again with --rebuild, or name "
                     "another folder"
                 )
-            sources = [store for store in (before, pending) if store is not None]
-            has_ids = ids is not None
-            settings = sources[0].manifest if sources else new_settings(encoder, bool(int8), has_ids, passages, tokens)
-            smooth = settings.get("smooth") if smooth is None else smooth
-            settings = {**settings, "smooth": smooth}
-            if smooth:
+            settings = {**settings, "smooth": settings.get("smooth") if smooth is None else smooth}
+            if settings["smooth"]:
                 check_smoothing(settings)
-            if settings.get("tokens"):
-                settings = save_basis(path, encoder, settings)
             store, changes = write(
-                path, settings, encoder, wanted, sources, batch_size=batch_size, progress=progress, verify=verify
+                path, settings, encoder, wanted, before, batch_size=batch_size, progress=progress, verify=verify
             )
         index = cls(store, encoder)
-        index._temporary, index.changes = temporary, changes if sources else None
+        index._temporary, index.changes = temporary, changes if before is not None or encoded else None
         return index
 
     @classmethod
@@ -159,21 +149,24 @@ class SearchIndex:
                 another model.
         """
         store = PartsStore.open(Path(folder), verify) or Store.open(Path(folder), verify)
-        used = encoder or Encoder(device=device, **encoder_settings(store.manifest))
+        if encoder is None:
+            from ..models.running.inference import Encoder
+
+            encoder = Encoder(device=device, **encoder_settings(store.manifest))
         if isinstance(store, PartsStore):
-            check_parts(store, used)
+            store.check_model(encoder)
         else:
-            check_model(store, used)
-        return cls(store, used)
+            check_model(store.folder, store.manifest, encoder)
+        return cls(store, encoder)
 
     def __len__(self) -> int:
         """Returns the number of rows, including blank ones."""
-        return self._store.rows
+        return self._state.store.rows
 
     @property
     def folder(self) -> Path:
         """The folder of the index."""
-        return self._store.folder
+        return self._state.store.folder
 
     @property
     def encoder(self) -> Encoder:
@@ -183,35 +176,35 @@ class SearchIndex:
     @property
     def vectors(self) -> Vectors:
         """The vectors of all rows that are not blank, or of their passages; see ``rows``."""
-        return self._searcher.vectors
+        return self._state.vectors
 
     @property
     def unit_vectors(self) -> Vectors:
         """``vectors`` scaled to unit length, for cosines; int8 vectors and those for dot products have other norms."""
-        return self._searcher.unit_vectors
+        return self._state.unit_vectors
 
     @property
     def shape(self) -> tuple[int, int]:
         """Number of vectors and number of dimensions."""
-        return self._store.manifest["vectors"], self._store.manifest["width"]
+        return len(self.vectors), self.vectors.width
 
     @property
     def rows(self) -> npt.NDArray[np.int64]:
         """Row number of each vector, ``(vectors,)`` int64, ascending."""
-        return self._searcher.rows
+        return self._state.row_of
 
     @property
     def has_passages(self) -> bool:
         """Whether a row may have several vectors."""
-        return self._store.manifest["passages"] is not None
+        return self._state.store.manifest["passages"] is not None
 
     def texts(self, rows: Iterable[int]) -> list[str]:
         """Returns the texts of some rows."""
-        return self._store.texts([int(row) for row in rows])
+        return self._state.store.texts([int(row) for row in check_list(rows, "rows", "row numbers")])
 
     def ids(self, rows: Iterable[int]) -> list[str]:
         """Returns the ids of some rows, or the row numbers if the index has no ids."""
-        return self._store.ids([int(row) for row in check_list(rows, "rows", "row numbers")])
+        return self._state.store.ids([int(row) for row in check_list(rows, "rows", "row numbers")])
 
     def add(self, texts: Iterable[str], *, ids: Sequence[str] | None = None, batch_size: int = 64) -> Changes:
         """Appends rows to the index; if the call is interrupted, the index is not changed.
@@ -225,16 +218,18 @@ class SearchIndex:
             InputError: For invalid texts or ids, or while another process writes to the index.
             OSError: If a file cannot be written.
         """
+        import pyarrow as pa
+
         added = self._given(texts, ids)
 
         def wanted(store: Store) -> Rows:
-            old, count = _stored(store, np.arange(store.rows)), store.rows
+            old, count = _stored(store, None), store.rows
 
             def texts(rows: list[int]) -> list[str]:
                 later = bisect_left(rows, count)
                 return old.texts(rows[:later]) + added.texts([row - count for row in rows[later:]])
 
-            ids = None if old.ids is None else old.ids + (added.ids or [])
+            ids = None if old.ids is None else pa.chunked_array([*old.ids.chunks, *added.ids.chunks])
             return Rows(np.concatenate([old.hashes, added.hashes]), texts, ids)
 
         return self._write(wanted, batch_size)
@@ -245,7 +240,7 @@ class SearchIndex:
         ids: Sequence[str] | None = None,
         *,
         batch_size: int = 64,
-        progress: Callable[[int], None] | None = None,
+        progress: Progress | None = None,
     ) -> Changes:
         """Replaces all rows; only texts that the index does not contain are encoded.
 
@@ -276,7 +271,7 @@ class SearchIndex:
         gone = set(check_ids(ids))
 
         def wanted(store: Store) -> Rows:
-            names = store.ids(range(store.rows))
+            names = store.column("id").to_pylist() if store.manifest["ids"] else [*map(str, range(store.rows))]
             found = [row for row, name in enumerate(names) if name in gone]
             for name in sorted(gone.difference(names[row] for row in found)):
                 raise InputError(f"ids: {name!r} is not in {self.folder}; give ids of its rows")
@@ -290,35 +285,26 @@ class SearchIndex:
         return self._write(wanted, 1)
 
     def _given(self, texts: Iterable[str], ids: Sequence[str] | None) -> Rows:
-        if isinstance(self._store, PartsStore):
+        if isinstance(self._state.store, PartsStore):
             raise InputError(
                 f"{self.folder}: holds parts written by cse encode; encode further files into it with --parts"
             )
         corpus = Corpus.from_texts(texts)
-        if (ids is not None) != bool(self._store.manifest["ids"]):
+        if (ids is not None) != bool(self._state.store.manifest["ids"]):
             what = "ids; give ids for these rows as well" if ids is None else "no ids; leave them out"
             raise InputError(f"ids: the rows of {self.folder} have {what}")
-        return Rows(corpus.hashes(), corpus.take, _checked_ids(ids, len(corpus)))
+        return _rows(corpus, ids)
 
-    def _write(
-        self, wanted: Callable[[Store], Rows], batch_size: int, progress: Callable[[int], None] | None = None
-    ) -> Changes:
+    def _write(self, wanted: Callable[[Store], Rows], batch_size: int, progress: Progress | None = None) -> Changes:
         """Makes the index contain the rows that ``wanted`` returns for its current state."""
-        if isinstance(self._store, PartsStore):
+        former = self._state.store
+        if isinstance(former, PartsStore):
             raise InputError(f"{self.folder}: holds parts written by cse encode; make them again with --parts")
         with locked(self.folder):
-            store = Store.open(self.folder, self._store.verify, opened=self._store.segments)
-            self._store, changes = write(
-                self.folder,
-                store.manifest,
-                self._encoder,
-                wanted(store),
-                [store],
-                batch_size=batch_size,
-                progress=progress,
-                verify=store.verify,
-            )
-        self._searcher = Searcher(self._store, partial(_pieces_of, self._encoder))
+            store = Store.open(self.folder, former.verify, opened=former.files)
+            arguments: dict[str, Any] = {"batch_size": batch_size, "progress": progress, "verify": former.verify}
+            store, changes = write(self.folder, store.manifest, self._encoder, wanted(store), store, **arguments)
+        self._state = Searcher(store, self._encoder)
         return changes
 
     def search(
@@ -330,7 +316,7 @@ class SearchIndex:
         smooth: bool | None = None,
         rerank: int = 0,
         batch_size: int = 64,
-        progress: Callable[[int], None] | None = None,
+        progress: Progress | None = None,
     ) -> list[list[Hit]]:
         """Finds the k best rows for each query; the vector search is exact.
 
@@ -355,22 +341,13 @@ class SearchIndex:
         Raises:
             InputError: For invalid queries or ``k``, if bm25s is not installed, or if the vectors cannot be smoothed.
         """
-        listed = check_texts(queries, "queries")
+        state, listed = self._state, check_texts(queries, "queries")
         _check_k(k)
-        fusion = None if hybrid is False else Fusion() if hybrid is True else hybrid
-        vectors = queries_of(self._encoder, listed, batch_size=batch_size, progress=progress)
         if isinstance(rerank, bool) or not isinstance(rerank, Integral) or (rerank and rerank < k):
             raise InputError(f"rerank: must be 0 or at least k = {k}, got {rerank!r}")
-        found = self._searcher.search(listed, vectors, max(int(k), rerank), fusion, smooth)
-        if not rerank:
-            return [self._searcher.hits(each) for each in found]
-        tokens = encode_tokens(
-            self._encoder, listed, self._searcher.basis, prompt=self._encoder.query_prompt, batch_size=batch_size
-        )
-        return [
-            self._searcher.hits(self._searcher.reranked(self._encoder, query, each, batch_size)[: int(k)])
-            for query, each in zip(tokens, found, strict=True)
-        ]
+        fusion = None if hybrid is False else Fusion() if hybrid is True else hybrid
+        vectors = queries_of(self._encoder, listed, batch_size=batch_size, progress=progress)
+        return state.search(listed, vectors, int(k), fusion, smooth, int(rerank), batch_size)
 
     def search_vectors(self, vectors: npt.NDArray[np.floating], k: int = 10) -> list[list[Hit]]:
         """Finds the k best rows for each of Q query vectors ``(Q, D)``, like ``search`` for query texts.
@@ -387,13 +364,11 @@ class SearchIndex:
             )
         if not np.isfinite(given).all():
             raise InputError("vectors: contain NaN or infinity; all values must be finite")
-        searcher = self._searcher
-        smoothed = "unicode" if searcher.smooths() else None
-        return [searcher.hits(hits) for hits in searcher.nearest_rows(given, int(k), smoothed)]
+        return self._state.search(["query"] * len(given), given, int(k))
 
     def bm25(
         self,
-        progress: Callable[[int], None] | None = None,
+        progress: Progress | None = None,
         *,
         stop_words: str = "none",
         tokenizer: str = "unicode",
@@ -406,21 +381,21 @@ class SearchIndex:
         Raises ``InputError`` if bm25s is not installed, if the stored index is damaged, or if the model's tokenizer is
         not a WordPiece.
         """
-        return self._searcher.bm25(stop_words, progress, tokenizer)
+        return self._state.bm25(stop_words, progress, tokenizer)
 
-    def token_idf(self, progress: Callable[[int], None] | None = None) -> npt.NDArray[np.float64]:
+    def token_idf(self, progress: Progress | None = None) -> npt.NDArray[np.float64]:
         """Returns the inverse document frequency of each token of the encoder, ``(vocabulary,)`` float64.
 
         The tokens are counted, and the counts stored in the folder, if they are missing or if the rows have changed.
         Raises ``InputError`` if the encoder has no transformer, or if the stored counts are damaged.
         """
-        return self._searcher.token_idf(self._encoder, progress)
+        return self._state.token_idf(progress)
 
     def smooths(self, hybrid: Fusion | None = None) -> bool:
         """Returns whether ``search`` uses the smoothed vectors by default."""
-        return self._searcher.smooths(hybrid)
+        return self._state.smooths(hybrid)
 
-    def smoothing(self, progress: Callable[[int], None] | None = None, *, tokenizer: str = "unicode") -> Smoothing:
+    def smoothing(self, progress: Progress | None = None, *, tokenizer: str = "unicode") -> Smoothing:
         """Returns the neighbours of the rows, by which their vectors are smoothed.
 
         They are computed and stored in the folder if they are missing or if the rows have changed since, in time
@@ -428,12 +403,7 @@ class SearchIndex:
         cut into passages, the model compares by dot products, or bm25s is not installed, or if the stored neighbours
         are damaged.
         """
-        return self._searcher.smoothing(progress, tokenizer)
-
-
-def _pieces_of(encoder: Encoder) -> Pieces:
-    """Returns the pieces of the tokenizer of an encoder; raises ``InputError`` if it is not a WordPiece."""
-    return Pieces.of(getattr(encoder.model, "tokenizer", None), encoder.given[0])
+        return self._state.smoothing(progress, tokenizer)
 
 
 def _check_k(k: int) -> None:
@@ -441,13 +411,32 @@ def _check_k(k: int) -> None:
         raise InputError(f"k: must be an integer of at least 1, got {k!r}")
 
 
-def _checked_ids(ids: Sequence[str] | None, rows: int) -> list[str] | None:
-    if ids is None:
-        return None
-    listed = check_ids(ids)
-    if len(listed) != rows:
-        raise InputError(f"ids: {len(listed):,} were given for {rows:,} rows; each row needs one")
-    return [each.replace("\n", " ").encode("utf8", "replace").decode() for each in listed]
+def _rows(corpus: Corpus, ids: Sequence[str] | None) -> Rows:
+    """Returns the rows of a corpus, with their ids if the index has ids."""
+    import pyarrow as pa
+
+    column = None
+    if ids is not None:
+        listed = check_ids(ids)
+        if len(listed) != len(corpus):
+            raise InputError(f"ids: {len(listed):,} were given for {len(corpus):,} rows; each row needs one")
+        listed = [name.replace("\n", " ").encode("utf8", "replace").decode() for name in listed]
+        column = pa.chunked_array([pa.array(listed, pa.large_string())])
+    return Rows(corpus.hashes(), corpus.take, column)
+
+
+def _stored(store: Store, rows: npt.NDArray[np.int64] | None) -> Rows:
+    """Returns some rows of an index; None: all."""
+    import pyarrow as pa
+
+    ids = store.column("id") if store.manifest["ids"] else None
+    if rows is None:
+        return Rows(store.hashes(), store.texts, ids)
+    return Rows(
+        store.hashes()[rows],
+        lambda numbers: store.texts(rows[numbers].tolist()),
+        None if ids is None else ids.take(pa.array(rows)),
+    )
 
 
 def built_with(folder: str | PathLike[str]) -> dict[str, Any] | None:
@@ -455,27 +444,19 @@ def built_with(folder: str | PathLike[str]) -> dict[str, Any] | None:
 
     Raises ``InputError`` if the manifest is damaged, or was written by another version.
     """
-    parts = PartsStore.open(Path(folder))
-    if parts is not None:
-        return encoder_settings(parts.manifest)
-    path = next((path for name in (MANIFEST, PENDING) if (path := Path(folder) / name).is_file()), None)
-    if path is None or not (Path(folder) / LOCK).exists():
+    path = Path(folder)
+    if (parts := read_parts(path)) is not None:
+        return encoder_settings({**parts["settings"], "parts": True})
+    if not any(path.glob("*.arrow")) and not any((path / name).exists() for name in (ENCODED, ".lock")):
         return None
-    return encoder_settings(read_checked(path))
+    encoded = read_encoded(path)
+    known = read_checked(path) or (encoded[0][1]["settings"] if encoded else None)
+    return None if known is None else encoder_settings(known)
 
 
 def encoder_settings(manifest: dict[str, Any]) -> dict[str, Any]:
     """Returns the arguments of the encoder with which an index was built."""
     settings = {name: manifest[name] for name in ("model", "pooler", "prompt", "dims")}
-    if "segments" not in manifest:  # of parts, the manifest has the text of the prompt, which may be empty
+    if manifest.get("parts"):  # of parts, the manifest has the text of the prompt, which may be empty
         settings["prompt"] = settings["prompt"] or None
     return settings
-
-
-def _stored(store: Store, rows: npt.NDArray[np.int64]) -> Rows:
-    """Returns some rows of an index."""
-    return Rows(
-        store.hashes()[rows],
-        lambda numbers: store.texts(rows[numbers].tolist()),
-        store.ids(rows.tolist()) if store.manifest["ids"] else None,
-    )

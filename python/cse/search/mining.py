@@ -18,7 +18,7 @@ from ..rng import Draws
 from .build import documents, queries_of
 from .hybrid import Fusion
 from .index import SearchIndex
-from .vectors import Float32, exact_products, nearest, unit
+from .vectors import Array, exact_products, nearest, unit
 
 Rows = npt.NDArray[np.int64]
 # Number of pairs whose candidates are searched for at a time.
@@ -98,8 +98,8 @@ class Mining:
             known.setdefault(anchor, {_plain(anchor)}).add(_plain(positive))
         for start in range(0, len(anchors), BLOCK):
             some, theirs = anchors[start : start + BLOCK], positives[start : start + BLOCK]
-            queries = Float32(unit(queries_of(index.encoder, some, batch_size=batch_size)))
-            targets = Float32(unit(documents(index.encoder, theirs, batch_size=batch_size)))
+            queries = Array(unit(queries_of(index.encoder, some, batch_size=batch_size)))
+            targets = Array(unit(documents(index.encoder, theirs, batch_size=batch_size)))
             own = np.arange(len(some))
             best = exact_products(queries, own, targets, own)
             for number, places in enumerate(self._ranked(index, some, queries)):
@@ -118,7 +118,7 @@ class Mining:
             if progress:
                 progress(len(some))
 
-    def _ranked(self, index: SearchIndex, anchors: Sequence[str], queries: Float32) -> Iterator[Rows]:
+    def _ranked(self, index: SearchIndex, anchors: Sequence[str], queries: Array) -> Iterator[Rows]:
         """Yields for each anchor the rows in the window of ranks, as positions in ``index.vectors``."""
         first, last = self.ranks
         if self.by == "encoder":

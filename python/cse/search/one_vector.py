@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,12 +35,13 @@ from ..data.corpus import Corpus
 from ..errors import InputError
 from ..io import dumps, fresh_folder
 from ..models.encoders import ONE_VECTOR, OtherEncoder
-from ..models.running.inference import Encoder
-from ..models.saving.folder import model_digest
 from .bm25 import Bm25, terms
 from .build import documents, model_settings
 from .hybrid import Smoothing
-from .vectors import Doubles, Float32, Floats, unit
+from .vectors import Array, Doubles, Floats, unit
+
+if TYPE_CHECKING:
+    from ..models.running.inference import Encoder
 
 VERSION = 1
 VECTORS, TERMS = "vectors.npy", "terms.json"
@@ -108,7 +109,7 @@ def encode_one_vector(
     def done(what: str) -> Callable[[int], None] | None:
         return None if progress is None else lambda count: progress(what, count)
 
-    dense = Float32(unit(documents(encoder, written, batch_size=batch_size, progress=done("encoding"))))
+    dense = Array(unit(documents(encoder, written, batch_size=batch_size, progress=done("encoding"))))
     smoothing = Smoothing.build(
         dense, lambda rows: bm25.all_scores([written[row] for row in rows.tolist()]), done("smoothing")
     )
@@ -199,7 +200,7 @@ def _decomposed(matrix: Any, k: int) -> tuple[Doubles, Doubles]:
     return values, vectors
 
 
-def _covariance(smoothing: Smoothing, dense: Float32) -> Doubles:
+def _covariance(smoothing: Smoothing, dense: Array) -> Doubles:
     """Returns the covariance ``(D, D)`` of the smoothed vectors."""
     n, total, squares = len(dense), np.zeros(dense.width), np.zeros((dense.width, dense.width))
     for start in range(0, n, BLOCK):
@@ -244,6 +245,9 @@ class QueryEncoder(OtherEncoder):
             model = {name: self.settings[name] for name in ("model", "pooler", "prompt", "dims")}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"{what}: cannot be read ({error}); write it again with cse encode --hybrid") from None
+        from ..models.running.inference import Encoder
+        from ..models.saving.folder import model_digest
+
         self.base = Encoder(**model, device=device)
         if model_digest(self.base) != self.settings["digest"]:
             raise InputError(

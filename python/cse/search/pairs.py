@@ -8,10 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from .vectors import Float32, Vectors, exact_products, rounding_error, unit
-
-Doubles = npt.NDArray[np.float64]
-Rows = npt.NDArray[np.int64]
+from .vectors import Array, Doubles, Rows, Vectors, exact_products, rounding_error, unit
 
 # Number of rows and number of columns of a block of float32 products (16 MB).
 BLOCK_ROWS = 1024
@@ -123,5 +120,5 @@ class Groups:
 
 def cosines(vectors: npt.NDArray[np.float32], left: Sequence[int], right: Sequence[int]) -> Doubles:
     """Returns the cosines of m pairs of rows of an ``(n, D)`` matrix, ``(m,)`` float64, rounded to six decimals."""
-    points = Float32(unit(vectors))
+    points = Array(unit(vectors))
     return np.round(exact_products(points, np.asarray(left), points, np.asarray(right)), DECIMALS)

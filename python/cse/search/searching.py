@@ -1,28 +1,28 @@
-"""Finds the rows of an opened index for query vectors and query texts."""
+"""Finds the rows of one state of an index for query vectors and query texts."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from ..models.running.inference import Encoder
-from ..models.tokens import token_lists
 from ..tfidf.pieces import Pieces
 from .bm25 import Bm25
 from .hybrid import Fusion, Ranker, Smoothing, fuse
 from .joined_parts import PartsStore
-from .store import Store, open_arrays, remove_derived, save_arrays
+from .store import Store, is_read_only, open_arrays, save_arrays
 from .tokens import check_tokens, combined, encode_tokens, inverse_document_frequency, max_sim
-from .vectors import Doubles, TokenVectors, Unit, Vectors, nearest, unit
+from .vectors import Doubles, Floats, TokenVectors, Unit, Vectors, nearest, unit
 
-Floats = npt.NDArray[np.float32]
+if TYPE_CHECKING:
+    from ..models.running.inference import Encoder
+
 Progress = Callable[[int], None]
 # Row, its score, and the position of its best vector in the index. Position None: the hit shows the row's whole text.
 Found = tuple[int, float, int | None]
@@ -50,209 +50,219 @@ class Hit:
 
 
 class Searcher:
-    """One state of an index: its vectors, and what is derived from them and its texts.
+    """One state of an index, which does not change: its rows, and what is derived from them when it is first needed.
 
-    The BM25 index and the neighbours of smoothing are built when they are first needed, and stored in the folder.
-
-    Args:
-        store: The rows.
-        pieces: Returns the pieces of the tokenizer of the index's model.
+    The BM25 indexes, the neighbours of smoothing and the counts of tokens are stored in the folder, unless it cannot be
+    changed or an update has replaced this state. Several threads may search at the same time.
     """
 
-    def __init__(self, store: Store | PartsStore, pieces: Callable[[], Pieces]) -> None:
-        self.store, self._pieces = store, pieces
+    def __init__(self, store: Store | PartsStore, encoder: Encoder) -> None:
+        self.store, self.encoder = store, encoder
+        self.vectors, self.row_of = store.vectors, store.row_of
         self.cosine = store.manifest["similarity"] == "cosine"
-        self.vectors, self.places = store.vectors(), store.places()
-        self._bm25: dict[tuple[str, str], Bm25] = {}
-        self._smoothing: dict[str, Smoothing] = {}
-        self._rankers: dict[str | None, Ranker] = {}
-        self._idf: Doubles | None = None
-
-    @property
-    def rows(self) -> npt.NDArray[np.int64]:
-        """Row number of each vector, ``(vectors,)`` int64, ascending."""
-        found: npt.NDArray[np.int64] = self.places["row"]
-        return found
+        self._derived: dict[str, Any] = {}
+        self._lock = threading.RLock()
 
     @cached_property
     def unit_vectors(self) -> Vectors:
         """The vectors scaled to unit length; int8 vectors and those for dot products have other norms."""
         return self.vectors if self.cosine and not self.store.manifest["int8"] else Unit(self.vectors)
 
+    def _get(self, name: str, read: Callable[[Any], Any], make: Callable[[], tuple[Any, Callable[[Any], None]]]) -> Any:
+        """Returns data that follows from the rows, and is kept in a folder.
+
+        Args:
+            name: Name of the folder, in which ``{}`` stands for the hash of the rows.
+            read: Reads the data from a folder.
+            make: Returns the data, and a function that writes them to a folder.
+        """
+        with self._lock:
+            if name not in self._derived:
+                folder = self.store.folder / name.format(self.store.generation)
+                if folder.exists():
+                    try:
+                        self._derived[name] = read(folder)
+                    except InputError:
+                        if self.store.is_current():
+                            raise
+                if name not in self._derived:
+                    self._derived[name], save = make()
+                    if self.store.is_current():
+                        try:
+                            save(folder)
+                        except OSError as error:
+                            if not is_read_only(error):
+                                raise
+            return self._derived[name]
+
+    def _texts(self, progress: Progress | None = None) -> Any:
+        """Yields all texts, in blocks."""
+        for start in range(0, self.store.rows, BLOCK):
+            texts = self.store.texts(range(start, min(start + BLOCK, self.store.rows)))
+            yield texts
+            if progress:
+                progress(len(texts))
+
     def bm25(self, stop_words: str, progress: Progress | None = None, tokenizer: str = "unicode") -> Bm25:
         """Returns the BM25 index of the texts; see ``SearchIndex.bm25``."""
-        key = stop_words, tokenizer
-        if key not in self._bm25:
-            pieces = self._pieces() if tokenizer == "wordpieces" else None
-            folder = self._folder(f"bm25-{{}}-{stop_words}{'' if pieces is None else '-wordpieces'}")
-            if not folder.exists():
-                blocks = range(0, self.store.rows, BLOCK)
-                texts = (text for a in blocks for text in self.store.texts(range(a, min(a + BLOCK, self.store.rows))))
-                Bm25.build(texts, progress, stop_words, pieces).save(folder)
-                remove_derived(self.store.folder, self.store.generation)
-            self._bm25[key] = Bm25.open(folder, self.store.verify, pieces)
-        return self._bm25[key]
+        pieces = None
+        if tokenizer == "wordpieces":
+            pieces = Pieces.of(getattr(self.encoder.model, "tokenizer", None), self.encoder.given[0])
+
+        def make() -> tuple[Bm25, Any]:
+            index = Bm25.build((text for texts in self._texts() for text in texts), progress, stop_words, pieces)
+            return index, index.save
+
+        name = f"bm25-{{}}-{stop_words}{'' if pieces is None else '-wordpieces'}"
+        index: Bm25 = self._get(name, lambda folder: Bm25.open(folder, self.store.verify, pieces), make)
+        return index
 
     def smoothing(self, progress: Progress | None = None, tokenizer: str = "unicode") -> Smoothing:
         """Returns the neighbours of the rows; see ``SearchIndex.smoothing``."""
-        if tokenizer not in self._smoothing:
-            check_smoothing(self.store.manifest)
-            folder = self._folder("smooth-{}" if tokenizer == "unicode" else f"smooth-{{}}-{tokenizer}")
-            if not folder.exists():
-                bm25, rows = self.bm25("english", tokenizer=tokenizer), self.rows
+        check_smoothing(self.store.manifest)
 
-                def lexical(places: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-                    scores = bm25.all_scores(self.store.texts(rows[places].tolist()))
-                    return scores if len(rows) == self.store.rows else scores[:, rows]
+        def make() -> tuple[Smoothing, Any]:
+            bm25, rows = self.bm25("english", tokenizer=tokenizer), self.row_of
 
-                Smoothing.build(self.unit_vectors, lexical, progress).save(folder)
-                remove_derived(self.store.folder, self.store.generation)
-            self._smoothing[tokenizer] = Smoothing.open(folder, self.store.verify)
-        return self._smoothing[tokenizer]
+            def lexical(places: npt.NDArray[np.int64]) -> Doubles:
+                scores = bm25.all_scores(self.store.texts(rows[places].tolist()))
+                return scores if len(rows) == self.store.rows else scores[:, rows]
 
-    @cached_property
-    def basis(self) -> Floats | None:
-        """The projection of the stored vectors of tokens; None if they are not stored."""
-        if not self.store.manifest.get("tokens"):
-            return None
-        return open_arrays(self.store.folder / self.store.manifest["basis"], "axes", verify=self.store.verify)[0]
+            found = Smoothing.build(self.unit_vectors, lexical, progress)
+            return found, lambda folder: save_arrays(folder, near=found.near, norms=found.norms)
 
-    def token_idf(self, encoder: Encoder, progress: Progress | None = None) -> Doubles:
-        """Returns the inverse document frequency of each token, ``(vocabulary,)``; see ``SearchIndex.token_idf``.
-
-        The counts are made and stored in the folder if they are missing or if the rows have changed since.
-        """
-        if self._idf is None:
-            folder = self._folder("tokens-{}")
-            if not folder.exists():
-                save_arrays(folder, rows=self._token_counts(encoder, progress))
-                remove_derived(self.store.folder, self.store.generation)
-            (found,) = open_arrays(folder, "rows", verify=self.store.verify)
-            self._idf = inverse_document_frequency(found, self.store.rows)
-        return self._idf
-
-    def _token_counts(self, encoder: Encoder, progress: Progress | None) -> npt.NDArray[np.int64]:
-        model = check_tokens(encoder)
-        found = np.zeros(len(model.tokenizer), dtype=np.int64)
-        for start in range(0, self.store.rows, BLOCK):
-            texts = self.store.texts(range(start, min(start + BLOCK, self.store.rows)))
-            for ids in token_lists(model.tokenizer, texts, model.source.max_length)["input_ids"]:
-                found[np.unique(ids)] += 1
-            if progress:
-                progress(len(texts))
+        name = "smooth-{}" if tokenizer == "unicode" else f"smooth-{{}}-{tokenizer}"
+        found: Smoothing = self._get(
+            name, lambda folder: Smoothing(*open_arrays(folder, "near", "norms", verify=self.store.verify)), make
+        )
         return found
 
-    def reranked(self, encoder: Encoder, query: TokenVectors, found: list[Found], batch_size: int) -> list[Found]:
-        """Returns the rows that were found, ranked again by the vectors of the tokens of the query."""
-        if not found:
-            return []
-        idf = self.token_idf(encoder)
-        if isinstance(self.store, Store) and self.basis is not None:
-            documents = self.store.tokens([row for row, _, _ in found])
-        else:
-            texts, prompt = [hit.text for hit in self.hits(found)], encoder.document_prompt
-            documents = encode_tokens(encoder, texts, prompt=prompt, batch_size=batch_size)
-        values = combined(np.array([score for _, score, _ in found]), max_sim(query, documents, idf))
-        order = np.argsort(-values, kind="stable")
-        return [(found[at][0], float(values[at]), found[at][2]) for at in order.tolist()]
+    def token_idf(self, progress: Progress | None = None) -> Doubles:
+        """Returns the inverse document frequency of each token; see ``SearchIndex.token_idf``."""
 
-    def smooths(self, fusion: Fusion | None = None) -> bool:
-        """Returns whether the smoothed vectors are searched by default."""
-        given = self.store.manifest.get("smooth")
-        if given is not None:
-            return bool(given)
-        few = fusion is not None and fusion.kind == "scores" and self.store.rows <= SMOOTHED
-        return few and why_not_smoothed(self.store.manifest) is None
+        def make() -> tuple[npt.NDArray[np.int64], Any]:
+            from ..models.tokens import token_lists
 
-    def _folder(self, name: str) -> Path:
-        return self.store.folder / name.format(self.store.generation)
+            model = check_tokens(self.encoder)
+            counts = np.zeros(len(model.tokenizer), dtype=np.int64)
+            for texts in self._texts(progress):
+                for ids in token_lists(model.tokenizer, texts, model.source.max_length)["input_ids"]:
+                    counts[np.unique(ids)] += 1
+            return counts, lambda folder: save_arrays(folder, rows=counts)
 
-    def queries(self, vectors: npt.NDArray[np.floating]) -> Floats:
-        """Returns query vectors in float32, of unit length if the model uses cosines."""
-        return unit(vectors) if self.cosine else vectors.astype(np.float32)
+        counts = self._get("tokens-{}", lambda folder: open_arrays(folder, "rows", verify=self.store.verify)[0], make)
+        return inverse_document_frequency(counts, self.store.rows)
 
     def search(
         self,
         texts: Sequence[str],
         vectors: npt.NDArray[np.floating],
         k: int,
-        fusion: Fusion | None,
-        smooth: bool | None,
-    ) -> list[list[Found]]:
-        """Finds the k best rows for each query text; see ``SearchIndex.search``."""
+        fusion: Fusion | None = None,
+        smooth: bool | None = None,
+        rerank: int = 0,
+        batch_size: int = 64,
+    ) -> list[list[Hit]]:
+        """Finds the k best rows for each query, given its text and its vector; see ``SearchIndex.search``."""
         smooth = self.smooths(fusion) if smooth is None else smooth
-        scored = fusion is not None and fusion.kind == "scores"
         smoothed = (fusion.bm25_tokenizer if fusion else "unicode") if smooth else None
-        nearest_rows = [] if scored else self.nearest_rows(vectors, max(k, FUSED) if fusion else k, smoothed)
-        queries = self.queries(vectors) if scored else vectors
-        found: list[list[Found]] = []
-        for number, text in enumerate(texts):
-            if not text.strip():
-                found.append([])
-            elif fusion is None:
-                found.append(nearest_rows[number])
-            elif scored:
-                words = self.bm25(fusion.stop_words, tokenizer=fusion.bm25_tokenizer).scores(text)
-                found.append(self._ranked(smoothed, queries[number], words, fusion, k))
+        queries = unit(vectors) if self.cosine else vectors.astype(np.float32)
+        wanted = max(k, rerank)
+        by_vectors: list[list[Found]] = [[] for _ in texts]
+        if fusion is None or fusion.kind == "rrf":
+            depth = wanted if fusion is None else max(wanted, FUSED)
+            if smoothed:
+                by_vectors = [self._ranked(smoothed, query, None, None, depth) for query in queries]
             else:
-                found.append(self._fused(text, nearest_rows[number], fusion, k))
-        return found
+                by_vectors = self._nearest(queries, depth)
+        tokens = None
+        if rerank:
+            basis = None
+            if self.store.manifest.get("tokens"):
+                folder = self.store.folder / self.store.manifest["basis"]
+                (basis,) = open_arrays(folder, "axes", verify=self.store.verify)
+            prompt = self.encoder.query_prompt
+            tokens = encode_tokens(self.encoder, texts, basis, prompt=prompt, batch_size=batch_size)
+        answers = []
+        for number, text in enumerate(texts):
+            found = by_vectors[number]
+            if not text.strip():
+                found = []
+            elif fusion is not None:
+                words = self.bm25(fusion.stop_words, tokenizer=fusion.bm25_tokenizer)
+                if fusion.kind == "scores":
+                    found = self._ranked(smoothed, queries[number], words.scores(text), fusion, wanted)
+                else:
+                    by_row = {row: place for row, _, place in found}
+                    rankings = [list(by_row), words.search(text, max(wanted, FUSED)).tolist()]
+                    found = [(row, score, by_row.get(row)) for row, score in fuse(rankings, wanted)]
+            if tokens is not None and found:
+                found = self._reranked(tokens[number], found, batch_size)[:k]
+            answers.append(self._hits(found))
+        return answers
 
-    def nearest_rows(self, vectors: npt.NDArray[np.floating], k: int, smoothed: str | None) -> list[list[Found]]:
-        """Returns the k best rows for each query vector.
-
-        ``smoothed`` is the tokenizer of BM25 by which the neighbours were found; None: the vectors are not smoothed.
-        """
-        queries = self.queries(vectors)
-        if smoothed:
-            return [self._ranked(smoothed, query, None, None, k) for query in queries]
-        best = self._best_places(queries, k)
-        return [[(int(self.rows[place]), score, place) for place, score in hits] for hits in best]
+    def smooths(self, fusion: Fusion | None = None) -> bool:
+        """Returns whether the smoothed vectors are searched by default."""
+        as_built = self.store.manifest.get("smooth")
+        if as_built is not None:
+            return bool(as_built)
+        few = fusion is not None and fusion.kind == "scores" and self.store.rows <= SMOOTHED
+        return few and why_not_smoothed(self.store.manifest) is None
 
     def _ranked(
         self, smoothed: str | None, query: Floats, words: Floats | None, fusion: Fusion | None, k: int
     ) -> list[Found]:
-        if smoothed not in self._rankers:
-            vectors, smoothing = self.vectors, None
-            if smoothed:
-                vectors, smoothing = self.unit_vectors, self.smoothing(tokenizer=smoothed)
-            self._rankers[smoothed] = Ranker(vectors, self.rows, cosine=self.cosine, smoothing=smoothing)
-        return [*self._rankers[smoothed].rank(query, words, fusion, k)] if len(self.rows) else []
+        """Ranks by combined scores; ``smoothed`` is the tokenizer by which the neighbours were found, or None."""
+        if not len(self.row_of):
+            return []
+        smoothing = self.smoothing(tokenizer=smoothed) if smoothed else None
+        with self._lock:
+            if f"ranker {smoothed}" not in self._derived:
+                vectors = self.unit_vectors if smoothed else self.vectors
+                ranker = Ranker(vectors, self.row_of, cosine=self.cosine, smoothing=smoothing)
+                self._derived[f"ranker {smoothed}"] = ranker
+        return [*self._derived[f"ranker {smoothed}"].rank(query, words, fusion, k)]
 
-    def _best_places(self, queries: Floats, k: int) -> list[list[tuple[int, float]]]:
-        """Returns the k best rows for each query, each as the position and the score of its best vector."""
-        total = len(self.vectors)
-        found: list[list[tuple[int, float]]] = [[] for _ in queries]
+    def _nearest(self, queries: Floats, k: int) -> list[list[Found]]:
+        """Returns the k rows with the best vectors for each query."""
+        found: list[list[Found]] = [[] for _ in queries]
         left, depth = np.arange(len(queries)), k
         while len(left):
             scores, places = nearest(self.vectors, queries[left], depth)
             short = []
             for query, line, numbers in zip(left.tolist(), scores.tolist(), places.tolist(), strict=True):
-                best: dict[int, tuple[int, float]] = {}
+                best: dict[int, Found] = {}
                 for place, score in zip(numbers, line, strict=True):
-                    best.setdefault(int(self.rows[place]), (place, score))
+                    row = int(self.row_of[place])
+                    best.setdefault(row, (row, score, place))
                 found[query] = list(best.values())[:k]
-                if len(best) < k and depth < total:  # several passages of one row were found
+                if len(best) < k and depth < len(self.vectors):  # several passages of one row were found
                     short.append(query)
             left, depth = np.array(short, dtype=np.int64), 2 * depth
         return found
 
-    def hits(self, found: Sequence[Found]) -> list[Hit]:
+    def _reranked(self, query: TokenVectors, found: list[Found], batch_size: int) -> list[Found]:
+        """Returns the rows that were found, ranked again by the vectors of the tokens of the query."""
+        if isinstance(self.store, Store) and self.store.manifest.get("tokens"):
+            documents = self.store.tokens([row for row, _, _ in found])
+        else:
+            texts, prompt = [hit.text for hit in self._hits(found)], self.encoder.document_prompt
+            documents = encode_tokens(self.encoder, texts, prompt=prompt, batch_size=batch_size)
+        similarities = max_sim(query, documents, self.token_idf())
+        values = combined(np.array([score for _, score, _ in found]), similarities)
+        order = np.argsort(-values, kind="stable")
+        return [(found[at][0], float(values[at]), found[at][2]) for at in order.tolist()]
+
+    def _hits(self, found: Sequence[Found]) -> list[Hit]:
         """Returns the ids and texts of the rows that were found."""
-        rows = [row for row, _, _ in found]
+        rows, spans = [row for row, _, _ in found], self.store.spans
         hits = []
         for (row, score, place), name, text in zip(found, self.store.ids(rows), self.store.texts(rows), strict=True):
-            if place is not None:
-                _, start, end = self.places[place].item()
+            if place is not None and spans is not None:
+                start, end = spans[place].tolist()
                 text = text[start:end]
             hits.append(Hit(row, name, score, text))
         return hits
-
-    def _fused(self, query: str, hits: Sequence[Found], fusion: Fusion, k: int) -> list[Found]:
-        by_row = {row: place for row, _, place in hits}
-        words = self.bm25(fusion.stop_words, tokenizer=fusion.bm25_tokenizer)
-        rankings = [list(by_row), words.search(query, max(k, FUSED)).tolist()]
-        return [(row, score, by_row.get(row)) for row, score in fuse(rankings, k)]
 
 
 def check_smoothing(settings: Mapping[str, Any]) -> None:

@@ -3,34 +3,36 @@
 ===================  =================================================================================================
 file                 content
 ===================  =================================================================================================
-``manifest.json``    format, model, settings, and the segments in the order of their rows; replaced atomically
-``HASH.arrow``       a segment: consecutive rows as one record batch of an Arrow IPC file; never changed
-``pending.json``     as the manifest, for an unfinished build or update: segments of rows that are already encoded
-``bm25-CHECK-LIST/`` BM25 index without the stop words of LIST, for the manifest with this ``check``; if needed.
-                     With the pieces of the model as terms: ``bm25-CHECK-LIST-wordpieces/``
-``tokens-CHECK/``    number of rows that contain each token (``tokens.py``), for this ``check``; if needed
-``basis-HASH/``      projection of the token vectors; if token vectors are stored
-``smooth-CHECK/``    neighbours of the rows (``hybrid.py``), for the manifest with this ``check``; if needed
+``manifest.json``    format, model, settings, and the names, hashes and sizes of the files of rows; replaced atomically
+``HASH.arrow``       the rows, an Arrow IPC file whose name is its XXH3-128 hash; never changed. If few rows were added
+                     since it was written, a second such file holds them, until it is folded into a new first one
+``encoded/``         rows that an interrupted build or update has encoded, as Arrow IPC files named by their hashes
+``bm25-STATE-LIST/`` BM25 index without the stop words of LIST, for the rows with this hash (``Store.generation``); if
+                     needed. With the pieces of the model as terms: ``bm25-STATE-LIST-wordpieces/``
+``tokens-STATE/``    number of rows that contain each token (``tokens.py``); if needed
+``smooth-STATE/``    neighbours of the rows (``hybrid.py``); if needed
+``basis-MODEL-D/``   projection of the token vectors; if token vectors are stored
 ===================  =================================================================================================
 
-A segment has the columns ``id`` (if the index has ids), ``text``, ``hash``, ``tokens`` (if their vectors are stored)
-and ``passages``. The passages of a row are the ranges of characters of its text that were encoded, each with its
-vector: float32, or int8 with a ``scale``. The tokens of a row have their numbers and their vectors, int8 with a scale.
+A row has the columns ``id`` (if the index has ids), ``text``, ``hash``, ``tokens`` (if their vectors are stored) and
+``passages``. The passages of a row are the ranges of characters of its text that were encoded, each with its vector:
+float32, or int8 with a ``scale``. The tokens of a row have their numbers and their vectors, int8 with a scale.
 
-The name of a segment is its XXH3-128 hash; the ``check`` of a manifest is a hash of its other content. An update writes
-new segments, replaces the manifest, and then removes the segments that are no longer used. A process that opened the
-index before has mapped all segments into memory and continues to read them.
+An update writes a new file of rows, replaces the manifest, and then removes the file that is no longer used. A process
+that opened the index before has mapped the file into memory and continues to read it. Version 2 had any number of files
+of rows, and is read as well.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
 import shutil
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import accumulate
 from pathlib import Path
@@ -39,27 +41,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import _core
+from .. import _core, io
 from ..errors import InputError
-from ..io import dumps, fresh_folder, lock, naming, remove_leftovers, write_text
+from ..io import dumps, fresh_folder, naming, remove_leftovers, write_text
 from ..sharding.parts import read_manifest
-from .vectors import Float32, Int8, Joined, TokenVectors, Vectors
+from .vectors import Array, Joined, TokenVectors, Vectors
 
-VERSION = 2
-MANIFEST = "manifest.json"
-PENDING = "pending.json"
-LOCK = ".lock"
-WRITTEN = ".segment.tmp"
-# The first bytes of an Arrow IPC file, padded to 8.
-MAGIC = b"ARROW1\0\0"
-HASHES = "hashes.json"
+VERSION = 3
+MANIFEST, ENCODED, WRITTEN, HASHES = "manifest.json", "encoded", ".rows.tmp", "hashes.json"
 UNCHECKED = 32 * "0"
-PLACE = np.dtype([("row", "<i8"), ("start", "<u4"), ("end", "<u4")])
-# Files that an interrupted or earlier write left: segments, temporary files, and the files of version 1.
+# Data that follows from the rows with a hash.
+DERIVED = re.compile(r"(?:bm25|smooth|tokens)(?:-([0-9a-f]{32})(?:-[a-z]+){0,2})?")
+# Files that an interrupted or earlier write left: rows, temporary files, and the files of versions 1 and 2.
 OLD = re.compile(
-    r"[0-9a-f]{32}\.arrow|\.segment\.tmp|\.cse-core-.*\.tmp|vectors\.npy|scales\.f32|places\.bin|hashes\.u64"
-    r"|(texts|ids)\.(txt|u64)"
+    r"[0-9a-f]{32}\.arrow|encoded|\.(rows|segment)\.tmp|\.cse-core-.*\.tmp|\.lock|pending\.json|vectors\.npy|scales\.f32"
+    r"|places\.bin|hashes\.u64|(texts|ids)\.(txt|u64)"
 )
+
+Numbers = npt.NDArray[np.int64]
 
 
 @contextmanager
@@ -72,45 +71,104 @@ def locked(folder: Path) -> Iterator[None]:
         raise InputError(f"{folder}: is a file; name a folder for the index")
     if read_manifest(folder) is not None:  # --rebuild would remove the manifest of the parts
         raise InputError(f"{folder}: holds parts; search in them without CORPUS, or name another folder for the index")
-    if folder.is_dir() and not (folder / LOCK).exists() and any(folder.iterdir()):
+    marks = (MANIFEST, ENCODED, ".lock")
+    if folder.is_dir() and any(folder.iterdir()) and not any((folder / name).exists() for name in marks):
         raise InputError(f"{folder}: holds files that are not part of an index; name a new folder")
-    path = folder / LOCK
     with naming(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with naming(path), open(path, "a") as file:
+    with io.locked(folder, f"{folder}: another process is writing to this index; wait for it"):
+        if not (folder / MANIFEST).exists():
+            with naming(folder):
+                (folder / ENCODED).mkdir(exist_ok=True)  # marks the folder as one of an index
         try:
-            lock(file.fileno())
-        except BlockingIOError:
-            raise InputError(f"{folder}: another process is writing to this index; wait for it") from None
-        yield
+            yield
+        finally:
+            with suppress(OSError):  # what an interrupted build has encoded is kept
+                (folder / ENCODED).rmdir()
 
 
 def schema(settings: Mapping[str, Any]) -> Any:
-    """Returns the Arrow schema of the segments of an index with these settings."""
+    """Returns the Arrow schema of the rows of an index with these settings."""
     import pyarrow as pa
 
     vector = pa.list_(pa.int8() if settings["int8"] else pa.float32(), settings["width"])
-    passage = [("start", pa.uint32()), ("end", pa.uint32()), ("scale", pa.float32()), ("vector", vector)]
-    if not settings["int8"]:
-        del passage[2]
-    columns = [("text", pa.large_string()), ("hash", pa.uint64()), ("passages", pa.list_(pa.struct(passage)))]
+    scale = [("scale", pa.float32())] if settings["int8"] else []
+    passage = [("start", pa.uint32()), ("end", pa.uint32()), *scale, ("vector", vector)]
+    columns = [("id", pa.large_string())] if settings["ids"] else []
+    columns += [("text", pa.large_string()), ("hash", pa.uint64())]
     if settings.get("tokens"):
         token = [("id", pa.int32()), ("scale", pa.float32()), ("vector", pa.list_(pa.int8(), settings["tokens"]))]
-        columns.insert(2, ("tokens", pa.list_(pa.struct(token))))
-    return pa.schema([("id", pa.large_string()), *columns] if settings["ids"] else columns)
+        columns.append(("tokens", pa.list_(pa.struct(token))))
+    return pa.schema([*columns, ("passages", pa.list_(pa.struct(passage)))])
 
 
-def _aligned(batch: Any) -> Any:
-    """Returns a batch with metadata of such a length that the vectors begin at a multiple of 64 bytes in the file.
+def write_rows(path: Path, columns: Any, batches: Iterable[Any]) -> dict[str, Any]:
+    """Writes record batches to an Arrow IPC file, which is then renamed to its hash in the folder of ``path``.
 
-    Products of vectors that are not aligned take up to 9 % more time. The vectors are the last buffer of the batch.
+    Vectors begin at multiples of 64 bytes: products of vectors that are not aligned take up to 9 % more time. They are
+    the last buffer of a batch, so metadata of a suitable length aligns them.
+
+    Returns:
+        The hash, the numbers of rows and vectors, and an upper bound on the norms of the vectors.
     """
     import pyarrow as pa
 
-    vectors = batch.column("passages").flatten().field("vector").flatten()
-    before = len(MAGIC) + pa.ipc.get_record_batch_size(batch) - -(-len(vectors) * vectors.type.bit_width // 64) * 8
-    padded = (batch.replace_schema_metadata({"padding": length * " "}) for length in range(0, 128, 4))
-    return next(each for each in padded if (before + each.schema.serialize().size) % 64 == 0)
+    rows, count, longest = 0, 0, 0.0
+    try:
+        with naming(path), open(path, "wb") as file:
+            with pa.ipc.new_file(file, columns) as writer:
+                for batch in batches:
+                    vectors = _vectors(batch)
+                    before = file.tell() or 8 + columns.serialize().size  # the schema is written with the first batch
+                    for length in range(0, 128, 4):
+                        padding = {"padding": length * " "}
+                        sink = pa.MockOutputStream()
+                        with pa.ipc.new_stream(sink, columns) as measured:
+                            measured.write_batch(batch, custom_metadata=padding)
+                            end = before + sink.tell() - columns.serialize().size
+                        if (end - -(-vectors.values.nbytes // 8) * 8) % 64 == 0:
+                            break
+                    writer.write_batch(batch, custom_metadata=padding)
+                    rows, count, longest = rows + len(batch), count + len(vectors), max(longest, vectors.longest)
+            file.flush()
+            os.fsync(file.fileno())
+        name = _core.hash_file(path)
+        with naming(path):
+            os.replace(path, path.with_name(f"{name}.arrow"))
+    finally:
+        path.unlink(missing_ok=True)
+    return {"xxh3": name, "rows": rows, "vectors": count, "longest": longest}
+
+
+def _vectors(batch: Any, longest: float | None = None) -> Array:
+    passages = batch.column("passages").flatten()
+    vectors = passages.field("vector")
+    values = vectors.flatten().to_numpy().reshape(len(passages), vectors.type.list_size)
+    return Array(values, passages.field("scale").to_numpy() if values.dtype == np.int8 else None, longest)
+
+
+def read_rows(path: Path, columns: Any = None, verify: bool = True) -> list[Any]:
+    """Returns the record batches of a file that ``write_rows`` wrote, mapped into memory.
+
+    Raises ``InputError`` if it is damaged or has other columns, and ``FileNotFoundError`` if it is missing.
+    """
+    import pyarrow as pa
+
+    try:
+        if verify and _core.hash_file(path) != path.stem:
+            raise _damaged(path)
+        with pa.memory_map(str(path)) as file:  # the mapping outlives the file
+            reader = pa.ipc.open_file(file)
+            batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+        for batch in batches:
+            batch.validate(full=True)  # an offset out of range would read memory outside the file
+        if columns is not None and not all(batch.schema.equals(columns) for batch in batches):
+            raise _damaged(path)
+        return batches
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, IndexError) as error:
+        raise error if isinstance(error, InputError) else _damaged(path) from None
 
 
 def write_manifest(path: Path, content: dict[str, Any]) -> dict[str, Any]:
@@ -126,18 +184,26 @@ def _check(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()[:32]
 
 
-def read_checked(path: Path) -> dict[str, Any]:
-    """Returns the content of a manifest; raises ``InputError`` if it is damaged or of another version."""
-    text = path.read_bytes()
+def read_checked(folder: Path) -> dict[str, Any] | None:
+    """Returns the manifest of an index, or None if the folder has none.
+
+    Raises ``InputError`` if it is damaged or of another version.
+    """
+    path = folder / MANIFEST
     try:
+        text = path.read_bytes()
         manifest = json.loads(text)
-    except ValueError:
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, RecursionError):
         raise InputError(f"{path}: is not JSON; build the index again with --rebuild") from None
-    if not isinstance(manifest, dict) or manifest.get("version") != VERSION:
-        raise InputError(f"{path.parent}: was built by another version of cse; build the index again with --rebuild")
+    if not isinstance(manifest, dict) or manifest.get("version") not in (2, VERSION):
+        raise InputError(f"{folder}: was built by another version of cse; build the index again with --rebuild")
     check = str(manifest.get("check"))
     if check != _check(text.replace(check.encode(), UNCHECKED.encode(), 1)):
         raise _damaged(path)
+    if manifest["version"] == 2:
+        manifest["files"] = manifest.pop("segments")
     return manifest
 
 
@@ -145,221 +211,187 @@ def _damaged(path: Path) -> InputError:
     return InputError(f"{path}: is damaged; build the index again with --rebuild")
 
 
-class Segment:
-    """Consecutive rows of an index, mapped into memory.
-
-    Args:
-        path: The file.
-        columns: The schema of the index.
-        record: The record of the segment in the manifest: ``xxh3``, ``rows``, ``vectors`` and ``longest``, the upper
-            bound on the norms of the vectors. None: the file was just written, and the record is made.
-        verify: Compare the file with its hash.
-
-    Raises:
-        InputError: If the file is damaged.
-        FileNotFoundError: If it is missing.
-    """
-
-    def __init__(self, path: Path, columns: Any, record: dict[str, Any] | None, verify: bool) -> None:
-        import pyarrow as pa
-
-        try:
-            if record is not None and verify and _core.hash_file(path) != record["xxh3"]:
-                raise _damaged(path)
-            with pa.memory_map(str(path)) as file:  # the mapping outlives the file, so few files are open at a time
-                batch = pa.ipc.open_file(file).get_batch(0)
-            batch.validate(full=True)  # an offset out of range would read memory outside the file
-            if not batch.schema.equals(columns):
-                raise _damaged(path)
-            passages = batch.column("passages").flatten()
-            fields = {each.name: passages.field(each.name) for each in passages.type}
-            vectors = fields.pop("vector")
-            values = vectors.flatten().to_numpy().reshape(len(passages), vectors.type.list_size)
-            numbers = {name: field.to_numpy() for name, field in fields.items()}
-            ends = batch.column("passages").offsets.to_numpy()
-            longest = None if record is None else float(record["longest"])
-            self.vectors: Vectors = (
-                Int8(values, numbers["scale"], longest) if "scale" in numbers else Float32(values, longest)
-            )
-            self.hashes: npt.NDArray[np.uint64] = batch.column("hash").to_numpy()
-        except FileNotFoundError:
-            raise
-        except (pa.ArrowException, OSError, ValueError, IndexError) as error:
-            raise error if isinstance(error, InputError) else _damaged(path) from None
-        self.batch = batch
-        self.rows: int = batch.num_rows
-        self.places = np.empty(len(passages), dtype=PLACE)
-        """Row in the segment, start and end of each vector."""
-        self.places["row"] = np.repeat(np.arange(self.rows), np.diff(ends))
-        self.places["start"], self.places["end"] = numbers["start"], numbers["end"]
-        self.record = record or {
-            "xxh3": _core.hash_file(path),
-            "rows": self.rows,
-            "vectors": len(passages),
-            "longest": self.vectors.longest,
-        }
-        if (self.rows, len(passages)) != (self.record["rows"], self.record["vectors"]) or self.rows == 0:
-            raise _damaged(path)
-
-    @classmethod
-    def write(cls, folder: Path, batch: Any) -> Segment:
-        """Writes a record batch as a segment, atomically; call it within ``locked``."""
-        import pyarrow as pa
-
-        path, batch = folder / WRITTEN, _aligned(batch)
-        with naming(path), open(path, "wb") as file:
-            with pa.ipc.new_file(file, batch.schema) as writer:
-                writer.write_batch(batch)
-            file.flush()
-            os.fsync(file.fileno())
-        segment = cls(path, batch.schema, None, False)
-        with naming(path):
-            os.replace(path, folder / f"{segment.record['xxh3']}.arrow")
-        return segment
-
-
 class Store:
-    """Rows of an index folder, as the concatenation of segments; the docstring of this module describes the files.
+    """One state of an index: its rows, mapped into memory.
 
     Args:
         folder: The folder.
-        manifest: The content of the manifest, or only the settings in it.
-        segments: The segments.
+        manifest: The content of the manifest.
+        files: The record batches of each file of rows, by the hash of the file.
         verify: Whether files that are read later are compared with their hashes.
     """
 
-    def __init__(
-        self, folder: Path, manifest: dict[str, Any], segments: Sequence[Segment], verify: bool = True
-    ) -> None:
-        self.folder, self.manifest, self.segments, self.verify = folder, manifest, segments, verify
-        self.starts = [0, *accumulate(segment.rows for segment in segments)]
-        """Number of the first row of each segment, followed by the total number of rows."""
+    def __init__(self, folder: Path, manifest: dict[str, Any], files: dict[str, list[Any]], verify: bool) -> None:
+        self.folder, self.manifest, self.files, self.verify = folder, manifest, files, verify
+        self.batches, parts = [], []
+        for record in manifest["files"]:
+            self.batches += files[record["xxh3"]]
+            parts += [_vectors(batch, float(record["longest"])) for batch in files[record["xxh3"]]]
+        self.starts = [0, *accumulate(batch.num_rows for batch in self.batches)]
+        """Number of the first row of each batch, followed by the total number of rows."""
         self.rows = self.starts[-1]
+        self.vectors: Vectors = parts[0] if len(parts) == 1 else Joined(parts)
+        """The vectors of the rows that are not blank, or of their passages."""
+        counts = [np.diff(batch.column("passages").offsets.to_numpy()) for batch in self.batches]
+        self.row_of: Numbers = np.repeat(np.arange(self.rows), np.concatenate(counts))
+        """Row of each vector, ``(vectors,)`` int64, ascending."""
+        passages = [batch.column("passages").flatten() for batch in self.batches]
+        limits = [[each.field(name).to_numpy() for name in ("start", "end")] for each in passages]
+        self.spans: npt.NDArray[np.uint32] | None = np.hstack([np.stack(each) for each in limits]).T
+        """Range of characters of each vector, ``(vectors, 2)``; None: each vector is of the whole text."""
 
     @classmethod
-    def open(cls, folder: Path, verify: bool = True, *, name: str = MANIFEST, opened: Sequence[Segment] = ()) -> Store:
-        """Opens an index, and maps its segments into memory.
+    def open(cls, folder: Path, verify: bool = True, opened: Mapping[str, list[Any]] | None = None) -> Store:
+        """Opens an index, and maps its rows into memory.
 
         Args:
             folder: The folder.
             verify: Compare each file with its hash.
-            name: Name of the manifest.
-            opened: Segments that are already open, and used if the index has them.
+            opened: Files that are already open, and used if the index has them.
 
         Raises:
             InputError: If the folder holds no index, an incomplete one, or a damaged one.
         """
-        missing = None
-        for _ in range(3):  # if another process replaces the manifest, segments of the former one disappear
-            try:
-                manifest = read_checked(folder / name)
-            except (FileNotFoundError, NotADirectoryError):
+        missing = ""
+        for _ in range(3):  # if another process replaces the manifest, the file of the former one disappears
+            if (manifest := read_checked(folder)) is None:
                 break
-            segments = {segment.record["xxh3"]: segment for segment in opened}
-            columns = schema(manifest)
+            files = dict(opened or {})
             try:
-                for record in manifest["segments"]:
-                    path = folder / f"{record['xxh3']}.arrow"
-                    segments[record["xxh3"]] = segments.get(record["xxh3"]) or Segment(path, columns, record, verify)
-                return cls(folder, manifest, [segments[record["xxh3"]] for record in manifest["segments"]], verify)
+                columns = schema(manifest)
+                for record in manifest["files"]:
+                    name = record["xxh3"]
+                    path = folder / f"{name}.arrow"
+                    files[name] = files.get(name) or read_rows(path, columns, verify)
+                    vectors = sum(len(batch.column("passages").flatten()) for batch in files[name])
+                    if (sum(map(len, files[name])), vectors) != (record["rows"], record["vectors"]) or not files[name]:
+                        raise _damaged(path)
+                return cls(folder, manifest, {each["xxh3"]: files[each["xxh3"]] for each in manifest["files"]}, verify)
             except FileNotFoundError:
-                missing = path
-        if missing is not None:
-            raise InputError(f"{missing}: is missing; build the index again with --rebuild")
-        with suppress(FileNotFoundError, NotADirectoryError):
-            pending = read_checked(folder / PENDING)
+                missing = f"{path}: is missing; build the index again with --rebuild"
+            except (KeyError, TypeError, AttributeError, OverflowError):
+                raise _damaged(folder / MANIFEST) from None
+        if missing:
+            raise InputError(missing)
+        interrupted = read_encoded(folder)
+        if interrupted:
+            of = interrupted[0][1]["wanted"]
             raise InputError(
-                f"{folder}: its build was interrupted after {pending['rows']:,} of {pending['wanted']:,} rows; run "
-                "the same command again to complete it"
+                f"{folder}: its build was interrupted after {sum(len(each) for each, _ in interrupted):,} of {of:,} "
+                "rows; run the same command again to complete it"
             )
         raise InputError(f"{folder}: no index there; make one with 'cse search MODEL CORPUS -o {folder}'")
 
     @property
     def generation(self) -> str:
-        """A hash that is different after each change of the index."""
-        return str(self.manifest["check"])
+        """A hash of the rows, in which each change of the index changes something."""
+        names = [record["xxh3"] for record in self.manifest["files"]]
+        return str(names[0]) if len(names) == 1 else hashlib.sha256("".join(names).encode()).hexdigest()[:32]
 
-    def vectors(self) -> Vectors:
-        """Returns the vectors, mapped into memory."""
-        return Joined([segment.vectors for segment in self.segments])
+    def is_current(self) -> bool:
+        """Returns whether the folder still holds this state."""
+        manifest = read_checked(self.folder)
+        return manifest is not None and manifest["files"] == self.manifest["files"]
 
-    def places(self) -> npt.NDArray[Any]:
-        """Returns the row and range of characters of each vector, ``(vectors,)`` of ``PLACE``."""
-        places = np.concatenate([segment.places for segment in self.segments])
-        places["row"] += np.repeat(self.starts[:-1], [len(segment.places) for segment in self.segments])
-        return places
+    def column(self, name: str) -> Any:
+        """Returns a column of all rows."""
+        import pyarrow as pa
+
+        return pa.chunked_array([batch.column(name) for batch in self.batches])
 
     def hashes(self) -> npt.NDArray[np.uint64]:
         """Returns the hash of the text of each row, ``(rows,)`` uint64."""
-        empty = np.empty(0, dtype=np.uint64)
-        return np.concatenate([empty, *(segment.hashes for segment in self.segments)])
+        return np.concatenate([batch.column("hash").to_numpy() for batch in self.batches])
 
     def texts(self, rows: Sequence[int]) -> list[str]:
         """Returns the texts of some rows."""
-        return self._column("text", rows)
+        return [text.as_py() for text in self._items("text", rows)]
 
     def ids(self, rows: Sequence[int]) -> list[str]:
         """Returns the ids of some rows, or the row numbers as text if the index has no ids."""
-        return self._column("id", rows) if self.manifest["ids"] else [str(row) for row in rows]
+        return (
+            [name.as_py() for name in self._items("id", rows)] if self.manifest["ids"] else [str(row) for row in rows]
+        )
 
     def tokens(self, rows: Sequence[int]) -> list[TokenVectors]:
         """Returns the stored vectors of the tokens of some rows."""
         found = []
-        for row in rows:
-            number = bisect_right(self.starts, row) - 1
-            items = self.segments[number].batch.column("tokens")[row - self.starts[number]].values
-            vectors = items.field("vector").flatten().to_numpy().reshape(len(items), -1)
-            scales = items.field("scale").to_numpy()[:, None]
-            found.append(TokenVectors(items.field("id").to_numpy().astype(np.int64), vectors * scales))
+        for item in self._items("tokens", rows):
+            vectors = item.values.field("vector").flatten().to_numpy().reshape(len(item.values), -1)
+            scales = item.values.field("scale").to_numpy()[:, None]
+            found.append(TokenVectors(item.values.field("id").to_numpy().astype(np.int64), vectors * scales))
         return found
 
-    def _column(self, name: str, rows: Sequence[int]) -> list[str]:
-        columns = [segment.batch.column(name) for segment in self.segments]
-        found = []
+    def _items(self, name: str, rows: Sequence[int]) -> Iterator[Any]:
+        columns = [batch.column(name) for batch in self.batches]
         for row in rows:
             if not 0 <= row < self.rows:
                 raise InputError(f"row: {row} is out of range; there are {self.rows:,} rows in {self.folder}")
             number = bisect_right(self.starts, row) - 1
-            found.append(columns[number][row - self.starts[number]].as_py())
-        return found
+            yield columns[number][row - self.starts[number]]
 
-    def remove_old_files(self) -> None:
+    def remove_unused(self) -> None:
         """Removes the files that belong to former states of the index; call it within ``locked``."""
-        used = {f"{segment.record['xxh3']}.arrow" for segment in self.segments}
+        with suppress(OSError):  # on Windows, a file that is mapped into memory cannot be removed
+            remove_leftovers(self.folder)
         for path in self.folder.iterdir():
-            if path.name == PENDING or (OLD.fullmatch(path.name) and path.name not in used):
-                with suppress(OSError):  # on Windows, a file that is mapped into memory cannot be removed
-                    path.unlink()
-        remove_derived(self.folder, self.generation)
-        remove_leftovers(self.folder)
+            derived = DERIVED.fullmatch(path.name)
+            unused = derived[1] != self.generation if derived else path.stem not in self.files
+            if (derived or OLD.fullmatch(path.name)) and unused:
+                with suppress(OSError):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def read_encoded(folder: Path) -> list[tuple[Any, dict[str, Any]]]:
+    """Returns the rows that an interrupted build or update has encoded: record batches, and what they were made for."""
+    found = []
+    for path in sorted((folder / ENCODED).glob("*.arrow")):
+        with suppress(InputError, FileNotFoundError, KeyError, TypeError):  # incomplete files are not used
+            (batch,) = read_rows(path)
+            found.append((batch, json.loads(batch.schema.metadata[b"cse"])))
+    return found
+
+
+@contextmanager
+def hashed_folder(folder: Path) -> Iterator[Path]:
+    """Context manager that makes a new folder, which replaces ``folder`` at the end, with the hashes of its files."""
+    with fresh_folder(folder) as fresh:
+        yield fresh
+        (fresh / HASHES).write_text(dumps(_hashes(fresh)), encoding="utf8")
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    return {path.name: _core.hash_file(path) for path in sorted(folder.iterdir()) if path.name != HASHES}
+
+
+def open_hashed(folder: Path, verify: bool, read: Any) -> Any:
+    """Returns what ``read`` reads from a folder that ``hashed_folder`` wrote.
+
+    Raises ``InputError`` if it cannot be read or, with ``verify``, if a file differs from its stored hash.
+    """
+    try:
+        if verify and json.loads((folder / HASHES).read_bytes()) != _hashes(folder):
+            raise ValueError("a file is damaged")
+        return read(folder)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(f"{folder}: cannot be read ({error}); remove the folder to build it again") from None
 
 
 def save_arrays(folder: Path, **arrays: npt.NDArray[Any]) -> None:
     """Writes arrays, and their hashes, to a folder, atomically."""
-    with fresh_folder(folder) as fresh:
+    with hashed_folder(folder) as fresh:
         for name, values in arrays.items():
             np.save(fresh / f"{name}.npy", values)
-        hashes = {name: _core.hash_file(fresh / f"{name}.npy") for name in arrays}
-        (fresh / HASHES).write_text(json.dumps(hashes), encoding="utf8")
 
 
 def open_arrays(folder: Path, *names: str, verify: bool = True) -> list[npt.NDArray[Any]]:
-    """Opens arrays that ``save_arrays`` wrote, mapped into memory.
-
-    Raises ``InputError`` if they cannot be read or, with ``verify``, if a file differs from its stored hash.
-    """
-    try:
-        hashes = json.loads((folder / HASHES).read_bytes())
-        if verify and any(hashes[name] != _core.hash_file(folder / f"{name}.npy") for name in names):
-            raise ValueError("a file is damaged")
-        return [np.load(folder / f"{name}.npy", mmap_mode="r") for name in names]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{folder}: cannot be read ({error}); remove the folder to build it again") from None
+    """Opens arrays that ``save_arrays`` wrote, mapped into memory; raises ``InputError`` like ``open_hashed``."""
+    arrays: list[npt.NDArray[Any]] = open_hashed(
+        folder, verify, lambda path: [np.load(path / f"{name}.npy", mmap_mode="r") for name in names]
+    )
+    return arrays
 
 
-def remove_derived(folder: Path, generation: str) -> None:
-    """Removes the BM25 indexes and the neighbours of other states of an index."""
-    for path in folder.iterdir():
-        of = re.fullmatch(r"(?:bm25|smooth|tokens)(?:-([0-9a-f]{32})(?:-[a-z]+){0,2})?", path.name)
-        if of and of[1] != generation:
-            shutil.rmtree(path, ignore_errors=True)
+def is_read_only(error: OSError) -> bool:
+    """Returns whether a file could not be written because its folder cannot be changed."""
+    return error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)

@@ -15,18 +15,18 @@ model only, and not on the rows or on the order in which they were added.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from ..models.running.inference import Encoder, repaired
 from .hybrid import standardised
-from .vectors import TokenVectors
+from .vectors import Doubles, Floats, TokenVectors
 
-Floats = npt.NDArray[np.float32]
-Doubles = npt.NDArray[np.float64]
+if TYPE_CHECKING:
+    from ..models.running.inference import Encoder
+
 Numbers = npt.NDArray[np.int64]
 Progress = Callable[[int], None]
 
@@ -63,6 +63,7 @@ def encode_tokens(
         batch_size: Texts per forward pass.
         progress: Called with the number of texts encoded since its last call.
     """
+    from ..models.running.inference import repaired
     from ..models.tokens import token_lists
 
     model = check_tokens(encoder)

@@ -10,9 +10,10 @@ The result equals the result of a brute-force search in float64, for any number 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,121 +48,82 @@ class TokenVectors:
     vectors: Floats
 
 
-class Vectors(Protocol):
+class Vectors(ABC):
     """n vectors of D dimensions."""
 
+    width: int
+    """D, the number of dimensions."""
     longest: float
     """Upper bound on the Euclidean norms of the vectors."""
     most: int
     """Maximum number of vectors per call of ``products``, to bound the memory of a call."""
 
+    @abstractmethod
     def __len__(self) -> int: ...
 
-    @property
-    def width(self) -> int:
-        """The number of dimensions, D."""
-        ...
-
+    @abstractmethod
     def block(self, start: int, stop: int) -> Floats:
-        """Returns the vectors from ``start`` to ``stop - 1``, ``(stop - start, D)`` float32."""
-        ...
+        """Returns consecutive vectors, ``(stop - start, D)`` float32."""
+
+    @abstractmethod
+    def take(self, rows: Rows) -> Doubles:
+        """Returns the vectors at some positions, ``(len(rows), D)`` float64."""
 
     def products(self, queries: Floats, start: int, stop: int) -> Floats:
         """Returns the dot products of queries ``(Q, D)`` with ``block(start, stop)``, ``(Q, stop - start)`` float32."""
-        ...
+        block = self.block(start, stop)
+        if len(queries) == 1:  # a matrix-vector product, which reads the block once
+            return np.asarray(block @ queries[0])[None]
+        return np.asarray(queries @ block.T)
 
-    def take(self, rows: Rows) -> Doubles:
-        """Returns the vectors at some positions, ``(len(rows), D)`` float64."""
-        ...
 
-
-class Float32:
-    """Vectors in float32.
+class Array(Vectors):
+    """Vectors in float32, or in int8 with a scale per row (see ``quantize``).
 
     Args:
-        values: ``(n, D)`` float32.
+        values: ``(n, D)`` float32 or int8.
+        scales: ``(n,)`` float32 for int8: vector i is ``values[i] * scales[i]``.
         longest: Upper bound on the norms; None: it is computed.
     """
 
-    most = 1 << 20
-
-    def __init__(self, values: Floats, longest: float | None = None) -> None:
-        self.values = values
-        self.longest = longest if longest is not None else _longest(self)
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    @property
-    def width(self) -> int:
-        """The number of dimensions, D."""
-        return int(self.values.shape[1])
-
-    def block(self, start: int, stop: int) -> Floats:
-        """See ``Vectors``."""
-        return self.values[start:stop]
-
-    def products(self, queries: Floats, start: int, stop: int) -> Floats:
-        """See ``Vectors``."""
-        return _products(queries, self.values[start:stop])
-
-    def take(self, rows: Rows) -> Doubles:
-        """See ``Vectors``."""
-        return self.values[rows].astype(np.float64)
-
-
-class Int8:
-    """Vectors in int8: vector i is ``values[i] * scales[i]``; see ``quantize``.
-
-    Args:
-        values: ``(n, D)`` int8.
-        scales: ``(n,)`` float32.
-        longest: Upper bound on the norms; None: it is computed.
-    """
-
-    most = 1 << 16  # small, because ``products`` copies the vectors to float32
-
-    def __init__(self, values: npt.NDArray[np.int8], scales: Floats, longest: float | None = None) -> None:
+    def __init__(self, values: npt.NDArray[Any], scales: Floats | None = None, longest: float | None = None) -> None:
         self.values, self.scales = values, scales
-        self.longest = longest if longest is not None else _longest(self)
+        self.width = int(values.shape[1])
+        self.most = 1 << 20 if scales is None else 1 << 16  # of int8 vectors, ``products`` makes copies in float32
+        if longest is None:
+            blocks = (self.block(start, start + PAIRS) for start in range(0, len(values), PAIRS))
+            longest = max((float(np.linalg.norm(block, axis=1).max()) for block in blocks), default=0.0) * (1 + 1e-5)
+        self.longest = longest
 
     def __len__(self) -> int:
         return len(self.values)
 
-    @property
-    def width(self) -> int:
-        """The number of dimensions, D."""
-        return int(self.values.shape[1])
-
     def block(self, start: int, stop: int) -> Floats:
         """See ``Vectors``."""
-        found: Floats = self.values[start:stop].astype(np.float32) * self.scales[start:stop, None]
-        return found
+        values: Floats = self.values[start:stop]
+        return values if self.scales is None else values.astype(np.float32) * self.scales[start:stop, None]
 
     def products(self, queries: Floats, start: int, stop: int) -> Floats:
         """See ``Vectors``."""
-        found = _products(queries, self.values[start:stop].astype(np.float32))
-        found *= self.scales[start:stop]
-        return found
+        if self.scales is None:
+            return super().products(queries, start, stop)
+        products = Array(self.values[start:stop].astype(np.float32), None, 0).products(queries, 0, stop - start)
+        products *= self.scales[start:stop]
+        return products
 
     def take(self, rows: Rows) -> Doubles:
         """See ``Vectors``."""
-        found: Doubles = self.values[rows].astype(np.float64) * self.scales[rows, None].astype(np.float64)
-        return found
+        values: Doubles = self.values[rows].astype(np.float64)
+        return values if self.scales is None else values * self.scales[rows, None].astype(np.float64)
 
 
-class Unit:
-    """A view of vectors that divides each by its norm; zero vectors are not changed.
-
-    Args:
-        vectors: n vectors.
-    """
+class Unit(Vectors):
+    """A view of n vectors that divides each by its norm; zero vectors are not changed."""
 
     longest = 1.0001  # more than 1, because norms are rounded
 
     def __init__(self, vectors: Vectors) -> None:
-        self._vectors = vectors
-        self.most = vectors.most
+        self._vectors, self.width, self.most = vectors, vectors.width, vectors.most
         norms = np.empty(len(vectors))
         for start in range(0, len(vectors), PAIRS):
             rows = np.arange(start, min(start + PAIRS, len(vectors)))
@@ -171,48 +133,33 @@ class Unit:
     def __len__(self) -> int:
         return len(self._vectors)
 
-    @property
-    def width(self) -> int:
-        """The number of dimensions, D."""
-        return self._vectors.width
-
     def block(self, start: int, stop: int) -> Floats:
         """See ``Vectors``."""
         return (self._vectors.block(start, stop) / self._norms[start:stop, None]).astype(np.float32)
 
     def products(self, queries: Floats, start: int, stop: int) -> Floats:
         """See ``Vectors``."""
-        found = self._vectors.products(queries, start, stop)
-        found /= self._norms[start:stop].astype(np.float32)
-        return found
+        products = self._vectors.products(queries, start, stop)
+        products /= self._norms[start:stop].astype(np.float32)
+        return products
 
     def take(self, rows: Rows) -> Doubles:
         """See ``Vectors``."""
         return self._vectors.take(rows) / self._norms[rows, None]
 
 
-class Some:
-    """A subset of the rows of other ``Vectors``.
-
-    Args:
-        vectors: n vectors.
-        rows: The numbers of the vectors in the subset, ascending.
-    """
+class Some(Vectors):
+    """The vectors at some ascending positions of other vectors."""
 
     def __init__(self, vectors: Vectors, rows: Rows) -> None:
         self._vectors, self._rows = vectors, rows
-        self.longest, self.most = vectors.longest, vectors.most
+        self.width, self.longest, self.most = vectors.width, vectors.longest, vectors.most
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    @property
-    def width(self) -> int:
-        """The number of dimensions, D."""
-        return self._vectors.width
-
     def _range(self, start: int, stop: int) -> tuple[int, int, Rows]:
-        """Returns the smallest range that contains the subset's vectors start:stop, and their positions in it."""
+        """Returns the smallest range that contains the vectors start:stop, and their positions in it."""
         rows = self._rows[start:stop]
         first, last = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
         return first, last, rows - first
@@ -232,15 +179,11 @@ class Some:
         return self._vectors.take(self._rows[rows])
 
 
-class Joined:
-    """Several ``Vectors``, concatenated.
-
-    Args:
-        parts: The ``Vectors`` to concatenate, at least one, all of the same width.
-    """
+class Joined(Vectors):
+    """Several ``Vectors`` of the same width, at least one, in a row."""
 
     def __init__(self, parts: Sequence[Vectors]) -> None:
-        self.parts = parts
+        self.parts, self.width = parts, parts[0].width
         self.longest = max(part.longest for part in parts)
         self.most = min(part.most for part in parts)
         self.starts = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
@@ -248,11 +191,6 @@ class Joined:
 
     def __len__(self) -> int:
         return int(self.starts[-1])
-
-    @property
-    def width(self) -> int:
-        """The number of dimensions, D."""
-        return self.parts[0].width
 
     def _pieces(self, start: int, stop: int) -> list[tuple[Vectors, int, int]]:
         """Returns the parts that a range overlaps, each with the overlapping range within the part."""
@@ -267,22 +205,24 @@ class Joined:
 
     def block(self, start: int, stop: int) -> Floats:
         """See ``Vectors``."""
-        found = [part.block(low, high) for part, low, high in self._pieces(start, stop)]
-        return found[0] if len(found) == 1 else np.concatenate([*found, np.empty((0, self.width), np.float32)])
+        blocks = [part.block(low, high) for part, low, high in self._pieces(start, stop)]
+        return blocks[0] if len(blocks) == 1 else np.concatenate([*blocks, np.empty((0, self.width), np.float32)])
 
     def products(self, queries: Floats, start: int, stop: int) -> Floats:
         """See ``Vectors``."""
-        found = [part.products(queries, low, high) for part, low, high in self._pieces(start, stop)]
-        return found[0] if len(found) == 1 else np.hstack([*found, np.empty((len(queries), 0), np.float32)])
+        products = [part.products(queries, low, high) for part, low, high in self._pieces(start, stop)]
+        if len(products) == 1:
+            return products[0]
+        return np.hstack([*products, np.empty((len(queries), 0), np.float32)])
 
     def take(self, rows: Rows) -> Doubles:
         """See ``Vectors``."""
-        found = np.empty((len(rows), self.width))
+        vectors = np.empty((len(rows), self.width))
         numbers = np.searchsorted(self.starts, rows, side="right") - 1
         for number in np.unique(numbers):
             at = numbers == number
-            found[at] = self.parts[number].take(rows[at] - self.starts[number])
-        return found
+            vectors[at] = self.parts[number].take(rows[at] - self.starts[number])
+        return vectors
 
 
 def quantize(vectors: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
@@ -325,17 +265,6 @@ def rounding_error(width: int) -> float:
     return scaled / (1 - scaled)
 
 
-def _products(queries: Floats, block: Floats) -> Floats:
-    if len(queries) == 1:  # a matrix-vector product, which reads the block once
-        return np.asarray(block @ queries[0])[None]
-    return np.asarray(queries @ block.T)
-
-
-def _longest(vectors: Vectors) -> float:
-    blocks = (vectors.block(start, min(start + PAIRS, len(vectors))) for start in range(0, len(vectors), PAIRS))
-    return max((float(np.linalg.norm(block, axis=1).max()) for block in blocks), default=0.0) * (1 + 1e-5)
-
-
 def nearest(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Rows]:
     """Finds the k rows with the largest dot product for each query.
 
@@ -357,28 +286,9 @@ def nearest(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Rows]:
     return scores, rows
 
 
-def best_first(numbers: Rows, scores: Doubles, rows: Rows, count: int, k: int) -> tuple[Doubles, Rows]:
-    """Returns the k best results of each query, best first; rows with equal scores are in the order of their numbers.
-
-    Args:
-        numbers: ``(M,)`` query number of each result.
-        scores: ``(M,)`` float64.
-        rows: ``(M,)`` int64 row numbers.
-        count: Number of queries, Q.
-        k: Number of results per query; each query has at least k.
-
-    Returns:
-        Scores and row numbers, both ``(Q, k)``.
-    """
-    order = np.lexsort((rows, -scores, numbers))
-    begins = np.searchsorted(numbers[order], np.arange(count))
-    kept = order[begins[:, None] + np.arange(k)]
-    return scores[kept], rows[kept]
-
-
 def _search(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Rows]:
     count, total = len(queries), len(vectors)
-    given = Float32(queries)
+    given = Array(queries)
     # Upper bound on the rounding error of the products of each query.
     error = rounding_error(vectors.width) * vectors.longest * np.linalg.norm(queries.astype(np.float64), axis=1)
     step = max(1, min(vectors.most, PRODUCTS // count))
@@ -388,8 +298,7 @@ def _search(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Rows]:
     # Each product differs from the exact one by at most the error, and so does the k-th largest product. The product
     # of a row that is among the exact k best is therefore at most 2 * error below the k-th largest product.
     kth = np.partition(products, first - k, axis=1)[:, first - k].astype(np.float64)
-    found = _at_least(products, _below(kth - 2 * error))
-    best = _merged(None, *found, given, vectors, k)
+    best = _merged(None, *_at_least(products, _below(kth - 2 * error)), given, vectors, k)
     limit = _below(best[0][:, -1] - error)
 
     pending: list[tuple[Rows, Rows]] = []
@@ -419,20 +328,23 @@ def _below(limit: Doubles) -> Floats:
 
 def _at_least(products: Floats, limit: Floats) -> tuple[Rows, Rows]:
     """Returns the rows and columns of the products ``(Q, B)`` that are not below the limits ``(Q,)``."""
-    width = products.shape[1]
-    places = np.flatnonzero(products >= limit[:, None])
-    numbers, columns = np.divmod(places, width)
+    numbers, columns = np.divmod(np.flatnonzero(products >= limit[:, None]), products.shape[1])  # faster than nonzero
     return numbers, columns
 
 
 def _merged(
-    best: tuple[Doubles, Rows] | None, numbers: Rows, rows: Rows, queries: Float32, vectors: Vectors, k: int
+    best: tuple[Doubles, Rows] | None, numbers: Rows, rows: Rows, queries: Vectors, vectors: Vectors, k: int
 ) -> tuple[Doubles, Rows]:
-    """Returns each query's k best among its current best ``(Q, k)`` and the candidates, given as (query, row) pairs."""
+    """Returns each query's k best among its current best ``(Q, k)`` and the candidates, given as (query, row) pairs.
+
+    Rows with equal scores are in the order of their numbers.
+    """
     scores = exact_products(queries, numbers, vectors, rows)
     count = len(queries)
     if best is not None:
         numbers = np.concatenate([np.repeat(np.arange(count), k), numbers])
         scores = np.concatenate([best[0].ravel(), scores])
         rows = np.concatenate([best[1].ravel(), rows])
-    return best_first(numbers, scores, rows, count, k)
+    order = np.lexsort((rows, -scores, numbers))
+    kept = order[np.searchsorted(numbers[order], np.arange(count))[:, None] + np.arange(k)]
+    return scores[kept], rows[kept]

@@ -217,16 +217,15 @@ def _beginning_of_a_row(config: TrainConfig) -> tuple[int, str]:
 
 def _hits(config: TrainConfig, model: str, folder: Path, query: str, source: int) -> list[Hit]:
     """Builds or completes the index of the corpus in ``folder``, and returns the best rows other than ``source``."""
-    from ...search.build import check_model
-    from ...search.store import MANIFEST, Store
+    from ...search.index import SearchIndex
 
     reading = {name: getattr(config, name) for name in ("column", "encoding_errors", "max_line_bytes", "cache")}
     encoding = corpus_index.Encoding(None, None, None, config.device, "fp32", config.threads, 64, reading)
     encoder = encoding.encoder(model)
     rebuild = False
-    if (folder / MANIFEST).exists():
+    if folder.exists():
         try:
-            check_model(Store.open(folder), encoder)
+            SearchIndex.open(folder, encoder)
         except InputError:  # the training was extended after the index had been built
             rebuild = True
     index = encoding.index(encoder, config.corpus, str(folder), passages="max", rebuild=rebuild)
