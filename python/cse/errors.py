@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from numbers import Integral
 from typing import Any
@@ -64,6 +65,20 @@ def sentence(error: Exception) -> str:
             return f"{os.fspath(error.filename)}: no such file; check the path"
         return f"{os.fspath(error.filename)}: {error.strerror.lower()}"
     return str(error)
+
+
+# Characters that a terminal obeys instead of showing them: control characters apart from tab and line feed, and those
+# that change the direction of the rest of a line. Also halves of surrogate pairs, which no stream can encode.
+OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def visible(text: str) -> str:
+    r"""Returns a text in which characters that a terminal would obey are escaped, such as ``\x1b``.
+
+    Everything that is shown in a terminal passes through this function, since it may hold text of a corpus or a name of
+    a file. Characters that the stream cannot encode are escaped by the stream; see ``cse.cli.group.main``.
+    """
+    return OBEYED.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
 
 
 def first_line(error: BaseException) -> str:

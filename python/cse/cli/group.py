@@ -7,6 +7,7 @@ processes report a common error only once.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -20,8 +21,9 @@ import click
 from .. import __version__
 from .._core import report_truncated_files
 from ..background import handle_stops
-from ..errors import InputError, Interrupted, RunError, did_you_mean, sentence
+from ..errors import InputError, Interrupted, RunError, did_you_mean, sentence, visible
 from ..registry import declared, load
+from . import printing
 
 # One line of help for each command. They are listed here so that cse --help does not import the commands.
 COMMANDS = {
@@ -239,10 +241,15 @@ def main() -> NoReturn:
 
     handle_stops(stop)
     report_truncated_files()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what the encoding of the stream lacks is shown as \uXXXX
+            with suppress(OSError):
+                stream.reconfigure(errors="backslashreplace")
     try:
         code: Any = cli.main(standalone_mode=False)
     except click.ClickException as error:
         error = explained(error)
+        error.message = visible(error.message)
         if not said_by_another_rank(error.format_message()):
             error.show()
         sys.exit(2)
@@ -251,7 +258,7 @@ def main() -> NoReturn:
         # once. Messages of ranks above 0 name the rank.
         rank = os.environ.get("RANK", "0")
         if not said_by_another_rank(sentence(error)):
-            click.echo(f"Error{'' if rank == '0' else f' on rank {rank}'}: {sentence(error)}", err=True)
+            printing.echo(f"Error{'' if rank == '0' else f' on rank {rank}'}: {sentence(error)}", err=True)
         sys.exit(1 if isinstance(error, RunError) else 2)
     except (click.Abort, KeyboardInterrupt) as error:
         stopped = error.__cause__ if isinstance(error, click.Abort) else error
@@ -260,6 +267,6 @@ def main() -> NoReturn:
         text = "Interrupted." if stopped_by[-1] == signal.SIGINT else "Terminated."
         if not said_by_another_rank(text):
             with suppress(OSError):  # the terminal may be closed
-                click.echo(text, err=True)
+                printing.echo(text, err=True)
         sys.exit(128 + stopped_by[-1])
     sys.exit(code if isinstance(code, int) else 0)

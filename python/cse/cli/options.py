@@ -17,6 +17,7 @@ from .. import options as declared
 from ..errors import InputError, unknown
 from ..models.pooling import POOLERS
 from ..options import Opt
+from . import printing
 
 F = TypeVar("F", bound=Callable[..., Any])
 POOLER_NAMES = f"Pooling: {', '.join(POOLERS)}."
@@ -198,7 +199,7 @@ def model_folder(name: str) -> str:
 
     found = best_of_run(name)
     if found != name:
-        click.echo(f"{name}: the folder of a run; using {found}", err=True)
+        printing.echo(f"{name}: the folder of a run; using {found}", err=True)
     return found
 
 

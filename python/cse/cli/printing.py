@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,16 +12,21 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from ..errors import InputError, shortened
+from ..errors import OBEYED, InputError, shortened, visible
 from ..io import dumps, write_atomically
 
 if TYPE_CHECKING:
     from ..augment.base import Example
 
 
+def echo(text: str = "", err: bool = False) -> None:
+    """Prints text on standard output, or on standard error, with control characters escaped."""
+    click.echo(visible(text), err=err)
+
+
 def say(text: str = "") -> None:
     """Prints a line on standard error; standard output is reserved for results."""
-    click.echo(text, err=True)
+    echo(text, err=True)
 
 
 def check_output() -> None:
@@ -39,7 +45,12 @@ class OutputStream:
 
 def result(value: dict[str, Any], as_json: bool, lines: list[str]) -> None:
     """Prints the result of a command on standard output, as JSON or as lines of text."""
-    click.echo(dumps(value) if as_json else "\n".join(lines))
+    if as_json:  # characters of JSON text may be escaped as \uXXXX without changing its meaning
+        encoding = sys.stdout.encoding or "ascii"
+        text = OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", dumps(value))
+        click.echo(text if text.encode(encoding, "replace").decode(encoding) == text else json.dumps(json.loads(text)))
+    else:
+        echo("\n".join(lines))
 
 
 def span(radius: int, terms: int) -> str:
@@ -51,14 +62,14 @@ def span(radius: int, terms: int) -> str:
 
 
 def marked(text: str, spans: tuple[tuple[int, int], ...], colour: str) -> str:
-    """Returns the text with the spans marked: in colour if standard error is a terminal, else in brackets."""
+    """Returns the visible text with the spans marked: in colour if standard error is a terminal, else in brackets."""
     out, at = [], 0
     for start, end in spans:
-        word = text[start:end]
+        word = visible(text[start:end])
         mark = click.style(word, fg=colour, bold=True) if sys.stderr.isatty() else f"[{word}]"
-        out += [text[at:start], mark]
+        out += [visible(text[at:start]), mark]
         at = end
-    return "".join([*out, text[at:]])
+    return "".join([*out, visible(text[at:])])
 
 
 def print_examples(examples: list[Example]) -> None:
@@ -67,8 +78,8 @@ def print_examples(examples: list[Example]) -> None:
         return
     say("augmentations of the first sentences:" if len(examples) > 1 else "augmentation of a sentence:")
     for example in examples:
-        say(f"       -  {marked(*cut(example.text, example.spans), 'cyan')}")
-        say(f"          {marked(*cut(example.augmented, example.augmented_spans), 'yellow')}")
+        click.echo(f"       -  {marked(*cut(example.text, example.spans), 'cyan')}", err=True)
+        click.echo(f"          {marked(*cut(example.augmented, example.augmented_spans), 'yellow')}", err=True)
         for text in example.further:
             say(f"          {shortened(text)}")
 
@@ -108,17 +119,17 @@ def table(rows: list[dict[str, str]], title: str = "", markdown: bool = False) -
         lines = [f"**{title}**", ""] if title else []
         lines += [f"| {' | '.join(names)} |", f"| {' | '.join('---' if each else '---:' for each in left)} |"]
         lines += [f"| {' | '.join(row[name].replace('|', '&#124;') for name in names)} |" for row in rows]
-        click.echo("\n".join([*lines, ""]))
+        echo("\n".join([*lines, ""]))
         return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(title=Text(title) if title else None, title_justify="left")
+    drawn = Table(title=Text(visible(title)) if title else None, title_justify="left")
     for name, to_left in zip(names, left, strict=True):
-        drawn.add_column(Text(name), justify="left" if to_left else "right")
+        drawn.add_column(Text(visible(name)), justify="left" if to_left else "right")
     for row in rows:
-        drawn.add_row(*(Text(row[name]) for name in names))
+        drawn.add_row(*(Text(visible(row[name])) for name in names))
     # For a file or a pipe, rich would assume a width of 80 columns and wrap most tables.
     Console(width=None if sys.stdout.isatty() else 200).print(drawn)
 

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import click
-
 from .._core import Progress
 from ..background import in_thread
+from ..errors import visible
 from ..training.callbacks import LINE_SECONDS, Callback, header, score_text
 from . import printing
 
@@ -61,10 +60,10 @@ class ProgressDisplay:
         if self._first is None:
             self._first = (now, done)  # the first unit often includes a warm-up, so the estimate starts after it
         if self._bar is not None:
-            self._bar.update(self._task, completed=done, total=self.total or None, text=text)
+            self._bar.update(self._task, completed=done, total=self.total or None, text=visible(text))
         elif now - self._shown >= LINE_SECONDS:
             self._shown = now
-            click.echo(f"{self.label}: {self._amount()}{f', {text}' if text else ''}{self._left(now)}", err=True)
+            printing.echo(f"{self.label}: {self._amount()}{f', {text}' if text else ''}{self._left(now)}", err=True)
 
     def advance(self, more: int) -> None:
         """Increases the number of units done by ``more``."""
@@ -89,9 +88,9 @@ class ProgressDisplay:
     def print(self, text: str) -> None:
         """Prints a line of text, above the bar if there is one."""
         if self._bar is not None:
-            self._bar.console.print(text, highlight=False, markup=False)
+            self._bar.console.print(visible(text), highlight=False, markup=False)
         else:
-            click.echo(text, err=True)
+            printing.say(text)
 
     def close(self) -> None:
         """Removes the bar."""

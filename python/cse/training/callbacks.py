@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import shortened
+from ..errors import shortened, visible
 
 if TYPE_CHECKING:
     from .run import Run
@@ -236,4 +236,4 @@ class ProgressCallback(Callback):
         self._bar.update(done - self._bar.n)
 
     def _print(self, text: str) -> None:
-        self._tqdm.write(text, file=sys.stdout if self._notebook else sys.stderr)
+        self._tqdm.write(visible(text), file=sys.stdout if self._notebook else sys.stderr)

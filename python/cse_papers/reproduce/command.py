@@ -71,7 +71,7 @@ def reproduce_command(
     from .suites import Scorer, find_table, tables
 
     if names:
-        click.echo("\n".join(each.name for each in tables().values() if each.suite))
+        printing.echo("\n".join(each.name for each in tables().values() if each.suite))
         return
     if table is None or as_list:
         show_list(None if table is None else find_table(table), as_json)

@@ -10,7 +10,7 @@ import click
 
 from ...data import readers
 from ...data.readers import reading_options
-from ...errors import InputError
+from ...errors import InputError, visible
 from ...tfidf.build import AugmentReport
 from ...tfidf.index import TfidfIndex
 from .. import options, printing
@@ -185,15 +185,15 @@ def explain_command(
     kept = "joined to another word" if index.pieces is None else "shares a character with another"
     for word in words:
         table.add_row(
-            Text(word.word),
+            Text(visible(word.word)),
             f"{word.df:,}" if word.seen else unseen,
             f"{word.score:.4f}",
             f"{word.p:.3f}",
             f"{word.rank:,}",
-            Text(", ".join(word.samples) or ("-" if word.replaceable else f"{kept}: never replaced")),
+            Text(visible(", ".join(word.samples)) or ("-" if word.replaceable else f"{kept}: never replaced")),
         )
     Console().print(table)
     if not words:
-        click.echo("The sentence has no words; cse augment would return it unchanged.")
+        printing.echo("The sentence has no words; cse augment would return it unchanged.")
     elif len({word.score for word in words}) == 1 and {drawing["replace_which"], drawing["replace_with"]} != {"random"}:
-        click.echo("All words have the same score: one of them, chosen at random, is always replaced.")
+        printing.echo("All words have the same score: one of them, chosen at random, is always replaced.")

@@ -150,20 +150,20 @@ def eval_command(
         title = f"{found.model}: {name}"
         if wide := paper_row(name, report):
             printing.table([wide], title=title, markdown=markdown)
-            click.echo()
+            printing.echo()
         printing.table([cells(row) for row in report.rows], title="" if wide else title, markdown=markdown)
         for key, value in report.summary.items():
             if value is not None:
-                click.echo(f"{key.replace('_', ' ')}: {cell(key, value)}")
+                printing.echo(f"{key.replace('_', ' ')}: {cell(key, value)}")
         for note in report.notes:
-            click.echo(f"Note: {note}")
+            printing.echo(f"Note: {note}")
     for note in found.notes:
-        click.echo(f"Note: {note}")
+        printing.echo(f"Note: {note}")
     if compare_published:
-        click.echo()
+        printing.echo()
         printing.table(published, title="Published averages over the seven STS test sets", markdown=markdown)
-        click.echo(TEXT_NOTE)
-        click.echo(SEED_NOTE)
+        printing.echo(TEXT_NOTE)
+        printing.echo(SEED_NOTE)
 
 
 def paper_row(suite: str, report: Report) -> dict[str, str]:
@@ -270,9 +270,9 @@ def compare_command(
     for label, found in zip(labels[1:], results, strict=True):
         lines = [compared_cells(record) for record in found.tasks]
         printing.table(lines, title=f"{label} against {labels[0]}", markdown=markdown)
-    click.echo(f"This compares {unit_of}. A is the first model. p-values are adjusted by Holm's method.")
+    printing.echo(f"This compares {unit_of}. A is the first model. p-values are adjusted by Holm's method.")
     if precision:
-        click.echo(f"Encoded in {precision} ({results[0].precision_reason}).")
+        printing.echo(f"Encoded in {precision} ({results[0].precision_reason}).")
 
 
 def compared_cells(record: dict[str, Any]) -> dict[str, str]:

@@ -101,7 +101,7 @@ def write_static(
     if as_json:
         printing.result(asdict(found), True, [])
         return
-    click.echo(
+    printing.echo(
         f"{found.folder}: {found.bytes / 1e6:,.1f} MB, {found.tokens:,} tokens ({found.words:,} of them added words), "
         f"{found.embedding_dim} dimensions\nfitted to {found.rows:,} rows: mean cosine {found.cosine:.3f} with the "
         "embeddings of the encoder, after subtracting their mean"
@@ -147,11 +147,11 @@ def write_onnx(
     if as_json:
         printing.result({**asdict(found), "int8_differences": tables}, True, [])
         return
-    click.echo("\n".join(lines))
+    printing.echo("\n".join(lines))
     if tables:
         from .evaluate import compared_cells
 
         records = [compared_cells(record) for tasks in tables.values() for record in tasks]
         printing.table(records, title="int8 (B) against PyTorch (A)")
     elif int8:
-        click.echo("Note: pass data with --sts or --retrieval to see how int8 changes the scores")
+        printing.echo("Note: pass data with --sts or --retrieval to see how int8 changes the scores")

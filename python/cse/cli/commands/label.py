@@ -236,25 +236,25 @@ def print_outcome(old: str, new: str, output: str, found: dict[str, Any]) -> Non
     record = found["comparison"]
     if record is not None:
         printing.table([compared_cells(record)], title=f"{new} against {old}")
-    click.echo(
+    printing.echo(
         f"{found['complete']:,} of {found['queries']:,} queries are judged, with {found['judgements']:,} judgements; "
         f"{found['scored']:,} of them have a relevant document and are compared."
     )
     if record is None:
-        click.echo("A comparison needs at least two queries with a relevant document; judge more.")
+        printing.echo("A comparison needs at least two queries with a relevant document; judge more.")
     elif found["needed"] is None:
-        click.echo("The two rankings have the same score for each of these queries.")
+        printing.echo("The two rankings have the same score for each of these queries.")
     else:
         seconds = found["more_seconds"]
         time = "" if seconds is None else f", about {duration(seconds)}"
         more = f"{found['more']:,} more ({found['more_judgements']:,} judgements{time})"
-        click.echo(
+        printing.echo(
             f"A true difference of {found['target']:g} points is found with a probability of 80 % with about "
             f"{found['needed']:,} queries that have a relevant document: {more if found['more'] else 'enough'}."
         )
         if not found["decided"] and found["needed_if_observed"] is not None:
-            click.echo(
+            printing.echo(
                 f"If the true difference is the observed one, {record['mean']:+.2f}, about "
                 f"{found['needed_if_observed']:,} such queries are needed."
             )
-    click.echo(f"The judgements are in {output}, for cse eval and cse compare --suite retrieval --data {output}.")
+    printing.echo(f"The judgements are in {output}, for cse eval and cse compare --suite retrieval --data {output}.")

@@ -32,7 +32,7 @@ def methods_command(name: str | None, combinations: bool, as_json: bool) -> None
         printing.result({"combinations": records}, as_json, [changes.table_of_combinations()])
         return
     from ...augment import AUGMENTATIONS
-    from ...errors import InputError
+    from ...errors import InputError, visible
     from ...evaluation import EVALUATIONS
     from ...features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
     from ...losses import LOSS_TERMS
@@ -82,7 +82,9 @@ def methods_command(name: str | None, combinations: bool, as_json: bool) -> None
         for key, option in method["options"].items():
             flag = f" ({option['flag']})" if option["flag"] else ""
             grid.add_row(
-                Text(f"  {method['name']}.{key}"), Text(str(option["default"])), Text(option["description"] + flag)
+                Text(f"  {method['name']}.{key}"),
+                Text(visible(str(option["default"]))),
+                Text(option["description"] + flag),
             )
         out.print(grid)
 

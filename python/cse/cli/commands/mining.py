@@ -95,11 +95,11 @@ def duplicates_command(
     for rows in found[:top]:
         first = rows[:5]
         names = index.ids(first) if id_column else first.tolist()
-        click.echo(f"{len(rows):,} rows")
+        printing.echo(f"{len(rows):,} rows")
         for name, text in zip(names, index.texts(first), strict=True):
-            click.echo(f"  {name}  {shortened(text)}")
+            printing.echo(f"  {name}  {shortened(text)}")
         if len(rows) > 5:
-            click.echo(f"  and {len(rows) - 5:,} more")
+            printing.echo(f"  and {len(rows) - 5:,} more")
     printing.say(
         f"{count:,} pairs with a cosine of at least {threshold:g} in {seconds:.1f} s: {len(found):,} groups; "
         f"{redundant:,} of {len(index):,} rows would be removed if each group kept one row"
@@ -216,9 +216,9 @@ def cluster_command(
         printing.result(summary, True, [])
         return
     for number, each in enumerate(found, 1):
-        click.echo(f"{number:4}  {len(each.rows):,} rows: {', '.join(each.words)}")
+        printing.echo(f"{number:4}  {len(each.rows):,} rows: {', '.join(each.words)}")
         for text in index.texts(each.examples):
-            click.echo(f"        {shortened(text)}")
+            printing.echo(f"        {shortened(text)}")
     unused = f", {left_out:,} rows in no group" if left_out else ""
     printing.say(f"{len(labels):,} rows by {method} in {seconds:.1f} s: {len(found):,} groups{unused}")
 

@@ -112,7 +112,7 @@ def search_command(
         printing.result({**describe(index, output), **times, "queries": pairs}, True, [])
         return
     for query, hits in zip(asked, found, strict=True):
-        click.echo("\n".join([query, *lines(hits), ""]))
+        printing.echo("\n".join([query, *lines(hits), ""]))
     if asked and not asking["hybrid"]:
         printing.say("ranked by meaning only; --hybrid also uses the words of the query")
     if not asked and sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
@@ -211,13 +211,13 @@ def ask(index: SearchIndex, top: int, asking: dict[str, Any], batch_size: int) -
         try:
             query = input("query: ").strip()
         except EOFError:
-            click.echo()
+            printing.echo()
             return
         if not query:
             return
         started = time.perf_counter()
         (hits,) = answers(index, [query], top, asking, batch_size)
-        click.echo("\n".join(lines(hits)))
+        printing.echo("\n".join(lines(hits)))
         printing.say(f"{1000 * (time.perf_counter() - started):.0f} ms")
 
 
@@ -276,9 +276,9 @@ def similarity_command(
         printing.result({"model": model, "pairs": pairs}, True, [])
     elif table:
         for value, a, b in zip(found, left, right, strict=True):
-            click.echo("\t".join([f"{value:.4f}", *(" ".join(text.split()) for text in (a, b))]))
+            printing.echo("\t".join([f"{value:.4f}", *(" ".join(text.split()) for text in (a, b))]))
     else:
-        click.echo(f"{found[0]:.4f}")
+        printing.echo(f"{found[0]:.4f}")
         if not all(text.strip() for text in texts):
             printing.say("the embedding of a blank text is zero, so the cosine is 0")
 

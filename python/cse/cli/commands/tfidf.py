@@ -16,7 +16,7 @@ from ... import _core
 from ...data import readers
 from ...data.diagnostics import findings
 from ...data.readers import reading_options
-from ...errors import InputError
+from ...errors import InputError, visible
 from ...tfidf.build import build_index
 from ...tfidf.index import TfidfIndex
 from ...tfidf.options import word_options
@@ -278,8 +278,8 @@ def _words_record(counts: WordCounts, model: str, top: int) -> dict[str, Any]:
 
 def _print_words(seen: dict[str, Any]) -> None:
     """Prints the shares of the tokens and the list of divided words."""
-    click.echo()
-    click.echo(
+    printing.echo()
+    printing.echo(
         f"{seen['words']:,} words are {seen['tokens']:,} tokens of {seen['name']}: {seen['token_share_divided']:.1%} "
         f"of the tokens are in words of 2 or more pieces, {seen['token_share_3_or_more_pieces']:.1%} in words of 3 or "
         f"more; {seen['unknown_words']:,} words have an unknown character."
@@ -299,7 +299,7 @@ def _print_words(seen: dict[str, Any]) -> None:
         )
     printing.table(rows, "Divided words")
     if listed:
-        click.echo(f"{len(listed):,} of {seen['divided_words']:,} words.")
+        printing.echo(f"{len(listed):,} of {seen['divided_words']:,} words.")
 
 
 def _print(seen: dict[str, Any], advice: list[tuple[str, str, str]], seconds: float) -> None:
@@ -338,13 +338,13 @@ def _print(seen: dict[str, Any], advice: list[tuple[str, str, str]], seconds: fl
     ]
     table = Table.grid(padding=(0, 2))
     for name, text in facts:
-        table.add_row(Text(name, style="bold"), Text(text))
+        table.add_row(Text(name, style="bold"), Text(visible(text)))
     out = Console(highlight=False)
     out.print(table)
     out.print()
     told = Table.grid(padding=(0, 2))
     for level, what, do in advice:
-        told.add_row(Text(level, style="red" if level == "fault" else "yellow"), Text(what))
+        told.add_row(Text(level, style="red" if level == "fault" else "yellow"), Text(visible(what)))
         told.add_row("", Text(f"-> {do}", style="dim"))
     out.print(told)
     if not any(level == "fault" for level, _, _ in advice):

@@ -1,0 +1,93 @@
+"""Tests of text shown in a terminal: control characters, encodings other than UTF-8, arguments that are not UTF-8."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import cse as package
+from cse.errors import visible
+from random_texts import some_texts
+
+EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m \u202eabc\u2066"
+SHOWN = re.compile(r"\\x1b\]0;owned\\x07\\x1b\[2J\\x9b31m")
+OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Texts with escape sequences; two of each are near-duplicates."""
+    texts = [f"{text} {EVIL} end" for text in some_texts(40)]
+    path = tmp_path / "corpus.txt"
+    path.write_text("\n".join([*texts, texts[0], "word1 \U0001f600 \u4e2d\u6587 word2"]) + "\n", encoding="utf8")
+    return path
+
+
+def test_control_characters_are_escaped_and_other_characters_are_not():
+    assert visible("a\tb\n\u00e9\u4e2d\U0001f600\u200f") == "a\tb\n\u00e9\u4e2d\U0001f600\u200f"
+    assert visible("\x1b[2J\r\x7f\x9b\u202e\udc80") == "\\x1b[2J\\r\\x7f\\x9b\\u202e\\udc80"
+
+
+def test_no_command_sends_control_characters_of_a_corpus_to_the_terminal(cse, corpus, glove, tiny_bert, tmp_path):
+    query = f"word1 {EVIL}"
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text(
+        f"anchor,positive,a{EVIL}\n" + "".join(f"word{n} {EVIL},word2,word3\n" for n in range(20)), encoding="utf8"
+    )
+    commands = [
+        ("build-tfidf", corpus, "-o", "tfidf"),
+        ("doctor", corpus),
+        ("search", glove, corpus, "-o", "index", "--query", query),
+        ("search", glove, corpus, "-o", "index", "--query", query, "--json"),
+        ("duplicates", glove, corpus),
+        ("cluster", glove, corpus),
+        ("explain", query),
+        ("explain", query, "--json"),
+        ("similarity", glove, query, "word2"),
+        ("similarity", glove, pairs, "--columns", "anchor,positive"),
+        ("train", corpus, "--model", tiny_bert, "--una", "--max-steps", "1", "--batch-size", "4", "--verbose"),
+        ("train", "--pairs", pairs, "--model", tiny_bert, "--max-steps", "1", "--batch-size", "4"),
+        ("doctor", f"no-{EVIL.replace('/', '')}.txt"),
+        ("doctor", pairs, "--column", EVIL),
+        ("search", f"model{EVIL}", corpus),
+        ("train", "--loss", EVIL, corpus),
+        (f"cmd{EVIL}",),
+    ]
+    for command in commands:
+        done = cse(*command, cwd=tmp_path)
+        for text in (done.stdout, done.stderr):
+            assert not OBEYED.search(text), (command, text)
+        if "--json" in command:
+            assert json.loads(done.stdout)
+        elif command[0] in ("search", "explain", "similarity", "doctor", "train", "duplicates"):
+            assert SHOWN.search(re.sub(r"\s*\n\s*", "", done.stdout + done.stderr)) or done.returncode == 0, command
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
+def test_output_that_is_not_utf8_is_complete(corpus, glove, tmp_path, encoding, cse):
+    assert cse("build-tfidf", corpus, "-o", "tfidf", cwd=tmp_path).returncode == 0
+    query = "word1 \U0001f600 \u4e2d\u6587 word2"
+    for command in [
+        ("search", glove, corpus, "-o", "index", "--query", query),
+        ("search", glove, corpus, "-o", "index", "--query", query, "--json"),
+        ("explain", query),
+        ("duplicates", glove, corpus),
+        ("cluster", glove, corpus),
+    ]:
+        done = cse(*command, cwd=tmp_path, env={"PYTHONIOENCODING": encoding}, text=False)
+        assert done.returncode == 0, done.stderr
+        assert b"Traceback" not in done.stderr
+        if "--json" in command:
+            assert query in str(json.loads(done.stdout.decode(encoding)))
+
+
+ECHO = re.compile(r"click\.(echo|secho)\(|[^_.\w]print\(|console\.print\(")
+
+
+def test_the_command_line_prints_through_one_module():
+    """Only ``printing.py`` calls click's functions, so that no text reaches a terminal without ``visible``."""
+    folder = Path(package.__file__).parent / "cli"
+    calls = [path.name for path in folder.rglob("*.py") if ECHO.search(path.read_text(encoding="utf8"))]
+    assert set(calls) <= {"printing.py", "progress.py"}
