@@ -21,7 +21,7 @@ import click
 from .. import __version__
 from .._core import report_truncated_files
 from ..background import handle_stops
-from ..errors import InputError, Interrupted, RunError, did_you_mean, sentence, visible
+from ..errors import InputError, Interrupted, RunError, did_you_mean, sentence
 from ..registry import declared, load
 from . import printing
 
@@ -249,9 +249,10 @@ def main() -> NoReturn:
         code: Any = cli.main(standalone_mode=False)
     except click.ClickException as error:
         error = explained(error)
-        error.message = visible(error.message)
         if not said_by_another_rank(error.format_message()):
-            error.show()
+            shown = io.StringIO()
+            error.show(shown)
+            printing.say(shown.getvalue().rstrip("\n"))
         sys.exit(2)
     except (InputError, OSError, RunError) as error:
         # With torchrun, several ranks may fail. A message that several ranks share is printed
