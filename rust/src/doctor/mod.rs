@@ -25,9 +25,10 @@ use crate::text::reader::{
 };
 use crate::text::row_too_long::prefix;
 use crate::text::tokenize::Tokenizer;
-use crate::una::augment::{Augmenter, Word};
+use crate::una::augment::Augmenter;
 use crate::una::options::Options;
 use crate::una::radius::default_radius;
+use crate::una::word::Word;
 
 /// Maximum number of sampled rows that are used to predict the replacement rate.
 const SAMPLE: usize = 10_000;

@@ -5,22 +5,12 @@ use std::path::{Path, PathBuf};
 use rayon::prelude::*;
 
 use crate::error::{Error, Result};
-use crate::index::stats::{CountedRows, Counter, Stats};
+use crate::index::stats::{CountedRows, Counter, Part, Stats};
 use crate::index::store::{self, Stored};
 use crate::parallel::{on_each_thread, with_threads};
 use crate::progress::Progress;
 use crate::text::reader::{ChunkError, FileRecord, Input, ReadOptions, Reader, collect_results};
 use crate::text::tokenize::Tokenizer;
-
-/// The results of one counting thread.
-pub struct Part {
-    pub stats: Stats,
-    /// For each term of `stats`, its id in `rows`.
-    pub local_ids: Vec<u32>,
-    /// For each chunk, its number and its counted rows, in the order in which the thread read the chunks; empty unless
-    /// rows are kept.
-    pub rows: Vec<(u64, CountedRows)>,
-}
 
 /// The result of counting files.
 struct Counted {

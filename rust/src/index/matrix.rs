@@ -15,9 +15,8 @@ use zip::write::{SimpleFileOptions, ZipWriter};
 
 use crate::error::Result;
 use crate::index::Index;
-use crate::index::build::Part;
 use crate::index::formula::{idf, tf};
-use crate::index::stats::{CountedRows, Stats};
+use crate::index::stats::{CountedRows, Part, Stats};
 use crate::progress::Progress;
 use crate::text::tokenize::Scratch;
 

@@ -10,6 +10,8 @@ pub mod store;
 pub mod term_table;
 mod vocabulary_filter;
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use crate::error::Result;
@@ -167,6 +169,18 @@ impl Index {
     pub(crate) fn find(&self, key: &Key, bytes: &[u8]) -> Option<Known> {
         self.lookup
             .find(key, |rank| self.bytes_at(rank as usize) == bytes)
+    }
+
+    /// Returns the rank that a word of this class with this score would have: that of the first term of the class whose
+    /// maximum score is not larger.
+    pub fn rank_of_score(&self, score: f64, class: usize) -> usize {
+        let Range { start, end } = self.ranks_of_class(class);
+        start + self.by_rank[start..end].partition_point(|&t| self.max_score[t as usize] > score)
+    }
+
+    /// Returns the ranks of the terms of a class.
+    pub(crate) fn ranks_of_class(&self, class: usize) -> Range<usize> {
+        self.classes[class]..self.classes[class + 1]
     }
 
     /// Returns the number of the term of this rank.

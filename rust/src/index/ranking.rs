@@ -2,11 +2,8 @@
 //! have classes ([`Tokenizer::class`](crate::Tokenizer::class)), all terms of class 0 come first, then those of class 1,
 //! and so on.
 
-use std::ops::Range;
-
 use rayon::prelude::*;
 
-use crate::index::Index;
 use crate::text::wordpieces::CLASSES;
 
 /// Returns the term id of each rank, and for each class the first rank, followed by the number of terms. Term ids follow
@@ -37,18 +34,4 @@ fn terms_by_score(max_score: &[f64]) -> Vec<u32> {
         .collect();
     order.par_sort_unstable();
     order.into_iter().map(|(_, t)| t).collect()
-}
-
-impl Index {
-    /// Returns the rank that a word of this class with this score would have: that of the first term of the class whose
-    /// maximum score is not larger.
-    pub fn rank_of_score(&self, score: f64, class: usize) -> usize {
-        let Range { start, end } = self.ranks_of_class(class);
-        start + self.by_rank[start..end].partition_point(|&t| self.max_score[t as usize] > score)
-    }
-
-    /// Returns the ranks of the terms of a class.
-    pub(crate) fn ranks_of_class(&self, class: usize) -> Range<usize> {
-        self.classes[class]..self.classes[class + 1]
-    }
 }

@@ -187,6 +187,16 @@ pub struct CountedRows {
     pub rows: Vec<(u32, u32)>,
 }
 
+/// The counts of one thread.
+pub struct Part {
+    pub stats: Stats,
+    /// For each term of `stats`, its id in `rows`.
+    pub local_ids: Vec<u32>,
+    /// For each chunk, its number and its counted rows, in the order in which the thread read the chunks; empty unless
+    /// rows are kept.
+    pub rows: Vec<(u64, CountedRows)>,
+}
+
 impl Counter {
     pub fn new(tokenizer: Tokenizer) -> Self {
         Counter {

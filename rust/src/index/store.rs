@@ -19,8 +19,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::checksum::hash_bytes;
 use crate::error::{Error, Result};
-use crate::index::build::Part;
-use crate::index::stats::{Counts, Stats, Terms};
+use crate::index::stats::{Counts, Part, Stats, Terms};
 use crate::index::{Index, VocabularyFilter, matrix};
 use crate::output::PendingFile;
 use crate::parallel::in_pool;

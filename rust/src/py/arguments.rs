@@ -39,37 +39,93 @@ fn wrong(value: &Bound<'_, PyAny>, name: &'static str, expected: &str) -> PyErr 
     Error::invalid(name, format!("must be {expected}, got {given}")).into()
 }
 
-/// Converts `mapping[key]`. Error messages begin with `option`, the flag or argument that sets the value.
-fn field<'py, T: for<'a> FromPyObject<'a, 'py>>(
-    mapping: &Bound<'py, PyAny>,
-    key: &'static str,
-    option: &'static str,
-    expected: &str,
-) -> PyResult<T> {
-    let missing = |_| Error::invalid(option, format!("the options have no key {key:?}"));
-    let value = mapping.get_item(key).map_err(missing)?;
-    convert(&value, option, expected)
+/// Declares a struct of options, which Python passes as a mapping with the names of the fields as keys. For each field,
+/// the flag or argument that sets it, and its expected values, are named in the error for a wrong value. The field in
+/// brackets is an object that may be missing or None.
+macro_rules! options {
+    (
+        $(#[$doc:meta])* struct $name:ident {
+            $($field:ident: $type:ty = $option:literal, $expected:expr;)+
+            $([$object:ident])?
+        }
+    ) => {
+        $(#[$doc])*
+        pub struct $name {
+            $(pub $field: $type,)+
+            $($object: Option<Py<PyAny>>,)?
+        }
+
+        impl<'a, 'py> FromPyObject<'a, 'py> for $name {
+            type Error = PyErr;
+
+            fn extract(options: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+                $(let $field = {
+                    let key = stringify!($field);
+                    let why = |_| Error::invalid($option, format!("the options have no key {key:?}"));
+                    convert(&options.get_item(key).map_err(why)?, $option, $expected)?
+                };)+
+                $(let $object = options.get_item(stringify!($object)).ok();
+                let $object = $object.filter(|object| !object.is_none()).map(Bound::unbind);)?
+                Ok($name { $($field,)+ $($object,)? })
+            }
+        }
+    };
 }
 
-/// Options for reading files. Python passes a mapping with these keys.
-pub struct Reading {
-    encoding_errors: String,
-    max_line_bytes: usize,
-    pub threads: usize,
-    /// A function that receives a list of rows and returns a list of as many rows; see `ReadOptions::prepare`.
-    prepare: Option<Py<PyAny>>,
+/// Declares functions that convert arguments. The string is the name of the argument in error messages.
+macro_rules! arguments {
+    ($($function:ident: $type:ty = $name:literal, $expected:expr;)+) => {
+        $(pub fn $function(value: &Bound<'_, PyAny>) -> PyResult<$type> {
+            convert(value, $name, $expected)
+        })+
+    };
 }
 
-impl<'a, 'py> FromPyObject<'a, 'py> for Reading {
-    type Error = PyErr;
+arguments! {
+    min_df: u64 = "min_df", WHOLE;
+    max_terms: Option<usize> = "max_terms", "None or a whole number";
+    row: u64 = "row", WHOLE;
+    rows: Vec<u64> = "rows", "row numbers from 0 to 2^64 - 1";
+    samples: usize = "samples", WHOLE;
+    copies: u64 = "--copies", WHOLE;
+    dir: PathBuf = "dir", PATH;
+    output: Option<PathBuf> = "--output", PATH;
+}
 
-    fn extract(options: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
-        Ok(Reading {
-            encoding_errors: field(&options, "encoding_errors", "--encoding-errors", STRING)?,
-            max_line_bytes: field(&options, "max_line_bytes", "--max-line-bytes", WHOLE)?,
-            threads: field(&options, "threads", "--threads", WHOLE)?,
-            prepare: options.get_item("prepare").ok().map(Bound::unbind),
-        })
+options! {
+    /// Options for reading files. `prepare` is a function that receives a list of rows and returns a list of as many rows;
+    /// see `ReadOptions::prepare`.
+    struct Reading {
+        encoding_errors: String = "--encoding-errors", STRING;
+        max_line_bytes: usize = "--max-line-bytes", WHOLE;
+        threads: usize = "--threads", WHOLE;
+        [prepare]
+    }
+}
+
+options! {
+    /// Options for splitting text into words. The attribute `hash` of `pieces` is the hash of the model's tokenizer, in
+    /// hexadecimal notation.
+    struct Words {
+        tokenizer: String = "--tokenizer", STRING;
+        lowercase: bool = "--lowercase", BOOL;
+        nfkc: bool = "--nfkc", BOOL;
+        [pieces]
+    }
+}
+
+options! {
+    /// Options of UNA.
+    struct Drawing {
+        seed: u64 = "--seed", WHOLE;
+        epoch: u64 = "--epoch", WHOLE;
+        copy: u64 = "copy", WHOLE;
+        beta: f64 = "--beta", "a number from 0 to 1";
+        radius: Option<usize> = "--radius", "a whole number of ranks, at least 1";
+        surface: Option<String> = "--surface", STRING;
+        replace_which: String = "--replace-which", STRING;
+        replace_with: String = "--replace-with", STRING;
+        mode: String = "--mode", STRING;
     }
 }
 
@@ -122,31 +178,6 @@ pub fn compression(name: &str) -> PyResult<Compression> {
     }
 }
 
-/// Options for splitting text into words. Python passes a mapping with these keys.
-pub struct Words {
-    tokenizer: String,
-    lowercase: bool,
-    nfkc: bool,
-    /// Hash of the model's tokenizer, in hexadecimal notation.
-    pieces: Option<String>,
-}
-
-impl<'a, 'py> FromPyObject<'a, 'py> for Words {
-    type Error = PyErr;
-
-    fn extract(options: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
-        Ok(Words {
-            tokenizer: field(&options, "tokenizer", "--tokenizer", STRING)?,
-            lowercase: field(&options, "lowercase", "--lowercase", BOOL)?,
-            nfkc: field(&options, "nfkc", "--nfkc", BOOL)?,
-            pieces: match options.get_item("pieces") {
-                Ok(pieces) if !pieces.is_none() => Some(pieces.getattr("hash")?.extract()?),
-                _ => None,
-            },
-        })
-    }
-}
-
 impl Words {
     /// Converts and checks the options.
     pub fn tokenizer(&self) -> PyResult<Tokenizer> {
@@ -154,44 +185,15 @@ impl Words {
         if tokenizer.rule != Rule::Wordpieces {
             return Ok(tokenizer);
         }
-        let hash = self.pieces.as_deref().unwrap_or("");
-        let pieces = u128::from_str_radix(hash, 16).map_err(|_| {
+        let hash = |pieces: &Py<PyAny>| {
+            Python::attach(|py| pieces.getattr(py, "hash")?.extract::<String>(py))
+        };
+        let hash = self.pieces.as_ref().map_or(Ok(String::new()), hash)?;
+        let pieces = u128::from_str_radix(&hash, 16).map_err(|_| {
             let why = "wordpieces needs the tokenizer of a model; name it with --model";
             Error::invalid("--tokenizer", why)
         })?;
         Ok(Tokenizer::of_pieces(pieces))
-    }
-}
-
-/// Options of UNA. Python passes a mapping with these keys.
-pub struct Drawing {
-    seed: u64,
-    epoch: u64,
-    copy: u64,
-    beta: f64,
-    radius: Option<usize>,
-    surface: Option<String>,
-    replace_which: String,
-    replace_with: String,
-    mode: String,
-}
-
-impl<'a, 'py> FromPyObject<'a, 'py> for Drawing {
-    type Error = PyErr;
-
-    fn extract(options: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
-        let radius = "a whole number of ranks, at least 1";
-        Ok(Drawing {
-            seed: field(&options, "seed", "--seed", WHOLE)?,
-            epoch: field(&options, "epoch", "--epoch", WHOLE)?,
-            copy: field(&options, "copy", "copy", WHOLE)?,
-            beta: field(&options, "beta", "--beta", "a number from 0 to 1")?,
-            radius: field(&options, "radius", "--radius", radius)?,
-            surface: field(&options, "surface", "--surface", STRING)?,
-            replace_which: field(&options, "replace_which", "--replace-which", STRING)?,
-            replace_with: field(&options, "replace_with", "--replace-with", STRING)?,
-            mode: field(&options, "mode", "--mode", STRING)?,
-        })
     }
 }
 
@@ -215,47 +217,6 @@ impl Drawing {
         };
         Ok(options.checked(index)?)
     }
-}
-
-/// Converts the argument `min_df`.
-pub fn min_df(value: &Bound<'_, PyAny>) -> PyResult<u64> {
-    convert(value, "min_df", WHOLE)
-}
-
-/// Converts the argument `max_terms`.
-pub fn max_terms(value: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
-    convert(value, "max_terms", "None or a whole number")
-}
-
-/// Converts the argument `row`.
-pub fn row(value: &Bound<'_, PyAny>) -> PyResult<u64> {
-    convert(value, "row", WHOLE)
-}
-
-/// Converts the argument `samples`.
-pub fn samples(value: &Bound<'_, PyAny>) -> PyResult<usize> {
-    convert(value, "samples", WHOLE)
-}
-
-/// Converts the argument `copies`.
-pub fn copies(value: &Bound<'_, PyAny>) -> PyResult<u64> {
-    convert(value, "--copies", WHOLE)
-}
-
-/// Converts the argument `dir`.
-pub fn dir(value: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
-    convert(value, "dir", PATH)
-}
-
-/// Converts the argument `output`.
-pub fn output(value: &Bound<'_, PyAny>) -> PyResult<Option<PathBuf>> {
-    convert(value, "--output", PATH)
-}
-
-/// Converts a list of row numbers.
-pub fn rows(value: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
-    let expected = "row numbers from 0 to 2^64 - 1";
-    convert(value, "rows", expected)
 }
 
 /// Converts row numbers in a buffer, such as a NumPy array.

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use crate::error::{Error, Result};
+use crate::text::input::{Prepare, ReadOptions};
 use crate::text::invalid_utf8::{decode, invalid_utf8};
-use crate::text::reader::{Prepare, ReadOptions};
 use crate::text::row_ends::{rows, without_final_cr};
 use crate::text::row_too_long::{prefix, row_too_long};
 

@@ -4,6 +4,7 @@ pub mod blank;
 pub mod chunk;
 mod compression;
 pub mod format;
+mod input;
 mod invalid_utf8;
 mod open_file;
 pub mod reader;

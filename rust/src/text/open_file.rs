@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::text::compression::Source;
 use crate::text::format::FileFormat;
-use crate::text::reader::{FileRecord, Input, ReadOptions};
+use crate::text::input::{FileRecord, Input, ReadOptions};
 use crate::text::row_ends::has_cr_inside;
 use crate::text::row_too_long::row_too_long;
 use crate::text::source::{Blocks, FileStamp};

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::error::{Error, Place};
-use crate::text::reader::ReadOptions;
+use crate::text::input::ReadOptions;
 
 /// Returns the error for a row with more than [`ReadOptions::max_line_bytes`] bytes.
 pub(super) fn row_too_long(

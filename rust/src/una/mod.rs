@@ -8,3 +8,4 @@ pub mod radius;
 pub mod record;
 mod replacement_probability;
 pub mod texts;
+pub mod word;

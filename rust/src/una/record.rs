@@ -24,7 +24,7 @@ pub struct Replaced<'a> {
     pub span: (usize, usize),
     /// Position of the new word in the output.
     pub new_span: (usize, usize),
-    /// Replacement probability of the old word; see [`Word::p`](crate::una::augment::Word::p).
+    /// Replacement probability of the old word; see [`Word::p`](crate::una::word::Word::p).
     pub p: f64,
     /// Rank of the old word; for an unseen word, the rank that its score would have.
     pub rank: usize,

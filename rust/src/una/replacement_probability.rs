@@ -1,7 +1,7 @@
 //! The probabilities with which words are replaced.
 
-use crate::una::augment::Word;
 use crate::una::options::{Mode, Options, ReplaceWhich, ReplaceWith};
+use crate::una::word::Word;
 
 /// Sets the probabilities of the n replaceable words to p_i = min(1, beta * n * w_i / sum_j w_j). If s_i is the score
 /// of word i, its weight w_i is s_i - min s in [`Mode::Negative`] and max s - s_i in [`Mode::Positive`].
