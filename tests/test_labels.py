@@ -21,6 +21,7 @@ from cse.evaluation.labels import Judgements, Session, outcome, pool, power, que
 from random_texts import some_texts, write_vectors
 from test_cli import refused
 
+KEY = {True: "y", False: "n", None: "s"}
 IDS = [f"d{row}" for row in range(30)]
 OLD = {"1": [3, 1, 2, 9], "2": [5, 6, 7, 8], "3": [10, 11, 12, 13]}
 NEW = {"1": [2, 3, 20, 21], "2": [5, 6, 7, 22], "3": [13, 12, 11, 10]}
@@ -73,15 +74,15 @@ def test_adding_a_document_or_a_query_keeps_the_order_of_the_others():
 def test_judgements_are_kept_after_a_kill_in_the_middle_of_a_line(tmp_path):
     session = session_in(tmp_path)
     for relevant in (True, None, False):
-        session.answer(relevant)
-    found = dict(session.judgements.found)
+        session.press(KEY[relevant])
+    found = dict(session.judgements.values)
     session.judgements.close()
     path = tmp_path / "judgements.jsonl"
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"query": "2", "docu')
     again = session_in(tmp_path)
-    assert again.judgements.found == found
-    again.answer(True)
+    assert again.judgements.values == found
+    again.press("y")
     again.judgements.close()
     assert path.read_bytes().startswith(whole)
     assert len(judged(tmp_path)) == 4
@@ -90,7 +91,7 @@ def test_judgements_are_kept_after_a_kill_in_the_middle_of_a_line(tmp_path):
 def test_each_judgement_is_in_the_file_before_the_next_document_is_shown(tmp_path):
     session = session_in(tmp_path)
     for number in range(1, 5):
-        session.answer(True)
+        session.press(KEY[True])
         assert len(judged(tmp_path)) == number
     session.judgements.close()
 
@@ -99,18 +100,18 @@ def test_undo_takes_back_judgements_one_by_one_also_those_of_an_earlier_call(tmp
     session = session_in(tmp_path)
     shown = []
     for relevant in (True, None, False):
-        shown.append(session.current().document)
-        session.answer(relevant)
+        shown.append(session.current()["document"])
+        session.press(KEY[relevant])
     session.judgements.close()
     session = session_in(tmp_path)
     for text in reversed(shown):
-        assert session.undo()
-        assert session.current().document == text
-    assert not session.undo()
-    assert session.judgements.found == {}
+        session.press("u")
+        assert session.current()["document"] == text
+    session.press("u")
+    assert session.judgements.values == {}
     session.judgements.close()
     session = session_in(tmp_path)
-    assert session.judgements.found == {}
+    assert session.judgements.values == {}
     session.judgements.close()
 
 
@@ -130,13 +131,13 @@ def test_the_progress_counts_queries_and_documents_and_estimates_the_time(tmp_pa
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     session = session_in(tmp_path)
-    assert re.fullmatch(r"query 1 of 3, document 1 of \d", session.current().progress)
+    assert re.fullmatch(r"query 1 of 3, document 1 of \d", session.current()["progress"])
     for seconds in (30, 60, 600):
         session.current()
         now += seconds
-        session.answer(False)
+        session.press(KEY[False])
     left = sum(len(each.documents) for each in session.pools) - 3
-    assert session.current().progress.endswith(f", {left} minutes left")  # the median is a minute
+    assert session.current()["progress"].endswith(f", {left} minutes left")  # the median is a minute
     session.judgements.close()
 
 
@@ -389,9 +390,9 @@ def test_the_page_refuses_requests_without_the_token_or_from_another_page(page):
     assert ask((host, folder), "POST", "answer", answer, Host="example.org")[0] == 404
     assert ask((host, folder), "POST", "answer", answer, Content_Type="text/plain")[0] == 404
     assert ask((host, folder), "POST", "answer", {"key": "y"})[0] == 400
-    assert session.judgements.found == {}
+    assert session.judgements.values == {}
     assert ask((host, folder), "POST", "answer", answer, Origin=f"http://{host}")[0] == 200
-    assert list(session.judgements.found.values()) == [True]
+    assert list(session.judgements.values.values()) == [True]
 
 
 def test_an_answer_for_a_document_that_is_no_longer_shown_is_not_stored(page):
@@ -400,7 +401,7 @@ def test_an_answer_for_a_document_that_is_no_longer_shown_is_not_stored(page):
     assert ask(address, "POST", "answer", {"key": "n", "change": state["change"]})[0] == 200
     status, now = ask(address, "POST", "answer", {"key": "y", "change": state["change"]})
     assert (status, now["change"]) == (409, 1)
-    assert list(session.judgements.found.values()) == [False]
+    assert list(session.judgements.values.values()) == [False]
 
 
 def test_the_page_does_not_show_where_a_document_comes_from_and_loads_nothing_from_elsewhere(page):
@@ -423,8 +424,8 @@ def test_the_page_shows_the_document_in_a_browser(page):
     options = ["--no-sandbox", "--headless", "--disable-gpu", "--virtual-time-budget=4000", "--dump-dom"]
     command = [browser, *options, f"http://{host}{folder}"]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False).stdout
-    assert f">{session.current().document}</div>" in shown
-    assert f">{session.current().query}</p>" in shown
+    assert f">{session.current()['document']}</div>" in shown
+    assert f">{session.current()['query']}</p>" in shown
 
 
 @pytest.mark.parametrize(

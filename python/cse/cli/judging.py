@@ -25,7 +25,6 @@ from . import printing
 if TYPE_CHECKING:
     from ..evaluation.labels import Session
 
-ANSWERS = {"y": True, "n": False, "s": None}
 KEYS = "y relevant, n not relevant, s skip, u undo, q quit"
 # Number of characters of a document that the terminal shows before the key m is pressed.
 SHOWN = 2000
@@ -33,46 +32,34 @@ SHOWN = 2000
 JOINERS = "\u200c\u200d"
 
 
-def press(session: Session, key: str) -> bool:
-    """Applies a key to the session; unknown keys are ignored. Returns False for q, which ends the session."""
-    if key in ANSWERS:
-        session.answer(ANSWERS[key])
-    elif key == "u":
-        session.undo()
-    return key != "q"
-
-
 def in_terminal(session: Session) -> None:
     """Shows one document after another on standard error and reads a key for each, until q is pressed.
 
-    Raises:
-        InputError: If standard input is not a terminal.
+    Raises ``InputError`` if standard input is not a terminal.
     """
     if sys.stdin is None or not sys.stdin.isatty():
         raise InputError("standard input: is not a terminal; run the command in a terminal, or add --web")
-    whole = False
+    width = max(30, min(shutil.get_terminal_size().columns, 100))
+
+    def lines(label: str, text: str) -> str:
+        plain = "".join(each if each.isprintable() or each in JOINERS else " " for each in text)
+        return textwrap.fill(plain, width, initial_indent=label, subsequent_indent=" " * len(label))
+
+    key = ""
     with single_keys() as read:
         while True:
-            item = session.current()
-            if item is None:
+            if (item := session.current()) is None:
                 printing.say("\nall documents are judged; u undo, q finish: ")
             else:
-                long = len(item.document) > SHOWN and not whole
-                document = item.document[:SHOWN] + "\u2026" if long else item.document
-                keys = f"{KEYS}, m all {len(item.document):,} characters" if long else KEYS
-                query = lines("query:    ", item.query)
-                printing.say(f"\n{item.progress}\n{query}\n{lines('document: ', document)}\n{keys}: ")
+                document, keys = item["document"], KEYS
+                if len(document) > SHOWN and key != "m":
+                    keys = f"{KEYS}, m all {len(document):,} characters"
+                    document = document[:SHOWN] + "\u2026"
+                texts = f"{lines('query:    ', item['query'])}\n{lines('document: ', document)}"
+                printing.say(f"\n{item['progress']}\n{texts}\n{keys}: ")
             key = read()
-            whole = key == "m"
-            if not press(session, key):
+            if not session.press(key):
                 return
-
-
-def lines(label: str, text: str) -> str:
-    """Returns a text as lines of at most the width of the terminal, without control characters."""
-    plain = "".join(each if each.isprintable() or each in JOINERS else " " for each in text)
-    width = min(shutil.get_terminal_size().columns, 100)
-    return textwrap.fill(plain, max(width, 30), initial_indent=label, subsequent_indent=" " * len(label))
 
 
 @contextmanager
@@ -101,114 +88,75 @@ def single_keys() -> Iterator[Callable[[], str]]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-def on_page(session: Session, told: Callable[[str], None] = printing.say) -> None:
+def on_page(session: Session, say: Callable[[str], None] = printing.say) -> None:
     """Serves a page on which documents are judged, until q is pressed on it.
 
-    The server accepts connections from this machine only, at a free port. Its address contains a random token, without
-    which every request is refused; requests that a page of another address sends are refused as well. The page loads
-    nothing from elsewhere.
-
-    Args:
-        session: The session.
-        told: Called with a message that contains the address of the page.
+    The server accepts connections from this machine only, at a free port. Its address, which ``say`` prints, contains a
+    random token, without which every request is refused; requests that a page of another address sends are refused as
+    well. The page loads nothing from elsewhere.
     """
-    with PageServer(session) as server:
-        told(f"judge the documents at http://{server.place}/{server.token}/ and press q there to finish")
-        server.serve_forever(poll_interval=0.1)
+    token, answering, finished = secrets.token_urlsafe(24), threading.Lock(), threading.Event()
+    page = (files("cse") / "resources" / "label.html").read_text(encoding="utf8")
 
+    def state() -> str:
+        item = None if finished.is_set() else session.current()
+        shown: dict[str, Any] = {"progress": "all documents are judged", "query": None, "document": None}
+        shown |= item or {}
+        return dumps({"change": session.judgements.changes, "finished": finished.is_set(), **shown})
 
-class PageServer(ThreadingHTTPServer):
-    """The server of ``on_page``."""
+    class Handler(BaseHTTPRequestHandler):
+        def place(self) -> str | None:
+            """Returns what follows the token in the path; None if the request must be refused."""
+            _, given, *rest = self.path.split("/", 2)
+            known = hmac.compare_digest(given.encode(), token.encode()) and self.headers.get("Host") == place
+            return rest[0] if rest and known and self.headers.get("Origin") in (None, f"http://{place}") else None
 
-    def __init__(self, session: Session) -> None:
-        super().__init__(("127.0.0.1", 0), PageHandler)
-        self.session, self.finished = session, threading.Event()
-        self.token, self.lock = secrets.token_urlsafe(24), threading.Lock()
-        self.place = f"127.0.0.1:{self.server_port}"
-        self.page = (files("cse") / "resources" / "label.html").read_text(encoding="utf8")
+        def do_GET(self) -> None:
+            match self.place():
+                case "":
+                    nonce = secrets.token_urlsafe(16)
+                    policy = f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; "
+                    policy += "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+                    self.send(200, "text/html; charset=utf-8", page.replace("NONCE", nonce), policy)
+                case "state":
+                    with answering:
+                        self.send(200, "application/json", state())
+                case _:
+                    self.send(404)
 
-    def state(self) -> dict[str, Any]:
-        """Returns what the page shows."""
-        item = None if self.finished.is_set() else self.session.current()
-        return {
-            "change": self.session.judgements.changes,
-            "finished": self.finished.is_set(),
-            "progress": "all documents are judged" if item is None else item.progress,
-            "query": None if item is None else item.query,
-            "document": None if item is None else item.document,
-        }
-
-
-class PageHandler(BaseHTTPRequestHandler):
-    """Answers the requests of the page of ``on_page``."""
-
-    server: PageServer
-
-    def do_GET(self) -> None:
-        """Sends the page, or what it shows."""
-        place = self._place()
-        if place == "":
-            nonce = secrets.token_urlsafe(16)
-            policy = (
-                f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; "
-                "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-            )
-            content = self.server.page.replace("NONCE", nonce)
-            self._send(200, "text/html; charset=utf-8", content, {"Content-Security-Policy": policy})
-        elif place == "state":
-            with self.server.lock:
-                self._send_state(200)
-        else:
-            self._refuse(404)
-
-    def do_POST(self) -> None:
-        """Applies a key that was pressed on the page."""
-        server = self.server
-        if self._place() != "answer" or self.headers.get("Content-Type") != "application/json":
-            self._refuse(404)
-            return
-        try:
-            asked = json.loads(self.rfile.read(min(int(self.headers["Content-Length"]), 1000)))
-            key, change = asked["key"], asked["change"]
-        except (TypeError, ValueError, KeyError):
-            self._refuse(400)
-            return
-        with server.lock:
-            if server.finished.is_set() or change != server.session.judgements.changes or not isinstance(key, str):
-                self._send_state(409)  # the page shows a document that another window has judged
-                return
-            if not press(server.session, key):
-                server.finished.set()
-            self._send_state(200)
-        if server.finished.is_set():
-            threading.Thread(target=server.shutdown).start()
-
-    def _place(self) -> str | None:
-        """Returns what follows the token in the path; None if the request must be refused."""
-        own = self.server.place
-        origin = self.headers.get("Origin")
-        _, given, *rest = [*self.path.split("/", 2), "", ""][:3]
-        matches = hmac.compare_digest(given.encode(), self.server.token.encode())
-        if not matches or self.headers.get("Host") != own or origin not in (None, f"http://{own}"):
+        def do_POST(self) -> None:
+            if self.place() != "answer" or self.headers.get("Content-Type") != "application/json":
+                return self.send(404)
+            try:
+                asked = json.loads(self.rfile.read(min(int(self.headers["Content-Length"]), 1000)))
+                key, change = str(asked["key"]), asked["change"]
+            except (TypeError, ValueError, KeyError):
+                return self.send(400)
+            with answering:
+                if finished.is_set() or change != session.judgements.changes:
+                    return self.send(409, "application/json", state())  # another window has judged the document
+                if not session.press(key):
+                    finished.set()
+                self.send(200, "application/json", state())
+            if finished.is_set():
+                threading.Thread(target=server.shutdown).start()
             return None
-        return rest[0] if self.path.count("/") > 1 else None
 
-    def _send_state(self, status: int) -> None:
-        self._send(status, "application/json", dumps(self.server.state()), {})
+        def send(self, status: int, kind: str = "text/plain", content: str = "", policy: str | None = None) -> None:
+            body = content.encode("utf8", "replace")
+            self.close_connection = self.close_connection or status in (400, 404)
+            self.send_response(status)
+            headers = {"Content-Type": kind, "Content-Length": str(len(body)), "Cache-Control": "no-store"}
+            headers |= {"Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
+            for name, value in (headers | ({"Content-Security-Policy": policy} if policy else {})).items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
 
-    def _refuse(self, status: int) -> None:
-        self.close_connection = True
-        self._send(status, "text/plain", "", {})
+        def log_message(self, *_: Any) -> None:
+            """Prints nothing; the token in the path of a request must not be in a log."""
 
-    def _send(self, status: int, kind: str, content: str, headers: dict[str, str]) -> None:
-        body = content.encode("utf8", "replace")
-        caution = {"Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
-        length = {"Content-Type": kind, "Content-Length": str(len(body)), "Cache-Control": "no-store"}
-        self.send_response(status)
-        for name, value in {**length, **caution, **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        """Prints nothing; the token in the path of a request must not be in a log."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        place = f"127.0.0.1:{server.server_port}"
+        say(f"judge the documents at http://{place}/{token}/ and press q there to finish")
+        server.serve_forever(poll_interval=0.1)

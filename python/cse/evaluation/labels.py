@@ -17,9 +17,8 @@ import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,20 +29,18 @@ from .base import Report, Sample
 from .retrieval import ndcg
 from .significance import adjust, compare, direction
 
-# Number of judgements whose median time estimates the time of the next ones.
-RECENT = 50
-# Minimum number of times from which the remaining time is estimated.
-TIMED = 3
+# The median time of the last RECENT judgements, of which there must be TIMED, estimates the time of the next ones.
+RECENT, TIMED = 50, 3
+
+Key = tuple[str, str]
+"""The ids of a query and a document."""
 
 
-@dataclass(frozen=True)
-class Pool:
-    """The documents to judge for a query, in the order in which they are shown."""
+class Pool(NamedTuple):
+    """The id of a query, and the ids of the documents to judge for it, in the order in which they are shown."""
 
     query: str
-    """Id of the query."""
     documents: tuple[str, ...]
-    """Ids of the documents."""
 
 
 def pool(
@@ -62,16 +59,13 @@ def pool(
         depth: Number of documents taken from each ranking.
         seed: Seed of the order.
     """
-    found = []
+    pools = []
     for number, query in enumerate(old):
         rows = np.unique(np.array([*old[query][:depth], *new[query][:depth]], dtype=np.int64))
         keys = Draws(seed, number).uniform(rows, "order of documents to judge")[:, 0]
-        found.append(Pool(query, tuple(ids[row] for row in rows[np.argsort(keys, kind="stable")])))
-    keys = Draws(seed, 0).uniform(np.arange(len(found)), "order of queries to judge")[:, 0]
-    return [found[number] for number in np.argsort(keys, kind="stable")]
-
-
-Key = tuple[str, str]
+        pools.append(Pool(query, tuple(ids[row] for row in rows[np.argsort(keys, kind="stable")])))
+    keys = Draws(seed, 0).uniform(np.arange(len(pools)), "order of queries to judge")[:, 0]
+    return [pools[number] for number in np.argsort(keys, kind="stable")]
 
 
 class Judgements:
@@ -79,93 +73,62 @@ class Judgements:
 
     A line holds ``query``, ``document``, ``relevant`` (true, false, or null for skipped) and ``seconds`` (time that the
     judgement took); or ``query``, ``document`` and ``undone``, which takes back the judgement. A line that a killed
-    process left incomplete is removed. The file is locked while it is open.
+    process left incomplete is removed. The file is created if it does not exist, and is locked while it is open.
 
-    Args:
-        path: The file; it is created if it does not exist.
-
-    Raises:
-        InputError: If a line is invalid, or another process has opened the file.
+    Raises ``InputError`` if a line is invalid, or another process has opened the file.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.found: dict[Key, bool | None] = {}
+        self.path, self.changes = path, 0
+        self.values: dict[Key, bool | None] = {}
+        """The judgements, in the order in which they were made."""
         self.seconds: list[float] = []
-        self.changes = 0
         with naming(path):
             self._file = open(path, "a+b")  # noqa: SIM115  # closed by close()
         try:
             lock(self._file.fileno(), f"{path}: another cse label has opened it; end that one first")
-            self._read()
+            self._file.seek(0)
+            content = self._file.read()
+            whole = content.rfind(b"\n") + 1
+            if whole < len(content):
+                self._file.truncate(whole)
+            for number, line in enumerate(content[:whole].splitlines(), 1):
+                try:
+                    self._apply(json.loads(line))
+                except (ValueError, KeyError, TypeError):
+                    raise InputError(f"{path}: line {number} is not a judgement; remove the line") from None
         except BaseException:
             self.close()
             raise
 
-    def _read(self) -> None:
-        self._file.seek(0)
-        content = self._file.read()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            self._file.truncate(whole)
-        for number, line in enumerate(content[:whole].split(b"\n")[:-1], 1):
-            try:
-                record = json.loads(line)
-                key = (record["query"], record["document"])
-                if "undone" in record:
-                    del self.found[key]
-                else:
-                    if record["relevant"] not in (True, False, None):
-                        raise ValueError
-                    self._add(key, record["relevant"], float(record["seconds"]))
-            except (ValueError, KeyError, TypeError):
-                raise InputError(f"{self.path}: line {number} is not a judgement; remove the line") from None
-            self.changes += 1
+    def _apply(self, record: dict[str, Any]) -> None:
+        key = record["query"], record["document"]
+        if "undone" in record:
+            del self.values[key]
+        elif record["relevant"] not in (True, False, None):
+            raise ValueError("relevant must be true, false or null")
+        else:
+            self.seconds.append(float(record["seconds"]))
+            self.values.pop(key, None)  # the last judgement comes last
+            self.values[key] = record["relevant"]
+        self.changes += 1
 
-    def _add(self, key: Key, relevant: bool | None, seconds: float) -> None:
-        self.found.pop(key, None)  # the order of ``found`` is that of the last judgements
-        self.found[key] = relevant
-        self.seconds.append(seconds)
-
-    def _append(self, record: dict[str, Any]) -> None:
+    def add(self, key: Key, **record: Any) -> None:
+        """Stores a judgement (``relevant`` and ``seconds``), or takes it back (``undone``)."""
+        record = {"query": key[0], "document": key[1], **record}
         with naming(self.path):
             self._file.write(dumps(record).encode() + b"\n")
             self._file.flush()
             os.fsync(self._file.fileno())
-        self.changes += 1
-
-    def add(self, query: str, document: str, relevant: bool | None, seconds: float) -> None:
-        """Stores a judgement; ``relevant`` is None for a document that was skipped."""
-        self._append({"query": query, "document": document, "relevant": relevant, "seconds": round(seconds, 2)})
-        self._add((query, document), relevant, seconds)
-
-    def undo(self, query: str, document: str) -> None:
-        """Takes back a judgement."""
-        self._append({"query": query, "document": document, "undone": True})
-        del self.found[query, document]
+        self._apply(record)
 
     def typical_seconds(self) -> float | None:
-        """Returns the median time of the last ``RECENT`` judgements; None if there are fewer than ``TIMED``."""
-        recent = self.seconds[-RECENT:]
-        return statistics.median(recent) if len(recent) >= TIMED else None
+        """Returns the median time of the last judgements; None if there are too few."""
+        return statistics.median(self.seconds[-RECENT:]) if len(self.seconds) >= TIMED else None
 
     def close(self) -> None:
         """Closes and unlocks the file."""
         self._file.close()
-
-
-@dataclass(frozen=True)
-class Item:
-    """A document to judge; nothing in it depends on the ranking that the document comes from."""
-
-    change: int
-    """Number of changes of the file of judgements so far; identifies the item in an answer."""
-    query: str
-    """Text of the query."""
-    document: str
-    """Text of the document."""
-    progress: str
-    """For example ``query 3 of 40, document 5 of 14, 12 minutes left``."""
 
 
 class Session:
@@ -182,65 +145,60 @@ class Session:
         self, pools: Sequence[Pool], queries: Mapping[str, str], texts: Mapping[str, str], judgements: Judgements
     ) -> None:
         self.pools, self.queries, self.texts, self.judgements = pools, queries, texts, judgements
-        self._wanted = [(each.query, document) for each in pools for document in each.documents]
         self._places = {
             (each.query, document): f"query {number} of {len(pools)}, document {place} of {len(each.documents)}"
             for number, each in enumerate(pools, 1)
             for place, document in enumerate(each.documents, 1)
         }
-        self._shown: tuple[Key | None, float] = (None, 0.0)
+        self._shown: Key | None = None
+        self._since = 0.0
 
     @property
     def left(self) -> int:
         """Number of documents that are not judged."""
-        return sum(key not in self.judgements.found for key in self._wanted)
+        return sum(key not in self.judgements.values for key in self._places)
 
     def _next(self) -> Key | None:
-        return next((key for key in self._wanted if key not in self.judgements.found), None)
+        return next((key for key in self._places if key not in self.judgements.values), None)
 
-    def current(self) -> Item | None:
-        """Returns the next document to judge; None if all are judged."""
+    def current(self) -> dict[str, str] | None:
+        """Returns ``query``, ``document`` (texts) and ``progress`` of the next document; None if all are judged.
+
+        Nothing in it depends on the ranking that the document comes from.
+        """
         key = self._next()
         if key is None:
             return None
-        if self._shown[0] != key:
-            self._shown = (key, time.monotonic())
-        progress = self._places[key] + remaining(self.left, self.judgements.typical_seconds())
-        return Item(self.judgements.changes, self.queries[key[0]], self.texts[key[1]], progress)
+        if self._shown != key:
+            self._shown, self._since = key, time.monotonic()
+        progress, seconds = self._places[key], self.judgements.typical_seconds()
+        if seconds is not None:
+            minutes = math.ceil(self.left * seconds / 60)
+            progress += f", {minutes:,} minute{'s' if minutes != 1 else ''} left"
+        return {"query": self.queries[key[0]], "document": self.texts[key[1]], "progress": progress}
 
-    def answer(self, relevant: bool | None) -> None:
-        """Stores the judgement of the current document, if there is one; None: skipped."""
-        key = self._next()
-        if key is not None:
-            seconds = time.monotonic() - self._shown[1] if self._shown[0] == key else 0.0
-            self.judgements.add(*key, relevant, seconds)
+    def press(self, key: str) -> bool:
+        """Applies a key: y, n and s judge the current document, u takes back the last judgement of these pools.
 
-    def undo(self) -> bool:
-        """Takes back the last judgement of a document of these pools; returns False if there is none."""
-        key = next((key for key in reversed(self.judgements.found) if key in self._places), None)
-        if key is not None:
-            self.judgements.undo(*key)
-            self._shown = (None, 0.0)
-        return key is not None
-
-
-def remaining(left: int, seconds: float | None) -> str:
-    """Returns the time for the remaining judgements, as in ``, 12 minutes left``; "" if ``seconds`` is None."""
-    if seconds is None:
-        return ""
-    minutes = math.ceil(left * seconds / 60)
-    return f", {minutes:,} minute{'s' if minutes != 1 else ''} left"
+        Other keys have no effect. Returns False for q, which ends the session.
+        """
+        if key in ("y", "n", "s") and (shown := self._next()) is not None:
+            seconds = time.monotonic() - self._since if self._shown == shown else 0.0
+            relevant = {"y": True, "n": False, "s": None}[key]
+            self.judgements.add(shown, relevant=relevant, seconds=round(seconds, 2))
+        elif key == "u":
+            last = next((each for each in reversed(self.judgements.values) if each in self._places), None)
+            if last is not None:
+                self.judgements.add(last, undone=True)
+                self._shown = None
+        return key != "q"
 
 
 def power(queries: int, effect: float, level: float = 0.05) -> float:
     """Returns the power of the two-sided paired t-test: the probability that it finds a difference.
 
-    The statistic has a noncentral t-distribution with noncentrality ``effect * sqrt(queries)`` (Cohen 1988, chapter 2).
-
-    Args:
-        queries: Number of queries, at least 2.
-        effect: True mean of the differences divided by their standard deviation.
-        level: Significance level.
+    The statistic has a noncentral t-distribution with noncentrality ``effect * sqrt(queries)`` (Cohen 1988, chapter 2),
+    where ``effect`` is the true mean of the differences divided by their standard deviation.
     """
     from scipy.stats import nct, t
 
@@ -253,12 +211,11 @@ def power(queries: int, effect: float, level: float = 0.05) -> float:
 def queries_needed(difference: float, spread: float, probability: float = 0.8, level: float = 0.05) -> int:
     """Returns the number of queries with which a paired t-test finds a difference with a given probability.
 
-    It is the smallest n >= 2 with ``power(n, difference / spread) >= probability``. n is a little more than
-    ((z(1 - level / 2) + z(probability)) spread / difference)^2, where z are quantiles of the normal distribution, or
-    7.85 (spread / difference)^2 with the default values. The method, and its use for test collections, are described by
-    Webber, Moffat and Zobel (2008, "Statistical power in retrieval experimentation") and Sakai (2016, "Topic set size
-    design"). As the bootstrap interval of ``cse compare`` is narrower than that of the t-test for few queries, the
-    number is slightly too large for it.
+    It is the smallest n >= 2 with ``power(n, difference / spread) >= probability``, a little more than 7.85 (spread /
+    difference)^2 with the default values. The method, and its use for test collections, are described by Webber, Moffat
+    and Zobel (2008, "Statistical power in retrieval experimentation") and Sakai (2016, "Topic set size design"). As the
+    bootstrap interval of ``cse compare`` is narrower than that of the t-test for few queries, the number is slightly
+    too large for it.
 
     Args:
         difference: True mean of the per-query differences, not 0.
@@ -273,11 +230,6 @@ def queries_needed(difference: float, spread: float, probability: float = 0.8, l
     while power(n, effect, level) < probability:
         n += 1
     return n
-
-
-def depth_of_score(depth: int) -> int:
-    """Returns the rank at which nDCG is cut: 10, or the depth of the pools if they are less deep."""
-    return min(depth, 10)
 
 
 def outcome(
@@ -296,72 +248,51 @@ def outcome(
         judgements: True, False or None (skipped) for pairs of a query and a document.
         old: For each query, the ids of the documents of the first ranking, best first.
         new: The same for the second ranking.
-        depth: Depth of the pools.
+        depth: Depth of the pools; nDCG is cut at the rank 10, or at the depth if it is less.
         target: A difference in points of nDCG x 100; the number of queries that would find it is estimated.
         seconds: Time of a judgement, for the estimate of the time; None: unknown.
 
     Returns:
         The judgements of the complete queries, 1 or 0 by query and document, without skipped documents; and the result:
 
-        - ``queries``, ``complete``: numbers of queries, and of those whose documents are all judged or skipped;
-        - ``judgements``: number of judgements of the complete queries, including skipped documents;
+        - ``queries``, ``complete``, ``judgements``: numbers of queries, of those whose documents are all judged or
+          skipped, and of their judgements, including skipped documents;
         - ``scored``: number of complete queries with a relevant document, over which nDCG is averaged, as in
           ``cse eval``; for the other queries, nDCG is not defined;
-        - ``comparison``: the record that ``cse compare`` shows (see ``cse.evaluation.run.Comparison``); None with fewer
-          than two scored queries;
-        - ``decided``: whether the 95 % interval excludes 0;
-        - ``spread``: standard deviation of the differences per query, in points;
+        - ``comparison``: the record that ``cse compare`` shows (see ``cse.evaluation.run.Comparison``); ``decided``:
+          whether its interval excludes 0; ``spread``: standard deviation of the differences per query, in points;
         - ``target``: the given difference; ``needed``, ``needed_if_observed``: number of scored queries that find the
           given difference, or a difference as large as the observed one, with a probability of 80 % (see
-          ``queries_needed``); None if all differences are 0, or if there are fewer than two scored queries;
+          ``queries_needed``); None if all differences are 0;
         - ``more``: number of further queries to judge for ``needed``, if the same share of them has a relevant
           document; ``more_judgements`` and ``more_seconds``: the number of judgements and the time that they take.
+
+        With fewer than two scored queries, ``comparison`` and what follows from it are None.
     """
     complete = [each for each in pools if all((each.query, document) in judgements for document in each.documents)]
     qrels: dict[str, dict[str, int]] = {}
-    for each in complete:
-        values = {document: judgements[each.query, document] for document in each.documents}
-        qrels[each.query] = {document: int(value) for document, value in values.items() if value is not None}
+    for query, documents in complete:
+        values = {document: judgements[query, document] for document in documents}
+        qrels[query] = {document: int(value) for document, value in values.items() if value is not None}
     scored = [query for query, relevant in qrels.items() if any(relevant.values())]
-    cut = depth_of_score(depth)
-    a, b = (
-        np.array([100 * ndcg(side[query], qrels[query], cut) for query in scored], dtype=np.float64)
-        for side in (old, new)
-    )
-    judged = sum(len(each.documents) for each in complete)
-    found: dict[str, Any] = {
-        "queries": len(pools),
-        "complete": len(complete),
-        "judgements": judged,
-        "scored": len(scored),
-        "comparison": None,
-        "decided": False,
-        "spread": None,
-        "target": target,
-        "needed": None,
-        "needed_if_observed": None,
-        "more": None,
-        "more_judgements": None,
-        "more_seconds": None,
-    }
+    judged, cut = sum(len(each.documents) for each in complete), min(depth, 10)
+    result: dict[str, Any] = {"queries": len(pools), "complete": len(complete), "judgements": judged}
+    result |= {"scored": len(scored), "comparison": None, "decided": False, "spread": None, "target": target}
+    result |= dict.fromkeys(("needed", "needed_if_observed", "more", "more_judgements", "more_seconds"))
     if len(scored) < 2:
-        return qrels, found
-    sides = [Report([], samples=[Sample(f"ndcg@{cut}", values)]) for values in (a, b)]
-    records = compare(sides[:1], sides[1:], seeds=False)
+        return qrels, result
+    a, b = (np.array([100 * ndcg(side[query], qrels[query], cut) for query in scored]) for side in (old, new))
+    first, second = ([Report([], samples=[Sample(f"ndcg@{cut}", values)])] for values in (a, b))
+    records = compare(first, second, seeds=False)
     adjust(records)
-    (record,) = records
-    spread = float(np.std(b - a, ddof=1))
-    found |= {
-        "comparison": record,
-        "decided": direction(record["low"], record["high"]) != 0,
-        "spread": spread,
-    }
+    record, spread = records[0], float(np.std(b - a, ddof=1))
+    result |= {"comparison": record, "decided": direction(record["low"], record["high"]) != 0, "spread": spread}
     if spread > 0:
         needed = queries_needed(target, spread)
         more = math.ceil(max(0, needed - len(scored)) * len(complete) / len(scored))
-        found |= {"needed": needed, "more": more, "more_judgements": round(more * judged / len(complete))}
+        result |= {"needed": needed, "more": more, "more_judgements": round(more * judged / len(complete))}
         if seconds is not None:
-            found["more_seconds"] = round(found["more_judgements"] * seconds)
+            result["more_seconds"] = round(result["more_judgements"] * seconds)
         if abs(record["mean"]) > 1e-9 * spread:
-            found["needed_if_observed"] = queries_needed(record["mean"], spread)
-    return qrels, found
+            result["needed_if_observed"] = queries_needed(record["mean"], spread)
+    return qrels, result

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ...models.running.inference import Encoder
 
 VERSION = 1
-SETTINGS, JUDGEMENTS = "labels.json", "judgements.jsonl"
+SETTINGS = "labels.json"
 # Number of rows read at a time when the corpus is copied.
 BLOCK = 4096
 
@@ -85,44 +85,35 @@ def label_command(
     and can be used with cse eval and cse compare --suite retrieval --data DIR.
     """
     printing.check_output()
+    from ...evaluation.labels import Judgements, Session, outcome, pool
+
     folder = Path(output)
     queries = dict.fromkeys(read_queries((), query_file, query_column, encoding.reading))
     texts = {str(number): query for number, query in enumerate(queries, 1)}
     rows, ids, size = read_documents(documents, id_column, passages, encoding)
-    from ...evaluation.labels import Judgements, Session, outcome, pool
-
-    with ExitStack() as stack:
-        settings = prepare(folder, rows, ids, texts, depth, seed)
-        judgements = stack.enter_context(closing(Judgements(folder / JUDGEMENTS)))
+    settings = prepare(folder, rows, ids, texts, depth, seed)
+    with closing(Judgements(folder / "judgements.jsonl")) as judgements:
         names = [rank(name, documents, rows, texts, depth, size, encoding, settings) for name in (old, new)]
         if names[0] == names[1]:
             raise InputError(f"OLD and NEW: {old} and {new} are the same encoder; name another one")
         write_text(folder / SETTINGS, dumps(settings))
         before, after = ({query: settings["rankings"][name][query] for query in texts} for name in names)
         pools = pool(before, after, ids, depth, seed)
-        row_of = dict(zip(ids, range(len(ids)), strict=True))
+        row_of = {each: row for row, each in enumerate(ids)}
         pooled = sorted({row_of[document] for each in pools for document in each.documents})
         shown = dict(zip((ids[row] for row in pooled), rows.take(pooled), strict=True))
         session = Session(pools, texts, shown, judgements)
         printing.say(f"{output}: {len(pools):,} queries, {session.left:,} documents to judge")
-        a, b = ({query: [ids[row] for row in found] for query, found in side.items()} for side in (before, after))
-
-        def result() -> dict[str, Any]:
-            seconds = judgements.typical_seconds()
-            qrels, found = outcome(pools, judgements.found, a, b, depth, difference, seconds)
-            judged = [(query, *pair) for query, relevant in qrels.items() for pair in relevant.items()]
-            lines = ["query-id\tcorpus-id\tscore", *(f"{query}\t{each}\t{value}" for query, each, value in judged)]
-            write_text(folder / "qrels" / "test.tsv", "\n".join([*lines, ""]))
-            return found
-
         try:
             (on_page if web else in_terminal)(session)
         finally:
-            found = result()
-    if as_json:
-        printing.result({"old": old, "new": new, "output": output, **found}, True, [])
-        return
-    print_outcome(old, new, output, found)
+            a, b = ({query: [ids[row] for row in found] for query, found in side.items()} for side in (before, after))
+            seconds = judgements.typical_seconds()
+            qrels, result = outcome(pools, judgements.values, a, b, depth, difference, seconds)
+            judged = [f"{query}\t{each}\t{value}" for query, found in qrels.items() for each, value in found.items()]
+            write_text(folder / "qrels" / "test.tsv", "\n".join(["query-id\tcorpus-id\tscore", *judged, ""]))
+    found = {"old": old, "new": new, "output": output, **result}
+    printing.result(found, as_json, [] if as_json else outcome_lines(found))
 
 
 def read_documents(
@@ -176,24 +167,22 @@ def prepare(
             )
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder}: holds other files; name a new folder with -o")
-    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
     settings = {**wanted, "queries": queries, "rankings": known.get("rankings", {})}
     write_text(folder / SETTINGS, dumps(settings))
     lines = [dumps({"_id": each, "text": text}) + "\n" for each, text in queries.items()]
     write_text(folder / "queries.jsonl", "".join(lines))
     if not (folder / "corpus.jsonl").exists():
-        write_atomically(folder / "corpus.jsonl", lambda file: file.writelines(corpus_lines(rows, ids)))
-    (folder / "qrels").mkdir(exist_ok=True)
+
+        def write(file: BinaryIO) -> None:
+            filled = rows.filled()  # blank rows, which are never found, are left out
+            for start in range(0, len(filled), BLOCK):
+                part = filled[start : start + BLOCK]
+                for row, text in zip(part.tolist(), rows.take(part), strict=True):
+                    file.write(dumps({"_id": ids[row], "title": "", "text": text}).encode() + b"\n")
+
+        write_atomically(folder / "corpus.jsonl", write)
     return settings
-
-
-def corpus_lines(rows: Corpus, ids: Sequence[str]) -> Iterator[bytes]:
-    """Yields the lines of corpus.jsonl; blank rows, which are never found, are left out."""
-    filled = rows.filled()
-    for start in range(0, len(filled), BLOCK):
-        part = filled[start : start + BLOCK]
-        for row, text in zip(part.tolist(), rows.take(part), strict=True):
-            yield dumps({"_id": ids[row], "title": "", "text": text}).encode() + b"\n"
 
 
 def rank(
@@ -231,30 +220,31 @@ def rank(
     return key
 
 
-def print_outcome(old: str, new: str, output: str, found: dict[str, Any]) -> None:
-    """Prints the comparison as ``cse compare`` does, and the number of queries that would decide it."""
+def outcome_lines(found: dict[str, Any]) -> list[str]:
+    """Prints the comparison as ``cse compare`` does; returns the lines that follow, with the queries still needed."""
     record = found["comparison"]
-    if record is not None:
-        printing.table([compared_cells(record)], title=f"{new} against {old}")
-    printing.echo(
+    lines = [
         f"{found['complete']:,} of {found['queries']:,} queries are judged, with {found['judgements']:,} judgements; "
         f"{found['scored']:,} of them have a relevant document and are compared."
-    )
+    ]
     if record is None:
-        printing.echo("A comparison needs at least two queries with a relevant document; judge more.")
-    elif found["needed"] is None:
-        printing.echo("The two rankings have the same score for each of these queries.")
+        lines.append("A comparison needs at least two queries with a relevant document; judge more.")
     else:
-        seconds = found["more_seconds"]
-        time = "" if seconds is None else f", about {duration(seconds)}"
-        more = f"{found['more']:,} more ({found['more_judgements']:,} judgements{time})"
-        printing.echo(
-            f"A true difference of {found['target']:g} points is found with a probability of 80 % with about "
-            f"{found['needed']:,} queries that have a relevant document: {more if found['more'] else 'enough'}."
-        )
-        if not found["decided"] and found["needed_if_observed"] is not None:
-            printing.echo(
-                f"If the true difference is the observed one, {record['mean']:+.2f}, about "
-                f"{found['needed_if_observed']:,} such queries are needed."
+        printing.table([compared_cells(record)], title=f"{found['new']} against {found['old']}")
+        if found["needed"] is None:
+            lines.append("The two rankings have the same score for each of these queries.")
+        else:
+            seconds = found["more_seconds"]
+            time = "" if seconds is None else f", about {duration(seconds)}"
+            more = f"{found['more']:,} more ({found['more_judgements']:,} judgements{time})"
+            lines.append(
+                f"A true difference of {found['target']:g} points is found with a probability of 80 % with about "
+                f"{found['needed']:,} queries that have a relevant document: {more if found['more'] else 'enough'}."
             )
-    printing.echo(f"The judgements are in {output}, for cse eval and cse compare --suite retrieval --data {output}.")
+            if not found["decided"] and found["needed_if_observed"] is not None:
+                lines.append(
+                    f"If the true difference is the observed one, {record['mean']:+.2f}, about "
+                    f"{found['needed_if_observed']:,} such queries are needed."
+                )
+    data = found["output"]
+    return [*lines, f"The judgements are in {data}, for cse eval and cse compare --suite retrieval --data {data}."]
