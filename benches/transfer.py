@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from cse import Encoder
-from cse.evaluation import transfer
 from cse.evaluation.base import embed
+from cse_papers import transfer
 from cse_papers.transfer import SEED, best_penalty, converged, nested, senteval
 
 SEEDS = range(SEED, SEED + 5)
