@@ -992,6 +992,37 @@ def test_search_reads_queries_from_a_terminal(corpus, glove):
     os.close(terminal)
 
 
+def test_search_answers_each_line_of_standard_input(corpus, cse, glove):
+    index = SearchIndex.build(Encoder(glove), some_texts(50), corpus / "search")
+    queries = ["word1 word2", "", "word3\x1b[31m", some_texts(50)[7]]
+    lines = "".join(f"{query}\n" for query in queries)
+    expected = index.search(queries, 3)
+    done = cse("search", "--top", "3", "--json", cwd=corpus, stdin=lines)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [each["query"] for each in found] == queries
+    assert [[hit["row"] for hit in each["hits"]] for each in found] == [[hit.row for hit in hits] for hits in expected]
+    assert found[1]["hits"] == []
+    shown = cse("search", "search", "--top", "3", cwd=corpus, stdin=lines).stdout.split("\n\n")
+    assert [block.split("\n")[0] for block in shown[:1]] == queries[:1]
+    assert "\x1b" not in "".join(shown)
+    assert [line.split()[2] for line in shown[0].split("\n")[1:]] == [hit.id for hit in expected[0]]
+    nothing = cse("search", "search", "--json", cwd=corpus, stdin="")
+    assert json.loads(nothing.stdout)["queries"] == []
+    assert cse("search", "search", cwd=corpus, stdin="").stdout == ""
+    assert cse("search", "glove:v.txt", "c.csv", "--column", "text", "-o", "o", cwd=corpus, stdin=lines).stdout == ""
+
+
+def test_a_line_of_standard_input_that_is_not_utf8_is_refused(corpus, cse, glove):
+    SearchIndex.build(Encoder(glove), some_texts(50), corpus / "search")
+    done = cse("search", cwd=corpus, stdin=b"word1\n\xff\n", text=False)
+    assert done.returncode == 2
+    assert b"standard input, line 2: is not UTF-8" in done.stderr
+    assert done.stdout.startswith(b"word1\n")
+    again = cse("search", "--encoding-errors", "replace", "--json", cwd=corpus, stdin=b"word1 \xff\n", text=False)
+    assert json.loads(again.stdout)["query"] == "word1 \ufffd"
+
+
 @pytest.mark.parametrize("stored", [0, 24, 32])
 def test_first_rows_are_ranked_again_by_the_vectors_of_their_tokens(tmp_path, tiny_bert, sample_rows, stored):
     encoder = Encoder(tiny_bert, device="cpu")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -71,8 +72,10 @@ def search_command(
     The first call encodes CORPUS into an index in the folder -o. Later calls with CORPUS update the index: they encode
     only rows with new texts, and drop rows that are no longer in CORPUS. If a call is interrupted, repeat it. Calls
     without CORPUS use the index as it is. MODEL may be the folder of an index, or be left out, which means the model
-    with which that index (-o) was built. Without a query, queries are read from the terminal until an empty line. The
-    search is exact.
+    with which that index (-o) was built. The search is exact.
+
+    Without a query, queries are read line by line, and each is answered at once, so that the model is loaded only once:
+    from the terminal, until an empty line, or, without CORPUS, from standard input; with --json, one object per line.
 
     -o may be a folder written by cse encode --parts, whose parts are searched as one index; in this case, leave out
     CORPUS.
@@ -104,6 +107,21 @@ def search_command(
     opened = time.perf_counter() - started
     printing.say(f"{output}: {len(index):,} rows, {index.shape[0]:,} vectors of {index.shape[1]} dimensions")
     prepare(index, asking)
+    typed = sys.stdin is not None and sys.stdin.isatty()
+    reads = sys.stdout.isatty() and not (corpus and as_json) if typed else sys.stdin is not None and not corpus
+    if reads and not asked:
+        count = 0
+        for query in typed_queries(encoding.reading["encoding_errors"], as_json):
+            started, count = time.perf_counter(), count + 1
+            (hits,) = index.search([query], top, **asking)
+            if as_json:
+                printing.result({"query": query, "hits": list(map(asdict, hits))}, True, [])
+            else:
+                printing.echo("\n".join(lines(hits) if typed else [query, *lines(hits), ""]))
+            if typed:
+                printing.say(f"{1000 * (time.perf_counter() - started):.0f} ms")
+        if count or not as_json:
+            return
     started = time.perf_counter()
     found = answers(index, asked, top, asking, encoding.batch_size) if asked else []
     if as_json:
@@ -115,8 +133,6 @@ def search_command(
         printing.echo("\n".join([query, *lines(hits), ""]))
     if asked and not asking["hybrid"]:
         printing.say("ranked by meaning only; --hybrid also uses the words of the query")
-    if not asked and sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
-        ask(index, top, asking, encoding.batch_size)
 
 
 def model_of(model: str | None, output: str, encoding: Encoding) -> tuple[str, str, Encoding]:
@@ -203,22 +219,24 @@ def answers(
         )
 
 
-def ask(index: SearchIndex, top: int, asking: dict[str, Any], batch_size: int) -> None:
-    """Reads queries from the terminal until an empty line, and prints the hits of each query."""
-    with suppress(ImportError):
-        import readline  # noqa: F401  # makes the input line editable
-    while True:
+def typed_queries(encoding_errors: str, as_json: bool) -> Iterator[str]:
+    """Yields queries as they are typed in a terminal, until an empty line, or each line of standard input."""
+    if sys.stdin.isatty():
+        with suppress(ImportError):
+            import readline  # noqa: F401  # makes the input line editable
+        with suppress(EOFError):
+            while query := input("" if as_json else "query: ").strip():
+                yield query
+            return
+        printing.say()
+        return
+    for number, line in enumerate(sys.stdin.buffer, 1):
         try:
-            query = input("query: ").strip()
-        except EOFError:
-            printing.echo()
-            return
-        if not query:
-            return
-        started = time.perf_counter()
-        (hits,) = answers(index, [query], top, asking, batch_size)
-        printing.echo("\n".join(lines(hits)))
-        printing.say(f"{1000 * (time.perf_counter() - started):.0f} ms")
+            yield line.decode("utf8", encoding_errors).strip()
+        except UnicodeDecodeError:
+            raise InputError(
+                f"standard input, line {number:,}: is not UTF-8; convert it, or add --encoding-errors replace"
+            ) from None
 
 
 @click.command("similarity")
