@@ -291,7 +291,8 @@ def combination_fault(
     """
     named = set(given)
     for option in options:
-        if option.name not in named or value_of(option.name) in (None, (), False):
+        value = value_of(option.name)
+        if option.name not in named or value is None or value == () or (value is False and option.default is not None):
             continue
         this = flag_of(option.name)
         for kind, conditions in (("needs", option.opt.needs), ("excludes", option.opt.excludes)):

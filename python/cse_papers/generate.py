@@ -14,16 +14,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-import click
+from annotated_types import Ge, Gt, Le
 
 from cse import InputError
-from cse.cli import options, printing
+from cse.cli import printing
+from cse.cli.command import command
+from cse.cli.options import AsJson
 from cse.cli.progress import counting
 from cse.data import readers
 from cse.errors import first_line
 from cse.io import dumps, write_text
+from cse.options import Column, Device, EncodingErrors, MaxLineBytes, Opt, Seed, Threads
 
 # Rows per window; the rows of a window are sorted by length.
 WINDOW = 2048
@@ -225,67 +228,35 @@ SAMPLED = {"paraphrase": False, "query": True}
 BEAMS, VIA_BEAMS = 10, 4
 
 
-@click.command("generate", short_help="Write a paraphrase or a query for each sentence.")
-@click.argument("corpus", nargs=-1, required=True)
-@options.option("--model", required=True, metavar="NAME", help="Sequence-to-sequence model.")
-@options.option("--task", default="paraphrase", type=click.Choice(tuple(SAMPLED)), help="What the model generates.")
-@options.option("--via", metavar="NAME", help="Model that translates the output of --model back.")
-@options.option("-o", "--output", required=True, metavar="FILE", help="Output file: .txt for lines, .jsonl for pairs.")
-@options.option("--prefix", default="", metavar="TEXT", help="Text to put before each row.", default_text="none")
-@options.option(
-    "--beams", type=click.IntRange(1, 100), metavar="N", help="Number of beams.", default_text="10; 4 with --via"
-)
-@options.option(
-    "--sample/--no-sample",
-    default=None,
-    help="Sample instead of using beam search.",
-    default_text="yes for queries without --beams, else no",
-)
-@options.option(
-    "--top-p",
-    default=0.95,
-    type=click.FloatRange(0, 1, min_open=True),
-    metavar="P",
-    help="With --sample: sample from the likeliest tokens, up to this total probability.",
-)
-@options.option(
-    "--temperature",
-    default=1.0,
-    type=click.FloatRange(0, min_open=True),
-    metavar="T",
-    help="With --sample: the divisor of the logits.",
-)
-@options.option(
-    "--max-new-tokens", default=64, type=click.IntRange(1), metavar="N", help="Maximum number of tokens per text."
-)
-@options.option(
-    "--max-input-tokens",
-    default=256,
-    type=click.IntRange(1),
-    metavar="N",
-    help="Maximum number of tokens read per row.",
-)
-@options.option("--batch-size", default=16, type=click.IntRange(1), metavar="N", help="Rows per forward pass.")
-@options.seed
-@options.reading
-@options.device
-@options.threads
-@options.as_json
+@command("generate", short_help="Write a paraphrase or a query for each sentence.")
 def generate_command(
     corpus: tuple[str, ...],
-    model: str,
-    task: str,
-    via: str | None,
-    output: str,
-    beams: int | None,
-    sample: bool | None,
-    column: str | None,
-    encoding_errors: str,
-    max_line_bytes: int,
-    device: str,
-    threads: int,
-    as_json: bool,
-    **generation: Any,
+    *,
+    model: Annotated[str, Opt("Sequence-to-sequence model.", "NAME")],
+    task: Annotated[Literal["paraphrase", "query"], Opt("What the model generates.")] = "paraphrase",
+    via: Annotated[str | None, Opt("Model that translates the output of --model back.", "NAME")] = None,
+    output: Annotated[str, Opt("Output file: .txt for lines, .jsonl for pairs.", "FILE", short="-o")],
+    prefix: Annotated[str, Opt("Text to put before each row.", "TEXT", "none")] = "",
+    beams: Annotated[
+        int | None, Ge(1), Le(100), Opt("Number of beams.", "N", "10; 4 with --via", excludes="sample")
+    ] = None,
+    sample: Annotated[
+        bool | None, Opt("Sample instead of using beam search.", default="yes for queries without --beams, else no")
+    ] = None,
+    top_p: Annotated[
+        float, Gt(0), Le(1), Opt("With --sample: sample from the likeliest tokens, up to this total probability.", "P")
+    ] = 0.95,
+    temperature: Annotated[float, Gt(0), Opt("With --sample: the divisor of the logits.", "T")] = 1.0,
+    max_new_tokens: Annotated[int, Ge(1), Opt("Maximum number of tokens per text.", "N")] = 64,
+    max_input_tokens: Annotated[int, Ge(1), Opt("Maximum number of tokens read per row.", "N")] = 256,
+    batch_size: Annotated[int, Ge(1), Opt("Rows per forward pass.", "N")] = 16,
+    seed: Seed = 0,
+    column: Column = None,
+    encoding_errors: EncodingErrors = "strict",
+    max_line_bytes: MaxLineBytes = 1 << 20,
+    device: Device = "auto",
+    threads: Threads = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Write a paraphrase, a back-translation or a query for each row of CORPUS.
 
@@ -295,15 +266,23 @@ def generate_command(
     """
     if not output.endswith((".txt", ".jsonl")):
         raise InputError(f"-o {output}: the name must end in .txt or .jsonl")
-    if sample and beams is not None:
-        raise InputError("--beams: cannot be combined with --sample; choose one")
     from cse.data.corpus import Corpus
     from cse.models.device import set_threads
 
     set_threads(threads)
     sampled = SAMPLED[task] if sample is None and beams is None else bool(sample)
     beams = 1 if sampled else beams or (VIA_BEAMS if via else BEAMS)
-    given = GenerationOptions(beams=beams, sample=sampled, **generation)
+    given = GenerationOptions(
+        prefix=prefix,
+        beams=beams,
+        sample=sampled,
+        top_p=top_p,
+        temperature=temperature,
+        max_new_tokens=max_new_tokens,
+        max_input_tokens=max_input_tokens,
+        batch_size=batch_size,
+        seed=seed,
+    )
     reading = readers.reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
     texts = Corpus.read(readers.resolve(corpus, column), **reading)
     rows = texts.take(range(len(texts)))

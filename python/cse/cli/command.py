@@ -128,7 +128,7 @@ def _type(option: Option, ranges: bool) -> Any:
 
 
 def command(
-    name: str, further: Callable[[], list[click.Option]] = list, headings: Sequence[str] = ()
+    name: str, further: Callable[[], list[click.Option]] = list, headings: Sequence[str] = (), short_help: str = ""
 ) -> Callable[[Callable[..., None]], click.Command]:
     """Returns a decorator that makes a command from a function.
 
@@ -139,6 +139,7 @@ def command(
         name: Name of the command.
         further: Returns options whose values the function receives as ``**values``.
         headings: Headings that the help lists first.
+        short_help: Line of ``cse --help``, for a command of another package.
     """
 
     def decorate(function: Callable[..., None]) -> click.Command:
@@ -189,7 +190,7 @@ def command(
             function(**values)
 
         arguments = [each for each in params if isinstance(each, click.Argument)]
-        made = Command(name, callback=call, help=inspect.cleandoc(function.__doc__ or ""))
+        made = Command(name, callback=call, help=inspect.cleandoc(function.__doc__ or ""), short_help=short_help)
         made.params = [*arguments, *further(), *(each for each in params if isinstance(each, click.Option))]
         made.headings = headings
         return made

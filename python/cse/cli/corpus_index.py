@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, fields
-from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import click
+from annotated_types import Ge
 
 from ..data import readers
 from ..errors import InputError
+from ..options import (
+    Cache,
+    Column,
+    Device,
+    EncodingErrors,
+    If,
+    Imports,
+    MaxLineBytes,
+    Opt,
+    Precision,
+    Prompt,
+    Threads,
+    combination_fault,
+    options_of,
+)
 from . import options, printing
 from .progress import PhaseDisplay, counting
 
@@ -20,22 +34,28 @@ if TYPE_CHECKING:
     from ..models.running.inference import Encoder
     from ..search.index import SearchIndex
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 
 @dataclass(frozen=True)
 class Encoding:
-    """The values of the options for encoding and reading a corpus."""
+    """How a corpus is read and encoded."""
 
-    pooler: str | None
-    prompt: str | None
-    dims: int | None
-    device: str
-    precision: str
-    threads: int
-    batch_size: int
-    reading: dict[str, Any]
-    """Values of ``column``, ``encoding_errors``, ``max_line_bytes`` and ``cache``, by name."""
+    batch_size: Annotated[int, Ge(1), Opt()] = 64
+    cache: Cache = None
+    pooler: options.PoolerName = None
+    prompt: Prompt = None
+    dims: options.FirstDims = None
+    device: Device = "auto"
+    precision: Precision = "fp32"
+    column: Column = None
+    encoding_errors: EncodingErrors = "strict"
+    max_line_bytes: MaxLineBytes = 1 << 20
+    threads: Threads = 0
+    imports: Imports = ()
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """The values of the options for reading a corpus, by name."""
+        return {name: getattr(self, name) for name in ("column", "encoding_errors", "max_line_bytes", "cache")}
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -72,142 +92,96 @@ class Encoding:
         return index
 
 
-def encoding(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorator that adds ``--json`` and the options for encoding and reading a corpus.
+@dataclass(frozen=True)
+class Ranking:
+    """How rows are ranked."""
 
-    The command receives ``as_json``, and the values of the other added options as ``encoding``, an ``Encoding``.
-    """
-
-    @wraps(command)
-    def call(**values: Any) -> None:
-        reading = {name: values.pop(name) for name in ("column", "encoding_errors", "max_line_bytes", "cache")}
-        names = [each.name for each in fields(Encoding) if each.name != "reading"]
-        command(encoding=Encoding(**{name: values.pop(name) for name in names}, reading=reading), **values)
-
-    return options.all_of(
-        options.option("--batch-size", default=64, type=click.IntRange(min=1)),
-        options.option(
-            "--cache",
-            metavar="DIR",
-            help="Cache folder for large inputs.",
-            default_text="the user's cache; see cse cache",
+    hybrid: Annotated[bool, Opt("Rank by embeddings and by words (BM25).")] = False
+    bm25_weight: Annotated[
+        float | None,
+        Opt("Weight of BM25, 0 to 1.", "W", "0.2", needs="hybrid", excludes=If("kind", ("rrf",))),
+    ] = None
+    feedback: Annotated[
+        int | None,
+        Ge(0),
+        Opt(
+            "Number of best rows towards which the query is moved.",
+            "N",
+            "5 with smoothed vectors, else 0",
+            needs="hybrid",
+            excludes=If("kind", ("rrf",)),
         ),
-        options.pooler,
-        options.prompt,
-        options.first_dims,
-        options.device,
-        options.precision("fp32"),
-        options.reading,
-        options.threads,
-        options.imports,
-        options.as_json,
-    )(call)
-
-
-RANKING = ("hybrid", "bm25_weight", "feedback", "kind", "stop_words", "bm25_tokenizer", "smooth")
-RERANKING = ("rerank", "rerank_rows", "tokens")
-
-
-def ranking(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorator that adds the options of ranking; the command receives their values, by name, as ``ranked``."""
-
-    @wraps(command)
-    def call(**values: Any) -> None:
-        command(ranked={name: values.pop(name) for name in RANKING + RERANKING}, **values)
-
-    return options.all_of(
-        options.option("--hybrid", is_flag=True, help="Rank by embeddings and by words (BM25)."),
-        options.option("--bm25-weight", type=float, metavar="W", help="Weight of BM25, 0 to 1.", default_text="0.2"),
-        options.option(
-            "--feedback",
-            type=click.IntRange(min=0),
-            metavar="N",
-            help="Number of best rows towards which the query is moved.",
-            default_text="5 with smoothed vectors, else 0",
+    ] = None
+    kind: Annotated[
+        Literal["scores", "rrf"] | None,
+        Opt(
+            "Combine scores, or reciprocal ranks (without weight and feedback).",
+            default="scores",
+            flag="--fusion",
+            needs="hybrid",
         ),
-        options.option(
-            "--fusion",
-            "kind",
-            type=click.Choice(["scores", "rrf"]),
-            help="Combine scores, or reciprocal ranks (without weight and feedback).",
-            default_text="scores",
+    ] = None
+    stop_words: Annotated[
+        Literal["english", "none"] | None, Opt("Words that BM25 leaves out.", default="english", needs="hybrid")
+    ] = None
+    bm25_tokenizer: Annotated[
+        Literal["unicode", "wordpieces"] | None,
+        Opt(
+            "Terms of BM25: words, or pieces of the model's WordPiece tokenizer, for text without spaces.",
+            default="unicode",
+            needs="hybrid",
         ),
-        options.option(
-            "--stop-words",
-            type=click.Choice(["english", "none"]),
-            help="Words that BM25 leaves out.",
-            default_text="english",
+    ] = None
+    smooth: Annotated[
+        bool | None,
+        Opt(
+            "Move each row's vector towards those of its neighbours; needs no new encoding.",
+            default="as in an existing index, else with --hybrid up to 100,000 rows",
         ),
-        options.option(
-            "--bm25-tokenizer",
-            type=click.Choice(["unicode", "wordpieces"]),
-            help="Terms of BM25: words, or pieces of the model's WordPiece tokenizer, for text without spaces.",
-            default_text="unicode",
-        ),
-        options.option(
-            "--smooth/--no-smooth",
-            default=None,
-            help="Move each row's vector towards those of its neighbours; needs no new encoding.",
-            default_text="as in an existing index, else with --hybrid up to 100,000 rows",
-        ),
-        options.option(
-            "--rerank", type=click.Choice(["tokens"]), help="Rank the first rows again by the vectors of their tokens."
-        ),
-        options.option(
-            "--rerank-rows", type=click.IntRange(min=1), metavar="N", help="Number of these rows.", default_text="100"
-        ),
-        options.option(
-            "--tokens",
-            type=click.IntRange(min=0),
-            metavar="D",
-            help="Store D-dimensional vectors of the tokens, for --rerank tokens.",
-            default_text="as in an existing index, else 0",
-        ),
-    )(call)
+    ] = None
+    rerank: Annotated[Literal["tokens"] | None, Opt("Rank the first rows again by the vectors of their tokens.")] = None
+    rerank_rows: Annotated[
+        int | None, Ge(1), Opt("Number of these rows.", "N", "100", needs=If("rerank", named="--rerank tokens"))
+    ] = None
+    tokens: Annotated[
+        int | None,
+        Ge(0),
+        Opt("Store D-dimensional vectors of the tokens, for --rerank tokens.", "D", "as in an existing index, else 0"),
+    ] = None
 
+    @property
+    def given(self) -> dict[str, Any]:
+        """The values that were given, by name."""
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if (value is not None and value is not False) or (name == "smooth" and value is False)
+        }
 
-def given_of(ranked: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values that were given for the options of ``ranking``, by name."""
-    return {name: value for name, value in ranked.items() if value is not None and (name != "hybrid" or value)}
+    def check(self) -> Ranking:
+        """Returns this object; raises ``InputError`` if an option would have no effect, or bm25s is not installed."""
+        from ..search.bm25 import library
 
+        flags = {each.name: each.flag for each in options_of(Ranking)}
+        if fault := combination_fault(options_of(Ranking), self.given, vars(self).get, flags.__getitem__):
+            raise InputError(fault)
+        if self.hybrid:
+            library()
+        return self
 
-def search_arguments(ranked: Mapping[str, Any], top: int = 0) -> dict[str, Any]:
-    """Returns the arguments ``hybrid``, ``smooth`` and ``rerank`` of ``SearchIndex.search``.
+    def arguments(self, top: int = 0) -> dict[str, Any]:
+        """Returns the arguments ``hybrid``, ``smooth`` and ``rerank`` of ``SearchIndex.search``."""
+        from ..search.hybrid import Fusion
+        from ..search.tokens import RERANKED
 
-    Raises ``InputError`` if bm25s is not installed, or if an option is given that would have no effect.
-    """
-    from ..search.bm25 import library
-    from ..search.hybrid import Fusion
-    from ..search.tokens import RERANKED
-
-    given = given_of({name: ranked.get(name) for name in RANKING})
-    hybrid, smooth = given.pop("hybrid", False), given.pop("smooth", None)
-    rerank, rows = ranked.get("rerank"), ranked.get("rerank_rows")
-    if rerank is None and rows is not None:
-        raise InputError("--rerank-rows: belongs to --rerank tokens; add it, or leave out the option")
-    flags = {name: "--fusion" if name == "kind" else f"--{name.replace('_', '-')}" for name in given}
-    if not hybrid and given:
-        raise InputError(f"{next(iter(flags.values()))}: belongs to --hybrid; add it, or leave out the option")
-    unused = [flags[name] for name in ("bm25_weight", "feedback") if name in given]
-    if given.get("kind") == "rrf" and unused:
-        raise InputError(f"{unused[0]}: has no effect with --fusion rrf; leave out one of them")
-    if hybrid:
-        library()
-    again = 0 if rerank is None else max(rows or RERANKED, top)
-    return {"hybrid": Fusion(**given) if hybrid else False, "smooth": smooth, "rerank": again}
-
-
-def stored(command: F) -> F:
-    """Decorator that adds ``--index``, which names a folder in which embeddings are stored for later commands."""
-    text = "Folder of a cse search index to use or create."
-    return options.option("--index", "folder", metavar="DIR", help=text, default_text="embeddings are not stored")(
-        command
-    )
+        names = ("bm25_weight", "feedback", "kind", "stop_words", "bm25_tokenizer")
+        fusion = {name: value for name, value in self.given.items() if name in names}
+        rows = 0 if self.rerank is None else max(self.rerank_rows or RERANKED, top)
+        return {"hybrid": Fusion(**fusion) if self.hybrid else False, "smooth": self.smooth, "rerank": rows}
 
 
 def load_encoder(model: str, pooler: str | None, device: str, precision: str, threads: int, **further: Any) -> Encoder:
     """Sets the number of threads, loads the encoder, and prints the device on which it runs."""
-    options.check_pooler(pooler)
     model = options.model_folder(model)
     from ..models.device import describe_device, set_threads
     from ..models.pooling import UNDECLARED
@@ -234,7 +208,7 @@ def read_ids(files: Sequence[str], column: str) -> list[str]:
     ids: list[str] = []
     for path in readers.expand(files):
         if not readers.is_table(path):
-            raise InputError(f"--id {column}: {path} is not a table, and has no columns; leave out --id")
+            raise InputError(f"--id {column} does not apply: {path} is not a table, and has no columns; leave out --id")
         names = readers.column_names(path)
         if names.count(column) != 1:
             listed = ", ".join(names[:20])

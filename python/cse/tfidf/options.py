@@ -72,8 +72,8 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """How synthetic negatives are sampled. A negative depends only on this, the index, the text and its row number."""
+class Sampling:
+    """How replacements are sampled."""
 
     beta: Beta = 0.5
     radius: Radius = None
@@ -81,6 +81,12 @@ class Drawing:
     replace_with: ReplaceWith = "radius"
     surface: Surface = None
     seed: Seed = 0
+
+
+@dataclass(frozen=True)
+class Drawing(Sampling):
+    """All that a negative depends on, besides the index, the text and its row number."""
+
     epoch: Epoch = 0
     copy: int = 0
     mode: Mode = "negative"

@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
+from annotated_types import Ge, Le
 
-from cse.cli import options, printing
+from cse.cli import printing
+from cse.cli.command import command
+from cse.cli.options import AsJson
 from cse.cli.progress import progress_of
 from cse.errors import InputError
+from cse.options import Device, Opt, Precision, Threads
 
 if TYPE_CHECKING:
     from .cells import Cell
@@ -20,45 +24,36 @@ if TYPE_CHECKING:
     from .suites import Row, Scorer, Table
 
 
-@click.command("reproduce", short_help="Reproduce a published table.")
-@click.argument("table", required=False)
-@options.option("--list", "as_list", is_flag=True, help="List the tables, or the rows of TABLE.")
-@options.option("--names", is_flag=True, help="List only the names of the tables that can be run.")
-@options.option("--data", metavar="DIR", help="Folder of the evaluation data.")
-@options.option("--corpus", metavar="FILE", help="File of sentences to train on.")
-@options.option("--pairs", metavar="FILE", help="Table of labelled pairs, for supervised rows.")
-@options.option(
-    "--file", "files", multiple=True, metavar="NAME=PATH", help="File that a row needs; TABLE --list shows the names."
-)
-@options.option("--row", "selected", multiple=True, metavar="NAME", help="Only these rows.", default_text="all")
-@options.option(
-    "--seeds", default=1, type=click.IntRange(1, 100), metavar="N", help="Run each row with seeds 0 to N - 1."
-)
-@options.option(
-    "--max-steps", type=click.IntRange(1), metavar="N", help="Step limit per run.", default_text="as in the recipe"
-)
-@options.option("-o", "--output", metavar="DIR", help="Folder for the results.", default_text="reproduce/TABLE")
-@options.option("--smoke", is_flag=True, help="Run each cell for two steps with a tiny model.")
-@options.option("--dry-run", is_flag=True, help="Only print what would run, and the estimated cost.")
-@options.option("--keep-models", is_flag=True, help="Keep the encoders, not only their scores.")
-@options.option("--picture", metavar="FILE", help="Plot the table to this .png or .svg file.")
-@options.device
-@options.precision("auto")
-@options.threads
-@options.as_json
+@command("reproduce", short_help="Reproduce a published table.")
 def reproduce_command(
-    table: str | None,
-    as_list: bool,
-    names: bool,
-    selected: tuple[str, ...],
-    seeds: int,
-    output: str | None,
-    smoke: bool,
-    dry_run: bool,
-    keep_models: bool,
-    picture: str | None,
-    as_json: bool,
-    **given: Any,
+    table: str | None = None,
+    *,
+    as_list: Annotated[bool, Opt("List the tables, or the rows of TABLE.", flag="--list")] = False,
+    names: Annotated[bool, Opt("List only the names of the tables that can be run.")] = False,
+    data: Annotated[str | None, Opt("Folder of the evaluation data.", "DIR")] = None,
+    corpus: Annotated[str | None, Opt("File of sentences to train on.", "FILE")] = None,
+    pairs: Annotated[str | None, Opt("Table of labelled pairs, for supervised rows.", "FILE")] = None,
+    files: Annotated[
+        tuple[str, ...], Opt("File that a row needs; TABLE --list shows the names.", "NAME=PATH", flag="--file")
+    ] = (),
+    selected: Annotated[tuple[str, ...], Opt("Only these rows.", "NAME", "all", flag="--row")] = (),
+    seeds: Annotated[int, Ge(1), Le(100), Opt("Run each row with seeds 0 to N - 1.", "N")] = 1,
+    max_steps: Annotated[int | None, Ge(1), Opt("Step limit per run.", "N", "as in the recipe")] = None,
+    output: Annotated[str | None, Opt("Folder for the results.", "DIR", "reproduce/TABLE", short="-o")] = None,
+    smoke: Annotated[
+        bool,
+        Opt(
+            "Run each cell for two steps with a tiny model.",
+            excludes=("data", "corpus", "pairs", "files", "max_steps"),
+        ),
+    ] = False,
+    dry_run: Annotated[bool, Opt("Only print what would run, and the estimated cost.")] = False,
+    keep_models: Annotated[bool, Opt("Keep the encoders, not only their scores.")] = False,
+    picture: Annotated[str | None, Opt("Plot the table to this .png or .svg file.", "FILE")] = None,
+    device: Device = "auto",
+    precision: Precision = "auto",
+    threads: Threads = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Reproduce a published TABLE: train and evaluate its rows, and print the published values next to the new ones.
 
@@ -85,6 +80,8 @@ def reproduce_command(
         )
     rows = found.find_rows(selected)
     place = Path(output or f"reproduce/{table}{'-smoke' if smoke else ''}")
+    given = {"data": data, "corpus": corpus, "pairs": pairs, "files": files, "max_steps": max_steps}
+    given |= {"device": device, "precision": precision, "threads": threads}
     inputs = find_inputs(found, place, smoke, dry_run, given)
     scorer = Scorer(found.suite, found.columns, inputs.data, inputs.partial)
     chosen = plan(found, rows, range(seeds), inputs, scorer, place)
@@ -129,10 +126,6 @@ def find_inputs(table: Table, place: Path, smoke: bool, dry_run: bool, given: di
     from .inputs import open_inputs, smoke_inputs
 
     if smoke:
-        for name in ("data", "corpus", "pairs", "files", "max_steps"):
-            if given[name]:
-                flag = "--file" if name == "files" else f"--{name.replace('_', '-')}"
-                raise InputError(f"{flag}: cannot be combined with --smoke, which makes its own data; leave it out")
         return smoke_inputs(table, place / "smoke", given["device"], given["threads"])
     # A dry run leaves no files, but counts the rows of the corpora that are made of the evaluation data.
     made = click.get_current_context().with_resource(TemporaryDirectory()) if dry_run else place / "inputs"

@@ -4,68 +4,54 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any, Literal
 
-import click
+from annotated_types import Ge, Le
 
 from ...data import readers
 from ...data.readers import reading_options
 from ...errors import InputError, visible
+from ...options import Column, EncodingErrors, If, MaxLineBytes, Opt, Threads
 from ...tfidf.build import AugmentReport
 from ...tfidf.index import TfidfIndex
+from ...tfidf.options import Epoch, MaxTerms, MinDf, Mode, Sampling, Tfidf
 from .. import options, printing
+from ..command import command
+from ..options import AsJson, AsParts, Engine
 from ..progress import in_background
 
 
-@click.command("augment")
-@click.argument("sentences", nargs=-1)
-@options.option(
-    "-o", "--output", metavar="FILE", help="Output file; with --parts, a folder.", default_text="standard output"
-)
-@options.option(
-    "--format",
-    "form",
-    default="text",
-    metavar="text|jsonl",
-    help="Lines of text, or JSON objects that list the replacements.",
-)
-@options.option("--copies", default=1, type=click.IntRange(1, 10_000), metavar="N", help="Negatives per row.")
-@options.option(
-    "--mode",
-    default="negative",
-    metavar="negative|positive",
-    help="Which words to replace: those with high TF-IDF (negative, UNA) or low TF-IDF (positive, UDA).",
-)
-@options.drawing
-@options.seed
-@options.option(
-    "--epoch", default=0, type=click.IntRange(0, 2**64 - 1), metavar="N", help="Epoch; negatives differ between epochs."
-)
-@options.parts
-@options.engine
-@options.option(
-    "--compression", metavar="none|gz|zst", help="Compression of the parts.", default_text="zst; none without --parts"
-)
-@options.reading
-@options.threads
-@options.as_json
+@command("augment")
 def augment_command(
-    sentences: tuple[str, ...],
-    output: str | None,
-    form: str,
-    copies: int,
-    as_parts: bool,
-    engine: str,
-    compression: str | None,
-    tfidf: str,
-    min_df: int,
-    max_terms: int | None,
-    column: str | None,
-    encoding_errors: str,
-    max_line_bytes: int,
-    threads: int,
-    as_json: bool,
-    **drawing: Any,
+    sentences: tuple[str, ...] = (),
+    *,
+    output: Annotated[
+        str | None, Opt("Output file; with --parts, a folder.", "FILE", "standard output", short="-o")
+    ] = None,
+    form: Annotated[
+        Literal["text", "jsonl"], Opt("Lines of text, or JSON objects that list the replacements.", flag="--format")
+    ] = "text",
+    copies: Annotated[int, Ge(1), Le(10_000), Opt("Negatives per row.", "N")] = 1,
+    mode: Mode = "negative",
+    tfidf: Tfidf = "tfidf",
+    min_df: MinDf = 0,
+    max_terms: MaxTerms = None,
+    sampling: Sampling,
+    epoch: Epoch = 0,
+    as_parts: AsParts = False,
+    engine: Engine = "local",
+    compression: Annotated[
+        Literal["none", "gz", "zst"] | None,
+        Opt("Compression of the parts.", default="zst; none without --parts", needs="as_parts"),
+    ] = None,
+    column: Column = None,
+    encoding_errors: EncodingErrors = "strict",
+    max_line_bytes: MaxLineBytes = 1 << 20,
+    threads: Threads = 0,
+    as_json: Annotated[
+        AsJson,
+        Opt(needs=If("output", named="-o FILE", why="because otherwise the negatives are written to standard output")),
+    ] = False,
 ) -> None:
     """Write synthetic hard negatives for each row of the files SENTENCES (default: standard input), in row order.
 
@@ -79,13 +65,13 @@ def augment_command(
     make the missing parts. --engine ray writes the same folder, but distributes the files over a Ray cluster.
     """
     as_parts = options.wants_parts(as_parts, engine, output, sentences)
-    check_output(output, form, as_parts, compression, as_json)
+    check_output(output, as_parts)
     index = TfidfIndex.open(tfidf, min_df=min_df, max_terms=max_terms)
-    drawn = index.draw_options(**drawing)
+    drawn = index.draw_options(**asdict(sampling), epoch=epoch, mode=mode)
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
     if as_parts:
         if engine == "ray" and index.pieces is not None:
-            raise InputError("--engine ray: cannot be combined with an index of wordpieces; use --engine local")
+            raise InputError("--engine ray cannot be combined with an index of wordpieces; use --engine local")
         from ...sharding.jobs import AugmentJob
         from .. import parts
 
@@ -115,18 +101,10 @@ def augment_command(
     printing.result(summary_of(report, seconds, joined, further), True, [])
 
 
-def check_output(output: str | None, form: str, as_parts: bool, compression: str | None, as_json: bool) -> None:
-    """Raises ``InputError`` for an unknown format or compression, or one that the output cannot have."""
-    if compression not in (None, "none", "gz", "zst"):
-        raise InputError(f"--compression: {compression!r} is unknown; choose none, gz or zst")
-    if compression is not None and not as_parts:
-        raise InputError("--compression: applies only to --parts; add --parts, or leave out --compression")
-    if as_json and output is None:
-        raise InputError("--json: needs -o FILE, because otherwise the negatives are written to standard output")
+def check_output(output: str | None, as_parts: bool) -> None:
+    """Raises ``InputError`` for a suffix that the output does not have."""
     if output is not None and not as_parts and output.lower().endswith((".gz", ".zst", ".parquet", ".csv")):
         raise InputError(f"-o {output}: the output is plain lines; give it another suffix, such as .txt")
-    if form not in ("text", "jsonl"):
-        raise InputError(f"--format: {form!r} is unknown; choose text or jsonl")
 
 
 def print_report(report: AugmentReport, seconds: float, joined: int, excluding: bool) -> None:
@@ -154,20 +132,22 @@ def summary_of(report: AugmentReport, seconds: float, joined: int, further: dict
     }
 
 
-@click.command("explain")
-@click.argument("sentence")
-@options.drawing
-@options.seed
-@options.option("--samples", default=4, type=click.IntRange(min=0), help="Number of sampled replacements per word.")
-@options.as_json
+@command("explain")
 def explain_command(
-    sentence: str, tfidf: str, min_df: int, max_terms: int | None, samples: int, as_json: bool, **drawing: Any
+    sentence: str,
+    *,
+    tfidf: Tfidf = "tfidf",
+    min_df: MinDf = 0,
+    max_terms: MaxTerms = None,
+    sampling: Sampling,
+    samples: Annotated[int, Ge(0), Opt("Number of sampled replacements per word.")] = 4,
+    as_json: AsJson = False,
 ) -> None:
     """Show the TF-IDF, replacement probability, rank and sampled replacements of each word of SENTENCE."""
     printing.check_output()
     index = TfidfIndex.open(tfidf, min_df=min_df, max_terms=max_terms)
-    words = index.explain(sentence, samples=samples, **drawing)
-    radius = index.ranks(drawing["radius"])
+    words = index.explain(sentence, samples=samples, **asdict(sampling))
+    radius = index.ranks(sampling.radius)
     if as_json:
         value = {"sentence": sentence, "radius": radius, "terms": len(index), "words": [asdict(w) for w in words]}
         printing.result(value, True, [])
@@ -176,7 +156,7 @@ def explain_command(
     from rich.table import Table
     from rich.text import Text
 
-    title = f"{len(index):,} terms, {printing.span(radius, len(index))}, beta {drawing['beta']:g}"
+    title = f"{len(index):,} terms, {printing.span(radius, len(index))}, beta {sampling.beta:g}"
     table = Table(title=title, title_justify="left")
     for name in ("word", "df", "tf-idf", "p(replace)", "rank"):
         table.add_column(name, justify="left" if name == "word" else "right")
@@ -195,5 +175,5 @@ def explain_command(
     Console().print(table)
     if not words:
         printing.echo("The sentence has no words; cse augment would return it unchanged.")
-    elif len({word.score for word in words}) == 1 and {drawing["replace_which"], drawing["replace_with"]} != {"random"}:
+    elif len({word.score for word in words}) == 1 and {sampling.replace_which, sampling.replace_with} != {"random"}:
         printing.echo("All words have the same score: one of them, chosen at random, is always replaced.")

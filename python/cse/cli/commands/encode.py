@@ -8,63 +8,61 @@ import tempfile
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Annotated, Literal
 
-import click
+from annotated_types import Ge
 
 from ...data import readers
 from ...data.readers import reading_options
 from ...errors import InputError
 from ...io import write_atomically
-from .. import corpus_index, options, printing
+from ...options import If, Opt
+from .. import options, printing
+from ..command import command
 from ..corpus_index import Encoding
+from ..options import AsJson, AsParts, Engine
 from ..progress import counting
 
 
-@click.command("encode")
-@click.argument("model")
-@click.argument("sentences", nargs=-1)
-@options.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    help="The .npy, .safetensors or .parquet file to write; with --parts, a folder.",
-    default_text="standard output, .npy",
-)
-@options.parts
-@options.engine
-@options.gpus_per_worker
-@options.option(
-    "--format",
-    "form",
-    metavar="npy|safetensors|parquet",
-    help="Format of the parts.",
-    default_text="npy; without --parts, from the suffix of FILE",
-)
-@options.option("--hybrid", is_flag=True, help="Write vectors that combine meaning and BM25, to the folder -o.")
-@options.option(
-    "--bm25-weight", type=float, metavar="W", help="With --hybrid: the weight of BM25, 0 to 1.", default_text="0.2"
-)
-@options.option(
-    "--lexical-dims",
-    type=int,
-    metavar="N",
-    help="With --hybrid: dimensions for BM25.",
-    default_text="1024, or fewer for a small corpus",
-)
-@corpus_index.encoding
+@command("encode")
 def encode_command(
     model: str,
-    sentences: tuple[str, ...],
-    output: str | None,
-    as_parts: bool,
-    engine: str,
-    gpus_per_worker: float | None,
-    form: str | None,
-    hybrid: bool,
-    bm25_weight: float | None,
-    lexical_dims: int | None,
+    sentences: tuple[str, ...] = (),
+    *,
+    output: Annotated[
+        str | None,
+        Opt(
+            "The .npy, .safetensors or .parquet file to write; with --parts, a folder.",
+            "FILE",
+            "standard output, .npy",
+            short="-o",
+        ),
+    ] = None,
+    as_parts: AsParts = False,
+    engine: Engine = "local",
+    gpus_per_worker: Annotated[
+        float | None, Ge(0), Opt("GPUs per Ray worker.", "G", "0", needs=If("engine", ("ray",)))
+    ] = None,
+    form: Annotated[
+        Literal["npy", "safetensors", "parquet"] | None,
+        Opt("Format of the parts.", default="npy; without --parts, from the suffix of FILE", flag="--format"),
+    ] = None,
+    hybrid: Annotated[
+        bool,
+        Opt(
+            "Write vectors that combine meaning and BM25, to the folder -o.",
+            needs=If("output", named="-o", why="which names the folder"),
+            excludes=("as_parts", If("engine", ("ray",))),
+        ),
+    ] = False,
+    bm25_weight: Annotated[
+        float | None, Opt("With --hybrid: the weight of BM25, 0 to 1.", "W", "0.2", needs="hybrid")
+    ] = None,
+    lexical_dims: Annotated[
+        int | None, Opt("With --hybrid: dimensions for BM25.", "N", "1024, or fewer for a small corpus", needs="hybrid")
+    ] = None,
     encoding: Encoding,
-    as_json: bool,
+    as_json: AsJson = False,
 ) -> None:
     """Encode each row of the files SENTENCES (default: standard input) with MODEL, a folder or a name.
 
@@ -82,20 +80,9 @@ def encode_command(
     cse encode, or of cse.Encoder. The inner product of the two is the score of cse search --hybrid --smooth --feedback
     0, up to a constant and the approximation of BM25 by --lexical-dims dimensions.
     """
-    if hybrid:
-        check_hybrid(output, as_parts or engine != "local", form)
-    elif bm25_weight is not None or lexical_dims is not None:
-        raise InputError("--bm25-weight, --lexical-dims: belong to --hybrid; add --hybrid, or leave them out")
     as_parts = options.wants_parts(as_parts, engine, output, sentences)
     if form is not None and not as_parts:
-        raise InputError("--format: applies only to --parts; add --parts, or choose the format by the suffix of FILE")
-    if form not in (None, "npy", "safetensors", "parquet"):
-        raise InputError(f"--format: {form!r} is unknown; choose npy, safetensors or parquet")
-    if gpus_per_worker is not None and engine != "ray":
-        raise InputError(
-            "--gpus-per-worker: applies only to --engine ray; add --engine ray, or leave out --gpus-per-worker"
-        )
-    options.check_pooler(encoding.pooler)
+        raise InputError("--format applies only to --parts; add --parts, or choose the format by the suffix of FILE")
     model = options.model_folder(model)
     if hybrid:
         assert output is not None
@@ -159,16 +146,6 @@ def encode_file(model: str, sentences: tuple[str, ...], output: str | None, enco
         f"{len(corpus):,} rows x {encoder.embedding_dim} in {seconds:.1f} s ({rate:,} sentences/s), "
         f"{done.blank:,} blank rows"
     )
-
-
-def check_hybrid(output: str | None, as_parts: bool, form: str | None) -> None:
-    """Raises ``InputError`` for options that cannot be combined with --hybrid."""
-    if output is None:
-        raise InputError("--hybrid: writes a folder; name it with -o")
-    if as_parts:
-        raise InputError("--hybrid: cannot be combined with --parts and --engine ray, which encode files separately")
-    if form is not None:
-        raise InputError("--format: applies only to --parts; --hybrid writes vectors.npy")
 
 
 def encode_hybrid(

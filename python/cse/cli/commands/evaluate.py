@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from ...errors import InputError
 from ...losses.options import parse_dims
-from .. import corpus_index, options, printing
-from ..corpus_index import given_of, search_arguments
+from ...options import Device, If, Imports, Opt, Precision, Prompt, Threads
+from .. import options, printing
+from ..command import command
+from ..corpus_index import Ranking
+from ..options import AsJson, PoolerName, passage_size
 from ..progress import progress_of
 
 if TYPE_CHECKING:
@@ -19,41 +23,72 @@ if TYPE_CHECKING:
     from ...evaluation.ranking import System
 
 
-@click.command("MODEL", add_help_option=False)
-@corpus_index.ranking
-def own_options(ranked: dict[str, Any]) -> None:
+@command("MODEL")
+def own_options(*, ranked: Ranking) -> None:
     """Parses the options that follow a model in an argument of the commands."""
 
 
-def systems_of(models: Sequence[str], seeds: bool = False, **common: Any) -> tuple[list[str], list[list[System]]]:
+@dataclass(frozen=True)
+class Evaluated:
+    """How encoders are evaluated."""
+
+    pooler: PoolerName = None
+    prompt: Prompt = None
+    passages: Annotated[
+        str | None,
+        Opt(
+            "Rank documents by their best passage of at most N tokens; max: the model's maximum length.",
+            "N|max",
+            needs=If("suites", ("retrieval",)),
+        ),
+    ] = None
+    dims: Annotated[str | None, Opt("Evaluate the first N dimensions, for each N.", "N,N,...", "all")] = None
+    device: Device = "auto"
+    precision: Precision = "fp32"
+    threads: Threads = 0
+    imports: Imports = ()
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of ``evaluate`` and ``compare_models``."""
+        names = ("pooler", "prompt", "device", "precision", "threads")
+        dims = None if self.dims is None else parse_dims(self.dims)
+        return {**{name: getattr(self, name) for name in names}, "dims": dims}
+
+    def settings(self, given: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns the values of ``--set``, with the option ``passages`` of the suite retrieval."""
+        size = passage_size(self.passages)
+        return given if size is None else (*given, f"retrieval.passages={0 if size == 'max' else size}")
+
+
+def systems_of(models: Sequence[str], common: Ranking, seeds: bool = False) -> tuple[list[str], list[list[System]]]:
     """Returns a label for each of MODELS, and its systems: one, or with ``seeds`` one for each of its models.
 
     Args:
         models: Models or ``bm25``, each of which may be followed by options of ``ranking``.
+        common: The options of ranking for all models but ``bm25``, unless a model has its own.
         seeds: Each begins with a list of models, separated by commas.
-        **common: Values of the options of ranking for all models but ``bm25``, unless a model has its own.
 
     Raises:
         InputError: If an option is unknown, has an invalid value, or would have no effect.
     """
     from ...evaluation.ranking import BM25, System
 
-    common = given_of(common)
     labels, sides = [], []
     for text in models:
         name, separator, own = (text, "", "") if Path(text).exists() else text.partition(" --")
         names = name.strip().split(",") if seeds else [name.strip()]
-        values = {} if BM25 in names else common
+        ranked = Ranking() if BM25 in names else common
         if separator:
-            values = {**values, **own_values(text, f"--{own}".split())}
-        given = {**search_arguments(values), "tokens": values.get("tokens", 0)}
+            ranked = replace(ranked, **own_values(text, f"--{own}".split()))
+        given = {**ranked.check().arguments(), "tokens": ranked.tokens or 0}
         if given["tokens"] and not given["rerank"]:
-            raise InputError("--tokens: belongs to --rerank tokens; add it, or leave out the option")
+            raise InputError("--tokens has no effect without --rerank tokens; add that, or leave --tokens out")
         sides.append([System(each if each == BM25 else options.model_folder(each), **given) for each in names])
         labels.append(" ".join([name.strip(), *sides[-1][0].flags]))
-    flag = next((f"--{name.replace('_', '-')}" for name in common), "")
+    flag = next((f"--{name.replace('_', '-')}" for name in common.given), "")
     if flag and all(system.by_words for side in sides for system in side):
-        raise InputError(f"{flag}: has no effect on bm25, which ranks by words alone; leave it out")
+        raise InputError(f"{flag} has no effect on bm25, which ranks by words alone; leave it out")
     return labels, sides
 
 
@@ -61,52 +96,29 @@ def own_values(text: str, flags: list[str]) -> dict[str, Any]:
     """Returns the values of the options in an argument MODEL; raises ``InputError`` if one is invalid."""
     try:
         given = own_options.make_context("MODEL", flags).params
-    except click.ClickException as error:
-        message = error.format_message().rstrip(".")
+    except (click.ClickException, InputError) as error:
+        message = error.format_message().rstrip(".") if isinstance(error, click.ClickException) else str(error)
         raise InputError(f"{text!r}: {message}; after a model, give options of search, such as --hybrid") from None
-    return given_of(given)
+    return Ranking(**given).given
 
 
-def encoder_options(verb: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Returns a decorator that adds the options for encoders and ``--json``."""
-    dims = f"{verb} the first N dimensions, for each N."
-    return options.all_of(
-        options.pooler,
-        options.prompt,
-        options.evaluated_passages,
-        options.option("--dims", metavar="N,N,...", help=dims, default_text="all"),
-        options.device,
-        options.precision("fp32"),
-        options.threads,
-        options.imports,
-        options.as_json,
-    )
-
-
-@click.command("eval")
-@click.argument("model")
-@options.option("--suite", "suites", default=("sts",), multiple=True, metavar="NAME", help="Suite; see cse methods.")
-@options.option("--data", metavar="PATH", help="File or folder of the data.")
-@options.option("--allow-partial", is_flag=True, help="Accept incomplete STS and transfer files.")
-@options.option("--compare-published", is_flag=True, help="Also list the papers' STS averages.")
-@options.option("--markdown", is_flag=True, help="Print Markdown tables.")
-@options.option(
-    "--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="Set an option of a suite; see cse methods."
-)
-@corpus_index.ranking
-@encoder_options("Evaluate")
+@command("eval")
 def eval_command(
     model: str,
-    suites: tuple[str, ...],
-    data: str | None,
-    allow_partial: bool,
-    compare_published: bool,
-    markdown: bool,
-    settings: tuple[str, ...],
-    dims: str | None,
-    as_json: bool,
-    ranked: dict[str, Any],
-    **encoder: Any,
+    *,
+    suites: Annotated[tuple[str, ...], Opt("Suite; see cse methods.", "NAME", flag="--suite")] = ("sts",),
+    data: Annotated[str | None, Opt("File or folder of the data.", "PATH")] = None,
+    allow_partial: Annotated[bool, Opt("Accept incomplete STS and transfer files.")] = False,
+    compare_published: Annotated[
+        bool, Opt("Also list the papers' STS averages.", needs=If("suites", ("sts",)))
+    ] = False,
+    markdown: Annotated[bool, Opt("Print Markdown tables.", excludes="as_json")] = False,
+    settings: Annotated[
+        tuple[str, ...], Opt("Set an option of a suite; see cse methods.", "NAME.OPTION=VALUE", flag="--set")
+    ] = (),
+    ranked: Ranking,
+    encoder: Evaluated,
+    as_json: AsJson = False,
 ) -> None:
     """Evaluate MODEL, a folder or a name, with one or more suites.
 
@@ -118,28 +130,20 @@ def eval_command(
     In the suite retrieval, MODEL may be bm25, which ranks by words alone. With --hybrid, --bm25-weight, --feedback,
     --smooth, --rerank and --tokens, documents are ranked as by cse search.
     """
-    if as_json and markdown:
-        raise InputError("--markdown: cannot be combined with --json; choose one")
     printing.check_output()
     from ...evaluation.run import evaluate, option_tables
     from ...evaluation.sts import PUBLISHED, SEED_NOTE, TEXT_NOTE
 
-    options.check_pooler(encoder["pooler"])
-    if compare_published and "sts" not in suites:
-        raise InputError(
-            "--compare-published: lists averages of the suite sts; add --suite sts, or leave out --compare-published"
-        )
-    _, ((system,),) = systems_of([model], **ranked)
+    _, ((system,),) = systems_of([model], ranked)
     with progress_of("evaluating", "texts") as progress:
         found = evaluate(
             system,
             suites,
             data,
-            options=option_tables(settings),
+            options=option_tables(encoder.settings(settings)),
             allow_partial=allow_partial,
-            dims=None if dims is None else parse_dims(dims),
             progress=progress,
-            **encoder,
+            **encoder.arguments,
         )
     published = [dict(zip(("model", "average", "reproductions"), row, strict=True)) for row in PUBLISHED]
     if as_json:
@@ -205,30 +209,21 @@ def cell(name: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-@click.command("compare")
-@click.argument("models", nargs=-1, required=True)
-@options.option("--suite", "suites", default=("sts",), multiple=True, metavar="NAME", help="Suite; see cse methods.")
-@options.option("--data", required=True, metavar="PATH", help="File or folder of the data.")
-@options.option("--seeds", is_flag=True, help="Each of MODELS is a list A1,A2,... with one model per seed.")
-@options.option("--allow-partial", is_flag=True, help="Accept incomplete STS and transfer files.")
-@options.option(
-    "--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="Set an option of a suite; see cse methods."
-)
-@options.option("--markdown", is_flag=True, help="Print Markdown tables.")
-@corpus_index.ranking
-@encoder_options("Compare")
+@command("compare")
 def compare_command(
     models: tuple[str, ...],
-    suites: tuple[str, ...],
-    data: str,
-    seeds: bool,
-    allow_partial: bool,
-    settings: tuple[str, ...],
-    markdown: bool,
-    dims: str | None,
-    as_json: bool,
-    ranked: dict[str, Any],
-    **encoder: Any,
+    *,
+    suites: Annotated[tuple[str, ...], Opt("Suite; see cse methods.", "NAME", flag="--suite")] = ("sts",),
+    data: Annotated[str, Opt("File or folder of the data.", "PATH")],
+    seeds: Annotated[bool, Opt("Each of MODELS is a list A1,A2,... with one model per seed.")] = False,
+    allow_partial: Annotated[bool, Opt("Accept incomplete STS and transfer files.")] = False,
+    settings: Annotated[
+        tuple[str, ...], Opt("Set an option of a suite; see cse methods.", "NAME.OPTION=VALUE", flag="--set")
+    ] = (),
+    markdown: Annotated[bool, Opt("Print Markdown tables.")] = False,
+    ranked: Ranking,
+    encoder: Evaluated,
+    as_json: AsJson = False,
 ) -> None:
     """Compare the first of MODELS with each of the others, on the suites of cse eval.
 
@@ -246,20 +241,18 @@ def compare_command(
     """
     from ...evaluation.run import compare_models, option_tables
 
-    options.check_pooler(encoder["pooler"])
     printing.check_output()
-    labels, sides = systems_of(models, seeds, **ranked)
+    labels, sides = systems_of(models, ranked, seeds)
     with progress_of("evaluating", "texts") as progress:
         results = compare_models(
             sides,
             suites,
             data,
             seeds=seeds,
-            options=option_tables(settings),
+            options=option_tables(encoder.settings(settings)),
             allow_partial=allow_partial,
-            dims=None if dims is None else parse_dims(dims),
             progress=progress,
-            **encoder,
+            **encoder.arguments,
         )
     unit_of = "methods, by a paired t-test over seeds" if seeds else "checkpoints, not methods"
     precision = results[0].precision

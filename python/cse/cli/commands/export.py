@@ -4,47 +4,55 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
-import click
+from annotated_types import Ge
 
 from ...errors import InputError
+from ...options import Column, EncodingErrors, MaxLineBytes, Opt, Threads
 from .. import options, printing
+from ..command import Heading, command
+from ..options import AsJson
 from ..progress import PhaseDisplay, counting, progress_of
 
-READING = ("column", "encoding_errors", "max_line_bytes")
 
-
-@click.command("export", cls=options.GroupedCommand)
-@click.argument("model")
-@options.group("Format")
-@options.option("--onnx", is_flag=True, help="Write onnx/model.onnx (extra cse[onnx]).")
-@options.option("--static", is_flag=True, help="Write a static encoder in the format of model2vec (cse[static]).")
-@options.option(
-    "-o",
-    "--output",
-    metavar="DIR",
-    help="New folder for the static encoder, or for a copy of MODEL with the ONNX files.",
-    default_text="the folder of MODEL; required with --static, or if MODEL is a name",
-)
-@options.group("ONNX")
-@options.option("--int8", is_flag=True, help="Also write onnx/model_int8.onnx, with 8-bit weights.")
-@options.option("--sts", metavar="FILE", help="STS pairs (stsb.dev.tsv) to evaluate the 8-bit file.")
-@options.option("--retrieval", metavar="DIR", help="Retrieval data to evaluate the 8-bit file.")
-@options.group("Static encoder")
-@options.option(
-    "--corpus", multiple=True, metavar="FILE", help="Texts like those to be encoded, one per row; may be repeated."
-)
-@options.option("--dims", type=int, metavar="N", help="Number of principal components to keep.", default_text="all")
-@options.option(
-    "--words", default=0, type=click.IntRange(min=0), metavar="N", help="Add N frequent words of the corpus as tokens."
-)
-@options.reading
-@options.group("Other")
-@options.threads
-@options.as_json
-@click.pass_context
-def export_command(ctx: click.Context, /, model: str, onnx: bool, static: bool, **values: Any) -> None:
+@command("export")
+def export_command(
+    model: str,
+    *,
+    onnx: Annotated[bool, Heading("Format"), Opt("Write onnx/model.onnx (extra cse[onnx]).")] = False,
+    static: Annotated[bool, Opt("Write a static encoder in the format of model2vec (cse[static]).")] = False,
+    output: Annotated[
+        str | None,
+        Opt(
+            "New folder for the static encoder, or for a copy of MODEL with the ONNX files.",
+            "DIR",
+            "the folder of MODEL; required with --static, or if MODEL is a name",
+            short="-o",
+        ),
+    ] = None,
+    int8: Annotated[
+        bool, Heading("ONNX"), Opt("Also write onnx/model_int8.onnx, with 8-bit weights.", needs="onnx")
+    ] = False,
+    sts: Annotated[
+        str | None, Opt("STS pairs (stsb.dev.tsv) to evaluate the 8-bit file.", "FILE", needs=("onnx", "int8"))
+    ] = None,
+    retrieval: Annotated[
+        str | None, Opt("Retrieval data to evaluate the 8-bit file.", "DIR", needs=("onnx", "int8"))
+    ] = None,
+    corpus: Annotated[
+        tuple[str, ...],
+        Heading("Static encoder"),
+        Opt("Texts like those to be encoded, one per row; may be repeated.", "FILE", needs="static"),
+    ] = (),
+    dims: Annotated[int | None, Opt("Number of principal components to keep.", "N", "all", needs="static")] = None,
+    words: Annotated[int, Ge(0), Opt("Add N frequent words of the corpus as tokens.", "N", needs="static")] = 0,
+    column: Annotated[Column, Opt(needs="static")] = None,
+    encoding_errors: Annotated[EncodingErrors, Opt(needs="static")] = "strict",
+    max_line_bytes: Annotated[MaxLineBytes, Opt(needs="static")] = 1 << 20,
+    threads: Annotated[Threads, Heading("Other")] = 0,
+    as_json: AsJson = False,
+) -> None:
     """Export MODEL (a folder, a name or a run) to a format that other programs can read.
 
     --onnx writes a file for onnxruntime. SentenceTransformer(FOLDER, backend="onnx") loads it, and cse eval, compare
@@ -57,17 +65,13 @@ def export_command(ctx: click.Context, /, model: str, onnx: bool, static: bool, 
     printed with a confidence interval for their difference.
     """
     if onnx == static:
-        raise InputError("cse export: name one format, either --onnx or --static")
-    only_onnx, only_static = ("int8", "sts", "retrieval"), ("corpus", "dims", "words", *READING)
-    for name in only_static if onnx else only_onnx:
-        if options.was_given(ctx, name):
-            this, other = ("onnx", "static") if onnx else ("static", "onnx")
-            raise InputError(f"--{name.replace('_', '-')}: has no effect with --{this}; leave it out, or use --{other}")
+        raise InputError("cse export writes one format; name it, either --onnx or --static")
     printing.check_output()
     if onnx:
-        write_onnx(model, **{name: values[name] for name in (*only_onnx, "output", "threads", "as_json")})
-    else:
-        write_static(model, **{name: values[name] for name in (*only_static, "output", "threads", "as_json")})
+        write_onnx(model, output, int8, sts, retrieval, threads, as_json)
+        return
+    reading = {"column": column, "encoding_errors": encoding_errors, "max_line_bytes": max_line_bytes}
+    write_static(model, output, corpus, dims, words, threads, as_json, **reading)
 
 
 def write_static(
@@ -82,9 +86,9 @@ def write_static(
 ) -> None:
     """Runs ``cse export --static``, and prints what was written."""
     if not corpus:
-        raise InputError("--static: name the texts to fit the vectors to with --corpus FILE")
+        raise InputError("--static needs texts to fit the vectors to; name them with --corpus FILE")
     if output is None:
-        raise InputError("--static: name a new folder with -o")
+        raise InputError("--static writes a new folder; name it with -o")
     from ...data import readers
     from ...data.corpus import Corpus
     from ...models.device import set_threads
@@ -118,8 +122,6 @@ def write_onnx(
     as_json: bool,
 ) -> None:
     """Runs ``cse export --onnx``, and prints what was written."""
-    if (sts or retrieval) and not int8:
-        raise InputError(f"--{'sts' if sts else 'retrieval'}: is data for evaluating the 8-bit file; add --int8")
     data = {"sts": sts, "retrieval": retrieval}
     data = {suite: path for suite, path in data.items() if path is not None}
     from ...evaluation.run import compare_models, open_suites

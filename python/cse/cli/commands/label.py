@@ -7,17 +7,19 @@ import json
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
-import click
+from annotated_types import Ge, Gt, Le
 
 from ...data import readers
 from ...errors import InputError
 from ...io import dumps, write_atomically, write_text
-from .. import corpus_index, options, printing
+from ...options import Opt, Seed
+from .. import printing
+from ..command import Heading, command
 from ..corpus_index import Encoding, read_ids
 from ..judging import in_terminal, on_page
-from ..options import passage_size
+from ..options import AsJson, IdColumn, Passages, passage_size
 from ..progress import counting, duration
 from .evaluate import compared_cells
 from .search import read_queries
@@ -32,47 +34,27 @@ SETTINGS = "labels.json"
 BLOCK = 4096
 
 
-@click.command("label", cls=options.GroupedCommand)
-@click.argument("old")
-@click.argument("new")
-@click.argument("documents", metavar="INDEX|CORPUS")
-@options.group("Judgements")
-@options.option("--queries", "query_file", required=True, metavar="FILE", help="File of queries, one per row.")
-@options.option("--query-column", metavar="NAME", help="Column with the queries, if the file of --queries is a table.")
-@options.option("-o", "--output", default="labels", metavar="DIR", help="Folder of the judgements.")
-@options.option("--depth", default=10, type=click.IntRange(1, 1000), metavar="N", help="Documents from each ranking.")
-@options.option("--web", is_flag=True, help="Judge on a web page of this machine, not in the terminal.")
-@options.option(
-    "--difference",
-    default=3.0,
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="POINTS",
-    help="Estimate the number of queries that would find this difference in nDCG x 100.",
-)
-@options.seed
-@options.group("Encoding and reading")
-@options.option("--id", "id_column", metavar="NAME", help="Column with the row ids, if CORPUS is a table.")
-@options.option(
-    "--passages",
-    metavar="N|max",
-    help="Rank rows by their best passage of at most N tokens; max: the model's maximum length.",
-)
-@corpus_index.encoding
+@command("label")
 def label_command(
     old: str,
     new: str,
-    documents: str,
-    query_file: str,
-    query_column: str | None,
-    output: str,
-    depth: int,
-    web: bool,
-    difference: float,
-    seed: int,
-    id_column: str | None,
-    passages: str | None,
+    documents: Annotated[str, Opt(metavar="INDEX|CORPUS")],
+    *,
+    query_file: Annotated[str, Heading("Judgements"), Opt("File of queries, one per row.", "FILE", flag="--queries")],
+    query_column: Annotated[
+        str | None, Opt("Column with the queries, if the file of --queries is a table.", "NAME")
+    ] = None,
+    output: Annotated[str, Opt("Folder of the judgements.", "DIR", short="-o")] = "labels",
+    depth: Annotated[int, Ge(1), Le(1000), Opt("Documents from each ranking.", "N")] = 10,
+    web: Annotated[bool, Opt("Judge on a web page of this machine, not in the terminal.")] = False,
+    difference: Annotated[
+        float, Gt(0), Opt("Estimate the number of queries that would find this difference in nDCG x 100.", "POINTS")
+    ] = 3.0,
+    seed: Seed = 0,
+    id_column: Annotated[IdColumn, Heading("Encoding and reading")] = None,
+    passages: Passages = None,
     encoding: Encoding,
-    as_json: bool,
+    as_json: AsJson = False,
 ) -> None:
     """Compare the encoders OLD and NEW by judging the documents that they find.
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import MISSING
-from typing import Any
+from typing import Annotated, Any
 
-import click
-
-from ...options import options_of, phrase
+from ...options import Opt, options_of, phrase
 from ...registry import Registry
-from .. import options, printing
+from .. import printing
+from ..command import command
+from ..options import AsJson
 
 
-@click.command("methods")
-@click.argument("name", required=False)
-@options.option("--combinations", is_flag=True, help="List which combinations of positives, losses and UNA are valid.")
-@options.as_json
-def methods_command(name: str | None, combinations: bool, as_json: bool) -> None:
+@command("methods")
+def methods_command(
+    name: str | None = None,
+    *,
+    combinations: Annotated[bool, Opt("List which combinations of positives, losses and UNA are valid.")] = False,
+    as_json: AsJson = False,
+) -> None:
     """List augmentations, loss terms, evaluations and other methods with their options, or only the method NAME.
 
     Set an option in the table of its method in the configuration file, or with --set NAME.OPTION=VALUE.
@@ -89,11 +91,13 @@ def methods_command(name: str | None, combinations: bool, as_json: bool) -> None
         out.print(grid)
 
 
-@click.command("cache")
-@options.option("--cache", metavar="DIR", help="The cache folder.", default_text="$CSE_CACHE, else the user's cache")
-@options.option("--clear", is_flag=True, help="Delete all entries.")
-@options.as_json
-def cache_command(cache: str | None, clear: bool, as_json: bool) -> None:
+@command("cache")
+def cache_command(
+    *,
+    cache: Annotated[str | None, Opt("The cache folder.", "DIR", "$CSE_CACHE, else the user's cache")] = None,
+    clear: Annotated[bool, Opt("Delete all entries.")] = False,
+    as_json: AsJson = False,
+) -> None:
     """List the cached rows and token ids of corpora, or delete them.
 
     The first run on a large corpus writes its rows and token ids to the cache. Later runs use these files, and start

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import click
+from annotated_types import Ge
 
 from ...errors import InputError, shortened
-from .. import corpus_index, options, printing
-from ..corpus_index import Encoding, by_row, stored
+from ...options import If, Opt, Seed
+from .. import printing
+from ..command import command
+from ..corpus_index import Encoding, by_row
+from ..options import AsJson, IdColumn, IndexFolder
 from ..printing import check_table, write_table
 from ..progress import counting
 
@@ -30,31 +33,18 @@ RANKS, MARGIN = "1-100", "0.05"
 DUPLICATES_COLUMNS = ("row_a", "row_b", "cosine", "id_a", "id_b", "text_a", "text_b")
 
 
-@click.command("duplicates")
-@click.argument("model")
-@click.argument("corpus", nargs=-1, required=True)
-@options.option("--threshold", default=0.9, type=float, metavar="COSINE", help="Minimum cosine of a pair, -1 to 1.")
-@options.option("-o", "--output", metavar="FILE", help="Write all pairs to this .csv or .jsonl file.")
-@options.option(
-    "--top",
-    default=20,
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Maximum number of groups to print, the largest first.",
-)
-@options.option("--id", "id_column", metavar="NAME", help="Column with the row ids, if CORPUS is a table.")
-@stored
-@corpus_index.encoding
+@command("duplicates")
 def duplicates_command(
     model: str,
     corpus: tuple[str, ...],
-    threshold: float,
-    output: str | None,
-    top: int,
-    id_column: str | None,
-    folder: str | None,
+    *,
+    threshold: Annotated[float, Opt("Minimum cosine of a pair, -1 to 1.", "COSINE")] = 0.9,
+    output: Annotated[str | None, Opt("Write all pairs to this .csv or .jsonl file.", "FILE", short="-o")] = None,
+    top: Annotated[int, Ge(0), Opt("Maximum number of groups to print, the largest first.", "N")] = 20,
+    id_column: IdColumn = None,
+    folder: IndexFolder = None,
     encoding: Encoding,
-    as_json: bool,
+    as_json: AsJson = False,
 ) -> None:
     """Find rows of CORPUS with similar embeddings: all pairs with a cosine of at least --threshold, and their groups.
 
@@ -120,62 +110,39 @@ def pair_records(blocks: Iterable[Pairs], index: SearchIndex) -> Iterator[tuple[
         yield from zip(first.tolist(), second.tolist(), cosines.tolist(), *ids, *texts, strict=True)
 
 
-@click.command("cluster")
-@click.argument("model")
-@click.argument("corpus", nargs=-1, required=True)
-@options.option(
-    "--method",
-    default="kmeans",
-    type=click.Choice(("kmeans", "hdbscan")),
-    metavar="kmeans|hdbscan",
-    help="kmeans: k-means with --groups groups; hdbscan: density-based groups of at least --min-size rows.",
-)
-@options.option(
-    "--groups",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Number of groups, for kmeans.",
-    default_text="sqrt(rows / 2), at least 2, at most 200",
-)
-@options.option(
-    "--min-size",
-    default=10,
-    type=click.IntRange(min=2),
-    metavar="N",
-    help="Minimum number of rows per group, for hdbscan.",
-)
-@options.option(
-    "--tfidf",
-    metavar="DIR",
-    help="TF-IDF index that scores the words of a group.",
-    default_text="built from the corpus",
-)
-@options.option(
-    "--words", default=6, type=click.IntRange(min=1), metavar="N", help="Number of words to print per group."
-)
-@options.option(
-    "--examples", default=3, type=click.IntRange(min=0), metavar="N", help="Number of examples to print per group."
-)
-@options.option("-o", "--output", metavar="FILE", help="Write row, id and group to this .csv or .jsonl file.")
-@options.option("--id", "id_column", metavar="NAME", help="Column with the row ids, if CORPUS is a table.")
-@options.seed
-@stored
-@corpus_index.encoding
+@command("cluster")
 def cluster_command(
     model: str,
     corpus: tuple[str, ...],
-    method: str,
-    groups: int | None,
-    min_size: int,
-    tfidf: str | None,
-    words: int,
-    examples: int,
-    output: str | None,
-    id_column: str | None,
-    seed: int,
-    folder: str | None,
+    *,
+    method: Annotated[
+        Literal["kmeans", "hdbscan"],
+        Opt("kmeans: k-means with --groups groups; hdbscan: density-based groups of at least --min-size rows."),
+    ] = "kmeans",
+    groups: Annotated[
+        int | None,
+        Ge(1),
+        Opt(
+            "Number of groups, for kmeans.",
+            "N",
+            "sqrt(rows / 2), at least 2, at most 200",
+            needs=If("method", ("kmeans",)),
+        ),
+    ] = None,
+    min_size: Annotated[int, Ge(2), Opt("Minimum number of rows per group, for hdbscan.", "N")] = 10,
+    tfidf: Annotated[
+        str | None, Opt("TF-IDF index that scores the words of a group.", "DIR", "built from the corpus")
+    ] = None,
+    words: Annotated[int, Ge(1), Opt("Number of words to print per group.", "N")] = 6,
+    examples: Annotated[int, Ge(0), Opt("Number of examples to print per group.", "N")] = 3,
+    output: Annotated[
+        str | None, Opt("Write row, id and group to this .csv or .jsonl file.", "FILE", short="-o")
+    ] = None,
+    id_column: IdColumn = None,
+    seed: Seed = 0,
+    folder: IndexFolder = None,
     encoding: Encoding,
-    as_json: bool,
+    as_json: AsJson = False,
 ) -> None:
     """Group the rows of CORPUS by their embeddings, and print the size, words and examples of each group.
 
@@ -184,10 +151,6 @@ def cluster_command(
     largest first. With hdbscan, some rows may be in no group, and the time is quadratic in the number of rows.
     """
     printing.check_output()
-    if groups is not None and method != "kmeans":
-        raise InputError(
-            "--groups: hdbscan finds the number of groups itself; leave out --groups, or use --method kmeans"
-        )
     check_table(output)
     from ...tfidf.index import TfidfIndex
 
@@ -241,68 +204,59 @@ def group_record(number: int, group: Cluster, index: SearchIndex) -> dict[str, A
     }
 
 
-@click.command("mine")
-@click.argument("model")
-@click.argument("corpus", nargs=-1, required=True)
-@options.option(
-    "--queries",
-    required=True,
-    metavar="FILE",
-    help="Table with anchors and positives; with --by hybrid, a file of queries, one per row.",
-)
-@options.option("--columns", metavar="A,P", help="Columns of anchors and positives.", default_text="recognised by name")
-@options.option("--query-column", metavar="NAME", help="With --by hybrid: column of the queries, if FILE is a table.")
-@options.option("-o", "--output", required=True, metavar="FILE", help="The .csv or .jsonl file to write.")
-@options.option(
-    "--ranks",
-    metavar="FIRST-LAST",
-    help="Ranks from which negatives are taken.",
-    default_text="1-100; with --by hybrid, 21-60",
-)
-@options.option(
-    "--margin",
-    metavar="COSINE|none",
-    help="Minimum difference: cosine of the positive minus cosine of the negative.",
-    default_text="0.05",
-)
-@options.option(
-    "--negatives", type=click.IntRange(min=1), metavar="N", help="Maximum negatives per pair.", default_text="1"
-)
-@options.option(
-    "--by",
-    default="encoder",
-    type=click.Choice(("encoder", "bm25", "hybrid")),
-    metavar="encoder|bm25|hybrid",
-    help="Rank the rows by cosine (encoder), by BM25, or by both (hybrid), which needs no positives.",
-)
-@options.option(
-    "--pick",
-    type=click.Choice(("top", "random")),
-    metavar="top|random",
-    help="Which candidates to take: those ranked highest, or random ones.",
-    default_text="top",
-)
-@options.option(
-    "--rows",
-    type=click.IntRange(min=2),
-    metavar="N",
-    help="With --by hybrid: number of rows to write.",
-    default_text="1920, for 60 steps",
-)
-@options.seed
-@stored
-@corpus_index.encoding
+@command("mine")
 def mine_command(
     model: str,
     corpus: tuple[str, ...],
-    queries: str,
-    output: str,
-    by: str,
-    seed: int,
-    folder: str | None,
+    *,
+    queries: Annotated[
+        str, Opt("Table with anchors and positives; with --by hybrid, a file of queries, one per row.", "FILE")
+    ],
+    columns: Annotated[
+        str | None,
+        Opt("Columns of anchors and positives.", "A,P", "recognised by name", excludes=If("by", ("hybrid",))),
+    ] = None,
+    query_column: Annotated[
+        str | None,
+        Opt("With --by hybrid: column of the queries, if FILE is a table.", "NAME", needs=If("by", ("hybrid",))),
+    ] = None,
+    output: Annotated[str, Opt("The .csv or .jsonl file to write.", "FILE", short="-o")],
+    ranks: Annotated[
+        str | None, Opt("Ranks from which negatives are taken.", "FIRST-LAST", "1-100; with --by hybrid, 21-60")
+    ] = None,
+    margin: Annotated[
+        str | None,
+        Opt(
+            "Minimum difference: cosine of the positive minus cosine of the negative.",
+            "COSINE|none",
+            "0.05",
+            excludes=If("by", ("hybrid",)),
+        ),
+    ] = None,
+    negatives: Annotated[
+        int | None, Ge(1), Opt("Maximum negatives per pair.", "N", "1", excludes=If("by", ("hybrid",)))
+    ] = None,
+    by: Annotated[
+        Literal["encoder", "bm25", "hybrid"],
+        Opt("Rank the rows by cosine (encoder), by BM25, or by both (hybrid), which needs no positives."),
+    ] = "encoder",
+    pick: Annotated[
+        Literal["top", "random"] | None,
+        Opt(
+            "Which candidates to take: those ranked highest, or random ones.",
+            default="top",
+            excludes=If("by", ("hybrid",)),
+        ),
+    ] = None,
+    rows: Annotated[
+        int | None,
+        Ge(2),
+        Opt("With --by hybrid: number of rows to write.", "N", "1920, for 60 steps", needs=If("by", ("hybrid",))),
+    ] = None,
+    seed: Seed = 0,
+    folder: IndexFolder = None,
     encoding: Encoding,
-    as_json: bool,
-    **given: Any,
+    as_json: AsJson = False,
 ) -> None:
     """Find hard negatives in CORPUS for the pairs of --queries, and write triples for cse train --pairs.
 
@@ -316,8 +270,9 @@ def mine_command(
     """
     printing.check_output()
     check_table(output)
+    given: dict[str, Any] = {"columns": columns, "query_column": query_column, "ranks": ranks, "margin": margin}
+    given |= {"negatives": negatives, "pick": pick, "rows": rows}
     settings = {name: value for name, value in given.items() if value is not None}
-    check_used(by, settings)
 
     def open_index() -> SearchIndex:
         return by_row(encoding.index(encoding.encoder(model), corpus, folder))
@@ -342,14 +297,6 @@ def mine_command(
         f"--margin; the positive's cosine is on average {summary['mean_margin']:.3f} above the negative's"
     )
     printing.say(f"train on them with cse train --pairs {output}")
-
-
-def check_used(by: str, settings: dict[str, Any]) -> None:
-    """Raises ``InputError`` for an option that has no effect with the value of --by."""
-    unused = ("columns", "margin", "negatives", "pick") if by == "hybrid" else ("query_column", "rows")
-    for name in unused:
-        if name in settings:
-            raise InputError(f"--{name.replace('_', '-')}: has no effect with --by {by}; leave it out")
 
 
 def from_queries(

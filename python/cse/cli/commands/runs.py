@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import click
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ...errors import InputError
-from .. import options, printing
+from ...options import Device, Opt, Threads
+from .. import printing
+from ..command import command
+from ..options import AsJson
 from ..progress import PhaseDisplay
 
 if TYPE_CHECKING:
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
 COLUMNS = 6
 
 
-@click.command("runs")
-@click.argument("folder", metavar="[DIR]", default="runs")
-@options.as_json
-def runs_command(folder: str, as_json: bool) -> None:
+@command("runs")
+def runs_command(
+    folder: Annotated[str, Opt(metavar="[DIR]")] = "runs",
+    *,
+    as_json: AsJson = False,
+) -> None:
     """List the runs in DIR (default: runs), with their scores and the settings that differ between them.
 
     Settings that do not change what is computed, such as the output folder, the device or the loggers, are not
@@ -105,37 +108,23 @@ def encoding() -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: phases("encoding held-out texts", done, total, "texts")
 
 
-@click.command("plot")
-@click.argument("runs", nargs=-1, required=True)
-@options.option("-o", "--output", default="plots", metavar="DIR", help="Folder for the plots.")
-@options.option("--kind", "kinds", multiple=True, metavar="NAME", help="Kinds of plots.", default_text="all")
-@options.option("--format", "form", default="png", type=click.Choice(("png", "svg")), help="Format of the files.")
-@options.option(
-    "--word",
-    metavar="WORD",
-    help="Word whose possible replacements are shown in the ranks plot.",
-    default_text="one that UNA replaced",
-)
-@options.option(
-    "--map",
-    "method",
-    default="tsne",
-    type=click.Choice(("tsne", "pca")),
-    help="How the map plot projects sentences to two dimensions.",
-)
-@options.device
-@options.threads
-@options.as_json
+@command("plot")
 def plot_command(
     runs: tuple[str, ...],
-    output: str,
-    kinds: tuple[str, ...],
-    form: str,
-    word: str | None,
-    method: str,
-    device: str,
-    threads: int,
-    as_json: bool,
+    *,
+    output: Annotated[str, Opt("Folder for the plots.", "DIR", short="-o")] = "plots",
+    kinds: Annotated[tuple[str, ...], Opt("Kinds of plots.", "NAME", "all", flag="--kind")] = (),
+    form: Annotated[Literal["png", "svg"], Opt("Format of the files.", flag="--format")] = "png",
+    word: Annotated[
+        str | None,
+        Opt("Word whose possible replacements are shown in the ranks plot.", "WORD", "one that UNA replaced"),
+    ] = None,
+    method: Annotated[
+        Literal["tsne", "pca"], Opt("How the map plot projects sentences to two dimensions.", flag="--map")
+    ] = "tsne",
+    device: Device = "auto",
+    threads: Threads = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Draw plots of one or more runs, and write them to files; RUNS are the folders of the runs.
 
@@ -204,27 +193,21 @@ def _file(kind: str, some: list[Material], names: dict[Path, str], count: int) -
     return f"{kind}-{names[some[0].run.folder].strip('./').replace('/', '-')}"
 
 
-@click.command("report")
-@click.argument("run")
-@options.option("-o", "--output", metavar="FILE.html", help="Path of the page.", default_text="report.html in RUN")
-@options.option(
-    "--word", metavar="WORD", help="Word whose possible replacements are shown.", default_text="one that UNA replaced"
-)
-@options.option(
-    "--map",
-    "method",
-    default="tsne",
-    type=click.Choice(("tsne", "pca")),
-    help="How the map projects sentences to two dimensions.",
-)
-@options.option(
-    "--encode/--no-encode", default=True, help="Compare embeddings of held-out texts before and after training."
-)
-@options.device
-@options.threads
-@options.as_json
+@command("report")
 def report_command(
-    run: str, output: str | None, word: str | None, method: str, encode: bool, device: str, threads: int, as_json: bool
+    run: str,
+    *,
+    output: Annotated[str | None, Opt("Path of the page.", "FILE.html", "report.html in RUN", short="-o")] = None,
+    word: Annotated[
+        str | None, Opt("Word whose possible replacements are shown.", "WORD", "one that UNA replaced")
+    ] = None,
+    method: Annotated[
+        Literal["tsne", "pca"], Opt("How the map projects sentences to two dimensions.", flag="--map")
+    ] = "tsne",
+    encode: Annotated[bool, Opt("Compare embeddings of held-out texts before and after training.")] = True,
+    device: Device = "auto",
+    threads: Threads = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Write a report page about RUN, the folder of a run: a single HTML file that works offline.
 

@@ -8,15 +8,17 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import click
+from annotated_types import Ge
 
 from ...data import readers
 from ...errors import InputError, shortened
-from .. import corpus_index, options, printing
-from ..corpus_index import Encoding, load_encoder, search_arguments
-from ..options import passage_size
+from ...options import Device, Imports, Opt, Precision, Prompt, Threads
+from .. import printing
+from ..command import Heading, command, given_options
+from ..corpus_index import Encoding, Ranking, load_encoder
+from ..options import AsJson, FirstDims, IdColumn, Passages, PoolerName, passage_size
 from ..progress import PhaseDisplay, counting
 
 if TYPE_CHECKING:
@@ -25,47 +27,32 @@ if TYPE_CHECKING:
     from ...search.searching import Hit
 
 
-@click.command("search", cls=options.GroupedCommand)
-@click.argument("model", required=False)
-@click.argument("corpus", nargs=-1)
-@options.group("Index")
-@options.option("-o", "--output", default="search", metavar="DIR", help="Folder of the index.")
-@options.option("--id", "id_column", metavar="NAME", help="Column with the row ids, if CORPUS is a table.")
-@options.option(
-    "--passages",
-    metavar="N|max",
-    help="Rank rows by their best passage of at most N tokens; max: the model's maximum length.",
-)
-@options.option(
-    "--int8/--no-int8", default=None, help="Store int8 vectors.", default_text="as in an existing index, else no"
-)
-@options.option("--rebuild", is_flag=True, help="Encode all rows again.")
-@options.option("--verify/--no-verify", default=True, help="Compare the files of the index with their hashes.")
-@options.group("Queries")
-@options.option("--query", "queries", multiple=True, metavar="TEXT", help="A query; may be repeated.")
-@options.option("--queries", "query_file", metavar="FILE", help="File of queries, one per row; - is standard input.")
-@options.option("--query-column", metavar="NAME", help="Column with the queries, if the file of --queries is a table.")
-@options.option("--top", default=10, type=click.IntRange(min=1), metavar="K", help="Number of rows per query.")
-@options.group("Ranking")
-@corpus_index.ranking
-@options.group("Encoding and reading")
-@corpus_index.encoding
+@command("search")
 def search_command(
-    model: str | None,
-    corpus: tuple[str, ...],
-    output: str,
-    id_column: str | None,
-    passages: str | None,
-    int8: bool | None,
-    rebuild: bool,
-    verify: bool,
-    queries: tuple[str, ...],
-    query_file: str | None,
-    query_column: str | None,
-    top: int,
-    ranked: dict[str, Any],
-    encoding: Encoding,
-    as_json: bool,
+    model: str | None = None,
+    corpus: tuple[str, ...] = (),
+    *,
+    output: Annotated[str, Heading("Index"), Opt("Folder of the index.", "DIR", short="-o")] = "search",
+    id_column: Annotated[IdColumn, Opt(needs="corpus")] = None,
+    passages: Annotated[Passages, Opt(needs="corpus")] = None,
+    int8: Annotated[
+        bool | None, Opt("Store int8 vectors.", default="as in an existing index, else no", needs="corpus")
+    ] = None,
+    rebuild: Annotated[bool, Opt("Encode all rows again.", needs="corpus")] = False,
+    verify: Annotated[bool, Opt("Compare the files of the index with their hashes.")] = True,
+    queries: Annotated[
+        tuple[str, ...], Heading("Queries"), Opt("A query; may be repeated.", "TEXT", flag="--query")
+    ] = (),
+    query_file: Annotated[
+        str | None, Opt("File of queries, one per row; - is standard input.", "FILE", flag="--queries")
+    ] = None,
+    query_column: Annotated[
+        str | None, Opt("Column with the queries, if the file of --queries is a table.", "NAME", needs="query_file")
+    ] = None,
+    top: Annotated[int, Ge(1), Opt("Number of rows per query.", "K")] = 10,
+    ranked: Annotated[Ranking, Heading("Ranking")],
+    encoding: Annotated[Encoding, Heading("Encoding and reading")],
+    as_json: AsJson = False,
 ) -> None:
     """Search the rows of CORPUS by meaning, with the embeddings of MODEL.
 
@@ -80,16 +67,14 @@ def search_command(
     -o may be a folder written by cse encode --parts, whose parts are searched as one index; in this case, leave out
     CORPUS.
     """
-    tokens = ranked["tokens"]
-    if not corpus and (id_column or passages or int8 is not None or tokens is not None or rebuild):
-        raise InputError(
-            "CORPUS: --id, --passages, --int8, --tokens and --rebuild need a corpus; name one, or leave them out"
-        )
+    tokens = ranked.check().tokens
+    if tokens is not None and not corpus:
+        raise InputError("--tokens has no effect without CORPUS; add that, or leave --tokens out")
     printing.check_output()
     asked = read_queries(queries, query_file, query_column, encoding.reading)
-    asking = search_arguments(ranked, top)
+    asking = ranked.arguments(top)
     kept: dict[str, Any] = {"int8": int8, "passages": passage_size(passages), "tokens": tokens}
-    kept |= {"id_column": id_column, "smooth": ranked["smooth"]}
+    kept |= {"id_column": id_column, "smooth": ranked.smooth}
     model, output, encoding = model_of(model, output, encoding)
     encoder = encoding.encoder(model)
     started = time.perf_counter()
@@ -149,7 +134,7 @@ def model_of(model: str | None, output: str, encoding: Encoding) -> tuple[str, s
             raise InputError(f"{output}: no index there; make one with 'cse search MODEL CORPUS -o {output}'")
         return model, output, encoding
     if model is not None:
-        if options.was_given(click.get_current_context(), "output") and Path(output) != Path(model):
+        if "output" in given_options() and Path(output) != Path(model):
             raise InputError(f"-o {output}: {model} is an index too; leave out one of them, or name a model")
         output = model
     given = {name: value for name, value in settings.items() if getattr(encoding, name, 0) is None}
@@ -170,8 +155,6 @@ def describe(index: SearchIndex, folder: str) -> dict[str, Any]:
 def read_queries(queries: tuple[str, ...], file: str | None, column: str | None, reading: dict[str, Any]) -> list[str]:
     """Returns the queries of --query and --queries; raises ``InputError`` for a file with only blank rows."""
     if file is None:
-        if column is not None:
-            raise InputError("--query-column: names a column of the file of --queries; add --queries FILE")
         return [*queries]
     from ...data.corpus import Corpus
 
@@ -239,28 +222,21 @@ def typed_queries(encoding_errors: str, as_json: bool) -> Iterator[str]:
             ) from None
 
 
-@click.command("similarity")
-@click.argument("model")
-@click.argument("texts", nargs=-1, required=True)
-@options.option(
-    "--columns", metavar="A,B", help="The two columns of text in the table.", default_text="recognised by name"
-)
-@options.option("--batch-size", default=64, type=click.IntRange(min=1))
-@options.pooler
-@options.prompt
-@options.first_dims
-@options.device
-@options.precision("fp32")
-@options.threads
-@options.imports
-@options.as_json
+@command("similarity")
 def similarity_command(
     model: str,
     texts: tuple[str, ...],
-    columns: str | None,
-    batch_size: int,
-    as_json: bool,
-    **encoding: Any,
+    *,
+    columns: Annotated[str | None, Opt("The two columns of text in the table.", "A,B", "recognised by name")] = None,
+    batch_size: Annotated[int, Ge(1), Opt()] = 64,
+    pooler: PoolerName = None,
+    prompt: Prompt = None,
+    dims: FirstDims = None,
+    device: Device = "auto",
+    precision: Precision = "fp32",
+    threads: Threads = 0,
+    imports: Imports = (),
+    as_json: AsJson = False,
 ) -> None:
     """Print the cosine similarity of two TEXTS, or of the two texts in each row of a table.
 
@@ -281,7 +257,9 @@ def similarity_command(
         raise InputError(f"--columns {columns}: names columns of a table; give one table, or leave out --columns")
     else:
         raise InputError(f"TEXTS: {len(texts)} were given; give two texts, or one table with two columns of text")
-    encoder = load_encoder(model, **encoding)
+    encoder = load_encoder(
+        model, pooler=pooler, prompt=prompt, dims=dims, device=device, precision=precision, threads=threads
+    )
     from ...search.pairs import cosines
 
     distinct = list(dict.fromkeys([*left, *right]))

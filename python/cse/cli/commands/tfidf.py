@@ -8,20 +8,23 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import click
+from annotated_types import Ge, Le
 
 from ... import _core
 from ...data import readers
 from ...data.diagnostics import findings
 from ...data.readers import reading_options
 from ...errors import InputError, visible
+from ...options import Column, EncodingErrors, If, MaxLineBytes, Opt, Threads
 from ...tfidf.build import build_index
 from ...tfidf.index import TfidfIndex
-from ...tfidf.options import word_options
+from ...tfidf.options import Words, word_options
 from ...tfidf.pieces import FILE, Pieces
 from .. import options, printing
+from ..command import command
+from ..options import AsJson
 from ..progress import PhaseDisplay, in_background
 
 if TYPE_CHECKING:
@@ -31,42 +34,31 @@ BLOCK = 16384
 """Number of rows that are read at a time for ``cse doctor --model``."""
 
 
-@click.command("build-tfidf")
-@click.argument("corpus", nargs=-1, required=True)
-@options.option("-o", "--output", default="tfidf", metavar="DIR", help="Folder of the index.")
-@options.words
-@options.option(
-    "--model", metavar="MODEL", help="With --tokenizer wordpieces: the model whose tokenizer splits text into pieces."
-)
-@options.option(
-    "--matrix/--no-matrix", default=True, help="Also write the TF-IDF matrix, DIR/matrix.npz; it must fit in memory."
-)
-@options.option("--stream", is_flag=True, help="Same as --no-matrix.")
-@options.option(
-    "--engine",
-    default="local",
-    metavar="local|ray",
-    help="Run on this machine, or on a Ray cluster with one task per file.",
-)
-@options.reading
-@options.threads
-@options.as_json
-@click.pass_context
+@command("build-tfidf")
 def build_tfidf_command(
-    ctx: click.Context,
-    /,
     corpus: tuple[str, ...],
-    output: str,
-    model: str | None,
-    matrix: bool,
-    stream: bool,
-    engine: str,
-    column: str | None,
-    encoding_errors: str,
-    max_line_bytes: int,
-    threads: int,
-    as_json: bool,
-    **given: Any,
+    *,
+    output: Annotated[str, Opt("Folder of the index.", "DIR", short="-o")] = "tfidf",
+    words: Words,
+    model: Annotated[
+        str | None, Opt("With --tokenizer wordpieces: the model whose tokenizer splits text into pieces.", "MODEL")
+    ] = None,
+    matrix: Annotated[
+        bool,
+        Opt(
+            "Also write the TF-IDF matrix, DIR/matrix.npz; it must fit in memory.",
+            excludes=("stream", If("engine", ("ray",))),
+        ),
+    ] = True,
+    stream: Annotated[bool, Opt("Same as --no-matrix.")] = False,
+    engine: Annotated[
+        Literal["local", "ray"], Opt("Run on this machine, or on a Ray cluster with one task per file.")
+    ] = "local",
+    column: Column = None,
+    encoding_errors: EncodingErrors = "strict",
+    max_line_bytes: MaxLineBytes = 1 << 20,
+    threads: Threads = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Build a TF-IDF index from CORPUS: text files with one sentence per line (.gz and .zst are decompressed, - is
     standard input), patterns like 'shards/*.txt', or tables (see --column).
@@ -78,17 +70,12 @@ def build_tfidf_command(
     For text without spaces between words (Chinese, Japanese, Thai), use --tokenizer wordpieces with the --model that
     will be trained: the terms are the pieces of its WordPiece tokenizer, which is stored as DIR/tokenizer.json.
     """
-    asked = options.was_given(ctx, "matrix")
-    if matrix and asked and (stream or engine == "ray"):
-        raise InputError(
-            "--matrix: cannot be combined with --stream or --engine ray, which write no matrix; leave out --matrix"
-        )
     matrix = matrix and not stream and engine == "local"
-    words = word_options(**given, pieces=None if model is None else pieces_of(model))
+    splitting = word_options(**asdict(words), pieces=None if model is None else pieces_of(model))
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
     started = time.perf_counter()
     build = partial(
-        build_index, corpus, output, column=column, matrix=matrix, engine=engine, words=words, reading=reading
+        build_index, corpus, output, column=column, matrix=matrix, engine=engine, words=splitting, reading=reading
     )
     if engine == "ray":  # in the main thread, so that Ctrl-C interrupts the wait for the cluster
         info, files, joined = build(say=printing.say)
@@ -100,8 +87,8 @@ def build_tfidf_command(
     printing.result(
         {
             **asdict(info),
-            **given,
-            "pieces": words["pieces"] and words["pieces"].hash,
+            **asdict(words),
+            "pieces": splitting["pieces"] and splitting["pieces"].hash,
             "joined_lines": joined,
             "output": output,
             "written": written,
@@ -112,7 +99,7 @@ def build_tfidf_command(
         as_json,
         [
             f"{info.documents:,} sentences, {info.blank:,} blank rows, {info.tokens:,} words, "
-            f"{info.terms:,} terms ({words['tokenizer']} tokenizer)",
+            f"{info.terms:,} terms ({words.tokenizer} tokenizer)",
             *([f"{info.wordless:,} sentences without a word"] if info.wordless else []),
             *([f"{info.repaired:,} rows had bytes that are not UTF-8"] if info.repaired else []),
             *([f"{joined:,} fields had a line break, which was replaced by a space"] if joined else []),
@@ -130,11 +117,13 @@ def pieces_of(model: str) -> Pieces:
     return Pieces.of(load_tokenizer(find_model(options.model_folder(model))), model)
 
 
-@click.command("merge-tfidf")
-@click.argument("shards", nargs=-1, required=True)
-@options.option("-o", "--output", default="tfidf", metavar="DIR", help="Folder of the merged index.")
-@options.as_json
-def merge_tfidf_command(shards: tuple[str, ...], output: str, as_json: bool) -> None:
+@command("merge-tfidf")
+def merge_tfidf_command(
+    shards: tuple[str, ...],
+    *,
+    output: Annotated[str, Opt("Folder of the merged index.", "DIR", short="-o")] = "tfidf",
+    as_json: AsJson = False,
+) -> None:
     """Merge the indexes that cse build-tfidf wrote to the folders SHARDS, in the given order.
 
     The result is byte-for-byte identical to an index built from the files of all SHARDS in this order. matrix.npz is
@@ -153,35 +142,20 @@ def merge_tfidf_command(shards: tuple[str, ...], output: str, as_json: bool) -> 
     )
 
 
-@click.command("doctor")
-@click.argument("corpus", nargs=-1, required=True)
-@options.option(
-    "--model", metavar="MODEL", help="Also list frequent words that the tokenizer of this model divides into pieces."
-)
-@options.option(
-    "--top",
-    default=20,
-    type=click.IntRange(1, 2**31),
-    metavar="N",
-    help="Number of these words to list.",
-)
-@options.words
-@options.reading
-@options.threads
-@options.as_json
-@click.pass_context
+@command("doctor")
 def doctor_command(
-    ctx: click.Context,
-    /,
     corpus: tuple[str, ...],
-    model: str | None,
-    top: int,
-    column: str | None,
-    encoding_errors: str,
-    max_line_bytes: int,
-    threads: int,
-    as_json: bool,
-    **words: Any,
+    *,
+    model: Annotated[
+        str | None, Opt("Also list frequent words that the tokenizer of this model divides into pieces.", "MODEL")
+    ] = None,
+    top: Annotated[int, Ge(1), Le(2**31), Opt("Number of these words to list.", "N", needs="model")] = 20,
+    words: Words,
+    column: Column = None,
+    encoding_errors: EncodingErrors = "strict",
+    max_line_bytes: MaxLineBytes = 1 << 20,
+    threads: Threads = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Check CORPUS in one pass before training: encoding, blank and duplicate rows, lengths, scripts, rare words, and
     the fraction of words that UNA would replace. Each problem is reported with a recommendation.
@@ -192,20 +166,20 @@ def doctor_command(
     additional tokens.
     """
     printing.check_output()
-    if model is None and options.was_given(ctx, "top"):
-        raise InputError("--top: belongs to --model, which was not given; name a model, or leave --top out")
     if model is not None and "-" in corpus:
         raise InputError(
-            "--model: reads CORPUS twice, so it cannot be standard input; name a file, or leave out --model"
+            "--model reads CORPUS twice, so it cannot be standard input; name a file, or leave out --model"
         )
     tokenizer = None if model is None else _tokenizer(model)
-    if words["tokenizer"] == "wordpieces":
+    if words.tokenizer == "wordpieces":
         raise InputError("--tokenizer wordpieces: cse doctor counts words; choose unicode, whitespace or treebank")
     found = readers.resolve(corpus, column)
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
     started = time.perf_counter()
     seen: dict[str, Any] = json.loads(
-        in_background("checking", lambda progress: _core.diagnose(found, word_options(**words), reading, progress))
+        in_background(
+            "checking", lambda progress: _core.diagnose(found, word_options(**asdict(words)), reading, progress)
+        )
     )
     seconds = time.perf_counter() - started
     seen["joined_lines"] = readers.joined_lines(found)

@@ -219,8 +219,8 @@ def _hits(config: TrainConfig, model: str, folder: Path, query: str, source: int
     """Builds or completes the index of the corpus in ``folder``, and returns the best rows other than ``source``."""
     from ...search.index import SearchIndex
 
-    reading = {name: getattr(config, name) for name in ("column", "encoding_errors", "max_line_bytes", "cache")}
-    encoding = corpus_index.Encoding(None, None, None, config.device, "fp32", config.threads, 64, reading)
+    names = ("column", "encoding_errors", "max_line_bytes", "cache", "device", "threads")
+    encoding = corpus_index.Encoding(**{name: getattr(config, name) for name in names})
     encoder = encoding.encoder(model)
     rebuild = False
     if folder.exists():
