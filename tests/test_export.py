@@ -232,8 +232,8 @@ def refused(done, *parts):
 
 
 def test_invalid_exports_are_refused(exported, tiny_bert, minilm, pairs, tmp_path):
-    refused(invoke("export", tiny_bert), "name one format")
-    refused(invoke("export", tiny_bert, "--onnx", "--sts", pairs), "--sts", "add --int8")
+    refused(invoke("export", tiny_bert), "writes one format")
+    refused(invoke("export", tiny_bert, "--onnx", "--sts", pairs), "--sts", "--sts has no effect without --int8")
     refused(invoke("export", minilm, "--onnx"), "name a new folder with -o")
     refused(invoke("export", tmp_path / "none", "--onnx", "-o", tmp_path / "x"), "no such folder")
     refused(invoke("export", tiny_bert, "--onnx", "--int8", "--sts", tmp_path / "none.tsv"), "none.tsv")

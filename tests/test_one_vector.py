@@ -168,16 +168,19 @@ def test_options_of_hybrid_vectors_are_checked(cse, tmp_path, glove, texts):
     (tmp_path / "other" / "file").touch()
     given = ["encode", glove, "docs.txt", "--hybrid"]
     for options, message in (
-        ([], "--hybrid: writes a folder; name it with -o"),
-        (["-o", "out", "--parts"], "--hybrid: cannot be combined with --parts"),
-        (["-o", "out", "--format", "npy"], "--format: applies only to --parts"),
+        ([], "--hybrid needs -o, which names the folder"),
+        (["-o", "out", "--parts"], "--hybrid cannot be combined with --parts"),
+        (["-o", "out", "--format", "npy"], "--format applies only to --parts"),
         (["-o", "out", "--lexical-dims", "999"], "--lexical-dims 999: the matrix of BM25's weights has rank 30"),
         (["-o", "out", "--lexical-dims", "0"], "--lexical-dims: must be 1 or more, got 0"),
         (["-o", "out", "--bm25-weight", "2"], "--bm25-weight: must be between 0 and 1, got 2.0"),
         (["-o", "other"], "-o other: exists and was not written by cse encode --hybrid"),
     ):
         refused(cse(*given, *options, cwd=tmp_path), message)
-    refused(cse(*given[:-1], "-o", "x.npy", "--bm25-weight", "0.5", cwd=tmp_path), "--lexical-dims: belong to --hybrid")
+    refused(
+        cse(*given[:-1], "-o", "x.npy", "--bm25-weight", "0.5", cwd=tmp_path),
+        "--bm25-weight has no effect without --hybrid",
+    )
     for file, message in (("blank", "all 2 lines are blank"), ("words", "contains a word")):
         refused(cse("encode", glove, f"{file}.txt", "--hybrid", "-o", "out", cwd=tmp_path), message)
     encoder = Encoder(glove)

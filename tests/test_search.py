@@ -766,11 +766,11 @@ def test_smoothed_vectors_do_not_depend_on_the_order_of_updates_and_can_be_left_
 
 def test_options_of_hybrid_search_are_checked(cse, corpus):
     given = ["search", "glove:v.txt", "corpus.txt", "--query", "word1"]
-    refused(cse(*given, "--feedback", "2", cwd=corpus), "--feedback: belongs to --hybrid")
+    refused(cse(*given, "--feedback", "2", cwd=corpus), "--feedback has no effect without --hybrid")
     given.append("--hybrid")
     refused(cse(*given, "--bm25-weight", "2", cwd=corpus), "--bm25-weight: must be between 0 and 1, got 2.0")
     refused(
-        cse(*given, "--fusion", "rrf", "--feedback", "1", cwd=corpus), "--feedback: has no effect with --fusion rrf"
+        cse(*given, "--fusion", "rrf", "--feedback", "1", cwd=corpus), "--feedback cannot be combined with --fusion rrf"
     )
     with pytest.raises(InputError, match="--stop-words"):
         Fusion(stop_words="klingon")
@@ -954,7 +954,7 @@ def test_an_index_keeps_the_prompt_and_the_dimensions_of_its_encoder(corpus, cse
         (("glove:v.txt", "q.txt", "--queries", "nowhere.txt"), ("nowhere.txt: no such file",)),
         (("glove:v.txt", "q.txt", "--query-column", "a"), ("--query-column",)),
         (("glove:v.txt", "blank.txt"), ("all 2 lines are blank",)),
-        (("glove:v.txt", "q.txt", "--passages", "few"), ("--passages: must be", "'few'")),
+        (("glove:v.txt", "q.txt", "--passages", "few"), ("--passages must be", "'few'")),
         (("glove:v.txt", "q.txt", "--passages", "3"), ("--passages: must be at least 8", "got 3")),
         (("glove:v.txt", "--rebuild"), ("CORPUS",)),
         (("glove:v.txt", "q.txt", "-o", "c.csv"), ("c.csv: is a file",)),

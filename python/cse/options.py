@@ -37,7 +37,7 @@ class If:
     named: str = ""
     """How a message names the condition. Default: the flag of the other option, and the values."""
     why: str = ""
-    """Text that a message adds to the name."""
+    """Text that a message adds to the name; with it, a message says "needs" instead of "has no effect without"."""
 
     def holds(self, value: Any) -> bool:
         """Returns whether the condition holds if the other option has this value."""
@@ -306,7 +306,8 @@ def combination_fault(
                 other = condition.named or other
                 why = f", {condition.why}" if condition.why else ""
                 if kind == "needs":
-                    return f"{this} has no effect without {other}{why}; add that, or leave {this} out"
+                    verb = "needs" if why else "has no effect without"
+                    return f"{this} {verb} {other}{why}; add that, or leave {this} out"
                 return f"{this} cannot be combined with {other}{why}; leave one of them out"
     return None
 

@@ -139,7 +139,7 @@ def test_generated_queries_can_be_opened_as_labelled_pairs(cse, writers, texts, 
     [
         (["--model", "TINY", "-o", "x.txt"], "cannot be loaded as a sequence-to-sequence model"),
         (["--model", "T5", "-o", "x.csv"], "the name must end in .txt or .jsonl"),
-        (["--model", "T5", "-o", "x.txt", "--sample", "--beams", "3"], "--beams: cannot be combined with --sample"),
+        (["--model", "T5", "-o", "x.txt", "--sample", "--beams", "3"], "--beams cannot be combined with --sample"),
     ],
 )
 def test_invalid_options_of_generate_are_refused(cse, writers, tiny_bert, sample, tmp_path, arguments, message):

@@ -24,12 +24,20 @@ class Heading:
 
 
 class Text(click.ParamType[str]):
-    """Parameter type for text with known completions; the value is checked after parsing, by ``Option.check``."""
+    """Parameter type for text with known completions.
+
+    ``Option.check`` reports a value that is not among the choices. Other names are checked after parsing, because
+    ``--import`` may register more of them.
+    """
 
     name = "text"
 
     def __init__(self, option: Option) -> None:
         self.option = option
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Returns the text; raises ``InputError`` if it is not among the choices."""
+        return self.option.check(value) if self.option.choices and isinstance(value, str) else value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Returns the names that begin with what was typed."""

@@ -208,7 +208,7 @@ def read_ids(files: Sequence[str], column: str) -> list[str]:
     ids: list[str] = []
     for path in readers.expand(files):
         if not readers.is_table(path):
-            raise InputError(f"--id {column} does not apply: {path} is not a table, and has no columns; leave out --id")
+            raise InputError(f"--id {column}: {path} is not a table, and has no columns; leave out --id")
         names = readers.column_names(path)
         if names.count(column) != 1:
             listed = ", ".join(names[:20])

@@ -107,7 +107,7 @@ def check_systems(
             if other is not None:
                 raise InputError(f"bm25: has no embeddings for --suite {other}; use only --suite retrieval, or a model")
             if system.flags:
-                raise InputError(f"{system.flags[0]}: has no effect on bm25, which ranks by words alone; leave it out")
+                raise InputError(f"{system.flags[0]} has no effect on bm25, which ranks by words alone; leave it out")
             if dims:
                 raise InputError("--dims: bm25 has no dimensions; leave out one of them")
         elif system.flags and not any(ranks.values()):
