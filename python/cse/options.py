@@ -8,7 +8,7 @@ range (``annotated_types``) and an ``Opt``:
     beta: Annotated[float, Ge(0), Le(1), Opt("Mean probability that a word is replaced.")] = 0.5
 
 ``cse.cli.options`` makes options of commands from such declarations, ``cse.training.settings`` the settings of a run.
-Importing this module is fast: it imports neither click nor pydantic.
+This module does not import click, and importing it is fast.
 """
 
 from __future__ import annotations

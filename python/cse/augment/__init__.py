@@ -1,6 +1,6 @@
 """Augmentations: edits of texts, and pairings of anchors and positives; their registry, and the options of UNA.
 
-This module imports neither pydantic nor NumPy, so that the command line, which lists the options, starts quickly.
+This module does not import NumPy, so that the command line, which lists the options, starts quickly.
 """
 
 from __future__ import annotations
