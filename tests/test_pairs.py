@@ -235,7 +235,7 @@ def test_pairs_cannot_be_combined_with_corpus_or_positive(values, message):
     "values", [{"columns": ("a", "b")}, {"hard_negative_weight": 2.0}, {"where": "a=1"}, {"min_score": 4.0}]
 )
 def test_options_that_belong_to_pairs_are_refused_without_pairs(values):
-    with pytest.raises(InputError, match="belongs to --pairs"):
+    with pytest.raises(InputError, match="has no effect without --pairs"):
         TrainConfig(**values)
 
 

@@ -96,7 +96,7 @@ def test_settings_that_affect_the_result_cannot_be_changed_on_resume(finished_ru
     assert [path.name for path in list_checkpoints(finished_run)] == ["step-00000004", "step-00000008"]
     done = cse("train", "--resume", finished_run, "--lr", "0.5", "--seed", "3", "--max-steps", "9")
     assert done.returncode == 2
-    assert "--seed 3 (the run has 0); --lr 0.5 (the run has 0.001) cannot change" in done.stderr.replace("\n", " ")
+    assert "--lr 0.5 (the run has 0.001); --seed 3 (the run has 0) cannot change" in done.stderr.replace("\n", " ")
     with pytest.raises(InputError, match="has no checkpoint"):
         resumed_config(finished_run / "best")
 

@@ -176,7 +176,9 @@ class TrainConfig(Settings):
             object.__setattr__(self, name, value)
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and vars(other) == vars(self)
+        if type(other) is not type(self):
+            return False
+        return all(getattr(other, name) == getattr(self, name) for name in (*SETTINGS, "options", "given"))
 
     __hash__ = None  # type: ignore[assignment]
 
