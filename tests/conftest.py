@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from importlib.resources import files
 from itertools import product
@@ -16,6 +17,8 @@ from cse.cli.group import PLACES
 from forked import run_forked
 from random_texts import write_vectors
 
+# The hashes of imported files (cse.registry) are not written to the home of the user who runs the tests.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="cse-tests-state-")
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 

@@ -262,3 +262,44 @@ def test_settings_without_effect_are_refused(values, message):
 )
 def test_settings_with_an_effect_and_values_of_presets_are_accepted(values):
     resolve(TrainConfig(**values), "bert-base")
+
+
+def test_imports_of_a_configuration_run_only_if_this_user_has_imported_the_file_before(
+    cse, tmp_path, monkeypatch, tiny_bert, sample
+):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    methods, config, ran = tmp_path / "methods.py", tmp_path / "config.toml", tmp_path / "ran"
+    code = f"open({str(ran)!r}, 'a').close()\n"
+    methods.write_text(code)
+    config.write_text(f'imports = ["{methods}"]\nmax_steps = 1\nbatch_size = 4\nmodel = "{tiny_bert}"\n')
+    train = ("train", sample, "--config", config, "--name", "first")
+    done = cse(*train, cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"{config}: would run the Python file {methods}, which you have not imported before" in done.stderr
+    assert f"--import {methods}" in done.stderr
+    assert not ran.exists()
+    done = cse(*train, "--import", methods, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert ran.exists()
+    # The content is known now; a run that was changed is refused, also when it is resumed.
+    resume = ("train", "--resume", tmp_path / "runs" / "first", "--max-steps", "2")
+    assert cse(*resume, cwd=tmp_path).returncode == 0
+    ran.unlink()
+    methods.write_text(code + "# changed")
+    done = cse(*resume, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "would run the Python file" in done.stderr
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize("content", ["self = 1", "imports = 3", "imports = [[1]]", "a.b.c = 1", "lr = 0x" + "f" * 5000,
+                                     f"lr = {'9' * 5000}", "model = [['x']]", "given = [1]", "options = {una = {}}",
+                                     'model = "a\\u0000b"', "max_steps = " + "9" * 30])  # fmt: skip
+def test_configuration_files_with_odd_values_are_refused_in_one_sentence(cse, tmp_path, content, sample):
+    config = tmp_path / "config.toml"
+    config.write_text(content + "\n")
+    done = cse("train", sample, "--config", config, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("Error: ")
+    assert done.stderr.count("\n") == 1
+    assert len(done.stderr) < 400

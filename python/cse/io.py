@@ -308,7 +308,7 @@ def _fault(value: Any, shape: Any, place: str = "") -> str:
         return f"{place}must be {name}, got {shown(value)}"
     parts: Any = value.items() if isinstance(value, dict) else enumerate(value, 1) if isinstance(value, list) else ()
     if fields:
-        optional = {key for key, each in fields.items() if get_origin(each) is NotRequired}
+        optional = {key for key, each in fields.items() if get_origin(each) is NotRequired or not kind.__total__}
         if missing := sorted(fields.keys() - optional - dict(parts).keys()):
             return f"{place}{missing[0]}: is missing"
         parts = [(key, each) for key, each in parts if key in fields]

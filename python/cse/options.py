@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 
-from .errors import InputError, did_you_mean, unknown
+from .errors import InputError, did_you_mean, shown, unknown
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Option:
         else:
             if self.choices and isinstance(value, str):
                 raise unknown(flag, value, self.choices)
-            given = str(value).lower() if isinstance(value, bool) else f"{value:g}" if _infinite(value) else repr(value)
+            given = f"{value:g}" if _infinite(value) else shown(value)
             raise InputError(f"{flag} must be {' or '.join(dict.fromkeys(faults))}, got {given}")
         least = next((mark.min_length for mark in self.marks if isinstance(mark, MinLen)), 0)
         if len(value) < least if isinstance(value, (str, tuple)) else False:
@@ -162,7 +162,7 @@ class Option:
             for name, limit in self.limits().items() if isinstance(number, (int, float)) else ():
                 sign, met = SIGNS[name]
                 if not met(number, limit):
-                    raise InputError(f"{flag} must be {sign} {limit}, got {number}")
+                    raise InputError(f"{flag} must be {sign} {limit}, got {shown(number)}")
         if self.opt.names:
             several = value if isinstance(value, tuple) else (value,)
             known = self.names()
@@ -209,11 +209,17 @@ def _converted(kind: Any, value: Any) -> tuple[Any, str]:
                 return tuple(each for each, _ in converted), ""
         return value, f"a list of {'names or texts' if inner is str else NAMED.get(inner, 'values') + 's'}"
     if kind is float:
+        if isinstance(value, int) and abs(value) > 10**300:
+            return value, "a finite number"
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return float(value), "a finite number" if _infinite(value) else ""
         return value, "a number"
     if kind in NAMED:
         right = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+        if right and kind is int and not -(2**63) <= value < 2**64:
+            return value, "an integer of at most 64 bits"
+        if right and kind is str and "\0" in value:
+            return value, "text without the character NUL"
         return value, "" if right else NAMED[kind]
     return value, "" if not isinstance(origin or kind, type) or isinstance(value, origin or kind) else f"a {kind}"
 

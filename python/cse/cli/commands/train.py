@@ -56,13 +56,15 @@ def train_command(
     loss, else from the defaults of the model family. cse methods lists the augmentations and loss terms with their
     options, which are set in the configuration file or with --set, for example --set una.beta=0.3.
     """
-    from ...registry import parse_setting
+    from ...registry import import_methods, parse_setting
     from ...training.parts.data import check_source
     from ...training.settings.changes import repeated
     from ...training.settings.config import TrainConfig, read_toml
     from ...training.settings.precedence import merge, with_preset
 
     given, tables = given_values({"corpus": corpus, **values})
+    for file in given.get("imports", ()):  # before a configuration that names them, too
+        import_methods(file)
     for text in settings:
         method, option, value = parse_setting(text)
         tables.setdefault(method, {})[option] = value

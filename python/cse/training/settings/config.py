@@ -6,23 +6,23 @@ preset, loss and model. ``cse.training.settings.precedence.resolve`` makes a ``R
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 import tomli_w
 
+from ... import io
 from ...augment import AUGMENTATIONS, PAIRS_POSITIVE
 from ...errors import InputError
 from ...features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
 from ...losses.options import ContrastiveOptions, incompatibility
 from ...options import Option, combination_fault, options_of, parse_options
-from ...registry import Registry, import_methods
+from ...registry import Registry, check_imports, import_methods
 from .declared import GROUPS, Loss, Methods, Model, Settings
 
 SETTINGS: dict[str, Option] = {option.name: option for group in GROUPS for option in options_of(group)}
@@ -152,7 +152,7 @@ class TrainConfig(Settings):
     """The values that the user gave; the other values were derived from them. A table in the ``config.toml`` of a run,
     set by ``cse.training.settings.precedence``. None: the user gave all values."""
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, /, **values: Any) -> None:
         """Checks types and ranges; raises ``InputError`` with the flag of the first invalid setting."""
         values = stored_forms(values)
         for file in values.get("imports") or ():
@@ -333,12 +333,16 @@ class ResolvedConfig(TrainConfig):
         return self.copied(options={name: table for name, table in used.items() if table})
 
 
+class ConfigFile(TypedDict, total=False):
+    """What is checked of a configuration file before its methods are imported."""
+
+    imports: list[str]
+
+
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Reads and validates a configuration file; raises ``InputError`` with the file and the invalid key."""
-    try:
-        values = tomllib.loads(Path(path).read_text(encoding="utf8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not a TOML file ({error})") from None
+    values = io.read_toml(path, ConfigFile)
+    check_imports(values.get("imports", []), str(path))
     try:
         TrainConfig(**values)
     except InputError as error:
