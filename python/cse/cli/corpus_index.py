@@ -27,7 +27,7 @@ from ..options import (
     options_of,
 )
 from . import options, printing
-from .progress import PhaseDisplay, counting
+from .progress import ProgressDisplay, counting
 
 if TYPE_CHECKING:
     from ..data.corpus import Corpus
@@ -71,7 +71,7 @@ class Encoding:
         from ..data.corpus import Corpus
 
         reading = {name: value for name, value in self.reading.items() if name != "column"}
-        with closing(PhaseDisplay()) as phases:
+        with closing(ProgressDisplay()) as phases:
             return Corpus.open(found, progress=phases, **reading)
 
     def index(

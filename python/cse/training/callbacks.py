@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-import time
-import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import shortened, visible
+from ..errors import shortened
+from ..progress import ProgressDisplay, duration
 
 if TYPE_CHECKING:
     from .run import Run
@@ -133,13 +131,8 @@ def header(facts: dict[str, str], verbose: bool = False) -> list[str]:
     return [f"{name:>9}  {value}" for name, value in facts.items()]
 
 
-# Minimum number of seconds between lines of progress if the output is neither a notebook nor a terminal; also for the
-# progress of commands.
-LINE_SECONDS = 15.0
-
-
 class ProgressCallback(Callback):
-    """Shows progress bars, warnings and scores of a run with tqdm: in a notebook below the cell, else on stderr.
+    """Shows a progress bar, warnings and scores of a run: in a notebook below the cell, else on standard error.
 
     If the output is neither a notebook nor a terminal, lines of progress are printed at least 15 seconds apart.
 
@@ -149,91 +142,59 @@ class ProgressCallback(Callback):
     """
 
     def __init__(self, verbose: bool = False) -> None:
-        self._verbose = verbose
-        with warnings.catch_warnings():  # tqdm warns if a notebook lacks ipywidgets, and then prints text
-            warnings.simplefilter("ignore")
-            from tqdm.auto import tqdm  # type: ignore[import-untyped]
-
-        self._tqdm: Any = tqdm
-        self._notebook = "ipykernel" in sys.modules
-        self._bars = self._notebook or sys.stderr.isatty()
-        self._bar: Any = None
-        self._label = self._loss = ""
-        self._began = self._shown = 0.0
+        self.verbose = verbose
+        self.display = ProgressDisplay()
+        self._training = False
+        self._loss = ""
 
     def on_train_begin(self, run: Run) -> None:
         """Prints a description of the run, then the texts of one or all examples, each cut off at 120 characters."""
-        for line in header(run.facts, self._verbose):
-            self._print(line)
-        for example in run.examples[: None if self._verbose else 1]:
-            self._print(f"        -  {shortened(example.text)}\n           {shortened(example.augmented)}")
+        for line in header(run.facts, self.verbose):
+            self.display.print(line)
+        for example in run.examples[: None if self.verbose else 1]:
+            self.display.print(f"        -  {shortened(example.text)}\n           {shortened(example.augmented)}")
 
     def on_status(self, text: str) -> None:
         """Prints the name of the phase, unless training has begun."""
-        if self._label != "training":
-            self._print(f"{text} ...")
+        if not self._training:
+            self.display.print(f"{text} ...")
 
     def on_progress(self, text: str, done: int, total: int, unit: str) -> None:
-        """Shows a bar for the phase."""
-        self._update(text, done, total, unit)
-        if total and done == total:
-            self.close()
+        """Shows a bar for the phase, and removes it at the end of the phase."""
+        self.display(text, done, total, unit)
 
     def on_warning(self, text: str) -> None:
         """Prints the warning."""
-        self._print(f"Warning: {text}")
+        self.display.print(f"Warning: {text}")
 
     def on_step_end(self, step: int, steps: int) -> None:
-        """Updates the progress bar of training."""
-        self._update("training", step, steps, "steps")
+        """Updates the bar; at step 4 of a run of more than 20 steps, also prints the estimated remaining time."""
+        self._training = True
+        self.display("training", step, steps, "steps", self._loss)
+        if step == 4 and steps > 20 and (left := self.display.seconds_left(step, steps)) is not None:
+            seconds = f"{left / (steps - 4):.2f} s per step"
+            self.display.print(f"{steps:,} steps, about {duration(left)} left ({seconds})")
 
     def on_log(self, records: Sequence[dict[str, Any]]) -> None:
-        """Shows the latest loss next to the progress bar."""
+        """Stores the latest loss; the next update of the progress bar shows it."""
         self._loss = f"loss {records[-1]['loss']:.3g}"
 
     def on_evaluate(self, step: int, record: dict[str, Any]) -> None:
         """Prints the scores."""
-        self._print(f"{f'step {step:,}' if step else 'before training'}: {score_text(record)}")
+        self.display.print(f"{f'step {step:,}' if step else 'before training'}: {score_text(record)}")
 
     def on_interrupt(self, why: str) -> None:
-        """Prints where the encoder was saved, and the command that resumes the run."""
+        """Removes the bar, and prints ``why``: the step, the folder of the saved encoder, and how to resume."""
         self.close()
-        self._print(why)
+        self.display.print(why)
 
     def on_train_end(self, result: Any) -> None:
         """Prints the notes of the result and the folder of the selected encoder."""
         self.close()
         for note in result.notes:
-            self._print(note)
-        self._print(f"{result.folder / 'best'}")
+            self.display.print(note)
+        self.display.print(f"{result.folder / 'best'}")
 
     def close(self) -> None:
-        """Closes the bar."""
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
-
-    def _update(self, label: str, done: int, total: int, unit: str) -> None:
-        now = time.monotonic()
-        if self._label != label:
-            self.close()
-            self._label, self._began, self._shown = label, now, now
-        text = self._loss if label == "training" else ""
-        if not self._bars:
-            if now - self._shown >= LINE_SECONDS:
-                self._shown = now
-                form = "{desc}: {n_fmt} of {total_fmt} {unit}, {elapsed} passed, {remaining} left{postfix}"
-                passed = now - self._began
-                line = self._tqdm.format_meter(
-                    done, total or None, passed, prefix=label, unit=unit, postfix=text, bar_format=form
-                )
-                self._print(line)
-            return
-        if self._bar is None:
-            self._bar = self._tqdm(desc=label, initial=done, unit=unit, unit_scale=unit == "bytes")
-        self._bar.total = total or None
-        self._bar.set_postfix_str(text, refresh=False)
-        self._bar.update(done - self._bar.n)
-
-    def _print(self, text: str) -> None:
-        self._tqdm.write(visible(text), file=sys.stdout if self._notebook else sys.stderr)
+        """Removes the bar."""
+        self.display.close()

@@ -13,7 +13,7 @@ from ...options import Column, EncodingErrors, MaxLineBytes, Opt, Threads
 from .. import options, printing
 from ..command import Heading, command
 from ..options import AsJson
-from ..progress import PhaseDisplay, counting, progress_of
+from ..progress import ProgressDisplay, counting, progress_of
 
 
 @command("export")
@@ -98,7 +98,7 @@ def write_static(
     check_static(output)
     set_threads(threads)
     files = readers.resolve(list(corpus), reading.pop("column"))
-    with closing(PhaseDisplay()) as phases:
+    with closing(ProgressDisplay()) as phases:
         rows = Corpus.open(files, progress=phases, **reading)
     encoder = Encoder(options.model_folder(model))
     found = export_static(encoder, rows, output, dims=dims, words=words, counting=counting)

@@ -12,7 +12,7 @@ from ...options import Device, Opt, Threads
 from .. import printing
 from ..command import command
 from ..options import AsJson
-from ..progress import PhaseDisplay
+from ..progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,7 +104,7 @@ def _score(metric: str, record: dict[str, Any]) -> str:
 @contextmanager
 def encoding() -> Iterator[Callable[[int, int], None]]:
     """Context manager that shows the progress while held-out texts of runs are encoded, one run after another."""
-    with closing(PhaseDisplay()) as phases:
+    with closing(ProgressDisplay()) as phases:
         yield lambda done, total: phases("encoding held-out texts", done, total, "texts")
 
 

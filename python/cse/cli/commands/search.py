@@ -19,7 +19,7 @@ from .. import printing
 from ..command import Heading, command, given_options
 from ..corpus_index import Encoding, Ranking, load_encoder
 from ..options import AsJson, FirstDims, IdColumn, Passages, PoolerName, passage_size
-from ..progress import PhaseDisplay, counting
+from ..progress import ProgressDisplay, counting
 
 if TYPE_CHECKING:
     from ...search.hybrid import Fusion
@@ -192,7 +192,7 @@ def answers(
     """Returns the hits of each query, and shows the progress."""
     from ...evaluation.base import counted
 
-    with closing(PhaseDisplay()) as phases:
+    with closing(ProgressDisplay()) as phases:
         return index.search(
             queries,
             top,

@@ -25,7 +25,7 @@ from ...tfidf.pieces import FILE, Pieces
 from .. import options, printing
 from ..command import command
 from ..options import AsJson
-from ..progress import PhaseDisplay, in_background
+from ..progress import ProgressDisplay, in_background
 
 if TYPE_CHECKING:
     from ...models.vocabulary import WordCounts
@@ -212,7 +212,7 @@ def _count_words(files: list[Any], tokenizer: Any, model: str, **reading: Any) -
     from ...data.corpus import Corpus
     from ...models.vocabulary import count_words
 
-    display = PhaseDisplay()
+    display = ProgressDisplay()
     try:
         corpus = Corpus.open(files, progress=display, **reading)
 

@@ -1,0 +1,128 @@
+"""Shows the progress of long operations: a bar on a terminal or in a notebook, else lines of text on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import click
+
+from .errors import visible
+
+LINE_SECONDS = 15.0
+"""Minimum number of seconds between lines of progress, if the output is neither a notebook nor a terminal."""
+
+
+class ProgressDisplay:
+    """Displays the progress of successive phases; a phase ends when all its units are done."""
+
+    def __init__(self) -> None:
+        self.notebook = "ipykernel" in sys.modules
+        self._bar: Any = None
+        self._label: str | None = None
+        self._shown = 0.0
+        self._first: tuple[float, int] | None = None
+
+    def __call__(self, label: str, done: int, total: int, unit: str, text: str = "") -> None:
+        """Shows the progress of a phase.
+
+        Args:
+            label: Name of the phase.
+            done: Number of units done.
+            total: Number of units in all; 0 while this is not known.
+            unit: Unit of the progress; ``bytes`` are shown in MB.
+            text: Shown next to the bar, or in the line.
+        """
+        now = time.monotonic()
+        if self._label != label:
+            self.close()
+            self._label, self._shown, self._first = label, now, None
+        if self._first is None and done:
+            self._first = now, done  # the first unit often includes a warm-up, so the estimate starts after it
+        if self.notebook or sys.stderr.isatty():
+            if self._bar is None:
+                self._bar = _bar(label, unit, self.notebook)
+            self._bar.update(self._bar.task_ids[0], completed=done, total=total or None, text=visible(text))
+        elif now - self._shown >= LINE_SECONDS:
+            self._shown = now
+            size, of = (f"{number / 1e6:,.0f}" if unit == "bytes" else f"{number:,}" for number in (done, total))
+            amount = f"{size}{f' of {of}' if total else ''} {'MB' if unit == 'bytes' else unit}"
+            left = self.seconds_left(done, total)
+            about = "" if left is None else f", about {duration(left)} left"
+            self.print(f"{label}: {amount}{f', {text}' if text else ''}{about}")
+        if total and done == total:
+            self.close()
+
+    def seconds_left(self, done: int, total: int) -> float | None:
+        """Returns the estimated seconds left, from the rate since the first unit; None if there is no estimate."""
+        if self._first is None or not total or done <= self._first[1]:
+            return None
+        began, before = self._first
+        return (time.monotonic() - began) * (total - done) / (done - before)
+
+    def print(self, text: str) -> None:
+        """Prints a line of text, above the bar if there is one."""
+        if self._bar is not None:
+            self._bar.console.print(visible(text), highlight=False, markup=False, soft_wrap=True)
+        else:
+            click.echo(visible(text), err=not self.notebook)
+
+    def close(self) -> None:
+        """Removes the bar, and ends the phase."""
+        if self._bar is not None:
+            self._bar.stop()
+        self._bar = self._label = None
+
+
+def _bar(label: str, unit: str, notebook: bool) -> Any:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    count = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), count, TextColumn("{task.fields[text]}"))
+    bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=not notebook), transient=not notebook)
+    bar.add_task(label, total=None, text="")
+    bar.start()
+    return bar
+
+
+@contextmanager
+def progress_of(label: str, unit: str) -> Iterator[Callable[[int, int], None]]:
+    """Context manager for the progress of a call; yields a function to call with the units done and the total."""
+    with closing(ProgressDisplay()) as display:
+        yield lambda done, total: display(label, done, total, unit)
+
+
+@contextmanager
+def counting(label: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+    """Context manager for the progress of a loop; yields a function to call with the number of units just done."""
+    done = 0
+    with progress_of(label, unit) as show:
+
+        def advance(more: int) -> None:
+            nonlocal done
+            done += more
+            show(done, total)
+
+        show(0, total)
+        yield advance
+
+
+def duration(seconds: float) -> str:
+    """Formats a duration, for example as 12 s, 3 min 5 s or 2 h 10 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
