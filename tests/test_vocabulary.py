@@ -110,9 +110,9 @@ def test_doctor_lists_the_divided_words_of_the_model(cse, corpus, rows, tiny_ber
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--top", 3), "--top: belongs to --model"),
+        (("--top", 3), "--top has no effect without --model"),
         (("--model", "./none"), "./none: no such folder"),
-        (("--model", "minilm", "-"), "--model: reads CORPUS twice"),
+        (("--model", "minilm", "-"), "--model reads CORPUS twice"),
     ],
 )
 def test_doctor_refuses_options_that_cannot_work(cse, corpus, arguments, message):

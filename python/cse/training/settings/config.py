@@ -341,7 +341,7 @@ class ConfigFile(TypedDict, total=False):
 
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Reads and validates a configuration file; raises ``InputError`` with the file and the invalid key."""
-    values = io.read_toml(path, ConfigFile)
+    values: dict[str, Any] = {**io.read_toml(path, ConfigFile)}
     check_imports(values.get("imports", []), str(path))
     try:
         TrainConfig(**values)
