@@ -1,0 +1,157 @@
+"""Terms of BM25: the words of a language, stemmed and without its stop words; parts of identifiers; or word pieces.
+
+Stemming follows Snowball (the library PyStemmer), and the lists of stop words are those of bm25s; for English, the list
+of ``cse.data.words`` is used. Chinese and Japanese characters, which have no spaces between words, become pairs of
+adjacent characters (Nie, Gao, Zhang and Zhou 2000). Texts and queries are normalised to Unicode NFKC.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import islice
+from typing import Any
+
+from .. import _core
+from ..data import words
+from ..errors import InputError
+from ..tfidf.options import word_options
+from ..tfidf.pieces import Pieces
+
+# Languages with a stemmer of Snowball and a list of stop words in bm25s, and the names of these lists.
+LANGUAGES = {
+    "danish": "DANISH",
+    "dutch": "DUTCH",
+    "english": "",
+    "french": "FRENCH",
+    "german": "GERMAN",
+    "italian": "ITALIAN",
+    "norwegian": "NORWEGIAN",
+    "portuguese": "PORTUGUESE",
+    "russian": "RUSSIAN",
+    "spanish": "SPANISH",
+    "swedish": "SWEDISH",
+    "turkish": "TURKISH",
+}
+TOKENIZERS = ("unicode", "code", "wordpieces")
+# The language is guessed from this number of texts. It is "none" if a smaller share of the words is in its list: in
+# English text the share is .3 to .5, in queries and code at least .1.
+SAMPLE, LEAST = 1000, 0.08
+IDEOGRAPH = re.compile(r"[぀-ヿ㐀-䶿一-鿿豈-﫿]")
+# Places at which an identifier is cut: readFile, HTTPServer, read_file, utf8Text.
+CUT = re.compile(r"_+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How texts are split into terms; raises ``InputError`` for the tokenizer ``wordpieces`` without ``pieces``."""
+
+    language: str = "none"
+    """A language of ``LANGUAGES``, whose words are stemmed; ``none``: no stemming."""
+    stop_words: str = "none"
+    """The language whose stop words are left out, or ``none``."""
+    tokenizer: str = "unicode"
+    """``unicode``: words. ``code``: identifiers are also cut at underscores and at changes of case. ``wordpieces``."""
+    pieces: Pieces | None = None
+    """The tokenizer whose pieces are the terms, with ``wordpieces``."""
+
+    @property
+    def name(self) -> str:
+        """A name for files, which is different for terms that may differ."""
+        return "-".join([self.tokenizer, self.language, self.stop_words])
+
+    @cached_property
+    def _stemmer(self) -> Any:
+        return None if self.language == "none" else _stemmers().Stemmer(self.language)
+
+    def __call__(self, texts: Sequence[str]) -> list[list[str]]:
+        """Returns the terms of each text."""
+        left_out = stop_words(self.stop_words)
+        if self.tokenizer == "wordpieces":
+            assert self.pieces is not None
+            return [[term for term in terms if term not in left_out] for terms in self.pieces.terms(texts)]
+        split = word_options(nfkc=True, lowercase=self.tokenizer != "code")
+        found = []
+        for text in texts:
+            spans = _core.tokenize(text, split)
+            terms = _identifiers(spans) if self.tokenizer == "code" else _pairs(spans)
+            kept = [term for term in terms if term not in left_out]
+            found.append(kept if self._stemmer is None else self._stemmer.stemWords(kept))
+        return found
+
+
+def _identifiers(spans: Iterable[tuple[int, int, str]]) -> list[str]:
+    return [part.lower() for _, _, term in spans for part in CUT.split(term) if part]
+
+
+def _pairs(spans: Iterable[tuple[int, int, str]]) -> list[str]:
+    """Returns terms in which adjacent single ideographs have become pairs; one that stands alone is kept."""
+    terms: list[str] = []
+    run: list[str] = []
+    last = -1
+    for start, end, term in [*spans, (-1, -1, "")]:
+        ideograph = len(term) == 1 and IDEOGRAPH.match(term) is not None
+        if run and not (ideograph and start == last):
+            terms += ["".join(pair) for pair in zip(run, run[1:], strict=False)] or run
+            run = []
+        if ideograph:
+            run.append(term)
+        elif term:
+            terms.append(term)
+        last = end
+    return terms
+
+
+@cache
+def stop_words(language: str) -> frozenset[str]:
+    """Returns the stop words of a language in lower case; none for ``none``."""
+    if language in ("none", "english"):
+        return words.STOP_WORDS if language == "english" else frozenset()
+    return frozenset(getattr(_lists(), f"STOPWORDS_{LANGUAGES[language]}"))
+
+
+def guess_language(texts: Iterable[str]) -> str:
+    """Returns the language of ``LANGUAGES`` to whose stop words most words of the first texts belong, or ``none``.
+
+    ``none`` is returned if fewer than ``LEAST`` of the words belong to any list. Languages with equal counts are in
+    alphabetical order.
+    """
+    counts = Counter(term for text in islice(texts, SAMPLE) for _, _, term in _core.tokenize(text, word_options()))
+    total = sum(counts.values())
+    shares = {
+        language: sum(counts[word] for word in stop_words(language) if word.isalpha()) / max(total, 1)
+        for language in LANGUAGES
+    }
+    best = max(shares, key=shares.__getitem__)
+    return best if shares[best] >= LEAST else "none"
+
+
+def looks_like_code(texts: Iterable[str]) -> bool:
+    """Returns whether at least a twentieth of the words of the first texts are identifiers of several parts."""
+    parts = [
+        sum(1 for part in CUT.split(term) if part) > 1 and not term.isupper()
+        for text in islice(texts, SAMPLE)
+        for _, _, term in _core.tokenize(text, word_options(lowercase=False))
+    ]
+    return sum(parts) >= 0.05 * max(len(parts), 1)
+
+
+def _stemmers() -> Any:
+    try:
+        import Stemmer
+    except ImportError:
+        raise InputError(
+            "BM25 needs PyStemmer, which is not installed; run pip install 'cse[search]', or use --language none"
+        ) from None
+    return Stemmer
+
+
+def _lists() -> Any:
+    try:
+        from bm25s import stopwords
+    except ImportError:
+        raise InputError("BM25 needs bm25s, which is not installed; run pip install 'cse[search]'") from None
+    return stopwords
