@@ -99,7 +99,13 @@ class Ranking:
     hybrid: Annotated[bool, Opt("Rank by embeddings and by words (BM25).")] = False
     bm25_weight: Annotated[
         float | None,
-        Opt("Weight of BM25, 0 to 1.", "W", "0.2", needs="hybrid", excludes=If("kind", ("rrf",))),
+        Opt(
+            "Weight of BM25, 0 to 1.",
+            "W",
+            "0.5; 0.8 if the model can hardly read the texts; 0.2 with --fusion scores",
+            needs="hybrid",
+            excludes=If("kind", ("rrf",)),
+        ),
     ] = None
     feedback: Annotated[
         int | None,
@@ -113,22 +119,33 @@ class Ranking:
         ),
     ] = None
     kind: Annotated[
-        Literal["scores", "rrf"] | None,
+        Literal["pool", "scores", "rrf"] | None,
         Opt(
-            "Combine scores, or reciprocal ranks (without weight and feedback).",
-            default="scores",
+            "Combine by a mean of probabilities, a sum of scores, or reciprocal ranks (without weight and feedback).",
+            default="pool",
             flag="--fusion",
             needs="hybrid",
         ),
     ] = None
+    language: Annotated[
+        str | None,
+        Opt(
+            "Language whose words BM25 stems, such as english or german; none: no stemming.",
+            "NAME",
+            "guessed from the texts",
+            names="cse.search.terms:language_names",
+            needs="hybrid",
+        ),
+    ] = None
     stop_words: Annotated[
-        Literal["english", "none"] | None, Opt("Words that BM25 leaves out.", default="english", needs="hybrid")
+        Literal["language", "english", "none"] | None,
+        Opt("Words that BM25 leaves out.", default="those of the language", needs="hybrid"),
     ] = None
     bm25_tokenizer: Annotated[
-        Literal["unicode", "wordpieces"] | None,
+        Literal["unicode", "code", "wordpieces"] | None,
         Opt(
-            "Terms of BM25: words, or pieces of the model's WordPiece tokenizer, for text without spaces.",
-            default="unicode",
+            "Terms of BM25: words, parts of identifiers, or pieces of the model's WordPiece tokenizer.",
+            default="code if the texts look like it, else unicode",
             needs="hybrid",
         ),
     ] = None

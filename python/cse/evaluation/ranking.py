@@ -63,7 +63,7 @@ class System:
         if fusion := self.fusion:
             plain = type(fusion)()
             values = {"--bm25-weight": "bm25_weight", "--feedback": "feedback", "--fusion": "kind"}
-            values["--stop-words"] = "stop_words"
+            values |= {f"--{name.replace('_', '-')}": name for name in ("stop_words", "bm25_tokenizer", "language")}
             given = {flag: getattr(fusion, name) for flag, name in values.items()}
             changed = [f"{flag} {given[flag]}" for flag, name in values.items() if given[flag] != getattr(plain, name)]
             found += ["--hybrid", *changed]
@@ -122,7 +122,7 @@ def check_systems(
 
 
 class ByWords:
-    """Ranks documents by BM25 alone, with the settings of ``SearchIndex`` (without English stop words)."""
+    """Ranks documents by BM25 alone, with the terms of ``SearchIndex.search(hybrid=True)``."""
 
     name = BM25
 
@@ -140,9 +140,10 @@ class ByWords:
     ) -> list[list[str]]:
         """Returns the documents with the highest positive scores; ``passages`` is ignored, as in hybrid search."""
         from ..search.bm25 import Bm25
+        from ..search.terms import terms_for
 
         ids = sorted(documents, reverse=True)
-        index = Bm25.build((documents[each] for each in ids), progress, "english")
+        index = Bm25.build((documents[each] for each in ids), progress, terms_for([documents[each] for each in ids]))
         if progress is not None:
             progress(len(queries))
         return [[ids[row] for row in index.search(query, depth).tolist()] for query in queries]

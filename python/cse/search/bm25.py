@@ -1,6 +1,6 @@
 """BM25 search with the library bm25s (extra ``cse[search]``).
 
-Terms are the words of the ``unicode`` tokenizer, or the pieces of a model's WordPiece tokenizer.
+``terms.py`` says how texts are split into terms.
 """
 
 from __future__ import annotations
@@ -14,20 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import _core
-from ..data import words
 from ..errors import InputError
-from ..tfidf.options import word_options
-from ..tfidf.pieces import Pieces
 from .store import hashed_folder, open_hashed
+from .terms import Terms
 
 Rows = npt.NDArray[np.int64]
 
 # Number of texts read between two calls of ``progress``.
 PROGRESS_ROWS = 4096
-STOP_WORDS: dict[str, frozenset[str]] = {"english": words.STOP_WORDS, "none": frozenset()}
-"""Lists of words that are left out, by name."""
-TOKENIZERS = ("unicode", "wordpieces")
 
 
 def library() -> Any:
@@ -39,44 +33,36 @@ def library() -> Any:
     return bm25s
 
 
-def terms(text: str) -> list[str]:
-    """Returns the terms of a text, in lower case."""
-    return [term for _, _, term in _core.tokenize(text, word_options())]
-
-
 class Bm25:
     """BM25 with Lucene's formula, k1 = 1.5 and b = 0.75."""
 
-    def __init__(self, index: Any, pieces: Pieces | None = None) -> None:
-        self._index, self._pieces = index, pieces
+    def __init__(self, index: Any, terms: Terms) -> None:
+        self._index, self._split = index, terms
 
     @classmethod
     def build(
         cls,
         texts: Iterable[str],
         progress: Callable[[int], None] | None = None,
-        stop_words: str = "none",
-        pieces: Pieces | None = None,
+        terms: Terms | None = None,
     ) -> Bm25:
         """Builds an index of texts; the first text is row 0.
 
         Args:
-            texts: The texts; at least one must contain a term that is not a stop word.
+            texts: The texts; at least one must contain a term.
             progress: Called with the number of texts read since its last call.
-            stop_words: Name of a list in ``STOP_WORDS``, whose words are left out.
-            pieces: The tokenizer whose pieces are the terms. Default: the terms are words.
+            terms: How texts are split. Default: into all words.
 
         Raises:
-            InputError: If bm25s is not installed, or no text contains a term.
+            InputError: If bm25s, or PyStemmer for terms of a language, is not installed, or no text contains a term.
         """
-        bm25s, left_out = library(), STOP_WORDS[stop_words]
-        index = cls(bm25s.BM25(method="lucene", k1=1.5, b=0.75), pieces)
+        split = terms or Terms()
+        index = cls(library().BM25(method="lucene", k1=1.5, b=0.75), split)
         vocabulary: dict[str, int] = {}
         rows: list[list[int]] = []
         source = iter(texts)
         while block := list(islice(source, PROGRESS_ROWS)):
-            for found in index._terms(block):
-                rows.append([vocabulary.setdefault(term, len(vocabulary)) for term in found if term not in left_out])
+            rows += [[vocabulary.setdefault(term, len(vocabulary)) for term in row] for row in split(block)]
             if progress:
                 progress(len(block))
         if not vocabulary:
@@ -84,18 +70,14 @@ class Bm25:
         index._index.index((rows, vocabulary), show_progress=False)
         return index
 
-    def _terms(self, texts: Sequence[str]) -> list[list[str]]:
-        """Returns the terms of each text: its pieces or, without ``pieces``, its words."""
-        return [terms(text) for text in texts] if self._pieces is None else self._pieces.terms(texts)
-
     @classmethod
-    def open(cls, folder: Path, verify: bool = True, pieces: Pieces | None = None) -> Bm25:
-        """Opens an index that ``save`` wrote, mapped into memory; ``pieces`` as in ``build``.
+    def open(cls, folder: Path, terms: Terms, verify: bool = True) -> Bm25:
+        """Opens an index that ``save`` wrote, mapped into memory; ``terms`` as in ``build``.
 
         Raises ``InputError`` if it cannot be read or, with ``verify``, if a file differs from its stored hash.
         """
         load = library().BM25.load
-        return cls(open_hashed(folder, verify, lambda path: load(path, mmap=True, show_progress=False)), pieces)
+        return cls(open_hashed(folder, verify, lambda path: load(path, mmap=True, show_progress=False)), terms)
 
     def save(self, folder: Path) -> None:
         """Writes the index to a folder, atomically."""
@@ -105,7 +87,7 @@ class Bm25:
     def scores(self, query: str) -> npt.NDArray[np.float32]:
         """Returns the scores of all rows, ``(n,)`` float32; 0 for rows without any term of the query."""
         vocabulary = self._index.vocab_dict
-        known = [vocabulary[term] for term in self._terms([query])[0] if term in vocabulary]
+        known = [vocabulary[term] for term in self._split([query])[0] if term in vocabulary]
         scores: npt.NDArray[np.float32] = self._index.get_scores_from_ids(known)
         return scores
 
@@ -129,7 +111,7 @@ class Bm25:
         from scipy.sparse import csr_matrix
 
         vocabulary, weights = self._index.vocab_dict, self.weights
-        known = [[vocabulary[term] for term in split if term in vocabulary] for split in self._terms(texts)]
+        known = [[vocabulary[term] for term in split if term in vocabulary] for split in self._split(texts)]
         starts = np.cumsum([0, *map(len, known)])
         columns = [column for each in known for column in each]
         counts = csr_matrix((np.ones(len(columns)), columns, starts), shape=(len(texts), weights.shape[0]))

@@ -1,13 +1,20 @@
 """Rankings by combined scores of vectors and BM25: hybrid ranking, and smoothing of document vectors.
 
-**Hybrid ranking** adds standardised scores of the vectors and of BM25 with weights, after feedback.
+**Hybrid ranking** combines the two rankings of a query after feedback. z(s) are the scores of all rows minus their
+mean, divided by their standard deviation.
 
-For a query, z(s) are the scores of all rows minus their mean, divided by their standard deviation. The score of a row
-is (1 - w) z(dense) + w z(BM25), where w is the weight of BM25. With feedback, the query vector is moved towards the
-mean of the vectors of the best rows by this score, which is then computed again. Sources: convex combinations (Bruch,
-Gai and Ingber 2023, arXiv:2210.11934) and feedback by vectors (Li et al. 2021, arXiv:2108.11044). ``fuse`` combines
-ranks instead (Cormack, Clarke and Buettcher 2009). The defaults are those of ``benches/domain/rankings.py`` for
-collections left out of the choice; there, feedback gains with smoothed vectors, and not without.
+``pool``, the default, takes each ranking as an opinion on which row is the best one: p_d = softmax(DENSE z(dense)) and
+p_b = softmax(LEXICAL z(BM25)), over all rows. The score of a row is the logarithm of the power mean of the two,
+ln(((1 - w) p_d^r + w p_b^r)^(1/r)), where w is the weight of BM25 and r is ``EXPONENT``. A ranking with a clear first
+row has more influence than one with many equally good rows, query by query. r = 1 is the linear and r -> 0 the
+logarithmic opinion pool (Genest and Zidek 1986). w is larger if the model can hardly read the texts (``READABLE`` and
+``UNREADABLE``; see ``cse.models.readability``). The constants are chosen by ``benches/domain/pool.py``.
+
+``scores`` adds the standardised scores, (1 - w) z(dense) + w z(BM25): the logarithmic pool (Bruch, Gai and Ingber 2023,
+arXiv:2210.11934). ``rrf`` combines ranks instead (Cormack, Clarke and Buettcher 2009).
+
+With feedback (Li et al. 2021, arXiv:2108.11044), the query vector is moved towards the mean of the vectors of the best
+rows by the combined score, which is then computed again.
 
 **Smoothing** moves each document vector towards the mean of the vectors of its nearest other documents. For documents
 with vectors d of unit length, d' = normalise((1 - SHARE) d + SHARE mean), where the mean is that of the vectors of the
@@ -32,7 +39,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, unknown
-from .bm25 import STOP_WORDS, TOKENIZERS
+from .terms import LANGUAGES, TOKENIZERS
 from .vectors import Array, Doubles, Floats, Rows, Vectors, exact_products, rounding_error, unit
 
 NEIGHBOURS, SHARE = 5, 0.3
@@ -173,35 +180,49 @@ CONSTANT = 60
 FEEDBACK = 5
 
 
+# The pool: factors of the standardised scores in the two softmax functions, and the exponent of the mean.
+DENSE, LEXICAL, EXPONENT = 1.5, 0.5, 0.3
+# Default weights of BM25 in the pool, for texts that the model can read and for others, and in a sum.
+READABLE, UNREADABLE, SUM = 0.5, 0.8, 0.2
+
+
 @dataclass(frozen=True)
 class Fusion:
     """How the rankings by vectors and by BM25 are combined. Raises ``InputError`` for a value that is out of range."""
 
-    bm25_weight: float = 0.2
-    """Weight w of the scores of BM25, 0 to 1. Small weights are safe where words are a poor guide."""
+    bm25_weight: float | None = None
+    """Weight w of BM25, 0 to 1. Default: 0.5 with ``pool``, or 0.8 if the model can hardly read the texts; 0.2 with
+    ``scores``."""
     feedback: int | None = None
     """Number of best rows towards which the query vector is moved; 0: none. Doubles the time of the vector search.
     None: 5 if the vectors are smoothed, else 0."""
-    kind: Literal["scores", "rrf"] = "scores"
-    """``scores``: as the docstring of this module describes. ``rrf``: reciprocal ranks, without weight and feedback."""
-    stop_words: str = "english"
-    """Words that BM25 leaves out: ``english`` or ``none``."""
-    bm25_tokenizer: str = "unicode"
-    """Terms of BM25: ``unicode`` (words), or ``wordpieces`` (pieces of the model's WordPiece tokenizer)."""
+    kind: Literal["pool", "scores", "rrf"] = "pool"
+    """``pool`` and ``scores``: as the docstring of this module describes. ``rrf``: reciprocal ranks, without weight and
+    feedback."""
+    stop_words: str = "language"
+    """Words that BM25 leaves out: those of the ``language``, ``english`` ones, or ``none``."""
+    bm25_tokenizer: str = "auto"
+    """Terms of BM25: ``unicode`` (words), ``code`` (identifiers are cut at underscores and changes of case), or
+    ``wordpieces`` (pieces of the model's WordPiece tokenizer). ``auto``: ``code`` if the texts look like code, else
+    ``unicode``."""
     share: float = 0.3
     """Share of the mean vector of the feedback rows in the query vector."""
+    language: str = "auto"
+    """Language whose words BM25 stems; ``auto``: guessed from the texts; ``none``: no stemming."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.bm25_weight <= 1:
-            raise InputError(f"--bm25-weight: must be between 0 and 1, got {self.bm25_weight}")
+        if self.bm25_weight is not None and not 0 <= self.bm25_weight <= 1:
+            raise InputError(f"--bm25-weight must be between 0 and 1, got {self.bm25_weight}")
         if self.feedback is not None and self.feedback < 0:
-            raise InputError(f"--feedback: must be 0 or more, got {self.feedback}")
-        if self.kind not in ("scores", "rrf"):
-            raise InputError(f"--fusion: must be scores or rrf, got {self.kind!r}")
-        if self.stop_words not in STOP_WORDS:
-            raise unknown("--stop-words", self.stop_words, list(STOP_WORDS))
-        if self.bm25_tokenizer not in TOKENIZERS:
-            raise unknown("--bm25-tokenizer", self.bm25_tokenizer, list(TOKENIZERS))
+            raise InputError(f"--feedback must be >= 0, got {self.feedback}")
+        for flag, value, known in (
+            ("--fusion", self.kind, ("pool", "scores", "rrf")),
+            ("--stop-words", self.stop_words, ("language", "english", "none")),
+            ("--bm25-tokenizer", self.bm25_tokenizer, ("auto", *TOKENIZERS)),
+            ("--language", self.language, ("auto", "none", *LANGUAGES)),
+        ):
+            if value not in known:
+                raise unknown(flag, value, list(known))
 
 
 class Ranker:
@@ -234,31 +255,39 @@ class Ranker:
             k: Number of rows.
         """
         dense, places = self._scores(query)
-        own, weight, lexical = 1.0, 0.0, np.zeros(1)
+        weight, by_pool, lexical = 0.0, False, np.zeros(1)
         if fusion is not None and words is not None:
-            own, weight = 1 - fusion.bm25_weight, fusion.bm25_weight
+            weight, by_pool = fusion.bm25_weight or 0.0, fusion.kind == "pool"
             lexical = standardised((words if len(words) == len(self.rows) else words[self.rows]).astype(np.float64))
+            if by_pool:
+                lexical *= LEXICAL
+                lexical -= log_sum(lexical)
             count = (FEEDBACK if self.smoothing else 0) if fusion.feedback is None else fusion.feedback
             if count:
-                best = _first(own * standardised(dense) + weight * lexical, count)
+                relative = standardised(dense)
+                level = log_sum(DENSE * relative) if by_pool else 0.0
+                best = _first(combine(relative, lexical, weight, level, by_pool), count)
                 centre = self.exact.take(places[best]).mean(axis=0)
                 query = ((1 - fusion.share) * query + fusion.share * centre).astype(np.float32)
                 query = unit(query[None])[0] if self.cosine else query
                 dense, places = self._scores(query)
-        mean, spread = 0.0, 1.0
+        mean, spread, level = 0.0, 1.0, 0.0
         if fusion is not None:
             # Rounded, because float32 products depend on how the vectors are divided into files.
             mean, spread = (float(f"{value:.4e}") for value in (dense.mean(), dense.std()))
+        if by_pool and spread > 0:
+            level = float(f"{log_sum(DENSE * ((dense - mean) / spread)):.4e}")
 
         def combined(scores: Doubles, at: Rows | slice) -> Doubles:
-            found: Doubles = own * ((scores - mean) / spread if spread > 0 else 0 * scores)
-            return found + weight * lexical[at] if weight else found
+            relative = (scores - mean) / spread if spread > 0 else 0 * scores
+            return combine(relative, lexical[at] if weight or by_pool else lexical, weight, level, by_pool)
 
         scores = combined(dense, slice(None))
         k = min(k, len(scores))
         error = rounding_error(self.vectors.width) * self.vectors.longest * float(np.linalg.norm(query))
         error *= self.smoothing.largest if self.smoothing else 1
-        margin = 2 * own * error / spread if spread > 0 else 0.0
+        slope = (DENSE if weight < 1 else 0.0) if by_pool else 1 - weight  # of the combined score, at most
+        margin = 2 * slope * error / spread if spread > 0 else 0.0
         near = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k] - margin)
         exact = exact_products(Array(query[None]), np.zeros(len(near), dtype=np.int64), self.exact, places[near])
         final = combined(exact, near)
@@ -299,6 +328,32 @@ def fuse(rankings: Sequence[Sequence[int]], k: int, constant: int = CONSTANT) ->
         for rank, row in enumerate(ranking, start=1):
             scores[row] = scores.get(row, 0.0) + 1 / (constant + rank)
     return sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:k]
+
+
+def combine(dense: Doubles, lexical: Doubles, weight: float, level: float, by_pool: bool) -> Doubles:
+    """Returns the combined scores of rows.
+
+    Args:
+        dense: Standardised scores of the vectors.
+        lexical: Standardised scores of BM25; with ``by_pool``, the logarithms of their softmax.
+        weight: The weight of BM25.
+        level: With ``by_pool``, the logarithm of the sum of the exponentials of ``DENSE * dense`` over all rows.
+        by_pool: Whether the scores are pooled, instead of added.
+    """
+    if not by_pool:
+        return (1 - weight) * dense + weight * lexical if weight else dense
+    opinion = DENSE * dense - level
+    if weight in (0, 1):
+        return lexical if weight else opinion
+    mean: Doubles = np.logaddexp(np.log1p(-weight) + EXPONENT * opinion, np.log(weight) + EXPONENT * lexical)
+    mean /= EXPONENT
+    return mean
+
+
+def log_sum(values: Doubles) -> float:
+    """Returns the logarithm of the sum of the exponentials."""
+    top = values.max(initial=-np.inf)
+    return float(top + np.log(np.exp(values - top).sum())) if len(values) else 0.0
 
 
 def standardised(scores: Doubles) -> Doubles:

@@ -372,16 +372,55 @@ class SearchIndex:
         *,
         stop_words: str = "none",
         tokenizer: str = "unicode",
+        language: str = "none",
     ) -> Bm25:
-        """Returns the BM25 index of the texts, without the words of a list in ``cse.search.bm25.STOP_WORDS``.
+        """Returns the BM25 index of the texts.
 
         The index is built and stored in the folder if it is missing or if the rows have changed since it was built.
-        The terms are words, or with the tokenizer ``wordpieces``, pieces of the tokenizer of the index's model.
 
-        Raises ``InputError`` if bm25s is not installed, if the stored index is damaged, or if the model's tokenizer is
-        not a WordPiece.
+        Args:
+            progress: Called with the number of rows read since its last call.
+            stop_words: Language whose stop words are left out, or ``none``.
+            tokenizer: ``unicode``, ``code`` or ``wordpieces``; see ``Fusion``.
+            language: Language whose words are stemmed, or ``none``.
+
+        Raises:
+            InputError: If bm25s or PyStemmer is not installed, if the stored index is damaged, or if the model's
+                tokenizer is not a WordPiece.
         """
-        return self._state.bm25(stop_words, progress, tokenizer)
+        return self._state.bm25(self._state.terms_of(language, stop_words, tokenizer), progress)
+
+    def prepare(
+        self,
+        fusion: Fusion | None,
+        smooth: bool | None = None,
+        bm25: Progress | None = None,
+        neighbours: Progress | None = None,
+    ) -> None:
+        """Builds what ``search`` needs beside the vectors, if it is missing: BM25, and the neighbours of the rows.
+
+        Args:
+            fusion: As ``hybrid`` of ``search``.
+            smooth: As in ``search``.
+            bm25: Called with the number of rows read for BM25.
+            neighbours: Called with the number of rows whose neighbours are known.
+        """
+        smooth = self.smooths(fusion) if smooth is None else smooth
+        terms = self._state.terms(fusion or Fusion()) if fusion or smooth else None
+        if fusion is not None and terms is not None:
+            self._state.bm25(terms, bm25)
+        if smooth and terms is not None:
+            self._state.smoothing(terms, neighbours)
+
+    @property
+    def notes(self) -> list[str]:
+        """What ``search(hybrid=True)`` found out about the texts, in sentences: the language, and a warning."""
+        state = self._state
+        terms = state.terms(Fusion())
+        code = ", and look like code" if terms.tokenizer == "code" else ""
+        language = "of no known language" if terms.language == "none" else f"in {terms.language.capitalize()}"
+        warning = state.readability.warning(str(self._encoder.given[0]))
+        return [f"the texts are {language}{code}; --language and --bm25-tokenizer change it", *filter(None, [warning])]
 
     def token_idf(self, progress: Progress | None = None) -> npt.NDArray[np.float64]:
         """Returns the inverse document frequency of each token of the encoder, ``(vocabulary,)`` float64.
@@ -395,15 +434,15 @@ class SearchIndex:
         """Returns whether ``search`` uses the smoothed vectors by default."""
         return self._state.smooths(hybrid)
 
-    def smoothing(self, progress: Progress | None = None, *, tokenizer: str = "unicode") -> Smoothing:
+    def smoothing(self, progress: Progress | None = None, fusion: Fusion | None = None) -> Smoothing:
         """Returns the neighbours of the rows, by which their vectors are smoothed.
 
         They are computed and stored in the folder if they are missing or if the rows have changed since, in time
-        quadratic in the number of rows. ``tokenizer`` is that of BM25; see ``bm25``. Raises ``InputError`` if rows are
-        cut into passages, the model compares by dot products, or bm25s is not installed, or if the stored neighbours
-        are damaged.
+        quadratic in the number of rows. ``fusion`` says which terms BM25 uses. Raises ``InputError`` if rows are cut
+        into passages, the model compares by dot products, or bm25s is not installed, or if the stored neighbours are
+        damaged.
         """
-        return self._state.smoothing(progress, tokenizer)
+        return self._state.smoothing(self._state.terms(fusion or Fusion()), progress)
 
 
 def _check_k(k: int) -> None:

@@ -38,6 +38,7 @@ from ..models.encoders import ONE_VECTOR, OtherEncoder
 from .bm25 import Bm25, terms
 from .build import documents, model_settings
 from .hybrid import Smoothing
+from .terms import Terms
 from .vectors import Array, Doubles, Floats, unit
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def encode_one_vector(
     corpus = texts if isinstance(texts, Corpus) else Corpus.from_texts(texts)
     filled = corpus.filled()
     written = corpus.take(filled)
-    bm25 = Bm25.build(written, stop_words="english")
+    bm25 = Bm25.build(written, terms=Terms(stop_words="english"))
     vocabulary, weights = bm25.terms, bm25.weights
     idf = _idf(weights)
     latent, projection, variances = _latent(weights, idf, lexical_dims)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
+from ..models.readability import Readability, readability
 from ..tfidf.pieces import Pieces
 from .bm25 import Bm25
-from .hybrid import Fusion, Ranker, Smoothing, fuse
+from .hybrid import READABLE, SUM, UNREADABLE, Fusion, Ranker, Smoothing, fuse
 from .joined_parts import PartsStore
 from .store import Store, is_read_only, open_arrays, save_arrays
+from .terms import SAMPLE, Terms, terms_for
 from .tokens import check_tokens, combined, encode_tokens, inverse_document_frequency, max_sim
 from .vectors import Doubles, Floats, TokenVectors, Unit, Vectors, nearest, unit
 
@@ -103,26 +105,58 @@ class Searcher:
             if progress:
                 progress(len(texts))
 
-    def bm25(self, stop_words: str, progress: Progress | None = None, tokenizer: str = "unicode") -> Bm25:
+    @cached_property
+    def sample(self) -> list[str]:
+        """The texts of at most ``SAMPLE`` rows, evenly spread, by which the language is guessed."""
+        step = max(1, self.store.rows // SAMPLE)
+        return list(self.store.texts(range(0, self.store.rows, step)[:SAMPLE]))
+
+    @cached_property
+    def readability(self) -> Readability:
+        """How the tokenizer of the model cuts the words of the texts."""
+        return readability(tokenizer_of(self.encoder), self.sample)
+
+    def terms(self, fusion: Fusion) -> Terms:
+        """Returns how BM25 splits the texts: what ``fusion`` says, with what is ``auto`` found from the texts."""
+        name = f"terms {fusion.language} {fusion.stop_words} {fusion.bm25_tokenizer}"
+        with self._lock:
+            if name not in self._derived:
+                terms = terms_for(self.sample, fusion.language, fusion.stop_words, fusion.bm25_tokenizer)
+                if terms.tokenizer == "wordpieces":
+                    terms = self.terms_of("none", terms.stop_words, "wordpieces")
+                self._derived[name] = terms
+            chosen: Terms = self._derived[name]
+        return chosen
+
+    def terms_of(self, language: str, stop_words: str, tokenizer: str) -> Terms:
+        """Returns terms, with the pieces of the model's tokenizer if they are needed."""
+        pieces = Pieces.of(tokenizer_of(self.encoder), self.encoder.given[0]) if tokenizer == "wordpieces" else None
+        return Terms(language, stop_words, tokenizer, pieces)
+
+    def weighted(self, fusion: Fusion) -> Fusion:
+        """Returns how rankings are combined, with the weight of BM25 filled in."""
+        if fusion.bm25_weight is not None:
+            return fusion
+        readable = fusion.kind != "pool" or self.readability.good
+        return replace(fusion, bm25_weight=SUM if fusion.kind == "scores" else READABLE if readable else UNREADABLE)
+
+    def bm25(self, terms: Terms, progress: Progress | None = None) -> Bm25:
         """Returns the BM25 index of the texts; see ``SearchIndex.bm25``."""
-        pieces = None
-        if tokenizer == "wordpieces":
-            pieces = Pieces.of(getattr(self.encoder.model, "tokenizer", None), self.encoder.given[0])
 
         def make() -> tuple[Bm25, Any]:
-            index = Bm25.build((text for texts in self._texts() for text in texts), progress, stop_words, pieces)
+            index = Bm25.build((text for texts in self._texts() for text in texts), progress, terms)
             return index, index.save
 
-        name = f"bm25-{{}}-{stop_words}{'' if pieces is None else '-wordpieces'}"
-        index: Bm25 = self._get(name, lambda folder: Bm25.open(folder, self.store.verify, pieces), make)
+        name = f"bm25-{{}}-{terms.name}"
+        index: Bm25 = self._get(name, lambda folder: Bm25.open(folder, terms, self.store.verify), make)
         return index
 
-    def smoothing(self, progress: Progress | None = None, tokenizer: str = "unicode") -> Smoothing:
+    def smoothing(self, terms: Terms, progress: Progress | None = None) -> Smoothing:
         """Returns the neighbours of the rows; see ``SearchIndex.smoothing``."""
         check_smoothing(self.store.manifest)
 
         def make() -> tuple[Smoothing, Any]:
-            bm25, rows = self.bm25("english", tokenizer=tokenizer), self.row_of
+            bm25, rows = self.bm25(terms), self.row_of
 
             def lexical(places: npt.NDArray[np.int64]) -> Doubles:
                 scores = bm25.all_scores(self.store.texts(rows[places].tolist()))
@@ -131,9 +165,10 @@ class Searcher:
             found = Smoothing.build(self.unit_vectors, lexical, progress)
             return found, lambda folder: save_arrays(folder, near=found.near, norms=found.norms)
 
-        name = "smooth-{}" if tokenizer == "unicode" else f"smooth-{{}}-{tokenizer}"
         found: Smoothing = self._get(
-            name, lambda folder: Smoothing(*open_arrays(folder, "near", "norms", verify=self.store.verify)), make
+            f"smooth-{{}}-{terms.name}",
+            lambda folder: Smoothing(*open_arrays(folder, "near", "norms", verify=self.store.verify)),
+            make,
         )
         return found
 
@@ -165,7 +200,9 @@ class Searcher:
     ) -> list[list[Hit]]:
         """Finds the k best rows for each query, given its text and its vector; see ``SearchIndex.search``."""
         smooth = self.smooths(fusion) if smooth is None else smooth
-        smoothed = (fusion.bm25_tokenizer if fusion else "unicode") if smooth else None
+        fusion = None if fusion is None else self.weighted(fusion)
+        terms = self.terms(fusion or Fusion()) if fusion or smooth else Terms()
+        smoothed = terms if smooth else None
         queries = unit(vectors) if self.cosine else vectors.astype(np.float32)
         wanted = max(k, rerank)
         by_vectors: list[list[Found]] = [[] for _ in texts]
@@ -189,8 +226,8 @@ class Searcher:
             if not text.strip():
                 found = []
             elif fusion is not None:
-                words = self.bm25(fusion.stop_words, tokenizer=fusion.bm25_tokenizer)
-                if fusion.kind == "scores":
+                words = self.bm25(terms)
+                if fusion.kind != "rrf":
                     found = self._ranked(smoothed, queries[number], words.scores(text), fusion, wanted)
                 else:
                     by_row = {row: place for row, _, place in found}
@@ -206,22 +243,22 @@ class Searcher:
         as_built = self.store.manifest.get("smooth")
         if as_built is not None:
             return bool(as_built)
-        few = fusion is not None and fusion.kind == "scores" and self.store.rows <= SMOOTHED
+        few = fusion is not None and fusion.kind != "rrf" and self.store.rows <= SMOOTHED
         return few and why_not_smoothed(self.store.manifest) is None
 
     def _ranked(
-        self, smoothed: str | None, query: Floats, words: Floats | None, fusion: Fusion | None, k: int
+        self, smoothed: Terms | None, query: Floats, words: Floats | None, fusion: Fusion | None, k: int
     ) -> list[Found]:
-        """Ranks by combined scores; ``smoothed`` is the tokenizer by which the neighbours were found, or None."""
+        """Ranks by combined scores; ``smoothed`` are the terms by which the neighbours were found, or None."""
         if not len(self.row_of):
             return []
-        smoothing = self.smoothing(tokenizer=smoothed) if smoothed else None
+        smoothing = self.smoothing(smoothed) if smoothed else None
+        name = f"ranker {smoothed.name if smoothed else None}"
         with self._lock:
-            if f"ranker {smoothed}" not in self._derived:
+            if name not in self._derived:
                 vectors = self.unit_vectors if smoothed else self.vectors
-                ranker = Ranker(vectors, self.row_of, cosine=self.cosine, smoothing=smoothing)
-                self._derived[f"ranker {smoothed}"] = ranker
-        return [*self._derived[f"ranker {smoothed}"].rank(query, words, fusion, k)]
+                self._derived[name] = Ranker(vectors, self.row_of, cosine=self.cosine, smoothing=smoothing)
+        return [*self._derived[name].rank(query, words, fusion, k)]
 
     def _nearest(self, queries: Floats, k: int) -> list[list[Found]]:
         """Returns the k rows with the best vectors for each query."""
@@ -263,6 +300,11 @@ class Searcher:
                 text = text[start:end]
             hits.append(Hit(row, name, score, text))
         return hits
+
+
+def tokenizer_of(encoder: Any) -> Any:
+    """Returns the tokenizer of an encoder; None if it has none."""
+    return getattr(encoder.model, "tokenizer", None)
 
 
 def check_smoothing(settings: Mapping[str, Any]) -> None:

@@ -139,6 +139,16 @@ def looks_like_code(texts: Iterable[str]) -> bool:
     return sum(parts) >= 0.05 * max(len(parts), 1)
 
 
+def terms_for(texts: Sequence[str], language: str = "auto", stop_words: str = "language", tokenizer: str = "auto") -> Terms:
+    """Returns the terms for some texts: what is ``auto`` is found from them; ``language`` means the one of the texts."""
+    sample = texts[:: max(1, len(texts) // SAMPLE)][:SAMPLE]
+    if language == "auto":
+        language = guess_language(sample)
+    if tokenizer == "auto":
+        tokenizer = "code" if looks_like_code(sample) else "unicode"
+    return Terms(language, language if stop_words == "language" else stop_words, tokenizer)
+
+
 def _stemmers() -> Any:
     try:
         import Stemmer

@@ -176,14 +176,16 @@ def prepare(index: SearchIndex, asking: dict[str, Any]) -> None:
     """Builds what a search needs beside the vectors, if it is missing, and shows the progress."""
     fusion: Fusion | None = asking["hybrid"] or None
     if fusion is not None:
+        for note in index.notes:
+            printing.say(note)
         with counting("BM25", len(index), "rows") as more:
-            index.bm25(more, stop_words=fusion.stop_words, tokenizer=fusion.bm25_tokenizer)
+            index.prepare(fusion, smooth=False, bm25=more)
     if asking["rerank"]:
         with counting("counting tokens", len(index), "rows") as more:
             index.token_idf(more)
     if index.smooths(fusion) if asking["smooth"] is None else asking["smooth"]:
         with counting("neighbours", index.shape[0], "rows") as more:
-            index.smoothing(more, tokenizer=fusion.bm25_tokenizer if fusion else "unicode")
+            index.prepare(fusion, smooth=True, neighbours=more)
 
 
 def answers(
