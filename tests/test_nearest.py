@@ -11,8 +11,9 @@ from cse import InputError
 from cse.models.running.passages import windows
 from cse.search import pairs
 from cse.search import vectors as stored
-from cse.search.bm25 import Bm25, terms
+from cse.search.bm25 import Bm25
 from cse.search.hybrid import fuse
+from cse.search.terms import Terms
 from cse.search.vectors import Array, Unit, exact_products, nearest, quantize, unit
 from random_texts import some_texts
 
@@ -123,11 +124,11 @@ def test_a_threshold_that_is_not_a_cosine_is_refused(threshold):
 def test_bm25_scores_equal_the_formula():
     texts = ["The cat sat.", "A cat and a dog, and a cat!", "", "dogs", "the the the"]
     index = Bm25.build(texts)
-    documents = [terms(text) for text in texts]
+    documents = Terms()(texts)
     mean = np.mean([len(each) for each in documents])
     for query in ("cat", "The dog", "dog dog", "unheard of"):
         expected = np.zeros(len(texts))
-        for term in terms(query):
+        for term in Terms()([query])[0]:
             df = sum(term in each for each in documents)
             idf = math.log(1 + (len(texts) - df + 0.5) / (df + 0.5))
             for row, each in enumerate(documents):

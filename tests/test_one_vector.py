@@ -9,12 +9,13 @@ import pytest
 
 from cse import Encoder, InputError, SearchIndex
 from cse.search import one_vector
-from cse.search.bm25 import STOP_WORDS, terms
 from cse.search.hybrid import Fusion
 from cse.search.one_vector import encode_one_vector
+from cse.search.terms import Terms
 from random_texts import some_texts
 from test_cli import refused
 
+SUM = Fusion(feedback=0, kind="scores", language="none", stop_words="english")
 QUERIES = ["word7 word8 the word9", "word4 word4 word5 word6", "word3", "unheard word1"]
 
 
@@ -42,7 +43,7 @@ def ranked(folder, texts, queries):
 
 def bm25(texts):
     """Returns idf of each term, the matrix A of the module's docstring, and the terms."""
-    lists = [[term for term in terms(text) if term not in STOP_WORDS["english"]] for text in texts]
+    lists = Terms(stop_words="english")(texts)
     vocabulary = sorted({term for each in lists for term in each})
     mean = np.mean([len(each) for each in lists])
     found = np.array([sum(term in each for each in lists) for term in vocabulary])
@@ -60,7 +61,7 @@ def test_products_are_the_scores_of_hybrid_search_with_smoothed_vectors(folder, 
     assert (vectors[240] == 0).all()  # a blank row
     index = SearchIndex.build(Encoder(glove), [texts[row] for row in kept], smooth=True)
     for query, scores in zip(QUERIES, products, strict=True):
-        hits = index.search([query], 50, hybrid=Fusion(feedback=0))[0]
+        hits = index.search([query], 50, hybrid=SUM)[0]
         found = [scores[kept[hit.row]] for hit in hits]
         assert [hit.score - hits[0].score + found[0] for hit in hits] == pytest.approx(found, abs=2e-3)
         assert np.std([hit.score for hit in hits]) > 0.1
@@ -86,7 +87,7 @@ def test_the_lexical_part_approximates_bm25_as_well_as_is_possible_with_its_dime
     assert np.square(lexical @ places - matrix).sum() <= best * (1 + (1e-6 if exact else 0.03))
     expected = np.zeros((len(QUERIES), len(filled)))
     for row, query in enumerate(QUERIES):
-        for term in terms(query):
+        for term in Terms()([query])[0]:
             if term in vocabulary:
                 at = vocabulary.index(term)
                 expected[row] += np.sqrt(idf[at]) * (left[:, :dims] * values[:dims]) @ right[:dims, at]

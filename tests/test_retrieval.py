@@ -8,12 +8,11 @@ import pytest
 
 import cse as package
 from cse import Encoder, InputError, SearchIndex
-from cse.data.words import STOP_WORDS
 from cse.evaluation.ranking import ByWords, System
 from cse.evaluation.retrieval import PUBLISHED, Retrieval, RetrievalOptions, ndcg, rank_documents
 from cse.evaluation.run import compare_models
-from cse.search.bm25 import terms
 from cse.search.hybrid import Fusion
+from cse.search.terms import terms_for
 
 DOCUMENTS, QUERIES = 60, 9
 
@@ -42,11 +41,14 @@ def write(folder, documents, queries, judged):
 
 
 def bm25_scores(documents, query):
-    """Lucene's BM25 with k1 = 1.5 and b = 0.75, without stop words, in float64."""
-    bags = [[term for term in terms(text) if term not in STOP_WORDS] for text in documents]
+    """Lucene's BM25 with k1 = 1.5 and b = 0.75, stemmed and without stop words, in float64."""
+    documents = list(documents)
+    terms = terms_for(documents)
+    assert terms.language == terms.stop_words == "english"
+    bags = terms(documents)
     mean = sum(map(len, bags)) / len(bags)
     found = np.zeros(len(bags))
-    for term in terms(query):
+    for term in terms([query])[0]:
         holding = sum(term in bag for bag in bags)
         weight = math.log(1 + (len(bags) - holding + 0.5) / (holding + 0.5))
         for row, bag in enumerate(bags):
@@ -69,12 +71,19 @@ def ordered(names, scores):
 
 
 @pytest.mark.parametrize(
-    ("weight", "feedback", "smooth"), [(0.2, None, None), (0.6, 3, False), (0.2, None, False), (None, 0, True)]
+    ("kind", "weight", "feedback", "smooth"),
+    [
+        ("scores", 0.2, None, None),
+        ("scores", 0.6, 3, False),
+        ("pool", 0.5, None, None),
+        ("pool", 0.3, 3, False),
+        ("scores", None, 0, True),
+    ],
 )
-def test_scores_of_search_equal_those_of_brute_force(collection, tiny_bert, weight, feedback, smooth):
+def test_scores_of_search_equal_those_of_brute_force(collection, tiny_bert, kind, weight, feedback, smooth):
     folder, documents, queries, judged = collection
     encoder = Encoder(tiny_bert, pooler="avg", device="cpu")
-    fusion = False if weight is None else Fusion(weight, feedback=feedback)
+    fusion = False if weight is None else Fusion(weight, feedback, kind)
     report = package.evaluate(System(encoder, hybrid=fusion, smooth=smooth), "retrieval", folder).reports["retrieval"]
     vectors, names, texts = unit(encoder.encode(list(documents.values()))), list(documents), list(documents.values())
     if smooth is not False:  # the vectors of the five nearest documents have the share 0.3
@@ -85,14 +94,22 @@ def test_scores_of_search_equal_those_of_brute_force(collection, tiny_bert, weig
         vectors = unit(0.7 * vectors + 0.3 * vectors[near].mean(axis=1))
         feedback = 5 if feedback is None else feedback
     weight = weight or 0.0
+
+    def combined(dense, words):
+        if kind == "scores":
+            return (1 - weight) * standardised(dense) + weight * words
+        opinions = [np.exp(1.5 * standardised(dense)), np.exp(0.5 * words)]
+        first, second = (opinion / opinion.sum() for opinion in opinions)
+        return (1 - weight) * first**0.3 + weight * second**0.3
+
     expected = []
     for key, text in queries.items():
         query, words = unit(encoder.encode([text]))[0], standardised(bm25_scores(texts, text))
-        scores = (1 - weight) * standardised(vectors @ query) + weight * words
+        scores = combined(vectors @ query, words)
         if feedback:
             best = np.argsort(-scores, kind="stable")[:feedback]
             query = unit([0.7 * query + 0.3 * vectors[best].mean(axis=0)])[0]
-            scores = (1 - weight) * standardised(vectors @ query) + weight * words
+            scores = combined(vectors @ query, words)
         expected.append(100 * ndcg(ordered(names, scores), judged[key]))
     assert report.samples[0].values.tolist() == pytest.approx(expected, abs=1e-9)
     assert report.rows[0]["ndcg@10"] == pytest.approx(np.mean(expected))

@@ -23,6 +23,7 @@ from cse.search import build, store
 from cse.search.bm25 import Bm25
 from cse.search.build import Changes
 from cse.search.hybrid import Fusion, fuse
+from cse.search.terms import terms_for
 from cse.search.vectors import unit
 from random_texts import some_texts
 from test_cli import refused
@@ -648,7 +649,7 @@ def test_hybrid_search_fuses_the_rankings_by_vectors_and_by_bm25(tmp_path, encod
     query = "word7 word8 word9"
     vectors = [hit.row for hit in index.search([query], 100)[0]]
     words = Bm25.build(texts).search(query, 100).tolist()
-    ranks = Fusion(kind="rrf", stop_words="none")
+    ranks = Fusion(kind="rrf", language="none")
     found = index.search([query], 6, hybrid=ranks)[0]
     assert [(hit.row, hit.score) for hit in found] == fuse([vectors, words], 6)
     assert [hit.text for hit in found] == [texts[hit.row] for hit in found]
@@ -656,8 +657,9 @@ def test_hybrid_search_fuses_the_rankings_by_vectors_and_by_bm25(tmp_path, encod
     number = folder.stat().st_ino
     assert SearchIndex.open(tmp_path / "index").search([query], 6, hybrid=ranks)[0] == found
     assert folder.stat().st_ino == number  # not built again
-    index.search([query], 6, hybrid=True)
-    assert {path.name for path in (tmp_path / "index").glob("bm25*")} == {folder.name, f"{folder.name[:-5]}-english"}
+    index.search([query], 6, hybrid=Fusion(language="english"))
+    english = folder.name.replace("none-none", "english-english")
+    assert {path.name for path in (tmp_path / "index").glob("bm25*")} == {folder.name, english}
     index.add([query])
     assert index.search([query], 6, hybrid=ranks)[0][0].row == 300
     assert folder.name not in [path.name for path in (tmp_path / "index").glob("bm25*")]
@@ -667,9 +669,9 @@ def standardised(scores):
     return (scores - scores.mean()) / scores.std() if scores.std() else 0 * scores
 
 
-def smoothed(vectors, texts, rows):
+def smoothed(vectors, texts, rows, terms):
     """The smoothed vectors of some rows, in float64."""
-    words = Bm25.build(texts, stop_words="english")
+    words = Bm25.build(texts, terms=terms)
     found = np.empty_like(vectors)
     for row in range(len(rows)):
         lexical = words.scores(texts[rows[row]])[rows].astype(np.float64)
@@ -680,22 +682,36 @@ def smoothed(vectors, texts, rows):
     return found
 
 
-FUSIONS = [Fusion(), Fusion(0.5, feedback=3), Fusion(1.0, stop_words="none"), Fusion(0.0, 2)]
+FUSIONS = [Fusion(), Fusion(0.2, 4), Fusion(1.0, language="english"), Fusion(0.0, 2)]
+FUSIONS += [Fusion(kind="scores"), Fusion(0.5, 3, "scores"), Fusion(1.0, None, "scores"), Fusion(0.0, 2, "scores")]
+
+
+def brute_force(fusion, weight, dense, lexical):
+    """Combined scores of all rows in float64, as the docstring of cse.search.hybrid defines them."""
+    if fusion.kind == "scores":
+        return (1 - weight) * standardised(dense) + weight * standardised(lexical)
+    opinions = [np.exp(1.5 * standardised(dense)), np.exp(0.5 * standardised(lexical))]
+    first, second = (opinion / opinion.sum() for opinion in opinions)
+    return np.log(((1 - weight) * first**0.3 + weight * second**0.3) ** (1 / 0.3))
 
 
 @pytest.mark.parametrize("kind", ["rows", "passages", "smooth"])
 @pytest.mark.parametrize("int8", [False, True])
 @pytest.mark.parametrize("fusion", FUSIONS)
-def test_scores_of_vectors_and_bm25_are_standardised_and_added_after_feedback(kind, int8, fusion, encoder):
+def test_scores_of_vectors_and_bm25_are_combined_after_feedback(kind, int8, fusion, encoder):
     texts = [*some_texts(200), "", "the word7 word8", "word3 " * 30]
     index = SearchIndex.build(
         encoder, texts, passages=8 if kind == "passages" else None, int8=int8, smooth=kind == "smooth"
     )
     vectors = index.vectors.take(np.arange(len(index.vectors)))
     rows = np.unique(index.rows)
-    words = Bm25.build(texts, stop_words=fusion.stop_words)
+    terms = terms_for(texts, fusion.language, fusion.stop_words, fusion.bm25_tokenizer)
+    words = Bm25.build(texts, terms=terms)
+    default = {"scores": 0.2, "pool": 0.5}[fusion.kind]
+    weight = default if fusion.bm25_weight is None else fusion.bm25_weight
     if kind == "smooth":
-        vectors = smoothed(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), texts, rows)
+        plain = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors = smoothed(plain, texts, rows, terms)
     feedback = (5 if kind == "smooth" else 0) if fusion.feedback is None else fusion.feedback
 
     def best_places(query):
@@ -705,19 +721,21 @@ def test_scores_of_vectors_and_bm25_are_standardised_and_added_after_feedback(ki
 
     for text in ("word7 word8 the word9", "xyzzy"):
         query = unit(encoder.encode([text]))[0].astype(np.float64)
-        lexical = standardised(words.scores(text)[rows].astype(np.float64))
+        lexical = words.scores(text)[rows].astype(np.float64)
         dense, found = best_places(query)
         if kind == "smooth":
-            order = np.lexsort((rows, -dense))[:9]
-            hits = index.search([text], 9)[0]
-            assert [hit.score for hit in hits] == pytest.approx(dense[order], abs=1e-5)
-            assert {hit.row for hit in hits} == set(rows[order])
+            alone, _ = best_places(query)
+            if terms == terms_for(texts):  # the terms of a search by vectors alone
+                order = np.lexsort((rows, -alone))[:9]
+                hits = index.search([text], 9)[0]
+                assert [hit.score for hit in hits] == pytest.approx(alone[order], abs=1e-5)
+                assert {hit.row for hit in hits} == set(rows[order])
         if feedback:
-            scores = (1 - fusion.bm25_weight) * standardised(dense) + fusion.bm25_weight * lexical
+            scores = brute_force(fusion, weight, dense, lexical)
             first = np.argsort(-scores, kind="stable")[:feedback]
             query = (1 - fusion.share) * query + fusion.share * vectors[[found[at] for at in first]].mean(0)
             dense, found = best_places(query / np.linalg.norm(query))
-        scores = (1 - fusion.bm25_weight) * standardised(dense) + fusion.bm25_weight * lexical
+        scores = brute_force(fusion, weight, dense, lexical)
         order = np.lexsort((rows, -scores))[:9]
         hits = index.search([text], 9, hybrid=fusion)[0]
         assert [hit.score for hit in hits] == pytest.approx(scores[order], abs=2e-3)
@@ -768,12 +786,13 @@ def test_options_of_hybrid_search_are_checked(cse, corpus):
     given = ["search", "glove:v.txt", "corpus.txt", "--query", "word1"]
     refused(cse(*given, "--feedback", "2", cwd=corpus), "--feedback has no effect without --hybrid")
     given.append("--hybrid")
-    refused(cse(*given, "--bm25-weight", "2", cwd=corpus), "--bm25-weight: must be between 0 and 1, got 2.0")
+    refused(cse(*given, "--bm25-weight", "2", cwd=corpus), "--bm25-weight must be between 0 and 1, got 2.0")
     refused(
         cse(*given, "--fusion", "rrf", "--feedback", "1", cwd=corpus), "--feedback cannot be combined with --fusion rrf"
     )
-    with pytest.raises(InputError, match="--stop-words"):
-        Fusion(stop_words="klingon")
+    for name in ("stop_words", "language", "bm25_tokenizer", "kind"):
+        with pytest.raises(InputError, match="'klingon' is unknown"):
+            Fusion(**{name: "klingon"})
 
 
 def test_passages_do_not_exceed_the_token_limit(tiny_bert, sample_rows):

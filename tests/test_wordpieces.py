@@ -429,7 +429,8 @@ def test_neighbours_share_pieces_if_bm25_uses_pieces(tmp_path, tiny_bert):
         scores = sum((each - each.mean(1)[:, None]) / np.maximum(each.std(1), 1e-9)[:, None] for each in (dense, words))
         scores = scores.round(DIGITS)
         np.fill_diagonal(scores, -np.inf)
-        near[tokenizer] = index.smoothing(tokenizer=tokenizer).near
+        fusion = Fusion(bm25_tokenizer=tokenizer, language="none", stop_words="english")
+        near[tokenizer] = index.smoothing(fusion=fusion).near
         assert np.array_equal(near[tokenizer], np.argsort(-scores, axis=1, kind="stable")[:, :5])
     assert not np.array_equal(near["unicode"], near["wordpieces"])
     by_pieces = Fusion(bm25_tokenizer="wordpieces", bm25_weight=0, feedback=0)
@@ -451,7 +452,7 @@ def test_hybrid_search_finds_pieces_that_are_not_words(tmp_path, tiny_bert, glov
     scores = index.bm25(tokenizer="wordpieces").scores("replayed")
     assert [hit.row for hit in found] == sorted(range(15), key=lambda row: (-scores[row], row))[:3]
     names = {path.name.split("-", 2)[2] for path in (tmp_path / "index").glob("bm25-*")}
-    assert names == {"none", "none-wordpieces"}
+    assert names == {"unicode-none-none", "wordpieces-none-none"}
     index.add(["unplayed"])
     assert 15 in index.bm25(tokenizer="wordpieces").search("replayed", 20)
     assert len(list((tmp_path / "index").glob("bm25-*"))) == 1

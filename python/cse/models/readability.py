@@ -58,7 +58,9 @@ def readability(tokenizer: Any, texts: Iterable[str]) -> Readability:
         kept = [text[start:end] for start, end, _ in spans if any(map(str.isalnum, text[start:end]))]
         if kept and hasattr(backend, "encode"):
             encoded = backend.encode(" ".join(kept), add_special_tokens=False)
-            tokens = [token for token, real in zip(encoded.tokens, encoded.attention_mask, strict=True) if real]  # not padding
+            tokens = [
+                token for token, real in zip(encoded.tokens, encoded.attention_mask, strict=True) if real
+            ]  # not padding
             words, pieces = words + len(kept), pieces + len(tokens)
             unknown += tokens.count(unknown_token)
     return Readability(pieces / max(words, 1), unknown / max(pieces, 1))

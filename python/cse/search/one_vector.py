@@ -35,7 +35,7 @@ from ..data.corpus import Corpus
 from ..errors import InputError
 from ..io import dumps, fresh_folder
 from ..models.encoders import ONE_VECTOR, OtherEncoder
-from .bm25 import Bm25, terms
+from .bm25 import Bm25
 from .build import documents, model_settings
 from .hybrid import Smoothing
 from .terms import Terms
@@ -273,8 +273,8 @@ class QueryEncoder(OtherEncoder):
         self.base.precision = precision
         dense = unit(self.base.encode_query(texts, batch_size=batch_size, progress=progress)).astype(np.float64)
         lexical = np.zeros((len(texts), len(self.variances)))
-        for row, text in enumerate(texts):
-            found = [self.terms[term] for term in terms(text) if term in self.terms]
+        for row, terms in enumerate(Terms()(texts)):
+            found = [self.terms[term] for term in terms if term in self.terms]
             lexical[row] = self.projection[found].sum(axis=0, dtype=np.float64)
         weight = self.settings["bm25_weight"]
         parts = (

