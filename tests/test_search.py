@@ -707,8 +707,7 @@ def test_scores_of_vectors_and_bm25_are_combined_after_feedback(kind, int8, fusi
     rows = np.unique(index.rows)
     terms = terms_for(texts, fusion.language, fusion.stop_words, fusion.bm25_tokenizer)
     words = Bm25.build(texts, terms=terms)
-    default = {"scores": 0.2, "pool": 0.5}[fusion.kind]
-    weight = default if fusion.bm25_weight is None else fusion.bm25_weight
+    weight = index._state.weighted(fusion).bm25_weight
     if kind == "smooth":
         plain = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         vectors = smoothed(plain, texts, rows, terms)
@@ -908,7 +907,8 @@ def test_cse_search_builds_the_index_once_and_answers_queries(corpus, cse):
     assert value["rows"] == 50
     assert (corpus / "search" / "manifest.json").stat().st_mtime_ns == stamp
     hybrid = cse("search", "glove:v.txt", "--queries", "-", "--hybrid", "--json", cwd=corpus, stdin="word1\n")
-    assert json.loads(hybrid.stdout)["queries"][0]["hits"][0]["score"] > 0
+    assert json.loads(hybrid.stdout)["queries"][0]["hits"][0]["score"] < 0  # a logarithm
+    assert "the texts are of no known language" in hybrid.stderr
 
 
 def test_the_folder_of_an_index_stands_for_the_model_that_built_it(corpus, cse):

@@ -366,10 +366,10 @@ def test_tokenizers_of_other_kinds_are_refused():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--tokenizer", "wordpieces"], "--tokenizer wordpieces: needs the tokenizer of a model"),
-        (["--model", "tiny"], "--model: belongs to --tokenizer wordpieces"),
-        (["--tokenizer", "wordpieces", "--model", "tiny", "--nfkc"], "--nfkc: has no effect"),
-        (["--tokenizer", "wordpieces", "--model", "tiny", "--no-lowercase"], "--no-lowercase: has no effect"),
+        (["--tokenizer", "wordpieces"], "--tokenizer wordpieces needs the tokenizer of a model"),
+        (["--model", "tiny"], "--model belongs to --tokenizer wordpieces"),
+        (["--tokenizer", "wordpieces", "--model", "tiny", "--nfkc"], "--nfkc has no effect"),
+        (["--tokenizer", "wordpieces", "--model", "tiny", "--no-lowercase"], "--no-lowercase has no effect"),
         (["--tokenizer", "wordpieces", "--model", "tiny", "--engine", "ray"], "--engine ray: cannot be combined"),
         (["--tokenizer", "wordpieces", "--model", "./none"], "./none: no such folder"),
     ],

@@ -275,8 +275,9 @@ class Ranker:
         if fusion is not None:
             # Rounded, because float32 products depend on how the vectors are divided into files.
             mean, spread = (float(f"{value:.4e}") for value in (dense.mean(), dense.std()))
-        if by_pool and spread > 0:
-            level = float(f"{log_sum(DENSE * ((dense - mean) / spread)):.4e}")
+        if by_pool:
+            relative = (dense - mean) / spread if spread > 0 else 0 * dense
+            level = float(f"{log_sum(DENSE * relative):.4e}")
 
         def combined(scores: Doubles, at: Rows | slice) -> Doubles:
             relative = (scores - mean) / spread if spread > 0 else 0 * scores

@@ -46,7 +46,8 @@ class Hit:
     id: str
     """Id of the row; its row number if the index has no ids."""
     score: float
-    """Cosine (or dot product, if the model uses it) with the query; with ``hybrid``, the fused score."""
+    """Cosine (or dot product, if the model uses it) with the query; with ``hybrid``, the combined score, which is the
+    logarithm of a probability by default."""
     text: str
     """Text of the row; if rows are cut into passages, the best passage (the whole text of a row found only by BM25)."""
 

@@ -7,10 +7,9 @@ file                 content
 ``HASH.arrow``       the rows, an Arrow IPC file whose name is its XXH3-128 hash; never changed. If few rows were added
                      since it was written, a second such file holds them, until it is folded into a new first one
 ``encoded/``         rows that an interrupted build or update has encoded, as Arrow IPC files named by their hashes
-``bm25-STATE-LIST/`` BM25 index without the stop words of LIST, for the rows with this hash (``Store.generation``); if
-                     needed. With the pieces of the model as terms: ``bm25-STATE-LIST-wordpieces/``
+``bm25-STATE-*/``    BM25 index of the rows with this hash (``Store.generation``), with the terms ``*`` (``terms.py``)
 ``tokens-STATE/``    number of rows that contain each token (``tokens.py``); if needed
-``smooth-STATE/``    neighbours of the rows (``hybrid.py``); if needed
+``smooth-STATE-*/``  neighbours of the rows (``hybrid.py``), found with these terms; if needed
 ``basis-MODEL-D/``   projection of the token vectors; if token vectors are stored
 ===================  =================================================================================================
 
@@ -51,7 +50,7 @@ VERSION = 3
 MANIFEST, ENCODED, WRITTEN, HASHES = "manifest.json", "encoded", ".rows.tmp", "hashes.json"
 UNCHECKED = 32 * "0"
 # Data that follows from the rows with a hash.
-DERIVED = re.compile(r"(?:bm25|smooth|tokens)(?:-([0-9a-f]{32})(?:-[a-z]+){0,2})?")
+DERIVED = re.compile(r"(?:bm25|smooth|tokens)(?:-([0-9a-f]{32})(?:-[a-z]+){0,3})?")
 # Files that an interrupted or earlier write left: rows, temporary files, and the files of versions 1 and 2.
 OLD = re.compile(
     r"[0-9a-f]{32}\.arrow|encoded|\.(rows|segment)\.tmp|\.cse-core-.*\.tmp|\.lock|pending\.json|vectors\.npy|scales\.f32"
