@@ -45,6 +45,11 @@ IDEOGRAPH = re.compile(r"[぀-ヿ㐀-䶿一-鿿豈-﫿]")
 CUT = re.compile(r"_+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
+def language_names() -> list[str]:
+    """Returns the values of ``--language``."""
+    return ["auto", "none", *LANGUAGES]
+
+
 @dataclass(frozen=True)
 class Terms:
     """How texts are split into terms; raises ``InputError`` for the tokenizer ``wordpieces`` without ``pieces``."""
