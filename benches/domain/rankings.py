@@ -149,9 +149,9 @@ class Words:
 
     def terms(self, text: str) -> list[str]:
         """Returns the terms of a text without stop words."""
-        from cse.search.bm25 import terms
+        from cse.search.terms import Terms
 
-        return [term for term in terms(text) if term not in self.stop]
+        return [term for term in Terms()([text])[0] if term not in self.stop]
 
     def counted(self, texts: Sequence[str]) -> Any:
         """Returns the numbers of occurrences of the terms, ``(len(texts), terms)``."""
@@ -232,7 +232,7 @@ class Trial:
     def __init__(self, folder: Path, store: Path, model: str = "minilm") -> None:
         from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
-        from cse.search.bm25 import STOP_WORDS
+        from cse.search.terms import stop_words
 
         self.collection = Collection(folder)
         self.name = self.collection.name
@@ -248,8 +248,8 @@ class Trial:
         self.ideal = np.array([dcg(np.sort([max(v, 0.0) for v in each.values()])[::-1]) for each in judgements])
         self.wanted = np.array([sum(v > 0 for v in each.values()) for each in judgements])
         self.dense = self.queries.vectors @ self.documents.vectors.T
-        # "english" is the list of cse search --hybrid, "long" that of scikit-learn.
-        lists = {"none": (), "long": ENGLISH_STOP_WORDS, "english": STOP_WORDS["english"]}
+        # "english" is the list of cse search --hybrid in English, "long" that of scikit-learn.
+        lists = {"none": (), "long": ENGLISH_STOP_WORDS, "english": stop_words("english")}
         self.words = {name: Words(self.collection.documents, frozenset(each)) for name, each in lists.items()}
         self.bm25 = {name: each.scores(self.collection.queries) for name, each in self.words.items()}
         self.lexical = z(self.bm25["english"])
