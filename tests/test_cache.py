@@ -247,8 +247,8 @@ def test_the_cache_is_listed_and_cleared(cse, sample, tmp_path, tiny_bert, monke
     os.utime(copy, (1, 1))  # a new modification time leads to a new entry
     Corpus.open([str(copy)], cache=str(tmp_path / "cache"))
     (tmp_path / "cache" / "mine.txt").write_text("kept")
-    (tmp_path / "cache" / f".rows-{'0a' * 12}-x1").mkdir()  # left by an interrupted write
-    (tmp_path / "cache" / f".tokens-{'0a' * 12}.lock").write_text("")
+    (tmp_path / "cache" / f".cse-new-abcd_123-rows-{'0a' * 12}").mkdir()  # left by an interrupted write
+    (tmp_path / "cache" / f".cse-tokens-{'0a' * 12}.lock").write_text("")
     listed = json.loads(cse("cache", "--cache", tmp_path / "cache", "--json").stdout)
     assert [entry["rows"] for entry in listed["entries"]] == [10000, 10000]
     assert [entry["files"] for entry in listed["entries"]] == [[str(copy)], [str(copy)]]

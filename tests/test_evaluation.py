@@ -16,7 +16,7 @@ from cse import Encoder, InputError
 from cse.cli import cli
 from cse.evaluation.base import embed
 from cse.evaluation.retrieval import Retrieval, RetrievalOptions, ndcg, recall, reciprocal_rank
-from cse.io import write_text
+from cse.io import Journal
 from cse.models.running.passages import Cutter
 from cse_papers import transfer
 from cse_papers.transfer import AdamClassifier, converged, senteval
@@ -385,13 +385,67 @@ def test_vectors_are_the_same_in_every_output_format(cse, tiny_bert, sample_rows
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", output.name]
 
 
+add_record = Journal.add
+
+
+def test_changed_pieces_of_an_interrupted_encoding_are_encoded_again(tiny_bert, tmp_path, monkeypatch, cse):
+    """A byte of each part of both files is changed, and the files are truncated; the vectors must stay the same."""
+    (tmp_path / "in.txt").write_text("".join(f"a cat {i}\n" for i in range(60)), encoding="utf8")
+    output = tmp_path / "v.npy"
+    monkeypatch.setattr("cse.models.running.vector_files.BLOCK", 20)
+
+    def add(journal, record):
+        if len(journal.records) == 2:
+            raise KeyboardInterrupt
+        if isinstance(record, str):
+            journal.records.append(record)
+        add_record(journal, record)
+
+    def encoded():
+        arguments = ["encode", tiny_bert, tmp_path / "in.txt", "--pooler", "avg", "-o", output]
+        return CliRunner().invoke(cli, [str(each) for each in arguments])
+
+    encoded()
+    expected = output.read_bytes()
+    output.unlink()
+    files = [tmp_path / "v.npy.part", tmp_path / "v.npy.part.json"]
+    with monkeypatch.context() as patched:
+        patched.setattr("cse.io.Journal.add", add)
+        encoded()
+    before = [path.read_bytes() for path in files]
+    assert before[1].count(b"\n") == 3
+
+    def damaged(content):
+        for place in (0, 9, 40, 70, 127, 128, len(content) // 2, len(content) - 3):
+            if place < len(content):
+                yield content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+        yield content[: len(content) // 2]
+        yield content + b"{}\n"
+        yield b""
+        yield b'{"key": {}, "done": 1' + 30 * b"0" + b"}\n"
+
+    for changed, content in enumerate(before):
+        for other in damaged(content):
+            for path, stored in zip(files, before, strict=True):
+                path.write_bytes(stored)
+            files[changed].write_bytes(other)
+            assert encoded().exit_code == 0
+            assert output.read_bytes() == expected
+            assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "v.npy"]
+            output.unlink()
+
+
 def test_encoding_that_was_killed_resumes_after_the_last_saved_block(cse, tiny_bert, sample_rows, tmp_path):
     rows = sample_rows[:2000] * 10
     (tmp_path / "in.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
     output, state = tmp_path / "out.npy", tmp_path / "out.npy.part.json"
     process = Forked("encode", tiny_bert, "in.txt", "-o", "out.npy", "--pooler", "avg", cwd=tmp_path)
     until = time.monotonic() + 120
-    while not state.exists() and process.poll() is None and time.monotonic() < until:
+    while (
+        not (state.exists() and state.read_bytes().count(b"\n") > 1)
+        and process.poll() is None
+        and time.monotonic() < until
+    ):
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -414,13 +468,14 @@ def test_encoding_resumes_only_with_the_same_column_and_an_existing_part_file(ti
         """Runs cse encode on a column in this process, and interrupts it after ``stop`` blocks."""
         blocks = []
 
-        def write(path, text):
+        def add(journal, record):
             if len(blocks) == stop:
                 raise KeyboardInterrupt
-            blocks.append(1)
-            write_text(path, text)
+            if isinstance(record, str):  # not the key
+                blocks.append(1)
+            add_record(journal, record)
 
-        monkeypatch.setattr("cse.models.running.vector_files.write_text", write)
+        monkeypatch.setattr("cse.io.Journal.add", add)
         arguments = [
             "encode",
             tiny_bert,
@@ -439,7 +494,7 @@ def test_encoding_resumes_only_with_the_same_column_and_an_existing_part_file(ti
     assert whole["resumed"] == 0
     expected = np.load(output)
     encoded("left", stop=2)
-    assert json.loads(state.read_text())["done"] == 40
+    assert len(state.read_text().splitlines()) == 3  # the key and two blocks
     assert json.loads(encoded("right").stdout)["resumed"] == 0
     assert (np.load(output) == expected).all()
     encoded("right", stop=1)
@@ -490,13 +545,14 @@ def test_resumed_encoding_keeps_the_precision_of_its_first_rows(tiny_bert, tmp_p
     def encoded(precision, stop=None):
         blocks = []
 
-        def write(path, text):
+        def add(journal, record):
             if len(blocks) == stop:
                 raise KeyboardInterrupt
-            blocks.append(1)
-            write_text(path, text)
+            if isinstance(record, str):  # not the key
+                blocks.append(1)
+            add_record(journal, record)
 
-        monkeypatch.setattr("cse.models.running.vector_files.write_text", write)
+        monkeypatch.setattr("cse.io.Journal.add", add)
         options = ["--pooler", "avg", "-o", output, "--json", "--precision", precision]
         return CliRunner().invoke(cli, [str(each) for each in ["encode", tiny_bert, tmp_path / "in.txt", *options]])
 

@@ -193,7 +193,7 @@ def test_resuming_restores_the_folder_best_from_the_checkpoint(run_config, risin
     with pytest.raises(MemoryError):
         train(config.replace(name="cut"), Stop(5))
     folder = two.with_name("cut")
-    assert [path.name for path in list_checkpoints(folder)] == ["step-00000003"]
+    assert [path.name for path in list_checkpoints(folder)] == ["step-00000002", "step-00000003"]
 
     def best(run):
         return load_file(run / "best" / "model.safetensors")
@@ -312,11 +312,29 @@ def test_a_run_that_saved_nothing_may_be_replaced(run_config, cse):
         train(config)
 
 
-def test_a_run_that_was_evaluated_in_training_is_not_replaced(run_config):
+def test_a_run_that_was_evaluated_in_training_can_be_resumed_and_is_not_replaced(run_config):
+    """best/ may hold the result of training after the first evaluation, so a checkpoint is saved as well."""
     with pytest.raises(MemoryError):
         train(run_config.replace(name="run"), Stop(5))
-    with pytest.raises(InputError, match="run exists; choose another name or remove it"):
+    with pytest.raises(InputError, match="run exists; resume it with cse train --resume .*run, choose another name"):
         train(run_config.replace(name="run"))
+    folder = Path(run_config.output) / "run"
+    assert [path.name for path in list_checkpoints(folder)] == ["step-00000003"]
+    resumed = train(resumed_config(folder), resume=folder)
+    assert [path.name for path in list_checkpoints(folder)] == ["step-00000008"]
+    same_run(train(run_config.replace(name="whole")).folder, resumed.folder)
+
+
+def test_a_run_that_was_killed_between_best_and_its_first_checkpoint_may_be_repeated(run_config, monkeypatch):
+    import cse.training.loop as loop
+
+    def fail(*_, **__):
+        raise MemoryError("killed")
+
+    with monkeypatch.context() as patched, pytest.raises(MemoryError):
+        patched.setattr(loop, "save_checkpoint", fail)
+        train(run_config.replace(name="run"))
+    assert train(run_config.replace(name="run")).steps == 8
 
 
 def test_an_out_of_memory_error_suggests_a_chunk_size(run_config, monkeypatch):

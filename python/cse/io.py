@@ -1,6 +1,14 @@
-"""Locks between processes, atomic writes of files and folders, JSON output, and write errors that include the path.
+"""The store: how every command writes files that must survive a kill, a full disk, and a second process.
 
-The operating system releases a lock when the process that holds it ends.
+- A file (``write_atomically``) or folder (``fresh_folder``) is written next to its place under a temporary name, and
+  then renamed. Its permissions are kept.
+- ``locked`` is the lock between processes. The operating system releases it when the process ends.
+- ``hash_files`` and ``check_files`` hash the files of a folder and detect changes.
+- ``LineFile`` is a file that is only appended to. A ``Journal`` lists the finished pieces of a job, and what they were
+  made from; a repeated command continues with the pieces that are unchanged.
+- ``remove_leftovers`` removes what killed processes left, and is called at each write to a folder.
+
+Below: JSON output, and the reader of JSON and TOML.
 """
 
 from __future__ import annotations
@@ -13,13 +21,16 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Any, BinaryIO, NotRequired, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
 
+from ._core import hash_bytes, hash_file
 from .errors import InputError, first_line, shown
 
 T = TypeVar("T")
@@ -54,41 +65,54 @@ def lock(descriptor: int, taken: str = "", *, wait: bool = False) -> bool:
 
 
 @contextmanager
-def locked(path: Path, taken: str = "") -> Iterator[bool]:
+def locked(path: Path, taken: str = "", *, wait: bool = False) -> Iterator[bool]:
     """Context manager that locks a file or folder, which may be renamed or removed within the context.
 
-    On Windows, where an open file cannot be renamed and a folder cannot be opened, a file next to ``path`` is locked
-    instead, and removed at the end.
+    If the path does not exist, a file next to it is locked, and removed at the end; on Windows, where an open file
+    cannot be renamed and a folder cannot be opened, always.
 
     Args:
-        path: An existing file or folder.
-        taken: See ``lock``, as well as for the errors.
+        path: A file or folder.
+        taken: See ``lock``, as well as for ``wait`` and the errors.
+        wait: Wait until the lock is free.
 
     Yields:
         True if the file was locked; False if its file system does not support locks.
     """
-    if sys.platform == "win32":
-        path = path.with_name(f".{path.name}.lock")
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
-    else:
-        descriptor = os.open(path, os.O_RDONLY)
-    try:
-        yield lock(descriptor, taken)
-    finally:
-        os.close(descriptor)
-        if sys.platform == "win32":
-            with suppress(OSError):  # another process has opened it
-                path.unlink()
+    while True:
+        beside = sys.platform == "win32" or not path.exists()
+        file = path.with_name(f".cse-{path.name}.lock") if beside else path
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT if beside else os.O_RDONLY)
+        try:
+            held = lock(descriptor, taken, wait=wait)
+            if sys.platform != "win32" and not os.fstat(descriptor).st_nlink:
+                continue  # removed or replaced by the process that held the lock
+            try:
+                yield held
+            finally:
+                if beside:
+                    with suppress(OSError):  # another process has opened it
+                        file.unlink()
+            return
+        finally:
+            os.close(descriptor)
 
 
-# Pattern of the names of temporary folders, which are locked while they are in use. A name contains the name of the
-# final folder. While a folder is replaced, its previous version has a name of this form that ends in ``.old``.
+# Patterns of the names of temporary files, locks and folders, which are locked while they are in use. The Rust core
+# uses the same for its temporary files. The name of a folder contains the name of the final folder. While a folder is
+# replaced, its previous version has a name of this form that ends in ``.old``.
+TEMPORARY = re.compile(r"\.cse-(core-.+\.tmp|.+\.lock)")
 FRESH = re.compile(r"\.cse-new-[a-z0-9_]{8}-(?P<name>.+?)(?P<old>\.old)?")
+
+
+def is_temporary(path: Path) -> bool:
+    """Returns whether a path has the name of a temporary file, lock or folder of this module."""
+    return bool(TEMPORARY.fullmatch(path.name) or FRESH.fullmatch(path.name))
 
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Context manager that adds ``path`` to write errors that do not contain a path.
+    """Context manager that adds ``path`` to write errors that contain no path, or that of a temporary file.
 
     Libraries written in Rust (safetensors, tokenizers) report a full disk with their own exception types; these are
     converted to ``OSError``.
@@ -96,7 +120,8 @@ def naming(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.filename is not None or error.errno is None:
+        temporary = error.filename is not None and is_temporary(Path(os.fsdecode(error.filename)))
+        if (error.filename is not None and not temporary) or error.errno is None:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from None
     except Exception as error:
@@ -112,11 +137,17 @@ def file_mode() -> int:
     return 0o666 & ~mask
 
 
+def copy_mode(source: Path, target: Path) -> None:
+    """Gives a file the permission bits of another; if ``source`` does not exist, those of a new file."""
+    target.chmod(source.stat().st_mode & 0o7777 if source.exists() else file_mode())
+
+
 def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
     """Calls ``write`` with a temporary file, then renames the file to ``path``; on an error, ``path`` is unchanged.
 
-    A symbolic link is followed, unless its target does not exist. If ``path`` exists and is not a regular file (a
-    device or a pipe), it is written to directly.
+    A file that is replaced passes on its permissions. A symbolic link is followed, unless its target does not exist. If
+    ``path`` exists and is not a regular file (a device or a pipe), it is written to directly. Temporary files that
+    killed processes left in the folder are removed.
     """
     if os.path.exists(path):  # a dangling symbolic link is replaced, as in the Rust core
         path = os.path.realpath(path)
@@ -126,16 +157,15 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
             with open(path, "wb") as file:
                 write(file)
             return
+        remove_leftovers(path.parent)
         temporary = None
         try:
-            # The Rust core uses the same name pattern and lock for its temporary files. When it next writes to this
-            # folder, it removes unlocked temporary files, which were left by killed processes.
             with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".cse-core-", suffix=".tmp", delete=False) as file:
                 temporary = file.name
-                with suppress(BlockingIOError):  # raised while the Rust core checks whether the file is locked
+                with suppress(BlockingIOError):  # raised while another process checks whether the file is locked
                     lock(file.fileno())
                 write(file)  # type: ignore[arg-type]
-            os.chmod(temporary, file_mode())
+            copy_mode(path, Path(temporary))
             os.replace(temporary, path)
         finally:
             if temporary is not None and os.path.exists(temporary):
@@ -146,70 +176,214 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
 def fresh_folder(folder: Path) -> Iterator[Path]:
     """Context manager that makes a temporary folder, which replaces ``folder`` at the end or is removed on an error.
 
-    The parent of ``folder`` is created. Errors include the path of ``folder``.
+    The parent of ``folder`` is created, and temporary files that killed processes left in it are removed. Errors
+    include the path of ``folder``. A process that is killed while ``folder`` is replaced may leave the old folder under
+    another name; ``remove_leftovers`` restores it.
     """
     with naming(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(folder.parent)
         fresh = Path(tempfile.mkdtemp(prefix=".cse-new-", suffix=f"-{folder.name}", dir=folder.parent))
+    old = fresh.with_name(f"{fresh.name}.old")
     try:
         with naming(folder), _held(fresh):
             yield fresh
-            fresh.chmod(file_mode() | (file_mode() & 0o444) >> 2)  # for a directory, add the x bit wherever r is set
-            replace_folder(fresh, folder)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-
-
-def replace_folder(fresh: Path, folder: Path) -> None:
-    """Renames ``fresh``, made by ``fresh_folder``, to ``folder``; an existing folder is moved aside, then removed.
-
-    A process that is killed between the two renames leaves the old folder; ``remove_leftovers`` restores it.
-    """
-    old = fresh.with_name(f"{fresh.name}.old")
-    try:
-        if folder.is_dir():
-            with _held(folder):
-                os.replace(folder, old)
+            # For a new folder, add the x bit wherever r is set.
+            fresh.chmod(folder.stat().st_mode & 0o7777 if folder.is_dir() else file_mode() | (file_mode() & 0o444) >> 2)
+            if folder.is_dir():
+                with _held(folder):
+                    os.replace(folder, old)
+                    os.replace(fresh, folder)
+            else:
                 os.replace(fresh, folder)
-        else:
-            os.replace(fresh, folder)
-    except OSError:
+    finally:
         if old.exists() and not folder.exists():
             os.replace(old, folder)
-        raise
-    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
 
 
 def remove_leftovers(parent: Path) -> None:
-    """Removes temporary folders that killed processes left in ``parent``; locked folders are in use and are kept.
+    """Removes temporary files and folders that killed processes left in ``parent``; locked ones are in use and kept.
 
-    A previous version that was moved aside and not replaced is renamed back.
+    A previous version of a folder that was moved aside and not replaced is renamed back.
     """
-    if not parent.is_dir():
-        return
-    for path in sorted(parent.iterdir()):
-        found = FRESH.fullmatch(path.name)
-        if found is None or not path.is_dir():
-            continue
-        with _held(path) as free:
-            if not free:
+    with suppress(OSError):
+        for name in sorted(os.listdir(parent)):
+            path, folder = parent / name, FRESH.fullmatch(name)
+            if not TEMPORARY.fullmatch(name) and not (folder and path.is_dir()):
                 continue
-            if found["old"] and not (parent / found["name"]).exists():
-                os.replace(path, parent / found["name"])
-            else:
-                shutil.rmtree(path, ignore_errors=True)
+            with suppress(FileNotFoundError), _held(path) as free:
+                if not free:
+                    continue
+                if folder is None:
+                    path.unlink()
+                elif folder["old"] and not (parent / folder["name"]).exists():
+                    os.replace(path, parent / folder["name"])
+                else:
+                    shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[bool]:
-    """Context manager that locks a folder; yields False if it is already locked, or if locks are not supported."""
+def _held(path: Path) -> Iterator[bool]:
+    """Context manager that locks a path; yields False if it is already locked, or if locks are not supported."""
     with ExitStack() as stack:
         try:
-            held = stack.enter_context(locked(folder))
+            held = stack.enter_context(locked(path))
         except BlockingIOError:
             held = False
         yield held
+
+
+def hash_files(folder: Path, known: Mapping[tuple[int, ...], str] = MappingProxyType({})) -> dict[str, str]:
+    """Flushes all files in a folder to the disk, and returns the hash of each by its path relative to the folder.
+
+    ``known`` holds hashes that were computed before, by ``identity``.
+    """
+
+    def flushed(name: str) -> str:
+        with naming(folder / name), open(folder / name, "rb") as file:
+            os.fsync(file.fileno())
+        return known.get(identity(folder / name)) or hash_file(folder / name)
+
+    names = sorted(contents(folder))
+    with ThreadPoolExecutor(2) as threads:
+        return dict(zip(names, threads.map(flushed, names), strict=True))
+
+
+def check_files(folder: Path, hashes: Mapping[str, str], names: Iterable[str]) -> None:
+    """Raises ``ValueError`` if one of the files ``names`` of a folder is not in ``hashes`` or differs from its hash."""
+
+    def check(name: str) -> None:
+        try:
+            same = hash_file(folder / name) == hashes.get(name)
+        except OSError as error:
+            raise OSError(f"{name}: {error}") from None
+        if not same:
+            raise ValueError(f"{name} differs from what was written")
+
+    with ThreadPoolExecutor(2) as threads:
+        for _ in threads.map(check, names):
+            pass
+
+
+def contents(folder: Path) -> set[str]:
+    """Returns the paths of all files in a folder, relative to the folder."""
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def identity(path: Path) -> tuple[int, ...]:
+    """Returns a key that is equal for two hard links to the same unchanged file."""
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+class LineFile:
+    """A file of lines that is only appended to, and locked while it is open.
+
+    The last line is removed when the file is opened if a killed process left it incomplete, and when it is written if
+    the disk is full.
+
+    Args:
+        path: The file; it is created if it does not exist.
+        taken: Message of the ``InputError`` if another process has opened the file. Empty: the file is not locked.
+    """
+
+    def __init__(self, path: Path, taken: str = "") -> None:
+        self.path = path
+        while True:
+            with naming(path):
+                self._file = open(path, "a+b", buffering=0)  # noqa: SIM115  # closed by close()
+            try:
+                if taken:
+                    lock(self._file.fileno(), taken)
+                if sys.platform == "win32" or os.fstat(self._file.fileno()).st_nlink:
+                    break
+            except BaseException:
+                self.close()
+                raise
+            self.close()  # removed by the process that held the lock
+        self._file.seek(0)
+        content = self._file.readall()
+        self.lines = content.split(b"\n")[:-1]
+        if len(content) > (whole := content.rfind(b"\n") + 1):
+            self._file.truncate(whole)
+
+    def append(self, *lines: bytes, flush: bool = True) -> None:
+        """Appends lines and, with ``flush``, waits until they are on the disk; none is written on an error."""
+        size = os.fstat(self._file.fileno()).st_size
+        data = memoryview(b"".join(line + b"\n" for line in lines))
+        with naming(self.path):
+            try:
+                while data:
+                    data = data[self._file.write(data) :]
+                if flush:
+                    os.fsync(self._file.fileno())
+            except BaseException:
+                self._file.truncate(size)
+                raise
+        self.lines.extend(lines)
+
+    def keep(self, count: int) -> None:
+        """Removes all lines but the first ``count``."""
+        self.lines = self.lines[:count]
+        self._file.truncate(sum(len(line) + 1 for line in self.lines))
+
+    def close(self) -> None:
+        """Closes and unlocks the file."""
+        self._file.close()
+
+
+class Journal(LineFile):
+    """Records of the finished pieces of a job, in a file that is removed when the job is done.
+
+    Each line holds a record as JSON, after its hash. The first record is the key: what the pieces are made from.
+    Records of a job with another key, and all that follow a changed line, are dropped.
+
+    Args:
+        path: The file, locked until ``close`` or ``remove``.
+        key: The key, serialisable to JSON.
+        taken: Message of the ``InputError`` if another process has opened the file.
+    """
+
+    def __init__(self, path: Path, key: object, taken: str) -> None:
+        super().__init__(path, taken)
+        key = json.loads(dumps(key))
+        found = [*takewhile(lambda record: record is not None, map(_record, self.lines))]
+        self.records: list[Any] = found[1:] if found and found[0] == key else []
+        """The records of an earlier call, in order."""
+        if self.records:
+            self.keep(1 + len(self.records))
+        else:
+            self.keep(0)
+            self.add(key)
+
+    @staticmethod
+    def key(path: Path) -> Any:
+        """Returns the key of a journal; None if there is none, or if its first line was changed."""
+        try:
+            with open(path, "rb") as file:
+                return _record(file.readline().removesuffix(b"\n"))
+        except OSError:
+            return None
+
+    def add(self, record: object) -> None:
+        """Adds a record, which must not be None."""
+        text = dumps(record).encode()
+        self.append(hash_bytes(text).encode() + b" " + text)
+
+    def remove(self) -> None:
+        """Closes and removes the file."""
+        if sys.platform == "win32":
+            self.close()
+        self.path.unlink(missing_ok=True)
+        self.close()
+
+
+def _record(line: bytes) -> Any:
+    """Returns the record of a line of a journal; None if the line was changed."""
+    check, _, text = line.partition(b" ")
+    return json.loads(text) if check.decode("ascii", "replace") == hash_bytes(text) else None
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -1,11 +1,10 @@
 """The cache folder, and rows that are read from its memory-mapped files.
 
 The cache holds rows and token ids of corpora as files that are mapped into memory, so that memory use does not grow
-with the corpus. Each entry is a folder with a ``meta.json`` that is written last and holds the size and the CRC-32 of
-each file. When an entry is opened, its files are read once and checked against these values (0.7 s per GB), because a
-run would not notice damaged data. An entry that fails the check, or has no ``meta.json``, is written again. The name of
-an entry contains a hash of its key. If an input file changes, the key changes too, and a new entry is written; the old
-one remains until ``cse cache --clear``.
+with the corpus. Each entry is a folder with a ``meta.json`` that holds the hash of each file. When an entry is opened,
+its files are read once and compared with these hashes, because a run would not notice damaged data. An entry that fails
+the check, or has no ``meta.json``, is written again. The name of an entry contains a hash of its key. If an input file
+changes, the key changes too, and a new entry is written; the old one remains until ``cse cache --clear``.
 """
 
 from __future__ import annotations
@@ -16,9 +15,7 @@ import os
 import re
 import shutil
 import tempfile
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,16 +26,14 @@ import numpy.typing as npt
 from .. import _core
 from ..background import ProgressCallback, in_thread
 from ..errors import InputError
-from ..io import dumps, lock, naming
+from ..io import check_files, dumps, fresh_folder, hash_files, locked, naming, remove_leftovers
 from .readers import COMPRESSED, Column, ReadOptions, joined_lines
 
 META = "meta.json"
 BLOCK_BYTES = 1 << 20
 KINDS = ("rows", "tokens")
-# Patterns of the names of entries (``NAME``), and of their locks and temporary folders (``LEFT``). Other files in the
-# cache folder are not touched.
+# Pattern of the names of entries. Other files in the cache folder are not touched.
 NAME = re.compile(f"({'|'.join(KINDS)})-[0-9a-f]{{24}}")
-LEFT = re.compile(rf"\.{NAME.pattern}(\.lock|-.*)")
 
 
 def cache_folder(given: str | None = None) -> Path:
@@ -54,7 +49,7 @@ class Entry:
 
     folder: Path
     meta: dict[str, Any]
-    """``kind``, ``key``, ``crc32`` and the values that ``write`` returned; see ``open_entry``."""
+    """``kind``, ``key``, ``xxh3`` (hashes of files) and the values that ``write`` returned; see ``open_entry``."""
 
     @property
     def kind(self) -> str:
@@ -85,15 +80,14 @@ def open_entry(
 ) -> tuple[Entry, bool]:
     """Opens an entry, and writes it first if it does not exist or is damaged.
 
-    A new entry is written to a temporary folder, which is then renamed. Two processes that need the same entry do not
-    write it twice: the second one waits for the first.
+    Two processes that need the same entry do not write it twice: the second one waits for the first.
 
     Args:
         cache: The cache folder; created if it does not exist.
         kind: Kind of the entry, one of ``KINDS``; the name of the entry starts with it.
         key: What the content depends on, serialisable to JSON.
         write: Writes the files to the given folder, and returns the values to add to ``meta.json``.
-        fits: Returns whether the files of an entry are consistent; called after their checksums are verified.
+        fits: Returns whether the files of an entry are consistent; called after their hashes are compared.
 
     Returns:
         The entry, and whether it was written by this call.
@@ -107,23 +101,13 @@ def open_entry(
         return found, False
     with naming(cache):
         cache.mkdir(parents=True, exist_ok=True)
-    with _locked(cache / f".{name}.lock"):
+    with locked(folder, wait=True):
         if (found := _whole(folder, fits)) is not None:
             return found, False
-        shutil.rmtree(folder, ignore_errors=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=cache))
-        try:
-            added = write(temporary)
-            with naming(folder):
-                files = {path.name: [path.stat().st_size, _crc32(path)] for path in temporary.iterdir()}
-                record = {"kind": kind, "key": key, "crc32": files, **added}
-                (temporary / META).write_text(dumps(record) + "\n", encoding="utf8")
-                for path in temporary.iterdir():
-                    with open(path, "r+b") as file:
-                        os.fsync(file.fileno())
-                os.replace(temporary, folder)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        with fresh_folder(folder) as fresh:
+            added = write(fresh)
+            record = {"kind": kind, "key": key, "xxh3": hash_files(fresh), **added}
+            (fresh / META).write_text(dumps(record) + "\n", encoding="utf8")
     entry = _read(folder)
     assert entry is not None
     return entry, True
@@ -138,7 +122,7 @@ def entries(cache: Path) -> list[Entry]:
 
 
 def clear(cache: Path) -> tuple[int, int]:
-    """Deletes all entries, locks and temporary folders; returns the number of entries and their size in bytes.
+    """Deletes all entries, and what killed processes left; returns the number of entries and their size in bytes.
 
     Other files in the folder are not touched.
     """
@@ -146,9 +130,7 @@ def clear(cache: Path) -> tuple[int, int]:
     size = sum(entry.bytes for entry in found)
     for entry in found:
         shutil.rmtree(entry.folder)
-    for left in cache.iterdir() if cache.is_dir() else ():
-        if LEFT.fullmatch(left.name):
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
+    remove_leftovers(cache)
     return len(found), size
 
 
@@ -166,22 +148,10 @@ def _whole(folder: Path, fits: Callable[[Entry], bool]) -> Entry | None:
     if entry is None:
         return None
     try:
-        files = {folder / name: written for name, written in entry.meta["crc32"].items()}
-        # Sizes are compared first, because this is cheap.
-        whole = all(path.stat().st_size == size for path, (size, _) in files.items())
-        whole = whole and all(_crc32(path) == crc for path, (_, crc) in files.items()) and fits(entry)
+        check_files(folder, entry.meta["xxh3"], entry.meta["xxh3"])
+        return entry if fits(entry) else None
     except (OSError, KeyError, TypeError, ValueError, AttributeError):
         return None
-    return entry if whole else None
-
-
-def _crc32(path: Path) -> int:
-    crc = 0
-    buffer = memoryview(bytearray(BLOCK_BYTES))
-    with open(path, "rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            crc = zlib.crc32(buffer[:count], crc)
-    return crc
 
 
 def ends_fit(ends: npt.NDArray[np.uint64], rows: int, size: int) -> bool:
@@ -194,13 +164,6 @@ def ends_fit(ends: npt.NDArray[np.uint64], rows: int, size: int) -> bool:
     # Compared in parts, because each comparison allocates an array.
     parts = (ends[start : start + BLOCK_BYTES + 1] for start in range(0, rows, BLOCK_BYTES))
     return all(bool((part[1:] >= part[:-1]).all()) for part in parts)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with naming(path), open(path, "w") as file:
-        lock(file.fileno(), wait=True)
-        yield
 
 
 IN_MEMORY_BYTES = 64 << 20

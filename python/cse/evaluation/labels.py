@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from ..io import dumps, lock, naming
+from ..io import LineFile, dumps
 from ..rng import Draws
 from .base import Report, Sample
 from .retrieval import ndcg
@@ -72,8 +71,9 @@ class Judgements:
     """Judgements in a file that is only appended to: one JSON object per line, written to the disk at once.
 
     A line holds ``query``, ``document``, ``relevant`` (true, false, or null for skipped) and ``seconds`` (time that the
-    judgement took); or ``query``, ``document`` and ``undone``, which takes back the judgement. A line that a killed
-    process left incomplete is removed. The file is created if it does not exist, and is locked while it is open.
+    judgement took); or ``query``, ``document`` and ``undone``, which takes back the judgement. A line that a
+    killed process or a full disk left incomplete is removed. The file is created if it does not exist, and is locked
+    while it is open.
 
     Raises ``InputError`` if a line is invalid, or another process has opened the file.
     """
@@ -83,16 +83,9 @@ class Judgements:
         self.values: dict[Key, bool | None] = {}
         """The judgements, in the order in which they were made."""
         self.seconds: list[float] = []
-        with naming(path):
-            self._file = open(path, "a+b")  # noqa: SIM115  # closed by close()
+        self._file = LineFile(path, f"{path}: another cse label has opened it; end that one first")
         try:
-            lock(self._file.fileno(), f"{path}: another cse label has opened it; end that one first")
-            self._file.seek(0)
-            content = self._file.read()
-            whole = content.rfind(b"\n") + 1
-            if whole < len(content):
-                self._file.truncate(whole)
-            for number, line in enumerate(content[:whole].splitlines(), 1):
+            for number, line in enumerate(self._file.lines, 1):
                 try:
                     self._apply(json.loads(line))
                 except (ValueError, KeyError, TypeError):
@@ -116,10 +109,7 @@ class Judgements:
     def add(self, key: Key, **record: Any) -> None:
         """Stores a judgement (``relevant`` and ``seconds``), or takes it back (``undone``)."""
         record = {"query": key[0], "document": key[1], **record}
-        with naming(self.path):
-            self._file.write(dumps(record).encode() + b"\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
+        self._file.append(dumps(record).encode())
         self._apply(record)
 
     def typical_seconds(self) -> float | None:

@@ -5,11 +5,11 @@ file                        content
 ==========================  ==========================================================================================
 ``manifest.json``           settings, files with their row counts and hashes, and whether all parts are ``complete``
 ``part-00000.npy`` ...      output for the first file, and so on; an incomplete part has another name
-``part-00000.npy.json``     size, hash and counts of the part; moved into the manifest when all parts are complete
-``.lock``                   locked by the process that makes parts
+``part-00000.npy.json``     hash and counts of the part; moved into the manifest when all parts are complete
 ==========================  ==========================================================================================
 
-The manifest is written before the first part and after the last one. A later call with the same settings and files
+The folder is locked by the process that makes parts. The manifest is written before the first part and after the last
+one. A part counts as made only if it has the hash that was stored. A later call with the same settings and files
 makes the parts that are missing. Files may be added at the end of the list. The parts are the same with
 ``--engine local`` and ``--engine ray``: negatives are identical on all machines, and embeddings on processors of the
 same kind.
@@ -20,17 +20,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from .._core import hash_file
 from ..errors import InputError
-from ..io import dumps, lock, naming, write_text
+from ..io import dumps, identity, is_temporary, locked, naming, remove_leftovers, write_text
 
 MANIFEST = "manifest.json"
-LOCK = ".lock"
 VERSION = 1
 
 
@@ -98,6 +98,7 @@ class Parts:
         self.rows = first
         """Number of rows of the whole corpus."""
         self._known: dict[str, dict[str, Any]] = {}
+        self._unchanged: dict[str, tuple[int, ...]] = {}
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -110,12 +111,12 @@ class Parts:
         if folder.exists() and not folder.is_dir():
             raise InputError(f"-o {folder}: is a file; name a folder for the parts")
         known = read_manifest(folder)
-        if known is None and folder.is_dir() and any(path.name != LOCK for path in folder.iterdir()):
+        if known is None and folder.is_dir() and any(not is_temporary(path) for path in folder.iterdir()):
             raise InputError(f"-o {folder}: holds files that are not parts; name a new folder")
         with naming(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        with naming(folder / LOCK), open(folder / LOCK, "a") as file:
-            lock(file.fileno(), f"-o {folder}: another process is making parts there; wait for it")
+        with locked(folder, f"-o {folder}: another process is making parts there; wait for it"):
+            remove_leftovers(folder)
             if known is not None:
                 self._compare(known)
                 self._known = {each["part"]: each for each in known["parts"] if known["complete"]}
@@ -124,11 +125,9 @@ class Parts:
             try:
                 yield
             finally:
-                if len(self.missing()) == len(self.shards) > 0:  # no part was made: remove what this call wrote
-                    (folder / MANIFEST).unlink(missing_ok=True)
-                    with suppress(OSError):  # the folder may hold an unfinished part of cse encode
-                        (folder / LOCK).unlink(missing_ok=True)
-                        folder.rmdir()
+                if {path.name for path in folder.iterdir()} == {MANIFEST}:  # remove what this call wrote
+                    (folder / MANIFEST).unlink()
+                    folder.rmdir()
 
     def _compare(self, known: dict[str, Any]) -> None:
         remedy = "name a new folder, or remove this one"
@@ -168,8 +167,13 @@ class Parts:
                 return None
             if record.get("xxh3") != shard.source.xxh3 or record.get("first_row") != shard.first_row:
                 return None
-        whole = path.is_file() and path.stat().st_size == record["part_bytes"]
-        return {name: record[name] for name in ("part_bytes", "part_xxh3", "counted")} if whole else None
+        if not path.is_file() or path.stat().st_size != record["part_bytes"]:
+            return None
+        if self._unchanged.get(shard.part) != identity(path):  # hashed once by this call
+            if hash_file(path) != record["part_xxh3"]:
+                return None
+            self._unchanged[shard.part] = identity(path)
+        return {name: record[name] for name in ("part_bytes", "part_xxh3", "counted")}
 
     def finish(self) -> dict[str, Any]:
         """Writes the manifest, which states whether all parts are complete, and returns it."""

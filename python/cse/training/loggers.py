@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
-from ..io import dumps, naming, write_text
+from ..io import LineFile, dumps, write_text
 from ..registry import Registry
 from .callbacks import Callback
 
@@ -38,15 +38,14 @@ class JsonLines(Callback):
 
     def __init__(self) -> None:
         self._path = Path()
-        self._file: IO[str] | None = None
+        self._file: LineFile | None = None
 
     def on_train_begin(self, run: Run) -> None:
         """Opens the file; for a resumed run, removes incomplete records and records of steps that will be repeated."""
         self._path = run.folder / "log.jsonl"
         if self._path.exists():
             write_text(self._path, "".join(f"{line}\n" for line in self._lines(run.state.step)))
-        with naming(self._path):
-            self._file = open(self._path, "a", encoding="utf8")  # noqa: SIM115 - closed by close()
+        self._file = LineFile(self._path)
 
     def _lines(self, step: int) -> Iterator[str]:
         for line in self._path.read_text(encoding="utf8").splitlines():
@@ -59,9 +58,7 @@ class JsonLines(Callback):
     def on_log(self, records: Sequence[dict[str, Any]]) -> None:
         """Appends records; raises ``OSError`` with the path if they cannot be written."""
         assert self._file is not None, "call on_train_begin first"
-        with naming(self._path):
-            self._file.writelines(dumps(record) + "\n" for record in records)
-            self._file.flush()
+        self._file.append(*(dumps(record).encode() for record in records), flush=False)
 
     def on_evaluate(self, step: int, record: dict[str, Any]) -> None:
         """Appends the scores of an evaluation."""

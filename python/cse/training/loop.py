@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack, closing
@@ -48,8 +49,8 @@ def train(
     """Trains an encoder and saves it in a new folder under ``config.output``.
 
     In this folder, ``best/`` is the selected encoder, and ``last/`` is the encoder after the last step. The encoder is
-    evaluated before training, every ``eval_every`` steps, and after the last step. On SIGINT or SIGTERM, the step in
-    progress is finished and a checkpoint is saved. Processes started by torchrun train together; see
+    evaluated before training, every ``eval_every`` steps, and after the last step. On SIGINT, SIGTERM or SIGHUP, the
+    step in progress is finished and a checkpoint is saved. Processes started by torchrun train together; see
     ``cse.training.step.distributed``.
 
     Args:
@@ -183,11 +184,17 @@ class Trainer:
                         self.steps = state.step
                     if state.step < self.steps and (number or self.is_due(config.save_every)):
                         self.checkpoint()
+                    elif state.step < self.steps and evaluation_due and self.saved < 0:
+                        # best/ may now hold the result of training, so the run must be resumable.
+                        self.save_if_possible()
                     if state.step < self.steps and number:
                         self.interrupted(number)
             with self.failures():
                 self.finish()
-        return self.result()
+        result = self.result()
+        if stop.number:  # received during the last step
+            signal.raise_signal(stop.number)
+        return result
 
     def failures(self) -> AbstractContextManager[None]:
         """Returns a context manager that converts out-of-memory and write errors to ``RunError``."""
@@ -258,7 +265,7 @@ class Trainer:
                 run.folder,
                 config=run.config.to_toml(),
                 data=run.data,
-                keep=self.config.keep_checkpoints,
+                keep=self.config.keep_checkpoints if self.config.save_every else 1,
                 device=run.device,
                 world=self.world,
             )
@@ -284,14 +291,18 @@ class Trainer:
 
         If the state cannot be written, raises ``RunError`` if ``save_every`` is set, else calls ``on_warning``.
         """
+        if self.saved != self.state.step:
+            self.save_if_possible()
         self.save_last()
-        if self.saved == self.state.step:
-            return
+
+    def save_if_possible(self) -> None:
+        """Saves the state; if this fails and ``save_every`` is 0, only calls ``on_warning``."""
         try:
             self.checkpoint()
         except RunError as error:
             if self.config.save_every:
                 raise
+            self.saved = self.state.step
             self.callback.on_warning(str(error))
 
     def interrupted(self, number: int) -> None:

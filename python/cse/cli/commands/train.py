@@ -190,13 +190,15 @@ def adapt_command(
 
 def _adapting(folder: Path, given: dict[str, Any]) -> tuple[TrainConfig, str | None]:
     """Returns the configuration of the run in ``folder``, and its path if it has begun and is to be resumed."""
-    from ...training.folder.interrupts import has_checkpoint
+    from ...training.folder.interrupts import has_checkpoint, is_unsaved
 
     run = folder / RUN
     if has_checkpoint(run):
         from ...training.loop import resumed_config
 
         return resumed_config(run, given, f"-o {folder}", "name another folder with -o"), str(run)
+    if run.exists() and not is_unsaved(run):
+        raise InputError(f"-o {folder}: {run} is not a run of cse adapt; name another folder with -o")
     from ...training.settings.config import TrainConfig
     from ...training.settings.precedence import with_preset
 

@@ -1,18 +1,20 @@
 """Writes embeddings of a corpus to a file (.npy, .safetensors, .parquet) in bounded memory.
 
-Embeddings are written to ``OUTPUT.part``, an array file that is mapped into memory, and ``OUTPUT.part.json`` records
-how many rows are done. After an interruption, a call with the same corpus, model and precision encodes only the
-remaining rows. When all rows are done, the array is renamed or converted to ``OUTPUT``.
+Embeddings are written to ``OUTPUT.part``, an array file, in blocks of rows; ``OUTPUT.part.json`` (a ``cse.io.Journal``)
+lists the hashes of the complete blocks. After an interruption, a call with the same corpus, model and precision encodes
+the remaining rows, and those of a block that has changed. When all rows are done, the array is renamed or converted to
+``OUTPUT``.
 """
 
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import struct
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -20,15 +22,16 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ..._core import hash_bytes
 from ...errors import InputError
-from ...io import dumps, locked, naming, write_atomically, write_text
+from ...io import Journal, copy_mode, dumps, naming, remove_leftovers, write_atomically
 from ..device import pick_precision
 from ..encoders import OtherEncoder
 from ..reading.resolve import model_files
 from .inference import Encoder
 
 FORMATS = (".npy", ".safetensors", ".parquet")
-# Number of rows between updates of OUTPUT.part.json, and in a Parquet row group.
+# Number of rows in a block, and in a Parquet row group.
 BLOCK = 16384
 
 Rows = npt.NDArray[np.int64]
@@ -98,10 +101,10 @@ def resume_precision(encoder: Encoder, output: str | Path, key: dict[str, Any], 
         InputError: If ``wanted`` is neither this precision nor ``auto``.
     """
     try:
-        stored = json.loads(Path(f"{output}.part.json").read_text(encoding="utf8"))["key"]
+        stored = Journal.key(Path(f"{output}.part.json"))
         same = all(stored[name] == value for name, value in json.loads(dumps(key)).items())
         begun = str(stored["precision"]) if same and Path(f"{output}.part").exists() else encoder.precision
-    except (OSError, ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         return
     if begun == encoder.precision:
         return
@@ -141,64 +144,66 @@ def encode_to_file(
         OSError: If a file cannot be written.
     """
     output = Path(output)
-    part, state = Path(f"{output}.part"), Path(f"{output}.part.json")
+    part = Path(f"{output}.part")
     shape = (len(corpus), encoder.embedding_dim)
+    filled = corpus.word_counts() > 0
     # Rows are encoded in blocks, and a later call resumes at the start of a block. The embeddings therefore do not
     # depend on where a call was interrupted.
-    key = json.loads(dumps({**key, "shape": shape, "block": BLOCK}))
-    filled = corpus.word_counts() > 0
-    with naming(part), ExitStack() as stack:
-        part.touch()
-        taken = f"-o {output}: another process is writing to this file; wait for it"
-        stack.enter_context(locked(part, taken))
-        done = _rows_done(part, state, key, shape)
-        array = np.lib.format.open_memmap(part, mode="r+" if done else "w+", dtype=np.float32, shape=shape)
-        if not done:
-            _allocate(part)
-        if progress and done:
-            progress(done)
-        for start in range(done, len(corpus), BLOCK):
-            stop = min(start + BLOCK, len(corpus))
-            rows = start + np.flatnonzero(filled[start:stop])
-            block = np.zeros((stop - start, shape[1]), dtype=np.float32)
-            block[rows - start] = encoder.encode(corpus.take(rows), batch_size=batch_size, progress=progress)
-            if progress:
-                progress(stop - start - len(rows))
-            array[start:stop] = block
-            array.flush()
-            write_text(state, dumps({"key": key, "done": stop}) + "\n")
-        del array  # Windows cannot rename or remove a file that is mapped into memory
+    key = {**key, "shape": shape, "block": BLOCK}
+    taken = f"-o {output}: another process is writing to this file; wait for it"
+    with naming(part), closing(Journal(Path(f"{part}.json"), key, taken)) as journal:
+        remove_leftovers(output.parent)
+        with open(part, "r+b" if part.exists() else "w+b") as file:
+            copy_mode(output, part)
+            done = _resume(file, journal, shape)
+            if progress and done:
+                progress(done)
+            for start in range(done, len(corpus), BLOCK):
+                stop = min(start + BLOCK, len(corpus))
+                rows = start + np.flatnonzero(filled[start:stop])
+                block = np.zeros((stop - start, shape[1]), dtype=np.float32)
+                block[rows - start] = encoder.encode(corpus.take(rows), batch_size=batch_size, progress=progress)
+                if progress:
+                    progress(stop - start - len(rows))
+                data = block.tobytes()
+                file.write(data)
+                file.flush()
+                journal.add(hash_bytes(data))
         _finish(part, output, first_row)
-        state.unlink(missing_ok=True)
         part.unlink(missing_ok=True)
+        journal.remove()
     return EncodedFile(len(corpus), int(len(corpus) - np.count_nonzero(filled)), done)
 
 
-def _allocate(part: Path) -> None:
-    """Reserves disk space for the whole file, since writing to mapped memory kills the process if the disk is full.
+def _resume(file: BinaryIO, journal: Journal, shape: tuple[int, int]) -> int:
+    """Returns the number of rows that an interrupted call encoded, and moves to the end of these rows in the file.
 
-    Does nothing if the operating system or the file system cannot reserve space.
+    A new file gets its header and its final size, so that a full disk is reported at the start.
     """
-    if not hasattr(os, "posix_fallocate"):  # macOS, Windows
-        return
+    header = _header(shape)
+    done = 0
+    if file.read(len(header)) == header:
+        for hashed in journal.records:
+            stop = min(done + BLOCK, shape[0])
+            if hash_bytes(file.read((stop - done) * shape[1] * 4)) != hashed or stop == done:
+                break
+            done = stop
+    journal.keep(1 + -(-done // BLOCK))
+    size = len(header) + shape[0] * shape[1] * 4
+    file.seek(0)
+    file.truncate(size)
     try:
-        with naming(part), open(part, "r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, part.stat().st_size)
+        if hasattr(os, "posix_fallocate"):  # not on macOS and Windows
+            os.posix_fallocate(file.fileno(), 0, size)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            part.unlink()
+            if not done:
+                os.unlink(file.name)
+                journal.remove()
             raise
-
-
-def _rows_done(part: Path, state: Path, key: dict[str, Any], shape: tuple[int, int]) -> int:
-    """Returns the number of rows that an interrupted call with the same key has encoded."""
-    try:
-        record = json.loads(state.read_text(encoding="utf8"))
-        if record["key"] != key or np.load(part, mmap_mode="r").shape != shape:
-            return 0
-        return int(record["done"])
-    except (OSError, EOFError, ValueError, KeyError):
-        return 0
+    file.write(header)
+    file.seek(done * shape[1] * 4, os.SEEK_CUR)
+    return done
 
 
 def _finish(part: Path, output: Path, first_row: int) -> None:
@@ -219,14 +224,20 @@ def write_vectors(array: npt.NDArray[np.float32], output: Path, first_row: int =
     write_atomically(output, lambda file: writers[output.suffix](array, file))
 
 
+def _header(shape: tuple[int, ...]) -> bytes:
+    """Returns the header of a .npy file with a float32 array."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    return file.getvalue()
+
+
 def _blocks(array: npt.NDArray[np.float32]) -> Any:
     return (array[start : start + BLOCK] for start in range(0, len(array), BLOCK))
 
 
 def _write_npy(array: npt.NDArray[np.float32], file: BinaryIO) -> None:
     # np.save would write to the file descriptor directly, and report a broken pipe as an incomplete write.
-    header = {"descr": "<f4", "fortran_order": False, "shape": array.shape}
-    np.lib.format.write_array_header_1_0(file, header)
+    file.write(_header(array.shape))
     for block in _blocks(array):
         file.write(block.tobytes())
 

@@ -11,8 +11,8 @@
 ``best/``                  the selected encoder; its weights are hard links to those in the run's best/, or copies
 =========================  =======================================================================================
 
-A checkpoint is written every ``--save-every`` steps, after a signal, and at the end of the run; see ``loop.py``. The
-files are written to a temporary folder, which is then renamed.
+A checkpoint is written at the first evaluation in training, every ``--save-every`` steps, after a signal, and at the
+end of the run; see ``loop.py``. The files are written to a temporary folder, which is then renamed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -34,9 +32,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..._core import hash_file
 from ...errors import InputError, RunError
-from ...io import fresh_folder
+from ...io import check_files, contents, fresh_folder, hash_files, identity
 from ...models.device import generator_states, restore_generators
 from ..settings.config import TrainConfig
 from ..step.distributed import World
@@ -58,20 +55,12 @@ def read_manifest(folder: Path) -> dict[str, str]:
     return stored
 
 
-def verify(folder: Path, name: str, hashes: Mapping[str, str]) -> None:
-    """Raises ``ValueError`` if a file differs from what was written."""
-    if hashes.get(name) != _hash(folder / name):
-        raise ValueError(f"{name} differs from what was written")
-
-
 def verify_all(folder: Path) -> None:
     """Raises ``ValueError`` if a file of a checkpoint is missing, was added, or differs from what was written."""
-    stored, names = read_manifest(folder), contents(folder)
+    stored, names = read_manifest(folder), contents(folder) - {MANIFEST}
     if stored.keys() != names:
         raise ValueError(f"{min(stored.keys() ^ names)} is missing, or is not listed in the manifest")
-    with ThreadPoolExecutor(2) as threads:
-        for _ in threads.map(lambda name: verify(folder, name, stored), stored):
-            pass
+    check_files(folder, stored, stored)
 
 
 @contextmanager
@@ -91,37 +80,6 @@ def damage(folder: Path, checkpoints: Sequence[Path]) -> Iterator[None]:
         if isinstance(error, OSError) and error.strerror:
             why = f"{Path(error.filename).name}: {error.strerror.lower()}"
         raise TornCheckpoint(f"{folder}: the checkpoint is damaged ({why}); {remedy}") from None
-
-
-def contents(folder: Path) -> set[str]:
-    """Returns the names of all files in a checkpoint except the manifest, relative to the checkpoint."""
-    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {MANIFEST}
-
-
-def _hash(path: Path) -> str:
-    try:
-        return hash_file(path)
-    except OSError as error:
-        raise OSError(f"{path.name}: {error}") from None
-
-
-def flush(path: Path) -> None:
-    """Flushes a file to the disk."""
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-
-
-def flushed(path: Path, known: Mapping[tuple[int, ...], str] = MappingProxyType({})) -> str:
-    """Flushes a file to the disk and returns its hash; ``known`` holds hashes computed earlier, by ``identity``."""
-    found = known.get(identity(path)) or _hash(path)
-    flush(path)
-    return found
-
-
-def identity(path: Path) -> tuple[int, ...]:
-    """Returns a key that is equal for two hard links to the same unchanged file."""
-    status = path.stat()
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 BEST = "best"
@@ -173,8 +131,8 @@ def find_checkpoint(path: Path) -> Path:
         )
     if not found:
         raise InputError(
-            f"--resume {path}: has no checkpoint; a run saves one every N steps with --save-every N, after a signal, "
-            "and at its end"
+            f"--resume {path}: has no checkpoint; a run saves one at its first evaluation in training, every N steps "
+            "with --save-every N, after a signal, and at its end"
         )
     return found[-1]
 
@@ -190,7 +148,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 def read_config(folder: Path) -> TrainConfig:
     """Returns the configuration of a checkpoint; raises ``TornCheckpoint`` if the file is damaged."""
     with damage(folder, list_checkpoints(folder.parent.parent)):
-        verify(folder, CONFIG, read_manifest(folder))
+        check_files(folder, read_manifest(folder), [CONFIG])
     return TrainConfig.from_toml(folder / CONFIG)
 
 
@@ -242,25 +200,16 @@ def save_checkpoint(
         "data": data,
         "ranks": world.size,
     }
-    # Threads hash and flush each file while the next files are written.
-    with ThreadPoolExecutor(2) as threads, fresh_folder(target) as fresh:
-        hashes: dict[str, Future[str]] = {}
+    with fresh_folder(target) as fresh:
         if (run / BEST).is_dir():
             shutil.copytree(run / BEST, fresh / BEST, copy_function=_link)
-            known = _known_hashes(run)
-            for name in sorted(contents(fresh)):
-                hashes[name] = threads.submit(flushed, fresh / name, known)
         for part, tensors in files.items():
-            path = _part(fresh, part)
-            save_file({key: each.detach().contiguous() for key, each in tensors.items()}, path)
-            hashes[path.name] = threads.submit(flushed, path)
+            save_file({key: each.detach().contiguous() for key, each in tensors.items()}, _part(fresh, part))
         # json.dumps writes NaN, which standard JSON does not allow; only cse reads this file, with json.loads.
         for name, text in ((STATE, json.dumps(record) + "\n"), (CONFIG, config)):
             (fresh / name).write_text(text, encoding="utf8")
-            hashes[name] = threads.submit(flushed, fresh / name)
-        manifest = json.dumps({name: each.result() for name, each in hashes.items()}, indent=1) + "\n"
-        (fresh / MANIFEST).write_text(manifest, encoding="utf8")
-        flush(fresh / MANIFEST)
+        hashes = hash_files(fresh, _known_hashes(run))
+        (fresh / MANIFEST).write_text(json.dumps(hashes, indent=1) + "\n", encoding="utf8")
     found = list_checkpoints(run)
     own = found.index(target) + 1
     for other in [*found[: max(own - keep, 0)], *found[own:]]:

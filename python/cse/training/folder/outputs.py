@@ -7,7 +7,7 @@ import platform
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -220,7 +220,9 @@ def run_folder(run: Run, world: World) -> Iterator[Path]:
             yield run.folder
         except BaseException:
             if world.is_main and run.state.step == 0:
-                shutil.rmtree(run.folder, ignore_errors=True)
+                with suppress(OSError):
+                    clear(run.folder)
+                    run.folder.rmdir()
             raise
 
 
