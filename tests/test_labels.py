@@ -453,3 +453,21 @@ def test_label_refuses_a_folder_of_another_corpus_seed_or_list_of_queries(place,
     (place / "queries.txt").write_text("".join(f"{each}\n" for each in ASKED), encoding="utf8")
     (place / "corpus.txt").write_text("".join(f"{row} more\n" for row in ROWS), encoding="utf8")
     refused(cse(*COMMAND, cwd=place, stdin=""), "was made with another corpus")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs resource limits")
+def test_a_judgement_that_a_full_disk_refuses_leaves_the_file_readable(tmp_path):
+    """A limit on file sizes simulates a full disk: the second line is written in part."""
+    path = tmp_path / "judgements.jsonl"
+    script = (
+        "import resource, signal, sys\nfrom pathlib import Path\nfrom cse.evaluation.labels import Judgements\n"
+        "file = Judgements(Path(sys.argv[1]))\nfile.add(('1', '2'), relevant=True, seconds=1.0)\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nsize = Path(sys.argv[1]).stat().st_size + 20\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))\n"
+        "try:\n    file.add(('1', '3'), relevant=True, seconds=1.0)\nexcept OSError as error:\n    print(error.errno)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.getrlimit(resource.RLIMIT_FSIZE)[1],) * 2)\n"
+        "file.add(('1', '4'), relevant=False, seconds=1.0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True)
+    assert done.stdout == "27\n"
+    assert list(Judgements(path).values.items()) == [(("1", "2"), True), (("1", "4"), False)]
