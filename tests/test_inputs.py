@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from cse import InputError, TfidfIndex, TrainConfig
+from cse import InputError, TfidfIndex
 from cse.data.corpus import Corpus
 from cse.data.readers import joined_lines, resolve
 from cse.training.parts.data import check_indexed, open_corpus
@@ -237,10 +237,10 @@ def test_training_uses_the_indexed_column(tmp_path):
     path = tmp_path / "two.csv"
     path.write_text(",b\n10,one\n20,two\n")
     index = TfidfIndex.build(path, column="")
-    corpus = open_corpus(TrainConfig(), index)
+    corpus = open_corpus((), None, index)
     assert corpus.take([0, 1]) == ["10", "20"]
     with pytest.raises(InputError, match="--column"):
-        check_indexed(open_corpus(TrainConfig(corpus=str(path), column="b"), index), index)
+        check_indexed(open_corpus((str(path),), "b", index), index)
 
 
 def test_an_unclosed_quote_in_an_unused_column_is_refused(tmp_path, cse):

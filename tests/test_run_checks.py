@@ -42,9 +42,8 @@ def test_an_encoder_shared_with_a_loss_term_is_optimised_once(tiny_bert):
             self.encoder = context.trained
 
     encoder = load_encoder(find_model(str(tiny_bert)), "avg")
-    settings = TrainConfig(lr=1e-5, weight_decay=0.0)
-    alone = build_optimizer(settings, [encoder])
-    held = build_optimizer(settings, [encoder, Holds(None, Context(encoder=encoder))])
+    alone = build_optimizer([encoder], 1e-5, 0.0)
+    held = build_optimizer([encoder, Holds(None, Context(encoder=encoder))], 1e-5, 0.0)
     count = lambda optimizer: [len(group["params"]) for group in optimizer.param_groups]  # noqa: E731
     assert count(alone) == count(held)
 

@@ -9,7 +9,6 @@ import torch
 from cse import InputError, TrainConfig, train
 from cse.models.running.acceleration import by_length, one_lookup
 from cse.training.batches.tokens import Prefetcher
-from cse.training.parts.optimisation import learning_rate
 from cse.training.setup import prepare
 from cse.training.step.encode import keyed_uniform
 from cse.training.step.step import propagate
@@ -23,8 +22,8 @@ def test_uniform_numbers_are_below_one_after_rounding_to_float32(monkeypatch):
 
 def test_learning_rates_follow_their_schedules(run_config):
     def rates(**values):
-        config = prepare(run_config.replace(**values)).config
-        return [learning_rate(config, step, 10) / config.lr for step in range(10)]
+        schedule = prepare(run_config.replace(**values)).plan.schedule
+        return [schedule.at(step, 10) / schedule.lr for step in range(10)]
 
     assert rates(lr_scheduler="linear", warmup=0.2) == pytest.approx([1 / 3, 2 / 3, *(1 - i / 8 for i in range(8))])
     assert rates(lr_scheduler="constant", warmup=0.1) == pytest.approx([0.5, *[1] * 9])

@@ -18,22 +18,21 @@ from .callbacks import Callback, Callbacks
 from .folder.checkpoint import (
     CONFIG,
     Checkpoint,
+    config_file,
     find_checkpoint,
     load_state,
-    read_config,
     restore_best,
     save_checkpoint,
 )
 from .folder.interrupts import Agreement, StopRequest, locked
-from .folder.outputs import copied, describe, environment, opened, resumed_folder, run_folder, save, score_best
+from .folder.outputs import copied, describe, environment, opened, run_folder, save, score_best
 from .loggers import loggers
 from .parts.data import check_same, check_source, given_texts
-from .parts.optimisation import learning_rate
 from .run import Run
 from .run import RunResult as RunResult
 from .settings.changes import check_changes, check_equal
 from .settings.config import TrainConfig
-from .setup import prepare
+from .setup import free_folder, prepare
 from .step.distributed import World, connected
 from .step.step import training_step
 from .watching import Clock, MetricBuffer, check_finite, failures
@@ -70,9 +69,9 @@ def train(
             written.
         Interrupted: If a signal stops the run.
     """
-    rows = given_texts(config, texts)
+    rows = given_texts(texts, config.corpus, named=bool(config.pairs or config.column is not None))
     config = config if rows is None else config.replace(corpus=(IN_MEMORY,))
-    check_source(config)
+    check_source(config.corpus, config.pairs, config.tfidf)
     watching = [*loggers(config.loggers), callback or Callback()]
     with (
         connected(config.device) as world,
@@ -96,6 +95,22 @@ def train(
             if world.is_main:
                 lock.enter_context(locked(run.folder))
         return Trainer(run, world, shown, checkpoint).run()
+
+
+def resumed_folder(checkpoint: Checkpoint, config: TrainConfig) -> Path:
+    """Returns the folder in which a resumed run continues: the old one, unless ``output`` or ``name`` has changed.
+
+    Raises ``InputError`` for a name that is invalid or in use.
+    """
+    file = checkpoint.run / CONFIG
+    stored = TrainConfig.from_toml(file) if file.exists() else read_config(checkpoint.folder)
+    same = (stored.output, stored.name) == (config.output, config.name)
+    return checkpoint.run if same else free_folder(config)
+
+
+def read_config(checkpoint: Path) -> TrainConfig:
+    """Returns the configuration in the folder of a checkpoint; raises ``TornCheckpoint`` if the file is damaged."""
+    return TrainConfig.from_toml(config_file(checkpoint))
 
 
 def resumed_config(
@@ -135,24 +150,24 @@ class Trainer:
     def __init__(self, run: Run, world: World, callback: Callback, resumed: Checkpoint | None = None) -> None:
         self.prepared, self.world, self.resumed = run, world, resumed
         self.callback = callback
-        self.state, self.config, self.steps = run.state, run.config, len(run.batches)
+        self.state, self.plan, self.steps = run.state, run.plan, len(run.batches)
         self.buffer, self.clock = MetricBuffer(), Clock(run.state.seconds)
         self.saved = self.last = -1  # steps of the latest checkpoint and of last/
 
     def run(self) -> RunResult:
         """Trains to the last step and returns the result."""
-        run, state, config = self.prepared, self.state, self.config
+        run, state, plan = self.prepared, self.state, self.plan
         with (
             run_folder(run, self.world) as folder,
             StopRequest() as stop,
             Prefetcher(
                 run.batches,
                 state.encoder.tokenizer,
-                config.max_length,
+                plan.max_length,
                 self.world.part,
                 run.tokens,
                 run.device,
-                config.compile,
+                plan.compiled,
             ) as batches,
         ):
             self.start(folder)
@@ -161,17 +176,17 @@ class Trainer:
             self.clock, agreement = Clock(state.seconds), Agreement(self.world, stop, state.step)
             while state.step < self.steps:
                 step = state.step
-                rate = learning_rate(config, step, self.steps)
+                rate = plan.schedule.at(step, self.steps)
                 with self.failures():
                     batch = batches.get(step)
-                    metrics = training_step(state, batch, run.forward, rate, config.max_grad_norm, self.world)
+                    metrics = training_step(state, batch, run.forward, rate, plan.max_grad_norm, self.world)
                 state.count(batch, self.clock.seconds())
                 self.buffer.append(state.record(batch, rate, metrics), batch[0].rows[:5].tolist())
                 self.callback.on_step_end(state.step, self.steps)
 
                 with self.failures():
-                    evaluation_due = self.is_due(config.eval_every)
-                    log_due = evaluation_due or self.is_due(config.log_every)
+                    evaluation_due = self.is_due(plan.eval_every)
+                    log_due = evaluation_due or self.is_due(plan.log_every)
                     if log_due:
                         self.write_log()
                     if evaluation_due:
@@ -182,7 +197,7 @@ class Trainer:
                     ending = evaluation_due and self.out_of_patience()
                     if ending:
                         self.steps = state.step
-                    if state.step < self.steps and (number or self.is_due(config.save_every)):
+                    if state.step < self.steps and (number or self.is_due(plan.save_every)):
                         self.checkpoint()
                     elif state.step < self.steps and evaluation_due and self.saved < 0:
                         # best/ may now hold the result of training, so the run must be resumable.
@@ -198,8 +213,8 @@ class Trainer:
 
     def failures(self) -> AbstractContextManager[None]:
         """Returns a context manager that converts out-of-memory and write errors to ``RunError``."""
-        config = self.config
-        return failures(self.state.step, config.batch_size, config.max_length, config.chunk_size)
+        plan = self.plan
+        return failures(self.state.step, plan.batch_size, plan.max_length, plan.chunk_size)
 
     def is_due(self, every: int) -> bool:
         """Returns whether the current step is a multiple of ``every`` (0: never), or the last step."""
@@ -214,7 +229,7 @@ class Trainer:
             if self.resumed is not None:
                 restore_best(self.resumed, folder)
             write_text(folder / CONFIG, run.config.to_toml())
-            about = environment(run.device, run.config.precision, run.machine.reason)
+            about = environment(run.device, run.machine.precision, run.machine.reason)
             write_text(folder / "environment.json", dumps(about, indent=2) + "\n")
             write_text(folder / "data.json", dumps(describe(run)) + "\n")
         self.callback.on_train_begin(run)
@@ -249,7 +264,7 @@ class Trainer:
 
     def out_of_patience(self) -> bool:
         """Returns whether ``Selector.out_of_patience`` ends the run early; the result is the same on every rank."""
-        patience = self.config.patience
+        patience = self.plan.patience
         return bool(patience and self.world.any(int(self.state.selector.out_of_patience(patience))))
 
     def checkpoint(self) -> None:
@@ -265,7 +280,7 @@ class Trainer:
                 run.folder,
                 config=run.config.to_toml(),
                 data=run.data,
-                keep=self.config.keep_checkpoints if self.config.save_every else 1,
+                keep=self.plan.keep_checkpoints if self.plan.save_every else 1,
                 device=run.device,
                 world=self.world,
             )
@@ -300,7 +315,7 @@ class Trainer:
         try:
             self.checkpoint()
         except RunError as error:
-            if self.config.save_every:
+            if self.plan.save_every:
                 raise
             self.saved = self.state.step
             self.callback.on_warning(str(error))

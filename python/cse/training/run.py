@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,18 +13,42 @@ from ..models.saving.folder import BaseWeights
 from .batches.batches import Batches
 from .batches.tokens import StoredTokens
 from .parts.evaluation import EvaluationData
+from .parts.optimisation import Schedule
 from .parts.output import Machine
-from .settings.config import ResolvedConfig
 from .step.encode import Forward
 from .step.state import TrainState
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a run proceeds; numbers of steps are 0 for never."""
+
+    schedule: Schedule
+    batch_size: int
+    max_length: int
+    chunk_size: int | None
+    max_grad_norm: float
+    merge_with_base: float
+    """Weight of the base model in the average that is evaluated and saved."""
+    compiled: bool
+    eval_every: int
+    log_every: int
+    save_every: int
+    keep_checkpoints: int
+    patience: int | None
+    free_folder: Callable[[], Path]
+    """Returns a folder for the run that does not exist; raises ``InputError`` if its name was given and is in use."""
+    card: dict[str, Any]
+    """What the card of a saved model says about the run; see ``CardRecord``."""
 
 
 @dataclass
 class Run:
     """A training run, ready to start."""
 
-    config: ResolvedConfig
-    """The configuration, including the options of all methods that are used."""
+    config: Any
+    """The configuration (``TrainConfig``) with all options of the methods that are used, for callbacks to read."""
+    plan: Plan
     folder: Path
     machine: Machine
     """Device and precision."""
@@ -46,7 +70,7 @@ class Run:
     """The weights before training, for ``merge_with_base``."""
 
     def __post_init__(self) -> None:
-        self.base = BaseWeights(self.state.encoder, self.config.merge_with_base)
+        self.base = BaseWeights(self.state.encoder, self.plan.merge_with_base)
 
     @property
     def device(self) -> str:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from ..background import ProgressCallback
 from ..context import Context
+from ..features import FEATURE_AUGMENTATIONS, HOOKS
 from ..models.reading import prompts, resolve
 from .batches import batches, checks, tokens
 from .folder.outputs import choose_folder
 from .parts import data, encoder, evaluation, loss, methods, optimisation, output
-from .run import Run
+from .run import Plan, Run
 from .settings import config, precedence
-from .step import distributed, state
+from .step import distributed, encode, state
 
 
 def prepare(
@@ -37,25 +39,90 @@ def prepare(
         OSError: For a file that cannot be read, or a cache that cannot be written.
     """
     world, given = world or distributed.World(), precedence.with_preset(given)
-    machine = output.use_machine(given, given.precision, world)
-    context = methods.open_context(given, given, machine.device, world.part)
-    evaluated = evaluation.open_evaluation(given)
-    weighted = given.contrastive.hard_negative_weight != 1
-    opened = data.open_data(given, context, progress, texts, given, weighted, held_out=not given.dev)
+    machine = output.use_machine(given.device, given.threads, given.precision, world)
+    context = methods.open_context(
+        given.tfidf, given.min_df, given.max_terms, given.imports, machine.device, world.part
+    )
+    evaluated = evaluation.open_evaluation(given.dev, given.data, given.allow_partial)
+    opened = data.open_data(
+        context,
+        progress,
+        texts,
+        {name: getattr(given, name) for name in ("encoding_errors", "max_line_bytes", "threads", "cache")},
+        corpus=given.corpus,
+        column=given.column,
+        pairs=given.pairs,
+        columns=given.columns,
+        where=given.where,
+        min_score=given.min_score,
+        weighted=given.contrastive.hard_negative_weight != 1,
+        seed=given.seed,
+        held_out=not given.dev,
+    )
     source, final, place = settle(given, machine, folder)
-    made = methods.text_methods(final, final.options, context)
-    rows = made.batches(final, final, opened, final.seed, world)
+    made = methods.text_methods(final.positive, final.negatives, final.options, context)
+    rows = made.batches(
+        opened,
+        final.seed,
+        world,
+        batch_size=final.batch_size,
+        epochs=final.epochs,
+        max_steps=final.max_steps,
+        accumulate=final.accumulate,
+        keep_duplicates=final.keep_duplicates,
+    )
     built, source = build_modules(final, source, context, rows, world.rank)
     final = final.with_used_options({**made.all, **built.by_name})
     ids = tokens.open_tokens(rows, opened.columns, built.encoder.tokenizer, final.max_length, opened.reading, progress)
     selector = evaluated.selector(built.encoder, opened, made.first_negative, final.seed)
-    optimizer = optimisation.build_optimizer(final, list(built.modules().values()))
+    optimizer = optimisation.build_optimizer(list(built.modules().values()), final.lr, final.weight_decay)
     started = built.begin(optimizer, selector, final.positive, final.temperature, len(rows))
-    forward, examples = optimisation.forward_of(final, final, machine), made.examples(rows, final.seed)
+    forward = encode.Forward(machine.device, machine.precision, final.chunk_size, final.compile, final.seed)
+    examples = made.examples(rows, final.seed)
     facts = describe(final, machine, source, opened, made, rows, built, resumed=folder is not None)
     index = final.tfidf if context.index_is_used else None
     same = opened.fingerprints(index, context.files)
-    return Run(final, place, machine, started, rows, forward, ids, evaluated, facts, examples, same)
+    plan = plan_of(final, made)
+    return Run(final, plan, place, machine, started, rows, forward, ids, evaluated, facts, examples, same)
+
+
+def plan_of(final: config.ResolvedConfig, made: methods.TextMethods) -> Plan:
+    """Returns how the run proceeds, and what the card of its model says."""
+    negatives = "; ".join(f"{name} {each.describe()}" for name, each in made.negatives.items())
+    text = (
+        f"Loss: {loss.describe_loss(final.loss, final.loss_terms, final.contrastive)}. Positives: {final.positive}. "
+        + (f"Synthetic negatives: {negatives}." if negatives else "No synthetic negatives.")
+    )
+    card = {
+        "model": final.model,
+        "pooler": final.saved_pooler,
+        "keeps_head": final.keep_head and final.pooler == "cls",
+        "seed": final.seed,
+        "methods": final.public_text(text),
+        "config": final.public().to_toml(),
+    }
+    return Plan(
+        schedule=optimisation.Schedule(final.lr, final.lr_scheduler, final.warmup),
+        batch_size=final.batch_size,
+        max_length=final.max_length,
+        chunk_size=final.chunk_size,
+        max_grad_norm=final.max_grad_norm,
+        merge_with_base=final.merge_with_base,
+        compiled=final.compile,
+        eval_every=final.eval_every,
+        log_every=final.log_every,
+        save_every=final.save_every,
+        keep_checkpoints=final.keep_checkpoints,
+        patience=final.patience,
+        free_folder=partial(free_folder, final),
+        card=card,
+    )
+
+
+def free_folder(given: config.TrainConfig) -> Path:
+    """Returns the folder of a new run; raises ``InputError`` for a name that is invalid or in use."""
+    model = given.model or precedence.DEFAULT_MODEL
+    return choose_folder(given.output, given.name, model, (given.loss, *given.negatives), given.seed)
 
 
 def settle(
@@ -63,11 +130,11 @@ def settle(
 ) -> tuple[resolve.Source, config.ResolvedConfig, Path]:
     """Finds the model, fills in the defaults that depend on it, and chooses the folder of the run."""
     if given.name is not None:
-        folder = folder or choose_folder(given)  # checked before the model is searched for
+        folder = folder or free_folder(given)  # checked before the model is searched for
     source = resolve.find_model(given.model or precedence.DEFAULT_MODEL)
     final = precedence.resolve(given, source.family, source.pooler, machine.precision)
     encoder.check_length(final.max_length, source)
-    return source, final, folder or choose_folder(final)
+    return source, final, folder or free_folder(final)
 
 
 def build_modules(
@@ -83,18 +150,26 @@ def build_modules(
     with the prompts to save.
     """
     source, prompted = prompts.training_prompts(source, final.prompt, bool(final.pairs))
+    hooks = {"anchor": final.anchor_hook, "positive": final.positive_hook}
+    dropout = {"anchor": final.anchor_dropout, "positive": final.positive_dropout}
+    options = final.options
     built = state.Modules(
-        encoder=encoder.build_encoder(final, source, context, final.seed),
-        methods=methods.encoder_methods(final, final.options, context),
-        second=methods.second_encoder(final, final, context),
-        terms=loss.loss_terms(final, final.contrastive, final.options, context),
-        features=methods.feature_methods(final, final.options, context),
-        hooks=methods.hooks(final, final.options, context),
+        encoder=encoder.build_encoder(
+            source, context, final.seed, final.pooler, keep_head=final.keep_head, eval_pooler=final.eval_pooler
+        ),
+        methods=methods.encoder_methods(final.encoder_methods, options, context),
+        second=methods.second_encoder(final.positive_encoder, final.pooler, final.keep_head, context),
+        terms=loss.loss_terms(final.loss, final.loss_terms, final.contrastive, options, context),
+        features={
+            name: methods.create(FEATURE_AUGMENTATIONS, name, options, context) for name in final.feature_augmentations
+        },
+        hooks={name: methods.create(HOOKS, name, options, context) for name in hooks.values() if name},
     )
-    methods.check_used(final, built, context, final.given or {})
+    methods.check_used(built, context, final.given or {}, dropout)
     state.accelerate(built, context.device, final.chunk_size, final.accumulate, compiled=final.compile)
     encoder.seed_dropout(final.seed, rank)
-    state.connect(rows, methods.views_of(final), built, prompted.counted(built.encoder.tokenizer, source))
+    views = methods.views_of(hooks, dropout, second=final.positive_encoder is not None)
+    state.connect(rows, views, built, prompted.counted(built.encoder.tokenizer, source))
     return built, source
 
 
@@ -113,15 +188,25 @@ def describe(
     text, warnings = checks.examine(rows, made.negatives, tokenizer, final.max_length, source.max_length, final.model)
     if not resumed:  # a resumed run takes the weights of the terms from its checkpoint
         warnings += [term.warning for term in built.terms.values() if term.warning]
+    evaluated = f" in training, {final.eval_pooler} in evaluation" if final.eval_pooler else ""
     return {
         **machine.describe(),
         "recipe": precedence.recipe_reason(final, source.family),
-        **encoder.describe_model(final),
-        "loss": loss.describe_loss(final, final.contrastive),
+        "model": f"{final.model}, pooler {final.pooler}{evaluated}",
+        "loss": loss.describe_loss(final.loss, final.loss_terms, final.contrastive),
         **made.describe(),
         **opened.describe(),
-        **optimisation.describe_steps(final, rows),
+        "steps": describe_steps(final, rows),
         **({"prompt": prompted.describe()} if prompted.anchor or prompted.document else {}),
         "text": text,
         **({"warning": "; ".join(warnings)} if warnings else {}),
     }
+
+
+def describe_steps(final: config.ResolvedConfig, rows: batches.Batches) -> str:
+    """Returns the number and size of the steps, and the learning rate."""
+    times = f" x {final.accumulate}" if final.accumulate > 1 else ""
+    text = f"{len(rows):,} of {rows.size}{times} sentences, lr {final.lr:g} {final.lr_scheduler}"
+    if final.merge_with_base:
+        text += f", averaged with the base model (weight {final.merge_with_base:.0%})"
+    return text

@@ -78,7 +78,7 @@ def train_command(
     base, before = repeated(stored, {**given, **({"options": tables} if tables else {})})
     # Validated before torch is imported, so that an invalid flag is reported immediately.
     config = with_preset(TrainConfig(**merge({**given, "options": tables}, base), given=before))
-    check_source(config)
+    check_source(config.corpus, config.pairs, config.tfidf)
     _run(config, None, verbose, as_json)
 
 

@@ -35,7 +35,6 @@ from torch import Tensor
 from ...errors import InputError, RunError
 from ...io import check_files, contents, fresh_folder, hash_files, identity
 from ...models.device import generator_states, restore_generators
-from ..settings.config import TrainConfig
 from ..step.distributed import World
 from ..step.state import TrainState
 from .interrupts import FOLDER, is_unsaved
@@ -145,11 +144,11 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         return Checkpoint(folder, state, {name: load_file(_part(folder, name)) for name in FILES})
 
 
-def read_config(folder: Path) -> TrainConfig:
-    """Returns the configuration of a checkpoint; raises ``TornCheckpoint`` if the file is damaged."""
+def config_file(folder: Path) -> Path:
+    """Returns the path of the configuration of a checkpoint; raises ``TornCheckpoint`` if the file is damaged."""
     with damage(folder, list_checkpoints(folder.parent.parent)):
         check_files(folder, read_manifest(folder), [CONFIG])
-    return TrainConfig.from_toml(folder / CONFIG)
+    return folder / CONFIG
 
 
 def save_checkpoint(

@@ -6,7 +6,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -19,46 +19,38 @@ from ..._core import __version__
 from ...errors import InputError
 from ...evaluation.sts import score_pairs
 from ...io import fresh_folder, remove_leftovers
-from ...losses import CONTRASTIVE
 from ...models.device import device_name
 from ...models.running.inference import Encoder
-from ...models.saving.folder import CardRecord, model_card, public_name, save_encoder
+from ...models.saving.folder import CardRecord, model_card, save_encoder
 from ..callbacks import Callback
-from ..parts.loss import describe_loss
 from ..run import Run
-from ..settings.config import ResolvedConfig, TrainConfig
-from ..settings.precedence import DEFAULT_MODEL
 from ..step.distributed import World
-from .checkpoint import CONFIG, Checkpoint, find_checkpoint, read_checkpoint, read_config
+from .checkpoint import Checkpoint, find_checkpoint, read_checkpoint
 from .interrupts import FOLDER, check_free, clear, is_unsaved, locked, tidy
 
 
-def choose_folder(config: TrainConfig) -> Path:
-    """Returns the folder of a new run; raises ``InputError`` for a name that is invalid or in use."""
-    parent = Path(config.output)
-    if config.name is not None:
-        if not config.name.isprintable() or not config.name.strip() or "/" in config.name or config.name in (".", ".."):
-            raise InputError(f"--name: {config.name!r} cannot be the name of a folder; use letters, digits, - and _")
-        check_free(parent / config.name)
-        return parent / config.name
-    model = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(config.model or DEFAULT_MODEL).name) or "model"
-    methods = "".join(f"-{name}" for name in config.negatives)
-    stem = f"{model}-{config.loss}{methods}-seed{config.seed}"
+def choose_folder(output: str, name: str | None, model: str, parts: Sequence[str], seed: int) -> Path:
+    """Returns the folder of a new run; raises ``InputError`` for a name that is invalid or in use.
+
+    Args:
+        output: Folder of the runs.
+        name: Name of the run. None: composed of ``model``, ``parts`` and ``seed``, with a number if it is in use.
+        model: The model that is trained.
+        parts: Names of the loss and of the methods that make negatives.
+        seed: Seed of the run.
+    """
+    parent = Path(output)
+    if name is not None:
+        if not name.isprintable() or not name.strip() or "/" in name or name in (".", ".."):
+            raise InputError(f"--name: {name!r} cannot be the name of a folder; use letters, digits, - and _")
+        check_free(parent / name)
+        return parent / name
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(model).name) or "model"
+    stem = "-".join([stem, *parts, f"seed{seed}"])
     number = 1
     while (folder := parent / (stem if number == 1 else f"{stem}-{number}")).exists():
         number += 1
     return folder
-
-
-def resumed_folder(checkpoint: Checkpoint, config: TrainConfig) -> Path:
-    """Returns the folder in which a resumed run continues: the old one, unless ``output`` or ``name`` has changed.
-
-    Raises ``InputError`` for a name that is invalid or in use.
-    """
-    own = checkpoint.run
-    file = own / CONFIG
-    stored = TrainConfig.from_toml(file) if file.exists() else read_config(checkpoint.folder)
-    return own if (stored.output, stored.name) == (config.output, config.name) else choose_folder(config)
 
 
 @contextmanager
@@ -103,24 +95,15 @@ def copied(checkpoint: Checkpoint, folder: Path) -> str:
 
 def save(run: Run, name: str) -> None:
     """Saves the encoder with a model card in the subfolder ``name`` of the run."""
-    config, state = run.config, run.state
+    state = run.state
     source, selector = state.encoder.source, state.selector
-    made = [f"{name} {each.describe()}" for name, each in zip(config.negatives, run.batches.negatives, strict=True)]
-    negatives = f"Synthetic negatives: {'; '.join(made)}." if made else "No synthetic negatives."
     columns = {"spearman": ["spearman"], "mrr": ["mrr", "mrr_se"]}.get(selector.metric or "", [])
     card = CardRecord(
-        model=config.model,
+        **run.plan.card,
         embedding_dim=state.encoder.embedding_dim,
-        pooler=config.saved_pooler,
-        keeps_head=config.keep_head and config.pooler == "cls",
         normalize=source.normalize,
         max_length=source.max_length,
         step=state.step,
-        seed=config.seed,
-        methods=_public_text(
-            f"Loss: {describe_loss(config, config.contrastive)}. Positives: {config.positive}. {negatives}", config
-        ),
-        config=public_config(config).to_toml(),
         columns=[*columns, "alignment", "uniformity"] if columns else [],
         scores=selector.records,
         dims=source.modules.dims,
@@ -148,51 +131,6 @@ def describe(run: Run) -> dict[str, Any]:
         "held_out": selector.held_out,
         "synthetic": selector.negatives,
     }
-
-
-def public_config(config: ResolvedConfig) -> ResolvedConfig:
-    """Returns the configuration in a form that can be published, without local paths or settings that name data.
-
-    Methods, including those of other packages, may have paths among their options; these are shortened to their last
-    component.
-    """
-    private: dict[str, Any] = {
-        "model": public_name(config.model),
-        "corpus": (),
-        "pairs": (),
-        "columns": (),
-        "tfidf": "tfidf",
-        "cache": None,
-        "output": "runs",
-        "dev": (),
-        "patience": None,
-        "given": None,
-        "data": None,
-    }
-    if config.pairs:  # these settings are valid only with pairs
-        private |= {"positive": "dropout", "where": None, "min_score": None}
-    private["imports"] = _without_folder(config.imports)
-    private["options"] = {
-        name: {key: _without_folder(value) for key, value in config.options[name].items()} for name in config.options
-    }
-    if config.pairs:
-        private["options"].get(CONTRASTIVE, {}).pop("hard_negative_weight", None)
-    return config.copied(**private)  # not validated: files may be missing, and imports have lost their folder
-
-
-def _public_text(text: str, config: ResolvedConfig) -> str:
-    """Shortens the paths of options in a description of methods, as ``public_config`` does."""
-    for value in (value for table in config.options.values() for value in table.values()):
-        if isinstance(value, str) and value:
-            text = text.replace(value, _without_folder(value))
-    return text
-
-
-def _without_folder(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return type(value)(_without_folder(each) for each in value)
-    local = isinstance(value, str) and "/" in value and (os.path.isabs(value) or os.path.exists(value))
-    return os.path.basename(value) if local else value
 
 
 def score_best(run: Run, callback: Callback) -> dict[str, float]:
@@ -233,9 +171,10 @@ def _claimed(run: Run, held: ExitStack) -> Path:
             run.folder.mkdir(parents=True)
             break
         except FileExistsError:
-            if run.config.name is not None and is_unsaved(run.folder):
+            folder = run.plan.free_folder()
+            if folder == run.folder:  # the name was given, and nothing has been saved there
                 break
-            run.folder = choose_folder(run.config)  # InputError if the name was given
+            run.folder = folder
     held.enter_context(locked(run.folder))
     if not is_unsaved(run.folder):  # another process has started a run in it
         raise InputError(f"--name: {run.folder} exists; choose another name")

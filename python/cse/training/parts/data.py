@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ...data.corpus import Corpus, Split
     from ...data.pairs import LabelledPairs
     from ...tfidf.index import TfidfIndex
-    from ..settings.declared import Settings
 
 
 @dataclass
@@ -95,23 +94,23 @@ def check_same(before: dict[str, Any], now: dict[str, Any], where: str) -> None:
         )
 
 
-def given_texts(settings: Settings, texts: Iterable[str] | None) -> list[str] | None:
+def given_texts(texts: Iterable[str] | None, corpus: Sequence[str], named: bool) -> list[str] | None:
     """Returns sentences in memory as a list; None if there are none.
 
-    Raises ``InputError`` for invalid texts, or if the settings also name a corpus, a column or pairs.
+    Raises ``InputError`` for invalid texts, or if there is also a corpus, or ``named``: a column or pairs.
     """
     from ...data.corpus import IN_MEMORY
 
     if texts is None:
         return None
-    if settings.pairs or settings.column is not None or settings.corpus not in ((), (IN_MEMORY,)):
+    if named or tuple(corpus) not in ((), (IN_MEMORY,)):
         raise InputError("texts: cannot be combined with corpus, column or pairs; leave out texts, or the others")
     return check_texts(texts)
 
 
-def check_source(settings: Settings) -> None:
+def check_source(corpus: Sequence[str], pairs: Sequence[str], tfidf: str) -> None:
     """Raises ``InputError`` if no corpus and no pairs were given, and there is no index whose files can be used."""
-    if not settings.corpus and not settings.pairs and not (Path(settings.tfidf) / "index.safetensors").exists():
+    if not corpus and not pairs and not (Path(tfidf) / "index.safetensors").exists():
         raise InputError(
             "CORPUS: no file was given, and there is no TF-IDF index that names files to train on; name a text file "
             "with one sentence per line (cse train corpus.txt), or build its index first (cse build-tfidf corpus.txt)"
@@ -119,24 +118,36 @@ def check_source(settings: Settings) -> None:
 
 
 def open_data(
-    settings: Settings,
     context: Context,
     progress: ProgressCallback,
     texts: Sequence[str] | None,
-    place: Settings,
-    weighted: bool,
+    reading: dict[str, Any],
     *,
+    corpus: Sequence[str],
+    column: str | None,
+    pairs: Sequence[str],
+    columns: Sequence[str],
+    where: str | None,
+    min_score: float | None,
+    weighted: bool,
+    seed: int,
     held_out: bool,
 ) -> TrainingData:
     """Opens labelled pairs or the corpus, divides the rows, and passes them to the context.
 
     Args:
-        settings: The settings of the data.
         context: The resources of the run; this function sets ``corpus``, ``pairs`` and ``rows``.
         progress: Called with the arguments of ``Callback.on_progress`` while a large corpus is read.
         texts: Sentences in memory that are used instead of the corpus; see ``given_texts``.
-        place: The settings with the number of threads, and the seed of the choice of held-out rows.
+        reading: How files are read: the arguments ``encoding_errors``, ``max_line_bytes``, ``threads`` and ``cache``.
+        corpus: Files, patterns or tables; empty: the files of the index.
+        column: Column of the tables.
+        pairs: Tables of labelled pairs, used instead of a corpus.
+        columns: Columns of the pairs; see ``cse.data.pairs.open_pairs``, also for ``where`` and ``min_score``.
+        where: Condition on the rows of the pairs.
+        min_score: Minimum score of the rows of the pairs.
         weighted: Whether the loss weights hard negatives, which the pairs must then have.
+        seed: Seed of the choice of held-out rows.
         held_out: Whether to hold out rows for the score without labels.
 
     Raises:
@@ -145,40 +156,34 @@ def open_data(
     from ...data.corpus import hold_out
     from ...data.pairs import open_pairs
 
-    reading = {
-        "encoding_errors": settings.encoding_errors,
-        "max_line_bytes": settings.max_line_bytes,
-        "threads": place.threads,
-        "cache": settings.cache,
-    }
     labelled, rows = None, None
-    if settings.pairs:
-        labelled = open_pairs(
-            settings.pairs, settings.columns, settings.where, settings.min_score, progress=progress, **reading
-        )
+    if pairs:
+        labelled = open_pairs(pairs, columns, where, min_score, progress=progress, **reading)
         if weighted and not labelled.hard_negatives:
             raise InputError(
                 "--hard-negative-weight: needs a third column of hard negatives in --pairs; add it, or leave out the "
                 "weight"
             )
-        corpus, rows = labelled.anchors, labelled.complete()
+        sentences, rows = labelled.anchors, labelled.complete()
     else:
-        corpus = open_corpus(settings, None if settings.corpus else context.index, progress, texts, **reading)
-    split = hold_out(corpus, place.seed, wanted=held_out, rows=rows)
+        index = None if corpus else context.index
+        sentences = open_corpus(corpus, column, index, progress, texts, **reading)
+    split = hold_out(sentences, seed, wanted=held_out, rows=rows)
     if labelled is not None:  # rows excluded by --where or --min-score do not count as blank
         split = replace(split, blank=split.blank - labelled.left_out)
-    context.corpus, context.pairs, context.rows = corpus, labelled, split.train
-    return TrainingData(corpus, labelled, split, reading)
+    context.corpus, context.pairs, context.rows = sentences, labelled, split.train
+    return TrainingData(sentences, labelled, split, reading)
 
 
 def open_corpus(
-    settings: Settings,
+    corpus: Sequence[str],
+    column: str | None,
     index: TfidfIndex | None,
     progress: ProgressCallback | None = None,
     texts: Sequence[str] | None = None,
     **reading: Any,
 ) -> Corpus:
-    """Opens the corpus files of the settings or, if they name none, the files that the index was built from.
+    """Opens the corpus files or, if there are none, the files that the index was built from.
 
     If ``texts`` are given, they are the rows, and no file is read. ``reading`` is passed to ``Corpus.open``. Raises
     ``InputError`` if there is nothing to read, or if a file is invalid.
@@ -188,19 +193,19 @@ def open_corpus(
 
     if texts is not None:
         return Corpus.from_texts(texts)
-    if settings.corpus == (IN_MEMORY,):
+    if tuple(corpus) == (IN_MEMORY,):
         raise InputError(
             "CORPUS: the run was trained on texts in memory; in Python, give them again: train(config, texts=[...])"
         )
-    missing = [name for name in settings.corpus if not glob.has_magic(name) and not os.path.exists(name)]
+    missing = [name for name in corpus if not glob.has_magic(name) and not os.path.exists(name)]
     if missing and " " in missing[0]:
         raise InputError(
             f"CORPUS: no such file {shortened(missing[0], 60)!r}; name files with one sentence per line, or in Python "
             "pass the sentences themselves: train(config, texts=[...])"
         )
-    if settings.corpus:
-        files = readers.resolve(settings.corpus, settings.column)
-    elif settings.column is not None:
+    if corpus:
+        files = readers.resolve(corpus, column)
+    elif column is not None:
         raise InputError("--column: belongs to CORPUS, which was not given; name CORPUS, or leave out --column")
     elif index is None:
         raise InputError("CORPUS: no text file was given; name one, or build an index with cse build-tfidf")

@@ -10,14 +10,6 @@ if TYPE_CHECKING:
     from ...context import Context
     from ...models.reading.resolve import Source
     from ...models.running.encoder import SentenceEncoder
-    from ..settings.config import ResolvedConfig
-    from ..settings.declared import Settings
-
-
-def describe_model(settings: Settings) -> dict[str, str]:
-    """Returns the name of the model and its pooling."""
-    other = f" in training, {settings.eval_pooler} in evaluation" if settings.eval_pooler else ""
-    return {"model": f"{settings.model}, pooler {settings.pooler}{other}"}
 
 
 def check_length(max_length: int, source: Source) -> None:
@@ -28,18 +20,20 @@ def check_length(max_length: int, source: Source) -> None:
         )
 
 
-def build_encoder(settings: ResolvedConfig, source: Source, context: Context, seed: int) -> SentenceEncoder:
+def build_encoder(
+    source: Source, context: Context, seed: int, pooler: str, *, keep_head: bool, eval_pooler: str | None
+) -> SentenceEncoder:
     """Loads the encoder on the device of the run, and sets ``context.encoder``.
 
-    Seeds PyTorch's generator, which is used only for
-    the initial weights of new modules and, in training, for dropout.
+    Seeds PyTorch's generator, which is used only for the
+    initial weights of new modules and, in training, for dropout.
     """
     import torch
 
     from ...models.running.encoder import load_encoder
 
     torch.manual_seed(seed)
-    encoder = load_encoder(source, settings.pooler, keep_head=settings.keep_head, eval_pooler=settings.eval_pooler)
+    encoder = load_encoder(source, pooler, keep_head=keep_head, eval_pooler=eval_pooler)
     context.encoder = encoder.to(context.device)
     return context.encoder
 

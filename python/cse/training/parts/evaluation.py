@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,6 @@ if TYPE_CHECKING:
     from ...evaluation.base import Pairs
     from ...evaluation.sts import Task
     from ...models.running.encoder import SentenceEncoder
-    from ..settings.declared import Settings
     from ..watching import Selector
     from .data import TrainingData
 
@@ -42,10 +42,10 @@ class EvaluationData:
         return Selector(encoder, self.pairs, held_out, synthetic)
 
 
-def open_evaluation(settings: Settings) -> EvaluationData:
+def open_evaluation(dev: Sequence[str], data: str | None, allow_partial: bool) -> EvaluationData:
     """Reads the development sets and the STS tasks; raises ``InputError`` for a missing or invalid file."""
     from ...evaluation.base import read_pairs
     from ...evaluation.sts import load_tasks
 
-    tasks = load_tasks(settings.data, settings.allow_partial) if settings.data else []
-    return EvaluationData({path: read_pairs(path) for path in settings.dev}, tasks)
+    tasks = load_tasks(data, allow_partial) if data else []
+    return EvaluationData({path: read_pairs(path) for path in dev}, tasks)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...augment import AUGMENTATIONS
 from ...errors import InputError
-from ...features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
+from ...features import ENCODER_METHODS
 from ...options import parse_options
 from ...registry import Registry
 
 if TYPE_CHECKING:
     from ...augment.base import Edit, Example, Pairing, TextMethod, View
     from ...context import Context
-    from ...features.base import EncoderMethod, FeatureMethod, Hook
+    from ...features.base import EncoderMethod
     from ...models.running.encoder import SentenceEncoder
     from ..batches.batches import Batches
-    from ..settings.config import ResolvedConfig
-    from ..settings.declared import Settings
     from ..step.distributed import World
     from ..step.state import Modules
     from .data import TrainingData
@@ -52,15 +50,11 @@ class TextMethods:
         """The first method that makes synthetic negatives, if any."""
         return next(iter(self.negatives.values()), None)
 
-    def batches(
-        self,
-        settings: ResolvedConfig,
-        sizes: ResolvedConfig,
-        data: TrainingData,
-        seed: int,
-        world: World,
-    ) -> Batches:
-        """Returns the batches of the run; raises ``InputError`` if nothing can be learned from them."""
+    def batches(self, data: TrainingData, seed: int, world: World, *, accumulate: int, **sizes: Any) -> Batches:
+        """Returns the batches of the run; raises ``InputError`` if nothing can be learned from them.
+
+        ``sizes`` are the arguments ``batch_size``, ``epochs``, ``max_steps`` and ``keep_duplicates`` of ``Batches``.
+        """
         from ..batches.batches import Batches
         from ..batches.checks import check_learnable
         from .optimisation import check_sizes
@@ -71,15 +65,12 @@ class TextMethods:
             data.rows,
             positive,
             list(self.negatives.values()),
-            batch_size=sizes.batch_size,
             seed=seed,
-            epochs=sizes.epochs,
-            max_steps=sizes.max_steps,
-            accumulate=sizes.accumulate,
-            keep_duplicates=settings.keep_duplicates,
+            accumulate=accumulate,
             part=world.part,
+            **sizes,
         )
-        check_sizes(sizes, batches, world.size)
+        check_sizes(batches, accumulate, world.size)
         check_learnable(batches, self.positive, self.negatives)
         return batches
 
@@ -117,12 +108,21 @@ class TextMethods:
         ]
 
 
-def open_context(settings: Settings, data: Settings, device: str, part: Callable[[int], slice]) -> Context:
+def open_context(
+    tfidf: str,
+    min_df: int,
+    max_terms: int | None,
+    imports: Sequence[str],
+    device: str,
+    part: Callable[[int], slice],
+) -> Context:
     """Returns the resources that methods are given; the TF-IDF index is opened when a method first uses it.
 
     Args:
-        settings: The settings of the methods.
-        data: The settings of the data, which name the folder of the index.
+        tfidf: Folder of the index.
+        min_df: See ``TfidfIndex.open``.
+        max_terms: See ``TfidfIndex.open``.
+        imports: Python files that registered methods.
         device: Device of this rank.
         part: Returns the slice of the rows of a batch that this rank encodes.
     """
@@ -130,16 +130,16 @@ def open_context(settings: Settings, data: Settings, device: str, part: Callable
     from ...tfidf.index import TfidfIndex
 
     context = Context(
-        lambda: TfidfIndex.open(data.tfidf, min_df=settings.min_df, max_terms=settings.max_terms),
+        lambda: TfidfIndex.open(tfidf, min_df=min_df, max_terms=max_terms),
         device=device,
         part=part,
     )
-    for path in settings.imports:
+    for path in imports:
         context.depends_on(path)
     return context
 
 
-def text_methods(settings: ResolvedConfig, options: Options, context: Context) -> TextMethods:
+def text_methods(positive: str, negatives: Sequence[str], options: Options, context: Context) -> TextMethods:
     """Constructs the methods that make positives and synthetic negatives.
 
     Raises ``InputError`` if the index does not match the corpus, or if a method of ``--negative`` makes positives.
@@ -147,52 +147,40 @@ def text_methods(settings: ResolvedConfig, options: Options, context: Context) -
     from ...augment.base import Edit
     from .data import check_indexed
 
-    positive = create(AUGMENTATIONS, settings.positive, options, context)
-    negatives = {}
-    for name in settings.negatives:
-        negatives[name] = create(AUGMENTATIONS, name, options, context)
-        if not isinstance(negatives[name], Edit):
+    made = create(AUGMENTATIONS, positive, options, context)
+    edits = {}
+    for name in negatives:
+        edits[name] = create(AUGMENTATIONS, name, options, context)
+        if not isinstance(edits[name], Edit):
             raise InputError(f"--negative {name}: this method makes positives; use --positive {name}")
     if context.index_is_used and context.corpus is not None:
         check_indexed(context.corpus, context.index)
-    return TextMethods({settings.positive: positive}, negatives)
+    return TextMethods({positive: made}, edits)
 
 
-def encoder_methods(settings: Settings, options: Options, context: Context) -> dict[str, EncoderMethod]:
+def encoder_methods(names: Sequence[str], options: Options, context: Context) -> dict[str, EncoderMethod]:
     """Constructs the methods that change the encoder, which is then moved to the device again."""
     from ...models.running.encoder import check_mask
 
-    methods = {name: create(ENCODER_METHODS, name, options, context) for name in settings.encoder_methods}
+    methods = {name: create(ENCODER_METHODS, name, options, context) for name in names}
     check_mask(context.trained.to(context.device))
     return methods
 
 
-def feature_methods(settings: Settings, options: Options, context: Context) -> dict[str, FeatureMethod]:
-    """Constructs the methods that change embeddings."""
-    names = settings.feature_augmentations
-    return {name: create(FEATURE_AUGMENTATIONS, name, options, context) for name in names}
-
-
-def hooks(settings: Settings, options: Options, context: Context) -> dict[str, Hook]:
-    """Constructs the hooks of the anchors and of the positives."""
-    names = (settings.anchor_hook, settings.positive_hook)
-    return {name: create(HOOKS, name, options, context) for name in names if name}
-
-
-def second_encoder(settings: Settings, model: ResolvedConfig, context: Context) -> SentenceEncoder | None:
+def second_encoder(name: str | None, pooler: str, keep_head: bool, context: Context) -> SentenceEncoder | None:
     """Returns the separate encoder of the positives (a copy of the first encoder, or another model), or None."""
     import copy
 
     from ...models.reading.resolve import find_model
     from ...models.running.encoder import load_encoder
 
-    first, name = context.trained, settings.positive_encoder
+    first = context.trained
     if name is None:
         return None
     if name == "copy":
         return copy.deepcopy(first)
     source = find_model(name)
-    second = load_encoder(source, source.pooler or model.pooler, keep_head=model.keep_head)
+    second = load_encoder(source, source.pooler or pooler, keep_head=keep_head)
     context.check_tokens(second.tokenizer, name, "--positive-encoder")
     if second.embedding_dim != first.embedding_dim:
         raise InputError(
@@ -202,22 +190,22 @@ def second_encoder(settings: Settings, model: ResolvedConfig, context: Context) 
     return second.to(context.device)
 
 
-def check_used(settings: Settings, modules: Modules, context: Context, given: Mapping[str, Any]) -> None:
+def check_used(
+    modules: Modules, context: Context, given: Mapping[str, Any], dropout: Mapping[str, float | None]
+) -> None:
     """Raises ``InputError`` for a given setting that would have no effect with these modules.
 
     Args:
-        settings: The settings of the methods.
         modules: The modules of the run.
         context: The resources of the run.
         given: The values that the user gave, by name.
+        dropout: The dropout probabilities of anchors and positives that were set, by role.
     """
     from ...tfidf.pieces import Pieces
     from ..step.encode import rates_of
 
-    for role, rate, each in (
-        ("anchor", settings.anchor_dropout, modules.encoder),
-        ("positive", settings.positive_dropout, modules.second or modules.encoder),
-    ):
+    for role, rate in dropout.items():
+        each = modules.second or modules.encoder if role == "positive" else modules.encoder
         if rate is not None and not rates_of(each.backbone):
             raise InputError(f"--{role}-dropout: {each.source.name} has no dropout that can be set; leave it out")
     if context.index_is_used and context.index.pieces is not None:
@@ -234,7 +222,9 @@ def check_used(settings: Settings, modules: Modules, context: Context, given: Ma
         raise InputError(f"--keep-head: --pooler {pooler} has no MLP head to keep; use --pooler cls")
 
 
-def views_of(settings: Settings) -> tuple[View, View]:
+def views_of(
+    hooks: Mapping[str, str | None], dropout: Mapping[str, float | None], *, second: bool
+) -> tuple[View, View]:
     """Returns the views of anchors and positives, with the encoder, dropout probability and hook of each.
 
     If both views have the same hook, the purposes of the positives' random numbers get a prefix, so that the two views
@@ -242,9 +232,9 @@ def views_of(settings: Settings) -> tuple[View, View]:
     """
     from ...augment.base import View
 
-    second = "first" if settings.positive_encoder is None else "second"
-    draws = "positive " if settings.positive_hook == settings.anchor_hook is not None else ""
+    draws = "positive " if hooks["positive"] == hooks["anchor"] is not None else ""
+    encoder = "second" if second else "first"
     return (
-        View("anchor", "anchor", dropout=settings.anchor_dropout, hook=settings.anchor_hook),
-        View("positive", "positive", second, settings.positive_dropout, settings.positive_hook, draws),
+        View("anchor", "anchor", dropout=dropout["anchor"], hook=hooks["anchor"]),
+        View("positive", "positive", encoder, dropout["positive"], hooks["positive"], draws),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...errors import InputError
@@ -12,13 +13,9 @@ if TYPE_CHECKING:
     import torch
 
     from ..batches.batches import Batches
-    from ..settings.config import ResolvedConfig
-    from ..settings.declared import Settings
-    from ..step.encode import Forward
-    from .output import Machine
 
 
-def check_sizes(settings: Settings, batches: Batches, ranks: int) -> None:
+def check_sizes(batches: Batches, accumulate: int, ranks: int) -> None:
     """Raises ``InputError`` if there are too few sentences for a step, or more ranks than rows in a batch."""
     rows = len(batches.rows)
     if rows < 2:
@@ -29,33 +26,36 @@ def check_sizes(settings: Settings, batches: Batches, ranks: int) -> None:
     if batches.size > rows:
         raise InputError(f"--batch-size: {batches.size} is more than the {rows} training sentences; lower it")
     if not len(batches):
-        raise InputError(f"--accumulate: {settings.accumulate} batches are more than the run has; lower it")
+        raise InputError(f"--accumulate: {accumulate} batches are more than the run has; lower it")
     if batches.size < ranks:
         raise InputError(f"--batch-size: {batches.size} is less than the {ranks} processes; raise it")
 
 
-def learning_rate(settings: ResolvedConfig, step: int, steps: int) -> float:
-    """Returns the learning rate of a step.
+@dataclass(frozen=True)
+class Schedule:
+    """The learning rate of each step."""
 
-    After the warm-up, the schedules ``linear`` and ``cosine`` decrease the rate to 0 at the end of the run.
+    lr: float
+    """The peak rate, after the warm-up."""
+    name: str
+    """``linear`` and ``cosine`` decrease the rate to 0 at the end of the run; ``constant`` does not."""
+    warmup: float = 0.0
+    """Fraction of the steps during which the rate rises to the peak."""
 
-    Args:
-        settings: ``lr`` is the peak rate; ``warmup`` is the fraction of the steps during which the rate rises to it.
-        step: Number of the step, from 0.
-        steps: Number of steps of the run.
-    """
-    warm = round(settings.warmup * steps)
-    if step < warm:
-        return settings.lr * (step + 1) / (warm + 1)
-    done = (step - warm) / max(steps - warm, 1)
-    if settings.lr_scheduler == "linear":
-        return settings.lr * (1 - done)
-    if settings.lr_scheduler == "cosine":
-        return settings.lr * (1 + math.cos(math.pi * done)) / 2
-    return settings.lr
+    def at(self, step: int, steps: int) -> float:
+        """Returns the learning rate of a step, numbered from 0, of a run of ``steps`` steps."""
+        warm = round(self.warmup * steps)
+        if step < warm:
+            return self.lr * (step + 1) / (warm + 1)
+        done = (step - warm) / max(steps - warm, 1)
+        if self.name == "linear":
+            return self.lr * (1 - done)
+        if self.name == "cosine":
+            return self.lr * (1 + math.cos(math.pi * done)) / 2
+        return self.lr
 
 
-def build_optimizer(settings: ResolvedConfig, modules: Sequence[torch.nn.Module]) -> torch.optim.Optimizer:
+def build_optimizer(modules: Sequence[torch.nn.Module], lr: float, weight_decay: float) -> torch.optim.Optimizer:
     """Returns AdamW with the defaults of the Hugging Face ``Trainer``: betas (0.9, 0.999), eps 1e-8.
 
     Weight decay is not applied to parameters of fewer than two dimensions (biases and normalisation weights). If the
@@ -69,23 +69,7 @@ def build_optimizer(settings: ResolvedConfig, modules: Sequence[torch.nn.Module]
     if any(getattr(module, "adapters", None) is not None for module in modules):
         parameters = [each for each in parameters if each.requires_grad]
     groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": settings.weight_decay},
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=settings.lr, betas=(0.9, 0.999), eps=1e-8, fused=True)
-
-
-def forward_of(settings: Settings, place: Settings, machine: Machine) -> Forward:
-    """Returns how the rows of a batch are encoded."""
-    from ..step.encode import Forward
-
-    return Forward(machine.device, machine.precision, settings.chunk_size, settings.compile, place.seed)
-
-
-def describe_steps(settings: ResolvedConfig, batches: Batches) -> dict[str, str]:
-    """Returns the number and size of the steps, and the learning rate."""
-    times = f" x {settings.accumulate}" if settings.accumulate > 1 else ""
-    text = f"{len(batches):,} of {batches.size}{times} sentences, lr {settings.lr:g} {settings.lr_scheduler}"
-    if settings.merge_with_base:
-        text += f", averaged with the base model (weight {settings.merge_with_base:.0%})"
-    return {"steps": text}
+    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.999), eps=1e-8, fused=True)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..settings.declared import Settings
     from ..step.distributed import World
 
 
@@ -29,12 +28,12 @@ class Machine:
         return {"device": describe_device(self.device, self.precision, self.reason), **several}
 
 
-def use_machine(settings: Settings, precision: str, world: World) -> Machine:
+def use_machine(device: str, threads: int, precision: str, world: World) -> Machine:
     """Sets the number of threads, and chooses device and precision; raises ``InputError`` for an unusable device."""
     from ...models.device import pick_device, pick_precision, set_threads
 
-    set_threads(settings.threads)
-    device = world.device(pick_device(settings.device))
+    set_threads(threads)
+    device = world.device(pick_device(device))
     own, reason = pick_precision(device, precision)
     # Speeds measured by the ranks may suggest different precisions.
     return Machine(device, world.agreed(lambda: own), reason, world.size)

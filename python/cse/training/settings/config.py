@@ -6,6 +6,7 @@ preset, loss and model. ``cse.training.settings.precedence.resolve`` makes a ``R
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -325,6 +326,33 @@ class ResolvedConfig(TrainConfig):
             raise InputError(f"{flag(missing[0])} has no default for this model; set it")
         super()._check()
 
+    def public(self) -> ResolvedConfig:
+        """Returns the configuration in a form that can be published, without local paths or settings that name data.
+
+        Methods, including those of other packages, may have paths among their options; these are shortened to their
+        last component.
+        """
+        from ...models.saving.folder import public_name
+
+        private: dict[str, Any] = dict.fromkeys(("cache", "patience", "given", "data"))
+        private |= dict.fromkeys(("corpus", "pairs", "columns", "dev"), ())
+        private |= {"model": public_name(self.model), "tfidf": "tfidf", "output": "runs"}
+        private["imports"] = _without_folder(self.imports)
+        private["options"] = {
+            name: {key: _without_folder(value) for key, value in table.items()} for name, table in self.options.items()
+        }
+        if self.pairs:  # these settings are valid only with pairs
+            private |= {"positive": "dropout", "where": None, "min_score": None}
+            private["options"].get(CONTRASTIVE, {}).pop("hard_negative_weight", None)
+        return self.copied(**private)  # not validated: files may be missing, and imports have lost their folder
+
+    def public_text(self, text: str) -> str:
+        """Returns a description of methods in which the paths of options are shortened, as ``public`` does."""
+        for value in (value for table in self.options.values() for value in table.values()):
+            if isinstance(value, str) and value:
+                text = text.replace(value, _without_folder(value))
+        return text
+
     def with_used_options(self, methods: dict[str, Any]) -> ResolvedConfig:
         """Returns the configuration with all options of the methods that are used, including defaults."""
         used = {name: asdict(method.options) for name, method in methods.items()}
@@ -348,3 +376,10 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     return values
+
+
+def _without_folder(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)(_without_folder(each) for each in value)
+    local = isinstance(value, str) and "/" in value and (os.path.isabs(value) or os.path.exists(value))
+    return os.path.basename(value) if local else value
