@@ -82,6 +82,23 @@ def complete(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
+# Beginnings of files that are not tables in UTF-8, whatever their name says.
+FOREIGN = {
+    b"\xff\xfe": "is UTF-16, not UTF-8; convert it (iconv -f UTF-16 -t UTF-8)",
+    b"\xfe\xff": "is UTF-16, not UTF-8; convert it (iconv -f UTF-16 -t UTF-8)",
+    b"PK\x03\x04": "is a spreadsheet or a zip archive, not a table of text; save it as CSV in UTF-8",
+    b"\x1f\x8b": "is gzip data; end its name in .gz",
+    b"PAR1": "is a Parquet file; end its name in .parquet",
+}
+# Suffixes of files that are not read, and what to do instead.
+UNREADABLE = {
+    ".xlsx": "is a spreadsheet; save it as CSV in UTF-8",
+    ".xls": "is a spreadsheet; save it as CSV in UTF-8",
+    ".ods": "is a spreadsheet; save it as CSV in UTF-8",
+    ".xz": "is compressed with xz, which is not supported; decompress it (xz -d)",
+    ".zip": "is a zip archive; unpack it (unzip)",
+    ".json": ".json is not supported; write one object per line (jq -c '.[]') to a .jsonl file",
+}
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 COMPRESSED = (".gz", ".zst", ".bz2", ".lz4")
 BLOCK_BYTES = 1 << 22
@@ -105,11 +122,6 @@ def resolve(paths: Paths, column: str | None = None, flag: str = "--column") -> 
             column, or a column is given without a table.
     """
     names = expand(paths)
-    for name in names:
-        if name.lower().removesuffix(".gz").removesuffix(".zst").endswith(".json"):
-            raise InputError(
-                f"{name}: .json is not supported; write one object per line (jq -c '.[]') to a .jsonl file"
-            )
     inputs: list[str | Column] = [Column(name, column, flag) if is_table(name) else name for name in names]
     if column is not None and not any(isinstance(item, Column) for item in inputs):
         raise InputError(f"{flag} {column}: none of the files is a table ({', '.join(TABLES)})")
@@ -131,7 +143,12 @@ def expand(paths: Paths) -> list[str]:
     given = [paths] if isinstance(paths, (str, PathLike)) else list(paths)
     if not given:
         raise InputError("corpus: no file was given; name one, or a pattern")
-    return [name for path in given for name in _matches(fspath(path))]
+    names = [name for path in given for name in _matches(fspath(path))]
+    for name in names:
+        suffix = os.path.splitext(name.lower().removesuffix(".gz").removesuffix(".zst"))[1]
+        if suffix in UNREADABLE:
+            raise InputError(f"{name}: {UNREADABLE[suffix]}")
+    return names
 
 
 def column_names(path: str) -> list[str]:
@@ -288,23 +305,35 @@ def _guarded(path: str, work: Callable[[], Any], explain: Callable[[], None] = l
 
 
 def _column_names(path: str, wanted: str | None) -> list[str]:
+    import pyarrow as pa
+
     kind = _kind(path)
+    with pa.input_stream(path) as stream:
+        head = stream.read(4) if kind != ".parquet" else b""
+    for begin, what in FOREIGN.items():
+        if head.startswith(begin):
+            raise InputError(f"{path}: {what}")
     if kind == ".parquet":
         import pyarrow.parquet as pq
 
         return list(pq.read_schema(path).names)
     if kind in (".csv", ".tsv"):
-        return list(_open_csv(path).schema.names)
+        names: list[str] = _grown(lambda size: list(_open_csv(path, None, size).schema.names))
+        for separator, remedy in ((";", "write it with commas"), ("\t", "name it .tsv")):
+            if kind == ".csv" and len(names) == 1 and separator in names[0] and wanted != names[0]:
+                what = "semicolons" if separator == ";" else "tabs"
+                raise InputError(f"{path}: its fields are separated by {what}, not by commas; {remedy}")
+        return names
     return _json_names(path, wanted)
 
 
 def _json_names(path: str, wanted: str | None) -> list[str]:
-    """Returns the field names of the first 10,000 records, or of those up to the first with a field ``wanted``.
+    """Returns the field names of the first 10,000 records, or of all records up to the first with a field ``wanted``.
 
     One record is not enough, because records may omit empty fields.
     """
     names: dict[str, None] = {}
-    for _, record in islice(json_records(path), RECORDS):
+    for _, record in islice(json_records(path), RECORDS if wanted is None else None):
         names.update(dict.fromkeys(record))
         if wanted in names:
             break
@@ -314,32 +343,71 @@ def _json_names(path: str, wanted: str | None) -> list[str]:
 
 
 def _blocks(path: str, column: str, last: str | None) -> Iterator[Any]:
-    """Returns an iterator over record batches with the column ``column`` and, for csv files, the column ``last``."""
+    """Yields record batches with the column ``column`` and, for csv files, the column ``last``."""
     import pyarrow as pa
 
-    kind = _kind(path)
+    kind, done = _kind(path), 0
     if kind == ".parquet":
         import pyarrow.parquet as pq
 
-        batches: Iterator[Any] = pq.ParquetFile(path).iter_batches(columns=[column])
-    elif kind in (".csv", ".tsv"):
-        batches = iter(_open_csv(path, list(dict.fromkeys([column, last or column]))))
-    else:
-        import pyarrow.json as pajson
+        yield from pq.ParquetFile(path).iter_batches(columns=[column])
+        return
+    size = BLOCK_BYTES
+    while size:
+        skip, lines = done, kind in (".jsonl", ".ndjson")
+        columns = list(dict.fromkeys([column, last or column]))
+        try:
+            for batch in _open_json(path, column, size) if lines else _open_csv(path, columns, size):
+                rest = batch.slice(min(skip, len(batch)))
+                skip -= len(batch) - len(rest)
+                done += len(rest)
+                yield rest
+            return
+        except pa.ArrowInvalid as error:
+            size = _larger(size, error)
+            if not size and not lines:
+                raise
+    # A record that pyarrow does not read: check_records raises for a faulty one. Otherwise it holds half of a
+    # surrogate pair; the core reports or replaces it like other bytes that are not UTF-8.
+    check_records(path, column)
+    records = islice(json_records(path), done, None)
+    while values := [record.get(column) for _, record in islice(records, RECORDS)]:
+        texts = [None if value is None else value.encode("utf8", "surrogatepass") for value in values]
+        yield pa.record_batch([pa.array(texts, pa.large_binary())], names=[column])
 
-        batches = iter(
-            pajson.open_json(
-                path,
-                read_options=pajson.ReadOptions(block_size=BLOCK_BYTES),
-                parse_options=pajson.ParseOptions(
-                    explicit_schema=pa.schema([(column, pa.string())]), unexpected_field_behavior="ignore"
-                ),
-            )
-        )
-    return batches
+
+def _larger(size: int, error: Exception) -> int:
+    """Returns a larger size of blocks if a record did not fit into one, up to 1 GiB; 0 if that is not the cause."""
+    return 16 * size if "straddl" in str(error) and size < 2**30 else 0
 
 
-def _open_csv(path: str, columns: list[str] | None = None) -> Any:
+def _grown(work: Callable[[int], Any]) -> Any:
+    """Calls ``work`` with the size of blocks, which is increased while a record does not fit into one."""
+    import pyarrow as pa
+
+    size = BLOCK_BYTES
+    while True:
+        try:
+            return work(size)
+        except pa.ArrowInvalid as error:
+            if not (size := _larger(size, error)):
+                raise
+
+
+def _open_json(path: str, column: str, size: int) -> Any:
+    import pyarrow as pa
+    import pyarrow.json as pajson
+
+    return pajson.open_json(
+        path,
+        read_options=pajson.ReadOptions(block_size=size),
+        parse_options=pajson.ParseOptions(
+            explicit_schema=pa.schema([(column, pa.string())]), unexpected_field_behavior="ignore"
+        ),
+    )
+
+
+def _open_csv(path: str, columns: list[str] | None, size: int) -> Any:
     import pyarrow as pa
     from pyarrow import csv
 
@@ -352,7 +420,7 @@ def _open_csv(path: str, columns: list[str] | None = None) -> Any:
     )
     return csv.open_csv(
         path,
-        read_options=csv.ReadOptions(block_size=BLOCK_BYTES),
+        read_options=csv.ReadOptions(block_size=size),
         parse_options=csv.ParseOptions(
             delimiter="\t" if tabs else ",", quote_char=False if tabs else '"', newlines_in_values=not tabs
         ),
@@ -404,7 +472,7 @@ def json_records(
                 continue
             try:  # the core reports invalid UTF-8
                 record = json.loads(line.decode("utf-8-sig", errors="replace"), object_pairs_hook=hook)
-            except ValueError:
+            except (ValueError, RecursionError):
                 record = None
             if not isinstance(record, dict):
                 raise InputError(f"{path}: line {number} is not a JSON object; .jsonl holds one on each line") from None

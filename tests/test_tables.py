@@ -1,0 +1,77 @@
+"""Tests of tables that pyarrow does not read as they are: long records, late columns, surrogates, other formats."""
+
+import json
+
+import pytest
+
+from cse import InputError
+from cse.data.corpus import Corpus
+from cse.data.readers import resolve
+
+LONG = "x" * 9_000_000
+
+
+def read(path, content, **options):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode("utf8"))
+    corpus = Corpus.read(resolve(path, "text"), **options)
+    return corpus.take(range(len(corpus)))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in ("a", "b", LONG, "c"))),
+        ("t.csv", f"text,more\na,1\nb,2\n{LONG},3\nc,4\n"),
+        ("t.tsv", f"text\tmore\na\t1\nb\t2\n{LONG}\t3\nc\t4\n"),
+    ],
+)
+def test_a_record_of_more_than_eight_megabytes_is_read_or_refused_by_its_row(tmp_path, name, content):
+    assert read(tmp_path / name, content, max_line_bytes=2**30) == ["a", "b", LONG, "c"]
+    with pytest.raises(InputError, match=r"row 3 of column text is longer than .* --max-line-bytes"):
+        read(tmp_path / name, content)
+
+
+def test_a_lone_surrogate_is_reported_in_its_row_and_replaced_on_request(tmp_path):
+    content = '{"text": "a"}\n' * 12_000 + '{"text": "b \\ud800 c"}\n{"text": "d"}\n{"text": "e"}\n'
+    with pytest.raises(InputError, match=r"row 12001 of column text is not valid UTF-8; .* --encoding-errors replace"):
+        read(tmp_path / "t.jsonl", content)
+    assert read(tmp_path / "t.jsonl", content, encoding_errors="replace")[11_999:] == [
+        "a",
+        "b \ufffd\ufffd\ufffd c",
+        "d",
+        "e",
+    ]
+
+
+def test_a_column_that_first_occurs_after_many_records_exists(tmp_path):
+    content = '{"other": "a"}\n' * 10_500 + '{"text": "b"}\n'
+    assert read(tmp_path / "t.jsonl", content)[-2:] == ["", "b"]
+
+
+@pytest.mark.parametrize("depth", [5_000, 200_000])
+def test_a_record_of_any_depth_is_read_or_refused_in_one_sentence(tmp_path, depth):
+    nested = "[" * depth + "]" * depth
+    assert read(tmp_path / "t.jsonl", f'{{"more": {nested}, "text": "a"}}\n') == ["a"]
+    for content in (f'{{"text": {nested}}}\n', f"{nested}\n", "9" * 5000 + "\n"):
+        with pytest.raises(InputError) as caught:
+            read(tmp_path / "t.jsonl", content)
+        assert len(str(caught.value)) < 400
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.csv", "text,b\na,b\n".encode("utf-16"), "is UTF-16, not UTF-8; convert it"),
+        ("t.jsonl", '{"text": "a"}\n'.encode("utf-16"), "is UTF-16, not UTF-8; convert it"),
+        ("t.csv", b"text;b\na;b\n", "separated by semicolons, not by commas; write it with commas"),
+        ("t.csv", b"text\tb\na\tb\n", "separated by tabs, not by commas; name it .tsv"),
+        ("t.csv", b"PK\x03\x04rest", "is a spreadsheet or a zip archive"),
+        ("t.xlsx", b"PK\x03\x04rest", "is a spreadsheet; save it as CSV"),
+        ("t.csv.xz", b"\xfd7zXZ\x00", "is compressed with xz, which is not supported; decompress it"),
+        ("t.csv", b"\x1f\x8brest", "is gzip data; end its name in .gz"),
+    ],
+)
+def test_other_formats_are_named_with_a_remedy(tmp_path, name, content, message):
+    with pytest.raises(InputError, match=message):
+        read(tmp_path / name, content)
