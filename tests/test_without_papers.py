@@ -24,9 +24,14 @@ sys.meta_path.insert(0, Hidden())
 """
 WITHOUT_ENTRY_POINTS = """
 installed = metadata.entry_points
-metadata.entry_points = lambda **only: metadata.EntryPoints(
-    point for point in installed(**only) if not point.value.startswith("cse_papers")
-)
+
+
+def entry_points(**only):
+    found = installed(**only)
+    return metadata.EntryPoints(each for each in found if "cse_papers" not in each.value) if only else found
+
+
+metadata.entry_points = entry_points
 """
 
 
