@@ -101,6 +101,6 @@ def test_a_method_that_is_not_installed_is_refused_in_one_sentence(hidden, argum
 @pytest.mark.slow
 def test_tests_of_cse_pass_without_the_papers(hidden):
     tests = Path(__file__).parent
-    files = [tests / f"test_{name}.py" for name in ("extensions", "losses", "step", "rng")]
+    files = [tests / f"test_{name}.py" for name in ("extensions", "losses", "rng")]
     done = hidden("-m", "pytest", "-q", "-p", "no:cacheprovider", *files)
     assert done.returncode == 0, done.stdout[-3000:]
