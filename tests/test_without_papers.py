@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -104,3 +106,15 @@ def test_tests_of_cse_pass_without_the_papers(hidden):
     files = [tests / f"test_{name}.py" for name in ("extensions", "losses", "rng")]
     done = hidden("-m", "pytest", "-q", "-p", "no:cacheprovider", *files)
     assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_the_wheel_contains_every_package_and_what_its_entry_points_name():
+    root = Path(__file__).parents[1]
+    settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf8"))
+    packages = {path.parent.name for path in (root / "python").glob("*/__init__.py")}
+    assert packages == set(settings["tool"]["maturin"]["python-packages"])
+    for group, points in settings["project"]["entry-points"].items():
+        for name, target in points.items():
+            module, _, attribute = target.partition(":")
+            found = import_module(module)
+            assert not attribute or hasattr(found, attribute), (group, name)

@@ -345,7 +345,7 @@ def test_cse_reproduce_with_smoke_prints_a_table(cse, tmp_path):
         (["una-table1"], "--data: name the folder"),
         (["una-tableA1", "--smoke"], "has no row that can be reproduced"),
         (["una-table1", "--smoke", "--row", "UMA"], "--row: 'UMA' is unknown"),
-        (["una-table1", "--smoke", "--data", "."], "--data: cannot be combined with --smoke"),
+        (["una-table1", "--smoke", "--data", "."], "--smoke cannot be combined with --data"),
         (["una-table1", "--data", "."], "has no sts12.test.tsv"),
         (["una-table1", "--data", ".", "--file", "paraphrases=none.txt"], "no such file; check the path"),
         (["una-table1", "--data", ".", "--file", "paraphrases"], "must have the form NAME=PATH"),
