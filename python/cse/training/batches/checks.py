@@ -12,6 +12,7 @@ import numpy.typing as npt
 from ...augment.base import Draws, Edit, Pairing
 from ...data.corpus import Corpus
 from ...errors import InputError
+from ...models.readability import readability
 from ...models.running.encoder import token_lists
 from .batches import Batches, changed_rows
 
@@ -160,8 +161,8 @@ def examine(
     tokens = sum(map(len, ids))
     missing = sum(each.count(unknown) for each in ids) / max(tokens, 1) if unknown is not None else 0.0
     text = f"{duplicates:.1%} duplicate rows, {cut_off(lengths, max_length, longest)}, {missing:.1%} unknown tokens"
-    warnings = []
-    if missing > MANY:
+    warnings = [warning] if (warning := readability(tokenizer, sample).warning(model)) else []
+    if missing > MANY and not warnings:
         warnings.append(
             f"{missing:.0%} of the tokens are unknown to {model}; choose a model for the language of the corpus"
         )
