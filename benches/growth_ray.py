@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     if options.rows < BLOCK or options.rows % BLOCK:
-        parser.error(f"--rows: must be a multiple of {BLOCK}")
+        parser.error(f"--rows must be a multiple of {BLOCK}")
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         print(compare(Path(folder), options.rows, options.encoded, options.repeat, options.seed))
 

@@ -119,7 +119,7 @@ def test_cse_encode_with_dims_writes_truncated_embeddings(unit_model, tmp_path, 
     ("command", "message"),
     [
         (("eval", "--data", "pairs.tsv", "--dims", "16,64"), "--dims 64: the embeddings of this model have 32"),
-        (("eval", "--data", "pairs.tsv", "--dims", "16,x"), "--dims 16,x: must be numbers of dimensions"),
+        (("eval", "--data", "pairs.tsv", "--dims", "16,x"), "--dims 16,x must be numbers of dimensions"),
         (("encode", "pairs.tsv.txt", "-o", "x.npy", "--dims", "33"), "--dims 33: the embeddings of this model have 32"),
         (("encode", "pairs.tsv.txt", "-o", "x.npy", "--dims", "0"), "--dims 0"),
     ],
@@ -133,7 +133,7 @@ def test_commands_refuse_invalid_dimensions(unit_model, tmp_path, cse, command, 
 
 
 def test_training_refuses_invalid_dimensions(config):
-    for dims, message in (("64,8", "--dims 64: the embeddings have 32 dimensions"), ("8,-1", "--dims 8,-1: must be")):
+    for dims, message in (("64,8", "--dims 64: the embeddings have 32 dimensions"), ("8,-1", "--dims 8,-1 must be")):
         with pytest.raises(InputError, match=message):
             prepare(config.replace(options={"matryoshka": {"dims": dims}}))
     with pytest.raises(InputError, match="--dims belongs to a contrastive loss"):

@@ -144,9 +144,7 @@ def test_invalid_lora_settings_are_refused(config, monkeypatch):
     with pytest.raises(InputError, match="--lora"):
         config.replace(lora=0)
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(
-        InputError, match=r"--lora 4: needs peft, which is not installed; run pip install 'cse\[lora\]'"
-    ):
+    with pytest.raises(InputError, match=r"--lora 4 needs peft, which is not installed; run pip install 'cse\[lora\]'"):
         prepare(config)
 
 

@@ -117,7 +117,7 @@ def test_identical_rows_have_a_cosine_of_1():
 
 @pytest.mark.parametrize("threshold", [-1.01, 1.5, float("nan"), True])
 def test_a_threshold_that_is_not_a_cosine_is_refused(threshold):
-    with pytest.raises(InputError, match=r"--threshold: must be a cosine, from -1 to 1"):
+    with pytest.raises(InputError, match=r"--threshold must be a cosine, from -1 to 1"):
         pairs.check_threshold(threshold)
 
 

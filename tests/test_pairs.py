@@ -83,7 +83,7 @@ def test_columns_can_be_chosen_by_name_and_invalid_names_are_refused(tmp_path, t
     assert run.batches[0].blocks["positive"].texts == [triples[row][0] for row in run.batches[0].rows]
     with pytest.raises(InputError, match="needs a third column"):
         prepare(base.replace(pairs=path, columns=("sent0", "sent1"), hard_negative_weight=2.0))
-    with pytest.raises(InputError, match="--loss scd: does not use the hard negatives of --pairs"):
+    with pytest.raises(InputError, match="--loss scd does not use the hard negatives of --pairs"):
         prepare(base.replace(pairs=path, loss="scd"))
     assert prepare(base.replace(pairs=path, loss="scd", columns=("sent0", "sent1"))).state.terms.keys() == {"scd"}
     with pytest.raises(InputError, match="has no column 'other'"):

@@ -229,17 +229,17 @@ def test_options_in_quotes_belong_to_one_model(collection, tiny_bert, cse):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["eval", "MODEL", "--hybrid"], "--hybrid: applies only to --suite retrieval"),
-        (["compare", "MODEL", "MODEL --hybrid"], "--hybrid: applies only to --suite retrieval"),
+        (["eval", "MODEL", "--hybrid"], "--hybrid applies only to --suite retrieval"),
+        (["compare", "MODEL", "MODEL --hybrid"], "--hybrid applies only to --suite retrieval"),
         (["eval", "bm25"], "bm25: has no embeddings for --suite sts"),
         (["eval", "bm25", "--suite", "retrieval", "--hybrid"], "--hybrid has no effect on bm25"),
-        (["eval", "bm25", "--suite", "retrieval", "--pooler", "avg"], "--pooler, --prompt: have no effect on bm25"),
-        (["eval", "bm25", "--suite", "retrieval", "--passages", "9"], "--passages: has no effect on bm25"),
+        (["eval", "bm25", "--suite", "retrieval", "--pooler", "avg"], "--pooler, --prompt have no effect on bm25"),
+        (["eval", "bm25", "--suite", "retrieval", "--passages", "9"], "--passages has no effect on bm25"),
         (["compare", "bm25", "MODEL", "--suite", "retrieval", "--dims", "4"], "--dims: bm25 has no dimensions"),
         (["compare", "bm25 --hybrid", "MODEL", "--suite", "retrieval"], "--hybrid has no effect on bm25"),
         (["eval", "MODEL", "--suite", "retrieval", "--feedback", "2"], "--feedback has no effect without --hybrid"),
         (["eval", "MODEL", "--suite", "retrieval", "--tokens", "8"], "--tokens has no effect without --rerank tokens"),
-        (["eval", "MODEL", "--suite", "retrieval", "--smooth", "--passages", "9"], "--smooth: needs one vector"),
+        (["eval", "MODEL", "--suite", "retrieval", "--smooth", "--passages", "9"], "--smooth needs one vector"),
         (["eval", "glove:v.txt", "--suite", "retrieval", "--rerank", "tokens"], "no vectors of tokens"),
         (["compare", "MODEL", "MODEL --hybird", "--suite", "retrieval"], "No such option"),
         (["compare", "MODEL", "MODEL --hybrid --bm25-weight 2", "--suite", "retrieval"], "between 0 and 1"),
@@ -258,7 +258,7 @@ def test_options_of_search_need_an_encoder_of_this_package(collection):
         def encode(self, texts, *, batch_size=64, progress=None):
             return np.ones((len(texts), 2), dtype=np.float32)
 
-    with pytest.raises(InputError, match=r"--hybrid: needs a cse\.Encoder"):
+    with pytest.raises(InputError, match=r"--hybrid needs a cse\.Encoder"):
         package.compare(System(Other()), System(Other(), hybrid=True), "retrieval", collection[0])
 
 

@@ -775,9 +775,9 @@ def test_smoothed_vectors_do_not_depend_on_the_order_of_updates_and_can_be_left_
         assert [hit.row for hit in SearchIndex.build(encoder, texts[:few], smooth=True).search([texts[0]])[0]][:1] == [
             0
         ]
-    with pytest.raises(InputError, match="--smooth: needs one vector per row"):
+    with pytest.raises(InputError, match="--smooth needs one vector per row"):
         SearchIndex.build(encoder, texts, passages=8, smooth=True)
-    with pytest.raises(InputError, match="--smooth: needs one vector per row"):
+    with pytest.raises(InputError, match="--smooth needs one vector per row"):
         SearchIndex.build(encoder, texts, passages=8).search([query], smooth=True)
 
 
@@ -804,7 +804,7 @@ def test_passages_do_not_exceed_the_token_limit(tiny_bert, sample_rows):
         ]
         assert max(tokens) <= limit
         assert np.mean(tokens[:-1]) > 0.7 * limit
-    with pytest.raises(InputError, match=r"--passages: must be .* at most 62, .* got 63"):
+    with pytest.raises(InputError, match=r"--passages must be .* at most 62, .* got 63"):
         Cutter(encoder, 63)
 
 
@@ -969,12 +969,12 @@ def test_an_index_keeps_the_prompt_and_the_dimensions_of_its_encoder(corpus, cse
         (("glove:v.txt", "c.csv"), ("name the column",)),
         (("glove:v.txt", "c.csv", "--column", "text", "--id", "key"), ("--id key", "name, text")),
         (("glove:v.txt", "q.txt", "--id", "name"), ("--id name: q.txt is not a table",)),
-        (("glove:v.txt", "q.txt", "--queries", "blank.txt"), ("--queries blank.txt: holds no query",)),
+        (("glove:v.txt", "q.txt", "--queries", "blank.txt"), ("--queries blank.txt holds no query",)),
         (("glove:v.txt", "q.txt", "--queries", "nowhere.txt"), ("nowhere.txt: no such file",)),
         (("glove:v.txt", "q.txt", "--query-column", "a"), ("--query-column",)),
         (("glove:v.txt", "blank.txt"), ("all 2 lines are blank",)),
         (("glove:v.txt", "q.txt", "--passages", "few"), ("--passages must be", "'few'")),
-        (("glove:v.txt", "q.txt", "--passages", "3"), ("--passages: must be at least 8", "got 3")),
+        (("glove:v.txt", "q.txt", "--passages", "3"), ("--passages must be at least 8", "got 3")),
         (("glove:v.txt", "--rebuild"), ("CORPUS",)),
         (("glove:v.txt", "q.txt", "-o", "c.csv"), ("c.csv: is a file",)),
         (("glove:v.txt", "q.txt", "-o", "."), ("holds files that are not",)),

@@ -185,13 +185,13 @@ def test_unsuitable_output_folders_and_flags_are_refused(shards, cse, glove):
     before = Path("parts/manifest.json").read_bytes()
     refused(cse("augment", "--parts", "shard*", "-o", "parts", "--beta", "0.1"), "-o parts", "beta 0.5, not 0.1")
     refused(cse("augment", "--parts", "shard3.txt", "-o", "parts"), "part-00000.txt.zst", "shard0.txt", "shard3.txt")
-    refused(cse("encode", glove, "--parts", "shard*", "-o", "parts"), "-o parts: holds parts written by cse augment")
+    refused(cse("encode", glove, "--parts", "shard*", "-o", "parts"), "-o parts holds parts written by cse augment")
     refused(cse("search", glove, "-o", "parts", "--query", "word1"), "parts: holds parts written by cse augment")
     assert Path("parts/manifest.json").read_bytes() == before
     Path("other").mkdir()
     Path("other/mine.txt").touch()
-    refused(cse("augment", "--parts", "shard*", "-o", "other"), "-o other: holds files that are not")
-    refused(cse("augment", "--parts", "shard*", "-o", "whole.txt"), "-o whole.txt: is a file")
+    refused(cse("augment", "--parts", "shard*", "-o", "other"), "-o other holds files that are not")
+    refused(cse("augment", "--parts", "shard*", "-o", "whole.txt"), "-o whole.txt is a file")
     refused(cse("augment", "--parts", "shard*"), "--parts writes a folder; name it with -o")
     refused(cse("augment", "--parts", "-o", "x"), "--parts makes one part per file")
     refused(

@@ -196,7 +196,7 @@ def test_added_words_are_the_most_frequent_ones_that_were_split(tiny_bert):
         (("--static", "--onnx"), "name one format, either --onnx or --static"),
         ((), "name one format, either --onnx or --static"),
         (("--static", "--int8"), "--int8: has no effect with --static; leave it out, or use --onnx"),
-        (("--onnx", "--words", 3), "--words: has no effect with --onnx; leave it out, or use --static"),
+        (("--onnx", "--words", 3), "--words has no effect without --static; add that, or leave --words out"),
     ],
 )
 def test_errors_in_the_options(tiny_bert, corpus_file, tmp_path, monkeypatch, arguments, error):

@@ -284,5 +284,5 @@ def test_patience_ends_a_run_early(run_config, tmp_path, sample_rows):
     config = run_config.replace(dev=tmp_path / "dev.tsv", eval_every=1, max_steps=60, patience=2, lr=1e-8)
     result = train(config)
     assert result.steps - result.best_step == 2
-    with pytest.raises(InputError, match="--patience: needs --dev"):
+    with pytest.raises(InputError, match="--patience needs --dev"):
         TrainConfig(patience=2)

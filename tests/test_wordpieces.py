@@ -370,7 +370,7 @@ def test_tokenizers_of_other_kinds_are_refused():
         (["--model", "tiny"], "--model belongs to --tokenizer wordpieces"),
         (["--tokenizer", "wordpieces", "--model", "tiny", "--nfkc"], "--nfkc has no effect"),
         (["--tokenizer", "wordpieces", "--model", "tiny", "--no-lowercase"], "--no-lowercase has no effect"),
-        (["--tokenizer", "wordpieces", "--model", "tiny", "--engine", "ray"], "--engine ray: cannot be combined"),
+        (["--tokenizer", "wordpieces", "--model", "tiny", "--engine", "ray"], "--engine ray cannot be combined"),
         (["--tokenizer", "wordpieces", "--model", "./none"], "./none: no such folder"),
     ],
 )

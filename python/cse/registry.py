@@ -149,7 +149,7 @@ def import_methods(path: str) -> str:
     try:
         source = name.read_bytes()
     except OSError as error:
-        raise InputError(f"--import {path}: cannot be read ({(error.strerror or str(error)).lower()})") from None
+        raise InputError(f"--import {path} cannot be read ({(error.strerror or str(error)).lower()})") from None
     found = sha256(source).hexdigest()
     if str(name) in IMPORTED:
         if IMPORTED[str(name)] != found:
@@ -159,7 +159,7 @@ def import_methods(path: str) -> str:
         return found
     spec = spec_from_file_location(f"cse_methods_{name.stem}", name)
     if spec is None or spec.loader is None:
-        raise InputError(f"--import {path}: is not a Python file")
+        raise InputError(f"--import {path} is not a Python file")
     module = module_from_spec(spec)
     sys.modules[spec.name] = module
     try:

@@ -172,7 +172,7 @@ class AugCSE(RowTerm):
     def __init__(self, options: AugCSEOptions, context: Context) -> None:
         super().__init__(options, context)
         if "edits" not in context.told:
-            raise InputError("--loss-term augcse: needs positives made by several edits; use --positive one-of")
+            raise InputError("--loss-term augcse needs positives made by several edits; use --positive one-of")
         size = context.trained.embedding_dim
         self.left = context.trained.tokenizer.padding_side == "left"
         self.edits, self.purpose = context.told["edits"]

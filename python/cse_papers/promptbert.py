@@ -50,7 +50,7 @@ class Template:
 
     def __init__(self, text: str, tokenizer: Any) -> None:
         if None in (tokenizer.mask_token, tokenizer.cls_token, tokenizer.sep_token):
-            raise InputError("--encoder-method prompt: needs a mask, a CLS and a SEP token; use a model like BERT")
+            raise InputError("--encoder-method prompt needs a mask, a CLS and a SEP token; use a model like BERT")
         before, place, after = text.partition(PLACE)
         if not place or after.count("[MASK]") != 1 or "[MASK]" in before:
             raise InputError(f"prompt.template: {text!r} must have one {{}} and then one [MASK]")
@@ -148,7 +148,7 @@ class PromptHook(Hook):
         super().__init__(options, context)
         self.prompt: Any = context.trained.template
         if self.prompt is None:
-            raise InputError("--positive-hook second-template: belongs to --encoder-method prompt, which was not given")
+            raise InputError("--positive-hook second-template belongs to --encoder-method prompt, which was not given")
 
     def tokens(self, tokens: dict[str, Tensor], step: RowStep) -> dict[str, Tensor]:
         """Returns the tokens with the prefix of the second template."""

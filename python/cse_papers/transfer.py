@@ -340,11 +340,11 @@ class Transfer(Evaluation):
         try:
             import sklearn  # noqa: F401
         except ImportError:
-            raise InputError("--suite transfer: needs scikit-learn; run pip install 'cse[sklearn]'") from None
+            raise InputError("--suite transfer needs scikit-learn; run pip install 'cse[sklearn]'") from None
         folder = Path(data)
         present = [key for key in TASKS if list(folder.glob(f"{key}.tsv")) or list(folder.glob(f"{key}.*.tsv"))]
         if not present:
-            raise InputError(f"--data {data}: has no files of {', '.join(TASKS)} (mr.tsv, trec.train.tsv, ...)")
+            raise InputError(f"--data {data} has no files of {', '.join(TASKS)} (mr.tsv, trec.train.tsv, ...)")
         self.tasks = {key: load(folder, key, TASKS[key], options.allow_partial) for key in present}
         for key, splits in self.tasks.items():
             folded = splits.get("all") or splits["train"]

@@ -92,7 +92,7 @@ class Labelled(Pairing):
     def __init__(self, options: Any, context: Any) -> None:
         super().__init__(options, context)
         if context.pairs is None:
-            raise InputError("--positive labelled: needs --pairs FILE, a table of two or three columns")
+            raise InputError("--positive labelled needs --pairs FILE, a table of two or three columns")
         self.pairs = context.pairs
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:

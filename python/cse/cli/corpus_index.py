@@ -239,7 +239,5 @@ def read_ids(files: Sequence[str], column: str) -> list[str]:
 def by_row(index: SearchIndex) -> SearchIndex:
     """Returns the index unchanged; raises ``InputError`` if a row may have several vectors."""
     if index.has_passages:
-        raise InputError(
-            f"--index {index.folder}: was built with --passages; name another folder, or leave out --index"
-        )
+        raise InputError(f"--index {index.folder} was built with --passages; name another folder, or leave out --index")
     return index

@@ -86,7 +86,7 @@ def pair_columns(
     if columns:
         if len(columns) < 2 or len(set(columns)) != len(columns):
             raise InputError(
-                f"--columns: must name two or more different columns (anchor, positive and optionally hard negatives), "
+                f"--columns must name two or more different columns (anchor, positive and optionally hard negatives), "
                 f"got {','.join(columns)}"
             )
         return list(columns)
@@ -126,7 +126,7 @@ def pair_columns(
     if not {"anchor", "positive"} <= found.keys():
         if len(found) + len(others) not in (2, 3):
             raise InputError(
-                f"--pairs {path}: has {len(names)} columns; name two or three with --columns; the columns are: {listed}"
+                f"--pairs {path} has {len(names)} columns; name two or three with --columns; the columns are: {listed}"
             )
         remaining = iter(others)
         found = {role: name for role in ROLES if (name := found.get(role) or next(remaining, ""))}
@@ -152,7 +152,7 @@ def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None
     if where is not None:
         column, _, value = where.partition("=")
         if not column or not value:
-            raise InputError(f"--where: must be COLUMN=VALUE, like label=1, got {where!r}")
+            raise InputError(f"--where must be COLUMN=VALUE, like label=1, got {where!r}")
         seen: dict[str, None] = {}
         masks.append([_equal(_note(seen, each), value) for each in _values(files, "--where", column)])
         if not any(masks[0]):
@@ -309,7 +309,7 @@ def open_pairs(
     """
     texts = [name for name in readers.expand(files) if not readers.is_table(name)]
     if texts:
-        raise InputError(f"--pairs {texts[0]}: is not a table; give a .csv, .tsv, .jsonl or .parquet file")
+        raise InputError(f"--pairs {texts[0]} is not a table; give a .csv, .tsv, .jsonl or .parquet file")
     paths = readers.expand(files)
     names = pair_columns(paths[0], columns, where, min_score)
     chosen = None if where is None and min_score is None else chosen_rows(paths, where, min_score)

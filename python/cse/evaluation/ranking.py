@@ -101,7 +101,7 @@ def check_systems(
     other = next((name for name, ranking in ranks.items() if not ranking), None)
     by_passages = any("passages" in (options or {}).get(name, {}) for name, ranking in ranks.items() if ranking)
     if by_passages and all(system.by_words for system in systems):
-        raise InputError("--passages: has no effect on bm25, which ranks whole documents; leave it out")
+        raise InputError("--passages has no effect on bm25, which ranks whole documents; leave it out")
     for system in systems:
         if system.by_words:
             if other is not None:
@@ -112,9 +112,9 @@ def check_systems(
                 raise InputError("--dims: bm25 has no dimensions; leave out one of them")
         elif system.flags and not any(ranks.values()):
             flag = system.flags[0]
-            raise InputError(f"{flag}: applies only to --suite retrieval; add it, or leave out {flag}")
+            raise InputError(f"{flag} applies only to --suite retrieval; add it, or leave out {flag}")
         if system.smooth and by_passages:
-            raise InputError("--smooth: needs one vector per document; leave it out, or leave out --passages")
+            raise InputError("--smooth needs one vector per document; leave it out, or leave out --passages")
         if system.by_words or system.fusion:
             from ..search.bm25 import library
 

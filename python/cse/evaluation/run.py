@@ -134,7 +134,7 @@ def evaluate(
     system = as_system(model)
     check_systems([system], suite, options, dims)
     if system.by_words and (pooler is not None or prompt is not None):
-        raise InputError("--pooler, --prompt: have no effect on bm25, which ranks by words alone; leave them out")
+        raise InputError("--pooler, --prompt have no effect on bm25, which ranks by words alone; leave them out")
     suites = open_suites(suite, data, options, allow_partial)
     _set_threads(threads)
     name, encoder = _load(system.model, pooler, device, precision, prompt)
@@ -315,7 +315,7 @@ def _wraps(encoder: Encodes, systems: Sequence[System], suite: Evaluation) -> li
     if not suite.ranks or not flags:
         return [lambda encoder: encoder for _ in systems]
     if _as_encoder(encoder) is None:
-        raise InputError(f"{flags[0]}: needs a cse.Encoder; leave it out for other encoders")
+        raise InputError(f"{flags[0]} needs a cse.Encoder; leave it out for other encoders")
     indexes = Indexed(max(system.tokens for system in systems))
     return [partial(Searched, system=system, indexes=indexes) for system in systems]
 

@@ -81,7 +81,7 @@ def find_tasks(folder: str | Path) -> list[Task]:
         if (path := find_file(folder, [f"{key}.tsv"])) is not None
     ]
     if not found:
-        raise InputError(f"--data {folder}: has none of {', '.join(f'{key}.tsv' for key in known)}")
+        raise InputError(f"--data {folder} has none of {', '.join(f'{key}.tsv' for key in known)}")
     return found
 
 

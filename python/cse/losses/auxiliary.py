@@ -44,7 +44,7 @@ class Matryoshka(BatchTerm):
         encoder = context.trained
         if encoder.head is not None and not encoder.keep_head:
             raise InputError(
-                "--dims: would train the dimensions of the output of the MLP head, which is not saved; "
+                "--dims would train the dimensions of the output of the MLP head, which is not saved; "
                 "add --keep-head, or use a pooler without a head, such as --pooler cls_before_pooler"
             )
         width = encoder.embedding_dim

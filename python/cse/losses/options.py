@@ -107,7 +107,7 @@ def parse_dims(given: str | Sequence[int]) -> list[int]:
     except ValueError:
         found = []
     if not found or min(found) < 1:
-        raise InputError(f"--dims {given}: must be numbers of dimensions separated by commas, like 256,128,64")
+        raise InputError(f"--dims {given} must be numbers of dimensions separated by commas, like 256,128,64")
     return sorted(set(found), reverse=True)
 
 
@@ -126,10 +126,10 @@ def without_effect(
     for flag, changed in given:
         if not set(changed) & set(reads):
             others = f"no {' and no '.join(f'{role}s' for role in sorted(changed))}"
-            return f"--loss {loss}: uses {others}, so {flag} has no effect; leave one of them out"
+            return f"--loss {loss} uses {others}, so {flag} has no effect; leave one of them out"
     for flag, option in options.items():
         remedy = f"use --set {option}" if option else "leave one of them out"
-        return f"--loss {loss}: does not use {flag}, which belongs to --loss standard, focal and mixed; {remedy}"
+        return f"--loss {loss} does not use {flag}, which belongs to --loss standard, focal and mixed; {remedy}"
     return None
 
 
@@ -155,14 +155,14 @@ def incompatibility(
     if mixed == "release":
         remedy = "use --mix-variant paper"
         if logits == "focal":
-            return f"--mix-variant release: is defined for the standard logits only, not for --loss focal; {remedy}"
+            return f"--mix-variant release is defined for the standard logits only, not for --loss focal; {remedy}"
         if synthetic_pairs:
             return (
-                "--mix-variant release: is not defined with --una-as pairs; "
+                "--mix-variant release is not defined with --una-as pairs; "
                 "use --una-as hard-negatives, or --mix-variant paper"
             )
         if objective == "nt-xent":
-            return f"--mix-variant release: is defined for --objective infonce only; {remedy}"
+            return f"--mix-variant release is defined for --objective infonce only; {remedy}"
     if weighted and not hard_negatives:
-        return "--hard-negative-weight: needs a column of hard negatives; give --pairs a file with three columns"
+        return "--hard-negative-weight needs a column of hard negatives; give --pairs a file with three columns"
     return None

@@ -132,7 +132,7 @@ def _passage_tokens(encoder: Encoder, passages: int | str) -> int:
     from ..models.running.passages import Cutter
 
     if passages != "max" and (isinstance(passages, bool) or not isinstance(passages, Integral) or passages < 1):
-        raise InputError(f"--passages: must be a number of tokens, or max, got {passages!r}")
+        raise InputError(f"--passages must be a number of tokens, or max, got {passages!r}")
     return Cutter(encoder, None if passages == "max" else int(passages)).tokens
 
 

@@ -68,12 +68,12 @@ def cluster(
     if method == "hdbscan":
         if smallest > count:
             raise InputError(
-                f"--min-size: must be at most {count:,}, the number of rows that are not blank, got {smallest}"
+                f"--min-size must be at most {count:,}, the number of rows that are not blank, got {smallest}"
             )
         return np.asarray(HDBSCAN(min_cluster_size=smallest, copy=True).fit_predict(vectors), dtype=np.int64)
     number = default_groups(count) if groups is None else groups
     if number > count:
-        raise InputError(f"--groups: must be at most {count:,}, the number of rows that are not blank, got {number}")
+        raise InputError(f"--groups must be at most {count:,}, the number of rows that are not blank, got {number}")
     fitted = MiniBatchKMeans(n_clusters=number, random_state=seed, batch_size=4096, n_init=3).fit(vectors)
     return np.asarray(fitted.labels_, dtype=np.int64)
 

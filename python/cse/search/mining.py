@@ -29,7 +29,7 @@ def parse_ranks(text: str) -> tuple[int, int]:
     """Returns the ranks given as ``FIRST-LAST``, counted from 1; raises ``InputError`` for any other form."""
     first, dash, last = text.partition("-")
     if not (dash and first.strip().isdigit() and last.strip().isdigit() and 1 <= int(first) <= int(last)):
-        raise InputError(f"--ranks: must be FIRST-LAST with ranks from 1, for example 1-100, got {text!r}")
+        raise InputError(f"--ranks must be FIRST-LAST with ranks from 1, for example 1-100, got {text!r}")
     return int(first), int(last)
 
 
@@ -159,7 +159,7 @@ class QueryRows:
     def __post_init__(self) -> None:
         if self.ranks[0] <= self.positives:
             raise InputError(
-                f"--ranks: must begin after rank {self.positives}, the last of the positives, got {self.ranks[0]}"
+                f"--ranks must begin after rank {self.positives}, the last of the positives, got {self.ranks[0]}"
             )
 
     def __call__(

@@ -141,9 +141,9 @@ def _check(encoder: Encoder, folder: Path, lexical_dims: int | None, weight: flo
             "length; name a model that uses the cosine"
         )
     if not 0 <= weight <= 1:
-        raise InputError(f"--bm25-weight: must be between 0 and 1, got {weight}")
+        raise InputError(f"--bm25-weight must be between 0 and 1, got {weight}")
     if lexical_dims is not None and lexical_dims < 1:
-        raise InputError(f"--lexical-dims: must be 1 or more, got {lexical_dims}")
+        raise InputError(f"--lexical-dims must be 1 or more, got {lexical_dims}")
     if folder.exists() and not (folder.is_dir() and ((folder / ONE_VECTOR).is_file() or not any(folder.iterdir()))):
         raise InputError(f"-o {folder}: exists and was not written by cse encode --hybrid; name another folder")
 

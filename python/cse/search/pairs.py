@@ -22,7 +22,7 @@ EDGES = 1 << 20
 def check_threshold(threshold: float, flag: str = "--threshold") -> float:
     """Returns the threshold; raises ``InputError`` unless it is a cosine, from -1 to 1."""
     if isinstance(threshold, bool) or not -1 <= threshold <= 1:
-        raise InputError(f"{flag}: must be a cosine, from -1 to 1, got {threshold}")
+        raise InputError(f"{flag} must be a cosine, from -1 to 1, got {threshold}")
     return float(threshold)
 
 

@@ -109,10 +109,10 @@ class Parts:
         """
         folder = self.folder
         if folder.exists() and not folder.is_dir():
-            raise InputError(f"-o {folder}: is a file; name a folder for the parts")
+            raise InputError(f"-o {folder} is a file; name a folder for the parts")
         known = read_manifest(folder)
         if known is None and folder.is_dir() and any(not is_temporary(path) for path in folder.iterdir()):
-            raise InputError(f"-o {folder}: holds files that are not parts; name a new folder")
+            raise InputError(f"-o {folder} holds files that are not parts; name a new folder")
         with naming(folder):
             folder.mkdir(parents=True, exist_ok=True)
         with locked(folder, f"-o {folder}: another process is making parts there; wait for it"):
@@ -132,7 +132,7 @@ class Parts:
     def _compare(self, known: dict[str, Any]) -> None:
         remedy = "name a new folder, or remove this one"
         if known["kind"] != self._head["kind"]:
-            raise InputError(f"-o {self.folder}: holds parts written by cse {known['kind']}; {remedy}")
+            raise InputError(f"-o {self.folder} holds parts written by cse {known['kind']}; {remedy}")
         before, now = known["settings"], self._head["settings"]
         for name in sorted({*before, *now} - {"model"}):  # a model may be moved: its hash is compared instead
             if before.get(name) != now.get(name):

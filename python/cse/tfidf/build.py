@@ -211,7 +211,7 @@ def build_index(
     words, reading = word_options(**(words or {})), reading_options(**(reading or {}))
     pieces = words["pieces"]
     if pieces is not None and engine == "ray":
-        raise InputError("--engine ray: cannot be combined with --tokenizer wordpieces; use --engine local")
+        raise InputError("--engine ray cannot be combined with --tokenizer wordpieces; use --engine local")
     if engine == "ray":
         data, joined = count_on_cluster(paths, column=column, words=words, reading=reading, say=say)
         counts, read = _core.save(folder, data)

@@ -92,7 +92,7 @@ def open_inputs(
     for each in files:
         name, equals, path = each.partition("=")
         if not equals or not path:
-            raise InputError(f"--file {each}: must have the form NAME=PATH")
+            raise InputError(f"--file {each} must have the form NAME=PATH")
         named[name] = path
     needed = table.needs() | {SYNONYMS}
     if named.keys() - needed:

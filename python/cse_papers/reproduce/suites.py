@@ -226,7 +226,7 @@ def find(data: Path, name: str) -> Path:
     for path in (data / name, *sorted(data.glob(f"*/{name}"))):
         if path.exists():
             return path
-    raise InputError(f"--data {data}: has no {name}, neither directly nor in a subfolder; the table needs it")
+    raise InputError(f"--data {data} has no {name}, neither directly nor in a subfolder; the table needs it")
 
 
 class Scorer:

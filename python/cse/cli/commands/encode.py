@@ -194,7 +194,7 @@ def check_output(output: str | None, as_json: bool) -> None:
     elif not Path(output).absolute().parent.is_dir():
         raise InputError(f"-o {output}: its folder does not exist; create it first")
     elif Path(output).is_dir():
-        raise InputError(f"-o {output}: is a folder; name a file")
+        raise InputError(f"-o {output} is a folder; name a file")
 
 
 def copy(written: str, output: str | None) -> None:

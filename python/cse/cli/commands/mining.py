@@ -407,5 +407,5 @@ def parse_margin(text: str) -> float | None:
     except ValueError:
         value = float("nan")
     if not -2 <= value <= 2:
-        raise InputError(f"--margin: must be a difference of cosines, from -2 to 2, or none, got {text!r}")
+        raise InputError(f"--margin must be a difference of cosines, from -2 to 2, or none, got {text!r}")
     return value

@@ -163,7 +163,7 @@ def read_queries(queries: tuple[str, ...], file: str | None, column: str | None,
     try:
         return [*queries, *rows.take(rows.filled())]
     except InputError:
-        raise InputError(f"--queries {file}: holds no query; write one per row") from None
+        raise InputError(f"--queries {file} holds no query; write one per row") from None
 
 
 def lines(hits: list[Hit]) -> list[str]:
@@ -256,7 +256,7 @@ def similarity_command(
     elif len(texts) == 2 and columns is None:
         left, right = [texts[0]], [texts[1]]
     elif columns is not None:
-        raise InputError(f"--columns {columns}: names columns of a table; give one table, or leave out --columns")
+        raise InputError(f"--columns {columns} names columns of a table; give one table, or leave out --columns")
     else:
         raise InputError(f"TEXTS: {len(texts)} were given; give two texts, or one table with two columns of text")
     encoder = load_encoder(

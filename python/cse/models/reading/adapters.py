@@ -34,7 +34,7 @@ def import_peft(flag: str) -> Any:
     try:
         import peft
     except ImportError:
-        raise InputError(f"{flag}: needs peft, which is not installed; run pip install 'cse[lora]'") from None
+        raise InputError(f"{flag} needs peft, which is not installed; run pip install 'cse[lora]'") from None
     return peft
 
 

@@ -114,7 +114,7 @@ def training_prompts(source: Source, given: str | None, pairs: bool) -> tuple[So
         query, document = role_prompt(modules.prompts, QUERY), role_prompt(modules.prompts, DOCUMENT)
         if not pairs:
             raise InputError(
-                "--prompt auto: belongs to --pairs, whose columns hold queries and documents; name a prompt instead"
+                "--prompt auto belongs to --pairs, whose columns hold queries and documents; name a prompt instead"
             )
         if not query and not document:
             raise InputError(

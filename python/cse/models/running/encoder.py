@@ -239,10 +239,10 @@ def _check_poolers(pooler: str, eval_pooler: str | None, keep_head: bool) -> Non
     if eval_pooler is None or eval_pooler == pooler:
         return
     if keep_head and pooler == "cls":
-        raise InputError(f"--eval-pooler {eval_pooler}: cannot be combined with --keep-head, the head of --pooler cls")
+        raise InputError(f"--eval-pooler {eval_pooler} cannot be combined with --keep-head, the head of --pooler cls")
     if "mask" in (pooler, eval_pooler) or eval_pooler == "cls":
         raise InputError(
-            f"--eval-pooler {eval_pooler}: cannot be combined with --pooler {pooler}; leave it out, or use "
+            f"--eval-pooler {eval_pooler} cannot be combined with --pooler {pooler}; leave it out, or use "
             "cls_before_pooler"
         )
     if eval_pooler.count("+") != pooler.count("+"):

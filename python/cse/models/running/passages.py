@@ -44,7 +44,7 @@ class Cutter:
         self.tokens = tokens if tokens is not None else longest or DEFAULT_WORDS
         if self.tokens < 8 or (longest is not None and self.tokens > longest):
             most = "" if longest is None else f" and at most {longest}, the number of tokens that the model reads"
-            raise InputError(f"--passages: must be at least 8{most}, got {self.tokens}")
+            raise InputError(f"--passages must be at least 8{most}, got {self.tokens}")
 
     def __call__(self, texts: Sequence[str]) -> list[list[Span]]:
         """Returns the passages of each text as (start, end) character positions; a blank text has none."""

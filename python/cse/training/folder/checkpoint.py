@@ -130,7 +130,7 @@ def find_checkpoint(path: Path) -> Path:
         )
     if not found:
         raise InputError(
-            f"--resume {path}: has no checkpoint; a run saves one at its first evaluation in training, every N steps "
+            f"--resume {path} has no checkpoint; a run saves one at its first evaluation in training, every N steps "
             "with --save-every N, after a signal, and at its end"
         )
     return found[-1]

@@ -161,7 +161,7 @@ def open_data(
         labelled = open_pairs(pairs, columns, where, min_score, progress=progress, **reading)
         if weighted and not labelled.hard_negatives:
             raise InputError(
-                "--hard-negative-weight: needs a third column of hard negatives in --pairs; add it, or leave out the "
+                "--hard-negative-weight needs a third column of hard negatives in --pairs; add it, or leave out the "
                 "weight"
             )
         sentences, rows = labelled.anchors, labelled.complete()
@@ -206,7 +206,7 @@ def open_corpus(
     if corpus:
         files = readers.resolve(corpus, column)
     elif column is not None:
-        raise InputError("--column: belongs to CORPUS, which was not given; name CORPUS, or leave out --column")
+        raise InputError("--column belongs to CORPUS, which was not given; name CORPUS, or leave out --column")
     elif index is None:
         raise InputError("CORPUS: no text file was given; name one, or build an index with cse build-tfidf")
     elif not index.files or any(file.path == "-" for file in index.files):

@@ -43,7 +43,7 @@ def loss_terms(
     hard_negatives = context.pairs is not None and bool(context.pairs.hard_negatives)
     if hard_negatives and not any("negative" in term.reads for term in terms.values()):
         raise InputError(
-            f"--loss {loss}: does not use the hard negatives of --pairs; name anchor and positive with --columns A,B"
+            f"--loss {loss} does not use the hard negatives of --pairs; name anchor and positive with --columns A,B"
         )
     return terms
 

@@ -214,7 +214,7 @@ def check_used(
     for flag in ("--min-df", "--max-terms"):
         if given.get(flag.removeprefix("--").replace("-", "_")) and not context.index_is_used:
             raise InputError(
-                f"{flag}: selects terms of the TF-IDF index, which the run does not use; add a method that uses it, "
+                f"{flag} selects terms of the TF-IDF index, which the run does not use; add a method that uses it, "
                 f"such as --una, or leave {flag} out"
             )
     if given.get("keep_head") and modules.encoder.head is None:

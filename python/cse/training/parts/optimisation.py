@@ -20,7 +20,7 @@ def check_sizes(batches: Batches, accumulate: int, ranks: int) -> None:
     rows = len(batches.rows)
     if rows < 2:
         raise InputError(
-            f"CORPUS: has {rows} sentence{'s' * (rows != 1)}; contrastive learning needs at least two, and preferably "
+            f"CORPUS has {rows} sentence{'s' * (rows != 1)}; contrastive learning needs at least two, and preferably "
             "thousands"
         )
     if batches.size > rows:

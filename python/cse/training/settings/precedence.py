@@ -126,7 +126,7 @@ def _without_effect(config: ResolvedConfig) -> str | None:
     features = {name: FEATURE_AUGMENTATIONS.get(name) for name in config.feature_augmentations}
     if "matryoshka" in config.loss_terms and (moved := [name for name, each in features.items() if each.other_space]):
         return (
-            f"--dims: would train the dimensions of the output of --feature-augmentation {moved[0]}, which is not "
+            f"--dims would train the dimensions of the output of --feature-augmentation {moved[0]}, which is not "
             "saved; leave one of them out"
         )
     if config.loss in CONTRASTIVE_LOSSES:
