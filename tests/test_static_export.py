@@ -187,15 +187,15 @@ def test_added_words_are_the_most_frequent_ones_that_were_split(tiny_bert):
     ("arguments", "error"),
     [
         (("--static",), "--static: name the texts to fit the vectors to with --corpus FILE"),
-        (("--static", "--corpus", "FILE"), "--static: name a new folder with -o"),
+        (("--static", "--corpus", "FILE"), "--static writes a new folder; name it with -o"),
         (("--static", "--corpus", "FILE", "-o", "HERE"), "exists; name a new folder"),
         (
             ("--static", "--corpus", "FILE", "-o", "new", "--dims", 33),
             "--dims 33: the embeddings of this model have 32",
         ),
-        (("--static", "--onnx"), "name one format, either --onnx or --static"),
-        ((), "name one format, either --onnx or --static"),
-        (("--static", "--int8"), "--int8: has no effect with --static; leave it out, or use --onnx"),
+        (("--static", "--onnx"), "cse export writes one format; name it, either --onnx or --static"),
+        ((), "cse export writes one format; name it, either --onnx or --static"),
+        (("--static", "--int8"), "--int8 has no effect without --onnx; add that, or leave --int8 out"),
         (("--onnx", "--words", 3), "--words has no effect without --static; add that, or leave --words out"),
     ],
 )
