@@ -136,12 +136,9 @@ def evaluate(
     if system.by_words and (pooler is not None or prompt is not None):
         raise InputError("--pooler, --prompt have no effect on bm25, which ranks by words alone; leave them out")
     suites = open_suites(suite, data, options, allow_partial)
-    _set_threads(threads)
-    name, encoder = _load(system.model, pooler, device, precision, prompt)
-    known = _as_encoder(encoder)
-    sizes = list(dims or ())
-    _check_dims(known, sizes)
-    (reports,) = _run(suites, [(lambda: encoder, [system])], progress, sizes)[0]
+    name, encoder = _load(system.model, pooler, device, precision, prompt, threads)
+    known = _as_encoder(encoder, dims)
+    (reports,) = _run(suites, [(lambda: encoder, [system])], progress, list(dims or ()))[0]
     notes: list[str] = []
     title = " ".join([name, *system.flags])
     if known is None:
@@ -205,27 +202,9 @@ def compare_models(
 ) -> list[Comparison]:
     """Compares the first list of models with each further list; every text is encoded once by each model.
 
-    Args:
-        sides: At least two lists, each with one model. If ``seeds`` is True, each list has the same number of models,
-            at least two.
-        suite: See ``evaluate``.
-        data: File or folder of the data.
-        seeds: True: compare methods over seeds. False: compare checkpoints over examples.
-        options: Options of the suites.
-        allow_partial: Accept incomplete files.
-        pooler: See ``cse.Encoder``.
-        prompt: See ``cse.Encoder``.
-        dims: See ``evaluate``.
-        device: A PyTorch device.
-        precision: ``fp32``, ``bf16`` or ``auto``.
-        threads: Number of CPU threads.
-        progress: See ``evaluate``.
-
-    Returns:
-        For each side after the first, its comparison with the first side.
-
-    Raises:
-        InputError: As for ``compare``.
+    Without ``seeds``, each list has one model; with ``seeds``, all have the same number of models, at least two. The
+    other arguments are those of ``evaluate``. Returns the comparison of each side after the first with the first side;
+    raises ``InputError`` as ``compare`` does.
     """
     sizes = {len(side) for side in sides}
     if seeds and (len(sizes) > 1 or min(sizes) < 2):
@@ -235,7 +214,6 @@ def compare_models(
     systems = [[as_system(model) for model in side] for side in sides]
     check_systems([system for side in systems for system in side], suite, options, dims)
     suites = open_suites(suite, data, options, allow_partial)
-    _set_threads(threads)
     groups: dict[Any, dict[Any, System]] = {}
     for system in (system for side in systems for system in side):
         groups.setdefault(system.model_key, {})[system.key] = system
@@ -244,11 +222,10 @@ def compare_models(
 
     def opened(group: dict[Any, System]) -> Encodes:
         nonlocal used
-        name, encoder = _load(next(iter(group.values())).model, pooler, device, precision, prompt)
+        name, encoder = _load(next(iter(group.values())).model, pooler, device, precision, prompt, threads)
         names.update({key: " ".join([name, *system.flags]) for key, system in group.items()})
-        if known := _as_encoder(encoder):
+        if known := _as_encoder(encoder, dims):
             used = (known.precision, known.precision_reason)
-        _check_dims(known, dims)
         return encoder
 
     makers = [(partial(opened, group), list(group.values())) for group in groups.values()]
@@ -321,9 +298,18 @@ def _wraps(encoder: Encodes, systems: Sequence[System], suite: Evaluation) -> li
 
 
 def _load(
-    model: str | PathLike[str] | Encodes, pooler: str | None, device: str, precision: str, prompt: str | None
+    model: str | PathLike[str] | Encodes,
+    pooler: str | None,
+    device: str,
+    precision: str,
+    prompt: str | None,
+    threads: int | None,
 ) -> tuple[str, Encodes]:
-    """Returns the name of a model and its encoder."""
+    """Sets the number of threads, and returns the name of a model and its encoder."""
+    if threads is not None:
+        from ..models.device import set_threads
+
+        set_threads(threads)
     if System(model).by_words:
         return ByWords.name, ByWords()
     if not isinstance(model, (str, PathLike)):
@@ -339,67 +325,34 @@ def _load(
     return name, Encoder(name, pooler=pooler, device=device, precision=precision, prompt=prompt)
 
 
-def _as_encoder(encoder: Encodes) -> Encoder | None:
+def _as_encoder(encoder: Encodes, dims: Sequence[int] | None = None) -> Encoder | None:
+    """Returns a ``cse.Encoder`` unchanged, and None for others; raises ``InputError`` if these are to be truncated."""
     from ..models.running.inference import Encoder
 
-    return encoder if isinstance(encoder, Encoder) else None
-
-
-def _check_dims(encoder: Encoder | None, dims: Sequence[int] | None) -> None:
-    if dims and encoder is None:
+    if isinstance(encoder, Encoder):
+        return encoder
+    if dims:
         raise InputError("dims: needs a cse.Encoder; truncate the embeddings of another encoder yourself")
-
-
-def _set_threads(threads: int | None) -> None:
-    if threads is not None:
-        from ..models.device import set_threads
-
-        set_threads(threads)
+    return None
 
 
 class Replayed:
-    """Wraps an encoder for several passes of an evaluation, each with a different number of dimensions.
+    """Wraps a ``cse.Encoder`` for several passes of an evaluation, each with a different number of dimensions.
 
-    The first pass encodes texts and stores all dimensions of their vectors; later passes read the stored vectors.
-
-    Args:
-        encoder: A ``cse.Encoder``.
-        folder: Folder for the stored vectors.
+    The first pass encodes texts and stores all dimensions of their vectors in ``folder``; later passes read them.
     """
 
     def __init__(self, encoder: Any, folder: Path) -> None:
         self.encoder, self.folder = encoder, folder
-        self.similarity_name = encoder.similarity_name
         self.calls: list[int] = []
-        self.place, self.dims = 0, 0
+        self.place, self.embedding_dim = 0, 0
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.encoder, name)
+        """Returns an attribute of the encoder; ``encode`` and its variants return truncated embeddings."""
+        value = getattr(self.encoder, name)
+        return partial(self._vectors, value) if name.startswith("encode") and callable(value) else value
 
-    @property
-    def embedding_dim(self) -> int:
-        """The number of dimensions that the pass keeps."""
-        return self.dims
-
-    def begin(self, dims: int) -> None:
-        """Begins a pass that keeps the first ``dims`` dimensions."""
-        self.place, self.dims = 0, dims
-
-    def encode(self, texts: Sequence[str], **settings: Any) -> npt.NDArray[np.float32]:
-        """Returns the embeddings from ``Encoder.encode``, truncated to their first dimensions."""
-        return self._vectors(self.encoder.encode, texts, settings)
-
-    def encode_query(self, texts: Sequence[str], **settings: Any) -> npt.NDArray[np.float32]:
-        """Returns the embeddings from ``Encoder.encode_query``, truncated to their first dimensions."""
-        return self._vectors(self.encoder.encode_query, texts, settings)
-
-    def encode_document(self, texts: Sequence[str], **settings: Any) -> npt.NDArray[np.float32]:
-        """Returns the embeddings from ``Encoder.encode_document``, truncated to their first dimensions."""
-        return self._vectors(self.encoder.encode_document, texts, settings)
-
-    def _vectors(
-        self, encode: Callable[..., Any], texts: Sequence[str], settings: dict[str, Any]
-    ) -> npt.NDArray[np.float32]:
+    def _vectors(self, encode: Callable[..., Any], texts: Sequence[str], **settings: Any) -> npt.NDArray[np.float32]:
         number, self.place = self.place, self.place + 1
         file, key = self.folder / f"{number}.npy", hash((encode.__name__, *texts))
         if number < len(self.calls) and self.calls[number] == key:
@@ -410,7 +363,7 @@ class Replayed:
             vectors = encode(texts, **settings)
             np.save(file, vectors)
             self.calls[number:] = [key]
-        found: npt.NDArray[np.float32] = self.encoder.shortened(np.asarray(vectors), self.dims)
+        found: npt.NDArray[np.float32] = self.encoder.shortened(np.asarray(vectors), self.embedding_dim)
         return found
 
 
@@ -444,29 +397,18 @@ def evaluate_dims(
     with tempfile.TemporaryDirectory(prefix="cse-dims-") as folder:
         replayed = Replayed(encoder, Path(folder))
         for size in dims:
-            replayed.begin(size)
+            replayed.place, replayed.embedding_dim = 0, size
             report = evaluation(wrap(replayed) if wrap else replayed, progress)
             rows += [{"task": row["task"], "dims": size, **row} for row in report.rows]
             summary |= {f"{key} ({size} dimensions)": value for key, value in report.summary.items()}
             notes |= dict.fromkeys(report.notes)
             samples += [replace(each, task=f"{each.task} ({size} dimensions)") for each in report.samples]
-    return Report(sorted(rows, key=lambda row: _place(rows, row["task"])), summary, list(notes), samples)
-
-
-def _place(rows: Sequence[dict[str, Any]], task: str) -> int:
-    """Returns the position of the first row of a task, by which the rows are sorted."""
-    return next(number for number, row in enumerate(rows) if row["task"] == task)
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    return Report(sorted(rows, key=lambda row: tasks.index(row["task"])), summary, list(notes), samples)
 
 
 def option_tables(settings: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Returns options by evaluation name.
-
-    Args:
-        settings: Settings of the form ``NAME.OPTION=VALUE``.
-
-    Raises:
-        InputError: If a setting has another form.
-    """
+    """Returns options by evaluation name, from settings of the form ``NAME.OPTION=VALUE``."""
     tables: dict[str, dict[str, Any]] = {}
     for text in settings:
         name, option, value = parse_setting(text)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from html import escape
 from importlib.resources import files
 from typing import Any
-from xml.etree import ElementTree
 
 import tomli_w
 
@@ -24,8 +24,6 @@ from .pictures import Material, pictures
 from .runs import StoredRun
 from .style import BLUE, GRID, INK, PAPER, SKY, Panel, drawn
 
-SVG = "{http://www.w3.org/2000/svg}"
-HREF = "{http://www.w3.org/1999/xlink}href"
 # CSS colours that replace the colours of the plots; the page defines each in a light and a dark version.
 OF_PAGE = {INK: "currentColor", GRID: "var(--grid)", PAPER: "var(--paper)", BLUE: "var(--blue)", SKY: "var(--sky)"}
 
@@ -37,59 +35,35 @@ def inline_svg(panel: Panel) -> str:
     unique on the page. The colours in ``OF_PAGE`` are replaced by colours of the page. Points get the texts of
     ``Panel.titles``, which browsers show as tooltips.
     """
-    root = ElementTree.fromstring(drawn([panel], "svg", text_as_text=True))
-    for child in list(root):
-        if child.tag == f"{SVG}metadata":
-            root.remove(child)
-    for element in root.iter():
-        _rewrite(element, panel.name)
-    for gid, texts in (panel.titles or {}).items():
-        _add_titles(root, f"{panel.name}-{gid}", texts)
-    for name in ("width", "height", "version"):
-        root.attrib.pop(name, None)
-    root.set("role", "img")
-    root.set("aria-label", panel.title)
-    return _without_namespaces(ElementTree.tostring(root, encoding="unicode"))
+    svg = drawn([panel], "svg", text_as_text=True).decode()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL).replace("xlink:href", "href")
+    svg = re.sub(r"""(\bid="|\bhref="#|url\(#)""", rf"\g<1>{panel.name}-", svg)
 
-
-def _rewrite(element: ElementTree.Element, prefix: str) -> None:
-    for name, value in list(element.attrib.items()):
-        if name == "id":
-            element.set("id", f"{prefix}-{value}")
-        elif name == HREF:
-            del element.attrib[HREF]
-            element.set("href", re.sub("^#", f"#{prefix}-", value))
-        elif "url(#" in value:
-            element.set(name, value.replace("url(#", f"url(#{prefix}-"))
-    style = element.get("style")
-    if style is not None:
+    def style(found: re.Match[str]) -> str:
+        """Returns a style with the colours of the page; text has the font and, by default, the colour of the page."""
+        text, style = found["text"] or "", found["style"]
         for colour, of_page in OF_PAGE.items():
             style = style.replace(colour, of_page)
-        if element.tag == f"{SVG}text":  # the font size is kept; the font comes from the page
+        if text:
             style = re.sub(r"'[^']*'(?:, *'[^']*')*(?:, *[a-z-]+)*", "sans-serif", style)
-            if "fill" not in style:
-                style = f"{style}; fill: currentColor"
-        element.set("style", style)
+            style += "" if "fill" in style else "; fill: currentColor"
+        return f'{text}style="{style}"'
 
-
-def _add_titles(root: ElementTree.Element, group: str, texts: Sequence[str]) -> None:
-    for element in root.iter(f"{SVG}g"):
-        if element.get("id") == group:
-            points = list(element.iter(f"{SVG}use"))
-            if len(points) != len(texts):
-                raise ValueError(f"{group}: {len(points)} points, but {len(texts)} titles")
-            for point, text in zip(points, texts, strict=True):
-                ElementTree.SubElement(point, f"{SVG}title").text = text
-
-
-def _without_namespaces(svg: str) -> str:
-    """Returns SVG without namespace prefixes, which HTML parsers do not understand."""
-    prefixes: Mapping[str, str] = dict(re.findall(r'xmlns:(\w+)="([^"]+)"', svg.split(">", 1)[0]))
-    for prefix, address in prefixes.items():
-        if address == SVG[1:-1]:
-            svg = re.sub(rf"(</?){prefix}:", r"\1", svg)
-        svg = svg.replace(f' xmlns:{prefix}="{address}"', "")
-    return svg
+    svg = re.sub(r"""(?P<text><text\b[^>]*)?\bstyle="(?P<style>[^"]*)\"""", style, svg)
+    for gid, texts in (panel.titles or {}).items():
+        before, group, after = svg.partition(f'<g id="{panel.name}-{gid}">')
+        points, rest = re.split(r"(?=<g id=)|$", after, maxsplit=1)
+        parts = re.split(r"(<use\b[^>]*?)/>", points)
+        if len(parts) // 2 != len(texts):
+            raise ValueError(f"{gid}: {len(parts) // 2} points, but {len(texts)} titles")
+        titled = [
+            f"{use}><title>{escape(text)}</title></use>{end}"
+            for use, text, end in zip(parts[1::2], texts, parts[2::2], strict=True)
+        ]
+        svg = "".join([before, group, parts[0], *titled, rest])
+    first = re.sub(r' (width|height|version|xmlns|xmlns:xlink)="[^"]*"', "", svg[: svg.index(">")])
+    return f'{first} role="img" aria-label="{escape(panel.title)}"{svg[svg.index(">") :]}'
 
 
 # Kinds of plots in each section of the page; CURVES and HELD_OUT have one tuple per row of plots.
