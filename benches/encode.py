@@ -26,7 +26,6 @@ from cse import Encoder
 from cse.evaluation.sts import load_tasks
 from cse.models.device import bf16_instructions
 from cse.models.reading.resolve import find_model
-from cse.models.running.encoder import SentenceEncoder
 from emulated import EmulatedBf16
 
 THEIRS = "SentenceTransformer"
@@ -70,8 +69,7 @@ def main() -> None:
                 exact = vectors
             else:
                 print(f"smallest cosine between embeddings in bf16 and in fp32: {(vectors * exact).sum(1).min():.5f}")
-    assert isinstance(ours.model, SentenceEncoder)
-    tokens = ours.model.tokenizer(texts, truncation=True, max_length=ours.model.source.max_length)["input_ids"]
+    tokens = ours.tokenizer(texts, truncation=True, max_length=ours.max_seq_length)["input_ids"]
     lengths = np.array([len(ids) for ids in tokens])
     by_characters = padding(lengths, np.argsort([-len(text) for text in texts], kind="stable"), 32)
     by_tokens = padding(lengths, np.argsort(-lengths, kind="stable"), 64)

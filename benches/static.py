@@ -52,13 +52,13 @@ def single_tokens(cache: Path) -> Any:
 
     path = cache / "tokens.npy"
     if not path.exists():
-        model = cse.Encoder("minilm", device="cpu").model
-        first, last = model.tokenizer.cls_token_id, model.tokenizer.sep_token_id  # type: ignore[union-attr]
+        model = cse.Encoder("minilm", device="cpu")
+        first, last = model.tokenizer.cls_token_id, model.tokenizer.sep_token_id
         parts = []
-        for ids in torch.split(torch.arange(len(model.tokenizer)), 1024):  # type: ignore[union-attr]
+        for ids in torch.split(torch.arange(len(model.tokenizer)), 1024):
             given = torch.stack([torch.full_like(ids, first), ids, torch.full_like(ids, last)], dim=1)
             with torch.inference_mode():
-                states = model.backbone(input_ids=given, attention_mask=torch.ones_like(given)).last_hidden_state  # type: ignore[union-attr]
+                states = model[0].model(input_ids=given, attention_mask=torch.ones_like(given)).last_hidden_state
             parts.append(states.mean(dim=1).numpy())
         np.save(path, np.concatenate(parts))
     return np.load(path)
@@ -121,9 +121,9 @@ class Stored(cse.Encoder):
         with np.load(self.file) as file:
             return dict(zip(json.loads(str(file["texts"])), file["vectors"], strict=True))
 
-    def encode(self, texts: Iterable[str], **settings: Any) -> Any:
+    def encode(self, texts: Iterable[str] | None = None, *arguments: Any, **settings: Any) -> Any:
         """Returns the embeddings; prompts are not supported."""
-        listed = list(texts)
+        listed = list(texts or ())
         fresh = sorted({text for text in listed if text not in self.known}, key=len)
         for start in range(0, len(fresh), 20_000):
             part = fresh[start : start + 20_000]

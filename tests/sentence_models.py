@@ -63,6 +63,25 @@ def sentence_model(folder, tokenizer, architecture="bert", modules=(), side="rig
     return model
 
 
+def pool(pooler, hidden_states, mask, ids=None, mask_token=None):
+    """Pools hidden states, ``(B, T, H)`` for each layer, with the modules of a pooler."""
+    from types import SimpleNamespace
+
+    from cse.models.modules import pooling_modules
+
+    config = SimpleNamespace(num_hidden_layers=len(hidden_states) - 1)
+    transformer = SimpleNamespace(
+        get_embedding_dimension=lambda: hidden_states[-1].shape[-1],
+        config=config,
+        tokenizer=SimpleNamespace(mask_token_id=mask_token),
+    )
+    features = {"token_embeddings": hidden_states[-1], "all_layer_embeddings": hidden_states}
+    features |= {"attention_mask": mask, "input_ids": ids}
+    for module in pooling_modules(pooler, transformer):
+        features = module(features)
+    return features["sentence_embedding"]
+
+
 def as_on_the_hub(folder, kind, rows):
     """Saves a tiny model with the hub files of bert-base-uncased or roberta-base, which name no tokenizer class."""
     from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, processors

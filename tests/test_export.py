@@ -12,12 +12,11 @@ from click.testing import CliRunner
 pytest.importorskip("onnx", reason="not installed: pip install 'cse[onnx]'")
 pytest.importorskip("onnxscript", reason="not installed: pip install 'cse[onnx]'")
 pytest.importorskip("onnxruntime", reason="not installed: pip install 'cse[onnx]'")
+
 from cse import Encoder, InputError, TrainConfig, evaluate, train
 from cse.cli import cli
 from cse.errors import RunError
-from cse.models.reading.layout import Modules
 from cse.models.saving import onnx_export
-from cse.models.saving.folder import write_modules
 from cse.models.saving.onnx_export import export_onnx
 from cse.models.tokens import tokenize
 
@@ -72,7 +71,7 @@ def test_embeddings_in_onnxruntime_equal_those_of_pytorch(exported):
         np.testing.assert_allclose(found.encode(TEXTS, batch_size=2), expected, atol=1e-4)
     assert printed["file"] == str(run / "best" / "onnx" / "model.onnx")
     assert printed["difference"] <= 1e-4
-    used = {path.name for path in found.model.files()}
+    used = {path.name for _, path in found.files()}
     # The weights of the head are read from model.safetensors.
     assert {"model.onnx", "config.json", "tokenizer.json", "model.safetensors"} <= used
     assert not list(run.rglob(".cse-*"))
@@ -156,7 +155,7 @@ def test_an_export_to_a_new_folder_declares_one_maximum_length(exported, tmp_pat
     before = path.read_bytes()
     export_onnx(str(old), str(tmp_path / "new"))
     settings = json.loads((tmp_path / "new" / "tokenizer_config.json").read_text(encoding="utf8"))
-    longest = Encoder(old, device="cpu").model.source.max_length
+    longest = Encoder(old, device="cpu").max_seq_length
     assert (settings["model_max_length"], settings.keys() & {"max_length", "stride"}) == (longest, set())
     assert path.read_bytes() == before
 
@@ -195,11 +194,9 @@ def test_an_exported_folder_has_the_files_that_text_embeddings_inference_reads(e
         given = {"input_ids": tokens.ids, "attention_mask": tokens.attention_mask, "token_type_ids": tokens.type_ids}
         inputs = {name: np.array([given[name]], dtype=np.int64) for name in names}
         (state,) = session.run(["last_hidden_state"], inputs)
-        expected = encoder.model.backbone(
-            **{name: torch.tensor(value) for name, value in inputs.items()}
-        ).last_hidden_state
+        expected = encoder[0].model(**{name: torch.tensor(value) for name, value in inputs.items()}).last_hidden_state
         np.testing.assert_allclose(state, expected.detach().numpy(), atol=1e-4)
-        ours = tokenize(encoder.model.tokenizer, [text], limit)["input_ids"][0].tolist()
+        ours = tokenize(encoder.tokenizer, [text], limit)["input_ids"][0].tolist()
         assert tokens.ids == ours
 
 
@@ -247,8 +244,7 @@ def test_invalid_exports_are_refused(exported, tiny_bert, minilm, pairs, tmp_pat
     with pytest.raises(InputError, match="cannot be loaded"):
         Encoder(f"onnx:{broken}")
     layers = tmp_path / "layers"
-    shutil.copytree(tiny_bert, layers)
-    write_modules(layers, modules=Modules(pooler="avg_first_last"), max_length=64, width=32, layers=3)
+    Encoder(tiny_bert, pooler="avg_first_last", device="cpu").save(str(layers))
     refused(invoke("export", layers, "--onnx"), "avg_first_last", "needs several layers")
 
 

@@ -53,14 +53,20 @@ def test_a_decoder_is_refused_with_pooler_cls_and_accepted_with_pooler_avg(tmp_p
     assert train(config(tmp_path, sample, tiny_gpt2, pooler="avg")).steps == 3
 
 
-def test_an_encoder_decoder_is_refused(tmp_path, sample, tiny_bert):
+def test_the_encoder_of_an_encoder_decoder_is_trained_and_encodes_as_in_sentence_transformers(
+    tmp_path, sample, tiny_bert
+):
+    from sentence_transformers import SentenceTransformer
     from transformers import AutoTokenizer, T5Config, T5Model
 
+    torch.manual_seed(0)
     sizes = {"d_model": 32, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
     T5Model(T5Config(vocab_size=2000, **sizes)).save_pretrained(tmp_path / "t5")
     AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path / "t5")
-    with pytest.raises(InputError, match="t5 is an encoder-decoder"):
-        train(config(tmp_path, sample, tmp_path / "t5"))
+    folder = train(config(tmp_path, sample, tmp_path / "t5", pooler="avg")).folder / "last"
+    texts = ["a short one", "word " * 100]
+    expected = SentenceTransformer(str(folder), device="cpu").encode(texts)
+    np.testing.assert_allclose(Encoder(folder, device="cpu").encode(texts), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
 from cse import Encoder, InputError, train
-from cse.models.reading.layout import read_modules
+from cse.models.checking import kind_of, read_modules
 from cse.training.setup import prepare
 from sentence_models import sentence_model
 from test_modules import TEXTS, dense, normalize, pooling
@@ -99,7 +99,7 @@ def test_a_saved_adapter_is_loaded_by_cse_and_sentence_transformers(config, tmp_
     expected = Encoder(merged, device="cpu").encode(TEXTS)
     np.testing.assert_allclose(Encoder(kept, device="cpu").encode(TEXTS), expected, atol=1e-5)
     np.testing.assert_allclose(SentenceTransformer(str(kept), device="cpu").encode(TEXTS), expected, atol=1e-5)
-    assert [stage.kind for stage in read_modules(kept).stages] == ["Dense"]
+    assert "Dense" in [kind_of(entry) for entry in read_modules(kept)]
     # Training can start from a saved adapter, but the result cannot be saved as an adapter of that adapter.
     values["model"] = str(kept)
     assert (train(config.replace(**values, name="again")).folder / "last" / "model.safetensors").exists()

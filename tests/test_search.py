@@ -800,7 +800,7 @@ def test_passages_do_not_exceed_the_token_limit(tiny_bert, sample_rows):
     for given, limit in ((None, 62), (20, 20)):
         (spans,) = Cutter(encoder, given)([text])
         tokens = [
-            len(encoder.model.tokenizer(text[start:end], add_special_tokens=False)["input_ids"]) for start, end in spans
+            len(encoder.tokenizer(text[start:end], add_special_tokens=False)["input_ids"]) for start, end in spans
         ]
         assert max(tokens) <= limit
         assert np.mean(tokens[:-1]) > 0.7 * limit
@@ -1045,7 +1045,7 @@ def test_a_line_of_standard_input_that_is_not_utf8_is_refused(corpus, cse, glove
 @pytest.mark.parametrize("stored", [0, 24, 32])
 def test_first_rows_are_ranked_again_by_the_vectors_of_their_tokens(tmp_path, tiny_bert, sample_rows, stored):
     encoder = Encoder(tiny_bert, device="cpu")
-    model = encoder.model
+    model = encoder
     texts = [*sample_rows[:40], ""]
     index = SearchIndex.build(encoder, texts, tmp_path / "index", tokens=stored)
     index.remove(["7"])
@@ -1055,9 +1055,9 @@ def test_first_rows_are_ranked_again_by_the_vectors_of_their_tokens(tmp_path, ti
 
     def tokens_of(text):
         """The numbers and the vectors of the tokens of one text, in float64."""
-        batch = model.tokenizer(text, return_tensors="pt", truncation=True, max_length=model.source.max_length)
+        batch = model.tokenizer(text, return_tensors="pt", truncation=True, max_length=model.max_seq_length)
         with torch.no_grad():
-            states = model.backbone(**batch).last_hidden_state[0].double().numpy()
+            states = model[0].model(**batch).last_hidden_state[0].double().numpy()
         ids = batch["input_ids"][0].tolist()
         kept = [at for at, token in enumerate(ids) if token not in special]
         states = states[kept] @ axes
@@ -1069,7 +1069,7 @@ def test_first_rows_are_ranked_again_by_the_vectors_of_their_tokens(tmp_path, ti
         before, after = model.tokenizer("")["input_ids"]
         with torch.no_grad():
             ids = torch.tensor([[before, token, after] for token in pieces])
-            states = model.backbone(input_ids=ids).last_hidden_state[:, 1].double().numpy()
+            states = model[0].model(input_ids=ids).last_hidden_state[:, 1].double().numpy()
         states /= np.linalg.norm(states, axis=1, keepdims=True)
         axes = np.linalg.svd(states, full_matrices=False)[2][:stored].T
     documents = [tokens_of(text) for text in texts]

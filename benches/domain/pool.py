@@ -69,7 +69,7 @@ class Scored:
         self.lexical = Bm25.build(self.documents, terms=self.terms).all_scores(self.queries)
         self.words = Bm25.build(self.documents, terms=Terms(stop_words="english")).all_scores(self.queries)
         sample = self.documents[:: max(1, len(self.documents) // 1000)]
-        self.readable = readability(encoder.model.tokenizer, sample).good
+        self.readable = readability(encoder.tokenizer, sample).good
 
     def ndcg(self, scores: Array) -> Array:
         """nDCG@10 x 100 of each query; equal scores are in the order of the documents."""

@@ -181,7 +181,9 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         if self._encoder is None:  # after unpickling
             self._encoder = self._load()
-        vectors = self._encoder.encode(check_texts(raw_documents, "raw_documents"), batch_size=self.batch_size)
+        vectors: npt.NDArray[np.float32] = self._encoder.encode(
+            check_texts(raw_documents, "raw_documents"), batch_size=self.batch_size
+        )
         if self.normalize:
             norms = np.linalg.norm(vectors, axis=1, keepdims=True)
             vectors /= np.where(norms > 0, norms, 1)

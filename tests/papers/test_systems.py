@@ -814,7 +814,7 @@ def test_every_loader_applies_the_saved_template_of_a_model_with_a_tokenizer_cla
         room = 64 - len(template.prefix) - len(template.suffix)
         wanted.append([*template.prefix, *ids[:room], *template.suffix])
     assert len(wanted[-1]) == 64
-    tokenizers = {"AutoTokenizer": loaded, "sentence-transformers": first.tokenizer, "cse": encoder.model.tokenizer}
+    tokenizers = {"AutoTokenizer": loaded, "sentence-transformers": first.tokenizer, "cse": encoder.tokenizer}
     for name, tokenizer in tokenizers.items():
         assert tokenizer(texts, truncation=True, max_length=64)["input_ids"] == wanted, name
     assert ("token_type_ids" in loaded("a")) == (kind == "bert")

@@ -201,7 +201,6 @@ def load_encoder(model: str, pooler: str | None, device: str, precision: str, th
     """Sets the number of threads, loads the encoder, and prints the device on which it runs."""
     model = options.model_folder(model)
     from ..models.device import describe_device, set_threads
-    from ..models.pooling import UNDECLARED
     from ..models.running.inference import Encoder
 
     set_threads(threads)
@@ -212,8 +211,8 @@ def load_encoder(model: str, pooler: str | None, device: str, precision: str, th
             threadpool_limits(threads)  # for NumPy's matrix products
     encoder = Encoder(model, pooler=pooler, device=device, precision=precision, **further)
     if encoder.plain:
-        printing.say(f"{model}: the folder does not declare a pooling; using --pooler {UNDECLARED}")
-    printing.say(f"on {describe_device(encoder.device, encoder.precision, encoder.precision_reason)}")
+        printing.say(f"{model}: the folder does not declare a pooling; using --pooler {encoder.pooler}")
+    printing.say(f"on {describe_device(str(encoder.device), encoder.precision, encoder.precision_reason)}")
     return encoder
 
 

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from ..models.pooling import UNDECLARED
 from ..options import options_of, parse_options
 from ..registry import parse_setting
 from . import EVALUATIONS
@@ -144,8 +143,8 @@ def evaluate(
     if known is None:
         return EvaluationResult(title, "", "", "", reports, notes)
     if known.plain:
-        notes.append(f"{name}: the folder does not declare a pooling; used --pooler {UNDECLARED}")
-    if known.model.pooler == "cls":
+        notes.append(f"{name}: the folder does not declare a pooling; used --pooler {known.pooler}")
+    if known.pooler == "cls":
         notes.append(f"pooling {known.pooling}")
     notes.append(f"encoded in {known.precision} ({known.precision_reason})")
     return EvaluationResult(title, known.pooling, known.precision, known.precision_reason, reports, notes)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, first_line
-from ..models.reading.adapters import Adapters, import_peft
+from ..models.adapters import Adapters, import_peft
 from . import LoRAOptions
 from .base import EncoderMethod
 

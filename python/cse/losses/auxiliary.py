@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,8 +51,7 @@ class Matryoshka(BatchTerm):
         if dims[0] > width:
             raise InputError(f"--dims {dims[0]}: the embeddings have {width} dimensions; give numbers below {width}")
         self.dims = [each for each in dims if each < width]
-        modules = replace(encoder.source.modules, dims=(width, *self.dims))
-        encoder.source = replace(encoder.source, modules=modules)
+        encoder.evaluated.trained_dims = (width, *self.dims)
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
         """Returns the sum of the losses of the truncated embeddings."""

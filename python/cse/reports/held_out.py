@@ -17,7 +17,7 @@ from ..evaluation.base import Pairs, counted, read_pairs
 from ..evaluation.geometry import nearest_others, score_halves
 from ..evaluation.significance import direction, paired_bootstrap, resampled_difference, sentence_clusters
 from ..evaluation.sts import pair_cosines, score_pairs
-from ..models.reading.layout import is_static
+from ..models.checking import is_static
 from .runs import StoredRun
 
 if TYPE_CHECKING:

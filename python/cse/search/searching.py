@@ -182,7 +182,7 @@ class Searcher:
             model = check_tokens(self.encoder)
             counts = np.zeros(len(model.tokenizer), dtype=np.int64)
             for texts in self._texts(progress):
-                for ids in token_lists(model.tokenizer, texts, model.source.max_length)["input_ids"]:
+                for ids in token_lists(model.tokenizer, texts, model.max_seq_length)["input_ids"]:
                     counts[np.unique(ids)] += 1
             return counts, lambda folder: save_arrays(folder, rows=counts)
 
@@ -305,7 +305,7 @@ class Searcher:
 
 def tokenizer_of(encoder: Any) -> Any:
     """Returns the tokenizer of an encoder; None if it has none."""
-    return getattr(encoder.model, "tokenizer", None)
+    return encoder.tokenizer
 
 
 def check_smoothing(settings: Mapping[str, Any]) -> None:

@@ -37,11 +37,11 @@ RERANKED = 100
 
 def check_tokens(encoder: Encoder) -> Any:
     """Returns the transformer encoder of an encoder; raises ``InputError`` if it has none."""
-    from ..models.running.encoder import SentenceEncoder
+    from ..models.modules import Transformer
 
-    if not isinstance(encoder.model, SentenceEncoder):
+    if not isinstance(encoder[0], Transformer) or encoder.tokenizer is None:
         raise InputError("--rerank, --tokens: the encoder has no vectors of tokens; use a transformer, or leave it out")
-    return encoder.model
+    return encoder
 
 
 def encode_tokens(
@@ -67,7 +67,7 @@ def encode_tokens(
     from ..models.tokens import token_lists
 
     model = check_tokens(encoder)
-    tokens = token_lists(model.tokenizer, [prompt + repaired(text) for text in texts], model.source.max_length)
+    tokens = token_lists(model.tokenizer, [prompt + repaired(text) for text in texts], model.max_seq_length)
     return _encode(encoder, tokens, basis, batch_size, progress)
 
 
@@ -87,10 +87,10 @@ def _encode(
     model = check_tokens(encoder)
     special = np.array(model.tokenizer.all_special_ids)
     found: list[TokenVectors | None] = [None] * len(tokens["input_ids"])
-    with torch.inference_mode(), autocast(encoder.device, encoder.precision), uncompiled():
+    with torch.inference_mode(), autocast(str(encoder.device), encoder.precision), uncompiled():
         for rows in batches_by_length(tokens["input_ids"], batch_size):
             batch = pad(model.tokenizer, tokens, rows.tolist())
-            states = model.states({key: copied_to(value, encoder.device) for key, value in batch.items()})
+            states = model.token_states({key: copied_to(value, encoder.device) for key, value in batch.items()})
             states = states.float().cpu().numpy()
             for row, mask, values in zip(rows.tolist(), batch["attention_mask"].numpy(), states, strict=True):
                 ids = np.array(tokens["input_ids"][row], dtype=np.int64)
@@ -108,7 +108,7 @@ def principal_axes(encoder: Encoder, dimensions: int) -> Floats:
     Raises ``InputError`` if the states have fewer dimensions.
     """
     model = check_tokens(encoder)
-    width = model.backbone.config.hidden_size
+    width = model[0].config.hidden_size
     if not 1 <= dimensions <= width:
         raise InputError(f"--tokens {dimensions}: the vectors of this model's tokens have {width}; give 1 to {width}")
     special = set(model.tokenizer.all_special_ids)

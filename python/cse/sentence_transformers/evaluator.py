@@ -52,7 +52,7 @@ class HalvesEvaluator(SentenceEvaluator):
         batch_size: int = 32,
         write_csv: bool = True,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         distinct = dict.fromkeys(check_texts(sentences, "sentences"))
         self.sentences = [text for text in distinct if len(text.split()) >= HELD_OUT_WORDS][:limit]
         if len(self.sentences) < 2:

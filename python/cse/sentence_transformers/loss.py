@@ -209,7 +209,9 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
             features = [*features, *(dict(each) for each in features[2:])]  # encoded again, with another dropout mask
         if self.uses_gradient_cache:
             # The facts are passed as labels, because losses that wrap this one pass labels on to calculate_loss.
-            return self.forward_cached(features, facts)
+            cached: Any = self.forward_cached
+            whole: Tensor = cached(features, facts)
+            return whole
         return self._loss(embed_columns(self.model, features), facts)
 
     def calculate_loss(self, reps: list[list[Tensor]], labels: Any = None, *, with_backward: bool = False) -> Tensor:

@@ -9,7 +9,8 @@ from pathlib import Path
 from ..background import ProgressCallback
 from ..context import Context
 from ..features import FEATURE_AUGMENTATIONS, HOOKS
-from ..models.reading import prompts, resolve
+from ..models import prompts
+from ..models.reading import resolve
 from .batches import batches, checks, tokens
 from .folder.outputs import choose_folder
 from .parts import data, encoder, evaluation, loss, methods, optimisation, output
@@ -71,7 +72,7 @@ def prepare(
         accumulate=final.accumulate,
         keep_duplicates=final.keep_duplicates,
     )
-    built, source = build_modules(final, source, context, rows, world.rank)
+    built = build_modules(final, source, context, rows, world.rank)
     final = final.with_used_options({**made.all, **built.by_name})
     ids = tokens.open_tokens(rows, opened.columns, built.encoder.tokenizer, final.max_length, opened.reading, progress)
     selector = evaluated.selector(built.encoder, opened, made.first_negative, final.seed)
@@ -133,7 +134,6 @@ def settle(
         folder = folder or free_folder(given)  # checked before the model is searched for
     source = resolve.find_model(given.model or precedence.DEFAULT_MODEL)
     final = precedence.resolve(given, source.family, source.pooler, machine.precision)
-    encoder.check_length(final.max_length, source)
     return source, final, folder or free_folder(final)
 
 
@@ -143,20 +143,21 @@ def build_modules(
     context: Context,
     rows: batches.Batches,
     rank: int,
-) -> tuple[state.Modules, resolve.Source]:
+) -> state.Modules:
     """Loads the encoder, creates the other modules of a run on its device, and sets the prompts and views of batches.
 
-    The order of creation determines the initial weights, which come from PyTorch's generator. Also returns the model,
-    with the prompts to save.
+    The order of creation determines the initial weights, which come from PyTorch's generator.
     """
-    source, prompted = prompts.training_prompts(source, final.prompt, bool(final.pairs))
+    trained = encoder.build_encoder(
+        source, context, final.seed, final.pooler, keep_head=final.keep_head, eval_pooler=final.eval_pooler
+    )
+    encoder.check_length(final.max_length, trained.max_length)
+    prompted = prompts.training_prompts(trained.evaluated, final.prompt, bool(final.pairs))
     hooks = {"anchor": final.anchor_hook, "positive": final.positive_hook}
     dropout = {"anchor": final.anchor_dropout, "positive": final.positive_dropout}
     options = final.options
     built = state.Modules(
-        encoder=encoder.build_encoder(
-            source, context, final.seed, final.pooler, keep_head=final.keep_head, eval_pooler=final.eval_pooler
-        ),
+        encoder=trained,
         methods=methods.encoder_methods(final.encoder_methods, options, context),
         second=methods.second_encoder(final.positive_encoder, final.pooler, final.keep_head, context),
         terms=loss.loss_terms(final.loss, final.loss_terms, final.contrastive, options, context),
@@ -169,8 +170,8 @@ def build_modules(
     state.accelerate(built, context.device, final.chunk_size, final.accumulate, compiled=final.compile)
     encoder.seed_dropout(final.seed, rank)
     views = methods.views_of(hooks, dropout, second=final.positive_encoder is not None)
-    state.connect(rows, views, built, prompted.counted(built.encoder.tokenizer, source))
-    return built, source
+    state.connect(rows, views, built, prompted.counted(trained))
+    return built
 
 
 def describe(
@@ -185,7 +186,9 @@ def describe(
 ) -> dict[str, str]:
     """Returns the descriptions that are shown before training (model, loss, corpus and so on), by name."""
     tokenizer, prompted = built.encoder.tokenizer, rows.prompts
-    text, warnings = checks.examine(rows, made.negatives, tokenizer, final.max_length, source.max_length, final.model)
+    text, warnings = checks.examine(
+        rows, made.negatives, tokenizer, final.max_length, built.encoder.max_length, final.model
+    )
     if not resumed:  # a resumed run takes the weights of the terms from its checkpoint
         warnings += [term.warning for term in built.terms.values() if term.warning]
     evaluated = f" in training, {final.eval_pooler} in evaluation" if final.eval_pooler else ""

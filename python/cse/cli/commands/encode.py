@@ -98,7 +98,6 @@ def encode_file(model: str, sentences: tuple[str, ...], output: str | None, enco
     """Encodes all rows into one file or into standard output, and prints a summary."""
     check_output(output, as_json)
     from ...models.device import describe_device, set_threads
-    from ...models.pooling import UNDECLARED
     from ...models.running.inference import Encoder
     from ...models.running.vector_files import check_format, encode_to_file, model_stamp, resume_precision
 
@@ -110,15 +109,15 @@ def encode_file(model: str, sentences: tuple[str, ...], output: str | None, enco
     filled = len(corpus.filled())
     encoder = Encoder(model, **encoding.arguments)
     if encoder.plain:
-        printing.say(f"{model}: the folder does not declare a pooling; using --pooler {UNDECLARED}")
-    elif encoder.model.pooler == "cls":
+        printing.say(f"{model}: the folder does not declare a pooling; using --pooler {encoder.pooler}")
+    elif encoder.pooler == "cls":
         printing.say(f"pooling {encoder.pooling}")
     files = [[file.xxh3, file.column, file.rows] for file in corpus.files]
     key = {"corpus": files, "encoding_errors": encoding.reading["encoding_errors"], "model": model_stamp(encoder)}
     if target is not None:
         resume_precision(encoder, target, key, encoding.precision)
     key["precision"] = encoder.precision
-    printing.say(f"on {describe_device(encoder.device, encoder.precision, encoder.precision_reason)}")
+    printing.say(f"on {describe_device(str(encoder.device), encoder.precision, encoder.precision_reason)}")
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="cse-encode-") as folder, counting("encoding", len(corpus), "rows") as more:
         written = target or str(Path(folder) / "vectors.npy")
@@ -239,7 +238,7 @@ def encode_parts(
     job = replace(job, precision=encoder.precision)
     settings = job.settings(encoder)
     if engine == "local":
-        printing.say(f"on {describe_device(encoder.device, encoder.precision, encoder.precision_reason)}")
+        printing.say(f"on {describe_device(str(encoder.device), encoder.precision, encoder.precision_reason)}")
     del encoder
     made = parts.run(job, settings, sentences, column, output, engine, gpus=gpus)
     parts.report({**made, "precision": job.precision, "embedding_dim": settings["width"]}, "rows", as_json)

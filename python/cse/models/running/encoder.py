@@ -1,4 +1,4 @@
-"""The sentence encoder: a transformer, pooling, an MLP head (used only in training, or kept), and further stages."""
+"""The encoder that is trained: the modules of an ``Encoder``, an MLP head, and another pooling in training."""
 
 from __future__ import annotations
 
@@ -6,81 +6,87 @@ import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors import SafetensorError
+from sentence_transformers.sentence_transformer import modules as library
 from torch import Tensor, nn
 
-from ...errors import InputError, first_line
-from ..device import autocast, copied_to, pick_precision, uncompiled
-from ..pooling import pool
-from ..reading.adapters import Adapters, load_mlm_head, mlm_head, save_mlm_head, with_adapter
-from ..reading.resolve import LOAD_ERRORS, Source, cannot_load
-from ..reading.stages import build_stage
-from ..tokens import POOLED, prompt_length, with_pooled
+from ...errors import InputError
+from ..adapters import Adapters, load_mlm_head, mlm_head, save_mlm_head
+from ..device import pick_precision, uncompiled
+from ..modules import (
+    Transformer,
+    as_dense,
+    check_widths,
+    is_causal,
+    normalizes,
+    pooler_of,
+    pooling_modules,
+    split,
+)
+from ..reading.resolve import Source, naming_model
+from ..tokens import POOLED
 from ..tokens import pad as pad
 from ..tokens import token_lists as token_lists
 from ..tokens import tokenize as tokenize
-from .acceleration import batches_by_length
-
-# Number of texts that are tokenized and sorted by length at a time.
-BLOCK = 16384
+from .inference import Encoder, quiet
 
 
 class SentenceEncoder(nn.Module):
-    """A transformer with pooling, an MLP head (only with ``pooler="cls"`` or PromptBERT), and further stages.
+    """A transformer with pooling, an MLP head (only with ``pooler="cls"`` or PromptBERT), and further modules.
 
-    The head is a linear layer and a tanh.
-
-    The stages are the modules of a sentence-transformers directory that follow the pooling, in the same order. A final
-    Normalize is not among them: it is stored as ``source.normalize`` and applied only by ``encode``, since the losses
-    use cosine similarity.
+    The head is a linear layer and a tanh. A final Normalize is left out: it is applied only by ``encode``, since the
+    losses use cosine similarity.
 
     Args:
-        backbone: A transformers model.
-        tokenizer: Its tokenizer.
+        encoder: The encoder whose modules are trained. It is the encoder in evaluation and in the saved model as well:
+            ``evaluated`` sets its modules.
         source: The files from which the model was loaded.
-        pooler: See ``cse.models.pooling.pool``.
+        pooler: Pooling in training; see ``cse.models.pooling.POOLERS``.
         use_trained_pooler: Use the ``pooler_output`` of the backbone instead of a new head.
         keep_head: Use the head in evaluation as well (supervised SimCSE), not only in training.
-        stages: Modules of ``cse.models.reading.stages``.
+        head: An MLP head that the folder holds. None: a new one, if ``pooler`` is ``cls``.
         eval_pooler: Pooling in evaluation and in the saved model, if it differs from ``pooler``, the one in training.
 
     Raises:
-        InputError: If the input width of a stage differs from the output width of the pooling or stage before it, or if
-            the two poolings cannot be used together.
+        InputError: If the input width of a module differs from the output width of the pooling or module before it, or
+            if the two poolings cannot be used together.
     """
 
     def __init__(
         self,
-        backbone: Any,
-        tokenizer: Any,
+        encoder: Encoder,
         source: Source,
         pooler: str,
         use_trained_pooler: bool = False,
         keep_head: bool = False,
-        stages: Sequence[nn.Module] = (),
+        head: library.Dense | None = None,
         eval_pooler: str | None = None,
     ) -> None:
         super().__init__()
         _check_poolers(pooler, eval_pooler, keep_head)
+        transformer = encoder[0]
+        self._encoder = (encoder,)  # its modules are registered here, in the order of earlier versions
         self.keep_head = keep_head
         self.use_trained_pooler = use_trained_pooler
-        self.backbone = backbone
-        self.tokenizer = tokenizer
+        self.backbone: Any = transformer.model
+        self.tokenizer: Any = transformer.tokenizer
         self.source = source
         self.pooler = pooler
         self.saved_pooler = eval_pooler or pooler
         """Pooling in evaluation mode, which the saved model declares."""
-        if not use_trained_pooler and getattr(backbone, "pooler", None) is not None:
+        self.normalize = normalizes(list(encoder))
+        """Whether the last module scales embeddings to unit length."""
+        if not use_trained_pooler and getattr(self.backbone, "pooler", None) is not None:
             # In compiled models, unused weights have gradients of 0 (not None), so the optimizer would decay them.
-            backbone.pooler.requires_grad_(False)
-        size = backbone.config.hidden_size
+            self.backbone.pooler.requires_grad_(False)
+        pooling, after = split(encoder)
+        self.pools_prompt = all(getattr(module, "include_prompt", True) for module in pooling)
+        """Whether the tokens of a prompt are pooled."""
         self.denoise: Callable[[Any, dict[str, Tensor]], Tensor] | None = None
         """Computes vectors ``(B, D)`` that training subtracts from the pooled output; see ``cse.features``."""
         self.template: Any = None
@@ -88,29 +94,50 @@ class SentenceEncoder(nn.Module):
         """The adapters that are trained instead of the weights; see ``cse.features.encoder_methods``."""
         self.head: nn.Sequential | None = None
         if pooler == "cls" and not use_trained_pooler:
-            dense = nn.Linear(size, size)
-            nn.init.normal_(dense.weight, std=getattr(backbone.config, "initializer_range", 0.02))
-            nn.init.zeros_(dense.bias)
-            self.head = nn.Sequential(dense, nn.Tanh())
-        self.stages = nn.ModuleList(stages)
-        self.prompt = source.modules.prompts.get(source.modules.default_prompt or "", "")
-        """Text that ``encode`` puts before each sentence, unless the call specifies another prompt."""
+            self.head = self._new_head(head)
+        kept = after[:-1] if self.normalize else after
+        self.stages = nn.ModuleList([module for module in kept if module is not head])
+        self.pooling, self.eval_pooling = (
+            nn.ModuleList([] if use_trained_pooler else self._pooling(name, pooling))
+            for name in (pooler, self.saved_pooler)
+        )
+        self.pooling.requires_grad_(False)
+        self.eval_pooling.requires_grad_(False)
         # A tokenizer that was not made for the model may return token types, which the model may not accept.
-        self._dropped = {"token_type_ids"} - set(inspect.signature(backbone.forward).parameters)
-        self._width: int = size * len(pooler.split("+"))
-        for stage in self.stages:
-            wanted = getattr(getattr(stage, "linear", None), "in_features", self._width)
-            if wanted != self._width:
-                raise InputError(
-                    f"--pooler {pooler}: gives {self._width} dimensions, but the module {type(stage).__name__} of "
-                    f"{source.name} takes {wanted}; use the pooler of the model, {source.pooler}"
-                )
-            self._width = getattr(stage, "out_features", self._width)
+        self._dropped = {"token_type_ids"} - set(inspect.signature(self.backbone.forward).parameters)
+        for pooled in (self.pooling, self.eval_pooling):
+            check_widths([transformer, *pooled, *self.stages], f"use the pooler of the model, {source.pooler}")
+
+    def _pooling(self, pooler: str, declared: list[nn.Module]) -> list[nn.Module]:
+        if pooler == pooler_of(declared):
+            return declared
+        return pooling_modules(pooler, self._encoder[0][0], self.pools_prompt)
+
+    def _new_head(self, stored: library.Dense | None) -> nn.Sequential:
+        size = self.backbone.config.hidden_size
+        dense = nn.Linear(size, size)
+        nn.init.normal_(dense.weight, std=getattr(self.backbone.config, "initializer_range", 0.02))
+        nn.init.zeros_(dense.bias)
+        if stored is not None:
+            dense.load_state_dict(stored.linear.state_dict())
+        return nn.Sequential(dense, nn.Tanh())
 
     @property
     def embedding_dim(self) -> int:
         """D, the number of dimensions of an embedding."""
-        return self._width
+        modules = [self._encoder[0][0], *self.eval_pooling, *self.stages]
+        sizes = [module.get_embedding_dimension() for module in modules if hasattr(module, "get_embedding_dimension")]
+        return int(sizes[-1])
+
+    @property
+    def max_length(self) -> int:
+        """The maximum number of tokens of a text."""
+        return int(self._encoder[0].max_seq_length)
+
+    @property
+    def prompt(self) -> str:
+        """The text that ``encode`` puts before each sentence."""
+        return self._encoder[0].prompt
 
     def forward(self, batch: dict[str, Tensor], around: AbstractContextManager[Any] | None = None) -> Tensor:
         """Returns embeddings ``(B, D)`` of tokens ``(B, T)``; a head that is not kept is applied in training only.
@@ -120,21 +147,26 @@ class SentenceEncoder(nn.Module):
         """
         batch = {key: value for key, value in batch.items() if key not in self._dropped}
         chosen = batch.pop(POOLED, None)
-        pooler = self.pooler if self.training else self.saved_pooler
+        pooling = self.pooling if self.training else self.eval_pooling
         with around or nullcontext():
-            outputs = self.backbone(**batch, output_hidden_states=pooler.startswith("avg_"))
+            outputs = self.backbone(**batch, output_hidden_states=len(pooling) > 1)
         if self.use_trained_pooler:
             pooled: Tensor = outputs.pooler_output
         else:
-            states = outputs.hidden_states or (outputs.last_hidden_state,)
-            mask, ids, left = batch["attention_mask"], batch["input_ids"], self.tokenizer.padding_side == "left"
-            pooled = pool(pooler, states, mask, ids, self.tokenizer.mask_token_id, pooled=chosen, left=left)
+            features = {**batch, "token_embeddings": outputs.last_hidden_state}
+            if len(pooling) > 1:
+                features["all_layer_embeddings"] = outputs.hidden_states
+            if chosen is not None:
+                features["prompt_length"] = (batch["attention_mask"] - chosen).sum(1).amax(0, keepdim=True)
+            for module in pooling:
+                features = module(features)
+            pooled = features["sentence_embedding"]
             if self.training and self.denoise is not None:
                 pooled = pooled - self.denoise(self.backbone, batch)
             if self.head is not None and (self.training or self.keep_head):
                 pooled = self.head(pooled)
         for stage in self.stages:
-            pooled = stage(pooled)
+            pooled = stage({"sentence_embedding": pooled})["sentence_embedding"]
         return pooled
 
     def states(self, batch: dict[str, Tensor]) -> Tensor:
@@ -143,7 +175,16 @@ class SentenceEncoder(nn.Module):
         found: Tensor = self.backbone(**known).last_hidden_state
         return found
 
-    @torch.no_grad()
+    @property
+    def evaluated(self) -> Encoder:
+        """The encoder in evaluation: with the head only if it is kept, and with a final Normalize if there was one."""
+        encoder = self._encoder[0]
+        kept = [as_dense(self.head)] if self.head is not None and self.keep_head else []
+        last = [library.Normalize()] if self.normalize else []
+        encoder.replace_modules([encoder[0], *self.eval_pooling, *kept, *self.stages, *last])
+        encoder.keeps_tokenizer = self.template is not None
+        return encoder
+
     def encode(
         self,
         texts: Sequence[str],
@@ -153,10 +194,7 @@ class SentenceEncoder(nn.Module):
         precision: str = "fp32",
         prompt: str | None = None,
     ) -> npt.NDArray[np.float32]:
-        """Encodes texts in evaluation mode: without dropout, and with the head only if it is kept.
-
-        Texts are truncated to ``source.max_length`` tokens and batched by length, so that almost no padding is
-        processed (benches/encode.py counts the padding). To limit memory use, ``BLOCK`` texts are tokenized at a time.
+        """Encodes texts in evaluation mode; see ``Encoder.encode``.
 
         Args:
             texts: n texts.
@@ -166,29 +204,18 @@ class SentenceEncoder(nn.Module):
             prompt: Text that is put before each of the texts; default: ``self.prompt``.
 
         Returns:
-            ``(n, D)`` float32, normalised to unit length if ``source.normalize`` is True.
+            ``(n, D)`` float32, normalised to unit length if the model has a final Normalize.
         """
-        device = str(next(self.parameters()).device)
-        precision, _ = pick_precision(device, precision)
         was_training = self.training
+        encoder = self.evaluated
+        encoder.precision, _ = pick_precision(str(encoder.device), precision)
         self.eval()
-        prompt = self.prompt if prompt is None else prompt
-        left_out = 0 if self.source.modules.include_prompt else prompt_length(self.tokenizer, prompt)
-        out = np.empty((len(texts), self.embedding_dim), dtype=np.float32)
-        # One context for all batches: autocast keeps the converted weights until its context ends.
-        with autocast(device, precision):
-            for start in range(0, len(texts), BLOCK):
-                block = (
-                    [prompt + text for text in texts[start : start + BLOCK]] if prompt else texts[start : start + BLOCK]
-                )
-                tokens = token_lists(self.tokenizer, block, self.source.max_length)
-                for rows in batches_by_length(tokens["input_ids"], batch_size):
-                    batch = with_pooled(pad(self.tokenizer, tokens, rows.tolist()), left_out)
-                    out[start + rows] = self._encode_batch(batch)
-                    if progress:
-                        progress(len(rows))
+        with uncompiled():
+            found: npt.NDArray[np.float32] = encoder.encode(
+                texts, batch_size=batch_size, progress=progress, prompt=self.prompt if prompt is None else prompt
+            )
         self.train(was_training)
-        return out
+        return found
 
     def masked_language_model(self) -> tuple[nn.Module, bool]:
         """Returns a masked language model with this encoder's transformer, and whether its head is newly initialised.
@@ -224,16 +251,6 @@ class SentenceEncoder(nn.Module):
         """Saves the head of a masked language model in ``folder``, from which ``masked_language_model`` loads it."""
         save_mlm_head(model, folder)
 
-    def _encode_batch(self, batch: dict[str, Tensor]) -> npt.NDArray[np.float32]:
-        device = next(self.parameters()).device
-        with uncompiled():
-            vectors = self({key: copied_to(value, device) for key, value in batch.items()})
-        vectors = vectors.float()
-        if self.source.normalize:
-            vectors = nn.functional.normalize(vectors, dim=-1)
-        found: npt.NDArray[np.float32] = vectors.cpu().numpy()
-        return found
-
 
 def _check_poolers(pooler: str, eval_pooler: str | None, keep_head: bool) -> None:
     if eval_pooler is None or eval_pooler == pooler:
@@ -264,7 +281,7 @@ def load_encoder(
 
     Args:
         source: Location and properties of the model, from ``find_model``.
-        pooler: See ``cse.models.pooling.pool``.
+        pooler: See ``cse.models.pooling.POOLERS``.
         for_inference: With ``pooler="cls"``, use the head stored as a Dense module of the directory, else the trained
             pooler (linear, tanh) of the checkpoint, if there is one. If False (training), the head is loaded from the
             Dense module of the directory, or newly initialised if there is none.
@@ -275,93 +292,53 @@ def load_encoder(
         InputError: If files cannot be read; if weights are missing (other than those of a pooler), not finite or of the
             wrong shape; or if the tokenizer or the pooler does not suit the model.
     """
+    # A stored head draws no random numbers when it is loaded, since it may be dropped below.
+    with torch.random.fork_rng(devices=[], enabled=source.has_head):
+        encoder = Encoder(source.name, device="cpu")
+    transformer = encoder[0]
+    pooling, after = split(encoder)
+    trainable = (library.Dense, library.LayerNorm, library.Dropout, library.Normalize)
+    if (
+        not isinstance(transformer, Transformer)
+        or transformer.tokenizer is None
+        or transformer.module_output_name != "token_embeddings"
+        or not pooling
+        or not all(isinstance(module, trainable) for module in after)
+    ):
+        names = ", ".join(type(module).__name__ for module in encoder)
+        raise InputError(
+            f"--model {source.name}: consists of {names}; training needs a Transformer, a Pooling, and after it only "
+            "Dense, LayerNorm, Dropout or Normalize"
+        )
     first = next((each for each in (pooler, eval_pooler) if each in ("cls", "cls_before_pooler")), None)
-    if source.causal and first:
+    if first and is_causal(transformer.config):
         raise InputError(
             f"--pooler {first}: {source.name} is a decoder, whose first token attends only to itself; use --pooler avg"
         )
-    backbone, tokenizer, has_pooler = _load_backbone(source)
-    trained = for_inference and pooler == "cls" and has_pooler
-    stored = source.dense if pooler == "cls" else None
-    kept = keep_head or (for_inference and stored is not None)
-    stages = [build_stage(stage) for stage in source.modules.stages]
+    if pooler == "mask" and transformer.tokenizer.mask_token_id is None:
+        raise InputError("--encoder-method prompt: needs a mask, a CLS and a SEP token; use a model like BERT")
+    stored = next((module for module in after if isinstance(module, library.Dense)), None) if source.has_head else None
+    if stored is not None and pooler != "cls":  # a head that an earlier run kept
+        after, stored = [module for module in after if module is not stored], None
+        encoder.replace_modules([transformer, *pooling, *after])
     if not for_inference:  # a new run takes the dimensions from its Matryoshka loss term
-        source = replace(source, modules=replace(source.modules, dims=()))
-    encoder = SentenceEncoder(
-        backbone, tokenizer, source, pooler, trained and stored is None, kept, stages, eval_pooler
-    )
-    if stored is not None and encoder.head is not None:
-        _load_head(encoder.head, stored)
+        encoder.trained_dims = ()
+    encoder.family = source.family
+    trained = for_inference and pooler == "cls" and transformer.has_pooler and stored is None
+    kept = keep_head or (for_inference and stored is not None)
+    with naming_model(source.name, Path(source.folder)):
+        model = SentenceEncoder(encoder, source, pooler, trained, kept, stored, eval_pooler)
     if for_inference:
-        check_mask(encoder)
-    return encoder
-
-
-def _load_backbone(source: Source) -> tuple[Any, Any, bool]:
-    """Returns the transformer in float32, its tokenizer, and whether the checkpoint has a trained pooler.
-
-    Raises ``InputError`` as ``load_encoder`` does.
-    """
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    backbone, report = _pretrained(source)
-    tokenizer = load_tokenizer(source)
-    missing = [key for key in report["missing_keys"] if not key.startswith("pooler.")]
-    if missing:
-        raise InputError(
-            f"--model {source.name}: its files lack {len(missing)} of the model's weights ({missing[0]}, ...); "
-            "the checkpoint is incomplete"
-        )
-    if report.get("mismatched_keys"):
-        raise InputError(
-            f"--model {source.name}: the shape of {sorted(report['mismatched_keys'], key=str)[0]} does not match its "
-            "config.json"
-        )
-    backbone = backbone.float()
-    if source.base is not None:
-        backbone = with_adapter(backbone, Path(source.path), source.name)
-    for name, weights in backbone.named_parameters():
-        if not torch.isfinite(weights).all():
-            raise InputError(f"--model {source.name}: the weight {name} holds NaN or infinity; use another checkpoint")
-    _fit_tokenizer(tokenizer, backbone, source)
-    has_pooler = getattr(backbone, "pooler", None) is not None and len(missing) == len(report["missing_keys"])
-    return backbone, tokenizer, has_pooler
-
-
-def _pretrained(source: Source) -> tuple[Any, dict[str, Any]]:
-    """Returns the transformer and a report of the weights that are missing or do not fit."""
-    from transformers import AutoModel
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found: tuple[Any, dict[str, Any]] = AutoModel.from_pretrained(
-                source.base or source.path,
-                local_files_only=True,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # reported by the caller
-                trust_remote_code=False,
-            )
-    except LOAD_ERRORS as error:
-        raise cannot_load(source, error) from None
-    return found
+        check_mask(model)
+    return model
 
 
 def load_tokenizer(source: Source) -> Any:
     """Loads the tokenizer of a model; raises ``InputError`` if its files cannot be read."""
     from transformers import AutoTokenizer
 
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tokenizer = AutoTokenizer.from_pretrained(source.path, local_files_only=True, trust_remote_code=False)
-    except LOAD_ERRORS as error:
-        raise cannot_load(source, error) from None
-    if source.modules.lower_case:
-        _lower_case(tokenizer)
-    return tokenizer
+    with naming_model(source.name, Path(source.folder)), quiet():
+        return AutoTokenizer.from_pretrained(source.path, local_files_only=True, trust_remote_code=False)
 
 
 def check_mask(encoder: SentenceEncoder) -> None:
@@ -369,40 +346,4 @@ def check_mask(encoder: SentenceEncoder) -> None:
     if encoder.pooler == "mask" and encoder.tokenizer.mask_token_id not in encoder.tokenizer("a")["input_ids"]:
         raise InputError(
             f"--pooler mask: the tokenizer of {encoder.source.name} adds no mask token; use --encoder-method prompt"
-        )
-
-
-def _load_head(head: nn.Sequential, folder: Path) -> None:
-    from safetensors.torch import load_file
-
-    try:
-        weights = load_file(folder / "model.safetensors")
-        head[0].load_state_dict({name.removeprefix("linear."): values.float() for name, values in weights.items()})
-    except (OSError, SafetensorError, RuntimeError) as error:
-        raise InputError(f"{folder}: the head cannot be loaded ({first_line(error)})") from None
-
-
-def _lower_case(tokenizer: Any) -> None:
-    """Makes a fast tokenizer convert texts to lower case before it normalises them, as sentence-transformers does."""
-    from tokenizers.normalizers import Lowercase, Sequence
-
-    own = tokenizer.backend_tokenizer.normalizer
-    first: list[Any] = [Lowercase()]
-    tokenizer.backend_tokenizer.normalizer = Sequence([*first, *([] if own is None else [own])])
-
-
-def _fit_tokenizer(tokenizer: Any, backbone: Any, source: Source) -> None:
-    """Checks that the tokenizer matches the model; pads with the EOS token if a decoder has no padding token."""
-    if tokenizer.pad_token is None:
-        if not source.causal or tokenizer.eos_token is None:
-            raise InputError(
-                f"--model {source.name}: its tokenizer has no padding token; set tokenizer.pad_token and save the "
-                "tokenizer again"
-            )
-        tokenizer.pad_token = tokenizer.eos_token
-    rows = backbone.get_input_embeddings().num_embeddings
-    if len(tokenizer) > rows:
-        raise InputError(
-            f"--model {source.name}: its tokenizer has {len(tokenizer):,} tokens, but the model has embeddings "
-            f"for only {rows:,}; the tokenizer belongs to another model"
         )

@@ -1,44 +1,72 @@
-"""Inference with a trained encoder: embeddings and similarities, also whitened ones.
+"""The sentence encoder: a SentenceTransformer with what training and evaluation with cse need; whitened embeddings.
 
 Whitening is that of BERT-whitening (Su et al. 2021, arXiv:2103.15316).
 """
 
 from __future__ import annotations
 
+import json
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Integral
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer import modules as library
+from torch import nn
 
-from ...errors import InputError, check_texts, unknown
-from ..device import pick_device, pick_precision
+from ..._core import __version__
+from ...errors import InputError, unknown
+from ..base import TextEncoder, Vectors, unit
+from ..base import repaired as repaired
+from ..checking import is_static, read_json
+from ..device import autocast, copied_to, pick_device, pick_precision
 from ..encoders import OtherEncoder, find_encoder
-from ..pooling import POOLERS, pooler_in_use
-from ..reading.layout import Modules, is_static
-from ..reading.prompts import DOCUMENT, QUERY, find_prompt, role_prompt
-from ..reading.resolve import find_folder, find_model, model_files
-from .encoder import SentenceEncoder, load_encoder
+from ..modules import (
+    MaskPooling,
+    Transformer,
+    as_output,
+    check_widths,
+    normalizes,
+    pooler_of,
+    pooling_modules,
+    split,
+)
+from ..pooling import POOLERS
+from ..reading.resolve import base_of, find_folder, model_files, naming_model, transformer_folder
+from ..saving.layout import load_as_stored, write_older_names
+from ..tokens import pad
+from .acceleration import batches_by_length
 from .onnx import Onnx
-from .static import StaticEncoder
 
-Vectors = npt.NDArray[np.float32]
+# Number of texts that are sorted by length at a time.
+BLOCK = 16384
+# Arguments of ``SentenceTransformer.encode`` that only its own loop implements.
+# Arguments with which the Transformer of sentence-transformers returns lists of tokens without padding.
+UNPADDED = {"text": {"padding": False}, "common": {"return_tensors": None}}
+SIZE = "get_embedding_dimension"
+LIBRARY = ("output_value", "device", "pool", "chunk_size", "processing_kwargs")
 
 
-class Encoder:
-    """A sentence encoder for inference.
+class Encoder(TextEncoder, SentenceTransformer):
+    """A sentence encoder: a ``SentenceTransformer`` that is loaded with checks and encodes in groups of similar length.
+
+    Everything that sentence-transformers does with a model works: ``similarity`` of embeddings, ``save_pretrained``,
+    ``push_to_hub``, and programs that take a ``SentenceTransformer``. No code of a model's folder is run, and no file
+    is opened as a pickle.
 
     Args:
-        model: Folder of a trained encoder (``runs/NAME/best``), folder or hub name of a Hugging Face model, or
-            ``minilm``. Other kinds of encoders are given as ``glove:FILE``, ``whitening:MODEL@FILE`` and so on (see
-            ``cse.models.encoders``). StaticEmbedding models of sentence-transformers are supported as well.
-        pooler: See ``cse.models.pooling.pool``. Default: the pooling that a sentence-transformers directory declares.
-            For a plain Hugging Face directory, which declares none, the default is ``avg``, as in
-            sentence-transformers; this is wrong for a model trained with [CLS] pooling.
+        model: Folder of a trained encoder (``runs/NAME/best``), folder or hub name of a model of transformers or
+            sentence-transformers, or ``minilm``. Other kinds of encoders are given as ``glove:FILE``,
+            ``whitening:MODEL@FILE`` and so on (see ``cse.models.encoders``).
+        pooler: See ``cse.models.pooling.POOLERS``. Default: the pooling that the folder declares. For a plain
+            Hugging Face folder, which declares none, the default is that of sentence-transformers, ``avg``, or
+            ``lasttoken`` for a decoder; ``avg`` is wrong for a model trained with [CLS] pooling.
         device: A PyTorch device; ``auto`` is the GPU if there is one (CUDA, Apple or Intel), else the CPU.
         precision: Precision in which texts are encoded: ``fp32``, ``bf16`` or ``auto``, which is bf16 on CUDA and on
             processors that are faster with it (see ``cse.models.device.pick_precision``), else fp32. Embeddings are
@@ -48,148 +76,261 @@ class Encoder:
         dims: Number of leading dimensions to keep; embeddings of unit length are then scaled to unit length again.
             Default: all, or the ``truncate_dim`` that the model declares (truncated without scaling, as in
             sentence-transformers).
+        modules: Modules of sentence-transformers, instead of ``model``.
+        backend: ``torch``, ``onnx`` or ``openvino``; see sentence-transformers.
 
     Raises:
         InputError: If the pooler, the precision or the prompt is unknown, ``dims`` is not an integer from 1 to the
             number of dimensions of the model, the model cannot be found or loaded, or the device is not usable.
     """
 
+    _default_prompts: ClassVar[dict[str, str | None]] = {}  # only the prompts that the model declares
+    _module_classes: ClassVar[Mapping[str, type[nn.Module]]] = {
+        f"sentence_transformers.{path}.{kind.__name__.removeprefix('Mask')}": kind
+        for kind, paths in {
+            Transformer: ("models", "base.modules.transformer", "sentence_transformer.modules"),
+            MaskPooling: ("models", "sentence_transformer.modules.pooling", "sentence_transformer.modules"),
+        }.items()
+        for path in paths
+    }
+
     def __init__(
         self,
-        model: str | PathLike[str],
+        model: str | PathLike[str] | None = None,
         *,
         pooler: str | None = None,
         device: str = "auto",
         precision: str = "fp32",
         prompt: str | None = None,
         dims: int | None = None,
+        modules: Iterable[nn.Module] | None = None,
+        backend: str = "torch",
+        **settings: Any,
     ) -> None:
         if pooler is not None and pooler not in POOLERS:
             raise unknown("--pooler", pooler, POOLERS)
-        self.given = fspath(model), pooler
+        name = "" if model is None else fspath(model)
+        self.given = name, pooler
         """The arguments ``model`` and ``pooler``."""
-        self.device = pick_device(device)
-        self.precision, self.precision_reason = pick_precision(self.device, precision)
+        place = pick_device(device)
+        self.precision, self.precision_reason = pick_precision(place, precision)
         """The precision that is used, ``fp32`` or ``bf16``, and the reason for it as text."""
-        self.plain = False
-        """True if neither the directory nor the caller specified the pooling; ``avg`` is then used."""
-        name = fspath(model)
-        self.model: SentenceEncoder | OtherEncoder
-        modules = Modules()
-        other = find_encoder(name, self.device)
-        if other is None and is_static(folder := find_folder(name)):
-            other = StaticEncoder(str(folder), self.device)
-            modules = other.modules
+        self.folder: Path | None = None
+        """The local folder of the model."""
+        self.base: str | None = None
+        """Folder of the base model, if ``folder`` holds only an adapter."""
+        self.family: str | None = None
+        """The model family (such as ``bert-base``) that a cse run stored; see ``presets/defaults.toml``."""
+        self.trained_dims: tuple[int, ...] = ()
+        """Numbers of leading dimensions for which a cse run trained the encoder (Matryoshka)."""
+        self.keeps_tokenizer = False
+        """Whether every loader has to use all of tokenizer.json, since a template was added to it."""
+        other = None if modules is not None else find_encoder(name, place)
         if other is not None:
-            if pooler is not None:
-                raise InputError(f"--pooler: {name} has no pooling to choose; leave it out")
+            self._check_other(other, name, pooler, prompt, dims)
+            modules = [OtherModule(other)]
+            settings |= {"similarity_fn_name": "dot"} if other.queries_only else {}
             if isinstance(other, Onnx):
-                modules = other.model.source.modules
-            if other.queries_only:
-                if prompt is not None or dims is not None:
-                    raise InputError(f"--prompt, --dims: {name} was written with its own; leave them out")
-                modules = Modules(similarity="dot")
-            self.model, self.pooling = other, other.summary
+                names = {"prompts": "prompts", "default_prompt_name": "default_prompt_name", "truncate_dim": "dims"}
+                settings |= {name: getattr(other.light, ours) for name, ours in names.items()}
+                settings |= {"similarity_fn_name": other.light.similarity_name}
+        if modules is not None:
+            super().__init__(modules=list(modules), device=place, **settings)
         else:
-            self.model, modules = self._load(name, pooler)
-        self.prompts: Mapping[str, str] = modules.prompts
-        """The prompts that the model declares, by name."""
-        self.given_prompt = None if prompt is None else find_prompt(prompt, self.prompts, name)
-        """The text of the prompt given to the constructor; None if there was none."""
-        default = self.prompts.get(modules.default_prompt or "", "")
-        self.prompt = default if self.given_prompt is None else self.given_prompt
-        """The text that ``encode`` puts before each sentence, unless the call specifies another prompt."""
-        self.similarity_name = modules.similarity
-        """The similarity of embeddings that the model declares: ``cosine``, ``dot``, ``euclidean`` or ``manhattan``."""
-        self._unit_length = modules.normalize
-        self.dims, self._rescaled = modules.truncate_dim, False
+            self.folder = find_folder(name)
+            with naming_model(name, self.folder):
+                self.base = base_of(transformer_folder(self.folder))
+                if pooler is not None and is_static(self.folder):
+                    raise InputError(f"--pooler: {name} has no pooling to choose; leave it out")
+                with quiet():
+                    super().__init__(
+                        str(self.folder),
+                        device=place,
+                        local_files_only=True,
+                        trust_remote_code=False,
+                        backend=backend,
+                        **settings,
+                    )
+                self.float()
+                if pooler is not None:
+                    self._choose_pooler(pooler)
+                self._check(name)
+        self.eval()
+        self._choose_prompt(prompt)
         if dims is not None:
             self.keep_dims(dims)
 
-    def _load(self, name: str, pooler: str | None) -> tuple[SentenceEncoder, Modules]:
-        source = find_model(name)
-        self.plain = source.pooler is None and pooler is None
-        used = pooler_in_use(pooler, source.pooler)
-        encoder = load_encoder(source, used, for_inference=True).to(self.device).eval()
-        self.pooling = f"{used}: {POOLERS[used]}"
-        """Name and description of the pooling."""
-        if used == "cls":
-            trained = encoder.use_trained_pooler or encoder.keep_head
-            self.pooling = f"cls: {'the trained pooler' if trained else 'the first token, without a trained pooler'}"
-        return encoder, source.modules
+    @staticmethod
+    def _check_other(other: OtherEncoder, name: str, pooler: str | None, prompt: str | None, dims: int | None) -> None:
+        if pooler is not None:
+            raise InputError(f"--pooler: {name} has no pooling to choose; leave it out")
+        if other.queries_only and (prompt is not None or dims is not None):
+            raise InputError(f"--prompt, --dims: {name} was written with its own; leave them out")
+
+    def _load_default_modules(self, model_name_or_path: str, *_: Any, **settings: Any) -> tuple[list[nn.Module], Any]:
+        """Returns the modules for a plain Hugging Face folder: a transformer, and mean pooling or the last token."""
+        local = {"local_files_only": True, "trust_remote_code": False}
+        names = ("model_kwargs", "processor_kwargs", "config_kwargs")
+        given: dict[str, Any] = {name: {**local, **(settings.get(name) or {})} for name in names}
+        transformer = Transformer(model_name_or_path, **given, backend=self.backend)
+        if transformer.module_output_name != "token_embeddings":
+            return [transformer], {}
+        kinds = getattr(transformer.config, "architectures", None) or [""]
+        causal = kinds[0].endswith("ForCausalLM") and getattr(transformer.config, "is_causal", True)
+        pooling = library.Pooling(transformer.get_embedding_dimension(), "lasttoken" if causal else "mean")
+        return [transformer, pooling], {}
+
+    def _choose_pooler(self, pooler: str) -> None:
+        transformer = self[0]
+        if not isinstance(transformer, Transformer) or transformer.tokenizer is None:
+            raise InputError(f"--pooler: {self.given[0]} has no pooling to choose; leave it out")
+        pooling, after = split(self)
+        declared = pooler_of(pooling)
+        plain = self.folder is not None and not (self.folder / "modules.json").exists()
+        if pooler == "cls" and plain and transformer.has_pooler:  # of the checkpoint: linear, tanh
+            as_output(transformer)
+            self.replace_modules([transformer])
+            return
+        if pooler == declared or (pooler == "cls" and declared == "cls_before_pooler"):
+            return
+        included = all(getattr(module, "include_prompt", True) for module in pooling)
+        modules: list[nn.Module] = [transformer, *pooling_modules(pooler, transformer, included), *after]
+        check_widths(modules, f"use the pooler of the model, {declared}")
+        self.replace_modules(modules)
+
+    def _check(self, name: str) -> None:
+        check_widths(list(self))
+        if self.truncate_dim is not None and self.truncate_dim > self.width:
+            raise InputError(
+                f"its truncate_dim is {self.truncate_dim}, but its embeddings have {self.width} dimensions"
+            )
+        tokenizer: Any = self.tokenizer
+        if self.pooler == "mask" and tokenizer.mask_token_id not in tokenizer("a")["input_ids"]:
+            raise InputError("--pooler mask: its tokenizer adds no mask token; use --encoder-method prompt")
+        assert self.folder is not None
+        settings = read_json(self.folder / "config_sentence_transformers.json")
+        family = settings.get("cse_family")
+        self.family = family if isinstance(family, str) else None
+        self.trained_dims = tuple(settings.get("cse_dims") or ())
+
+    def replace_modules(self, modules: Iterable[nn.Module]) -> None:
+        """Sets the modules of the encoder."""
+        listed = list(modules)
+        self._modules.clear()
+        for number, module in enumerate(listed):
+            self.add_module(str(number), module)
+        self.to(next(listed[0].parameters()).device)
+
+    @property
+    def plain(self) -> bool:
+        """Whether neither the folder nor the caller specified the pooling."""
+        return self.folder is not None and self.given[1] is None and not (self.folder / "modules.json").exists()
+
+    @property
+    def other(self) -> OtherEncoder | None:
+        """The encoder of a kind that is not a model of sentence-transformers, such as ``glove:FILE``, if it is one."""
+        return self[0].encoder if isinstance(self[0], OtherModule) else None
+
+    @property
+    def pooler(self) -> str:
+        """The name of the pooling, one of ``POOLERS``; ``none`` if it has another one."""
+        if isinstance(self[0], Transformer) and self[0].module_output_name != "token_embeddings":
+            return "cls"
+        pooling, after = split(self)
+        name = pooler_of(pooling) or "none"
+        if name == "cls_before_pooler" and self.given[1] == "cls":
+            return "cls"
+        kept = self.family is not None and name == "cls_before_pooler"
+        return "cls" if kept and any(isinstance(module, library.Dense) for module in after) else name
+
+    @property
+    def pooling(self) -> str:
+        """The name and description of the pooling."""
+        if self.other is not None:
+            return self.other.summary
+        if isinstance(self[0], library.StaticEmbedding):
+            return "mean of the vectors of the tokens (StaticEmbedding)"
+        name = self.pooler
+        if name == "cls":
+            trained = self[0].module_output_name != "token_embeddings" or bool(
+                [module for module in self if isinstance(module, library.Dense)]
+            )
+            return f"cls: {'the trained pooler' if trained else 'the first token, without a trained pooler'}"
+        if name == "none":
+            return "declared: " + ", ".join(type(module).__name__ for module in self)
+        return f"{name}: {POOLERS[name]}"
+
+    @property
+    def similarity_name(self) -> str:
+        """The similarity of embeddings that the model declares: ``cosine``, ``dot``, ``euclidean``, ``manhattan``."""
+        return str(self.similarity_fn_name)
+
+    @property
+    def dims(self) -> int | None:
+        """The number of leading dimensions that are kept; None: all."""
+        return None if self.truncate_dim is None else int(self.truncate_dim)
+
+    @property
+    def width(self) -> int:
+        """The number of dimensions before truncation."""
+        sizes = (module.get_embedding_dimension() for module in reversed(list(self)) if hasattr(module, SIZE))
+        return int(next((size for size in sizes if size is not None), 0))
+
+    @property
+    def unit_length(self) -> bool:
+        """Whether the model scales embeddings to unit length."""
+        return self.other.light.unit_length if isinstance(self.other, Onnx) else normalizes(list(self))
+
+    @property
+    def queries_only(self) -> bool:  # type: ignore[override]
+        """Whether the encoder encodes only queries, with a prompt that it knows."""
+        return self.other is not None and self.other.queries_only
 
     def keep_dims(self, dims: int | None) -> None:
         """Sets the number of leading dimensions to keep; None keeps all.
 
         Raises ``InputError`` if ``dims`` is not an integer from 1 to the number of dimensions of the model.
         """
-        width = self.model.embedding_dim
-        if dims is not None and (isinstance(dims, bool) or not isinstance(dims, Integral) or not 1 <= dims <= width):
-            raise InputError(f"--dims {dims}: the embeddings of this model have {width} dimensions; give 1 to {width}")
-        self.dims, self._rescaled = dims, self._unit_length
-
-    @property
-    def embedding_dim(self) -> int:
-        """D, the number of dimensions of an embedding."""
-        return min(self.dims or self.model.embedding_dim, self.model.embedding_dim)
-
-    def encode_query(self, texts: Iterable[str], **settings: Any) -> Vectors:
-        """Encodes texts like ``encode``, but with the model's prompt for queries, named ``query``.
-
-        If the model has no such prompt, the ``prompt`` given to the constructor is used, if any. As in
-        sentence-transformers, the default prompt of the model is ignored.
-        """
-        return self._encode_role(texts, QUERY, settings)
-
-    def encode_document(self, texts: Iterable[str], **settings: Any) -> Vectors:
-        """Encodes texts like ``encode_query``, but with the prompt for documents.
-
-        The prompt for documents is the model's prompt named ``document``, else ``passage``, else ``corpus``.
-
-        Raises ``InputError`` if the model encodes only queries.
-        """
-        if isinstance(self.model, OtherEncoder) and self.model.queries_only:
-            raise InputError(f"{self.given[0]}: encodes only queries; cse encode --hybrid encodes documents")
-        return self._encode_role(texts, DOCUMENT, settings)
-
-    @property
-    def document_prompt(self) -> str:
-        """The text that ``encode_document`` puts before each text."""
-        return self._role_prompt(DOCUMENT)
-
-    @property
-    def query_prompt(self) -> str:
-        """The text that ``encode_query`` puts before each text."""
-        return self._role_prompt(QUERY)
-
-    def _role_prompt(self, names: tuple[str, ...]) -> str:
-        own = role_prompt(self.prompts, names)
-        return (self.given_prompt or "") if own is None else own
-
-    def _encode_role(self, texts: Iterable[str], names: tuple[str, ...], settings: dict[str, Any]) -> Vectors:
-        if settings.get("prompt") is None and settings.get("prompt_name") is None:
-            settings = {**settings, "prompt": self._role_prompt(names)}
-        return self.encode(texts, **settings)
+        self.truncate_dim, self._rescaled = self._checked_dims(dims), self.unit_length
 
     def encode(
         self,
-        texts: Iterable[str],
-        *,
+        texts: Iterable[str] | None = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
         batch_size: int = 64,
+        show_progress_bar: bool | None = None,
+        *,
+        inputs: Iterable[str] | None = None,
         progress: Callable[[int], None] | None = None,
-    ) -> Vectors:
-        """Encodes texts into embeddings.
+        task: str | None = None,
+        convert_to_tensor: bool = False,
+        convert_to_numpy: bool = True,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        precision: str = "float32",
+        **settings: Any,
+    ) -> Any:
+        """Encodes texts into embeddings; several threads may do so at the same time.
 
         Args:
-            texts: Any iterable of strings, including NumPy arrays. The embedding of a blank text is 0 in all
-                dimensions, as in ``cse encode``. Lone surrogates are replaced by U+FFFD, with a warning.
+            texts: Any iterable of strings, including NumPy arrays. The embedding of a blank text is 0 in
+                all dimensions, as in ``cse encode``. Lone surrogates are replaced by U+FFFD, with a warning.
             prompt_name: Name of the prompt that is put before each text. Default: the prompt given to the constructor,
                 else the default prompt of the model.
             prompt: Text that is put before each text; ``prompt_name`` is then ignored.
             batch_size: Texts per forward pass, at least 1.
+            inputs: The name of ``texts`` in sentence-transformers.
+            show_progress_bar: Whether to show a progress bar.
             progress: Called with the number of texts encoded since its last call; blank texts are not counted.
+            task: ``query`` or ``document``, for models with modules for each.
+            convert_to_tensor: Whether to return a tensor on the device of the model.
+            convert_to_numpy: False: a list of tensors is returned.
+            normalize_embeddings: Whether to scale embeddings to unit length.
+            truncate_dim: Number of leading dimensions, for this call.
+            precision: ``float32``, ``int8``, ``uint8``, ``binary`` or ``ubinary``; see sentence-transformers.
+            settings: Other arguments of ``SentenceTransformer.encode``; with ``output_value``, ``device``, ``pool`` or
+                ``processing_kwargs``, that method encodes the texts.
 
         Returns:
             ``(n, D)`` float32, one row per text.
@@ -198,68 +339,205 @@ class Encoder:
             InputError: If ``texts`` is a single string or has an element that is not a string, if ``batch_size`` is
                 not an integer of at least 1, or if the model has no prompt named ``prompt_name``.
         """
-        if isinstance(batch_size, bool) or not isinstance(batch_size, Integral) or batch_size < 1:
-            raise InputError(f"batch_size: must be an integer of at least 1, got {batch_size!r}")
-        given = check_texts(texts)
-        whole = [repaired(text) for text in given]
-        faulty = sum(new != old for new, old in zip(whole, given, strict=True))
-        if faulty:
-            warnings.warn(f"lone surrogates were replaced with U+FFFD in {faulty} of the texts", stacklevel=2)
-        if prompt is None and prompt_name is not None:
-            if prompt_name not in self.prompts:
-                raise unknown("prompt_name", prompt_name, self.prompts)
-            prompt = self.prompts[prompt_name]
-        prompt = self.prompt if prompt is None else prompt
-        filled = [row for row, text in enumerate(whole) if text.strip()]
-        if len(filled) == len(whole):
-            return self._vectors(whole, int(batch_size), progress, prompt)
-        vectors = np.zeros((len(whole), self.embedding_dim), dtype=np.float32)
-        if filled:
-            vectors[filled] = self._vectors([whole[row] for row in filled], int(batch_size), progress, prompt)
-        return vectors
+        whole, prompt = self._checked(texts if inputs is None else inputs, prompt_name, prompt, batch_size)
+        if unsupported := [name for name in settings if name not in LIBRARY]:
+            raise InputError(f"encode: has no argument {unsupported[0]}; see cse.Encoder.encode")
+        settings = {name: value for name, value in settings.items() if value not in (None, "sentence_embedding")}
+        if settings or "output_value" in settings:
+            chosen: dict[str, Any] = {"convert_to_tensor": convert_to_tensor, "convert_to_numpy": convert_to_numpy}
+            chosen |= {"normalize_embeddings": normalize_embeddings, "truncate_dim": truncate_dim}
+            chosen |= {"precision": precision, **({"task": task} if task else {}), **settings}
+            return SentenceTransformer.encode(self, whole, prompt=prompt, batch_size=batch_size, **chosen)
+        with bar(len(whole), show_progress_bar, progress) as advance:
+            vectors = self._vectors(whole, int(batch_size), prompt, task, advance)
+        vectors = self._truncated(vectors, truncate_dim)
+        if normalize_embeddings:
+            vectors = unit(vectors)
+        if precision != "float32":
+            from sentence_transformers.util import quantize_embeddings
 
+            vectors = quantize_embeddings(vectors, precision=precision)
+        if convert_to_tensor:
+            return torch.from_numpy(vectors).to(self.device)
+        return vectors if convert_to_numpy else list(torch.from_numpy(vectors))
+
+    @torch.no_grad()
     def _vectors(
-        self, texts: list[str], batch_size: int, progress: Callable[[int], None] | None, prompt: str
+        self,
+        texts: Sequence[str],
+        batch_size: int,
+        prompt: str,
+        task: str | None,
+        progress: Callable[[int], None] | None,
     ) -> Vectors:
-        if isinstance(self.model, OtherEncoder) and not isinstance(self.model, Onnx):
-            texts = [prompt + text for text in texts] if prompt else texts
-            found = self.model.encode(texts, batch_size=batch_size, progress=progress, precision=self.precision)
-        else:
-            found = self.model.encode(
-                texts, batch_size=batch_size, progress=progress, precision=self.precision, prompt=prompt
-            )
-        return found if self.dims is None else self._cut(found, self.dims, self._rescaled)
+        """Returns the embeddings ``(n, width)``, 0 for blank texts."""
+        out = np.zeros((len(texts), self.width), dtype=np.float32)
+        filled = np.array([row for row, text in enumerate(texts) if text.strip()], dtype=np.int64)
+        routed = {} if task is None else {"task": task}
+        device = self.device
+        if self.training:
+            self.eval()
+        if isinstance(self[0], OtherModule):
+            self[0].precision = self.precision
+        # One context for all batches: autocast keeps the converted weights until its context ends.
+        with autocast(str(device), self.precision):
+            for start in range(0, len(filled), BLOCK):
+                block = filled[start : start + BLOCK]
+                for rows, features in self._batches([texts[row] for row in block.tolist()], batch_size, prompt, routed):
+                    features = {
+                        name: copied_to(value, device) if isinstance(value, torch.Tensor) else value
+                        for name, value in features.items()
+                    }
+                    vectors = self(features, **routed)["sentence_embedding"]
+                    out[block[rows]] = vectors.float().cpu().numpy()
+                    if progress:
+                        progress(len(rows))
+        return out
 
-    def shortened(self, vectors: Vectors, dims: int) -> Vectors:
-        """Returns the first ``dims`` dimensions, scaled to unit length if the model's embeddings have unit length."""
-        return self._cut(vectors, dims, self._unit_length)
+    def _batches(
+        self, texts: list[str], batch_size: int, prompt: str, routed: dict[str, Any]
+    ) -> Iterator[tuple[npt.NDArray[np.intp], dict[str, Any]]]:
+        """Yields row numbers and features in batches of texts of similar length, so that little padding is processed.
 
-    @staticmethod
-    def _cut(vectors: Vectors, dims: int, scaled: bool) -> Vectors:
-        return _unit(vectors[:, :dims]) if scaled else vectors[:, :dims]
-
-    def similarity(self, left: Iterable[str], right: Iterable[str]) -> Vectors:
-        """Returns the cosine similarity of each text in ``left`` with each in ``right``, ``(len(left), len(right))``.
-
-        If the model declares ``dot`` as its similarity (``similarity_name``), dot products are returned instead.
+        Texts for a transformer are tokenized before they are sorted, by their numbers of tokens; other texts are sorted
+        by their numbers of characters, which leaves about a third more padding.
         """
+        first = self[0]
+        if isinstance(first, Transformer) and "message" not in first.modality_config:
+            tokens = first.preprocess(texts, prompt=prompt or None, processing_kwargs=UNPADDED, **routed)
+            lists = {name: tokens.pop(name) for name in list(tokens) if isinstance(tokens[name], list)}
+            if "attention_mask" in lists and all(
+                isinstance(value, int) for each in lists.values() for row in each for value in row[:1]
+            ):
+                for rows in batches_by_length(lists["input_ids"], batch_size):
+                    yield rows, {**tokens, **pad(first.tokenizer, lists, rows.tolist())}
+                return
+        order = np.argsort([-len(text) for text in texts], kind="stable")
+        for start in range(0, len(order), batch_size):
+            rows = order[start : start + batch_size]
+            yield rows, self.preprocess([texts[row] for row in rows.tolist()], prompt=prompt or None, **routed)
+
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
+        """Returns the similarity of each text or embedding on the left with each on the right.
+
+        Args:
+            embeddings1: n texts, or embeddings ``(n, D)``.
+            embeddings2: m texts or embeddings.
+
+        Returns:
+            ``(n, m)``: for texts, an array of cosines, or of dot products if the model declares ``dot`` as its
+            similarity; for embeddings, a tensor of the similarity that the model declares (``similarity_fn_name``).
+        """
+        left, right = (
+            list(each) if isinstance(each, Iterable) and not isinstance(each, (np.ndarray, torch.Tensor)) else each
+            for each in (embeddings1, embeddings2)
+        )
+        if not any(isinstance(each, list) and each and isinstance(each[0], str) for each in (left, right)):
+            return super().similarity(left, right)
         first, second = self.encode(left), self.encode(right)
-        return first @ second.T if self.similarity_name == "dot" else _unit(first) @ _unit(second).T
+        return first @ second.T if self.similarity_name == "dot" else unit(first) @ unit(second).T
+
+    def token_states(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Returns the last hidden states ``(B, T, H)`` of tokens ``(B, T)``."""
+        states: torch.Tensor = self[0](dict(batch))["token_embeddings"]
+        return states
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer of the first module; None if it has none."""
+        return getattr(self[0], "tokenizer", None)
+
+    def files(self) -> list[tuple[str, Path]]:
+        """Returns the names and paths of the files that the embeddings depend on."""
+        if self.other is not None:
+            return [(path.name, path) for path in self.other.files()]
+        return [] if self.folder is None else model_files(self.folder, self.base)
+
+    def save(self, path: str, *arguments: Any, **settings: Any) -> None:
+        """Saves the encoder as a folder that sentence-transformers loads, also older releases of it where possible.
+
+        See ``SentenceTransformer.save``. The folder holds no path of this machine.
+        """
+        transformer = self[0]
+        if isinstance(transformer, Transformer):
+            averaged = any(isinstance(module, library.WeightedLayerPooling) for module in self)
+            transformer.config.output_hidden_states = averaged
+            backend = getattr(transformer.tokenizer, "backend_tokenizer", None)
+            if backend is not None:  # a fast tokenizer stores the truncation and padding settings of its last call
+                backend.no_truncation()
+                backend.no_padding()
+        super().save(path, *arguments, **settings)
+        more: dict[str, Any] = {"cse_family": self.family} if self.family else {}
+        more |= {"cse_dims": list(self.trained_dims)} if self.trained_dims else {}
+        file = Path(path) / "config_sentence_transformers.json"
+        stored = json.loads(file.read_text(encoding="utf8"))
+        stored["__version__"]["cse"] = __version__
+        file.write_text(json.dumps({**stored, **more}, indent=2, sort_keys=True) + "\n", encoding="utf8")
+        if isinstance(transformer, Transformer) and (self.keeps_tokenizer or transformer.do_lower_case):
+            load_as_stored(Path(path), transformer.tokenizer)
+        write_older_names(Path(path), self.max_seq_length if isinstance(transformer, Transformer) else None)
 
 
-def repaired(text: str) -> str:
-    """Replaces lone surrogates with U+FFFD: they cannot be encoded as UTF-8, and tokenizers reject them."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
+class OtherModule(library.InputModule):
+    """An ``OtherEncoder`` as a module of sentence-transformers."""
+
+    def __init__(self, encoder: OtherEncoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.tokenizer = None
+        self.precision = "fp32"
+
+    def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **settings: Any) -> dict[str, Any]:
+        """Returns the texts, with the prompt before each of them."""
+        if isinstance(self.encoder, Onnx):
+            return {"texts": list(inputs), "prompt": prompt or ""}
+        return {"texts": [(prompt or "") + text for text in inputs]}
+
+    def forward(self, features: dict[str, Any], **settings: Any) -> dict[str, Any]:
+        """Sets ``sentence_embedding``, ``(n, D)``."""
+        texts, settings = features["texts"], {"prompt": features["prompt"]} if "prompt" in features else {}
+        vectors = self.encoder.encode(texts, batch_size=max(len(texts), 1), precision=self.precision, **settings)
+        return {**features, "sentence_embedding": torch.from_numpy(np.ascontiguousarray(vectors))}
+
+    def get_embedding_dimension(self) -> int:
+        """Returns D."""
+        return self.encoder.embedding_dim
+
+    def save(self, output_path: str, *arguments: Any, **settings: Any) -> None:
+        """Raises ``InputError``: such encoders have no folder of sentence-transformers."""
+        raise InputError(f"{self.encoder.what}: cannot be saved as a model of sentence-transformers")
 
 
-def _unit(vectors: Vectors) -> Vectors:
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    points: Vectors = vectors / np.maximum(norms, 1e-12)
-    return points
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Context manager in which the libraries show neither progress bars nor warnings; their errors are raised."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def bar(
+    total: int, shown: bool | None, progress: Callable[[int], None] | None
+) -> Iterator[Callable[[int], None] | None]:
+    """Context manager whose value is called with the number of texts done; it shows a progress bar if ``shown``."""
+    if not shown:
+        yield progress
+        return
+    from tqdm.auto import tqdm  # type: ignore[import-untyped]
+
+    with tqdm(total=total, desc="Texts") as shown_bar:
+
+        def advance(count: int) -> None:
+            shown_bar.update(count)
+            if progress:
+                progress(count)
+
+        yield advance
 
 
 def fit_whitening(
@@ -304,7 +582,7 @@ class Whitening(OtherEncoder):
             raise InputError(f"whitening:{what}: {self.file} cannot be read ({error})") from None
         if len(set(lines)) < 2:
             raise InputError(f"whitening:{what}: {self.file} needs at least two different lines")
-        declared = find_model(model).pooler
+        declared = (find_folder(model) / "modules.json").exists()
         self.base = Encoder(model, pooler=None if declared else "avg_first_last", device=device)
         step = -(-len(lines) // self.LINES)
         dims = int(others[1]) if len(others) == 2 else None
@@ -333,6 +611,4 @@ class Whitening(OtherEncoder):
 
     def files(self) -> list[Path]:
         """Returns the file on which the transformation is fitted, and the files of the model."""
-        model = self.base.model
-        found = model.files() if isinstance(model, OtherEncoder) else [path for _, path in model_files(model.source)]
-        return [self.file, *found]
+        return [self.file, *(path for _, path in self.base.files())]

@@ -8,12 +8,14 @@ from typing import Any
 from ... import _core
 from ...errors import InputError
 from ...tfidf.options import word_options
-from ..encoders import OtherEncoder
+from ..modules import Transformer
 from ..tokens import TOKENIZING
 from .inference import Encoder
 
 # Maximum number of words in a passage for encoders without a tokenizer.
 DEFAULT_WORDS = 256
+# Maximum number of tokens in a passage, with special tokens, for models that read texts of any length.
+LONGEST = 8192
 # Consecutive passages share about 1/OVERLAP of the maximum number of tokens.
 OVERLAP = 8
 
@@ -38,9 +40,9 @@ class Cutter:
     def __init__(self, encoder: Encoder, tokens: int | None = None) -> None:
         self._tokenizer: Any = None
         longest = None
-        if not isinstance(encoder.model, OtherEncoder):
-            self._tokenizer = encoder.model.tokenizer
-            longest = encoder.model.source.max_length - self._tokenizer.num_special_tokens_to_add()
+        if isinstance(encoder[0], Transformer) and encoder.tokenizer is not None:
+            self._tokenizer = encoder.tokenizer
+            longest = min(encoder.max_seq_length, LONGEST) - self._tokenizer.num_special_tokens_to_add()
         self.tokens = tokens if tokens is not None else longest or DEFAULT_WORDS
         if self.tokens < 8 or (longest is not None and self.tokens > longest):
             most = "" if longest is None else f" and at most {longest}, the number of tokens that the model reads"

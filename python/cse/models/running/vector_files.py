@@ -26,8 +26,6 @@ from ..._core import hash_bytes
 from ...errors import InputError
 from ...io import Journal, copy_mode, dumps, naming, remove_leftovers, write_atomically
 from ..device import pick_precision
-from ..encoders import OtherEncoder
-from ..reading.resolve import model_files
 from .inference import Encoder
 
 FORMATS = (".npy", ".safetensors", ".parquet")
@@ -76,12 +74,11 @@ def model_stamp(encoder: Encoder) -> dict[str, Any]:
         **({"prompt": encoder.prompt} if encoder.prompt else {}),
         **({"dims": encoder.dims} if encoder.dims else {}),
     }
-    if isinstance(encoder.model, OtherEncoder):
-        return {**encoder.model.stamp(), **used}
-    source = encoder.model.source
-    status = [(name, path.stat()) for name, path in model_files(source)]
+    if encoder.other is not None:
+        return {**encoder.other.stamp(), **used}
+    status = [(name, path.stat()) for name, path in encoder.files()]
     return {
-        "path": str(Path(source.path).resolve()),
+        "path": str(Path(encoder.folder or "").resolve()),
         "pooling": encoder.pooling,
         "files": [[name, stat.st_size, stat.st_mtime_ns] for name, stat in status],
         **used,
@@ -113,7 +110,7 @@ def resume_precision(encoder: Encoder, output: str | Path, key: dict[str, Any], 
             f"--precision {wanted}: the rows in {output}.part were encoded in {begun}; continue with "
             f"--precision {begun}, or remove that file"
         )
-    encoder.precision, encoder.precision_reason = pick_precision(encoder.device, begun)
+    encoder.precision, encoder.precision_reason = pick_precision(str(encoder.device), begun)
 
 
 def encode_to_file(

@@ -21,11 +21,12 @@ from torch import Tensor, nn
 
 from ...errors import InputError, RunError
 from ...io import fresh_folder, naming
-from ..pooling import pooled_layers, pooler_in_use
+from ..light import MODEL, NOT_INSTALLED, LightEncoder
+from ..light import ONNX as FOLDER
+from ..pooling import pooled_layers
 from ..reading.resolve import MINILM, best_of_run, find_model
-from ..running.encoder import SentenceEncoder, load_encoder
-from ..running.onnx import FOLDER, MODEL, NOT_INSTALLED, with_onnx
-from .folder import write_limit
+from ..running.inference import Encoder
+from .layout import write_limit
 
 INT8 = "model_int8.onnx"
 # Largest allowed difference between embeddings from ONNX and from PyTorch. If the largest norm of an embedding is above
@@ -84,11 +85,11 @@ def export_onnx(
     source = find_model(name)
     if source.base is not None:
         raise InputError(f"{model}: holds only an adapter; export a model that was saved without --keep-adapter")
-    pooler = pooler_in_use(None, source.pooler)
+    pooler = source.pooler or ""
     if pooled_layers(pooler, 2) is not None:
         raise InputError(f"{model}: its pooling ({pooler}) needs several layers, but ONNX files hold only the last one")
-    encoder = load_encoder(source, pooler, for_inference=True).eval()
-    if encoder.use_trained_pooler:
+    encoder = Encoder(name, device="cpu")
+    if encoder[0].module_output_name != "token_embeddings":
         raise InputError(f"{model}: its embeddings come from the pooler of the checkpoint, which is not exported")
     say = status or (lambda text: None)
     if output is None:
@@ -97,25 +98,25 @@ def export_onnx(
         # *.bin files are not copied if the folder also holds weights as safetensors.
         twice = ["*.bin"] if any(Path(source.path).glob("*.safetensors")) else []
         shutil.copytree(source.path, fresh, dirs_exist_ok=True, ignore=shutil.ignore_patterns(FOLDER, ".*", *twice))
-        write_limit(fresh, source.max_length)
+        write_limit(fresh, int(encoder.max_seq_length))
         return _export(encoder, fresh, Path(output), int8, say)
 
 
-def _export(encoder: SentenceEncoder, folder: Path, final: Path, int8: bool, say: Callable[[str], object]) -> Exported:
+def _export(encoder: Encoder, folder: Path, final: Path, int8: bool, say: Callable[[str], object]) -> Exported:
     """Exports to a temporary folder and moves the files to ``folder``, which the caller may rename to ``final``."""
     texts = _texts()
     expected = encoder.encode(texts)
-    transformer = encoder.backbone
+    transformer = encoder[0].model
     with naming(folder), tempfile.TemporaryDirectory(prefix=".cse-new-", suffix=f"-{FOLDER}", dir=folder) as temporary:
         file = Path(temporary) / MODEL
         say("exporting the transformer")
         write_onnx(transformer, encoder.tokenizer, file)
         say("comparing its embeddings with PyTorch's")
-        found = with_onnx(encoder, file).encode(texts)
+        found = LightEncoder(f"onnx:{file}").encode(texts)
         difference = float(np.abs(found - expected).max())
         if not difference <= TOLERANCE * max(1.0, float(np.linalg.norm(expected, axis=1).max())):
             raise RunError(
-                f"{encoder.source.name}: embeddings of the exported model differ by up to {difference:.2g} from "
+                f"{encoder.given[0]}: embeddings of the exported model differ by up to {difference:.2g} from "
                 "PyTorch's; nothing was written; please report the type of the model"
             )
         more: dict[str, Any] = {}
@@ -123,7 +124,7 @@ def _export(encoder: SentenceEncoder, folder: Path, final: Path, int8: bool, say
             say("quantising the weights")
             small = Path(temporary) / INT8
             _quantise(file, small)
-            cosines = _cosines(with_onnx(encoder, small).encode(texts), expected)
+            cosines = _cosines(LightEncoder(f"onnx:{small}").encode(texts), expected)
             more = {
                 "int8_file": str(final / FOLDER / INT8),
                 "int8_bytes": _size(small),

@@ -23,7 +23,7 @@ from ...data.corpus import Corpus
 from ...errors import InputError
 from ...io import file_mode, fresh_folder
 from ...tfidf.index import TfidfIndex
-from ..encoders import OtherEncoder
+from ..modules import Transformer
 from ..reading.resolve import MINILM
 from ..running.inference import Encoder
 from .folder import public_name
@@ -148,9 +148,9 @@ def static_tokenizer(encoder: Encoder) -> tuple[Tokenizer, set[int]]:
 
     Raises ``InputError`` if the encoder has no tokenizer of the ``tokenizers`` package.
     """
-    from tokenizers import Tokenizer, normalizers
+    from tokenizers import Tokenizer
 
-    own = None if isinstance(encoder.model, OtherEncoder) else encoder.model.tokenizer
+    own = encoder.tokenizer if isinstance(encoder[0], Transformer) else None
     if own is None or not hasattr(own, "backend_tokenizer"):
         raise InputError(
             f"cse export --static: {encoder.given[0]} has no transformer with a fast tokenizer to distil; name a model "
@@ -158,9 +158,6 @@ def static_tokenizer(encoder: Encoder) -> tuple[Tokenizer, set[int]]:
         )
     settings = json.loads(own.backend_tokenizer.to_str())
     tokenizer = Tokenizer.from_str(json.dumps(settings | {"post_processor": None, "padding": None, "truncation": None}))
-    if encoder.model.source.modules.lower_case:  # type: ignore[union-attr]
-        parts = [normalizers.Lowercase(), *([tokenizer.normalizer] if tokenizer.normalizer else [])]
-        tokenizer.normalizer = normalizers.Sequence(parts)
     return tokenizer, set(own.all_special_ids)
 
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from ... import rng
 from ...augment.base import Block, Edit, Pairing, TokenEdit, View
 from ...data.corpus import Corpus
-from ...models.reading.prompts import TrainingPrompts
+from ...models.prompts import TrainingPrompts
 from ...rng import partners, valid_candidates
 
 if TYPE_CHECKING:

@@ -96,17 +96,17 @@ def copied(checkpoint: Checkpoint, folder: Path) -> str:
 def save(run: Run, name: str) -> None:
     """Saves the encoder with a model card in the subfolder ``name`` of the run."""
     state = run.state
-    source, selector = state.encoder.source, state.selector
+    selector = state.selector
     columns = {"spearman": ["spearman"], "mrr": ["mrr", "mrr_se"]}.get(selector.metric or "", [])
     card = CardRecord(
         **run.plan.card,
         embedding_dim=state.encoder.embedding_dim,
-        normalize=source.normalize,
-        max_length=source.max_length,
+        normalize=state.encoder.normalize,
+        max_length=state.encoder.max_length,
         step=state.step,
         columns=[*columns, "alignment", "uniformity"] if columns else [],
         scores=selector.records,
-        dims=source.modules.dims,
+        dims=state.encoder.evaluated.trained_dims,
         stages=[type(stage).__name__ for stage in state.encoder.stages],
     )
 

@@ -12,12 +12,10 @@ if TYPE_CHECKING:
     from ...models.running.encoder import SentenceEncoder
 
 
-def check_length(max_length: int, source: Source) -> None:
+def check_length(max_length: int, longest: int) -> None:
     """Raises ``InputError`` if the maximum length of a run is more than that of the model."""
-    if max_length > source.max_length:
-        raise InputError(
-            f"--max-length: {max_length} is more than the {source.max_length} tokens of the model; lower it"
-        )
+    if max_length > longest:
+        raise InputError(f"--max-length: {max_length} is more than the {longest} tokens of the model; lower it")
 
 
 def build_encoder(

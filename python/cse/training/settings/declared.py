@@ -100,7 +100,7 @@ class Model:
             default="the model's own, else cls",
         ),
     ] = None
-    """See ``cse.models.pooling.pool``."""
+    """See ``cse.models.pooling.POOLERS``."""
     eval_pooler: Annotated[
         Pooler | None,
         Opt(
@@ -118,7 +118,7 @@ class Model:
         ),
     ] = None
     """The name of one of the model's prompts, or a text. With ``pairs``, also ``auto``, which stands for the model's
-    prompts for queries and for documents. See ``cse.models.reading.prompts``."""
+    prompts for queries and for documents. See ``cse.models.prompts``."""
     keep_head: Annotated[
         bool | None, Opt("Keep the MLP of --pooler cls in the saved model.", default="yes with --pairs")
     ] = None

@@ -15,7 +15,7 @@ from ...augment.base import View
 from ...features.base import EncoderMethod, FeatureMethod, Hook
 from ...losses.base import BatchTerm, LossTerm
 from ...models.device import compile_backbone
-from ...models.reading.prompts import TrainingPrompts
+from ...models.prompts import TrainingPrompts
 from ...models.running.acceleration import mask_always, use_fast_dropout
 from ...models.running.encoder import SentenceEncoder
 from ..batches.batches import Batch, Batches

@@ -20,10 +20,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ...errors import InputError, first_line
+from ..errors import InputError, first_line
 
 if TYPE_CHECKING:
-    from .resolve import Source
+    from .reading.resolve import Source
 
 WEIGHTS = "adapter_model.safetensors"
 NAME = "default"
@@ -91,12 +91,6 @@ class Adapters:
             if ".lora_" in key
         }
         save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
-
-
-def with_adapter(backbone: Any, folder: Path, model: str) -> Any:
-    """Returns the transformer with the adapters in ``folder`` merged into its weights."""
-    peft = import_peft(f"--model {model}")
-    return peft.PeftModel.from_pretrained(backbone, str(folder)).merge_and_unload()
 
 
 FOLDER = "mlm_head"

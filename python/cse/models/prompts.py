@@ -5,13 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ...errors import InputError, unknown
-from ..tokens import prompt_length
-
-if TYPE_CHECKING:
-    from .resolve import Source
+from ..errors import InputError, unknown
 
 AUTO = "auto"
 # Names of prompts for queries and for documents, in order of preference, as in sentence-transformers.
@@ -64,10 +60,12 @@ class TrainingPrompts:
     longest: int = 0
     """Largest number of tokens that the model accepts."""
 
-    def counted(self, tokenizer: Any, source: Source) -> TrainingPrompts:
-        """Returns a copy whose ``tokens``, ``pooled`` and ``longest`` are set for a model and its tokenizer."""
-        tokens = {text: prompt_length(tokenizer, text) for text in (self.anchor, self.document)}
-        return replace(self, tokens=tokens, pooled=source.modules.include_prompt, longest=source.max_length)
+    def counted(self, encoder: Any) -> TrainingPrompts:
+        """Returns a copy whose ``tokens``, ``pooled`` and ``longest`` are set for an encoder that is trained."""
+        from .tokens import prompt_length
+
+        tokens = {text: prompt_length(encoder.tokenizer, text) for text in (self.anchor, self.document)}
+        return replace(self, tokens=tokens, pooled=encoder.pools_prompt, longest=encoder.max_length)
 
     def describe(self) -> str:
         """Returns a description of the prompts."""
@@ -92,11 +90,11 @@ class TrainingPrompts:
         return 0 if self.pooled else self.tokens.get(prompt, 0)
 
 
-def training_prompts(source: Source, given: str | None, pairs: bool) -> tuple[Source, TrainingPrompts]:
-    """Returns the model, with the prompts to save, and the prompts to use in the run.
+def training_prompts(encoder: Any, given: str | None, pairs: bool) -> TrainingPrompts:
+    """Returns the prompts to use in a run, and sets the prompts that the encoder is saved with.
 
     Args:
-        source: The model.
+        encoder: The ``SentenceTransformer`` that is trained.
         given: Value of ``--prompt``. A name or a text becomes the default prompt of the saved model. ``auto`` selects
             the model's prompt for queries before anchors and its prompt for documents before positives and negatives.
             None: the default prompt of the model, if it has one.
@@ -106,23 +104,24 @@ def training_prompts(source: Source, given: str | None, pairs: bool) -> tuple[So
         InputError: If the name is unknown, or if ``given`` is ``auto`` and the run has no labelled pairs or the model
             has neither a prompt for queries nor one for documents.
     """
-    modules = source.modules
+    prompts, model = dict(encoder.prompts), encoder.given[0]
     if given is None:
-        own = modules.prompts.get(modules.default_prompt or "", "")
-        return source, TrainingPrompts(own, own)
-    if given == AUTO and AUTO not in modules.prompts:
-        query, document = role_prompt(modules.prompts, QUERY), role_prompt(modules.prompts, DOCUMENT)
+        own = prompts.get(encoder.default_prompt_name or "", "")
+        return TrainingPrompts(own, own)
+    if given == AUTO and AUTO not in prompts:
+        query, document = role_prompt(prompts, QUERY), role_prompt(prompts, DOCUMENT)
         if not pairs:
             raise InputError(
                 "--prompt auto belongs to --pairs, whose columns hold queries and documents; name a prompt instead"
             )
         if not query and not document:
             raise InputError(
-                f"--prompt auto: {source.name} has no prompts for queries and documents; leave it out, or give a text"
+                f"--prompt auto: {model} has no prompts for queries and documents; leave it out, or give a text"
             )
-        return source, TrainingPrompts(query or "", document or "")
-    text = find_prompt(given, modules.prompts, source.name)
-    name = next((each for each, own in modules.prompts.items() if each == given or own == text), OWN if text else None)
-    prompts = {**modules.prompts, **({name: text} if name and text else {})}
-    saved = replace(modules, prompts=prompts, default_prompt=name if text else None)
-    return replace(source, modules=saved), TrainingPrompts(text, text)
+        return TrainingPrompts(query or "", document or "")
+    text = find_prompt(given, prompts, model)
+    name = next((each for each, own in prompts.items() if each == given or own == text), OWN if text else None)
+    encoder.prompts = {**prompts, **({name: text} if name and text else {})}
+    encoder.default_prompt_name = name if text else None
+    encoder.prompt = text
+    return TrainingPrompts(text, text)

@@ -1,0 +1,160 @@
+"""What every encoder of texts does in the same way: prompts of queries and documents, checks, and truncation.
+
+This module imports neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError, check_texts, unknown
+from .prompts import DOCUMENT, QUERY, find_prompt, role_prompt
+
+Vectors = npt.NDArray[np.float32]
+
+
+class TextEncoder(ABC):
+    """Base class of ``cse.Encoder`` and of ``cse.models.light.LightEncoder``."""
+
+    given: tuple[str, str | None]
+    """The arguments ``model`` and ``pooler``."""
+    prompts: Mapping[str, str]
+    """The prompts that the model declares, by name."""
+    default_prompt_name: str | None
+    given_prompt: str | None
+    """The text of the prompt given to the constructor; None if there was none."""
+    prompt: str
+    """The text that ``encode`` puts before each sentence, unless the call specifies another prompt."""
+    queries_only = False
+    """Whether the encoder encodes only queries, with a prompt that it knows."""
+    _rescaled = False
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """The number of dimensions before truncation."""
+
+    @property
+    @abstractmethod
+    def unit_length(self) -> bool:
+        """Whether the model scales embeddings to unit length."""
+
+    @property
+    @abstractmethod
+    def dims(self) -> int | None:
+        """The number of leading dimensions that are kept; None: all."""
+
+    @abstractmethod
+    def encode(self, texts: Iterable[str] | None = None, *arguments: Any, **settings: Any) -> Any:
+        """Encodes texts into embeddings ``(n, D)``."""
+
+    @property
+    def embedding_dim(self) -> int:
+        """D, the number of dimensions of an embedding."""
+        return min(self.dims or self.width, self.width)
+
+    def encode_query(self, texts: Iterable[str] | None = None, **settings: Any) -> Any:
+        """Encodes texts like ``encode``, but with the model's prompt for queries, named ``query``.
+
+        If the model has no such prompt, the ``prompt`` given to the constructor is used, if any. As in
+        sentence-transformers, the default prompt of the model is ignored. A model with modules for queries (a Router)
+        uses them.
+        """
+        return self._encode_role(texts, QUERY, "query", settings)
+
+    def encode_document(self, texts: Iterable[str] | None = None, **settings: Any) -> Any:
+        """Encodes texts like ``encode_query``, but with the prompt (and modules) for documents.
+
+        The prompt for documents is the model's prompt named ``document``, else ``passage``, else ``corpus``.
+
+        Raises ``InputError`` if the model encodes only queries.
+        """
+        if self.queries_only:
+            raise InputError(f"{self.given[0]}: encodes only queries; cse encode --hybrid encodes documents")
+        return self._encode_role(texts, DOCUMENT, "document", settings)
+
+    @property
+    def document_prompt(self) -> str:
+        """The text that ``encode_document`` puts before each text."""
+        return self._role_prompt(DOCUMENT)
+
+    @property
+    def query_prompt(self) -> str:
+        """The text that ``encode_query`` puts before each text."""
+        return self._role_prompt(QUERY)
+
+    def _role_prompt(self, names: tuple[str, ...]) -> str:
+        own = role_prompt(self.prompts, names)
+        return (self.given_prompt or "") if own is None else own
+
+    def _encode_role(
+        self, texts: Iterable[str] | None, names: tuple[str, ...], task: str, settings: dict[str, Any]
+    ) -> Any:
+        if settings.get("prompt") is None and settings.get("prompt_name") is None:
+            settings = {**settings, "prompt": self._role_prompt(names)}
+        return self.encode(texts, **{"task": task, **settings})
+
+    def shortened(self, vectors: Vectors, dims: int) -> Vectors:
+        """Returns the first ``dims`` dimensions, scaled to unit length if the model's embeddings have unit length."""
+        return unit(vectors[:, :dims]) if self.unit_length else vectors[:, :dims]
+
+    def _choose_prompt(self, prompt: str | None) -> None:
+        """Sets the prompt that ``encode`` uses: a name or a text; None: the model's default prompt, if it has one."""
+        self.given_prompt = None if prompt is None else find_prompt(prompt, self.prompts, self.given[0])
+        default = self.prompts.get(self.default_prompt_name or "", "")
+        self.prompt = default if self.given_prompt is None else self.given_prompt
+
+    def _checked_dims(self, dims: Any) -> int | None:
+        width = self.width
+        if dims is not None and (
+            isinstance(dims, bool) or not isinstance(dims, Integral) or not 1 <= int(dims) <= width
+        ):
+            raise InputError(f"--dims {dims}: the embeddings of this model have {width} dimensions; give 1 to {width}")
+        return None if dims is None else int(dims)
+
+    def _checked(
+        self, texts: Any, prompt_name: str | None, prompt: str | None, batch_size: Any
+    ) -> tuple[list[str], str]:
+        """Returns the texts, without lone surrogates, and the prompt of a call of ``encode``."""
+        if isinstance(batch_size, bool) or not isinstance(batch_size, Integral) or batch_size < 1:
+            raise InputError(f"batch_size: must be an integer of at least 1, got {batch_size!r}")
+        given = check_texts(texts)
+        whole = [repaired(text) for text in given]
+        faulty = sum(new != old for new, old in zip(whole, given, strict=True))
+        if faulty:
+            warnings.warn(f"lone surrogates were replaced with U+FFFD in {faulty} of the texts", stacklevel=3)
+        if prompt is None and prompt_name is not None:
+            if prompt_name not in self.prompts:
+                raise unknown("prompt_name", prompt_name, self.prompts)
+            prompt = self.prompts[prompt_name]
+        return whole, self.prompt if prompt is None else prompt
+
+    def _truncated(self, vectors: Vectors, dims: int | None = None) -> Vectors:
+        """Returns the dimensions that are kept, scaled to unit length again if they were chosen by ``keep_dims``."""
+        size = self.dims if dims is None else dims
+        if size is None:
+            return vectors
+        return unit(vectors[:, :size]) if self._rescaled else vectors[:, :size]
+
+
+def repaired(text: str) -> str:
+    """Replaces lone surrogates with U+FFFD: they cannot be encoded as UTF-8, and tokenizers reject them."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def unit(vectors: Vectors) -> Vectors:
+    """Returns vectors of unit length; zero vectors stay as they are."""
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    points: Vectors = vectors / np.maximum(norms, 1e-12)
+    return points
