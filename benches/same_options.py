@@ -44,7 +44,7 @@ except ImportError:  # a version before that module
 help = {}
 parts = sys.argv[2].split(",")
 root = click.Context(group.cli, info_name="cse", **group.cli.context_settings)
-for name in group.COMMANDS if "help" in parts else ():
+for name in group.cli.list_commands(root) if "help" in parts else ():
     command = group.cli.get_command(root, name)
     help[name] = command.get_help(click.Context(command, parent=root, info_name=name))
 

@@ -135,7 +135,7 @@ def test_build_tfidf_with_stream_writes_no_matrix(cse, sample, tmp_path):
     assert done.returncode == 0, done.stderr
     assert [path.name for path in (tmp_path / "tfidf").iterdir()] == ["index.safetensors"]
     refused(cse("build-tfidf", sample, "--stream", "--matrix", cwd=tmp_path), "--matrix")
-    refused(cse("build-tfidf", sample, "--engine", "odd", cwd=tmp_path), "--engine", "local or ray")
+    refused(cse("build-tfidf", sample, "--engine", "odd", cwd=tmp_path), "--engine", "choose one of local, ray")
 
 
 def test_explain_shows_each_word(cse, indexed):

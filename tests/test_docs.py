@@ -340,6 +340,11 @@ def test_the_pictures_are_small_and_load_nothing(build):
         assert not re.search("<(script|image|foreignObject)", text), file
 
 
+def test_the_pages_of_commands_and_settings_are_current():
+    done = subprocess.run([sys.executable, ROOT / "docs" / "reference.py", "--check"], check=False)
+    assert done.returncode == 0
+
+
 def test_the_drawing_of_the_folders_is_current():
     done = subprocess.run([sys.executable, ROOT / "docs" / "structure.py", "--check"], check=False)
     assert done.returncode == 0

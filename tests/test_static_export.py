@@ -186,7 +186,7 @@ def test_added_words_are_the_most_frequent_ones_that_were_split(tiny_bert):
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (("--static",), "--static: name the texts to fit the vectors to with --corpus FILE"),
+        (("--static",), "--static needs texts to fit the vectors to; name them with --corpus FILE"),
         (("--static", "--corpus", "FILE"), "--static writes a new folder; name it with -o"),
         (("--static", "--corpus", "FILE", "-o", "HERE"), "exists; name a new folder"),
         (
