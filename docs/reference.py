@@ -34,7 +34,7 @@ def commands() -> str:
         command = group.cli.get_command(root, name)
         assert command is not None
         text = command.get_help(click.Context(command, parent=root, info_name=name, terminal_width=100))
-        lines += [f"## `cse {name}`", "", "```text", *(line.rstrip() for line in text.splitlines()), "```", ""]
+        lines += [f"## `cse {name}`", "", *(f"    {line}".rstrip() for line in text.splitlines()), ""]
     return "\n".join(lines)
 
 
