@@ -155,7 +155,6 @@ def read_pairs(path: str | Path) -> Pairs:
 
 
 def is_number(text: str) -> bool:
-    """Returns whether a text is a finite number."""
     try:
         return math.isfinite(float(text))
     except ValueError:

@@ -106,11 +106,9 @@ class Geometry(Evaluation):
         self.texts = list(dict.fromkeys([*self.pairs.left, *self.pairs.right]))
 
     def work(self) -> int:
-        """Returns the number of distinct sentences."""
         return len(self.texts)
 
     def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:
-        """Returns a report with one row."""
         vectors, left, right = embed(encoder, [self.texts, self.pairs.left, self.pairs.right], progress)
         close = self.pairs.gold > 4
         figures = {
@@ -205,8 +203,6 @@ def score_halves(
 
 @dataclass(frozen=True)
 class SplitHalfOptions:
-    """Options of the split-half evaluation."""
-
     limit: Annotated[int, Ge(2), Opt("maximum number of sentences; the first ones in the corpus are used")] = 2000
     column: Annotated[str | None, Opt("column that holds the sentences, if the corpus is a table")] = None
 
@@ -231,11 +227,9 @@ class SplitHalf(Evaluation):
             raise InputError(f"{data}: at least two sentences of {HELD_OUT_WORDS} words or more are needed")
 
     def work(self) -> int:
-        """Returns the number of halves."""
         return 2 * len(self.texts)
 
     def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:
-        """Returns a report with one row."""
         score = score_halves(encoder, self.texts, progress)
         row = {"task": str(self.data), "sentences": score.sentences, **score.to_dict()}
         return Report([row], samples=[Sample(f"{self.data}: mrr", score.per_sentence)])

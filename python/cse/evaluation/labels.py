@@ -117,7 +117,6 @@ class Judgements:
         return statistics.median(self.seconds[-RECENT:]) if len(self.seconds) >= TIMED else None
 
     def close(self) -> None:
-        """Closes and unlocks the file."""
         self._file.close()
 
 

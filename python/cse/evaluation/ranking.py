@@ -53,7 +53,6 @@ class System:
 
     @property
     def by_words(self) -> bool:
-        """Whether the system is BM25 alone."""
         return isinstance(self.model, str) and self.model == BM25
 
     @property
@@ -200,7 +199,6 @@ class Remembering:
         return getattr(self._encoder, name)
 
     def encode_query(self, texts: Sequence[str], progress: Progress | None = None, **settings: Any) -> Any:
-        """Returns the vectors of ``Encoder.encode_query``."""
         key = tuple(texts)
         if key not in self._found:
             self._found[key] = self._encoder.encode_query(texts, progress=progress, **settings)

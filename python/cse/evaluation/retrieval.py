@@ -150,8 +150,6 @@ def _passages(cut: Cutter, texts: Sequence[str]) -> tuple[list[str], list[int]]:
 
 @dataclass(frozen=True)
 class RetrievalOptions:
-    """Options of the retrieval evaluation."""
-
     split: Annotated[str, Opt("name of the judgements file in qrels/, without .tsv")] = "test"
     passages: Annotated[
         int | None,

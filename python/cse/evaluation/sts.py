@@ -43,7 +43,6 @@ class Task:
     path: Path
 
     def is_complete(self, pairs: Pairs) -> bool:
-        """Returns whether ``pairs`` holds all pairs of the task."""
         return self.expected is None or len(pairs.gold) == self.expected
 
 
@@ -57,7 +56,6 @@ class PairScore:
     uniformity: float
 
     def to_dict(self) -> dict[str, float]:
-        """Returns the scores without the number of pairs."""
         return {"spearman": self.spearman, "alignment": self.alignment, "uniformity": self.uniformity}
 
 
@@ -143,8 +141,6 @@ def pair_cosines(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]
 
 @dataclass(frozen=True)
 class STSOptions:
-    """Options of the STS evaluation."""
-
     allow_partial: Annotated[
         bool, Opt("accept incomplete files; the average is given only if all seven test sets are complete")
     ] = False
@@ -166,7 +162,6 @@ class STS(Evaluation):
         self.tasks = load_tasks(data, options.allow_partial)
 
     def columns(self) -> list[list[str]]:
-        """Returns both columns of each task, in the order of the tasks."""
         return [column for _, pairs in self.tasks for column in (pairs.left, pairs.right)]
 
     def work(self) -> int:

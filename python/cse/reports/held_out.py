@@ -45,7 +45,6 @@ class HeldOut:
 
     @property
     def texts(self) -> list[str]:
-        """All distinct texts to encode."""
         found: list[str] = []
         for pairs in self.sets.values():
             found += [*pairs.left, *pairs.right]
@@ -68,7 +67,6 @@ class Change:
 
     @property
     def difference(self) -> float:
-        """The score after training minus the score before training."""
         return self.after - self.before
 
     @property
@@ -106,7 +104,6 @@ class Compared:
     changes: list[Change] = field(default_factory=list)
 
     def sides(self, texts: Sequence[str]) -> tuple[Vectors, Vectors]:
-        """Returns the embeddings ``(n, D)`` of texts before and after training."""
         return np.stack([self.before[text] for text in texts]), np.stack([self.after[text] for text in texts])
 
     def cosines(self) -> dict[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:

@@ -73,8 +73,6 @@ HELD_OUT = (("pairs",), ("map",))
 
 @dataclass(frozen=True)
 class Page:
-    """The report page of a run."""
-
     html: str
     changes: list[dict[str, Any]]
     """Scores before and after training, with intervals of the differences; empty if no texts were encoded."""

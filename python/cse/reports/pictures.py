@@ -97,11 +97,9 @@ class _Window:
     """The first and the last rank of the window."""
 
     def term(self, rank: int) -> str:
-        """Returns the term of a rank."""
         return str(self.index.terms[self.index.by_rank[rank - 1]])
 
     def draw_all_terms(self, axes: Axes) -> None:
-        """Plots the scores of all terms, with the window as a band."""
         terms = len(self.scores)
         shown = np.unique(np.linspace(1, terms, min(terms, POINTS)).astype(np.int64))
         axes.plot(shown, self.scores[shown - 1], color=BLUE, label="all terms")
@@ -113,7 +111,6 @@ class _Window:
         legend(axes)
 
     def draw(self, axes: Axes) -> None:
-        """Plots the scores of the terms in the window, and labels some of the terms."""
         ranks = np.arange(self.low, self.high + 1)
         ranks = ranks[np.unique(np.linspace(0, len(ranks) - 1, min(len(ranks), POINTS)).astype(np.int64))]
         values = self.scores[ranks - 1]

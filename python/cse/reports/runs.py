@@ -42,7 +42,6 @@ class StoredRun:
 
     @property
     def name(self) -> str:
-        """Name of the folder."""
         return self.folder.resolve().name
 
     @property
@@ -53,7 +52,6 @@ class StoredRun:
 
     @property
     def step(self) -> int:
-        """Number of the last step in the log."""
         return max((int(record["step"]) for record in (*self.steps[-1:], *self.evaluations[-1:])), default=0)
 
     @property
@@ -64,7 +62,6 @@ class StoredRun:
 
     @property
     def status(self) -> str:
-        """``finished``, or where the log ends."""
         return "finished" if self.result is not None else f"not finished, log up to step {self.step:,}"
 
     @property

@@ -63,8 +63,6 @@ def pair_panels(found: Compared) -> list[Panel]:
 
 @dataclass(frozen=True)
 class Group:
-    """A group of similar sentences on a map."""
-
     number: int
     """Number of the group on the map, from 1."""
     size: int
@@ -136,7 +134,6 @@ def sentence_map(found: Compared, method: str = "tsne", examples: int = 2) -> Se
 
 
 def map_panels(found: SentenceMap) -> list[Panel]:
-    """Returns maps of the held-out sentences before and after training."""
     titles = {
         f"group-{place}": [text for text, each in zip(found.sentences, found.group, strict=True) if each == place]
         for place in range(len(found.groups))

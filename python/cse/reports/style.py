@@ -6,12 +6,12 @@ also differ in their dashes, so that a plot can be read without colours.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from ..io import write_atomically
@@ -44,13 +44,6 @@ def line_style(number: int) -> dict[str, Any]:
     return {"color": COLOURS[place], "linestyle": DASHES[(place + turn) % len(DASHES)]}
 
 
-class Draw(Protocol):
-    """A function that draws on axes."""
-
-    def __call__(self, axes: Axes, /) -> None:
-        """Draws on the axes."""
-
-
 @dataclass(frozen=True)
 class Panel:
     """One pair of axes of a plot, with a title and a caption."""
@@ -60,7 +53,7 @@ class Panel:
     title: str
     caption: str
     """What is shown and how to read it, in one or two sentences."""
-    draw: Draw
+    draw: Callable[[Axes], object]
     titles: Mapping[str, Sequence[str]] | None = None
     """Texts for individual points, by the ``gid`` of their Matplotlib collection; a page shows them as tooltips."""
 
@@ -173,7 +166,6 @@ def _columns(names: Sequence[str]) -> int:
 
 
 def step_axis(axes: Axes) -> None:
-    """Makes the horizontal axis show whole steps."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set_xlabel("step")

@@ -81,7 +81,6 @@ class Pieces:
         return pieces
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Writes the tokenizer into the folder of an index."""
         Path(folder).mkdir(parents=True, exist_ok=True)
         write_text(Path(folder) / FILE, self.definition)
 

@@ -257,7 +257,6 @@ def _words_record(counts: WordCounts, model: str, top: int) -> dict[str, Any]:
 
 
 def _print_words(seen: dict[str, Any]) -> None:
-    """Prints the shares of the tokens and the list of divided words."""
     printing.echo()
     printing.echo(
         f"{seen['words']:,} words are {seen['tokens']:,} tokens of {seen['name']}: {seen['token_share_divided']:.1%} "
