@@ -39,6 +39,9 @@ PLACES: tuple[tuple[Registry[Any], type, str], ...] = (
     (LOSS_TERMS, Loss, "loss_terms"),
 )
 
+# Settings of earlier versions, with the values that stood for "not used"; configuration files may hold them.
+REMOVED = {"add_tokens": 0}
+
 # Options of the contrastive loss, and the flags that set them with ``--loss standard``, ``focal`` or ``mixed``.
 LOSS_SETTINGS = {
     "objective": "--objective",
@@ -109,7 +112,7 @@ def stored_forms(values: Mapping[str, Any]) -> dict[str, Any]:
     Options of methods are in the table ``options``, paths are text, and a single path is a list. ``una=True`` adds
     ``"una"`` to ``negatives``, and ``una=False`` removes it.
     """
-    values = with_tables(values)
+    values = with_tables({name: value for name, value in values.items() if (name, value) not in REMOVED.items()})
     for name, value in values.items():
         paths = value if isinstance(value, (list, tuple)) else [value]
         if any(isinstance(each, PathLike) for each in paths):
