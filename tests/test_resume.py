@@ -39,7 +39,7 @@ class Crash(Callback):
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_crashed_and_resumed_run_equals_an_uninterrupted_one(run_config, name):
-    """An exception simulates the crash; tests/kill_at_random.py kills real processes."""
+    """An exception simulates the crash; tests/crash_points.py kills real processes."""
     config = run_config.replace(**LOSSES[name], save_every=2, log_every=100)
     whole = train(config.replace(name="whole"))
     with pytest.raises(MemoryError, match="a crash"):

@@ -18,6 +18,7 @@ import json
 import math
 import os
 import re
+import secrets
 import shutil
 import sys
 import tempfile
@@ -201,6 +202,13 @@ def fresh_folder(folder: Path) -> Iterator[Path]:
             os.replace(old, folder)
         shutil.rmtree(fresh, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def remove_folder(folder: Path) -> None:
+    """Removes a folder. A process that is killed meanwhile leaves it under a temporary name, never incomplete."""
+    aside = folder.with_name(f".cse-new-{secrets.token_hex(4)}-{folder.name}")
+    os.replace(folder, aside)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def remove_leftovers(parent: Path) -> None:

@@ -36,7 +36,9 @@ class Text(click.ParamType[str]):
         self.option = option
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Returns the text; raises ``InputError`` if it is not among the choices."""
+        """Returns the text; raises ``InputError`` if it is not among the choices, or is the name of no output."""
+        if value == "" and self.option.opt.short == "-o":
+            raise InputError("-o is empty; name a file or a folder, or leave it out")
         return self.option.check(value) if self.option.choices and isinstance(value, str) else value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ import numpy.typing as npt
 from .. import _core
 from ..background import ProgressCallback, in_thread
 from ..errors import InputError
-from ..io import check_files, dumps, fresh_folder, hash_files, locked, naming, remove_leftovers
+from ..io import check_files, dumps, fresh_folder, hash_files, locked, naming, remove_folder, remove_leftovers
 from .readers import COMPRESSED, Column, ReadOptions, joined_lines
 
 META = "meta.json"
@@ -129,7 +128,7 @@ def clear(cache: Path) -> tuple[int, int]:
     found = entries(cache)
     size = sum(entry.bytes for entry in found)
     for entry in found:
-        shutil.rmtree(entry.folder)
+        remove_folder(entry.folder)
     remove_leftovers(cache)
     return len(found), size
 

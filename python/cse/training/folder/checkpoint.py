@@ -33,7 +33,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ...errors import InputError, RunError
-from ...io import check_files, contents, fresh_folder, hash_files, identity
+from ...io import check_files, contents, fresh_folder, hash_files, identity, remove_folder
 from ...models.device import generator_states, restore_generators
 from ..step.distributed import World
 from ..step.state import TrainState
@@ -212,7 +212,7 @@ def save_checkpoint(
     found = list_checkpoints(run)
     own = found.index(target) + 1
     for other in [*found[: max(own - keep, 0)], *found[own:]]:
-        shutil.rmtree(other, ignore_errors=True)
+        remove_folder(other)
     return target
 
 

@@ -1,0 +1,336 @@
+"""Kills commands at the system calls that change files, repeats them, and compares the results.
+
+    python tests/crash_points.py [--all] [--case NAME]
+
+Each command of ``CASES`` runs once undisturbed, while its calls that change files below its folder are counted: open
+with O_CREAT or O_TRUNC, write, rename, unlink, mkdir, rmdir, link, truncate and fsync. It is then run again and killed
+(SIGKILL) just before the Nth of these calls. Afterwards each output must be the old or the new one, the repeated command
+must succeed with the result of the undisturbed one, and no temporary file may be left. Without ``--all``, one call of
+each kind and place is tried, and a few others.
+
+The process imports PyTorch once and forks for each command. A seccomp filter stops the forked process at each call, and
+its parent, which traces it, counts the call or kills the process. So calls of Python, Rust and libraries are covered
+alike. Linux on x86-64 only. The file name keeps pytest from collecting it; see test_crash_points.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import struct
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+# Numbers of system calls on x86-64, and the position of the argument that is a path, or the descriptor of a file.
+PATHS = {"rename": (82, 0), "mkdir": (83, 0), "rmdir": (84, 0), "link": (86, 1), "unlink": (87, 0), "open": (2, 0)}
+PATHS |= {"openat": (257, 1), "mkdirat": (258, 1), "unlinkat": (263, 1), "renameat": (264, 1), "linkat": (265, 3)}
+PATHS |= {"renameat2": (316, 1)}
+FILES = {"write": 1, "pwrite": 18, "writev": 20, "fsync": 74, "fdatasync": 75, "ftruncate": 77, "fallocate": 285}
+NAMES = {number: name for name, (number, _) in PATHS.items()} | {number: name for name, number in FILES.items()}
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+LIBC.ptrace.restype = ctypes.c_long
+TRACEME, CONT, SETOPTIONS, GET_SYSCALL_INFO = 0, 7, 0x4200, 0x420E
+TRACED = 0x2 | 0x4 | 0x8 | 0x80 | 0x100000  # forks, vforks, threads, seccomp; end with the tracer
+
+
+def trace_me():
+    """Lets the parent trace this process, and stops it at the system calls in ``NAMES``."""
+    LIBC.ptrace(TRACEME, 0, None, None)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    numbers = sorted(NAMES)
+    # BPF: load the number of the call; jump to the last instruction (trace) if it is one of these, else allow.
+    program = struct.pack("HBBI", 0x20, 0, 0, 0)
+    for place, number in enumerate(numbers):
+        program += struct.pack("HBBI", 0x15, len(numbers) - place, 0, number)
+    program += struct.pack("HBBI", 0x06, 0, 0, 0x7FFF0000) + struct.pack("HBBI", 0x06, 0, 0, 0x7FF00000)
+    buffer = ctypes.create_string_buffer(program)
+    filters = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer)))
+    if LIBC.prctl(38, 1, 0, 0, 0) or LIBC.prctl(22, 2, ctypes.byref(filters), 0, 0):
+        os._exit(99)
+
+
+def call_of(pid, folder):
+    """Returns the name and place of the call at which a process is stopped; None if it changes no file in ``folder``."""
+    info = ctypes.create_string_buffer(88)
+    LIBC.ptrace(GET_SYSCALL_INFO, pid, ctypes.c_void_p(88), info)
+    number, *arguments = struct.unpack_from("7Q", info.raw, 24)
+    name = NAMES.get(number)
+    try:
+        if name in FILES:
+            path = os.readlink(f"/proc/{pid}/fd/{arguments[0]}")
+        else:
+            position = PATHS[name][1]
+            if name in ("open", "openat") and not arguments[position + 1] & (os.O_CREAT | os.O_TRUNC):
+                return None
+            with open(f"/proc/{pid}/mem", "rb", 0) as memory:
+                memory.seek(arguments[position])
+                path = os.fsdecode(memory.read(512).partition(b"\0")[0])
+            path = os.path.join(os.readlink(f"/proc/{pid}/cwd"), path)
+    except (OSError, KeyError):
+        return None
+    path = os.path.normpath(path)
+    if not path.startswith(f"{folder}/"):
+        if name in ("unlinkat", "mkdirat") and not path.startswith(("/tmp", "/dev", "/proc", "/root")):
+            return name, path
+        return None
+    return name, re.sub(r"(cse-new-|cse-core-)[A-Za-z0-9_]+", r"\1X", os.path.relpath(path, folder))
+
+
+def run(arguments, folder, kill_at=0, limit=120, mapped=False):
+    """Runs a command in a forked process; returns its exit code, its messages, and its calls that change files.
+
+    With ``kill_at`` N, the process is killed before the Nth call.
+    """
+    messages = folder.parent / "messages"
+    pid = os.fork()
+    if pid == 0:
+        try:
+            output = os.open(messages, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            for number in (1, 2):
+                os.dup2(output, number)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.chdir(folder)
+            os.environ["CSE_CACHE"] = str(folder / "cache")
+            sys.argv = ["cse", *arguments]
+            if mapped:
+                import cse.data.cache
+
+                cse.data.cache.IN_MEMORY_BYTES = 0
+            trace_me()
+            from cse.cli import main
+
+            main()
+        except SystemExit as error:
+            sys.stdout.flush()
+            os._exit(error.code or 0)
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+            sys.stderr.flush()
+        os._exit(70)
+    calls, traced, until = [], {pid}, time.monotonic() + limit
+    os.waitpid(pid, 0)
+    LIBC.ptrace(SETOPTIONS, pid, None, ctypes.c_void_p(TRACED))
+    LIBC.ptrace(CONT, pid, None, None)
+    while traced:
+        stopped, status = os.waitpid(-1, 0x40000000)  # __WALL
+        if time.monotonic() > until:
+            os.kill(pid, signal.SIGKILL)
+        if os.WIFEXITED(status) or os.WIFSIGNALED(status):
+            traced.discard(stopped)
+            if stopped == pid:
+                code = os.waitstatus_to_exitcode(status)
+            continue
+        traced.add(stopped)
+        event, number = status >> 16, os.WSTOPSIG(status)
+        if event == 7:
+            call = call_of(stopped, folder)
+            if call is not None:
+                calls.append(call)
+                if len(calls) == kill_at:
+                    os.kill(pid, signal.SIGKILL)
+                    continue
+        passed = 0 if event or number in (signal.SIGSTOP, signal.SIGTRAP) else number
+        LIBC.ptrace(CONT, stopped, None, ctypes.c_void_p(passed))
+    return code, messages.read_text(encoding="utf8", errors="replace"), calls
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command, its outputs, and commands that make the outputs that exist before (``old``)."""
+
+    command: str
+    outputs: tuple[str, ...]
+    old: str = ""
+    by_name: bool = False
+    """Compare only the names of the files of the outputs, because their content has times."""
+    mapped: bool = False
+    """Rows of the corpus are written to the cache, as those of large files are."""
+
+
+RUN = "train corpus.txt --loss focal --una --model model --max-steps 6 --batch-size 4 --threads 1 --eval-every 2 --device cpu -o runs"
+CASES = {
+    "build-tfidf": Case("build-tfidf corpus.txt -o out", ("out",), "build-tfidf other.txt -o out"),
+    "build-tfidf --no-matrix": Case(
+        "build-tfidf corpus.txt --no-matrix -o out", ("out",), "build-tfidf other.txt -o out"
+    ),
+    "augment": Case("augment corpus.txt -o out.txt", ("out.txt",), "augment other.txt -o out.txt"),
+    "augment --parts": Case("augment --parts corpus.txt other.txt -o parts", ("parts",)),
+    "encode npy": Case("encode model corpus.txt -o v.npy", ("v.npy",), "encode model other.txt -o v.npy"),
+    "encode parquet": Case("encode model corpus.txt -o v.parquet", ("v.parquet",)),
+    "encode safetensors": Case("encode model corpus.txt -o v.safetensors", ("v.safetensors",)),
+    "encode --parts": Case("encode model --parts corpus.txt other.txt -o parts", ("parts",)),
+    "train": Case(f"{RUN} --name run", ("runs/run",), by_name=True),
+    "train --save-every": Case(f"{RUN} --name run --save-every 2", ("runs/run",), by_name=True),
+    "search": Case("search model corpus.txt -o index", ("index",)),
+    "search, updated": Case("search model corpus.txt -o index", ("index",), "search model other.txt -o index"),
+    "duplicates": Case("duplicates model corpus.txt -o d.jsonl", ("d.jsonl",)),
+    "cluster": Case("cluster model corpus.txt -o c.jsonl", ("c.jsonl",)),
+    "mine": Case("mine model corpus.txt --queries queries.csv -o m.jsonl", ("m.jsonl",)),
+    "eval --run": Case("eval model --suite retrieval --data beir --run r.trec", ("r.trec",)),
+    "report": Case("report done -o report.html", ("report.html",), by_name=True),
+    "plot": Case("plot done -o plots", ("plots",), by_name=True),
+    "export --static": Case("export model --static -o exported", ("exported",), by_name=True),
+    "label": Case("label model done/best corpus.txt --queries other.txt -o labels", ("labels",), by_name=True),
+    "adapt": Case(
+        "adapt corpus.txt --model model --max-steps 2 --batch-size 4 --threads 1 -o adapted", ("adapted",), by_name=True
+    ),
+    "encode, cached rows": Case("encode model corpus.txt -o v.npy", ("v.npy", "cache"), mapped=True),
+    "cache --clear": Case("cache --clear", ("cache",), "encode model corpus.txt -o v.npy", mapped=True),
+}
+LEFT = re.compile(r"\.cse-.*|.*\.part(\.json)?|.*\.tmp")
+
+
+def digests(folder, outputs, by_name=False):
+    """Returns the hash of each file of the outputs, by path."""
+    found = {}
+    for output in outputs:
+        for path in sorted([folder / output, *(folder / output).rglob("*")]):
+            if path.is_file():
+                content = b"" if by_name else path.read_bytes()
+                found[str(path.relative_to(folder))] = hashlib.sha256(content).hexdigest()[:16]
+    return found
+
+
+def repeated(case, folder):
+    """Returns the command that continues a killed one: the same, or for a run with a checkpoint, its resumption."""
+    run_folder = folder / case.outputs[0]
+    if case.command.startswith("train") and list(run_folder.glob("checkpoints/step-*")):
+        return ["train", "--resume", case.outputs[0]]
+    return case.command.split()
+
+
+def chosen(calls, everything, share):
+    """Returns the numbers of the calls to kill at: all, or one of each kind and place, and a share of the others."""
+    if everything:
+        return list(range(1, len(calls) + 1))
+    first = {call: number for number, call in reversed([*enumerate(calls, 1)])}
+    numbers = sorted({*first.values(), len(calls)})
+    return numbers[:: max(1, len(numbers) // share)]
+
+
+def crash(name, case, inputs, place, everything, share):
+    """Kills a command at the chosen calls; returns the number of points that were tried, and the failures."""
+    whole, work = place / "whole", place / "work"
+    for folder in (whole, work):
+        shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(inputs, work)
+    if case.old:
+        code, text, _ = run(case.old.split(), work, mapped=case.mapped)
+        if code:
+            return 0, [f"{name}: {text}"]
+    before = digests(work, case.outputs, case.by_name)
+    shutil.copytree(work, whole, symlinks=True)
+    shutil.rmtree(work)
+    shutil.copytree(whole, work)
+    code, text, calls = run(case.command.split(), work, mapped=case.mapped)
+    if code or not calls:
+        return 0, [f"{name}: {len(calls)} calls, {text}"]
+    expected = digests(work, case.outputs, case.by_name)
+    weights = work / case.outputs[0] / "last" / "model.safetensors"
+    trained = weights.read_bytes() if weights.exists() else b""
+    failures, numbers = [], chosen(calls, everything, share)
+    for number in numbers:
+        shutil.rmtree(work)
+        shutil.copytree(whole, work)
+        code, text, done = run(case.command.split(), work, number, mapped=case.mapped)
+        point = f"{name}: killed at call {number} of {len(calls)} {done[-1] if done else ''}"
+        if code != -signal.SIGKILL:
+            continue  # the order of threads differs, and so does the number of calls
+        one_file = len(case.outputs) == 1 and (work / case.outputs[0]).is_file()
+        if one_file and digests(work, case.outputs, case.by_name) not in (before, expected):
+            failures.append(f"{point}: the output is neither old nor new")
+        code, text, _ = run(repeated(case, work), work, mapped=case.mapped)
+        if code:
+            failures.append(f"{point}: the repeated command failed with {code}: {text.strip()[-300:]}")
+            continue
+        if digests(work, case.outputs, case.by_name) != expected:
+            after = digests(work, case.outputs, case.by_name)
+            differing = sorted(path for path in {*after, *expected} if after.get(path) != expected.get(path))
+            failures.append(f"{point}: the result of the repeated command differs: {differing}")
+        if trained and weights.read_bytes() != trained:
+            failures.append(f"{point}: the weights differ")
+        left = [str(path.relative_to(work)) for path in work.rglob("*") if LEFT.fullmatch(path.name)]
+        if left:
+            failures.append(f"{point}: left {left}")
+    return len(numbers), failures
+
+
+def prepare(folder):
+    """Writes the inputs of all cases into a folder: texts, pairs, a tiny model, an index, and a finished run."""
+    from conftest import make_tiny
+    from cse import TfidfIndex
+
+    folder.mkdir()
+    sample = Path(__file__).parents[1] / "python" / "cse" / "resources" / "sample.txt"
+    rows = sample.read_text(encoding="utf8").split("\n")[:60]
+    (folder / "corpus.txt").write_text("\n".join(rows[:40]) + "\n", encoding="utf8")
+    (folder / "other.txt").write_text("\n".join(rows[30:]) + "\n", encoding="utf8")
+    pairs = "".join(f"{number % 6}\t{rows[number]}\t{rows[number + 20]}\n" for number in range(30))
+    (folder / "pairs.tsv").write_text(pairs, encoding="utf8")
+    triples = [f'"{rows[number]}","{rows[number + 20]}"\n' for number in range(8) if '"' not in rows[number]]
+    (folder / "queries.csv").write_text("anchor,positive\n" + "".join(triples), encoding="utf8")
+    (folder / "beir" / "qrels").mkdir(parents=True)
+    for name, first in (("corpus", 0), ("queries", 40)):
+        lines = [json.dumps({"_id": str(row), "title": "", "text": rows[row]}) for row in range(first, first + 20)]
+        (folder / "beir" / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf8")
+    judged = "".join(f"{40 + row}\t{row}\t1\n" for row in range(20))
+    (folder / "beir" / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}", encoding="utf8")
+    make_tiny(folder / "model", "bert")
+    TfidfIndex.build(folder / "corpus.txt").save(folder / "tfidf")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--all", action="store_true", help="kill at every call")
+    parser.add_argument("--share", type=int, default=6, help="about how many points of a command to try without --all")
+    parser.add_argument("--case", action="append", choices=list(CASES), help="only this case; may be repeated")
+    options = parser.parse_args()
+    import torch
+
+    torch.set_num_threads(1)
+    totals, failures = Counter(), []
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(os.path.realpath(name))
+        prepare(place / "inputs")
+        # The commands report and plot need a finished run.
+        code, text, _ = run(f"{RUN} --name done".split(), place / "inputs")
+        assert code == 0, text
+        shutil.move(place / "inputs" / "runs" / "done", place / "inputs" / "done")
+        shutil.rmtree(place / "inputs" / "runs")
+        for case in options.case or CASES:
+            began = time.monotonic()
+            tried, failed = crash(case, CASES[case], place / "inputs", place, options.all, options.share)
+            totals["tried"] += tried
+            failures += failed
+            print(f"{case:<26}{tried:>5} tried{len(failed):>5} failed{time.monotonic() - began:8.1f} s", flush=True)
+            print("".join(f"  {line}\n" for line in failed), end="", flush=True)
+    print(json.dumps({"tried": totals["tried"], "failed": len(failures)}))
+    sys.exit(bool(failures))
+
+
+if __name__ == "__main__":
+    os.environ.update(PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1")
+    for module in ("cse.training.loop", "scipy.stats", "pyarrow.parquet", "transformers.models.bert.modeling_bert"):
+        __import__(module)
+    import cse.cli.group as group
+
+    for command in group.PLACES.values():
+        try:
+            __import__("cse.cli" + command.partition(":")[0])
+        except ImportError:
+            pass
+    main()
