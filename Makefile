@@ -1,6 +1,7 @@
 # make quickstart   create a virtual environment, install cse, build a TF-IDF index, train on the sample corpus, search
 #                   the corpus before and after training, and write an HTML report of the run
 # make test         run all tests in the same environment, in JOBS processes (default 2)
+# make test-faults  kill every command at each call that changes a file, repeat it and compare
 # make test-tools   install the programs of docs/with.md in target/tools, an environment of their own, and run its examples
 # make lint         check the formatting, run linters and type checkers, and build the documentation
 # make docs         build the documentation as a site in target/site
@@ -22,7 +23,7 @@ QUERY ?= an illness that doctors could not cure
 LAST := $$(ls -td quickstart/runs/*/ | head -n 1)
 JOBS ?= 2
 
-.PHONY: quickstart test test-tools lint package bench-core bench-growth bench-losses bench-train bench-search reproduce-smoke docs \
+.PHONY: quickstart test test-faults test-tools lint package bench-core bench-growth bench-losses bench-train bench-search reproduce-smoke docs \
 	structure pictures clean
 
 # If pyproject.toml or constraints.txt changes, the packages are reinstalled. If a Rust source changes, the extension
@@ -58,6 +59,10 @@ test: $(READY)
 
 # These packages have their own environment, because some need other versions than constraints.txt names (fastembed: an
 # older huggingface-hub; langchain-core: a newer certifi). The versions of KEPT are kept.
+# Kills every command that writes at each of its calls that change files; make test tries a sample of these points.
+test-faults: $(READY)
+	$(BIN)/python tests/crash_points.py --all
+
 # The test files with the marker tools; others import packages that the extra cse[tools] lacks.
 TOOL_TESTS := tests/test_tools.py
 KEPT := torch|transformers|tokenizers|sentence-transformers|numpy|onnxruntime|scikit-learn

@@ -111,6 +111,11 @@ def is_temporary(path: Path) -> bool:
     return bool(TEMPORARY.fullmatch(path.name) or FRESH.fullmatch(path.name))
 
 
+def holds_files(folder: Path) -> bool:
+    """Returns whether a folder holds files other than those that a killed process left."""
+    return folder.is_dir() and not all(map(is_temporary, folder.iterdir()))
+
+
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
     """Context manager that adds ``path`` to write errors that contain no path, or that of a temporary file.

@@ -33,7 +33,7 @@ import numpy.typing as npt
 from .. import _core
 from ..data.corpus import Corpus
 from ..errors import InputError
-from ..io import dumps, fresh_folder
+from ..io import dumps, fresh_folder, holds_files
 from ..models.encoders import ONE_VECTOR, OtherEncoder
 from .bm25 import Bm25
 from .build import documents, model_settings
@@ -144,7 +144,7 @@ def _check(encoder: Encoder, folder: Path, lexical_dims: int | None, weight: flo
         raise InputError(f"--bm25-weight must be between 0 and 1, got {weight}")
     if lexical_dims is not None and lexical_dims < 1:
         raise InputError(f"--lexical-dims must be 1 or more, got {lexical_dims}")
-    if folder.exists() and not (folder.is_dir() and ((folder / ONE_VECTOR).is_file() or not any(folder.iterdir()))):
+    if folder.exists() and not (folder.is_dir() and ((folder / ONE_VECTOR).is_file() or not holds_files(folder))):
         raise InputError(f"-o {folder}: exists and was not written by cse encode --hybrid; name another folder")
 
 

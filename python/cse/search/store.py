@@ -42,7 +42,7 @@ import numpy.typing as npt
 
 from .. import _core, io
 from ..errors import InputError
-from ..io import dumps, fresh_folder, naming, remove_leftovers, write_text
+from ..io import dumps, fresh_folder, holds_files, naming, remove_leftovers, write_text
 from ..sharding.parts import read_manifest
 from .vectors import Array, Joined, TokenVectors, Vectors
 
@@ -71,7 +71,7 @@ def locked(folder: Path) -> Iterator[None]:
     if read_manifest(folder) is not None:  # --rebuild would remove the manifest of the parts
         raise InputError(f"{folder}: holds parts; search in them without CORPUS, or name another folder for the index")
     marks = (MANIFEST, ENCODED, ".lock")
-    if folder.is_dir() and any(folder.iterdir()) and not any((folder / name).exists() for name in marks):
+    if holds_files(folder) and not any((folder / name).exists() for name in marks):
         raise InputError(f"{folder}: holds files that are not part of an index; name a new folder")
     with naming(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -28,7 +28,7 @@ from typing import Any
 from .. import __version__
 from .._core import hash_file
 from ..errors import InputError
-from ..io import dumps, identity, is_temporary, locked, naming, remove_leftovers, write_text
+from ..io import dumps, holds_files, identity, locked, naming, remove_leftovers, write_text
 
 MANIFEST = "manifest.json"
 VERSION = 1
@@ -111,7 +111,7 @@ class Parts:
         if folder.exists() and not folder.is_dir():
             raise InputError(f"-o {folder} is a file; name a folder for the parts")
         known = read_manifest(folder)
-        if known is None and folder.is_dir() and any(not is_temporary(path) for path in folder.iterdir()):
+        if known is None and holds_files(folder):
             raise InputError(f"-o {folder} holds files that are not parts; name a new folder")
         with naming(folder):
             folder.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt, Le
 
 from ...data import readers
 from ...errors import InputError
-from ...io import dumps, write_atomically, write_text
+from ...io import dumps, holds_files, write_atomically, write_text
 from ...options import Opt, Seed
 from .. import printing
 from ..command import Heading, command
@@ -147,7 +147,7 @@ def prepare(
                 f"{folder}: the file of --queries does not begin with the queries of the folder; add queries at its "
                 "end, or name another folder with -o"
             )
-    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    elif folder.exists() and (not folder.is_dir() or holds_files(folder)):
         raise InputError(f"{folder}: holds other files; name a new folder with -o")
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
     settings = {**wanted, "queries": queries, "rankings": known.get("rankings", {})}
