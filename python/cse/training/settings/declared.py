@@ -36,7 +36,6 @@ AtLeastZero = Annotated[float, Ge(0)]
 Rate = Annotated[float, Ge(0), Lt(1), Opt(metavar="P", default="the model's")]
 Augmentation = Annotated[str, Opt(metavar="NAME", names="cse.augment:AUGMENTATIONS")]
 HookName = Annotated[str, Opt(metavar="NAME", default="none", names="cse.features:HOOKS")]
-ScoredPairs = Annotated[str | None, Opt(metavar="DIR")]
 
 group = dataclass(frozen=True, eq=False, repr=False)
 

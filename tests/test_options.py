@@ -1,0 +1,80 @@
+"""Tests of the declarations of options: values, combinations, and what follows from a declaration."""
+
+from dataclasses import MISSING, dataclass
+from typing import Annotated, Literal
+
+import pytest
+from annotated_types import Ge, Gt, Lt, MinLen
+
+from cse import InputError
+from cse.options import If, Opt, combination_fault, options_of, parse_options
+from cse.training.settings.config import SETTINGS, TABLES, TrainConfig, method_flags
+
+
+@dataclass(frozen=True)
+class Options:
+    rate: Annotated[float, Gt(0), Lt(1), Opt("a rate")] = 0.5
+    count: Annotated[int, Ge(1), Opt(metavar="N")] = 1
+    kind: Annotated[Literal["one", "two"] | None, Opt(flag="--sort")] = None
+    names: Annotated[tuple[str, ...], MinLen(1)] = ("a",)
+    size: int | str | None = None
+    on: bool = False
+    only: Annotated[int | None, Opt(needs=If("kind", ("two",)), excludes="on")] = None
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"rate": 1}, "m.rate must be < 1, got 1.0"),
+        ({"rate": float("inf")}, "m.rate must be a finite number, got inf"),
+        ({"rate": "0.5"}, "m.rate must be a number, got '0.5'"),
+        ({"rate": True}, "m.rate must be a number, got true"),
+        ({"count": 2.0}, "m.count must be an integer, got 2.0"),
+        ({"count": 0}, "m.count must be >= 1, got 0"),
+        ({"kind": "tow"}, r"--sort: 'tow' is unknown \(did you mean two\?\)"),
+        ({"names": "a"}, "m.names must be a list of names or texts, got 'a'"),
+        ({"names": []}, "m.names must have at least 1 element"),
+        ({"size": 0.5}, "m.size must be an integer or text, got 0.5"),
+        ({"on": 1}, "m.on must be true or false, got 1"),
+        ({"cuont": 1}, r"m.cuont: no such option \(did you mean count\?\)"),
+    ],
+)
+def test_a_value_of_another_type_or_range_is_refused_in_one_sentence(values, message):
+    with pytest.raises(InputError, match=message):
+        parse_options("m", Options, values)
+
+
+def test_values_get_the_declared_type():
+    made = parse_options("m", Options, {"rate": 0.25, "names": ["b", "c"], "size": "5%", "kind": None})
+    assert made == Options(rate=0.25, names=("b", "c"), size="5%")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"only": 3}, "--only has no effect without --sort two; add that, or leave --only out"),
+        ({"only": 3, "kind": "two", "on": True}, "--only cannot be combined with --on; leave one of them out"),
+        ({"only": 3, "kind": "two"}, None),
+        ({"only": None}, None),
+    ],
+)
+def test_combinations_are_refused_by_declaration(values, message):
+    flags = {each.name: each.flag for each in options_of(Options)}
+    assert combination_fault(options_of(Options), values, values.get, flags.__getitem__) == message
+
+
+def test_every_condition_names_an_option_and_every_default_is_valid():
+    kinds = [table.options(name) for table in TABLES for name in table.names()]
+    for options in (SETTINGS.values(), *map(options_of, kinds)):
+        names = {each.name for each in options}
+        for each in options:
+            for conditions in (each.opt.needs, each.opt.excludes):
+                for one in conditions if isinstance(conditions, tuple) else (conditions,):
+                    assert (one if isinstance(one, str) else one.option) in names
+            assert each.default is MISSING or each.default in (None, "") or each.check(each.default) == each.default
+
+
+def test_a_flag_of_a_method_is_a_keyword_of_the_configuration():
+    for keyword, each in method_flags().items():
+        config = TrainConfig(**{keyword: each.option.default}) if each.option.default is not None else TrainConfig()
+        assert config.options.get(each.method, {}).get(each.option.name) == each.option.default
