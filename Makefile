@@ -59,9 +59,11 @@ test: $(READY)
 
 # These packages have their own environment, because some need other versions than constraints.txt names (fastembed: an
 # older huggingface-hub; langchain-core: a newer certifi). The versions of KEPT are kept.
-# Kills every command that writes at each of its calls that change files; make test tries a sample of these points.
+# Kills every command that writes at each of its calls that change files, and damages every kind of file that cse reads;
+# make test tries a sample.
 test-faults: $(READY)
 	$(BIN)/python tests/crash_points.py --all
+	$(BIN)/python tests/mutations.py
 
 # The test files with the marker tools; others import packages that the extra cse[tools] lacks.
 TOOL_TESTS := tests/test_tools.py

@@ -51,7 +51,7 @@ def test_a_column_that_first_occurs_after_many_records_exists(tmp_path):
 @pytest.mark.parametrize("depth", [5_000, 200_000])
 def test_a_record_of_any_depth_is_read_or_refused_in_one_sentence(tmp_path, depth):
     nested = "[" * depth + "]" * depth
-    assert read(tmp_path / "t.jsonl", f'{{"more": {nested}, "text": "a"}}\n') == ["a"]
+    assert read(tmp_path / "t.jsonl", f'{{"text": "a"}}\n{{"more": {nested}, "text": "b"}}\n') == ["a", "b"]
     for content in (f'{{"text": {nested}}}\n', f"{nested}\n", "9" * 5000 + "\n"):
         with pytest.raises(InputError) as caught:
             read(tmp_path / "t.jsonl", content)

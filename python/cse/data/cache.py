@@ -10,14 +10,13 @@ changes, the key changes too, and a new entry is written; the old one remains un
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +24,17 @@ import numpy.typing as npt
 from .. import _core
 from ..background import ProgressCallback, in_thread
 from ..errors import InputError
-from ..io import check_files, dumps, fresh_folder, hash_files, locked, naming, remove_folder, remove_leftovers
+from ..io import (
+    check_files,
+    dumps,
+    fresh_folder,
+    hash_files,
+    locked,
+    naming,
+    read_json,
+    remove_folder,
+    remove_leftovers,
+)
 from .readers import COMPRESSED, Column, ReadOptions, joined_lines
 
 META = "meta.json"
@@ -133,12 +142,19 @@ def clear(cache: Path) -> tuple[int, int]:
     return len(found), size
 
 
+class Meta(TypedDict, total=False):
+    """The content of the file of an entry, which other programs may have changed."""
+
+    rows: int | None
+    paths: list[str]
+    xxh3: dict[str, str]
+
+
 def _read(folder: Path) -> Entry | None:
     try:
-        meta = json.loads((folder / META).read_text(encoding="utf8"))
+        return Entry(folder, dict(read_json(folder / META, Meta)))
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
-    return Entry(folder, meta) if isinstance(meta, dict) else None
 
 
 def _whole(folder: Path, fits: Callable[[Entry], bool]) -> Entry | None:

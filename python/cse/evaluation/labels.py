@@ -11,7 +11,6 @@ and its score is too low until these are judged as well.
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 import time
@@ -22,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from ..io import LineFile, dumps
+from ..io import LineFile, dumps, parse_json
 from ..rng import Draws
 from .base import Report, Sample
 from .retrieval import ndcg
@@ -87,7 +86,7 @@ class Judgements:
         try:
             for number, line in enumerate(self._file.lines, 1):
                 try:
-                    self._apply(json.loads(line))
+                    self._apply(parse_json(line, dict[str, Any], path))
                 except (ValueError, KeyError, TypeError):
                     raise InputError(f"{path}: line {number} is not a judgement; remove the line") from None
         except BaseException:

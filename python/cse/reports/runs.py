@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
-import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from ..errors import InputError
+from ..io import checked, parse_json, read_json, read_toml
 from ..training.settings.changes import may_change
 
 # Names in ``config.toml`` that are not compared: settings that do not affect what a step computes, and the table
@@ -110,10 +109,7 @@ def read_run(folder: str | Path, needs_log: bool = True) -> StoredRun:
         raise InputError(f"{folder}: no such folder; name the folder of a run (to list runs: cse runs DIR)")
     if not (folder / "config.toml").is_file():
         raise _no_run(folder)
-    try:
-        config = tomllib.loads((folder / "config.toml").read_text(encoding="utf8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{folder / 'config.toml'}: not a TOML file ({error}); restore it") from None
+    config = read_toml(folder / "config.toml", dict[str, Any], "; restore it")
     records = _records(folder / "log.jsonl")
     if needs_log and not records:
         raise InputError(
@@ -122,7 +118,7 @@ def read_run(folder: str | Path, needs_log: bool = True) -> StoredRun:
         )
     evaluations = [record for record in records if record.get("event") == "evaluation"]
     steps = [record for record in records if "event" not in record]
-    result = _stored(folder / "result.json")
+    result = _stored(folder / "result.json", Result)
     last = max((int(record["step"]) for record in records), default=0)
     if result is not None and last > result.get("steps", 0):  # the run was extended, and has not finished since
         result = None
@@ -132,8 +128,8 @@ def read_run(folder: str | Path, needs_log: bool = True) -> StoredRun:
         steps=steps,
         evaluations=evaluations,
         result=result,
-        environment=_stored(folder / "environment.json") or {},
-        texts=_stored(folder / "data.json"),
+        environment=_stored(folder / "environment.json", EnvironmentFile) or {},
+        texts=_stored(folder / "data.json", DataFile),
     )
 
 
@@ -158,22 +154,61 @@ def _records(log: Path) -> list[dict[str, Any]]:
         raise InputError(f"{log}: not a log ({error}); restore it") from None
     for line in lines:
         try:
-            record = json.loads(line)
-        except ValueError:
+            record: dict[str, Any] = {**parse_json(line, Step, log)}
+            checked({key: value for key, value in record.items() if key != "event"}, Numbers, log)
+        except InputError:
             continue
-        if isinstance(record, dict) and isinstance(record.get("step"), int):
-            found.append(record)
+        found.append(record)
     return found
 
 
-def _stored(path: Path) -> dict[str, Any] | None:
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf8"))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise InputError(f"{path}: not a JSON file ({error}); remove it, or restore it") from None
-    return found
+def _stored(path: Path, shape: type[Any]) -> Any:
+    """Returns the content of a JSON file; None if it does not exist."""
+    return read_json(path, shape, "; remove it, or restore it") if path.exists() else None
+
+
+Numbers = dict[str, float | None]
+
+
+class Step(TypedDict):
+    """A record of log.jsonl."""
+
+    step: int
+    event: NotRequired[str]
+
+
+class Result(TypedDict, total=False):
+    """The content of result.json."""
+
+    steps: int
+    seconds: float
+    best_step: int
+    best: dict[str, Any]
+    sts: dict[str, float]
+    notes: list[str]
+    neighbours: list[dict[str, str]]
+
+
+class EnvironmentFile(TypedDict, total=False):
+    """The content of environment.json."""
+
+    versions: dict[str, str]
+
+
+class ExampleFile(TypedDict):
+    """An example in data.json."""
+
+    method: str
+    text: str
+
+
+class DataFile(TypedDict, total=False):
+    """The content of data.json."""
+
+    held_out: list[str]
+    synthetic: list[str]
+    facts: dict[str, str]
+    examples: list[ExampleFile]
 
 
 def find_runs(folder: str | Path) -> list[StoredRun]:

@@ -23,12 +23,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from .. import __version__
 from .._core import hash_file
 from ..errors import InputError
-from ..io import dumps, holds_files, identity, locked, naming, remove_leftovers, write_text
+from ..io import checked, dumps, holds_files, identity, locked, naming, read_json, remove_leftovers, write_text
 
 MANIFEST = "manifest.json"
 VERSION = 1
@@ -56,6 +56,35 @@ class Shard:
     """Row number, in the whole corpus, of the first row of the file."""
 
 
+class Made(TypedDict):
+    """What is stored of a part."""
+
+    part_bytes: int
+    part_xxh3: str
+    counted: dict[str, Any]
+
+
+class Listed(TypedDict):
+    """A part in the manifest; a part that is made also has what ``Made`` declares."""
+
+    part: str
+    path: str
+    column: str | None
+    bytes: int
+    rows: int
+    xxh3: str
+
+
+class Manifest(TypedDict):
+    """The content of the manifest, apart from the numbers of rows."""
+
+    version: int
+    kind: str
+    complete: bool
+    settings: dict[str, Any]
+    parts: list[Listed]
+
+
 def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
     """Returns the manifest of a folder of parts; None if there is none, or if the file is not a manifest of parts.
 
@@ -63,10 +92,8 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
     """
     path = Path(folder) / MANIFEST
     try:
-        found = json.loads(path.read_text(encoding="utf8"))
+        found: dict[str, Any] = {**read_json(path, Manifest)}
     except (OSError, ValueError):
-        return None
-    if not isinstance(found, dict) or "parts" not in found or "kind" not in found:
         return None
     if found.get("version") != VERSION:
         raise InputError(f"{path}: was written by another version of cse; make the parts again in a new folder")
@@ -159,14 +186,15 @@ class Parts:
     def _made(self, shard: Shard) -> dict[str, Any] | None:
         """Returns the size, hash and counts of a part; None if the part is missing or incomplete."""
         path = self.folder / shard.part
-        record = self._known.get(shard.part)
-        if record is None:
-            try:
-                record = json.loads(Path(f"{path}.json").read_text(encoding="utf8"))
-            except (OSError, ValueError):
-                return None
-            if record.get("xxh3") != shard.source.xxh3 or record.get("first_row") != shard.first_row:
-                return None
+        try:
+            record: Any = checked(self._known.get(shard.part) or read_json(f"{path}.json", Made), Made, path)
+        except (OSError, ValueError):
+            return None
+        known = shard.part in self._known or (
+            record.get("xxh3") == shard.source.xxh3 and record.get("first_row") == shard.first_row
+        )
+        if not known:
+            return None
         if not path.is_file() or path.stat().st_size != record["part_bytes"]:
             return None
         if self._unchanged.get(shard.part) != identity(path):  # hashed once by this call

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..io import write_text
+from ..io import parse_json, write_text
 
 FILE = "tokenizer.json"
 MARK = "\x1e"
@@ -41,7 +41,7 @@ class Pieces:
     """
 
     def __init__(self, definition: str, name: str) -> None:
-        found = json.loads(definition)
+        found = parse_json(definition, dict[str, Any], name)
         _check(found, name)
         kept = {key: found.get(key) for key in KEPT}
         self.definition = json.dumps(kept, ensure_ascii=False, sort_keys=True, separators=(",", ":"))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..io import LineFile, dumps, write_text
+from ..errors import InputError
+from ..io import LineFile, dumps, parse_json, write_text
 from ..registry import Registry
 from .callbacks import Callback
 
@@ -49,11 +50,9 @@ class JsonLines(Callback):
 
     def _lines(self, step: int) -> Iterator[str]:
         for line in self._path.read_text(encoding="utf8").splitlines():
-            try:
-                if json.loads(line)["step"] <= step:
+            with suppress(InputError, KeyError, TypeError):
+                if parse_json(line, dict[str, Any], self._path)["step"] <= step:
                     yield line
-            except ValueError:
-                continue
 
     def on_log(self, records: Sequence[dict[str, Any]]) -> None:
         """Appends records; raises ``OSError`` with the path if they cannot be written."""

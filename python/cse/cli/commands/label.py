@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +12,7 @@ from annotated_types import Ge, Gt, Le
 
 from ...data import readers
 from ...errors import InputError
-from ...io import dumps, holds_files, write_atomically, write_text
+from ...io import dumps, holds_files, read_json, write_atomically, write_text
 from ...options import Opt, Seed
 from .. import printing
 from ..command import Heading, command
@@ -134,7 +133,7 @@ def prepare(
     known: dict[str, Any] = {}
     if (folder / SETTINGS).exists():
         try:
-            known = json.loads((folder / SETTINGS).read_text(encoding="utf8"))
+            known = read_json(folder / SETTINGS, dict[str, Any])
             asked = list(known["queries"].items())
         except (ValueError, KeyError, TypeError, AttributeError):
             raise InputError(f"{folder / SETTINGS}: is damaged; name another folder with -o") from None

@@ -33,7 +33,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ...errors import InputError, RunError
-from ...io import check_files, contents, fresh_folder, hash_files, identity, remove_folder
+from ...io import check_files, contents, fresh_folder, hash_files, identity, read_json, remove_folder
 from ...models.device import generator_states, restore_generators
 from ..step.distributed import World
 from ..step.state import TrainState
@@ -48,10 +48,7 @@ class TornCheckpoint(RunError):
 
 def read_manifest(folder: Path) -> dict[str, str]:
     """Returns the hashes by file name (relative to the checkpoint); raises ``ValueError`` for an invalid manifest."""
-    stored = json.loads((folder / MANIFEST).read_text(encoding="utf8"))
-    if not isinstance(stored, dict):
-        raise ValueError(f"{MANIFEST} differs from what was written")
-    return stored
+    return read_json(folder / MANIFEST, dict[str, str])
 
 
 def verify_all(folder: Path) -> None:
@@ -140,7 +137,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     """Reads and verifies a checkpoint; raises ``TornCheckpoint`` if it is damaged."""
     with damage(folder, list_checkpoints(folder.parent.parent)):
         verify_all(folder)
-        state = json.loads((folder / STATE).read_text(encoding="utf8"))
+        state = read_json(folder / STATE, dict[str, Any])
         return Checkpoint(folder, state, {name: load_file(_part(folder, name)) for name in FILES})
 
 
