@@ -444,7 +444,7 @@ def test_colours_can_be_told_apart_with_colour_blindness(vision, dark):
 
 @pytest.mark.parametrize("form", ["png", "svg"])
 def test_picture_files_are_deterministic(material, form):
-    panels = pictures("training", [material])[0].panels
+    panels = pictures("training", [material])
     first = drawn(panels, form)
     assert first == drawn(panels, form)
     if form == "svg":
@@ -623,7 +623,7 @@ def test_the_page_opens_without_a_console_error(page, tmp_path):
 
 
 def test_every_kind_of_picture_has_the_expected_number_of_panels(material):
-    assert {kind: len(pictures(kind, [material])[0].panels) for kind in KINDS} == {
+    assert {kind: len(pictures(kind, [material])) for kind in KINDS} == {
         "training": 3,
         "cosines": 1,
         "alignment": 1,

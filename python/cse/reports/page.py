@@ -103,8 +103,7 @@ def report_page(material: Material) -> Page:
     def figures(kinds: Sequence[str]) -> list[dict[str, Any]]:
         found: list[Panel] = []
         for kind in kinds:
-            for picture in attempt(kind, partial(pictures, kind, [material]), []):
-                found += picture.panels
+            found += attempt(kind, partial(pictures, kind, [material]), [])
         return [{"title": panel.title, "svg": inline_svg(panel), "caption": panel.caption} for panel in found]
 
     methods = ["focal"] if run.config.get("loss") == "focal" else []

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import InputError, unknown
+from ..errors import InputError
 from ..tfidf.index import TfidfIndex
 from .curves import alignment_panels, cosine_panels, focal_panels, score_panels, training_panels
 from .held_out import Compared, compare_models
@@ -178,7 +178,6 @@ class Material:
     ) -> None:
         self.run, self.word, self.device, self.method = run, word, device, method
         self.progress, self.encode = progress, encode
-        self._refused: InputError | None = None
 
     @property
     def compared(self) -> Compared:
@@ -186,19 +185,18 @@ class Material:
 
         If encoding fails, each access raises the same ``InputError``.
         """
-        if self._refused is not None:
-            raise self._refused
-        try:
-            return self._compared
-        except InputError as error:
-            self._refused = error
-            raise
+        if isinstance(self._compared, InputError):
+            raise self._compared
+        return self._compared
 
     @cached_property
-    def _compared(self) -> Compared:
+    def _compared(self) -> Compared | InputError:
         if not self.encode:
-            raise InputError("--no-encode: the held-out texts must be encoded by both models; leave the flag out")
-        return compare_models(self.run, device=self.device, progress=self.progress)
+            return InputError("--no-encode: the held-out texts must be encoded by both models; leave the flag out")
+        try:
+            return compare_models(self.run, device=self.device, progress=self.progress)
+        except InputError as error:
+            return error
 
     @cached_property
     def map(self) -> SentenceMap:
@@ -218,15 +216,6 @@ class Material:
         return rank_panels(index, word, config.get("una", {}).get("radius"))
 
 
-@dataclass(frozen=True)
-class Picture:
-    """The panels of a plot; ``run`` is set for kinds with one plot per run (``OF_EACH``)."""
-
-    kind: str
-    panels: list[Panel]
-    run: StoredRun | None = None
-
-
 # OF_RUNS: plots that show all runs together. OF_EACH: plots that show one run each.
 OF_RUNS: dict[str, Callable[[Sequence[StoredRun]], list[Panel]]] = {
     "training": lambda runs: [*training_panels(runs), *(score_panels(runs) if any(r.metric for r in runs) else [])],
@@ -243,14 +232,9 @@ KINDS = ("training", "cosines", "alignment", "focal", "pairs", "ranks", "map")
 """Names of the kinds of plots."""
 
 
-def pictures(kind: str, materials: Sequence[Material]) -> list[Picture]:
-    """Returns the plots of a kind: one for all runs together, or one for each run.
+def pictures(kind: str, materials: Sequence[Material]) -> list[Panel]:
+    """Returns the panels of a plot of some runs, or of one run if the kind is in ``OF_EACH``.
 
-    Raises:
-        InputError: If the kind is unknown, or a run lacks the data that the plot shows.
+    Raises ``InputError`` if a run lacks the data that the plot shows.
     """
-    if kind not in KINDS:
-        raise unknown("--kind", kind, KINDS)
-    if kind in OF_RUNS:
-        return [Picture(kind, OF_RUNS[kind]([material.run for material in materials]))]
-    return [Picture(kind, OF_EACH[kind](material), material.run) for material in materials]
+    return OF_RUNS[kind]([each.run for each in materials]) if kind in OF_RUNS else OF_EACH[kind](*materials)

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from ...errors import InputError
+from ...errors import InputError, unknown
 from ...options import Device, Opt, Threads
 from .. import printing
 from ..command import command
@@ -17,7 +17,6 @@ from ..progress import ProgressDisplay
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ...reports.pictures import Material
     from ...reports.runs import StoredRun
 
 # If more settings than this differ, they share one column of the table.
@@ -147,12 +146,12 @@ def plot_command(
     from ...reports.runs import labels, read_run
 
     stored = [read_run(each) for each in dict.fromkeys(runs)]
-    from ...reports.pictures import KINDS, Material, pictures
+    from ...reports.pictures import KINDS, OF_RUNS, Material, pictures
     from ...reports.style import write
 
     for kind in kinds:
         if kind not in KINDS:
-            pictures(kind, [])  # raises the error for an unknown name
+            raise unknown("--kind", kind, KINDS)
     if set(kinds or KINDS) & {"pairs", "map"}:
         from ...models.device import set_threads
 
@@ -165,32 +164,27 @@ def plot_command(
     with encoding() as progress:
         materials = [Material(run, word=word, device=device, method=method, progress=progress) for run in stored]
         for kind in kinds or KINDS:
-            for some in [materials] if kind in ("training", "alignment", "focal") else [[each] for each in materials]:
+            for some in [materials] if kind in OF_RUNS else [[each] for each in materials]:
+                name = kind
+                if len(stored) > 1 and kind not in OF_RUNS:  # the plot shows only one of several runs
+                    name += f"-{names[some[0].run.folder].strip('./').replace('/', '-')}"
                 try:
-                    found = pictures(kind, some)
+                    panels = pictures(kind, some)
                 except InputError as error:
                     if kinds:
                         raise
-                    left_out[_file(kind, some, names, len(stored))] = str(error)
+                    left_out[name] = str(error)
                     continue
-                for picture in found:
-                    path = folder / f"{_file(kind, some, names, len(stored))}.{form}"
-                    write(picture.panels, path)
-                    about = [f"{panel.title}: {panel.caption}" for panel in picture.panels]
-                    written.append({"kind": kind, "file": str(path), "shows": about})
+                path = folder / f"{name}.{form}"
+                write(panels, path)
+                about = [f"{panel.title}: {panel.caption}" for panel in panels]
+                written.append({"kind": kind, "file": str(path), "shows": about})
     if as_json:
         printing.result({"pictures": written, "left_out": left_out}, True, [])
         return
     for name, why in left_out.items():
         printing.say(f"{name} is left out: {why}")
     printing.result({}, False, [picture["file"] for picture in written])
-
-
-def _file(kind: str, some: list[Material], names: dict[Path, str], count: int) -> str:
-    """Returns the file name of a plot, without suffix; it names the run if the plot shows only one of several runs."""
-    if count == 1 or len(some) > 1 or kind in ("training", "alignment", "focal"):
-        return kind
-    return f"{kind}-{names[some[0].run.folder].strip('./').replace('/', '-')}"
 
 
 @command("report")
