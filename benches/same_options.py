@@ -55,10 +55,11 @@ def resolved(family, **values):
         return f"refused: {error}"
 
 settings = {}
+losses = changes.losses() if hasattr(changes, "losses") else changes.LOSSES
 for family, table in json.loads(sys.argv[1]).items() if "settings" in parts else ():
     for positive in AUGMENTATIONS.names():
         source = {"pairs": "pairs.csv"} if positive == PAIRS_POSITIVE else {"corpus": "corpus.txt"}
-        for loss, chosen in changes.LOSSES.items():
+        for loss, chosen in losses.items():
             for form, una in changes.UNA.items():
                 values = {**source, "positive": positive, **chosen, **una}
                 settings[f"{family}: {positive}, {loss}, {form}"] = resolved(table, **values)
@@ -82,10 +83,21 @@ def collected(python: str, parts: str = "help,settings") -> dict[str, dict[str, 
     return found
 
 
+def without_new(base: dict[str, str], new: dict[str, str]) -> None:
+    """Removes from both sides the settings that only one of the installations knows."""
+    for name in base.keys() & new.keys():
+        if base[name].startswith("{") and new[name].startswith("{"):
+            old, now = json.loads(base[name]), json.loads(new[name])
+            common = old.keys() & now.keys() | old.keys() & {"given"}
+            for side, values in ((base, old), (new, now)):
+                side[name] = json.dumps({key: values[key] for key in common}, sort_keys=True, indent=0)
+
+
 def main() -> None:
     """Prints the differences between the two installations."""
     base, new = map(collected, sys.argv[1:3])
     different = 0
+    without_new(base["settings"], new["settings"])
     for kind in base:
         names = list(dict.fromkeys([*base[kind], *new[kind]]))
         changed = [name for name in names if base[kind].get(name) != new[kind].get(name)]
