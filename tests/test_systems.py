@@ -1,0 +1,339 @@
+"""Systems in the training loop: gradients in chunks and in several processes, resumed runs, and training on CUDA."""
+
+import json
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses import FakeTensor, FakeTensorMode
+
+from cse import InputError, registry, train
+from cse.augment import AUGMENTATIONS
+from cse.features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
+from cse.losses import LOSS_TERMS
+from cse.losses.contrastive import contrastive_loss
+from cse.models.running.acceleration import mask_always
+from cse.training.batches.tokens import Prefetcher
+from cse.training.loop import resumed_config
+from cse.training.setup import prepare
+from cse.training.step.distributed import World
+from cse.training.step.step import propagate
+from cse.views import Frozen
+from runs import gradients, same_run, weights
+from test_device import CASES, CUDA, Copies, assert_close
+from test_distributed import DISTRIBUTED, FirstOfThree, run_here, torchrun
+
+# Settings by name. The fixture ``system`` replaces words in capitals with paths. TINY is the path of tiny_bert, and
+# MASKED is the path of a masked language model with the same tokenizer.
+SYSTEMS = {
+    "two encoders": {"positive_encoder": "copy"},
+    "two dropout rates": {"anchor_dropout": 0.05, "positive_dropout": 0.155},
+    "fixed mask": {"positive": "dropout", "options": {"dropout": {"mask": "shared"}}},
+    "kept similarities": {
+        "loss": "focal",
+        "loss_terms": ("keep-similarities",),
+        "options": {"keep-similarities": {"weight": 2.0}},
+        "positive": "halves",
+        "una": {"every": 1},
+        "negatives": ("una",),
+    },
+    "lora": {"encoder_methods": ("lora",), "options": {"lora": {"rank": 4, "dropout": 0.1}}},
+    "lora in two encoders": {"encoder_methods": ("lora",), "positive_encoder": "copy", "pooler": "avg"},
+    "repetition": {"imports": ("METHODS",), "positive": "repetition"},
+    "repetition as a negative": {"imports": ("METHODS",), "negatives": ("repetition", "una"), "loss": "focal"},
+    "parallel": {"imports": ("METHODS",), "positive": "parallel", "options": {"parallel": {"file": "PARALLEL"}}},
+    "next sentence": {"imports": ("METHODS",), "positive": "next", "loss": "mixed"},
+    "substitution as a negative": {
+        "imports": ("METHODS",),
+        "negatives": ("fill-in",),
+        "options": {"fill-in": {"model": "MASKED"}},
+    },
+    "consert": {"imports": ("METHODS",), "anchor_hook": "cutoff", "positive_hook": "shuffle", "objective": "nt-xent"},
+    "momentum": {"imports": ("METHODS",), "feature_augmentations": ("momentum",), "positive": "repetition"},
+    "contrastive by its options": {"loss": "contrastive", "options": {"contrastive": {"temperature": 0.2}}},
+    "scd": {"imports": ("METHODS",), "loss": "scd", "anchor_dropout": 0.05, "positive_dropout": 0.15},
+    "matryoshka": {
+        "keep_head": True,
+        "loss": "focal",
+        "loss_terms": ("matryoshka",),
+        "options": {"matryoshka": {"dims": "16,8"}},
+        "negatives": ("una",),
+        "una": {"every": 1},
+    },
+    "average": {"imports": ("METHODS",), "encoder_methods": ("average",)},
+    "a term on gathered embeddings": {"imports": ("METHODS",), "loss_terms": ("ball",)},
+}
+
+
+def pytest_generate_tests(metafunc):
+    """Runs the tests with an argument ``name`` for each system in ``SYSTEMS`` of the module that has them."""
+    if "name" in metafunc.fixturenames:
+        names = dict(metafunc.module.SYSTEMS)
+        if metafunc.function is test_training_lowers_the_loss:
+            names = [name for name, values in names.items() if "METHODS" not in values.get("imports", ())]
+        if metafunc.function is test_the_forward_pass_on_cuda_uses_one_device_and_does_not_wait:
+            names |= CASES if metafunc.module.__name__ == __name__ else {}
+        metafunc.parametrize("name", list(names))
+
+
+@pytest.fixture(scope="session")
+def few(tmp_path_factory, sample_rows):
+    """A folder with a corpus of 60 sentences, a file of 60 other sentences (parallel.txt), and a file of synonyms."""
+    folder = tmp_path_factory.mktemp("few")
+    (folder / "corpus.txt").write_text("\n".join(sample_rows[:60]) + "\n", encoding="utf8")
+    words = sorted({word for row in sample_rows[:60] for word in row.split()})
+    (folder / "synonyms.txt").write_text("".join(f"{word}\tother{word}, else\n" for word in words), encoding="utf8")
+    (folder / "parallel.txt").write_text("\n".join(sample_rows[60:120]) + "\n", encoding="utf8")
+    return folder
+
+
+@pytest.fixture
+def system(request, masked_model, tiny_bert, few):
+    """A function that returns an entry of the module's ``SYSTEMS`` with its paths filled in."""
+    places = {
+        "MASKED": masked_model,
+        "TINY": tiny_bert,
+        "METHODS": Path(__file__).with_name("methods.py"),
+        "PARALLEL": few / "parallel.txt",
+        "SYNONYMS": few / "synonyms.txt",
+    }
+
+    def values(name):
+        text = json.dumps({"corpus": str(few / "corpus.txt"), **request.module.SYSTEMS[name]})
+        for place, path in places.items():
+            text = text.replace(place, str(path))
+        return json.loads(text)
+
+    return values
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    """Removes, after each test, the methods that the test registered."""
+    monkeypatch.setattr("cse.registry.IMPORTED", {})
+    with ExitStack() as stack:
+        for table in (AUGMENTATIONS, ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS, LOSS_TERMS):
+            stack.enter_context(table.preserved())
+        yield
+
+
+def first_batch(run):
+    with Prefetcher(run.batches, run.state.encoder.tokenizer, run.config.max_length) as prefetcher:
+        return prefetcher.get(0)
+
+
+def in_float64(run, training=False):
+    for module in run.state.modules().values():
+        module.double().train(training)
+
+
+def test_gradients_do_not_depend_on_the_chunk_size(run_config, system, name):
+    found = []
+    for chunk_size in (None, 3):
+        run = prepare(run_config.replace(**system(name)))
+        in_float64(run)
+        found.append(gradients(run, first_batch(run), chunk_size=chunk_size))
+    (whole, metrics), (chunks, others) = found
+    assert whole.keys() == chunks.keys()
+    for key, values in whole.items():
+        assert torch.allclose(chunks[key], values, rtol=1e-9, atol=1e-11), key
+    for key, value in metrics.items():
+        assert float(others[key]) == pytest.approx(float(value), rel=1e-9, nan_ok=True), key
+
+
+def test_two_processes_have_the_gradients_of_one(request, run_config, system, tmp_path):
+    script = tmp_path / "gradients.py"
+    script.write_text(DISTRIBUTED, encoding="utf8")
+    given = {name: value for name, value in run_config.values().items() if value is not None}
+    cases = {name: {**given, **system(name)} for name in request.module.SYSTEMS}
+    cases["chunks of three"] = {**next(iter(cases.values())), "chunk_size": 3, "batch_size": 7}
+    found = []
+    for launch in (run_here, partial(torchrun, 2)):
+        out = tmp_path / "gradients.pt"
+        launch(script, json.dumps({"base": {}, "cases": cases}), out)
+        found.append(torch.load(out))
+    one, two = found
+    for name in cases:
+        for key, value in one[name]["metrics"].items():
+            assert two[name]["metrics"][key] == pytest.approx(value, rel=1e-9, abs=1e-12, nan_ok=True), (name, key)
+        for left, right in zip(one[name]["gradients"], two[name]["gradients"], strict=True):
+            if left is None:
+                assert right is None or not right.any()
+            else:
+                assert torch.allclose(left, right, rtol=1e-9, atol=1e-11), name
+
+
+def test_a_process_without_rows_has_a_finite_loss_and_zero_gradients(run_config, system, name):
+    world = FirstOfThree(0, 3)
+    run = prepare(run_config.replace(**system(name)))
+    run.batches.size, run.batches.part = 2, world.part
+    with Prefetcher(run.batches, run.state.encoder.tokenizer, 32, world.part) as batches:
+        (batch,) = batches.get(0)
+    run.state.train()
+    metrics = propagate(run.state, batch, run.forward, world)
+    assert torch.isfinite(metrics["loss"])
+    assert not any(p.grad is not None and p.grad.any() for p in run.state.encoder.parameters())
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(run_config, system, name, tmp_path):
+    config = run_config.replace(**system(name), max_steps=4, save_every=2, eval_every=0, keep_checkpoints=5)
+    whole = train(config.replace(name="whole"))
+    train(config.replace(name="part", max_steps=4))
+    folder = Path(config.output) / "part"
+    resumed = folder / "checkpoints" / "step-00000002"
+    train(resumed_config(resumed), resume=resumed)
+    same_run(whole.folder, folder)
+
+
+def move_to_fake_gpu(module):
+    """Replaces the parameters and buffers with fake tensors; ``Module.to`` cannot move a fake tensor a second time."""
+    for part in module.modules():
+        if isinstance(part, Frozen):
+            move_to_fake_gpu(part.model)
+        for table in (part._parameters, part._buffers):
+            for name, tensor in table.items():
+                if tensor is not None and not isinstance(tensor, FakeTensor):
+                    moved = tensor.detach().to("cuda:0", non_blocking=True)
+                    is_parameter = isinstance(tensor, torch.nn.Parameter)
+                    table[name] = torch.nn.Parameter(moved, tensor.requires_grad) if is_parameter else moved
+
+
+def test_the_forward_pass_on_cuda_uses_one_device_and_does_not_wait(run_config, system, name, monkeypatch):
+    """Fake tensors have a device but no values: operations on tensors of several devices, and reading a value, raise.
+
+    Gradients are left out, because autograd needs a GPU for tensors on CUDA, even if they are fake.
+    """
+    monkeypatch.setattr("cse.training.step.state.use_fast_dropout", mask_always)
+    monkeypatch.setattr("cse.models.device.for_transfer", lambda tensor, device: tensor)  # there is no pinned memory
+    monkeypatch.setattr(torch.Tensor, "backward", lambda total: None)
+    monkeypatch.setattr(torch.autograd, "grad", lambda output, *inputs: tuple(map(torch.zeros_like, inputs)))
+    run = prepare(run_config.replace(**(CASES.get(name) or system(name))))
+    run.state.train()
+    with Prefetcher(run.batches, run.state.encoder.tokenizer, 32) as prefetcher:
+        batches = [prefetcher.get(step)[0] for step in range(2)]
+    with FakeTensorMode(allow_non_fake_inputs=True), Copies() as copies:
+        for module in run.state.modules().values():
+            move_to_fake_gpu(module)
+        for batch in batches:
+            metrics = propagate(run.state, batch, replace(run.forward, device="cuda:0"))
+            assert metrics["loss"].device == torch.device("cuda:0")
+    assert not copies.waiting, "\n".join(copies.waiting[:2])
+
+
+@pytest.mark.cuda
+def test_gradients_of_a_system_on_cuda_equal_those_on_the_cpu(run_config, system, name):
+    found = []
+    for device in ("cpu", CUDA):
+        run = prepare(run_config.replace(**system(name), device=device))
+        in_float64(run)
+        found.append(gradients(run, first_batch(run)))
+    (expected, before), (on_gpu, after) = found
+    assert_close((on_gpu,), (expected,), 1e-6)
+    for key, value in before.items():
+        assert float(after[key]) == pytest.approx(float(value), rel=1e-6, nan_ok=True), key
+
+
+@pytest.mark.slow
+def test_training_lowers_the_loss(run_config, system, name):
+    steps = 40 if name == "prompt" else 20  # embeddings from a mask token are learnt more slowly
+    config = run_config.replace(**system(name), max_steps=steps, batch_size=16, lr=2e-3, eval_every=0, log_every=1)
+    records = map(json.loads, (train(config).folder / "log.jsonl").read_text(encoding="utf8").splitlines())
+    losses = [record["loss"] for record in records if "loss" in record]
+    assert np.mean(losses[-5:]) < np.mean(losses[:5])
+
+
+def test_a_shared_dropout_mask_makes_both_views_equal(run_config, system):
+    run = prepare(run_config.replace(**system("fixed mask")))
+    _, metrics = gradients(run, first_batch(run))
+    assert float(metrics["cos_pos"]) == pytest.approx(1, abs=1e-6)
+
+
+def test_a_file_of_methods_that_has_changed_is_refused(run_config, tmp_path, sample_rows):
+    source = Path(__file__).with_name("methods.py").read_text(encoding="utf8")
+    (tmp_path / "mine.py").write_text(source, encoding="utf8")
+    config = run_config.replace(imports=(tmp_path / "mine.py",), positive="repetition", max_steps=2, save_every=1)
+    folder = train(config).folder
+    (tmp_path / "mine.py").write_text(source + "# changed\n", encoding="utf8")
+    with pytest.raises(InputError, match=r"would run the Python file .*mine\.py, which you have not imported before"):
+        resumed_config(folder)
+    with pytest.raises(InputError, match=r"mine\.py: the file has changed since this process imported it"):
+        registry.import_methods(tmp_path / "mine.py")
+    registry.IMPORTED.clear()
+    registry.import_methods(tmp_path / "mine.py")
+    with pytest.raises(InputError, match=r"mine\.py has changed since the run began"):
+        train(resumed_config(folder), resume=folder)
+    (tmp_path / "mine.py").write_text("x = 1\ny = 1 / 0\n", encoding="utf8")
+    registry.IMPORTED.clear()
+    with pytest.raises(InputError, match=r"mine\.py: line 2: ZeroDivisionError"):
+        run_config.replace(imports=(tmp_path / "mine.py",))
+
+
+def test_an_expensive_augmentation_gets_only_the_rows_of_its_process(run_config, system):
+    values = system("substitution as a negative")
+    run = prepare(run_config.replace(**values))
+    run.batches.part = World(1, 3).part
+    seen = AUGMENTATIONS.get("fill-in").seen
+    seen.clear()
+    batch = run.batches[0]
+    assert seen == [len(range(8)[World(1, 3).part(8)])]
+    assert len(batch.blocks["synthetic"].texts) == seen[0]
+    with Prefetcher(run.batches, run.state.encoder.tokenizer, 32, World(1, 3).part) as prefetcher:
+        (batch,) = prefetcher.get(0)
+    assert len(batch.tokens["synthetic"]["input_ids"]) == seen[0]
+
+
+def test_unchanged_negatives_are_masked_and_unchanged_positives_are_kept(run_config, tmp_path, sample_rows):
+    rows = ["only three words", *[row for row in sample_rows if 8 < len(row.split()) < 15][:31]]
+    (tmp_path / "some.txt").write_text("\n".join(rows), encoding="utf8")
+    methods = Path(__file__).with_name("methods.py")
+    config = run_config.replace(corpus=tmp_path / "some.txt", imports=(methods,), positive="repetition")
+    config = config.replace(batch_size=30, max_length=64)
+
+    def batch_of(**values):
+        run = prepare(config.replace(**values))
+        return run, first_batch(run)[0]
+
+    run, batch = batch_of(negatives=("repetition",))
+    short = np.array([len(run.batches.corpus.take([row])[0].split()) <= 3 for row in batch.rows])
+    assert short.sum() == 1
+    assert (batch.blocks["synthetic"].mask == ~short).all()
+    assert batch.blocks["positive"].mask is None
+    assert batch.unchanged == {"positive": 1, "synthetic": 1}
+    # With keep_duplicates, as in the papers, unchanged negatives are not masked.
+    assert batch_of(negatives=("repetition",), keep_duplicates=True)[1].blocks["synthetic"].mask is None
+    # Without dropout, the embedding of an unchanged positive equals that of its anchor, so the positive is masked.
+    without = batch_of(anchor_dropout=0.0, positive_dropout=0.0)[1]
+    assert (without.blocks["positive"].mask == ~short).all()
+    # A change beyond the maximum length does not count, because the text is truncated.
+    cut = batch_of(max_length=3, negatives=("repetition",))[1]
+    assert cut.unchanged["synthetic"] > 15
+
+
+def test_mixed_negatives_are_not_mixed_from_identical_sentences(run_config, tmp_path, sample_rows):
+    long = [row for row in sample_rows if len(row.split()) > 8]
+    (tmp_path / "some.txt").write_text("\n".join([long[0]] * 6 + long[1:4]), encoding="utf8")
+    run = prepare(run_config.replace(corpus=tmp_path / "some.txt", loss="mixed", batch_size=8, max_steps=None))
+    batch = first_batch(run)[0]
+    texts = batch.blocks["anchor"].texts
+    for own, partner in enumerate(batch.partners):
+        assert texts[own] != texts[partner % 8]
+
+
+def test_a_batch_of_identical_sentences_has_no_mixed_negatives(run_config):
+    z = torch.randn(4, 8, dtype=torch.float64)
+    duplicates = ~torch.eye(4, dtype=torch.bool)
+    loss = contrastive_loss(
+        {"anchor": z, "positive": z}, mixed="paper", partners=torch.arange(4), duplicates=duplicates
+    )
+    assert float(loss) == pytest.approx(0, abs=1e-12)
+
+
+def test_an_encoder_method_that_averages_weights_changes_the_saved_model(run_config, system):
+    result = train(run_config.replace(**system("average"), max_steps=2))
+    plain = train(run_config.replace(corpus=system("average")["corpus"], max_steps=2))
+    averaged, trained = weights(result.folder), weights(plain.folder)
+    assert any(not torch.equal(averaged[name], trained[name]) for name in trained)
