@@ -62,6 +62,10 @@ SYSTEMS = {
         "options": {"dclr": {"model": "TINY", "threshold": 0.5, "noise": 1.5, "variant": "release"}},
     },
     "dclr, infonce": {"feature_augmentations": ("dclr",), "options": {"dclr": {"model": "TINY", "threshold": 0.5}}},
+    "rankcse": {
+        "loss_terms": ("rankcse",),
+        "options": {"rankcse": {"teachers": ("TINY", "TINY"), "ranking": "listmle"}},
+    },
     "interpolation": {"feature_augmentations": ("modals",), "options": {"modals": {"kind": "interpolation"}}},
     "linear": {"feature_augmentations": ("modals",), "options": {"modals": {"kind": "linear", "detach": False}}},
     "pca jitter": {"positive_hook": "pca", "options": {"pca": {"layers": (0, 1, 2), "curriculum": "continuous"}}},
