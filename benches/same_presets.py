@@ -170,7 +170,7 @@ def main() -> None:
                 print(done.stderr)
         if options.save:
             options.save.write_text(json.dumps(found[0], indent=1) + "\n")
-        different = int(names[0] != names[1])
+        different = len(set(names[0]) - set(names[1]))
         print(f"{'DIFFERENT' if different else 'same':<9}  names of {len(names[0])} presets")
         for name in runs:
             one, two = (each.get(name) for each in found)
