@@ -1,0 +1,100 @@
+"""Tests that damaged, contradictory and hostile folders of models end in one sentence, and cost neither time nor memory."""
+
+import json
+import time
+
+import pytest
+
+from cse import Encoder, InputError
+from sentence_models import sentence_model
+from test_modules import dense, normalize, pooling
+
+CHANGES = {
+    "no layers": ("config.json", {"num_hidden_layers": 0}, "num_hidden_layers in its config.json is 0"),
+    "negative layers": ("config.json", {"num_hidden_layers": -1}, "num_hidden_layers in its config.json is -1"),
+    "a million layers": ("config.json", {"num_hidden_layers": 10**6}, "1,000,000, but its weights have only"),
+    "large vocabulary": ("config.json", {"vocab_size": 2**25}, "the two do not belong together"),
+    "larger vocabulary": ("config.json", {"vocab_size": 10**12}, "which no model has"),
+    "long number": ("config.json", {"hidden_size": 10**50}, "a number of over 20 digits"),
+    "wide layers": ("config.json", {"intermediate_size": 10**7}, "the two do not belong together"),
+    "hidden size of text": ("config.json", {"hidden_size": "many"}, "cannot be loaded"),
+    "no maximum length": ("sentence_bert_config.json", {"max_seq_length": 0}, "is 0; set a positive integer"),
+    "half a token": ("sentence_bert_config.json", {"max_seq_length": 2.5}, "is 2.5; set a positive integer"),
+    "another tokenizer": ("sentence_bert_config.json", {"tokenizer_name_or_path": "/etc"}, "names another tokenizer"),
+    "many dimensions": ("config_sentence_transformers.json", {"truncate_dim": 10**9}, "truncate_dim"),
+    "too many dimensions": ("config_sentence_transformers.json", {"truncate_dim": 33}, "embeddings have 16 dimensions"),
+    "half a dimension": ("config_sentence_transformers.json", {"truncate_dim": 2.5}, "truncate_dim is 2.5"),
+    "prompts": ("config_sentence_transformers.json", {"prompts": ["a"]}, "must be texts by name"),
+    "large module": ("2_Dense/config.json", {"in_features": 40_000, "out_features": 40_000}, "larger than the weights"),
+    "other width": ("1_Pooling/config.json", {"embedding_dimension": 31}, "takes 31 dimensions, but gets 32"),
+    "other code": ("2_Dense/config.json", {"activation_function": "os.system"}, "is not a module of torch.nn"),
+}
+WHOLE = {
+    "path above": ("modules.json", [{"idx": 0, "name": "0", "path": "../x", "type": "sentence_transformers.models.A"}]),
+    "absolute path": ("modules.json", [{"path": "/etc", "type": "sentence_transformers.models.Transformer"}]),
+    "no type": ("modules.json", [{"path": ""}]),
+    "no list": ("modules.json", {"a": 1}),
+    "empty list": ("modules.json", []),
+    "number": ("config.json", 3),
+    "shard above": ("model.safetensors.index.json", {"weight_map": {"a": "../../other.safetensors"}}),
+    "text": ("1_Pooling/config.json", "text"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path, tiny_bert):
+    sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("mean"), dense(16), normalize])
+    return tmp_path / "model"
+
+
+def refused(folder, part=""):
+    started = time.process_time()
+    with pytest.raises(InputError) as caught:
+        Encoder(folder, device="cpu")
+    message = str(caught.value)
+    assert str(folder) in message
+    assert part in message
+    assert "\n" not in message
+    assert time.process_time() - started < 10
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_values_that_no_model_has_are_refused(folder, name):
+    file, change, part = CHANGES[name]
+    path = folder / file
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    refused(folder, part)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_files_of_another_shape_and_paths_outside_the_folder_are_refused(folder, name):
+    file, content = WHOLE[name]
+    (folder / file).write_text(json.dumps(content))
+    refused(folder)
+
+
+@pytest.mark.parametrize("file", ["config.json", "modules.json", "tokenizer.json", "1_Pooling/config.json"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[" * 100_000, b"\xff\xfe", b"{}"])
+def test_damaged_json_files_are_refused(folder, file, content):
+    if (file, content) == ("1_Pooling/config.json", b"{}"):
+        pytest.skip("has defaults")
+    (folder / file).write_bytes(content)
+    refused(folder)
+
+
+@pytest.mark.parametrize("length", ["48", 48.0])
+def test_a_maximum_length_may_be_written_as_text(folder, length):
+    path = folder / "sentence_bert_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "max_seq_length": length}))
+    assert Encoder(folder, device="cpu").max_seq_length == 48
+
+
+@pytest.mark.parametrize("name", ["attn_implementation", "_attn_implementation"])
+def test_a_folder_does_not_choose_the_attention(folder, name):
+    for file, change in (
+        ("config.json", {name: "kernels-community/flash-attn"}),
+        ("sentence_bert_config.json", {"model_args": {"attn_implementation": "kernels-community/flash-attn"}}),
+    ):
+        path = folder / file
+        path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    assert Encoder(folder, device="cpu")[0].config._attn_implementation == "sdpa"
