@@ -10,6 +10,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from .saving.layout import LEGACY_MODES
 
 ONNX, MODEL = "onnx", "model.onnx"
 NOT_INSTALLED = "onnxruntime, onnx or onnxscript is not installed; run pip install 'cse[onnx]'"
+SUMMARY = "a model exported by cse export --onnx: onnx:FOLDER, or onnx:FOLDER/onnx/FILE.onnx"
 STATIC = "mean of the vectors of the tokens (StaticEmbedding)"
 Floats = npt.NDArray[np.float32]
 Layer = Callable[[Floats], Floats]
@@ -45,6 +47,27 @@ ACTIVATIONS: dict[str, Layer] = {
 }
 # Keys of config_sentence_transformers.json that change the embeddings, and have defaults.
 ROUTED = ("processing_kwargs", "query_expansion", "query_length", "document_length")
+
+
+def open_encoder(
+    model: str | PathLike[str],
+    *,
+    pooler: str | None = None,
+    device: str = "auto",
+    precision: str = "fp32",
+    prompt: str | None = None,
+    dims: int | None = None,
+) -> Any:
+    """Returns a ``LightEncoder`` if the model is a static embedding or an ONNX file, else a ``cse.Encoder``.
+
+    The arguments are those of ``cse.Encoder``. Neither torch nor transformers is imported for a ``LightEncoder``.
+    """
+    if pooler is None and is_light(fspath(model)):
+        with suppress(InputError):  # cse.Encoder loads other modules, or says what is wrong
+            return LightEncoder(model, prompt=prompt, dims=dims)
+    from .running.inference import Encoder
+
+    return Encoder(model, pooler=pooler, device=device, precision=precision, prompt=prompt, dims=dims)
 
 
 def is_light(name: str) -> bool:
@@ -113,7 +136,7 @@ class LightEncoder(TextEncoder):
         self.layers = [self._layer(kind, part) for kind, part in zip(kinds[after:], parts[after:], strict=True)]
 
     def _read_transformer(self, first: Path, pooling: dict[str, Any]) -> None:
-        from .pooling import MODES, POOLERS
+        from .pooling import MODES
 
         names = {theirs: ours for ours, theirs in MODES.items()}
         kinds = read_json(first / "config.json").get("architectures") or [""]
@@ -123,7 +146,7 @@ class LightEncoder(TextEncoder):
         if unknown := [mode for mode in self.modes if mode not in names]:
             raise InputError(f"pools by {unknown[0]}, which needs cse.Encoder; use it")
         self.pooler = "+".join(names[mode] for mode in self.modes)
-        self.pooling = f"{self.pooler}: {POOLERS[self.pooler]}"
+        self.pooling = SUMMARY
         self._include_prompt = pooling.get("include_prompt") is not False
         settings, tokens = read_json(first / "sentence_bert_config.json"), read_json(first / "tokenizer_config.json")
         if any(settings.get(name) for name in ROUTED) or settings.get("do_lower_case"):
@@ -195,7 +218,7 @@ class LightEncoder(TextEncoder):
         """Returns the names and paths of the files that the embeddings depend on."""
         if self.file is None:
             return model_files(self.folder)
-        others = [(name, path) for name, path in model_files(self.folder) if "/" in name or path.suffix == ".json"]
+        others = [(path.name, path) for name, path in model_files(self.folder) if "/" in name or path.suffix == ".json"]
         return sorted([*others, *((path.name, path) for path in self.file.parent.glob(f"{self.file.name}*"))])
 
     def encode(

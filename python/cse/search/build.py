@@ -92,7 +92,7 @@ def queries_of(encoder: Encoder, texts: Sequence[str], **arguments: Any) -> Floa
 
 def model_settings(encoder: Encoder) -> dict[str, Any]:
     """Returns the arguments of an encoder, and the hash of its files."""
-    from ..models.saving.folder import model_digest
+    from ..models.digest import model_digest
 
     name, pooler = encoder.given
     return {

@@ -150,9 +150,9 @@ class SearchIndex:
         """
         store = PartsStore.open(Path(folder), verify) or Store.open(Path(folder), verify)
         if encoder is None:
-            from ..models.running.inference import Encoder
+            from ..models.light import open_encoder
 
-            encoder = Encoder(device=device, **encoder_settings(store.manifest))
+            encoder = open_encoder(device=device, **encoder_settings(store.manifest))
         if isinstance(store, PartsStore):
             store.check_model(encoder)
         else:

@@ -68,7 +68,7 @@ class PartsStore:
 
     def check_model(self, encoder: Encoder) -> None:
         """Raises ``InputError`` unless the parts were encoded with this model and its document prompt."""
-        from ..models.saving.folder import model_digest
+        from ..models.digest import model_digest
 
         if self.manifest["digest"] != model_digest(encoder, prompt=""):
             raise InputError(f"{self.folder}: was encoded by another model ({self.manifest['model']}); use that model")

@@ -246,8 +246,8 @@ class QueryEncoder(OtherEncoder):
             model = {name: self.settings[name] for name in ("model", "pooler", "prompt", "dims")}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"{what}: cannot be read ({error}); write it again with cse encode --hybrid") from None
+        from ..models.digest import model_digest
         from ..models.running.inference import Encoder
-        from ..models.saving.folder import model_digest
 
         self.base = Encoder(**model, device=device)
         if model_digest(self.base) != self.settings["digest"]:

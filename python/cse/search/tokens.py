@@ -38,8 +38,9 @@ RERANKED = 100
 def check_tokens(encoder: Encoder) -> Any:
     """Returns the transformer encoder of an encoder; raises ``InputError`` if it has none."""
     from ..models.modules import Transformer
+    from ..models.running.inference import Encoder
 
-    if not isinstance(encoder[0], Transformer) or encoder.tokenizer is None:
+    if not isinstance(encoder, Encoder) or not isinstance(encoder[0], Transformer) or encoder.tokenizer is None:
         raise InputError("--rerank, --tokens: the encoder has no vectors of tokens; use a transformer, or leave it out")
     return encoder
 

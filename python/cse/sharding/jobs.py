@@ -241,7 +241,7 @@ class EncodeJob:
 
     def settings(self, encoder: Encoder) -> dict[str, Any]:
         """Returns the settings that the parts depend on or that a search needs; ``encoder`` is the job's encoder."""
-        from ..models.saving.folder import model_digest
+        from ..models.digest import model_digest
 
         return {
             "model": str(Path(self.model).resolve()) if Path(self.model).is_dir() else self.model,

@@ -180,7 +180,7 @@ def rank(
 
     If ``documents`` is an index of this encoder, it is searched; otherwise the rows are encoded into a temporary index.
     """
-    from ...models.saving.folder import model_digest
+    from ...models.digest import model_digest
     from ...search.index import SearchIndex
     from ...search.store import Store
 

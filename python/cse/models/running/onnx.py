@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..encoders import OtherEncoder
-from ..light import LightEncoder
+from ..light import SUMMARY, LightEncoder
 
 
 class Onnx(OtherEncoder):
@@ -23,7 +23,7 @@ class Onnx(OtherEncoder):
     Raises ``InputError`` if the file does not exist or cannot be loaded, or onnxruntime is not installed.
     """
 
-    summary = "a model exported by cse export --onnx: onnx:FOLDER, or onnx:FOLDER/onnx/FILE.onnx"
+    summary = SUMMARY
 
     def __init__(self, what: str, device: str) -> None:
         super().__init__(what, device)

@@ -40,7 +40,7 @@ class Cutter:
     def __init__(self, encoder: Encoder, tokens: int | None = None) -> None:
         self._tokenizer: Any = None
         longest = None
-        if isinstance(encoder[0], Transformer) and encoder.tokenizer is not None:
+        if isinstance(encoder, Encoder) and isinstance(encoder[0], Transformer) and encoder.tokenizer is not None:
             self._tokenizer = encoder.tokenizer
             longest = min(encoder.max_seq_length, LONGEST) - self._tokenizer.num_special_tokens_to_add()
         self.tokens = tokens if tokens is not None else longest or DEFAULT_WORDS

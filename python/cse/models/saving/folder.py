@@ -1,13 +1,10 @@
 """Saving an encoder as a sentence-transformers directory, its model card (README.md), and its weights as a whole.
 
-Weights of a trained model and of its base model are averaged as in WiSE-FT (Wortsman et al. 2022); a hash covers
-everything that embeddings depend on.
+Weights of a trained model and of its base model are averaged as in WiSE-FT (Wortsman et al. 2022).
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -16,11 +13,10 @@ from typing import Any
 
 import torch
 
-from ... import _core
 from ...io import file_mode, fresh_folder
+from ..digest import model_digest as model_digest
 from ..pooling import POOLERS
 from ..running.encoder import SentenceEncoder
-from ..running.inference import Encoder
 
 
 def save_encoder(
@@ -235,23 +231,3 @@ def _weights(encoder: SentenceEncoder) -> list[torch.nn.Parameter]:
     """
     named = [*encoder.backbone.named_parameters(), *encoder.stages.named_parameters()]
     return [weights for name, weights in named if weights.requires_grad and ".lora_A." not in name]
-
-
-def model_digest(encoder: Encoder, prompt: str | None = None) -> str:
-    """Returns a hexadecimal hash of a model's files (such as weights and tokenizer), pooling, dimensions and prompt.
-
-    The path of the folder does not affect the hash, so a model can be moved. The prompt is ``prompt`` if it is given,
-    else the prompt of the encoder.
-    """
-    name = "SentenceEncoder"
-    if (other := encoder.other) is not None:
-        # ``what`` can hold paths and options (MODEL@FILE@DIMS for whitening); of a path, only the last part is used.
-        name = f"{type(other).__name__} " + re.sub(r"[^@]*/", "", other.what)
-    content = [
-        name,
-        encoder.pooling,
-        str(encoder.embedding_dim),
-        str(getattr(encoder, "prompt", "")) if prompt is None else prompt,
-    ]
-    content += sorted(f"{name} {_core.hash_file(str(path))}" for name, path in encoder.files())
-    return hashlib.sha256("\n".join(content).encode()).hexdigest()[:32]

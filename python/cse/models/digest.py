@@ -1,0 +1,32 @@
+"""A hash of everything that the embeddings of a model depend on."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+from .. import _core
+from .light import LightEncoder
+
+
+def model_digest(encoder: Any, prompt: str | None = None) -> str:
+    """Returns a hexadecimal hash of a model's files (such as weights and tokenizer), pooling, dimensions and prompt.
+
+    The path of the folder does not affect the hash, so a model can be moved. The prompt is ``prompt`` if it is given,
+    else the prompt of the encoder.
+    """
+    name = "SentenceEncoder"
+    if isinstance(encoder, LightEncoder) and encoder.file is not None:
+        name = "Onnx " + re.sub(r"[^@]*/", "", encoder.given[0].removeprefix("onnx:"))
+    elif (other := encoder.other) is not None:
+        # ``what`` can hold paths and options (MODEL@FILE@DIMS for whitening); of a path, only the last part is used.
+        name = f"{type(other).__name__} " + re.sub(r"[^@]*/", "", other.what)
+    content = [
+        name,
+        encoder.pooling,
+        str(encoder.embedding_dim),
+        str(getattr(encoder, "prompt", "")) if prompt is None else prompt,
+    ]
+    content += sorted(f"{name} {_core.hash_file(str(path))}" for name, path in encoder.files())
+    return hashlib.sha256("\n".join(content).encode()).hexdigest()[:32]
