@@ -1,4 +1,4 @@
-"""Tests that damaged, contradictory and hostile folders of models end in one sentence, without cost in time or memory."""
+"""Tests that damaged and hostile folders of models end in one sentence, without cost in time or memory."""
 
 import json
 import time
