@@ -200,20 +200,29 @@ class Ranking:
 def load_encoder(model: str, pooler: str | None, device: str, precision: str, threads: int, **further: Any) -> Encoder:
     """Sets the number of threads, loads the encoder, and prints the device on which it runs."""
     model = options.model_folder(model)
-    from ..models.device import describe_device, set_threads
-    from ..models.running.inference import Encoder
+    from .. import _core
+    from ..models.light import LightEncoder, is_light, open_encoder
 
-    set_threads(threads)
     if threads:
+        _core.set_default_threads(threads)
+        if not is_light(model):  # a light encoder does not import torch
+            from ..models.device import set_threads
+
+            set_threads(threads)
         with suppress(ImportError):  # threadpoolctl is installed with scikit-learn
             from threadpoolctl import threadpool_limits
 
             threadpool_limits(threads)  # for NumPy's matrix products
-    encoder = Encoder(model, pooler=pooler, device=device, precision=precision, **further)
+    encoder: Any = open_encoder(model, pooler=pooler, device=device, precision=precision, **further)
+    if isinstance(encoder, LightEncoder):
+        return encoder  # type: ignore[return-value]
+    from ..models.device import describe_device
+
     if encoder.plain:
         printing.say(f"{model}: the folder does not declare a pooling; using --pooler {encoder.pooler}")
     printing.say(f"on {describe_device(str(encoder.device), encoder.precision, encoder.precision_reason)}")
-    return encoder
+    found: Encoder = encoder
+    return found
 
 
 def read_ids(files: Sequence[str], column: str) -> list[str]:
