@@ -15,7 +15,7 @@ import pytest
 def test_a_command_that_is_killed_at_a_file_change_can_be_repeated_and_leaves_nothing():
     program = Path(__file__).with_name("crash_points.py")
     done = subprocess.run(
-        [sys.executable, program, "--share", "2", "--case", "^(?!report|plot)"],
+        [sys.executable, program, "--share", "3", "--case", "^(?!report|plot)"],
         capture_output=True,
         text=True,
         check=False,
