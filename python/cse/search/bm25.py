@@ -17,8 +17,7 @@ import numpy.typing as npt
 from ..errors import InputError
 from .store import hashed_folder, open_hashed
 from .terms import Terms
-
-Rows = npt.NDArray[np.int64]
+from .vectors import Rows, top
 
 # Number of texts read between two calls of ``progress``.
 PROGRESS_ROWS = 4096
@@ -121,7 +120,5 @@ class Bm25:
     def search(self, query: str, k: int) -> Rows:
         """Returns up to k rows with the largest positive scores, best first; ties are in row order."""
         scores = self.scores(query)
-        k = min(k, len(scores))
-        kth = np.partition(scores, len(scores) - k)[len(scores) - k]
-        rows = np.flatnonzero((scores >= kth) & (scores > 0))
-        return rows[np.argsort(-scores[rows], kind="stable")][:k]
+        rows = top(scores, k)
+        return rows[scores[rows] > 0]

@@ -45,7 +45,6 @@ BATCH_BYTES = 256 << 20
 # Rows at the end are written to a second file if they are at most 1 / FOLD of the rows of the first file, which stays.
 FOLD = 16
 
-Floats = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
 Progress = Callable[[int], None]
@@ -78,18 +77,6 @@ class Rows:
     ids: Any
 
 
-def documents(encoder: Encoder, texts: Sequence[str], **arguments: Any) -> Floats:
-    """Encodes documents, with the model's document prompt if it has one."""
-    vectors: Floats = getattr(encoder, "encode_document", encoder.encode)(texts, **arguments)
-    return vectors
-
-
-def queries_of(encoder: Encoder, texts: Sequence[str], **arguments: Any) -> Floats:
-    """Encodes queries, with the model's query prompt if it has one."""
-    vectors: Floats = getattr(encoder, "encode_query", encoder.encode)(texts, **arguments)
-    return vectors
-
-
 def model_settings(encoder: Encoder) -> dict[str, Any]:
     """Returns the arguments of an encoder, and the hash of its files."""
     from ..models.digest import model_digest
@@ -105,80 +92,67 @@ def model_settings(encoder: Encoder) -> dict[str, Any]:
 
 
 def new_settings(
-    encoder: Encoder, int8: bool, has_ids: bool, passages: int | str | None, tokens: int | None = None
+    encoder: Encoder,
+    int8: bool | None = None,
+    has_ids: bool = False,
+    passages: int | str | None = None,
+    tokens: int | None = None,
 ) -> dict[str, Any]:
-    """Returns the settings to be stored in the manifest of a new index."""
+    """Returns the settings to be stored in the manifest of a new index; raises ``InputError`` for invalid ones."""
     if tokens and passages is not None:
         raise InputError("--tokens: stores the tokens of whole rows; leave it out, or leave out --passages")
+    if passages is not None:
+        from ..models.running.passages import Cutter
+
+        if passages != "max" and (isinstance(passages, bool) or not isinstance(passages, Integral) or passages < 1):
+            raise InputError(f"--passages must be a number of tokens, or max, got {passages!r}")
+        passages = Cutter(encoder, None if passages == "max" else int(passages)).tokens
     model = model_settings(encoder)
     return {
         **model,
         "precision": encoder.precision,
         "width": encoder.embedding_dim,
-        "similarity": _similarity(encoder),
-        "int8": int8,
+        "similarity": "dot" if getattr(encoder, "similarity_name", None) == "dot" else "cosine",
+        "int8": bool(int8),
         "ids": has_ids,
-        "passages": None if passages is None else _passage_tokens(encoder, passages),
+        "passages": passages,
         "tokens": tokens or None,
         **({"basis": f"basis-{model['digest'][:16]}-{tokens}"} if tokens else {}),
     }
 
 
-def _similarity(encoder: Encoder) -> str:
-    return "dot" if getattr(encoder, "similarity_name", None) == "dot" else "cosine"
+def check_settings(folder: Path, known: dict[str, Any], encoder: Encoder, **chosen: Any) -> None:
+    """Raises ``InputError`` if an index was built with another model, or with other settings than those chosen.
 
-
-def _passage_tokens(encoder: Encoder, passages: int | str) -> int:
-    from ..models.running.passages import Cutter
-
-    if passages != "max" and (isinstance(passages, bool) or not isinstance(passages, Integral) or passages < 1):
-        raise InputError(f"--passages must be a number of tokens, or max, got {passages!r}")
-    return Cutter(encoder, None if passages == "max" else int(passages)).tokens
-
-
-def _check(folder: Path, known: dict[str, Any], **wanted: object) -> None:
-    for name, value in wanted.items():
-        if known[name] != value:
-            built = f"without --{name}"
-            if known[name]:
-                built = f"with --{name}" if known[name] is True else f"with --{name} {known[name]!r}"
-            raise InputError(
-                f"{folder}: was built {built}; use the same option, build the index again with --rebuild, or "
-                "name another folder"
-            )
-
-
-def check_settings(
-    folder: Path,
-    known: dict[str, Any],
-    encoder: Encoder,
-    int8: bool | None,
-    passages: int | str | None,
-    ids: bool,
-    tokens: int | None = None,
-) -> None:
-    """Raises ``InputError`` if an index was built with other settings, or with another model."""
-    check_model(folder, known, encoder)
-    if int8 is not None:
-        _check(folder, known, int8=int8)
-    if passages is not None:
-        _check(folder, known, passages=_passage_tokens(encoder, passages))
-    if tokens is not None:
-        _check(folder, {"tokens": None, **known}, tokens=tokens or None)
-    if known["ids"] != ids:
+    Args:
+        folder: The folder of the index, for errors.
+        known: Its settings.
+        encoder: The encoder.
+        **chosen: Arguments of ``new_settings``; one that is None or left out may have any value.
+    """
+    settings = new_settings(encoder, **chosen)
+    if "has_ids" in chosen and known["ids"] != chosen["has_ids"]:
         have = "ids" if known["ids"] else "no ids"
         raise InputError(f"{folder}: the index has {have}; build it again with --rebuild, or name another folder")
-
-
-def check_model(folder: Path, known: dict[str, Any], encoder: Encoder) -> None:
-    """Raises ``InputError`` if an index was built with another model, prompt or number of dimensions."""
-    settings = model_settings(encoder)
-    _check(folder, known, prompt=settings["prompt"], dims=settings["dims"])
-    if known["digest"] != settings["digest"] or known["similarity"] != _similarity(encoder):
+    _check(folder, known, settings, "prompt", "dims")
+    if known["digest"] != settings["digest"] or known["similarity"] != settings["similarity"]:
         raise InputError(
             f"{folder}: was built with another model ({known['model']}); use that model, build the index again "
             "with --rebuild, or name another folder"
         )
+    names = ("int8", "passages", "tokens")
+    _check(folder, known, settings, *(name for name in names if chosen.get(name) is not None))
+
+
+def _check(folder: Path, known: dict[str, Any], settings: dict[str, Any], *names: str) -> None:
+    for name in names:
+        value = known.get(name)
+        if value != settings[name]:
+            built = f"with --{name} {value!r}" if value else f"without --{name}"
+            raise InputError(
+                f"{folder}: was built {f'with --{name}' if value is True else built}; use the same option, build the "
+                "index again with --rebuild, or name another folder"
+            )
 
 
 def write(
@@ -226,15 +200,16 @@ def write(
             first, records = rows, stay
             files = {record["xxh3"]: before.files[record["xxh3"]] for record in stay}
 
-    batches = [] if before is None else [_without_ids(batch) for batch in before.batches]
+    without_ids = [name for name in columns.names if name != "id"]
+    batches = [] if before is None else [batch.select(without_ids) for batch in before.batches]
     of_rows = {name: value for name, value in settings.items() if name != "smooth"}
     batches += [batch for batch, made in read_encoded(folder) if made["settings"] == of_rows]
     rest = np.arange(first, total)
-    new = rest[_positions(_hashes_of(batches), wanted.hashes[rest]) < 0]
+    new = rest[_positions(batches, wanted.hashes[rest]) < 0]
     unseen = new[np.sort(np.unique(wanted.hashes[new], return_index=True)[1])]
     encode = partial(_encoded, folder, settings, encoder, batch_size)
     if len(unseen):
-        _check(folder, settings, precision=encoder.precision)
+        _check(folder, settings, {"precision": encoder.precision}, "precision")
         with naming(folder):
             (folder / ENCODED).mkdir(exist_ok=True)
         if settings.get("tokens") and not (folder / settings["basis"]).exists():
@@ -251,9 +226,7 @@ def write(
     changes = Changes(total - len(new), len(new), _surplus(old_hashes[kept_to:], wanted.hashes[kept_to:]))
 
     if len(rest):
-        sources = _positions(_hashes_of(batches), wanted.hashes[rest])
-        record = write_rows(folder / WRITTEN, columns, _gathered(batches, wanted, rest, sources, encode))
-        records = [*records, record]
+        records = [*records, write_rows(folder / WRITTEN, columns, _gathered(batches, wanted, rest, encode))]
     content = {**settings, "rows": total, "vectors": sum(each["vectors"] for each in records), "files": records}
     if before is None or any(before.manifest.get(name) != value for name, value in content.items()):
         write_manifest(folder / MANIFEST, content)
@@ -270,14 +243,6 @@ def _begins_with(wanted: Rows, before: Store, hashes: Hashes, count: int) -> boo
     return wanted.ids is None or wanted.ids.slice(0, count).equals(before.column("id").slice(0, count))
 
 
-def _without_ids(batch: Any) -> Any:
-    return batch.select([name for name in batch.schema.names if name != "id"])
-
-
-def _hashes_of(batches: Sequence[Any]) -> Hashes:
-    return np.concatenate([np.empty(0, np.uint64), *(batch.column("hash").to_numpy() for batch in batches)])
-
-
 def _surplus(before: Hashes, after: Hashes) -> int:
     """Returns how many of the hashes before are not in the hashes after; equal hashes count separately."""
     (old, had), (new, has) = (np.unique(each, return_counts=True) for each in (before, after))
@@ -285,8 +250,9 @@ def _surplus(before: Hashes, after: Hashes) -> int:
     return len(before) - int(np.minimum(had[left], has[right]).sum())
 
 
-def _positions(known: Hashes, hashes: Hashes) -> Numbers:
-    """Returns the first position of each hash in ``known``; -1 if there is none."""
+def _positions(batches: Sequence[Any], hashes: Hashes) -> Numbers:
+    """Returns the first position of each hash in the rows of record batches; -1 if there is none."""
+    known = np.concatenate([np.empty(0, np.uint64), *(batch.column("hash").to_numpy() for batch in batches)])
     found = np.flatnonzero(np.isin(known, hashes))
     if not len(found):
         return np.full(len(hashes), -1)
@@ -295,14 +261,12 @@ def _positions(known: Hashes, hashes: Hashes) -> Numbers:
     return np.where(known[at] == hashes, at, -1)
 
 
-def _gathered(
-    batches: Sequence[Any], wanted: Rows, rows: Numbers, sources: Numbers, encode: Callable[..., Any]
-) -> Iterator[Any]:
-    """Yields record batches of the wanted rows, with the vectors of the known rows ``sources`` in ``batches``."""
+def _gathered(batches: Sequence[Any], wanted: Rows, rows: Numbers, encode: Callable[..., Any]) -> Iterator[Any]:
+    """Yields record batches of the wanted rows, with the vectors of the rows in ``batches`` with the same hashes."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    starts = np.cumsum([0, *map(len, batches)])
+    sources, starts = _positions(batches, wanted.hashes[rows]), np.cumsum([0, *map(len, batches)])
     most = max(BLOCK, int(BATCH_BYTES / max(sum(batch.nbytes for batch in batches) / starts[-1], 1)))
     for start in range(0, len(rows), most):
         part, found = rows[start : start + most], sources[start : start + most]
@@ -352,7 +316,7 @@ def _encoded(
         spans = Cutter(encoder, settings["passages"])(texts)
     passages = [text[start:end] for text, parts in zip(texts, spans, strict=True) for start, end in parts]
     by_row = progress if len(passages) == len(texts) else None
-    vectors = documents(encoder, passages, batch_size=batch_size, progress=by_row)
+    vectors = encoder.encode_document(passages, batch_size=batch_size, progress=by_row)
     if vectors.shape[1:] != (settings["width"],):
         raise InputError(
             f"{folder}: holds vectors of {settings['width']} dimensions, but the model's have "

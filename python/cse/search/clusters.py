@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -97,51 +96,36 @@ def describe(
         examples: Number of examples per group.
         progress: Called with the number of rows read since its last call.
     """
+    from scipy.sparse import csr_matrix
+
     if tfidf is None:
         tfidf = TfidfIndex.from_texts(index.texts(index.rows))
     names, numbers = np.unique(labels[labels >= 0], return_inverse=True)
     compact = np.full(len(labels), -1)
     compact[labels >= 0] = numbers
-    sums = _sums(index, compact, len(names), tfidf, progress)
-    sizes = np.bincount(numbers, minlength=len(names))
-    overall = np.asarray(sums.sum(axis=0)).ravel() / max(len(numbers), 1)
-    terms = tfidf.terms
-    found = []
-    for number in range(len(names)):
-        members = np.flatnonzero(compact == number)
-        line = sums[[number]]
-        above = line.data / sizes[number] - overall[line.indices]
-        best = line.indices[np.lexsort((line.indices, -above))[:words]]
-        nearest = _central(index, members, examples)
-        found.append(Cluster(index.rows[members], [terms[term] for term in best], nearest))
-    return sorted(found, key=lambda each: (-len(each.rows), int(each.rows[0])))
-
-
-def _sums(
-    index: SearchIndex, labels: Rows, groups: int, tfidf: TfidfIndex, progress: Callable[[int], None] | None
-) -> Any:
-    """Returns the sum of the TF-IDF vectors in each group, ``(groups, V)`` in CSR format."""
-    from scipy.sparse import csr_matrix
-
-    sums = csr_matrix((groups, len(tfidf)))
+    sums = csr_matrix((len(names), len(tfidf)))  # of the TF-IDF vectors in each group
     for start in range(0, len(labels), BLOCK):
         part = np.arange(start, min(start + BLOCK, len(labels)))
-        used = part[labels[part] >= 0]
-        places = (labels[used], np.arange(len(used)))
-        members = csr_matrix((np.ones(len(used)), places), shape=(groups, len(used)))
+        used = part[compact[part] >= 0]
+        places = (compact[used], np.arange(len(used)))
+        members = csr_matrix((np.ones(len(used)), places), shape=(len(names), len(used)))
         sums = sums + members @ tfidf.transform(index.texts(index.rows[used]))
         if progress:
             progress(len(part))
-    return sums.tocsr()
-
-
-def _central(index: SearchIndex, members: Rows, count: int) -> Rows:
-    """Returns the up to ``count`` rows nearest to the mean of the group, nearest first; all have different texts."""
-    vectors = index.unit_vectors.take(members)
-    order = members[np.argsort(-(vectors @ vectors.mean(axis=0)), kind="stable")]
-    rows: dict[str, int] = {}
-    for row in index.rows[order[: 20 * count]].tolist():
-        rows.setdefault(index.texts([row])[0], row)
-        if len(rows) == count:
-            break
-    return np.array(list(rows.values()), dtype=np.int64)
+    sums, sizes = sums.tocsr(), np.bincount(numbers, minlength=len(names))
+    overall = np.asarray(sums.sum(axis=0)).ravel() / max(len(numbers), 1)
+    terms, groups = tfidf.terms, []
+    for number in range(len(names)):
+        inside, line = np.flatnonzero(compact == number), sums[[number]]
+        above = line.data / sizes[number] - overall[line.indices]
+        best = line.indices[np.lexsort((line.indices, -above))[:words]]
+        vectors = index.unit_vectors.take(inside)
+        order = inside[np.argsort(-(vectors @ vectors.mean(axis=0)), kind="stable")]
+        nearest: dict[str, int] = {}
+        for row in index.rows[order[: 20 * examples]].tolist():
+            nearest.setdefault(index.texts([row])[0], row)
+            if len(nearest) == examples:
+                break
+        shown = np.array(list(nearest.values()), dtype=np.int64)
+        groups.append(Cluster(index.rows[inside], [terms[term] for term in best], shown))
+    return sorted(groups, key=lambda each: (-len(each.rows), int(each.rows[0])))

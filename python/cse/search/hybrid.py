@@ -40,7 +40,7 @@ import numpy.typing as npt
 
 from ..errors import InputError, unknown
 from .terms import LANGUAGES, TOKENIZERS
-from .vectors import Array, Doubles, Floats, Rows, Vectors, exact_products, rounding_error, unit
+from .vectors import Array, Doubles, Floats, Rows, Takes, Vectors, exact_products, rounding_error, top, unit
 
 NEIGHBOURS, SHARE = 5, 0.3
 # Approximate number of scores in memory at a time, in each of about four arrays of float64, but at least those of
@@ -80,14 +80,14 @@ class Smoothing:
         step = max(LEAST, SCORES // max(n, 1))
         for start in range(0, n, step):
             rows = np.arange(start, min(start + step, n))
-            scores = lexical(rows)
-            _standardise(scores)
-            dense = _products(vectors, rows)
-            _standardise(dense)
-            scores += dense
+            queries, dense = vectors.take(rows), np.empty((len(rows), n))
+            for left in range(0, n, 16384):
+                dense[:, left : left + 16384] = queries @ vectors.take(np.arange(left, min(left + 16384, n))).T
+            scores = standardised(lexical(rows))
+            scores += standardised(dense)
             np.round(scores, DIGITS, out=scores)
             scores[np.arange(len(rows)), rows] = -np.inf
-            near[rows] = _best(scores, near.shape[1])
+            near[rows] = [top(line, near.shape[1]) for line in scores]
             if progress:
                 progress(len(rows))
         found = cls(near, np.ones(n))
@@ -125,53 +125,14 @@ class Smoothing:
         return found / self.norms[rows, None]
 
 
-class Smoothed(Vectors):
-    """A view of vectors of unit length that returns the smoothed ones; ``products`` reads each vector several times."""
-
-    longest = 1.0001  # more than 1, because norms are rounded
-    most = 4096
+class Smoothed:
+    """A view of vectors of unit length that returns the smoothed ones."""
 
     def __init__(self, vectors: Vectors, smoothing: Smoothing) -> None:
-        self._vectors, self._smoothing, self.width = vectors, smoothing, vectors.width
-
-    def __len__(self) -> int:
-        return len(self._vectors)
-
-    def block(self, start: int, stop: int) -> Floats:
-        """See ``Vectors``."""
-        return self.take(np.arange(start, stop)).astype(np.float32)
+        self._vectors, self._smoothing = vectors, smoothing
 
     def take(self, rows: Rows) -> Doubles:
-        """See ``Vectors``."""
         return self._smoothing.take(self._vectors, rows)
-
-
-def _products(vectors: Vectors, rows: Rows) -> Doubles:
-    """Returns the dot products of some vectors with all, ``(len(rows), n)``."""
-    asked, n = vectors.take(rows), len(vectors)
-    found = np.empty((len(rows), n))
-    for start in range(0, n, 16384):
-        found[:, start : start + 16384] = asked @ vectors.take(np.arange(start, min(start + 16384, n))).T
-    return found
-
-
-def _standardise(scores: Doubles) -> None:
-    """Subtracts the mean of each row from it, and divides the row by its standard deviation, in place."""
-    scores -= scores.mean(axis=1, keepdims=True)
-    spread = np.sqrt(np.einsum("ij,ij->i", scores, scores) / scores.shape[1])[:, None]
-    scores /= np.where(spread > 0, spread, 1)
-
-
-def _best(scores: Doubles, count: int) -> Rows:
-    """Returns the columns of the largest scores of each row, best first; ties are in order of columns."""
-    if not count:
-        return np.empty((len(scores), 0), dtype=np.int64)
-    kth = np.partition(scores, scores.shape[1] - count, axis=1)[:, scores.shape[1] - count]
-    found = np.empty((len(scores), count), dtype=np.int64)
-    for row, (line, least) in enumerate(zip(scores, kth, strict=True)):
-        near = np.flatnonzero(line >= least)
-        found[row] = near[np.argsort(-line[near], kind="stable")][:count]
-    return found
 
 
 # The constant of reciprocal rank fusion, as in the paper.
@@ -237,7 +198,7 @@ class Ranker:
 
     def __init__(self, vectors: Vectors, rows: Rows, *, cosine: bool, smoothing: Smoothing | None = None) -> None:
         self.vectors, self.cosine, self.smoothing = vectors, cosine, smoothing
-        self.exact = vectors if smoothing is None else Smoothed(vectors, smoothing)
+        self.exact: Takes = vectors if smoothing is None else Smoothed(vectors, smoothing)
         """The vectors that are searched."""
         self.rows, self.starts = np.unique(rows, return_index=True)
         """Rows with a vector, ascending, and the first place of each."""
@@ -266,7 +227,7 @@ class Ranker:
             if count:
                 relative = standardised(dense)
                 level = log_sum(DENSE * relative) if by_pool else 0.0
-                best = _first(combine(relative, lexical, weight, level, by_pool), count)
+                best = top(combine(relative, lexical, weight, level, by_pool), count)
                 centre = self.exact.take(places[best]).mean(axis=0)
                 query = ((1 - fusion.share) * query + fusion.share * centre).astype(np.float32)
                 query = unit(query[None])[0] if self.cosine else query
@@ -353,21 +314,13 @@ def combine(dense: Doubles, lexical: Doubles, weight: float, level: float, by_po
 
 def log_sum(values: Doubles) -> float:
     """Returns the logarithm of the sum of the exponentials."""
-    top = values.max(initial=-np.inf)
-    return float(top + np.log(np.exp(values - top).sum())) if len(values) else 0.0
+    largest = values.max(initial=-np.inf)
+    return float(largest + np.log(np.exp(values - largest).sum())) if len(values) else 0.0
 
 
 def standardised(scores: Doubles) -> Doubles:
-    """Returns scores minus their mean, divided by their standard deviation; zeros if all scores are equal."""
-    scores = scores - scores.mean()
-    spread = np.sqrt(np.dot(scores, scores) / max(len(scores), 1))  # np.std takes twice the time
-    if spread > 0:
-        scores /= spread
+    """Returns scores, ``(n,)`` or rows of n, minus their mean, divided by their standard deviation unless it is 0."""
+    scores = scores - scores.mean(axis=-1, keepdims=True)
+    spread = np.sqrt(np.einsum("...j,...j", scores, scores) / max(scores.shape[-1], 1))[..., None]  # faster than np.std
+    scores /= np.where(spread > 0, spread, 1)
     return scores
-
-
-def _first(scores: Doubles, count: int) -> npt.NDArray[np.int64]:
-    """Returns the positions of the largest scores, best first; ties are in their order."""
-    count = min(count, len(scores))
-    near = np.flatnonzero(scores >= np.partition(scores, len(scores) - count)[len(scores) - count])
-    return near[np.argsort(-scores[near], kind="stable")][:count]

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ..data.corpus import Corpus
 from ..errors import InputError, check_ids, check_list, check_texts
 from .bm25 import Bm25
-from .build import Changes, Rows, check_model, check_settings, new_settings, queries_of, write
+from .build import Changes, Rows, check_settings, new_settings, write
 from .hybrid import Fusion, Smoothing
 from .joined_parts import PartsStore, read_parts
 from .searching import Hit, Searcher, check_smoothing
@@ -108,10 +108,11 @@ class SearchIndex:
                 settings = before.manifest
             elif encoded:
                 settings = encoded[0][1]["settings"]
+            chosen = {"int8": int8, "has_ids": ids is not None, "passages": passages, "tokens": tokens}
             if settings is None:
-                settings = new_settings(encoder, bool(int8), ids is not None, passages, tokens)
+                settings = new_settings(encoder, **chosen)  # type: ignore[arg-type]
             else:
-                check_settings(path, settings, encoder, int8, passages, ids is not None, tokens)
+                check_settings(path, settings, encoder, **chosen)
             if before is not None and not np.isin(wanted.hashes[filled], before.hashes()).any():
                 raise InputError(
                     f"{path}: contains other texts, and none of this corpus; build it again with --rebuild, or name "
@@ -156,7 +157,7 @@ class SearchIndex:
         if isinstance(store, PartsStore):
             store.check_model(encoder)
         else:
-            check_model(store.folder, store.manifest, encoder)
+            check_settings(store.folder, store.manifest, encoder)
         return cls(store, encoder)
 
     def __len__(self) -> int:
@@ -346,7 +347,7 @@ class SearchIndex:
         if isinstance(rerank, bool) or not isinstance(rerank, Integral) or (rerank and rerank < k):
             raise InputError(f"rerank: must be 0 or at least k = {k}, got {rerank!r}")
         fusion = None if hybrid is False else Fusion() if hybrid is True else hybrid
-        vectors = queries_of(self._encoder, listed, batch_size=batch_size, progress=progress)
+        vectors = self._encoder.encode_query(listed, batch_size=batch_size, progress=progress)
         return state.search(listed, vectors, int(k), fusion, smooth, int(rerank), batch_size)
 
     def search_vectors(self, vectors: npt.NDArray[np.floating], k: int = 10) -> list[list[Hit]]:

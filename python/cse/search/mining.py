@@ -15,7 +15,6 @@ import numpy.typing as npt
 from ..augment.pairings import Spans, SpansOptions
 from ..errors import InputError
 from ..rng import Draws
-from .build import documents, queries_of
 from .hybrid import Fusion
 from .index import SearchIndex
 from .vectors import Array, exact_products, nearest, unit
@@ -98,8 +97,8 @@ class Mining:
             known.setdefault(anchor, {_plain(anchor)}).add(_plain(positive))
         for start in range(0, len(anchors), BLOCK):
             some, theirs = anchors[start : start + BLOCK], positives[start : start + BLOCK]
-            queries = Array(unit(queries_of(index.encoder, some, batch_size=batch_size)))
-            targets = Array(unit(documents(index.encoder, theirs, batch_size=batch_size)))
+            queries = Array(unit(index.encoder.encode_query(some, batch_size=batch_size)))
+            targets = Array(unit(index.encoder.encode_document(theirs, batch_size=batch_size)))
             own = np.arange(len(some))
             best = exact_products(queries, own, targets, own)
             for number, places in enumerate(self._ranked(index, some, queries)):

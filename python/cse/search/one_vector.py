@@ -36,7 +36,7 @@ from ..errors import InputError
 from ..io import dumps, fresh_folder, holds_files
 from ..models.encoders import ONE_VECTOR, OtherEncoder
 from .bm25 import Bm25
-from .build import documents, model_settings
+from .build import model_settings
 from .hybrid import Smoothing
 from .terms import Terms
 from .vectors import Array, Doubles, Floats, unit
@@ -110,7 +110,7 @@ def encode_one_vector(
     def done(what: str) -> Callable[[int], None] | None:
         return None if progress is None else lambda count: progress(what, count)
 
-    dense = Array(unit(documents(encoder, written, batch_size=batch_size, progress=done("encoding"))))
+    dense = Array(unit(encoder.encode_document(written, batch_size=batch_size, progress=done("encoding"))))
     smoothing = Smoothing.build(
         dense, lambda rows: bm25.all_scores([written[row] for row in rows.tolist()]), done("smoothing")
     )

@@ -93,6 +93,8 @@ class Searcher:
                     if self.store.is_current():
                         try:
                             save(folder)
+                        except FileNotFoundError:  # an update has removed the folder in the meantime
+                            pass
                         except OSError as error:
                             if not is_read_only(error):
                                 raise
@@ -312,15 +314,15 @@ def check_smoothing(settings: Mapping[str, Any]) -> None:
     """Raises ``InputError`` if the vectors of an index with these settings cannot be smoothed."""
     reason = why_not_smoothed(settings)
     if reason:
-        raise InputError(f"--smooth: {reason}")
+        raise InputError(f"--smooth {reason}")
 
 
 def why_not_smoothed(settings: Mapping[str, Any]) -> str | None:
     """Returns why the vectors of an index with these settings cannot be smoothed; None if they can."""
     if settings.get("parts"):
-        return "parts written by cse encode have no neighbours; build an index with cse search"
+        return "needs neighbours, which parts written by cse encode do not have; build an index with cse search"
     if settings["passages"] is not None:
         return "needs one vector per row; leave it out, or leave out --passages"
     if settings["similarity"] != "cosine":
-        return "the model compares by dot products, and only cosines can be smoothed; leave it out"
+        return "needs a model that compares by cosines, and this one compares by dot products; leave it out"
     return None

@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -99,12 +99,10 @@ class Array(Vectors):
         return len(self.values)
 
     def block(self, start: int, stop: int) -> Floats:
-        """See ``Vectors``."""
         values: Floats = self.values[start:stop]
         return values if self.scales is None else values.astype(np.float32) * self.scales[start:stop, None]
 
     def products(self, queries: Floats, start: int, stop: int) -> Floats:
-        """See ``Vectors``."""
         if self.scales is None:
             return super().products(queries, start, stop)
         products = Array(self.values[start:stop].astype(np.float32), None, 0).products(queries, 0, stop - start)
@@ -112,7 +110,6 @@ class Array(Vectors):
         return products
 
     def take(self, rows: Rows) -> Doubles:
-        """See ``Vectors``."""
         values: Doubles = self.values[rows].astype(np.float64)
         return values if self.scales is None else values * self.scales[rows, None].astype(np.float64)
 
@@ -134,17 +131,14 @@ class Unit(Vectors):
         return len(self._vectors)
 
     def block(self, start: int, stop: int) -> Floats:
-        """See ``Vectors``."""
         return (self._vectors.block(start, stop) / self._norms[start:stop, None]).astype(np.float32)
 
     def products(self, queries: Floats, start: int, stop: int) -> Floats:
-        """See ``Vectors``."""
         products = self._vectors.products(queries, start, stop)
         products /= self._norms[start:stop].astype(np.float32)
         return products
 
     def take(self, rows: Rows) -> Doubles:
-        """See ``Vectors``."""
         return self._vectors.take(rows) / self._norms[rows, None]
 
 
@@ -165,17 +159,14 @@ class Some(Vectors):
         return first, last, rows - first
 
     def block(self, start: int, stop: int) -> Floats:
-        """See ``Vectors``."""
         first, last, rows = self._range(start, stop)
         return self._vectors.block(first, last)[rows]
 
     def products(self, queries: Floats, start: int, stop: int) -> Floats:
-        """See ``Vectors``."""
         first, last, rows = self._range(start, stop)
         return np.ascontiguousarray(self._vectors.products(queries, first, last)[:, rows])
 
     def take(self, rows: Rows) -> Doubles:
-        """See ``Vectors``."""
         return self._vectors.take(self._rows[rows])
 
 
@@ -204,19 +195,16 @@ class Joined(Vectors):
         return pieces
 
     def block(self, start: int, stop: int) -> Floats:
-        """See ``Vectors``."""
         blocks = [part.block(low, high) for part, low, high in self._pieces(start, stop)]
         return blocks[0] if len(blocks) == 1 else np.concatenate([*blocks, np.empty((0, self.width), np.float32)])
 
     def products(self, queries: Floats, start: int, stop: int) -> Floats:
-        """See ``Vectors``."""
         products = [part.products(queries, low, high) for part, low, high in self._pieces(start, stop)]
         if len(products) == 1:
             return products[0]
         return np.hstack([*products, np.empty((len(queries), 0), np.float32)])
 
     def take(self, rows: Rows) -> Doubles:
-        """See ``Vectors``."""
         vectors = np.empty((len(rows), self.width))
         numbers = np.searchsorted(self.starts, rows, side="right") - 1
         for number in np.unique(numbers):
@@ -242,17 +230,32 @@ def unit(vectors: npt.NDArray[np.floating]) -> Floats:
     return (wide / np.where(norms > 0, norms, 1)).astype(np.float32)
 
 
-def exact_products(left: Vectors, left_rows: Rows, right: Vectors, right_rows: Rows) -> Doubles:
+class Takes(Protocol):
+    """What ``exact_products`` needs of vectors."""
+
+    def take(self, rows: Rows) -> Doubles: ...
+
+
+def exact_products(left: Takes, left_rows: Rows, right: Takes, right_rows: Rows) -> Doubles:
     """Returns the dot products of pairs of rows in float64, ``(len(left_rows),)``.
 
     The product of a pair depends only on its two vectors, not on the other pairs, so identical vectors have
     identical products.
     """
-    found = np.empty(len(left_rows))
+    products = np.empty(len(left_rows))
     for start in range(0, len(left_rows), PAIRS):
         part = slice(start, start + PAIRS)
-        found[part] = np.einsum("ij,ij->i", left.take(left_rows[part]), right.take(right_rows[part]))
-    return found
+        products[part] = np.einsum("ij,ij->i", left.take(left_rows[part]), right.take(right_rows[part]))
+    return products
+
+
+def top(scores: npt.NDArray[np.floating], k: int) -> Rows:
+    """Returns the positions of the k largest scores ``(n,)``, best first; ties are in their order."""
+    k = min(k, len(scores))
+    if not k:
+        return np.empty(0, dtype=np.int64)
+    near = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k])
+    return near[np.argsort(-scores[near], kind="stable")][:k]
 
 
 def rounding_error(width: int) -> float:
