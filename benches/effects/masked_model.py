@@ -20,6 +20,7 @@ import itertools
 import json
 import platform
 import random
+import re
 import sys
 import time
 from pathlib import Path
@@ -27,18 +28,16 @@ from typing import Any
 
 KEPT = Path("target/effects")
 SETTINGS = {"steps": 1000, "schedule": 1500, "batch": 96, "lr": 3e-4, "max_length": 48, "masked": 0.2, "seed": 0}
+SAVE_EVERY = 100
 
 
 def processor() -> str:
     """Name of this machine's processor, with its instructions for bfloat16, on which the bits of a result depend."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return platform.processor() or platform.machine()
-    lines = dict(line.split(":", 1) for line in text.split("\n\n")[0].splitlines() if ":" in line)
-    fields = {name.strip(): value.strip() for name, value in lines.items()}
-    bf16 = [flag for flag in ("avx512_bf16", "amx_bf16") if flag in fields.get("flags", "").split()]
-    return " ".join([fields.get("model name", platform.machine()), *bf16])
+    path = Path("/proc/cpuinfo")
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    model = re.search(r"model name\s*: (.+)", text)
+    name = model[1] if model else platform.processor() or platform.machine()
+    return " ".join([name, *(flag for flag in ("avx512_bf16", "amx_bf16") if flag in text)])
 
 
 def digest(folder: Path) -> str:
@@ -71,7 +70,7 @@ def keep_memory() -> None:
 def train(base: Path, sentences: list[str], folder: Path, threads: int) -> float:
     """Trains ``base`` by masked language modelling, saves it in ``folder``, and returns the processor time in seconds.
 
-    The state is saved every 100 steps; an interrupted training continues from there, with the same result.
+    The state is saved every ``SAVE_EVERY`` steps; an interrupted training continues from there, with the same result.
     """
     import torch
     from torch.nn.functional import cross_entropy
@@ -133,7 +132,7 @@ def train(base: Path, sentences: list[str], folder: Path, threads: int) -> float
             spent = (before + time.process_time() - start) / (step + 1)
             print(f"step {step + 1} loss {total / 50:.3f} {spent:.2f} core-seconds/step", file=sys.stderr, flush=True)
             total = 0.0
-        if (step + 1) % 100 == 0:
+        if (step + 1) % SAVE_EVERY == 0:
             state = {"step": step + 1, "model": model.state_dict(), "optimiser": optimiser.state_dict()}
             state |= {"scheduler": scheduler.state_dict(), "random": torch.get_rng_state()}
             state["seconds"] = before + time.process_time() - start
