@@ -4,7 +4,7 @@
 
 all-MiniLM-L6-v2 was trained contrastively, so it cannot show what contrastive training does. Masked language modelling
 on Wikipedia, for the first 1,000 steps of a schedule of 1,500 with 96 sentences each, makes a model whose mean pooling
-is about as good as that of BERT-base. It takes about 20 minutes of one core. The result is kept in
+is about as good as that of BERT-base. It takes 20 to 30 minutes of one core. The result is kept in
 target/effects/masked-KEY, where KEY is a digest of the settings, the weights at the start, the sentences and what the
 bits depend on: on one kind of processor, with one version of PyTorch and one number of threads, the weights are
 bit-identical. The same command later only prints the folder and the digest of the weights.
