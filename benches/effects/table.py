@@ -29,7 +29,7 @@ class Published:
     """The published tables, by id."""
 
     def __init__(self) -> None:
-        path = next(ROOT.glob("python/*/resources/published.toml"))
+        path = next(ROOT.glob("python/*/*/published.toml"))
         self.tables = {each["id"]: each for each in tomllib.loads(path.read_text(encoding="utf-8"))["table"]}
 
     def cell(self, table: str, method: str, column: str) -> float:
