@@ -89,6 +89,9 @@ def test_a_model_reads_what_its_tokenizer_cuts_into_few_pieces(sample_rows):
     assert index._state.weighted(Fusion(kind="scores")).bm25_weight == 0.2
     assert any("can hardly read" in note for note in index.notes)
     assert SearchIndex.build(encoder, sample_rows[:20])._state.weighted(Fusion()).bm25_weight == 0.5
+    code = SearchIndex.build(encoder, CODE)
+    assert code._state.weighted(Fusion()).bm25_weight == 0.3
+    assert not code.smooths(Fusion())
 
 
 def test_train_and_doctor_warn_if_the_model_can_hardly_read_the_corpus(tmp_path, cse):

@@ -151,7 +151,8 @@ def main() -> None:
         scored = Scored(folder, encoder, options.cache, options.most)
         base = scored.ndcg(scored.dense)
         dense, lexical = rows_standardised(scored.dense), rows_standardised(scored.lexical)
-        weight = hybrid.READABLE if scored.readable else hybrid.UNREADABLE
+        code = scored.terms.tokenizer == "code"
+        weight = (hybrid.CODE if code else hybrid.READABLE) if scored.readable else hybrid.UNREADABLE
         pool = scored.ndcg(pooled(dense, lexical, hybrid.DENSE, hybrid.LEXICAL, weight, hybrid.EXPONENT))
         plain = searched(scored, encoder, hybrid=True, smooth=False)
         assert np.allclose(pool, plain), f"{scored.name}: SearchIndex and the formulas differ"

@@ -102,7 +102,7 @@ class Ranking:
         Opt(
             "Weight of BM25, 0 to 1.",
             "W",
-            "0.5; 0.8 if the model can hardly read the texts; 0.2 with --fusion scores",
+            "0.5; 0.8 if the model can hardly read the texts; 0.3 for code; 0.2 with --fusion scores",
             needs="hybrid",
             excludes=If("kind", ("rrf",)),
         ),
@@ -153,7 +153,7 @@ class Ranking:
         bool | None,
         Opt(
             "Move each row's vector towards those of its neighbours; needs no new encoding.",
-            default="as in an existing index, else with --hybrid up to 100,000 rows",
+            default="as in an existing index, else with --hybrid up to 100,000 rows, but not for code",
         ),
     ] = None
     rerank: Annotated[Literal["tokens"] | None, Opt("Rank the first rows again by the vectors of their tokens.")] = None

@@ -7,8 +7,9 @@ mean, divided by their standard deviation.
 p_b = softmax(LEXICAL z(BM25)), over all rows. The score of a row is the logarithm of the power mean of the two,
 ln(((1 - w) p_d^r + w p_b^r)^(1/r)), where w is the weight of BM25 and r is ``EXPONENT``. A ranking with a clear first
 row has more influence than one with many equally good rows, query by query. r = 1 is the linear and r -> 0 the
-logarithmic opinion pool (Genest and Zidek 1986). w is larger if the model can hardly read the texts (``READABLE`` and
-``UNREADABLE``; see ``cse.models.readability``). The constants are chosen by ``benches/domain/pool.py``.
+logarithmic opinion pool (Genest and Zidek 1986). w is larger if the model can hardly read the texts
+(``cse.models.readability``), and smaller for code, whose queries share few words with it. The constants are chosen by
+``benches/domain/pool.py``; ``CODE`` on the only collection of code.
 
 ``scores`` adds the standardised scores, (1 - w) z(dense) + w z(BM25): the logarithmic pool (Bruch, Gai and Ingber 2023,
 arXiv:2210.11934). ``rrf`` combines ranks instead (Cormack, Clarke and Buettcher 2009).
@@ -143,8 +144,9 @@ FEEDBACK = 5
 
 # The pool: factors of the standardised scores in the two softmax functions, and the exponent of the mean.
 DENSE, LEXICAL, EXPONENT = 1.5, 0.5, 0.3
-# Default weights of BM25 in the pool, for texts that the model can read and for others, and in a sum.
-READABLE, UNREADABLE, SUM = 0.5, 0.8, 0.2
+# Default weights of BM25 in the pool, for texts that the model can read, for code, and for texts that it can hardly
+# read; and in a sum.
+READABLE, CODE, UNREADABLE, SUM = 0.5, 0.3, 0.8, 0.2
 
 
 @dataclass(frozen=True)
@@ -152,8 +154,8 @@ class Fusion:
     """How the rankings by vectors and by BM25 are combined. Raises ``InputError`` for a value that is out of range."""
 
     bm25_weight: float | None = None
-    """Weight w of BM25, 0 to 1. Default: 0.5 with ``pool``, or 0.8 if the model can hardly read the texts; 0.2 with
-    ``scores``."""
+    """Weight w of BM25, 0 to 1. Default: 0.2 with ``scores``; 0.5 with ``pool``, but 0.8 if the model can hardly read
+    the texts, and 0.3 for code."""
     feedback: int | None = None
     """Number of best rows towards which the query vector is moved; 0: none. Doubles the time of the vector search.
     None: 5 if the vectors are smoothed, else 0."""

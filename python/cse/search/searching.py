@@ -15,7 +15,7 @@ from ..errors import InputError
 from ..models.readability import Readability, readability
 from ..tfidf.pieces import Pieces
 from .bm25 import Bm25
-from .hybrid import READABLE, SUM, UNREADABLE, Fusion, Ranker, Smoothing, fuse
+from .hybrid import CODE, READABLE, SUM, UNREADABLE, Fusion, Ranker, Smoothing, fuse
 from .joined_parts import PartsStore
 from .store import Store, is_read_only, open_arrays, save_arrays
 from .terms import SAMPLE, Terms, terms_for
@@ -140,8 +140,13 @@ class Searcher:
         """Returns how rankings are combined, with the weight of BM25 filled in."""
         if fusion.bm25_weight is not None:
             return fusion
-        readable = fusion.kind != "pool" or self.readability.good
-        return replace(fusion, bm25_weight=SUM if fusion.kind == "scores" else READABLE if readable else UNREADABLE)
+        if fusion.kind == "scores":
+            weight = SUM
+        elif not self.readability.good:
+            weight = UNREADABLE
+        else:
+            weight = CODE if self.terms(fusion).tokenizer == "code" else READABLE
+        return replace(fusion, bm25_weight=weight)
 
     def bm25(self, terms: Terms, progress: Progress | None = None) -> Bm25:
         """Returns the BM25 index of the texts; see ``SearchIndex.bm25``."""
@@ -246,8 +251,9 @@ class Searcher:
         as_built = self.store.manifest.get("smooth")
         if as_built is not None:
             return bool(as_built)
-        few = fusion is not None and fusion.kind != "rrf" and self.store.rows <= SMOOTHED
-        return few and why_not_smoothed(self.store.manifest) is None
+        if fusion is None or fusion.kind == "rrf" or self.store.rows > SMOOTHED:
+            return False
+        return why_not_smoothed(self.store.manifest) is None and self.terms(fusion).tokenizer != "code"
 
     def _ranked(
         self, smoothed: Terms | None, query: Floats, words: Floats | None, fusion: Fusion | None, k: int
