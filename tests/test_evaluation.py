@@ -295,7 +295,7 @@ def test_the_score_of_a_document_is_the_score_of_its_best_passage(tmp_path, tiny
     assert json.loads(done.stdout)["suites"]["retrieval"]["tasks"][0]["ndcg@10"] == pytest.approx(found["ndcg@10"])
     done = cse("eval", tiny_bert, "--data", folder, "--passages", "24")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "--passages applies only to --suite retrieval" in done.stderr
+    assert "--passages has no effect without --suite retrieval" in done.stderr
     with pytest.raises(InputError, match=r"retrieval\.passages: needs a cse\.Encoder"):
         Retrieval(RetrievalOptions(passages=8), str(folder))(Table({}))
 

@@ -185,7 +185,7 @@ def test_options_of_hybrid_vectors_are_checked(cse, tmp_path, glove, texts):
     for file, message in (("blank", "all 2 lines are blank"), ("words", "contains a word")):
         refused(cse("encode", glove, f"{file}.txt", "--hybrid", "-o", "out", cwd=tmp_path), message)
     encoder = Encoder(glove)
-    encoder.similarity_name = "dot"
+    encoder.similarity_fn_name = "dot"
     with pytest.raises(InputError, match="compares vectors by dot product"):
         encode_one_vector(encoder, texts, tmp_path / "out")
     assert not (tmp_path / "out").exists()

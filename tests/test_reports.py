@@ -561,7 +561,7 @@ def test_a_folder_that_is_not_a_run_is_refused_with_a_hint(cse, run, folder, tmp
     refused(cse("report", copy), "has no log (log.jsonl)")
     assert cse("runs", copy).returncode == 0  # the run is still listed
     (copy / "config.toml").write_text("loss = ", encoding="utf8")
-    refused(cse("report", copy), "not a TOML file")
+    refused(cse("report", copy), "is not valid TOML")
     refused(cse("runs", tmp_path / "none"), "no such folder")
     (tmp_path / "empty").mkdir()
     refused(cse("runs", tmp_path / "empty"), "no runs there")

@@ -211,7 +211,7 @@ def test_the_forward_pass_on_cuda_uses_one_device_and_does_not_wait(run_config, 
     monkeypatch.setattr("cse.models.device.for_transfer", lambda tensor, device: tensor)  # there is no pinned memory
     monkeypatch.setattr(torch.Tensor, "backward", lambda total: None)
     monkeypatch.setattr(torch.autograd, "grad", lambda output, *inputs: tuple(map(torch.zeros_like, inputs)))
-    run = prepare(run_config.replace(**(CASES.get(name) or system(name))))
+    run = prepare(run_config.replace(**(CASES[name] if name in CASES else system(name))))
     run.state.train()
     with Prefetcher(run.batches, run.state.encoder.tokenizer, 32) as prefetcher:
         batches = [prefetcher.get(step)[0] for step in range(2)]

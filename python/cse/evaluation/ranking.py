@@ -176,7 +176,7 @@ class Indexed:
 
         ids = sorted(documents, reverse=True)
         tokens = system.tokens if system.rerank else self._tokens
-        key = (id(documents), getattr(encoder, "dims", None), passages, tokens)
+        key = (id(documents), encoder.embedding_dim, passages, tokens)
         if key not in self._indexes:
             size = "max" if passages == 0 else passages
             texts = [documents[each] for each in ids]
@@ -192,7 +192,7 @@ class Remembering:
     """Wraps an encoder, and encodes the same queries once."""
 
     def __init__(self, encoder: Encoder) -> None:
-        self._encoder = encoder
+        self._encoder = self.wrapped = encoder
         self._found: dict[tuple[str, ...], Any] = {}
 
     def __getattr__(self, name: str) -> Any:

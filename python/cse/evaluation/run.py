@@ -342,7 +342,8 @@ class Replayed:
     """
 
     def __init__(self, encoder: Any, folder: Path) -> None:
-        self.encoder, self.folder = encoder, folder
+        self.encoder = self.wrapped = encoder
+        self.folder = folder
         self.calls: list[int] = []
         self.place, self.embedding_dim = 0, 0
 

@@ -20,6 +20,13 @@ from .prompts import DOCUMENT, QUERY, find_prompt, role_prompt
 Vectors = npt.NDArray[np.float32]
 
 
+def unwrapped(encoder: Any) -> Any:
+    """Returns the encoder inside the wrappers of an evaluation, which have it as their attribute ``wrapped``."""
+    while not isinstance(encoder, TextEncoder) and hasattr(encoder, "wrapped"):
+        encoder = encoder.wrapped
+    return encoder
+
+
 class TextEncoder(ABC):
     """Base class of ``cse.Encoder`` and of ``cse.models.light.LightEncoder``."""
 

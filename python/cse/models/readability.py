@@ -50,17 +50,36 @@ def readability(tokenizer: Any, texts: Iterable[str]) -> Readability:
         tokenizer: A tokenizer of the library transformers or tokenizers.
         texts: The texts; blank ones are skipped.
     """
-    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
-    unknown_token = getattr(tokenizer, "unk_token", None) or getattr(getattr(backend, "model", None), "unk_token", None)
-    split, words, pieces, unknown = word_options(), 0, 0, 0
+    split, words, ids = word_options(), 0, list[list[int]]()
     for text in islice((text for text in texts if text.strip()), TEXTS):
         spans = _core.tokenize(text, split)[:WORDS]
         kept = [text[start:end] for start, end, _ in spans if any(map(str.isalnum, text[start:end]))]
-        if kept and hasattr(backend, "encode"):
-            encoded = backend.encode(" ".join(kept), add_special_tokens=False)
-            tokens = [
-                token for token, real in zip(encoded.tokens, encoded.attention_mask, strict=True) if real
-            ]  # not padding
-            words, pieces = words + len(kept), pieces + len(tokens)
-            unknown += tokens.count(unknown_token)
-    return Readability(pieces / max(words, 1), unknown / max(pieces, 1))
+        if kept:
+            words += len(kept)
+            ids.append(_ids(tokenizer, " ".join(kept)))
+    pieces = sum(map(len, ids))
+    unknown = _unknown(tokenizer)
+    return Readability(pieces / max(words, 1), sum(each.count(unknown) for each in ids) / max(pieces, 1))
+
+
+def _ids(tokenizer: Any, text: str) -> list[int]:
+    """Returns the numbers of the pieces of a text, without special tokens, truncation and padding."""
+    if callable(tokenizer):  # of the library transformers
+        from .tokens import TOKENIZING
+
+        with TOKENIZING:
+            found: list[int] = tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
+        return found
+    if not hasattr(tokenizer, "encode"):
+        return []
+    encoded = tokenizer.encode(text, add_special_tokens=False)
+    return [number for number, real in zip(encoded.ids, encoded.attention_mask, strict=True) if real]
+
+
+def _unknown(tokenizer: Any) -> int:
+    """Returns the number of the unknown token; -1 if there is none."""
+    number = getattr(tokenizer, "unk_token_id", None)
+    token = getattr(getattr(tokenizer, "model", None), "unk_token", None)
+    if number is None and token is not None:
+        number = tokenizer.token_to_id(token)
+    return -1 if number is None else int(number)

@@ -37,9 +37,11 @@ RERANKED = 100
 
 def check_tokens(encoder: Encoder) -> Any:
     """Returns the transformer encoder of an encoder; raises ``InputError`` if it has none."""
+    from ..models.base import unwrapped
     from ..models.modules import Transformer
     from ..models.running.inference import Encoder
 
+    encoder = unwrapped(encoder)
     if not isinstance(encoder, Encoder) or not isinstance(encoder[0], Transformer) or encoder.tokenizer is None:
         raise InputError("--rerank, --tokens: the encoder has no vectors of tokens; use a transformer, or leave it out")
     return encoder

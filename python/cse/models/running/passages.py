@@ -8,6 +8,7 @@ from typing import Any
 from ... import _core
 from ...errors import InputError
 from ...tfidf.options import word_options
+from ..base import unwrapped
 from ..modules import Transformer
 from ..tokens import TOKENIZING
 from .inference import Encoder
@@ -39,7 +40,7 @@ class Cutter:
 
     def __init__(self, encoder: Encoder, tokens: int | None = None) -> None:
         self._tokenizer: Any = None
-        longest = None
+        longest, encoder = None, unwrapped(encoder)
         if isinstance(encoder, Encoder) and isinstance(encoder[0], Transformer) and encoder.tokenizer is not None:
             self._tokenizer = encoder.tokenizer
             longest = min(encoder.max_seq_length, LONGEST) - self._tokenizer.num_special_tokens_to_add()
