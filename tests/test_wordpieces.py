@@ -312,7 +312,7 @@ def test_the_index_is_stored_with_its_tokenizer(tmp_path, pieces, tiny_pieces):
     with pytest.raises(InputError, match="is not the tokenizer with which the index was built"):
         TfidfIndex.open(tmp_path / "i")
     (tmp_path / "i" / "tokenizer.json").write_text("{", encoding="utf8")
-    with pytest.raises(InputError, match="tokenizer.json: is not valid JSON"):
+    with pytest.raises(InputError, match=r"tokenizer\.json: is not valid JSON"):
         TfidfIndex.open(tmp_path / "i")
     (tmp_path / "i" / "tokenizer.json").unlink()
     with pytest.raises(InputError, match="cannot be read; build the index again"):

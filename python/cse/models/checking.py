@@ -118,7 +118,7 @@ def _check_kind(folder: Path, modules: list[dict[str, Any]], settings: Any, conf
     for entry in modules:
         if kind_of(entry) in SPARSE:
             problem = problem or MODEL_TYPES["SparseEncoder"]
-        # Saved models of cse itself name its class; see ``cse.models.modules.MaskPooling``.
+        # Saved models of cse itself name its class; see ``cse.models.pooling_modules.MaskPooling``.
         if not str(entry["type"]).startswith("sentence_transformers."):
             problem = problem or REMOTE.format(what=f"the module {entry['type']}")
     classifies = any(str(each).endswith("ForSequenceClassification") for each in config.get("architectures") or ())

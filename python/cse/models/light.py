@@ -10,7 +10,6 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,8 @@ import numpy.typing as npt
 from ..errors import InputError, first_line
 from .base import TextEncoder, Vectors, unit
 from .checking import is_static, kind_of, read_json, read_modules
+from .layout import LEGACY_MODES
 from .reading.resolve import best_of_run, find_folder, model_files, naming_model, transformer_folder
-from .saving.layout import LEGACY_MODES
 
 ONNX, MODEL = "onnx", "model.onnx"
 NOT_INSTALLED = "onnxruntime, onnx or onnxscript is not installed; run pip install 'cse[onnx]'"
@@ -47,27 +46,6 @@ ACTIVATIONS: dict[str, Layer] = {
 }
 # Keys of config_sentence_transformers.json that change the embeddings, and have defaults.
 ROUTED = ("processing_kwargs", "query_expansion", "query_length", "document_length")
-
-
-def open_encoder(
-    model: str | PathLike[str],
-    *,
-    pooler: str | None = None,
-    device: str = "auto",
-    precision: str = "fp32",
-    prompt: str | None = None,
-    dims: int | None = None,
-) -> Any:
-    """Returns a ``LightEncoder`` if the model is a static embedding or an ONNX file, else a ``cse.Encoder``.
-
-    The arguments are those of ``cse.Encoder``. Neither torch nor transformers is imported for a ``LightEncoder``.
-    """
-    if pooler is None and is_light(fspath(model)):
-        with suppress(InputError):  # cse.Encoder loads other modules, or says what is wrong
-            return LightEncoder(model, prompt=prompt, dims=dims)
-    from .running.inference import Encoder
-
-    return Encoder(model, pooler=pooler, device=device, precision=precision, prompt=prompt, dims=dims)
 
 
 def is_light(name: str) -> bool:

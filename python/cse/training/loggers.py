@@ -49,7 +49,7 @@ class JsonLines(Callback):
         self._file = LineFile(self._path)
 
     def _lines(self, step: int) -> Iterator[str]:
-        for line in self._path.read_text(encoding="utf8").splitlines():
+        for line in self._path.read_text(encoding="utf8", errors="replace").splitlines():
             with suppress(InputError, KeyError, TypeError):
                 if parse_json(line, dict[str, Any], self._path)["step"] <= step:
                     yield line

@@ -148,9 +148,10 @@ def prepare(
             )
     elif folder.exists() and (not folder.is_dir() or holds_files(folder)):
         raise InputError(f"{folder}: holds other files; name a new folder with -o")
-    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     settings = {**wanted, "queries": queries, "rankings": known.get("rankings", {})}
-    write_text(folder / SETTINGS, dumps(settings))
+    write_text(folder / SETTINGS, dumps(settings))  # first: without it, a repeated command refuses the folder
+    (folder / "qrels").mkdir(exist_ok=True)
     lines = [dumps({"_id": each, "text": text}) + "\n" for each, text in queries.items()]
     write_text(folder / "queries.jsonl", "".join(lines))
     if not (folder / "corpus.jsonl").exists():

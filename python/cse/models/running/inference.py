@@ -27,19 +27,11 @@ from ..base import repaired as repaired
 from ..checking import is_static, read_json
 from ..device import autocast, copied_to, pick_device, pick_precision
 from ..encoders import OtherEncoder, find_encoder
-from ..modules import (
-    MaskPooling,
-    Transformer,
-    as_output,
-    check_widths,
-    normalizes,
-    pooler_of,
-    pooling_modules,
-    split,
-)
+from ..layout import load_as_stored, write_older_names
+from ..modules import Transformer, as_output, check_widths, normalizes
 from ..pooling import POOLERS
+from ..pooling_modules import MaskPooling, pooler_of, pooling_modules, split
 from ..reading.resolve import base_of, find_folder, model_files, naming_model, transformer_folder
-from ..saving.layout import load_as_stored, write_older_names
 from ..tokens import pad
 from .acceleration import batches_by_length
 from .onnx import Onnx

@@ -21,12 +21,12 @@ from torch import Tensor, nn
 
 from ...errors import InputError, RunError
 from ...io import fresh_folder, naming
+from ..layout import write_limit
 from ..light import MODEL, NOT_INSTALLED, LightEncoder
 from ..light import ONNX as FOLDER
 from ..pooling import pooled_layers
 from ..reading.resolve import MINILM, best_of_run, find_model
 from ..running.inference import Encoder
-from .layout import write_limit
 
 INT8 = "model_int8.onnx"
 # Largest allowed difference between embeddings from ONNX and from PyTorch. If the largest norm of an embedding is above
