@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from ...errors import InputError
 from ..adapters import Adapters, load_mlm_head, mlm_head, save_mlm_head
 from ..device import pick_precision, uncompiled
-from ..modules import Transformer, as_dense, check_widths, is_causal, normalizes
-from ..pooling_modules import pooler_of, pooling_modules, split
+from ..modules import Transformer, as_dense, check_widths, is_causal, normalizes, split
+from ..pooling_modules import pooler_of, pooling_modules
 from ..reading.resolve import Source, naming_model
 from ..tokens import POOLED
 from ..tokens import pad as pad

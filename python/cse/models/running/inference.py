@@ -28,9 +28,9 @@ from ..checking import is_static, read_json
 from ..device import autocast, copied_to, pick_device, pick_precision
 from ..encoders import OtherEncoder, find_encoder
 from ..layout import load_as_stored, write_older_names
-from ..modules import Transformer, as_output, check_widths, normalizes
+from ..modules import Transformer, as_output, check_widths, normalizes, split
 from ..pooling import POOLERS
-from ..pooling_modules import MaskPooling, pooler_of, pooling_modules, split
+from ..pooling_modules import MaskPooling, pooler_of, pooling_modules
 from ..reading.resolve import base_of, find_folder, model_files, naming_model, transformer_folder
 from ..tokens import pad
 from .acceleration import batches_by_length
