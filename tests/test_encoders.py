@@ -7,7 +7,7 @@ import pytest
 from sentence_transformers.sentence_transformer.modules import Pooling
 
 from cse import Encoder, InputError
-from cse.models.running.inference import fit_whitening
+from cse.models.running.whitening import fit_whitening
 from sentence_models import sentence_model
 
 VECTORS = "the 1 0 0\ncat 0 1 0\ndog 0 0.5 0.5\n. 0 0 2\n"

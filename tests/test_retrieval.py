@@ -242,7 +242,7 @@ def test_options_in_quotes_belong_to_one_model(collection, tiny_bert, cse):
         (["eval", "MODEL", "--suite", "retrieval", "--smooth", "--passages", "9"], "--smooth needs one vector"),
         (["eval", "glove:v.txt", "--suite", "retrieval", "--rerank", "tokens"], "no vectors of tokens"),
         (["compare", "MODEL", "MODEL --hybird", "--suite", "retrieval"], "No such option"),
-        (["compare", "MODEL", "MODEL --hybrid --bm25-weight 2", "--suite", "retrieval"], "between 0 and 1"),
+        (["compare", "MODEL", "MODEL --hybrid --bm25-weight 2", "--suite", "retrieval"], "must be <= 1, got 2.0"),
     ],
 )
 def test_options_without_effect_are_refused_in_one_sentence(tmp_path, collection, tiny_bert, cse, given, message):

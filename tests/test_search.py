@@ -786,7 +786,7 @@ def test_options_of_hybrid_search_are_checked(cse, corpus):
     given = ["search", "glove:v.txt", "corpus.txt", "--query", "word1"]
     refused(cse(*given, "--feedback", "2", cwd=corpus), "--feedback has no effect without --hybrid")
     given.append("--hybrid")
-    refused(cse(*given, "--bm25-weight", "2", cwd=corpus), "--bm25-weight must be between 0 and 1, got 2.0")
+    refused(cse(*given, "--bm25-weight", "2", cwd=corpus), "--bm25-weight must be <= 1, got 2.0")
     refused(
         cse(*given, "--fusion", "rrf", "--feedback", "1", cwd=corpus), "--feedback cannot be combined with --fusion rrf"
     )

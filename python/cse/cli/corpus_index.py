@@ -26,6 +26,7 @@ from ..options import (
     combination_fault,
     options_of,
 )
+from ..search import fusion
 from . import options, printing
 from .progress import ProgressDisplay, counting
 
@@ -97,58 +98,12 @@ class Ranking:
     """How rows are ranked."""
 
     hybrid: Annotated[bool, Opt("Rank by embeddings and by words (BM25).")] = False
-    bm25_weight: Annotated[
-        float | None,
-        Opt(
-            "Weight of BM25, 0 to 1.",
-            "W",
-            "0.5; 0.8 if the model can hardly read the texts; 0.3 for code; 0.2 with --fusion scores",
-            needs="hybrid",
-            excludes=If("kind", ("rrf",)),
-        ),
-    ] = None
-    feedback: Annotated[
-        int | None,
-        Ge(0),
-        Opt(
-            "Number of best rows towards which the query is moved.",
-            "N",
-            "5 with smoothed vectors, else 0",
-            needs="hybrid",
-            excludes=If("kind", ("rrf",)),
-        ),
-    ] = None
-    kind: Annotated[
-        Literal["pool", "scores", "rrf"] | None,
-        Opt(
-            "Combine by a mean of probabilities, a sum of scores, or reciprocal ranks (without weight and feedback).",
-            default="pool",
-            flag="--fusion",
-            needs="hybrid",
-        ),
-    ] = None
-    language: Annotated[
-        str | None,
-        Opt(
-            "Language whose words BM25 stems, such as english or german; none: no stemming.",
-            "NAME",
-            "guessed from the texts",
-            names="cse.search.terms:language_names",
-            needs="hybrid",
-        ),
-    ] = None
-    stop_words: Annotated[
-        Literal["language", "english", "none"] | None,
-        Opt("Words that BM25 leaves out.", default="those of the language", needs="hybrid"),
-    ] = None
-    bm25_tokenizer: Annotated[
-        Literal["unicode", "code", "wordpieces"] | None,
-        Opt(
-            "Terms of BM25: words, parts of identifiers, or pieces of the model's WordPiece tokenizer.",
-            default="code if the texts look like it, else unicode",
-            needs="hybrid",
-        ),
-    ] = None
+    bm25_weight: fusion.Bm25Weight = None
+    feedback: fusion.Feedback = None
+    kind: fusion.Kind | None = None
+    language: fusion.Language | None = None
+    stop_words: fusion.StopWords | None = None
+    bm25_tokenizer: fusion.Bm25Tokenizer | None = None
     smooth: Annotated[
         bool | None,
         Opt(
@@ -188,13 +143,12 @@ class Ranking:
 
     def arguments(self, top: int = 0) -> dict[str, Any]:
         """Returns the arguments ``hybrid``, ``smooth`` and ``rerank`` of ``SearchIndex.search``."""
-        from ..search.hybrid import Fusion
         from ..search.tokens import RERANKED
 
-        names = ("bm25_weight", "feedback", "kind", "stop_words", "bm25_tokenizer")
-        fusion = {name: value for name, value in self.given.items() if name in names}
+        names = {option.name for option in options_of(fusion.Fusion)}
+        given = {name: value for name, value in self.given.items() if name in names}
         rows = 0 if self.rerank is None else max(self.rerank_rows or RERANKED, top)
-        return {"hybrid": Fusion(**fusion) if self.hybrid else False, "smooth": self.smooth, "rerank": rows}
+        return {"hybrid": fusion.Fusion(**given) if self.hybrid else False, "smooth": self.smooth, "rerank": rows}
 
 
 def load_encoder(model: str, pooler: str | None, device: str, precision: str, threads: int, **further: Any) -> Encoder:

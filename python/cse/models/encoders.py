@@ -69,7 +69,7 @@ ENCODERS: Registry[type[OtherEncoder]] = Registry(
         "hybrid": "cse.search.one_vector:QueryEncoder",
         "glove": "cse.models.running.static:WordVectors",
         "onnx": "cse.models.running.onnx:Onnx",
-        "whitening": "cse.models.running.inference:Whitening",
+        "whitening": "cse.models.running.whitening:Whitening",
     },
 )
 """Kinds of encoders by name: ``cse eval KIND:WHAT``."""

@@ -32,15 +32,13 @@ order or the number of its updates.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import InputError, unknown
-from .terms import LANGUAGES, TOKENIZERS
+from .fusion import Fusion
 from .vectors import Array, Doubles, Floats, Rows, Takes, Vectors, exact_products, rounding_error, top, unit
 
 NEIGHBOURS, SHARE = 5, 0.3
@@ -147,45 +145,6 @@ DENSE, LEXICAL, EXPONENT = 1.5, 0.5, 0.3
 # Default weights of BM25 in the pool, for texts that the model can read, for code, and for texts that it can hardly
 # read; and in a sum.
 READABLE, CODE, UNREADABLE, SUM = 0.5, 0.3, 0.8, 0.2
-
-
-@dataclass(frozen=True)
-class Fusion:
-    """How the rankings by vectors and by BM25 are combined. Raises ``InputError`` for a value that is out of range."""
-
-    bm25_weight: float | None = None
-    """Weight w of BM25, 0 to 1. Default: 0.2 with ``scores``; 0.5 with ``pool``, but 0.8 if the model can hardly read
-    the texts, and 0.3 for code."""
-    feedback: int | None = None
-    """Number of best rows towards which the query vector is moved; 0: none. Doubles the time of the vector search.
-    None: 5 if the vectors are smoothed, else 0."""
-    kind: Literal["pool", "scores", "rrf"] = "pool"
-    """``pool`` and ``scores``: as the docstring of this module describes. ``rrf``: reciprocal ranks, without weight and
-    feedback."""
-    stop_words: str = "language"
-    """Words that BM25 leaves out: those of the ``language``, ``english`` ones, or ``none``."""
-    bm25_tokenizer: str = "auto"
-    """Terms of BM25: ``unicode`` (words), ``code`` (identifiers are cut at underscores and changes of case), or
-    ``wordpieces`` (pieces of the model's WordPiece tokenizer). ``auto``: ``code`` if the texts look like code, else
-    ``unicode``."""
-    share: float = 0.3
-    """Share of the mean vector of the feedback rows in the query vector."""
-    language: str = "auto"
-    """Language whose words BM25 stems; ``auto``: guessed from the texts; ``none``: no stemming."""
-
-    def __post_init__(self) -> None:
-        if self.bm25_weight is not None and not 0 <= self.bm25_weight <= 1:
-            raise InputError(f"--bm25-weight must be between 0 and 1, got {self.bm25_weight}")
-        if self.feedback is not None and self.feedback < 0:
-            raise InputError(f"--feedback must be >= 0, got {self.feedback}")
-        for flag, value, known in (
-            ("--fusion", self.kind, ("pool", "scores", "rrf")),
-            ("--stop-words", self.stop_words, ("language", "english", "none")),
-            ("--bm25-tokenizer", self.bm25_tokenizer, ("auto", *TOKENIZERS)),
-            ("--language", self.language, ("auto", "none", *LANGUAGES)),
-        ):
-            if value not in known:
-                raise unknown(flag, value, list(known))
 
 
 class Ranker:

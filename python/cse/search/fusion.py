@@ -1,0 +1,94 @@
+"""``Fusion``: how the rankings by vectors and by BM25 are combined. The declarations are also options of commands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Le
+
+from ..options import If, Opt, options_of
+
+Bm25Weight = Annotated[
+    float | None,
+    Ge(0),
+    Le(1),
+    Opt(
+        "Weight of BM25, 0 to 1.",
+        "W",
+        "0.5; 0.8 if the model can hardly read the texts; 0.3 for code; 0.2 with --fusion scores",
+        needs="hybrid",
+        excludes=If("kind", ("rrf",)),
+    ),
+]
+Feedback = Annotated[
+    int | None,
+    Ge(0),
+    Opt(
+        "Number of best rows towards which the query is moved.",
+        "N",
+        "5 with smoothed vectors, else 0",
+        needs="hybrid",
+        excludes=If("kind", ("rrf",)),
+    ),
+]
+Kind = Annotated[
+    Literal["pool", "scores", "rrf"],
+    Opt(
+        "Combine by a mean of probabilities, a sum of scores, or reciprocal ranks (without weight and feedback).",
+        default="pool",
+        flag="--fusion",
+        needs="hybrid",
+    ),
+]
+Language = Annotated[
+    str,
+    Opt(
+        "Language whose words BM25 stems, such as english or german; none: no stemming.",
+        "NAME",
+        "guessed from the texts",
+        names="cse.search.terms:language_names",
+        needs="hybrid",
+    ),
+]
+StopWords = Annotated[
+    Literal["language", "english", "none"],
+    Opt("Words that BM25 leaves out.", default="those of the language", needs="hybrid"),
+]
+Bm25Tokenizer = Annotated[
+    Literal["auto", "unicode", "code", "wordpieces"],
+    Opt(
+        "Terms of BM25: words, parts of identifiers, or pieces of the model's WordPiece tokenizer.",
+        default="code if the texts look like it, else unicode",
+        needs="hybrid",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """How the rankings by vectors and by BM25 are combined. Raises ``InputError`` for a value that is out of range."""
+
+    bm25_weight: Bm25Weight = None
+    """Weight w of BM25, 0 to 1. Default: 0.2 with ``scores``; 0.5 with ``pool``, but 0.8 if the model can hardly read
+    the texts, and 0.3 for code."""
+    feedback: Feedback = None
+    """Number of best rows towards which the query vector is moved; 0: none. Doubles the time of the vector search.
+    None: 5 if the vectors are smoothed, else 0."""
+    kind: Kind = "pool"
+    """``pool`` and ``scores``: as ``cse.search.hybrid`` describes. ``rrf``: reciprocal ranks, without weight and
+    feedback."""
+    stop_words: StopWords = "language"
+    """Words that BM25 leaves out: those of the ``language``, ``english`` ones, or ``none``."""
+    bm25_tokenizer: Bm25Tokenizer = "auto"
+    """Terms of BM25: ``unicode`` (words), ``code`` (identifiers are cut at underscores and changes of case), or
+    ``wordpieces`` (pieces of the model's WordPiece tokenizer). ``auto``: ``code`` if the texts look like code, else
+    ``unicode``."""
+    share: Annotated[float, Ge(0), Le(1)] = 0.3
+    """Share of the mean vector of the feedback rows in the query vector."""
+    language: Language = "auto"
+    """Language whose words BM25 stems; ``auto``: guessed from the texts; ``none``: no stemming."""
+
+    def __post_init__(self) -> None:
+        for option in options_of(Fusion):
+            option.check(getattr(self, option.name))
