@@ -183,7 +183,7 @@ class Ranker:
             lexical = standardised((words if len(words) == len(self.rows) else words[self.rows]).astype(np.float64))
             if by_pool:
                 lexical *= LEXICAL
-                lexical -= log_sum(lexical)
+                lexical = weight * np.exp(EXPONENT * (lexical - log_sum(lexical)))
             count = (FEEDBACK if self.smoothing else 0) if fusion.feedback is None else fusion.feedback
             if count:
                 relative = standardised(dense)
@@ -209,11 +209,14 @@ class Ranker:
         k = min(k, len(scores))
         error = rounding_error(self.vectors.width) * self.vectors.longest * float(np.linalg.norm(query))
         error *= self.smoothing.largest if self.smoothing else 1
-        slope = (DENSE if weight < 1 else 0.0) if by_pool else 1 - weight  # of the combined score, at most
-        margin = 2 * slope * error / spread if spread > 0 else 0.0
-        near = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k] - margin)
+        margin = 2 * error / spread if spread > 0 else 0.0
+        least = np.partition(scores, len(scores) - k)[len(scores) - k]
+        # The slope of the logarithm of a pooled score is at most EXPONENT * DENSE, and that of a sum 1 - weight.
+        least = least * np.exp(-EXPONENT * DENSE * margin) if by_pool else least - (1 - weight) * margin
+        near = np.flatnonzero(scores >= least)
         exact = exact_products(Array(query[None]), np.zeros(len(near), dtype=np.int64), self.exact, places[near])
         final = combined(exact, near)
+        final = np.log(final) / EXPONENT if by_pool else final
         order = np.lexsort((near, -final))[:k]
         return [(int(self.rows[near[at]]), float(final[at]), int(places[near[at]])) for at in order]
 
@@ -254,22 +257,20 @@ def fuse(rankings: Sequence[Sequence[int]], k: int, constant: int = CONSTANT) ->
 
 
 def combine(dense: Doubles, lexical: Doubles, weight: float, level: float, by_pool: bool) -> Doubles:
-    """Returns the combined scores of rows.
+    """Returns the combined scores of rows; with ``by_pool``, the mean of p^r, which takes one exponential a row.
 
     Args:
         dense: Standardised scores of the vectors.
-        lexical: Standardised scores of BM25; with ``by_pool``, the logarithms of their softmax.
+        lexical: Standardised scores of BM25; with ``by_pool``, the weight of BM25 times p_b^r.
         weight: The weight of BM25.
         level: With ``by_pool``, the logarithm of the sum of the exponentials of ``DENSE * dense`` over all rows.
         by_pool: Whether the scores are pooled, instead of added.
     """
     if not by_pool:
         return (1 - weight) * dense + weight * lexical if weight else dense
-    opinion = DENSE * dense - level
-    if weight in (0, 1):
-        return lexical if weight else opinion
-    mean: Doubles = np.logaddexp(np.log1p(-weight) + EXPONENT * opinion, np.log(weight) + EXPONENT * lexical)
-    mean /= EXPONENT
+    mean: Doubles = np.exp(EXPONENT * (DENSE * dense - level))
+    mean *= 1 - weight
+    mean += lexical
     return mean
 
 
