@@ -26,14 +26,16 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 BM25 = "BM25 alone"
+SUM = {"kind": "scores"}
 RANKINGS: dict[str, tuple[dict[str, Any] | None, bool]] = {
     "vectors alone": (None, False),
     "smoothed vectors": (None, True),
     "reciprocal ranks (--fusion rrf)": ({"kind": "rrf"}, False),
-    "added scores (--hybrid --no-smooth)": ({}, False),
-    "added scores, feedback (--no-smooth --feedback 5)": ({"feedback": 5}, False),
-    "smoothed, added scores (--feedback 0)": ({"feedback": 0}, True),
-    "smoothed, feedback, added scores (--hybrid)": ({}, True),
+    "pool (--hybrid --no-smooth)": ({}, False),
+    "pool, feedback (--no-smooth --feedback 5)": ({"feedback": 5}, False),
+    "smoothed, feedback, pool (--hybrid)": ({}, True),
+    "added scores (--fusion scores --no-smooth)": (SUM, False),
+    "smoothed, feedback, added scores (--fusion scores)": (SUM, True),
 }
 
 
@@ -63,7 +65,7 @@ def latency(rows: int, width: int, rounds: int, folder: Path) -> dict[str, Any]:
     encoder = Encoder(f"random:{width}", device="cpu")
     texts = texts_of(rows)
     index = SearchIndex.build(encoder, texts, folder)
-    bm25 = index.bm25(stop_words="english")
+    bm25 = index.bm25()  # with the terms of the rankings, since no word is in a list of stop words
     found: dict[str, Any] = {"rows": rows}
     if rows <= 10_000:
         started = time.perf_counter()
@@ -71,7 +73,8 @@ def latency(rows: int, width: int, rounds: int, folder: Path) -> dict[str, Any]:
         found["smoothing_seconds"] = time.perf_counter() - started
     else:
         near = np.random.default_rng(1).integers(0, rows, (rows, NEIGHBOURS)).astype(np.int32)
-        save_arrays(folder / f"smooth-{index._state.store.generation}", near=near, norms=np.full(rows, 0.8))
+        name = f"smooth-{index._state.store.generation}-{index._state.terms(Fusion()).name}"
+        save_arrays(folder / name, near=near, norms=np.full(rows, 0.8))
     query = " ".join(np.random.default_rng(2).choice(texts).split()[:5])
     vectors = encoder.encode([query])
     times: dict[str, list[float]] = {name: [] for name in (BM25, *RANKINGS)}
