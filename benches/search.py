@@ -249,7 +249,7 @@ def quality(data: str) -> dict[str, tuple[float, float]]:
     """Returns nDCG@10 and recall@100, x 100, of the rankings by MiniLM on a retrieval set."""
     from cse import Encoder, SearchIndex
     from cse.evaluation.retrieval import Retrieval, RetrievalOptions, ndcg
-    from cse.search.hybrid import Fusion
+    from cse.search.fusion import Fusion
 
     task = Retrieval(RetrievalOptions(), data)
     encoder = Encoder("minilm", device="cpu")

@@ -59,7 +59,8 @@ def latency(rows: int, width: int, rounds: int, folder: Path) -> dict[str, Any]:
     import numpy as np
 
     from cse import Encoder, SearchIndex
-    from cse.search.hybrid import NEIGHBOURS, Fusion
+    from cse.search.fusion import Fusion
+    from cse.search.hybrid import NEIGHBOURS
     from cse.search.store import save_arrays
 
     encoder = Encoder(f"random:{width}", device="cpu")

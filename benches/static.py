@@ -34,7 +34,7 @@ import cse
 from cse.data.corpus import Corpus
 from cse.evaluation.retrieval import Retrieval, RetrievalOptions
 from cse.models.saving import static_export
-from cse.search.hybrid import Fusion
+from cse.search.fusion import Fusion
 from cse.search.index import SearchIndex
 
 MODULE = "cse.models.saving.static_export"

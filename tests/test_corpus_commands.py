@@ -10,7 +10,7 @@ import pytest
 from cse import Encoder, InputError, SearchIndex, TrainConfig
 from cse.data.pairs import open_pairs
 from cse.search.clusters import MAX_GROUPS, MIN_GROUPS, cluster, default_groups, describe
-from cse.search.hybrid import Fusion
+from cse.search.fusion import Fusion
 from cse.search.mining import Mining, QueryRows, parse_ranks
 from random_texts import some_texts
 from test_cli import refused

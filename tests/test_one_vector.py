@@ -9,7 +9,7 @@ import pytest
 
 from cse import Encoder, InputError, SearchIndex
 from cse.search import one_vector
-from cse.search.hybrid import Fusion
+from cse.search.fusion import Fusion
 from cse.search.one_vector import encode_one_vector
 from cse.search.terms import Terms
 from random_texts import some_texts

@@ -11,7 +11,7 @@ from cse import Encoder, InputError, SearchIndex
 from cse.evaluation.ranking import ByWords, System
 from cse.evaluation.retrieval import PUBLISHED, Retrieval, RetrievalOptions, ndcg, rank_documents
 from cse.evaluation.run import compare_models
-from cse.search.hybrid import Fusion
+from cse.search.fusion import Fusion
 from cse.search.terms import terms_for
 
 DOCUMENTS, QUERIES = 60, 9

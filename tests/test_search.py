@@ -22,7 +22,8 @@ from cse.models.running.passages import Cutter
 from cse.search import build, store
 from cse.search.bm25 import Bm25
 from cse.search.build import Changes
-from cse.search.hybrid import Fusion, fuse
+from cse.search.fusion import Fusion
+from cse.search.hybrid import fuse
 from cse.search.terms import terms_for
 from cse.search.vectors import unit
 from random_texts import some_texts

@@ -174,7 +174,7 @@ def augment_job(folder, manifest):
     index = TfidfIndex.open()
     job = AugmentJob("tfidf", 0, None, dict(index.draw_options()), 1, "text", "zst", READING)
     names = ("path", "column", "bytes", "rows", "xxh3")
-    from cse.sharding.parts import Source
+    from cse.data.readers import SourceFile as Source
 
     sources = [Source(**{name: part[name] for name in names}) for part in known["parts"]]
     return job, Parts(folder, "augment", job.settings(), sources, job.suffix)

@@ -14,7 +14,8 @@ from safetensors import safe_open
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from cse import Encoder, InputError, SearchIndex, TfidfIndex, train
-from cse.search.hybrid import DIGITS, Fusion
+from cse.search.fusion import Fusion
+from cse.search.hybrid import DIGITS
 from cse.tfidf.pieces import Pieces
 from cse.training.loop import resumed_config
 from runs import same_run

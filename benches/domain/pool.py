@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     from cse import Encoder
-    from cse.search.hybrid import Fusion
+    from cse.search.fusion import Fusion
 
     encoder = Encoder(options.model, device="cpu")
     rows: dict[str, Any] = {}

@@ -487,7 +487,8 @@ def _fault(value: Any, shape: Any, place: str = "") -> str:
     if kind in (Union, UnionType):
         faults = [_fault(value, each, place) for each in inner]
         others = [fault for fault in faults if not fault.startswith(f"{place}must be ")]  # a fault inside the value
-        allowed = " or ".join(_KINDS[get_origin(each) or each][1] for each in inner)
+        kinds = [dict if is_typeddict(each) else get_origin(each) or each for each in inner]
+        allowed = " or ".join(_KINDS[each][1] for each in kinds)
         return "" if "" in faults else others[0] if others else f"{place}must be {allowed}, got {shown(value)}"
     fields = _fields(kind) if is_typeddict(kind) else {}
     types, name = _KINDS[dict if fields else kind]

@@ -72,7 +72,7 @@ class Opt:
     hidden: bool = False
     """Whether the option has no flag."""
     enables: bool = False
-    """Option of a method: a value also switches the method on, and 0 switches it off."""
+    """Option of a method: on the command line, a value also switches the method on, and 0 switches it off."""
     may_change: Literal["no", "yes", "elsewhere"] = "no"
     """Setting of a run: whether a resumed run may change it; ``elsewhere``: it does not affect what is computed."""
 

@@ -13,7 +13,7 @@ from ..data.readers import SourceFile
 from ..errors import InputError
 from ..sharding.engines import Failure, count_here, count_on_cluster, run_here, run_on_cluster
 from ..sharding.jobs import Job, find_sources
-from ..sharding.parts import Parts, Shard, Source
+from ..sharding.parts import Parts, Shard
 from . import printing
 from .progress import counting
 
@@ -40,7 +40,7 @@ def run(
     """
     with connected() if engine == "ray" else nullcontext() as ray:
 
-        def count(unknown: Sequence[tuple[str, str | None]]) -> list[Source]:
+        def count(unknown: Sequence[tuple[str, str | None]]) -> list[SourceFile]:
             if ray is not None:
                 printing.say(f"counting the rows of {len(unknown):,} files")
                 return count_on_cluster(ray, unknown, job.reading)
@@ -52,7 +52,7 @@ def run(
 
 
 def make_parts(
-    job: Job, settings: dict[str, Any], found: Sequence[Source], output: str, ray: Any, gpus: float
+    job: Job, settings: dict[str, Any], found: Sequence[SourceFile], output: str, ray: Any, gpus: float
 ) -> dict[str, Any]:
     """Makes the missing parts, and returns a summary; raises ``InputError`` if some parts could not be made."""
     threads = job.reading["threads"]

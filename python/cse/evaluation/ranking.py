@@ -17,7 +17,7 @@ from .base import Encodes
 
 if TYPE_CHECKING:
     from ..models.running.inference import Encoder
-    from ..search.hybrid import Fusion
+    from ..search.fusion import Fusion
     from ..search.index import SearchIndex
 
 BM25 = "bm25"
@@ -47,7 +47,7 @@ class System:
     @property
     def fusion(self) -> Fusion | None:
         """How the scores of vectors and BM25 are combined; None without ``hybrid``."""
-        from ..search.hybrid import Fusion
+        from ..search.fusion import Fusion
 
         return (Fusion() if self.hybrid else None) if isinstance(self.hybrid, bool) else self.hybrid
 

@@ -18,7 +18,8 @@ from ..data.corpus import Corpus
 from ..errors import InputError, check_ids, check_list, check_texts
 from .bm25 import Bm25
 from .build import Changes, Rows, check_settings, new_settings, write
-from .hybrid import Fusion, Smoothing
+from .fusion import Fusion
+from .hybrid import Smoothing
 from .joined_parts import PartsStore, read_parts
 from .searching import Hit, Searcher, check_smoothing
 from .store import ENCODED, MANIFEST, Store, locked, read_checked, read_encoded

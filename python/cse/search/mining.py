@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ..augment.pairings import Spans, SpansOptions
 from ..errors import InputError
 from ..rng import Draws
-from .hybrid import Fusion
+from .fusion import Fusion
 from .index import SearchIndex
 from .vectors import Array, exact_products, nearest, unit
 

@@ -15,7 +15,8 @@ from ..errors import InputError
 from ..models.readability import Readability, readability
 from ..tfidf.pieces import Pieces
 from .bm25 import Bm25
-from .hybrid import CODE, READABLE, SUM, UNREADABLE, Fusion, Ranker, Smoothing, fuse
+from .fusion import Fusion
+from .hybrid import CODE, READABLE, SUM, UNREADABLE, Ranker, Smoothing, fuse
 from .joined_parts import PartsStore
 from .store import Store, is_read_only, open_arrays, save_arrays
 from .terms import SAMPLE, Terms, terms_for

@@ -2,7 +2,7 @@
 
 ``InfoNCELoss`` replaces ``MultipleNegativesRankingLoss`` with the losses of cse. ``add_negatives`` adds synthetic hard
 negatives (UNA) to a ``datasets.Dataset``, and ``NegativesCollator`` redraws these negatives in every epoch.
-``HalvesEvaluator`` scores an encoder without labels. No other package of cse imports sentence-transformers.
+``HalvesEvaluator`` scores an encoder without labels.
 """
 
 from __future__ import annotations

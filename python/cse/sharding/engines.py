@@ -21,10 +21,10 @@ from typing import Any
 from .. import _core
 from ..background import RETRIES, cause_of, enter
 from ..data import readers
-from ..data.readers import ReadOptions
+from ..data.readers import ReadOptions, SourceFile
 from ..errors import InputError, first_line
 from .jobs import Job, make
-from .parts import Shard, Source
+from .parts import Shard
 
 # Minimum number of seconds between two lines of the progress report.
 SAY_SECONDS = 5.0
@@ -40,16 +40,16 @@ class Failure:
     error: Exception
 
 
-def count(path: str, column: str | None, reading: ReadOptions) -> Source:
-    """Counts the rows of a file, and returns the file as a ``Source``."""
+def count(path: str, column: str | None, reading: ReadOptions) -> SourceFile:
+    """Counts the rows of a file, and returns the file as a ``SourceFile``."""
     ((_, size, rows, xxh3, name),) = _core.count_rows(readers.resolve([path], column), reading)
-    return Source(path, name, size, rows, xxh3)
+    return SourceFile(path, size, rows, xxh3, name)
 
 
 def count_here(
     files: Sequence[tuple[str, str | None]], reading: ReadOptions, progress: Callable[[int], None]
-) -> list[Source]:
-    """Returns the ``Source`` of each file, given as path and column; calls ``progress(1)`` after each file."""
+) -> list[SourceFile]:
+    """Returns the ``SourceFile`` of each file, given as path and column; calls ``progress(1)`` after each file."""
     found = []
     for path, column in files:
         found.append(count(path, column, reading))
@@ -79,16 +79,16 @@ def run_here(
     return failures
 
 
-def _count_there(path: str, column: str | None, reading: ReadOptions, home: str) -> Source:
+def _count_there(path: str, column: str | None, reading: ReadOptions, home: str) -> SourceFile:
     enter(home)
     return count(path, column, reading)
 
 
-def count_on_cluster(ray: Any, files: Sequence[tuple[str, str | None]], reading: ReadOptions) -> list[Source]:
+def count_on_cluster(ray: Any, files: Sequence[tuple[str, str | None]], reading: ReadOptions) -> list[SourceFile]:
     """Counts like ``count_here``, with one task per file; raises the error of the first file that cannot be read."""
     task = ray.remote(num_cpus=1, max_retries=RETRIES)(_count_there)
     try:
-        found: list[Source] = ray.get([task.remote(path, column, reading, os.getcwd()) for path, column in files])
+        found: list[SourceFile] = ray.get([task.remote(path, column, reading, os.getcwd()) for path, column in files])
     except ray.exceptions.RayTaskError as error:
         raise cause_of(error) from None
     except ray.exceptions.RayError as error:

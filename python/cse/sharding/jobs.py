@@ -21,7 +21,7 @@ from ..errors import InputError
 from ..io import dumps, write_text
 from ..tfidf.build import AugmentReport
 from ..tfidf.index import TfidfIndex
-from .parts import Shard, Source
+from .parts import Shard
 
 if TYPE_CHECKING:
     from ..models.running.inference import Encoder
@@ -32,10 +32,10 @@ def find_sources(
     column: str | None,
     known: Sequence[SourceFile],
     index: str,
-    count: Callable[[Sequence[tuple[str, str | None]]], list[Source]],
+    count: Callable[[Sequence[tuple[str, str | None]]], list[SourceFile]],
     *,
     elsewhere: bool,
-) -> list[Source]:
+) -> list[SourceFile]:
     """Returns the files of a corpus with their row counts.
 
     Args:
@@ -53,7 +53,7 @@ def find_sources(
     found = readers.resolve(list(files), column)
     wanted = [(item, None) if isinstance(item, str) else (item.path, item.column) for item in found]
     by_path = {(each.path, each.column): each for each in known}
-    listed: dict[tuple[str, str | None], Source] = {}
+    listed: dict[tuple[str, str | None], SourceFile] = {}
     for path, name in wanted:
         each = by_path.get((path, name))
         if each is None or not (elsewhere or os.path.isfile(path)):
@@ -63,7 +63,7 @@ def find_sources(
                 f"{path}: has {os.path.getsize(path):,} bytes, but had {each.bytes:,} when the index {index} was "
                 "built; build it again from these files"
             )
-        listed[path, name] = Source(each.path, each.column, each.bytes, each.rows, each.xxh3)
+        listed[path, name] = each
     unknown = list(dict.fromkeys(each for each in wanted if each not in listed))
     if unknown:
         listed.update(zip(unknown, count(unknown), strict=True))

@@ -27,6 +27,7 @@ from typing import Any, TypedDict
 
 from .. import __version__
 from .._core import hash_file
+from ..data.readers import SourceFile
 from ..errors import InputError
 from ..io import checked, dumps, holds_files, identity, locked, naming, read_json, remove_leftovers, write_text
 
@@ -35,21 +36,10 @@ VERSION = 1
 
 
 @dataclass(frozen=True)
-class Source:
-    """A file of the corpus, as it was when its rows were counted."""
-
-    path: str
-    column: str | None
-    bytes: int
-    rows: int
-    xxh3: str
-
-
-@dataclass(frozen=True)
 class Shard:
     """A file of the corpus, together with the part that is made from it."""
 
-    source: Source
+    source: SourceFile
     part: str
     """Name of the part in the folder."""
     first_row: int
@@ -112,7 +102,7 @@ class Parts:
     """
 
     def __init__(
-        self, folder: str, kind: str, settings: dict[str, Any], sources: Sequence[Source], suffix: str
+        self, folder: str, kind: str, settings: dict[str, Any], sources: Sequence[SourceFile], suffix: str
     ) -> None:
         self.folder = Path(folder)
         self._head = {"version": VERSION, "cse": __version__, "kind": kind, "settings": json.loads(dumps(settings))}
@@ -167,7 +157,7 @@ class Parts:
                     f"-o {self.folder}: its parts were made with {name} {before.get(name)}, not {now.get(name)}; use "
                     f"the same settings, {remedy}"
                 )
-        old = [Source(**{name: each[name] for name in Source.__dataclass_fields__}) for each in known["parts"]]
+        old = [SourceFile(**{name: each[name] for name in SourceFile.__dataclass_fields__}) for each in known["parts"]]
         new = [shard.source for shard in self.shards]
         for number, source in enumerate(old):
             if number >= len(new) or source != new[number]:

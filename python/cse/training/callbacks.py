@@ -69,7 +69,7 @@ class Callback:
         """
 
     def on_interrupt(self, why: str) -> None:
-        """Called after SIGINT or SIGTERM, once the encoder has been saved.
+        """Called after SIGINT, SIGTERM or SIGHUP, once the encoder has been saved.
 
         ``why`` names the step and the folder, and contains the command that resumes the run.
         """

@@ -105,10 +105,9 @@ class MLflow(Tracker):
             earlier = self.client.search_runs(
                 [experiment.experiment_id], f"attributes.run_name = '{name}'", output_format="list"
             )
-        if earlier:
-            self.client.start_run(run_id=earlier[0].info.run_id)
-        else:
-            self.client.start_run(run_name=name)
+        chosen = {"run_id": earlier[0].info.run_id} if earlier else {"run_name": name}
+        self._run = self.client.start_run(**chosen)
+        if not earlier:
             self.client.log_params(_settings(run))
 
     def write(self, step: int, values: dict[str, float]) -> None:
@@ -120,7 +119,8 @@ class MLflow(Tracker):
 
     def close(self) -> None:
         """Ends the run."""
-        self.client.end_run()
+        if hasattr(self, "_run"):  # else a run of another program may be active
+            self.client.end_run()
 
 
 class Trackio(Tracker):

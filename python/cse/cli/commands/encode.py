@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from ...data import readers
 from ...data.readers import reading_options
@@ -56,10 +56,12 @@ def encode_command(
         ),
     ] = False,
     bm25_weight: Annotated[
-        float | None, Opt("With --hybrid: the weight of BM25, 0 to 1.", "W", "0.2", needs="hybrid")
+        float | None, Ge(0), Le(1), Opt("With --hybrid: the weight of BM25, 0 to 1.", "W", "0.2", needs="hybrid")
     ] = None,
     lexical_dims: Annotated[
-        int | None, Opt("With --hybrid: dimensions for BM25.", "N", "1024, or fewer for a small corpus", needs="hybrid")
+        int | None,
+        Ge(1),
+        Opt("With --hybrid: dimensions for BM25.", "N", "1024, or fewer for a small corpus", needs="hybrid"),
     ] = None,
     encoding: Encoding,
     as_json: AsJson = False,

@@ -68,6 +68,8 @@ def label_command(
     printing.check_output()
     from ...evaluation.labels import Judgements, Session, outcome, pool
 
+    if old == new:
+        raise InputError(f"OLD and NEW: {old} and {new} are the same encoder; name another one")
     folder = Path(output)
     queries = dict.fromkeys(read_queries((), query_file, query_column, encoding.reading))
     texts = {str(number): query for number, query in enumerate(queries, 1)}

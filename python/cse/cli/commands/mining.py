@@ -309,7 +309,7 @@ def from_queries(
 ) -> tuple[float, dict[str, Any]]:
     """Writes triples that are made from queries; returns when the search began, and a summary."""
     from ...search.bm25 import library
-    from ...search.hybrid import Fusion
+    from ...search.fusion import Fusion
     from ...search.mining import QueryRows, parse_ranks
     from .search import prepare, read_queries
 

@@ -22,7 +22,7 @@ from ..options import AsJson, FirstDims, IdColumn, Passages, PoolerName, passage
 from ..progress import ProgressDisplay, counting
 
 if TYPE_CHECKING:
-    from ...search.hybrid import Fusion
+    from ...search.fusion import Fusion
     from ...search.index import SearchIndex
     from ...search.searching import Hit
 

@@ -1,1 +1,1 @@
-"""The parts of a run, in the order in which they are built: settings, checks, construction and description of each."""
+"""The parts of a run: checks, construction and description of each."""

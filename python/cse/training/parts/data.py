@@ -63,7 +63,7 @@ class TrainingData:
             **({} if self.labelled is None else {"columns": self.labelled.describe()}),
         }
 
-    def fingerprints(self, tfidf: str | None, others: dict[str, str], added: Sequence[str] = ()) -> dict[str, Any]:
+    def fingerprints(self, tfidf: str | None, others: dict[str, str]) -> dict[str, Any]:
         """Returns hash, row count and column of each corpus file, and the hashes of the index and of other files.
 
         A resumed run must have the same ones; see ``check_same``.

@@ -1,4 +1,4 @@
-"""The optimisation of a run: sizes of batches and steps, AdamW and its learning rate, precision and memory."""
+"""The optimisation of a run: checks of the sizes of batches and steps, AdamW, and its learning rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a run is written and computed: its folder, log, checkpoints, seed, device and threads."""
+"""Where a run is computed: its device, threads, precision and processes."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ import tomli_w
 
 from ... import io
 from ...augment import AUGMENTATIONS, PAIRS_POSITIVE
-from ...errors import InputError
+from ...errors import InputError, shown
 from ...features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
 from ...losses.options import ContrastiveOptions, incompatibility
@@ -159,16 +159,18 @@ class TrainConfig(Settings):
     def __init__(self, /, **values: Any) -> None:
         """Checks types and ranges; raises ``InputError`` with the flag of the first invalid setting."""
         values = stored_forms(values)
-        for file in values.get("imports") or ():
-            import_methods(str(file))  # registers methods before their names are looked up
+        for file in SETTINGS["imports"].check(values.get("imports") or ()):
+            import_methods(file)  # registers methods before their names are looked up
         for name in values:
+            if name in REMOVED:
+                raise InputError(f"{name} was removed (see CHANGELOG.md); delete the key")
             if name not in (*SETTINGS, "options", "given"):
                 raise InputError(f"unknown key {name!r}; see cse train --help")
         table = values.get("options") or {}
         if not isinstance(table, dict) or not all(isinstance(each, dict) for each in table.values()):
-            raise InputError(f"--options must be a table of tables, got {table!r}")
+            raise InputError(f"options must hold one table per method, such as [options.una], got {shown(table)}")
         if not isinstance(values.get("given"), (dict, type(None))):
-            raise InputError(f"given must be a table, got {values['given']!r}")
+            raise InputError(f"given must be a table, got {shown(values['given'])}")
         checked = {
             name: option.check(values[name]) if name in values else option.default for name, option in SETTINGS.items()
         }
@@ -212,6 +214,8 @@ class TrainConfig(Settings):
             return f"--loss-term {self.loss} is already the loss (--loss {self.loss}); leave it out"
         if CONTRASTIVE in self.loss_terms:
             return f"--loss-term {CONTRASTIVE} is part of --loss standard, focal and mixed; leave it out"
+        if self.loss == "matryoshka":
+            return "--loss matryoshka needs a contrastive loss; use --dims with --loss standard, focal or mixed"
         if "matryoshka" in self.loss_terms and self.loss not in (*CONTRASTIVE_LOSSES, CONTRASTIVE):
             return f"--dims belongs to a contrastive loss, which --loss {self.loss} is not; leave it out"
         if CONTRASTIVE_LOSSES.get(self.loss, {}).get("mixed_negatives") and self.mixed_negatives is False:
@@ -364,18 +368,28 @@ class ResolvedConfig(TrainConfig):
         return self.copied(options={name: table for name, table in used.items() if table})
 
 
-class ConfigFile(TypedDict, total=False):
-    """What is checked of a configuration file before its methods are imported."""
+class Importing(TypedDict, total=False):
+    """What is checked of a table before its methods are imported."""
 
     imports: list[str]
+
+
+class ConfigFile(Importing, total=False):
+    """What is checked of a configuration file before its methods are imported."""
+
+    given: Importing
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Reads and validates a configuration file; raises ``InputError`` with the file and the invalid key."""
     values: dict[str, Any] = {**io.read_toml(path, ConfigFile)}
-    check_imports(values.get("imports", []), str(path))
+    given = values.get("given", {})
+    check_imports([*values.get("imports", []), *given.get("imports", [])], str(path))
     try:
         TrainConfig(**values)
+        if "given" in given:
+            raise InputError("the table given holds a table of the same name; remove the inner one")
+        TrainConfig(**given)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     return values
