@@ -125,7 +125,7 @@ def test_una_can_be_added_to_or_removed_from_a_preset():
         ({"options": {"crop": {"share": 0.5}}}, "crop: its options were given"),
         ({"options": {"lora": {"keep": True}}}, "lora: its options were given, .*; add --encoder-method lora, or"),
         ({"options": {"mlm": {"weight": 0.5}}}, "mlm: its options were given, .*; add --loss-term mlm, or"),
-        ({"options": {"una": 5}}, "--options"),
+        ({"options": {"una": 5}}, "options must hold one table per method"),
         ({"negatives": 5, "una": True}, "--negative must be a list"),
         ({"threads": 10**20}, "--threads"),
         ({"device": "meta"}, "--device meta"),
@@ -287,6 +287,12 @@ def test_imports_of_a_configuration_run_only_if_this_user_has_imported_the_file_
     assert f"{config}: would run the Python file {methods}, which you have not imported before" in done.stderr
     assert f"--import {methods}" in done.stderr
     assert not ran.exists()
+    hidden = tmp_path / "hidden.toml"
+    hidden.write_text(f'max_steps = 1\n[given]\nimports = ["{methods}"]\n')
+    done = cse("train", sample, "--config", hidden, cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"{hidden}: would run the Python file {methods}" in done.stderr
+    assert not ran.exists()
     done = cse(*train, "--import", methods, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert ran.exists()
@@ -303,6 +309,7 @@ def test_imports_of_a_configuration_run_only_if_this_user_has_imported_the_file_
 
 @pytest.mark.parametrize("content", ["self = 1", "imports = 3", "imports = [[1]]", "a.b.c = 1", "lr = 0x" + "f" * 5000,
                                      f"lr = {'9' * 5000}", "model = [['x']]", "given = [1]", "options = {una = {}}",
+                                     "[given.given]", "[given]\nimports = 5", "[given]\nadd_tokens = 5", 'loss = "matryoshka"',
                                      'model = "a\\u0000b"', "max_steps = " + "9" * 30])  # fmt: skip
 def test_configuration_files_with_odd_values_are_refused_in_one_sentence(cse, tmp_path, content, sample):
     config = tmp_path / "config.toml"
