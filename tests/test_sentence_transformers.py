@@ -684,7 +684,6 @@ def test_the_example_in_the_documentation_runs(tiny_bert, sample, tmp_path, monk
     text = page.read_text(encoding="utf8")
     code = text.split("```python\n")[1].split("```")[0]
     assert len([line for line in code.splitlines() if line.strip()]) <= 15
-    assert code in (page.parents[1] / "README.md").read_text(encoding="utf8")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").symlink_to(tiny_bert)
     rows = sample.read_text(encoding="utf8").splitlines()[:40]
