@@ -28,8 +28,8 @@ def commands() -> str:
         "",
         "The text of `cse COMMAND --help` for each command. `python docs/reference.py` writes this page.",
         "",
-        "The exit code is 0 on success, 1 after an internal error or if training fails partway, 2 for invalid input, an",
-        "invalid flag or a file error, 130 if interrupted, 143 if terminated, and 129 if the terminal was closed.",
+        "The exit code is 0 on success, 1 after an internal error or if training fails partway, 2 for invalid input,",
+        "an invalid flag or a file error, 130 if interrupted, 143 if terminated, and 129 if the terminal was closed.",
         "",
     ]
     root = click.Context(group.cli, info_name="cse", terminal_width=100)

@@ -309,7 +309,8 @@ def test_imports_of_a_configuration_run_only_if_this_user_has_imported_the_file_
 
 @pytest.mark.parametrize("content", ["self = 1", "imports = 3", "imports = [[1]]", "a.b.c = 1", "lr = 0x" + "f" * 5000,
                                      f"lr = {'9' * 5000}", "model = [['x']]", "given = [1]", "options = {una = {}}",
-                                     "[given.given]", "[given]\nimports = 5", "[given]\nadd_tokens = 5", 'loss = "matryoshka"',
+                                     "[given.given]", "[given]\nimports = 5", "[given]\nadd_tokens = 5",
+                                     'loss = "matryoshka"',
                                      'model = "a\\u0000b"', "max_steps = " + "9" * 30])  # fmt: skip
 def test_configuration_files_with_odd_values_are_refused_in_one_sentence(cse, tmp_path, content, sample):
     config = tmp_path / "config.toml"
