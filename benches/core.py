@@ -31,7 +31,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # for the referenc
 CSE = [sys.executable, "-c", "from cse.cli import main; main()"]
 SOME = 20_000  # rows for the checks and for ``TfidfIndex.augment``
 FEW = 2_000  # rows for the reference implementation in Python
-FEWER = 200  # rows for nlpaug
 
 
 def main() -> None:
@@ -186,24 +185,16 @@ def wordpieces(rows: list[str]) -> dict[str, float]:
 
 
 def nlpaug(rows: list[str], folder: Path) -> dict[str, float]:
-    """Times nlpaug's TF-IDF augmenter, used as in its documentation; returns {} if nlpaug is not installed."""
-    try:
-        import nlpaug.augmenter.word as naw
-        from nlpaug.model.word_stats import TfIdf
-    except ImportError as error:
-        print(f"no row for nlpaug: {error}", file=sys.stderr)
+    """Times nlpaug's TF-IDF augmenter; returns {} if nlpaug is not installed."""
+    from cse.tfidf.speed import NLPAUG_ROWS, nlpaug_augment, per_minute
+
+    augment = nlpaug_augment(rows, str(folder))
+    if augment is None:
+        print("no row for nlpaug: it is not installed", file=sys.stderr)
         return {}
-    model = TfIdf()
-    model.train([row.split() for row in rows])
-    model.save(str(folder))
-    augmenter = naw.TfIdfAug(model_path=str(folder), tokenizer=str.split)
-    some = [row for row in rows if row.strip()][:FEWER]
-
-    def augment() -> None:
-        for row in some:
-            augmenter.augment(row)
-
-    return {"nlpaug TfIdfAug.augment, per sentence": timed(augment) / len(some)}
+    some = [row for row in rows if row.strip()][:NLPAUG_ROWS]
+    rate = per_minute(lambda: [augment(row) for row in some], len(some), 1)
+    return {"nlpaug TfIdfAug.augment, per sentence": 60 / rate["per_minute"]}
 
 
 def timed(run: Callable[[], object]) -> float:

@@ -369,3 +369,30 @@ def test_random_stream_of_the_core_is_chacha8(sample_index):
 
     core = bits(3, 4, np.array([5]), 6)[0]
     assert next(chacha8(3, 4, 5, 6)) == int(core >> np.uint64(11)) * 2.0**-53
+
+
+def test_bench_augment_compares_the_core_with_a_plain_loop_of_the_same_law(cse, short_corpus):
+    found = json.loads(cse("bench", "augment", short_corpus, "--repeat", "2", "--json").stdout)
+    assert found["cse"]["rows"] == found["plain Python"]["rows"] == 600
+    assert found["plain Python"]["ratio"] > 5
+    assert found["plain Python"]["ratio"] == found["cse"]["per_minute"] / found["plain Python"]["per_minute"]
+    shown = cse("bench", "augment", short_corpus, "--repeat", "1")
+    assert "plain Python" in shown.stdout
+    wrong = cse("bench", "encode", short_corpus)
+    assert wrong.returncode == 2
+    assert "augment" in wrong.stderr
+
+
+@pytest.mark.parametrize("change", ["radius", "idf"])
+def test_the_plain_loop_of_bench_is_refused_if_its_law_differs(short_corpus, short_rows, change):
+    from cse.tfidf.speed import PlainLoop, check
+
+    index = TfidfIndex.build(short_corpus, tokenizer="whitespace")
+    loop = PlainLoop(index)
+    check(index, loop, short_rows[:100])
+    if change == "radius":
+        loop.radius //= 2
+    else:
+        loop.idf = dict.fromkeys(loop.idf, 1.0)
+    with pytest.raises(AssertionError):
+        check(index, loop, short_rows[:100])

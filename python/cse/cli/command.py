@@ -166,6 +166,8 @@ def command(
             if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
                 many, required = option.several, default is MISSING
                 shown: dict[str, Any] = {} if many or required else {"default": default}
+                if option.choices:
+                    shown["type"] = click.Choice(option.choices)
                 params.append(
                     click.Argument(
                         [option.name], nargs=-1 if many else 1, required=required, metavar=option.opt.metavar, **shown

@@ -1,0 +1,157 @@
+"""The speed of UNA in the core, in a plain Python loop and in nlpaug, in one process; used by ``cse bench augment``."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import statistics
+import tempfile
+import time
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from random import Random
+from typing import Any
+
+from ..data import readers
+from ..data.corpus import Corpus
+from ..data.readers import reading_options
+from .index import TfidfIndex
+
+BETA = 0.5
+PLAIN_ROWS, NLPAUG_ROWS, CHECKED_ROWS = 2_000, 200, 200
+
+
+class PlainLoop:
+    """UNA in plain Python, for rows of the corpus of an index of ``whitespace`` words.
+
+    Its random numbers are those of ``random``, so its negatives follow the same law as the core's, but are others.
+    """
+
+    def __init__(self, index: TfidfIndex, seed: int = 0) -> None:
+        order, scores = index.by_rank.tolist(), index.max_score.tolist()
+        self.by_rank = [index.terms[term] for term in order]
+        self.rank = {term: rank for rank, term in enumerate(self.by_rank)}
+        self.idf = dict(zip(index.terms, index.idf.tolist(), strict=True))
+        self.sums = [0.0, *accumulate(scores[term] for term in order)]
+        self.radius, self.random = index.default_radius, Random(seed)
+
+    def probabilities(self, terms: Sequence[str]) -> list[float]:
+        """Returns the replacement probability of each term of a row; if their scores are equal, beta for each."""
+        counts = Counter(terms)
+        scores = [math.log1p(counts[term] / len(terms)) * self.idf[term] for term in terms]
+        low, high = min(scores), max(scores)
+        if low == high:
+            return [BETA] * len(terms)
+        scale = BETA * len(terms) / sum(score - low for score in scores)
+        top = 1.0 if scale * (high - low) < 1 else math.inf  # at least one probability is 1
+        return [1.0 if score == high and top == 1 else min(1.0, scale * (score - low)) for score in scores]
+
+    def draw(self, term: str) -> str:
+        """Returns another term within the radius, with probability proportional to its maximum score."""
+        rank = self.rank[term]
+        low, high = max(0, rank - self.radius), min(len(self.by_rank), rank + 1 + self.radius)
+        own = self.sums[rank + 1] - self.sums[rank]
+        total = self.sums[high] - self.sums[low] - own
+        if total <= 0:
+            return self.by_rank[self.random.choice([each for each in range(low, high) if each != rank] or [rank])]
+        at = self.sums[low] + self.random.random() * total
+        if at >= self.sums[rank]:
+            at += own
+        return self.by_rank[bisect_right(self.sums, at, low + 1, high) - 1]
+
+    def augment(self, text: str) -> str:
+        """Returns a negative of a row; a replacement is capitalised like the word that it replaces."""
+        words = list(re.finditer(r"\S+", text))
+        if not words:
+            return text
+        chances = self.probabilities([word[0].lower() for word in words])
+        forced = int(self.random.random() * len(words)) if min(chances) == max(chances) else None
+        out, end = [], 0
+        for place, (word, chance) in enumerate(zip(words, chances, strict=True)):
+            if self.random.random() < chance or place == forced:
+                new = self.draw(word[0].lower())
+                out += [text[end : word.start()], new.capitalize() if word[0].istitle() else new]
+                end = word.end()
+        return "".join([*out, text[end:]])
+
+
+def check(index: TfidfIndex, loop: PlainLoop, rows: Sequence[str], samples: int = 10) -> None:
+    """Asserts that the loop follows the law of the core on these rows.
+
+    The probabilities of all words are equal to 1e-9. The number of words that the loop replaces differs from their sum,
+    and the mean distance (signed and absolute, in ranks) of its replacements from the core's, by less than six standard
+    errors.
+    """
+    signed, absolute = [], []
+    excess, variance = 0.0, 1.0
+    for number, row in enumerate(rows):
+        words = index.explain(row, samples=0, beta=BETA)
+        chances = loop.probabilities([word.word.lower() for word in words])
+        assert all(abs(word.p - chance) < 1e-9 for word, chance in zip(words, chances, strict=True)), row
+        for copy in range(samples):
+            for ours in index.replacements(row, row=number, copy=copy, beta=BETA)[1]:
+                theirs = loop.rank[loop.draw(ours.old.lower())] + 1
+                signed.append(ours.new_rank - theirs)
+                absolute.append(abs(ours.new_rank - ours.rank) - abs(theirs - ours.rank))
+        if min(chances) < max(chances):
+            excess += sum(map(str.__ne__, row.split(), loop.augment(row).split())) - sum(chances)
+            variance += sum(chance * (1 - chance) for chance in chances)
+    assert excess**2 <= 36 * variance, f"the loop replaced {excess:.0f} words more than expected"
+    for apart in (signed, absolute):
+        error = statistics.stdev(apart) / math.sqrt(len(apart)) if len(apart) > 1 else math.inf
+        assert abs(statistics.fmean(apart or [0])) <= 6 * error, "the replacements of the loop follow another law"
+
+
+def nlpaug_augment(rows: Sequence[str], folder: str) -> Callable[[str], object] | None:
+    """Returns nlpaug's TF-IDF augmenter, used as in its documentation; None if nlpaug is not installed."""
+    try:
+        import nlpaug.augmenter.word as naw
+        from nlpaug.model.word_stats import TfIdf
+    except ImportError:
+        return None
+    model = TfIdf()
+    model.train([row.split() for row in rows])
+    model.save(folder)
+    augment: Callable[[str], object] = naw.TfIdfAug(model_path=folder, tokenizer=str.split).augment
+    return augment
+
+
+def per_minute(run: Callable[[], object], rows: int, repeat: int) -> dict[str, Any]:
+    """Returns the median, lowest and highest number of rows a minute of ``repeat`` calls."""
+    rates = []
+    for _ in range(repeat):
+        started = time.perf_counter()
+        run()
+        rates.append(60 * rows / (time.perf_counter() - started))
+    return {"per_minute": statistics.median(rates), "lowest": min(rates), "highest": max(rates), "rows": rows}
+
+
+def measure(corpus: readers.Paths, column: str | None, repeat: int, threads: int) -> dict[str, dict[str, Any]]:
+    """Returns the rates of ``per_minute`` by program, after ``check``; the core writes the negatives to a file."""
+    reading = reading_options(threads=threads)
+    index = TfidfIndex.build(corpus, column=column, tokenizer="whitespace", threads=threads)
+    first = range(min(index.info.rows, PLAIN_ROWS))
+    rows = [row for row in Corpus.read(readers.resolve(corpus, column), **reading).take(first) if row.strip()]
+    loop = PlainLoop(index)
+    check(index, loop, rows[:CHECKED_ROWS])
+    drawn = index.draw_options(beta=BETA)
+
+    with tempfile.TemporaryDirectory() as folder:
+        output = os.path.join(folder, "negatives.txt")
+
+        def core() -> None:
+            files = readers.resolve(corpus, column)
+            index._core.augment_files(files, output, 1, False, drawn, index.reading(reading))
+
+        found = {
+            "cse": per_minute(core, index.info.rows, repeat),
+            "plain Python": per_minute(lambda: [loop.augment(row) for row in rows], len(rows), repeat),
+        }
+        if augment := nlpaug_augment(rows, folder):
+            few = rows[:NLPAUG_ROWS]
+            found["nlpaug"] = per_minute(lambda: [augment(row) for row in few], len(few), 1)
+    ours = found["cse"]["per_minute"]
+    return {name: {**rate, "ratio": ours / rate["per_minute"]} for name, rate in found.items()}
