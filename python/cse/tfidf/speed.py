@@ -31,8 +31,9 @@ class PlainLoop:
     """
 
     def __init__(self, index: TfidfIndex, seed: int = 0) -> None:
-        order, scores = index.by_rank.tolist(), index.max_score.tolist()
-        self.by_rank = [index.terms[term] for term in order]
+        order: list[int] = index.by_rank.tolist()
+        scores: list[float] = index.max_score.tolist()
+        self.by_rank: list[str] = [index.terms[term] for term in order]
         self.rank = {term: rank for rank, term in enumerate(self.by_rank)}
         self.idf = dict(zip(index.terms, index.idf.tolist(), strict=True))
         self.sums = [0.0, *accumulate(scores[term] for term in order)]
