@@ -1121,7 +1121,7 @@ def test_vectors_of_tokens_need_a_transformer_that_has_them(tmp_path, encoder, t
     with pytest.raises(InputError, match=r"--tokens 999: the vectors .* have 32; give 1 to 32"):
         SearchIndex.build(Encoder(tiny_bert, device="cpu"), ["a"], tmp_path / "index", tokens=999)
     given = ["search", str(tiny_bert), "c.csv", "--column", "text", "--query", "word1 word2", "--top", "2"]
-    refused(cse(*given, "--rerank-rows", "9", cwd=corpus), "--rerank-rows has no effect without --rerank tokens")
+    refused(cse(*given, "--rerank-rows", "9", cwd=corpus), "--rerank-rows has no effect without --rerank")
     done = cse(*given, "--hybrid", "--rerank", "tokens", "--tokens", "8", "--smooth", cwd=corpus)
     assert done.returncode == 0, done.stderr
     assert len([line for line in done.stdout.splitlines() if line[:4].strip().isdigit()]) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge
 
@@ -16,7 +16,6 @@ from ..options import (
     Column,
     Device,
     EncodingErrors,
-    If,
     Imports,
     MaxLineBytes,
     Opt,
@@ -32,6 +31,7 @@ from .progress import ProgressDisplay, counting
 
 if TYPE_CHECKING:
     from ..data.corpus import Corpus
+    from ..models.cross_encoder import Reranker
     from ..models.running.inference import Encoder
     from ..search.index import SearchIndex
 
@@ -66,6 +66,12 @@ class Encoding:
     def encoder(self, model: str) -> Encoder:
         """Loads the encoder, and prints the device on which it runs."""
         return load_encoder(model, threads=self.threads, **self.arguments)
+
+    def reranker(self, model: str, flag: str) -> Reranker:
+        """Loads a cross-encoder; ``flag`` is the option that names it."""
+        from ..models.cross_encoder import Reranker
+
+        return Reranker(model, device=self.device, precision=self.precision, flag=flag)
 
     def corpus(self, found: Sequence[str | readers.Column]) -> Corpus:
         """Opens the corpus of the inputs that ``cse.data.readers.resolve`` returned, and shows the progress."""
@@ -111,10 +117,11 @@ class Ranking:
             default="as in an existing index, else with --hybrid up to 100,000 rows, but not for code",
         ),
     ] = None
-    rerank: Annotated[Literal["tokens"] | None, Opt("Rank the first rows again by the vectors of their tokens.")] = None
-    rerank_rows: Annotated[
-        int | None, Ge(1), Opt("Number of these rows.", "N", "100", needs=If("rerank", named="--rerank tokens"))
+    rerank: Annotated[
+        str | None,
+        Opt("Rank the first rows again by the vectors of their tokens, or by the cross-encoder MODEL.", "tokens|MODEL"),
     ] = None
+    rerank_rows: Annotated[int | None, Ge(1), Opt("Number of these rows.", "N", "100", needs="rerank")] = None
     tokens: Annotated[
         int | None,
         Ge(0),
@@ -142,13 +149,15 @@ class Ranking:
         return self
 
     def arguments(self, top: int = 0) -> dict[str, Any]:
-        """Returns the arguments ``hybrid``, ``smooth`` and ``rerank`` of ``SearchIndex.search``."""
+        """Returns arguments of ``SearchIndex.search`` by name; ``reranker`` is the name of a cross-encoder or None."""
         from ..search.tokens import RERANKED
 
         names = {option.name for option in options_of(fusion.Fusion)}
         given = {name: value for name, value in self.given.items() if name in names}
         rows = 0 if self.rerank is None else max(self.rerank_rows or RERANKED, top)
-        return {"hybrid": fusion.Fusion(**given) if self.hybrid else False, "smooth": self.smooth, "rerank": rows}
+        reranker = None if self.rerank == "tokens" else self.rerank
+        hybrid = fusion.Fusion(**given) if self.hybrid else False
+        return {"hybrid": hybrid, "smooth": self.smooth, "rerank": rows, "reranker": reranker}
 
 
 def load_encoder(model: str, pooler: str | None, device: str, precision: str, threads: int, **further: Any) -> Encoder:

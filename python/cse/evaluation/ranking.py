@@ -16,6 +16,7 @@ from . import EVALUATIONS
 from .base import Encodes
 
 if TYPE_CHECKING:
+    from ..models.cross_encoder import Reranker
     from ..models.running.inference import Encoder
     from ..search.fusion import Fusion
     from ..search.index import SearchIndex
@@ -41,8 +42,10 @@ class System:
     """See ``SearchIndex.search``."""
     rerank: int = 0
     """See ``SearchIndex.search``; at least the 100 documents of recall@100 are ranked again."""
+    reranker: str | Reranker | None = None
+    """With ``rerank``: a cross-encoder, or its folder or name; see ``SearchIndex.search``."""
     tokens: int = 0
-    """With ``rerank``: see ``SearchIndex.build``."""
+    """With ``rerank`` by tokens: see ``SearchIndex.build``."""
 
     @property
     def fusion(self) -> Fusion | None:
@@ -69,7 +72,8 @@ class System:
         if self.smooth is not None:
             found.append("--smooth" if self.smooth else "--no-smooth")
         if self.rerank:
-            found += ["--rerank tokens", *([f"--tokens {self.tokens}"] if self.tokens else [])]
+            name = getattr(self.reranker, "name", self.reranker) or "tokens"
+            found += [f"--rerank {name}", *([f"--tokens {self.tokens}"] if self.tokens else [])]
         return found
 
     @property
@@ -80,7 +84,7 @@ class System:
     @property
     def key(self) -> Any:
         """A key that is the same for equal systems."""
-        return self.model_key, self.fusion, self.smooth, self.rerank, self.tokens
+        return self.model_key, self.fusion, self.smooth, self.rerank, self.reranker, self.tokens
 
 
 def as_system(model: Any) -> System:
@@ -159,6 +163,7 @@ class Indexed:
         self._tokens = tokens
         self._indexes: dict[Any, SearchIndex] = {}
         self._kept: list[Any] = []
+        self._rerankers: dict[str, Reranker] = {}
 
     def get(
         self,
@@ -175,7 +180,7 @@ class Indexed:
         from ..search.index import SearchIndex
 
         ids = sorted(documents, reverse=True)
-        tokens = system.tokens if system.rerank else self._tokens
+        tokens = system.tokens if system.rerank and system.reranker is None else self._tokens
         key = (id(documents), encoder.embedding_dim, passages, tokens)
         if key not in self._indexes:
             size = "max" if passages == 0 else passages
@@ -186,6 +191,17 @@ class Indexed:
         elif progress is not None:
             progress(len(ids))
         return ids, self._indexes[key]
+
+    def reranker(self, system: System, encoder: Encoder) -> Reranker | None:
+        """Returns the cross-encoder of a system, which is loaded in the first call; None if it has none."""
+        if not isinstance(system.reranker, str):
+            return system.reranker
+        if system.reranker not in self._rerankers:
+            from ..models.cross_encoder import Reranker
+
+            loaded = Reranker(system.reranker, device=str(encoder.device), precision=encoder.precision)
+            self._rerankers[system.reranker] = loaded
+        return self._rerankers[system.reranker]
 
 
 class Remembering:
@@ -238,11 +254,11 @@ class Searched:
         from ..search.tokens import check_tokens
 
         system = self.system
-        if system.rerank:
+        reranker = self.indexes.reranker(system, self.encoder)
+        if system.rerank and reranker is None:
             check_tokens(self.encoder)
         ids, index = self.indexes.get(self.encoder, system, documents, passages, progress)
         rerank = max(system.rerank, depth) if system.rerank else 0
-        found = index.search(
-            queries, depth, hybrid=system.fusion or False, smooth=system.smooth, rerank=rerank, progress=progress
-        )
+        options: dict[str, Any] = {"hybrid": system.fusion or False, "smooth": system.smooth, "rerank": rerank}
+        found = index.search(queries, depth, **options, reranker=reranker, progress=progress)
         return [[ids[hit.row] for hit in hits] for hits in found]

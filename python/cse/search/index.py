@@ -26,6 +26,7 @@ from .store import ENCODED, MANIFEST, Store, locked, read_checked, read_encoded
 from .vectors import Vectors
 
 if TYPE_CHECKING:
+    from ..models.cross_encoder import Reranker
     from ..models.running.inference import Encoder
 
 Progress = Callable[[int], None]
@@ -317,6 +318,7 @@ class SearchIndex:
         hybrid: bool | Fusion = False,
         smooth: bool | None = None,
         rerank: int = 0,
+        reranker: Reranker | None = None,
         batch_size: int = 64,
         progress: Progress | None = None,
     ) -> list[list[Hit]]:
@@ -331,9 +333,10 @@ class SearchIndex:
                 was built; if that was not specified, they are used if scores are combined and the index has at most
                 100,000 rows, one vector per row, and a model that uses cosines. The neighbours are computed when first
                 needed; see ``smoothing``.
-            rerank: Number of first rows, at least ``k``, that are ranked again by the vectors of their tokens; 0: none.
-                ``cse.search.tokens`` has the definition. Unless the index stores these vectors, the rows are encoded
-                for each query.
+            rerank: Number of first rows, at least ``k``, that are ranked again; 0: none.
+            reranker: A cross-encoder (``cse.models.cross_encoder.Reranker``) whose scores rank these rows. None: the
+                vectors of their tokens rank them, as ``cse.search.tokens`` defines; unless the index stores these
+                vectors, the rows are encoded for each query.
             batch_size: Queries per forward pass.
             progress: Called with the number of queries encoded since its last call.
 
@@ -349,7 +352,7 @@ class SearchIndex:
             raise InputError(f"rerank: must be 0 or at least k = {k}, got {rerank!r}")
         fusion = None if hybrid is False else Fusion() if hybrid is True else hybrid
         vectors = self._encoder.encode_query(listed, batch_size=batch_size, progress=progress)
-        return state.search(listed, vectors, int(k), fusion, smooth, int(rerank), batch_size)
+        return state.search(listed, vectors, int(k), fusion, smooth, int(rerank), batch_size, reranker)
 
     def search_vectors(self, vectors: npt.NDArray[np.floating], k: int = 10) -> list[list[Hit]]:
         """Finds the k best rows for each of Q query vectors ``(Q, D)``, like ``search`` for query texts.

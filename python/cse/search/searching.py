@@ -24,6 +24,7 @@ from .tokens import check_tokens, combined, encode_tokens, inverse_document_freq
 from .vectors import Doubles, Floats, TokenVectors, Unit, Vectors, nearest, unit
 
 if TYPE_CHECKING:
+    from ..models.cross_encoder import Reranker
     from ..models.running.inference import Encoder
 
 Progress = Callable[[int], None]
@@ -48,7 +49,7 @@ class Hit:
     """Id of the row; its row number if the index has no ids."""
     score: float
     """Cosine (or dot product, if the model uses it) with the query; with ``hybrid``, the combined score, which is the
-    logarithm of a probability by default."""
+    logarithm of a probability by default; with ``rerank``, the score by which rows are ranked again."""
     text: str
     """Text of the row; if rows are cut into passages, the best passage (the whole text of a row found only by BM25)."""
 
@@ -206,6 +207,7 @@ class Searcher:
         smooth: bool | None = None,
         rerank: int = 0,
         batch_size: int = 64,
+        reranker: Reranker | None = None,
     ) -> list[list[Hit]]:
         """Finds the k best rows for each query, given its text and its vector; see ``SearchIndex.search``."""
         smooth = self.smooths(fusion) if smooth is None else smooth
@@ -222,7 +224,7 @@ class Searcher:
             else:
                 by_vectors = self._nearest(queries, depth)
         tokens = None
-        if rerank:
+        if rerank and reranker is None:
             basis = None
             if self.store.manifest.get("tokens"):
                 folder = self.store.folder / self.store.manifest["basis"]
@@ -242,8 +244,14 @@ class Searcher:
                     by_row = {row: place for row, _, place in found}
                     rankings = [list(by_row), words.search(text, max(wanted, FUSED)).tolist()]
                     found = [(row, score, by_row.get(row)) for row, score in fuse(rankings, wanted)]
-            if tokens is not None and found:
-                found = self._reranked(tokens[number], found, batch_size)[:k]
+            if rerank and found:
+                if reranker is not None:
+                    values = reranker.score(text, [hit.text for hit in self._hits(found)], batch_size)
+                else:
+                    assert tokens is not None
+                    values = self._by_tokens(tokens[number], found, batch_size)
+                order = np.argsort(-values, kind="stable")[:k]
+                found = [(found[at][0], float(values[at]), found[at][2]) for at in order.tolist()]
             answers.append(self._hits(found))
         return answers
 
@@ -288,17 +296,15 @@ class Searcher:
             left, depth = np.array(short, dtype=np.int64), 2 * depth
         return found
 
-    def _reranked(self, query: TokenVectors, found: list[Found], batch_size: int) -> list[Found]:
-        """Returns the rows that were found, ranked again by the vectors of the tokens of the query."""
+    def _by_tokens(self, query: TokenVectors, found: list[Found], batch_size: int) -> Doubles:
+        """Returns scores of the rows that were found, by the vectors of the tokens of the query."""
         if isinstance(self.store, Store) and self.store.manifest.get("tokens"):
             documents = self.store.tokens([row for row, _, _ in found])
         else:
             texts, prompt = [hit.text for hit in self._hits(found)], self.encoder.document_prompt
             documents = encode_tokens(self.encoder, texts, prompt=prompt, batch_size=batch_size)
         similarities = max_sim(query, documents, self.token_idf())
-        values = combined(np.array([score for _, score, _ in found]), similarities)
-        order = np.argsort(-values, kind="stable")
-        return [(found[at][0], float(values[at]), found[at][2]) for at in order.tolist()]
+        return combined(np.array([score for _, score, _ in found]), similarities)
 
     def _hits(self, found: Sequence[Found]) -> list[Hit]:
         """Returns the ids and texts of the rows that were found."""

@@ -82,7 +82,7 @@ def systems_of(models: Sequence[str], common: Ranking, seeds: bool = False) -> t
         if separator:
             ranked = replace(ranked, **own_values(text, f"--{own}".split()))
         given = {**ranked.check().arguments(), "tokens": ranked.tokens or 0}
-        if given["tokens"] and not given["rerank"]:
+        if given["tokens"] and ranked.rerank != "tokens":
             raise InputError("--tokens has no effect without --rerank tokens; add that, or leave --tokens out")
         sides.append([System(each if each == BM25 else options.model_folder(each), **given) for each in names])
         labels.append(" ".join([name.strip(), *sides[-1][0].flags]))

@@ -318,7 +318,7 @@ def from_queries(
     asked = [*dict.fromkeys(read_queries((), queries, settings.get("query_column"), encoding.reading))]
     library()
     index = open_index()
-    prepare(index, {"hybrid": Fusion(), "rerank": 0, "smooth": None})
+    prepare(index, {"hybrid": Fusion(), "rerank": 0, "reranker": None, "smooth": None})
     started = time.perf_counter()
     with counting("searching", min(len(asked), making.count // 2), "queries") as more:
         triples = making(index, asked, batch_size=encoding.batch_size, progress=more)

@@ -77,6 +77,8 @@ def search_command(
     kept |= {"id_column": id_column, "smooth": ranked.smooth}
     model, output, encoding = model_of(model, output, encoding)
     encoder = encoding.encoder(model)
+    if asking["reranker"]:
+        asking["reranker"] = encoding.reranker(asking["reranker"], "--rerank")
     started = time.perf_counter()
     if tokens:
         from ...search.tokens import check_tokens
@@ -180,7 +182,7 @@ def prepare(index: SearchIndex, asking: dict[str, Any]) -> None:
             printing.say(note)
         with counting("BM25", len(index), "rows") as more:
             index.prepare(fusion, smooth=False, bm25=more)
-    if asking["rerank"]:
+    if asking["rerank"] and asking["reranker"] is None:
         with counting("counting tokens", len(index), "rows") as more:
             index.token_idf(more)
     if index.smooths(fusion) if asking["smooth"] is None else asking["smooth"]:

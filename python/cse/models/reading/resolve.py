@@ -128,14 +128,17 @@ def naming_model(name: str, folder: Path) -> Iterator[None]:
         raise cannot_load(name, folder, error) from None
 
 
-def find_folder(name: str) -> Path:
-    """Returns the local folder of a model; raises ``InputError`` if it is not found, incomplete or not supported."""
+def find_folder(name: str, kind: str = "SentenceTransformer") -> Path:
+    """Returns the local folder of a model; raises ``InputError`` if it is not found, incomplete or not supported.
+
+    ``kind`` is ``SentenceTransformer`` or ``CrossEncoder``.
+    """
     if name == MINILM:
         return _offline_minilm()
     folder = Path(name)
     if folder.is_dir():
         with naming_model(name, folder):
-            check_folder(folder)
+            check_folder(folder, kind)
         transformer = transformer_folder(folder)
         if not read_modules(folder) and not _has_config(transformer):
             remedy = f"; it is the folder of a run: use {folder / 'best'}" if best_of_run(name) != name else ""
@@ -149,7 +152,7 @@ def find_folder(name: str) -> Path:
         raise InputError(f"{name}: no such folder; --model takes a folder, a hub name or {MINILM}")
     found = Path(_from_cache_or_hub(name))
     with naming_model(name, found):
-        check_folder(found)
+        check_folder(found, kind)
     return found
 
 
