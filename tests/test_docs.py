@@ -20,7 +20,7 @@ if not (ROOT / "docs").is_dir():
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # Commands with these phrases are parsed but not run, because they need a cluster, several processes, a published
-# checkpoint, full data sets, or a user who types queries or judges documents.
+# checkpoint, full data sets, a user who types queries or judges documents, or the hub.
 PARSED = (
     "--engine ray",
     "torchrun",
@@ -30,6 +30,7 @@ PARSED = (
     "una-table1 --data",
     "cse label",
     "--data labels",
+    "cse push",
 )
 # Model names in the documentation and their replacements, in the order of replacement. T5 and TINY are then replaced
 # with the paths of a tiny T5 and a tiny BERT.

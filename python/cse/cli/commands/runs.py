@@ -1,4 +1,4 @@
-"""The commands ``cse runs``, ``cse plot`` and ``cse report``."""
+"""The commands ``cse runs``, ``cse plot``, ``cse report`` and ``cse push``."""
 
 from __future__ import annotations
 
@@ -231,3 +231,34 @@ def report_command(
     write_text(path, page.html)
     value = {"page": str(path), "changes": page.changes, "left_out": page.left_out}
     printing.result(value, as_json, [*(f"{name} is left out: {why}" for name, why in page.left_out.items()), str(path)])
+
+
+@command("push")
+def push_command(
+    run: str,
+    name: str,
+    *,
+    license: Annotated[str | None, Opt("Licence of the model, such as apache-2.0.", "ID", "not stated")] = None,
+    language: Annotated[tuple[str, ...], Opt("Language of the texts, such as en.", "CODE", "not stated")] = (),
+    dataset: Annotated[tuple[str, ...], Opt("Data set on the hub that was trained on.", "NAME", "not stated")] = (),
+    private: Annotated[bool, Opt("Make a new repository private.")] = False,
+    card_only: Annotated[bool, Opt("Print the model card, and upload nothing.", flag="--card")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Upload the encoder best/ of RUN to the Hugging Face hub as NAME, such as me/my-encoder, with a model card.
+
+    The card states the base model, the loss, the size of the data, the command that repeats the training (without
+    names of local files) and, as evaluation results, the scores in result.json. The hub is the one in HF_ENDPOINT; log
+    in with hf auth login, or set HF_TOKEN.
+    """
+    printing.check_output()
+    from ...reports import hub
+    from ...reports.runs import read_run
+
+    found = read_run(run)
+    card = hub.run_card(found, name, license, language, dataset)
+    address = None if card_only else hub.push(found, name, card, private)
+    shown = str(card) if card_only else f"{address}"
+    printing.result({"address": address, "card": str(card)}, as_json, [shown])
+    if license is None:
+        printing.say("the card states no licence; add --license")
