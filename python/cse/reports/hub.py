@@ -80,9 +80,9 @@ def run_card(run: StoredRun, name: str, license: str | None, language: Sequence[
         if metric in run.result["best"]:
             measured = {"metric_type": metric, "metric_value": scale * run.result["best"][metric]}
             results.append(EvalResult(**{**task, "dataset_type": "held-out"}, dataset_name=what, **measured))
-    card.data.license, card.data.language = license, list(language) or None
-    card.data.datasets, card.data.tags = list(data) or None, [*(card.data.tags or []), f"loss:{run.config['loss']}"]
-    card.data.model_name, card.data.eval_results = name.rpartition("/")[2], results or None
+    about = {"license": license, "language": list(language), "datasets": list(data), "eval_results": results}
+    about |= {"tags": [*(getattr(card.data, "tags", None) or ()), f"loss:{run.config['loss']}"]}
+    vars(card.data).update({key: each for key, each in about.items() if each}, model_name=name.rpartition("/")[2])
     facts = (run.texts or {}).get("facts", {})
     told = [f"- {title}: {facts[key]}" for key, title in (("corpus", "Data"), ("steps", "Steps")) if key in facts]
     command = f"```sh\n{training_command(run)}\n```\n"
