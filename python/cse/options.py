@@ -335,7 +335,7 @@ Pooler = Annotated[str, Opt(metavar="NAME", names="cse.models.pooling:POOLERS")]
 Prompt = Annotated[
     str | None,
     Opt(
-        "Text to put before each sentence, or the name of one of the model's prompts.",
+        "Text to put before each sentence, or around it if it has {text}, or a name of the model's prompts.",
         "NAME|TEXT",
         "the model's default prompt",
     ),

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from cse import InputError
 from cse.context import Context
 from cse.features.base import EncoderMethod, Hook, RowStep
+from cse.models.tokens import Template
 from cse.options import Opt
 from cse.views import first_position
 
@@ -36,39 +37,20 @@ class PromptOptions:
     ] = True
 
 
-class Template:
-    """The token ids that a template puts before and after a sentence.
-
-    Args:
-        text: The template; see ``PromptOptions``.
-        tokenizer: A tokenizer with a [CLS], a [SEP] and a mask token.
+def mask_template(text: str, tokenizer: Any) -> Template:
+    """Returns the template of a text; see ``PromptOptions``.
 
     Raises:
-        InputError: If the template does not have one ``{}`` and then one [MASK], or the tokenizer lacks one of the
-            three tokens.
+        InputError: If the text does not have one ``{}`` and then one [MASK], or the tokenizer lacks a [CLS], a [SEP] or
+            a mask token.
     """
-
-    def __init__(self, text: str, tokenizer: Any) -> None:
-        if None in (tokenizer.mask_token, tokenizer.cls_token, tokenizer.sep_token):
-            raise InputError("--encoder-method prompt needs a mask, a CLS and a SEP token; use a model like BERT")
-        before, place, after = text.partition(PLACE)
-        if not place or after.count("[MASK]") != 1 or "[MASK]" in before:
-            raise InputError(f"prompt.template: {text!r} must have one {{}} and then one [MASK]")
-        after = after.replace("[MASK]", tokenizer.mask_token)
-        # The sentence is tokenized by itself, so the space before it is left out; the space after it is kept.
-        ids = [tokenizer(part, add_special_tokens=False)["input_ids"] for part in (before.rstrip(), after)]
-        self.prefix: list[int] = [tokenizer.cls_token_id, *ids[0]]
-        self.suffix: list[int] = [*ids[1], tokenizer.sep_token_id]
-
-    def apply(self, tokenizer: Any) -> None:
-        """Installs the template in a fast tokenizer, which then adds it to every text and truncates only the text."""
-        from tokenizers.processors import TemplateProcessing
-
-        pieces = [
-            {"id": name, "ids": ids, "tokens": tokenizer.convert_ids_to_tokens(ids)}
-            for name, ids in (("before", self.prefix), ("after", self.suffix))
-        ]
-        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="before $A after", special_tokens=pieces)
+    if None in (tokenizer.mask_token, tokenizer.cls_token, tokenizer.sep_token):
+        raise InputError("--encoder-method prompt needs a mask, a CLS and a SEP token; use a model like BERT")
+    before, place, after = text.partition(PLACE)
+    if not place or after.count("[MASK]") != 1 or "[MASK]" in before:
+        raise InputError(f"prompt.template: {text!r} must have one {{}} and then one [MASK]")
+    # The sentence is tokenized by itself, so the space before it is left out; the space after it is kept.
+    return Template(before.rstrip(), after.replace("[MASK]", tokenizer.mask_token), tokenizer)
 
 
 class Prompt(EncoderMethod):
@@ -84,7 +66,7 @@ class Prompt(EncoderMethod):
     index); checkpoints are selected without denoising; no full stop is added in evaluation; with RoBERTa, there is no
     space before a sentence.
 
-    Raises ``InputError`` if a template is invalid (see ``Template``) or the two templates do not match.
+    Raises ``InputError`` if a template is invalid (see ``mask_template``) or the two templates do not match.
     """
 
     Options = PromptOptions
@@ -93,8 +75,8 @@ class Prompt(EncoderMethod):
     def __init__(self, options: PromptOptions, context: Context) -> None:
         super().__init__(options, context)
         encoder = context.trained
-        self.template = Template(options.template, encoder.tokenizer)
-        second = Template(options.positive_template or options.template, encoder.tokenizer)
+        self.template = mask_template(options.template, encoder.tokenizer)
+        second = mask_template(options.positive_template or options.template, encoder.tokenizer)
         if len(second.prefix) != len(self.template.prefix) or second.suffix != self.template.suffix:
             raise InputError(
                 "prompt.positive_template: must have as many tokens before the sentence as prompt.template, and the "

@@ -22,7 +22,7 @@ from cse.views import BatchStep, RowStep, Views
 from cse_papers.dclr import ascend
 from cse_papers.efficientcl import PCAJitter, PCAJitterOptions, pca_jitter
 from cse_papers.modals import Modals, ModalsOptions
-from cse_papers.promptbert import PromptOptions, Template
+from cse_papers.promptbert import PromptOptions, mask_template
 from runs import gradients
 from sentence_models import as_on_the_hub
 from test_systems import (  # noqa: F401
@@ -521,7 +521,7 @@ def test_every_loader_applies_the_saved_template_of_a_model_with_a_tokenizer_cla
     first = Transformer.load(str(run.folder / "best"))
     loaded = AutoTokenizer.from_pretrained(run.folder / "best")
     plain = AutoTokenizer.from_pretrained(model)
-    template = Template(PromptOptions().template, plain)
+    template = mask_template(PromptOptions().template, plain)
     wanted = []
     for text in texts:
         ids = plain(text, add_special_tokens=False)["input_ids"]

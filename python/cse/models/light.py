@@ -21,6 +21,7 @@ from ..errors import InputError, first_line
 from .base import TextEncoder, Vectors, unit
 from .checking import is_static, kind_of, read_json, read_modules
 from .layout import LEGACY_MODES
+from .prompts import plain
 from .reading.resolve import best_of_run, find_folder, model_files, naming_model, transformer_folder
 
 ONNX, MODEL = "onnx", "model.onnx"
@@ -211,6 +212,7 @@ class LightEncoder(TextEncoder):
     ) -> Vectors:
         """Encodes texts into embeddings ``(n, D)`` float32; see ``cse.Encoder.encode``. ``task`` has no effect."""
         whole, used = self._checked(texts, prompt_name, prompt, batch_size)
+        plain(used, self.given[0])
         out = np.zeros((len(whole), self._width), dtype=np.float32)
         filled = np.array([row for row, text in enumerate(whole) if text.strip()], dtype=np.int64)
         filled = filled[np.argsort([-len(whole[row]) for row in filled.tolist()], kind="stable")]

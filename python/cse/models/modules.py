@@ -15,7 +15,7 @@ from ..errors import InputError
 from .adapters import import_peft
 from .checking import check_layers, check_size
 from .reading.resolve import base_of
-from .tokens import TOKENIZING
+from .tokens import TOKENIZING, templated
 
 IGNORED = ("attn_implementation", "device_map", "dtype", "quantization_config", "torch_dtype")
 """Arguments of transformers that a folder may not choose: cse chooses the attention, the device and float32."""
@@ -58,8 +58,8 @@ class Transformer(library.Transformer):
 
     def preprocess(self, inputs: Any, prompt: str | None = None, **settings: Any) -> dict[str, Any]:
         """Returns the tokens of texts; see sentence-transformers."""
-        with TOKENIZING:
-            found: dict[str, Any] = super().preprocess(inputs, prompt=prompt, **settings)
+        with TOKENIZING, templated(self.tokenizer, prompt) as before:
+            found: dict[str, Any] = super().preprocess(inputs, prompt=before or None, **settings)
         return found
 
     def _load_config(self, *arguments: Any) -> tuple[Any, bool]:

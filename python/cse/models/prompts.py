@@ -1,4 +1,7 @@
-"""Prompts: texts that are put before sentences. A model declares them in ``config_sentence_transformers.json``."""
+"""Prompts: texts that are put before sentences, or around them (templates).
+
+A model declares those that are put before sentences in ``config_sentence_transformers.json``.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from typing import Any
 from ..errors import InputError, unknown
 
 AUTO = "auto"
+PLACE = "{text}"
+"""The place of the text in a prompt that is a template, such as ``This sentence: {text} means in one word:``."""
 # Names of prompts for queries and for documents, in order of preference, as in sentence-transformers.
 QUERY = ("query",)
 DOCUMENT = ("document", "passage", "corpus")
@@ -45,6 +50,13 @@ def role_prompt(prompts: Mapping[str, str], names: tuple[str, ...]) -> str | Non
     return next((prompts[name] for name in names if name in prompts), None)
 
 
+def plain(prompt: str, what: str) -> str:
+    """Returns a prompt; raises ``InputError`` if it is a template, which ``what`` cannot use."""
+    if PLACE in prompt:
+        raise InputError(f"--prompt {prompt!r}: {what} cannot use a template with {PLACE}; give a text to put first")
+    return prompt
+
+
 @dataclass(frozen=True)
 class TrainingPrompts:
     """The prompts of a run."""
@@ -56,7 +68,9 @@ class TrainingPrompts:
     tokens: Mapping[str, int] = field(default_factory=dict)
     """Number of tokens of each prompt, by its text, including special tokens at the beginning; see ``counted``."""
     pooled: bool = True
-    """Whether the tokens of the prompts are pooled."""
+    """Whether the tokens of the prompts are pooled; those of a template always are."""
+    template: int = 0
+    """Number of tokens that a template adds to each text; the tokenizer of the encoder contains the template."""
     longest: int = 0
     """Largest number of tokens that the model accepts."""
 
@@ -69,6 +83,8 @@ class TrainingPrompts:
 
     def describe(self) -> str:
         """Returns a description of the prompts."""
+        if self.template:
+            return f"a template of {self.template} tokens around each sentence"
         if self.anchor == self.document:
             return f"{self.anchor!r} before each sentence"
         return f"{self.anchor!r} before anchors, {self.document!r} before positives and negatives"
@@ -82,7 +98,7 @@ class TrainingPrompts:
 
         This is ``max_length`` plus the tokens of the prompt; with a prompt, it is at most ``longest``.
         """
-        extra = self.tokens.get(prompt, 0)
+        extra = self.tokens.get(prompt, 0) + self.template
         return min(max_length + extra, self.longest) if extra else max_length
 
     def left_out(self, prompt: str) -> int:
@@ -120,6 +136,13 @@ def training_prompts(encoder: Any, given: str | None, pairs: bool) -> TrainingPr
             )
         return TrainingPrompts(query or "", document or "")
     text = find_prompt(given, prompts, model)
+    if PLACE in text:
+        from .tokens import template_of
+
+        template = template_of(text, encoder.tokenizer)
+        template.apply(encoder.tokenizer)
+        encoder.keeps_tokenizer, encoder.default_prompt_name, encoder.prompt = True, None, ""
+        return TrainingPrompts(template=template.added)
     name = next((each for each, own in prompts.items() if each == given or own == text), OWN if text else None)
     encoder.prompts = {**prompts, **({name: text} if name and text else {})}
     encoder.default_prompt_name = name if text else None

@@ -67,10 +67,11 @@ def encode_tokens(
         progress: Called with the number of texts encoded since its last call.
     """
     from ..models.running.inference import repaired
-    from ..models.tokens import token_lists
+    from ..models.tokens import templated, token_lists
 
     model = check_tokens(encoder)
-    tokens = token_lists(model.tokenizer, [prompt + repaired(text) for text in texts], model.max_seq_length)
+    with templated(model.tokenizer, prompt) as before:
+        tokens = token_lists(model.tokenizer, [before + repaired(text) for text in texts], model.max_seq_length)
     return _encode(encoder, tokens, basis, batch_size, progress)
 
 

@@ -174,7 +174,7 @@ class SentenceEncoder(nn.Module):
         kept = [as_dense(self.head)] if self.head is not None and self.keep_head else []
         last = [library.Normalize()] if self.normalize else []
         encoder.replace_modules([encoder[0], *self.eval_pooling, *kept, *self.stages, *last])
-        encoder.keeps_tokenizer = self.template is not None
+        encoder.keeps_tokenizer |= self.template is not None
         return encoder
 
     def encode(

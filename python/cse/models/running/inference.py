@@ -28,6 +28,7 @@ from ..layout import load_as_stored, write_older_names
 from ..modules import Transformer, as_output, check_widths, normalizes, split
 from ..pooling import POOLERS
 from ..pooling_modules import MaskPooling, pooler_of, pooling_modules
+from ..prompts import plain
 from ..reading.resolve import base_of, find_folder, model_files, naming_model, transformer_folder
 from ..tokens import pad
 from .acceleration import batches_by_length
@@ -480,7 +481,8 @@ class OtherModule(library.InputModule):
         """Returns the texts, with the prompt before each of them."""
         if isinstance(self.encoder, Onnx):
             return {"texts": list(inputs), "prompt": prompt or ""}
-        return {"texts": [(prompt or "") + text for text in inputs]}
+        before = plain(prompt or "", self.encoder.what)
+        return {"texts": [before + text for text in inputs]}
 
     def forward(self, features: dict[str, Any], **settings: Any) -> dict[str, Any]:
         """Sets ``sentence_embedding``, ``(n, D)``."""

@@ -110,7 +110,7 @@ class Model:
     prompt: Annotated[
         str | None,
         Opt(
-            "Text to put before each sentence.",
+            "Text to put before each sentence, or around it if it has {text}.",
             "NAME|TEXT|auto",
             "the model's default prompt",
             excludes=If("encoder_methods", ("prompt",), why="which has its own template"),
