@@ -34,6 +34,19 @@ ARCHITECTURES = {
 }
 
 
+def cross_encoder(folder, model, labels=1):
+    """Saves a CrossEncoder with random weights, and the transformer and tokenizer of a folder ``model``."""
+    from sentence_transformers import CrossEncoder
+
+    torch.manual_seed(0)
+    made = CrossEncoder(str(model), device="cpu", num_labels=labels)
+    for weights in made.parameters():  # so that scores differ
+        if weights.ndim == 2:
+            weights.data *= 6
+    made.save_pretrained(str(folder))
+    return folder
+
+
 def sentence_model(folder, tokenizer, architecture="bert", modules=(), side="right", **settings):
     """Saves and returns a SentenceTransformer that consists of a transformer and further modules.
 

@@ -13,7 +13,9 @@ from cse.search.clusters import MAX_GROUPS, MIN_GROUPS, cluster, default_groups,
 from cse.search.fusion import Fusion
 from cse.search.mining import Mining, QueryRows, parse_ranks
 from random_texts import some_texts
+from sentence_models import cross_encoder, sentence_model
 from test_cli import refused
+from test_modules import pooling
 
 BY_HYBRID = ("mine", "c.txt", "--by", "hybrid", "-o", "t.csv", "--queries", "c.txt")
 TOPICS = ("cat dog horse cow pig", "car bus train ship plane", "bread milk cheese rice egg")
@@ -148,10 +150,13 @@ def test_mined_negatives_are_within_the_rank_window_and_the_margin(glove, by, ma
             ranked = index.bm25().search(anchors[number], 40)
         own = {positive for anchor, positive in zip(anchors, positives, strict=True) if anchor == anchors[number]}
         positive = cosines[number][number]
+        lowest = min(cosines[number][other] for other in range(40) if anchors[other] == anchors[number])
+        first = {text: row for row, text in zip(ranked[39:1:-1], index.texts(ranked[39:1:-1]), strict=True)}
         allowed = [
             row
             for row, text in zip(ranked[2:40], index.texts(ranked[2:40]), strict=True)
-            if text not in {*own, anchors[number]} and (margin is None or cosines[number][row - 1] <= positive - margin)
+            if text not in {*own, anchors[number]} and first[text] == row
+            if margin is None or cosines[number][row - 1] <= lowest - margin
         ]
         assert top.rows.tolist() == allowed[:4]
         assert top.positive == pytest.approx(positive, abs=1e-6)
@@ -242,7 +247,7 @@ def test_mined_triples_can_be_opened_as_labelled_pairs(topics, tmp_path, cse, fo
         (("cluster", "c.txt", "--tfidf", "nowhere"), "nowhere: no TF-IDF index there"),
         (("mine", "c.txt", "--queries", "three.csv", "-o", "t.csv"), "--queries three.csv: "),
         (("mine", "c.txt", "--queries", "pairs.csv", "-o", "t.txt"), "the name must end in .csv or .jsonl"),
-        (("mine", "c.txt", "--queries", "pairs.csv", "-o", "t.csv", "--margin", "3"), "--margin must be a difference"),
+        (("mine", "c.txt", "--queries", "pairs.csv", "-o", "t.csv", "--margin", "x"), "--margin must be a difference"),
         (("mine", "c.txt", "--queries", "pairs.csv", "-o", "t.csv", "--ranks", "5"), "must be FIRST-LAST"),
         (("mine", "c.txt", "--queries", "c.txt", "-o", "t.csv"), "--queries c.txt is not a table"),
         ((*BY_HYBRID, "--margin", "0.1"), "--margin cannot be combined with --by hybrid; leave one of them out"),
@@ -274,3 +279,43 @@ def test_the_ranks_option_is_parsed_as_a_first_and_a_last_rank():
     for text in ("0-5", "7-3", "-4", "1..5", ""):
         with pytest.raises(InputError, match="--ranks"):
             parse_ranks(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "theirs"),
+    [
+        ((), {"absolute_margin": 0.05}),
+        (("--relative-margin", "0.05"), {"relative_margin": 0.05}),
+        (("--margin", "none", "--max-score", "0.9", "--min-score", "0.6"), {"max_score": 0.9, "min_score": 0.6}),
+        (("--rescore", "cross", "--margin", "-0.4", "--max-score", "0.9"), {"absolute_margin": -0.4, "max_score": 0.9}),
+    ],
+)
+@pytest.mark.parametrize("form", ["triplet", "n-tuple"])
+def test_mined_rows_equal_those_of_sentence_transformers(tmp_path, tiny_bert, sample_rows, cse, options, theirs, form):
+    from datasets import Dataset
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.util import mine_hard_negatives
+
+    corpus = list(dict.fromkeys(sample_rows[:150]))
+    anchors = [" ".join(text.split()[:12]) for text in [*corpus[:30], corpus[3], corpus[9]]]  # two have two positives
+    positives = [*corpus[:30], corpus[40], corpus[41]]
+    model = sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("mean")])
+    for weights in model.parameters():  # so that cosines differ
+        if weights.ndim == 2:
+            weights.data *= 120
+    model.save(str(tmp_path / "model"), create_model_card=False)
+    if "--rescore" in options:
+        cross_encoder(tmp_path / "cross", tiny_bert)
+        theirs = {**theirs, "cross_encoder": CrossEncoder(str(tmp_path / "cross"), device="cpu")}
+    data = Dataset.from_dict({"anchor": anchors, "positive": positives})
+    expected = mine_hard_negatives(
+        data, model, corpus=corpus, num_negatives=3, range_max=38, output_format=form, verbose=False, **theirs
+    )
+    (tmp_path / "c.txt").write_text("\n".join(corpus) + "\n", encoding="utf8")
+    data.to_json(tmp_path / "q.jsonl")
+    given = ("--queries", "q.jsonl", "-o", "n.jsonl", "--ranks", "1-40", "--negatives", "3", "--output-format", form)
+    ran(cse("mine", "model", "c.txt", *given, *options, "--device", "cpu", cwd=tmp_path))
+    rows = [json.loads(line) for line in (tmp_path / "n.jsonl").read_text(encoding="utf8").splitlines()]
+    assert rows == expected.to_list()
+    assert len(rows) > 10
+    assert len(open_pairs([str(tmp_path / "n.jsonl")], []).hard_negatives) == (1 if form == "triplet" else 3)

@@ -11,20 +11,14 @@ from cse import Encoder, SearchIndex
 from cse.errors import InputError
 from cse.evaluation.retrieval import ndcg
 from cse.models.cross_encoder import Reranker
+from sentence_models import cross_encoder
 from test_search import refused
 
 
 @pytest.fixture(scope="module")
 def cross(tmp_path_factory, tiny_bert):
     """The folder of a cross-encoder with random weights."""
-    folder = tmp_path_factory.mktemp("cross") / "model"
-    torch.manual_seed(0)
-    model = CrossEncoder(str(tiny_bert), device="cpu", num_labels=1)
-    for weights in model.parameters():  # so that scores differ
-        if weights.ndim == 2:
-            weights.data *= 6
-    model.save_pretrained(str(folder))
-    return folder
+    return cross_encoder(tmp_path_factory.mktemp("cross") / "model", tiny_bert)
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +72,7 @@ def test_a_folder_that_is_unsafe_or_of_another_kind_is_refused(tmp_path, cross, 
         Reranker(tiny_bert)
     with pytest.raises(InputError, match=r"^--rescore .*no such folder"):
         Reranker("./none", flag="--rescore")
-    torch.manual_seed(0)
-    CrossEncoder(str(tiny_bert), device="cpu", num_labels=3).save_pretrained(str(tmp_path / "three"))
+    cross_encoder(tmp_path / "three", tiny_bert, labels=3)
     with pytest.raises(InputError, match="has 3 scores for a pair"):
         Reranker(tmp_path / "three", device="cpu")
     folder = tmp_path / "model"

@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +21,11 @@ from .fusion import Fusion
 from .index import SearchIndex
 from .vectors import Array, exact_products, nearest, unit
 
+if TYPE_CHECKING:
+    from ..models.cross_encoder import Reranker
+
 Rows = npt.NDArray[np.int64]
-# Number of pairs whose candidates are searched for at a time.
+# Number of anchors whose candidates are searched for at a time.
 BLOCK = 256
 
 
@@ -39,13 +44,13 @@ class Mined:
     Attributes:
         pair: Number of the pair.
         rows: Row numbers of the negatives in the corpus.
-        cosines: Cosines of the negatives with the anchor.
-        positive: Cosine of the positive with the anchor.
+        scores: Scores of the negatives for the anchor: cosines, or those of a cross-encoder.
+        positive: Score of the positive for the anchor.
     """
 
     pair: int
     rows: Rows
-    cosines: npt.NDArray[np.float64]
+    scores: npt.NDArray[np.float64]
     positive: float
 
 
@@ -53,18 +58,26 @@ class Mined:
 class Mining:
     """How hard negatives are chosen.
 
-    Candidates are the rows of the corpus whose ranks for the anchor lie in a given window. Two kinds of rows are left
-    out: rows whose text equals the anchor or one of its positives except for case and white space, and rows that may be
-    positives too, because their cosine with the anchor exceeds the positive's cosine minus a margin (positive-aware
-    mining; Moreira et al. 2024, arXiv:2407.15831).
+    Candidates are the rows of the corpus whose ranks for the anchor lie in a given window. Three kinds of rows are left
+    out: rows whose text equals the anchor, one of its positives or a candidate of a lower rank except for case and
+    white space; rows that may be positives too, because their score exceeds the lowest score of a positive of the
+    anchor minus a margin (positive-aware mining; Moreira et al. 2024, arXiv:2407.15831); and rows whose score is
+    outside a range. The score of a row is its cosine with the anchor, or that of a cross-encoder.
+
+    The negatives are those of ``mine_hard_negatives`` in sentence-transformers with the same options, ``range_min=0``
+    and a ``range_max`` that is the last rank less the number of the anchor's positives.
 
     Attributes:
         ranks: First and last rank of the window, counted from 1 in the ranking of the whole corpus.
-        margin: The margin, a difference of cosines; None: no row is left out because of its cosine.
+        margin: The margin, a difference of scores; None: no row is left out because of it.
         count: Maximum number of negatives per pair.
-        by: Whether ``encoder`` or ``bm25`` ranks the rows. The margin always refers to the encoder's cosines.
-        pick: Which candidates become negatives: those with the ``top`` ranks, or ``random`` ones.
+        by: Whether ``encoder`` or ``bm25`` ranks the rows. Scores do not depend on it.
+        pick: Which candidates become negatives: the ``top`` ones, or ``random`` ones.
         seed: Random seed for ``random``; the choice for a pair depends on the seed and the number of the pair.
+        relative_margin: The margin as a fraction of the absolute value of the positive's score; None: as ``margin``.
+        min_score: Minimum score of a negative.
+        max_score: Maximum score of a negative.
+        reranker: A cross-encoder whose scores take the place of cosines, and rank the candidates.
     """
 
     ranks: tuple[int, int] = (1, 100)
@@ -73,6 +86,10 @@ class Mining:
     by: str = "encoder"
     pick: str = "top"
     seed: int = 0
+    relative_margin: float | None = None
+    min_score: float = -math.inf
+    max_score: float = math.inf
+    reranker: Reranker | None = None
 
     def __call__(
         self,
@@ -83,7 +100,9 @@ class Mining:
         batch_size: int = 64,
         progress: Callable[[int], None] | None = None,
     ) -> Iterator[Mined]:
-        """Yields the negatives of each pair, in the order of the pairs; ``rows`` is empty if no candidate is left.
+        """Yields the negatives of each pair; ``rows`` is empty if no candidate is left.
+
+        Pairs with the same anchor follow each other; otherwise, the order is that of the pairs.
 
         Args:
             index: An index of the corpus, without passages.
@@ -92,30 +111,49 @@ class Mining:
             batch_size: Texts per forward pass.
             progress: Called with the number of pairs done since its last call.
         """
-        known: dict[str, set[str]] = {}
-        for anchor, positive in zip(anchors, positives, strict=True):
-            known.setdefault(anchor, {_plain(anchor)}).add(_plain(positive))
-        for start in range(0, len(anchors), BLOCK):
-            some, theirs = anchors[start : start + BLOCK], positives[start : start + BLOCK]
+        pairs_of: dict[str, list[int]] = {}
+        for pair, (anchor, _) in enumerate(zip(anchors, positives, strict=True)):
+            pairs_of.setdefault(anchor, []).append(pair)
+        distinct = list(pairs_of)
+        for start in range(0, len(distinct), BLOCK):
+            some = distinct[start : start + BLOCK]
+            pairs = [pair for anchor in some for pair in pairs_of[anchor]]
+            theirs = [positives[pair] for pair in pairs]
             queries = Array(unit(index.encoder.encode_query(some, batch_size=batch_size)))
             targets = Array(unit(index.encoder.encode_document(theirs, batch_size=batch_size)))
-            own = np.arange(len(some))
-            best = exact_products(queries, own, targets, own)
+            asked = np.repeat(np.arange(len(some)), [len(pairs_of[anchor]) for anchor in some])
+            cosines = exact_products(queries, asked, targets, np.arange(len(pairs)))
             for number, places in enumerate(self._ranked(index, some, queries)):
-                rows = index.rows[places]
-                cosines = exact_products(queries, np.full(len(rows), number), index.unit_vectors, places)
-                excluded = known[some[number]]
-                kept = np.array([_plain(text) not in excluded for text in index.texts(rows)], dtype=bool)
+                anchor, own = some[number], pairs_of[some[number]]
+                known = {_plain(text) for text in (anchor, *(positives[pair] for pair in own))}
+                new = []
+                for at, text in enumerate(map(_plain, index.texts(index.rows[places]))):
+                    if text not in known:
+                        known.add(text)
+                        new.append(at)
+                places = places[new]
+                rows, best = index.rows[places], cosines[asked == number]
+                scores = exact_products(queries, np.full(len(rows), number), index.unit_vectors, places)
+                if self.reranker is not None:
+                    scores = self.reranker.score(anchor, index.texts(rows), batch_size)
+                    best = self.reranker.score(anchor, [positives[pair] for pair in own], batch_size)
+                    order = np.argsort(-scores, kind="stable")
+                    rows, scores = rows[order], scores[order]
+                lowest, limit = best.min(), self.max_score
                 if self.margin is not None:
-                    kept &= cosines <= best[number] - self.margin
-                chosen = np.flatnonzero(kept)
-                if self.pick == "random":
-                    draw = np.random.default_rng([self.seed, start + number])
-                    chosen = np.sort(draw.permutation(chosen)[: self.count])
-                chosen = chosen[: self.count]
-                yield Mined(start + number, rows[chosen], cosines[chosen], float(best[number]))
+                    limit = min(limit, lowest - self.margin)
+                if self.relative_margin is not None:
+                    limit = min(limit, lowest - abs(lowest) * self.relative_margin)
+                kept = np.flatnonzero((scores >= self.min_score) & (scores <= limit))
+                for pair, positive in zip(own, best.tolist(), strict=True):
+                    chosen = kept
+                    if self.pick == "random":
+                        draw = np.random.default_rng([self.seed, pair])
+                        chosen = np.sort(draw.permutation(kept)[: self.count])
+                    chosen = chosen[: self.count]
+                    yield Mined(pair, rows[chosen], scores[chosen], positive)
             if progress:
-                progress(len(some))
+                progress(len(pairs))
 
     def _ranked(self, index: SearchIndex, anchors: Sequence[str], queries: Array) -> Iterator[Rows]:
         """Yields for each anchor the rows in the window of ranks, as positions in ``index.vectors``."""

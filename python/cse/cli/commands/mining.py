@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge
@@ -29,6 +31,7 @@ Pairs = tuple[Any, Any, Any]
 TRIPLES = ("anchor", "positive", "negative")
 RANKS, MARGIN = "1-100", "0.05"
 """Values of --ranks and --margin for labelled pairs."""
+HYBRID = If("by", ("hybrid",))
 
 DUPLICATES_COLUMNS = ("row_a", "row_b", "cosine", "id_a", "id_b", "text_a", "text_b")
 
@@ -214,11 +217,11 @@ def mine_command(
     ],
     columns: Annotated[
         str | None,
-        Opt("Columns of anchors and positives.", "A,P", "recognised by name", excludes=If("by", ("hybrid",))),
+        Opt("Columns of anchors and positives.", "A,P", "recognised by name", excludes=HYBRID),
     ] = None,
     query_column: Annotated[
         str | None,
-        Opt("With --by hybrid: column of the queries, if FILE is a table.", "NAME", needs=If("by", ("hybrid",))),
+        Opt("With --by hybrid: column of the queries, if FILE is a table.", "NAME", needs=HYBRID),
     ] = None,
     output: Annotated[str, Opt("The .csv or .jsonl file to write.", "FILE", short="-o")],
     ranks: Annotated[
@@ -227,14 +230,32 @@ def mine_command(
     margin: Annotated[
         str | None,
         Opt(
-            "Minimum difference: cosine of the positive minus cosine of the negative.",
-            "COSINE|none",
-            "0.05",
-            excludes=If("by", ("hybrid",)),
+            "Minimum difference: score of the positive, a cosine, minus score of the negative.",
+            "DIFFERENCE|none",
+            "0.05; with --relative-margin, none",
+            excludes=HYBRID,
         ),
     ] = None,
-    negatives: Annotated[
-        int | None, Ge(1), Opt("Maximum negatives per pair.", "N", "1", excludes=If("by", ("hybrid",)))
+    relative_margin: Annotated[
+        float | None,
+        Ge(0),
+        Opt("Minimum difference, as a fraction of the positive's score.", "SHARE", "none", excludes=HYBRID),
+    ] = None,
+    max_score: Annotated[float | None, Opt("Maximum score of a negative.", "SCORE", "none", excludes=HYBRID)] = None,
+    min_score: Annotated[float | None, Opt("Minimum score of a negative.", "SCORE", "none", excludes=HYBRID)] = None,
+    rescore: Annotated[
+        str | None,
+        Opt("Cross-encoder that scores and ranks the rows at --ranks, instead of cosines.", "MODEL", excludes=HYBRID),
+    ] = None,
+    negatives: Annotated[int | None, Ge(1), Opt("Maximum negatives per pair.", "N", "1", excludes=HYBRID)] = None,
+    output_format: Annotated[
+        Literal["triplet", "n-tuple"] | None,
+        Opt(
+            "triplet: a row for each negative; n-tuple: a row for each pair with columns negative_1 to negative_N, "
+            "without the pairs that have fewer negatives.",
+            default="triplet",
+            excludes=HYBRID,
+        ),
     ] = None,
     by: Annotated[
         Literal["encoder", "bm25", "hybrid"],
@@ -245,13 +266,13 @@ def mine_command(
         Opt(
             "Which candidates to take: those ranked highest, or random ones.",
             default="top",
-            excludes=If("by", ("hybrid",)),
+            excludes=HYBRID,
         ),
     ] = None,
     rows: Annotated[
         int | None,
         Ge(2),
-        Opt("With --by hybrid: number of rows to write.", "N", "1920, for 60 steps", needs=If("by", ("hybrid",))),
+        Opt("With --by hybrid: number of rows to write.", "N", "1920, for 60 steps", needs=HYBRID),
     ] = None,
     seed: Seed = 0,
     folder: IndexFolder = None,
@@ -261,8 +282,8 @@ def mine_command(
     """Find hard negatives in CORPUS for the pairs of --queries, and write triples for cse train --pairs.
 
     Negatives are rows of CORPUS that rank high in a search for the anchor. Two kinds of rows are left out: those with
-    the text of the anchor or of one of its positives, and those whose cosine with the anchor exceeds the positive's
-    cosine minus --margin, because many of them are positives too. Pairs without a negative are not written.
+    the text of the anchor or of one of its positives, and those whose cosine with the anchor exceeds the lowest cosine
+    of a positive minus --margin, because many of them are positives too. Pairs without a negative are not written.
 
     With --by hybrid, the file of --queries holds only queries. Positives are passages of the first three rows in the
     ranking of cse search --hybrid, negatives are passages of the rows at --ranks, and half of the triples are made from
@@ -271,7 +292,8 @@ def mine_command(
     printing.check_output()
     check_table(output)
     given: dict[str, Any] = {"columns": columns, "query_column": query_column, "ranks": ranks, "margin": margin}
-    given |= {"negatives": negatives, "pick": pick, "rows": rows}
+    given |= {"negatives": negatives, "pick": pick, "rows": rows, "relative_margin": relative_margin}
+    given |= {"max_score": max_score, "min_score": min_score, "rescore": rescore, "output_format": output_format}
     settings = {name: value for name, value in given.items() if value is not None}
 
     def open_index() -> SearchIndex:
@@ -292,9 +314,9 @@ def mine_command(
         printing.say(f"train on them with cse train --pairs {output} --preset adapt-queries --model {model}")
         return
     printing.say(
-        f"{summary['triples']:,} triples for {summary['pairs']:,} pairs in {summary['seconds']:.1f} s; "
-        f"{summary['without']:,} pairs have no negative in ranks {settings.get('ranks', RANKS)} that satisfies "
-        f"--margin; the positive's cosine is on average {summary['mean_margin']:.3f} above the negative's"
+        f"{summary['triples']:,} rows for {summary['pairs']:,} pairs in {summary['seconds']:.1f} s; "
+        f"{summary['without']:,} pairs have too few negatives in ranks {settings.get('ranks', RANKS)}, in view of the "
+        f"margin; the positive's score is on average {summary['mean_margin']:.3f} above the negative's"
     )
     printing.say(f"train on them with cse train --pairs {output}")
 
@@ -338,30 +360,38 @@ def from_pairs(
     """Writes the negatives of labelled pairs; returns when the search began, and a summary."""
     from ...search.mining import Mining, parse_ranks
 
-    ranks, margin = settings.get("ranks", RANKS), settings.get("margin", MARGIN)
-    mining = Mining(
-        parse_ranks(ranks), parse_margin(margin), settings.get("negatives", 1), by, settings.get("pick", "top"), seed
-    )
+    ranks = settings.get("ranks", RANKS)
+    margin = settings.get("margin", "none" if "relative_margin" in settings else MARGIN)
+    count = settings.get("negatives", 1)
+    limits = {name: settings[name] for name in ("relative_margin", "min_score", "max_score") if name in settings}
+    mining = Mining(parse_ranks(ranks), parse_margin(margin), count, by, settings.get("pick", "top"), seed, **limits)
     anchors, positives = read_pairs(queries, settings.get("columns"))
     if by == "bm25":
         from ...search.bm25 import library
 
         library()
     index = open_index()
+    if "rescore" in settings:
+        mining = replace(mining, reranker=encoding.reranker(settings["rescore"], "--rescore"))
     if by == "bm25":
         with counting("BM25", len(index), "rows") as more:
             index.bm25(more)
     started = time.perf_counter()
-    triples, gaps, without = mine(mining, index, anchors, positives, encoding.batch_size)
-    if not triples:
+    columns: tuple[str, ...] = TRIPLES
+    if wide := settings.get("output_format") == "n-tuple":
+        columns = (*TRIPLES[:2], *(f"negative_{number}" for number in range(1, count + 1)))
+    rows, gaps, without = mine(mining, index, anchors, positives, wide, encoding.batch_size)
+    if not rows:
+        limit = "".join(f", --{name.replace('_', '-')} {value:g}" for name, value in limits.items())
+        number = f"{count} negatives" if wide else "a negative"
         raise InputError(
-            f"--ranks {ranks}, --margin {margin}: no pair has a negative; widen the ranks or lower the margin"
+            f"--ranks {ranks}, --margin {margin}{limit}: no pair has {number}; widen the ranks or lower the margin"
         )
-    write_table(output, TRIPLES, triples)
+    write_table(output, columns, rows)
     return started, {
         "output": output,
         "pairs": len(anchors),
-        "triples": len(triples),
+        "triples": len(rows),
         "without": without,
         "mean_margin": round(sum(gaps) / len(gaps), 4),
     }
@@ -380,32 +410,35 @@ def read_pairs(queries: str, columns: str | None) -> tuple[list[str], list[str]]
 
 
 def mine(
-    mining: Mining, index: SearchIndex, anchors: list[str], positives: list[str], batch_size: int
-) -> tuple[list[tuple[str, str, str]], list[float], int]:
+    mining: Mining, index: SearchIndex, anchors: list[str], positives: list[str], wide: bool, batch_size: int
+) -> tuple[list[tuple[str, ...]], list[float], int]:
     """Finds the negatives of all pairs, and shows the progress.
 
-    Returns the triples; for each triple, the positive's cosine with the anchor minus the negative's; and the number of
-    pairs without a negative.
+    Returns the rows, with one negative each, or with ``wide`` all negatives of a pair; for each negative, the
+    positive's score minus its score; and the number of pairs without a row.
     """
-    triples: list[tuple[str, str, str]] = []
+    rows: list[tuple[str, ...]] = []
     gaps: list[float] = []
     without = 0
     with counting("mining", len(anchors), "pairs") as more:
         for found in mining(index, anchors, positives, batch_size=batch_size, progress=more):
-            without += not len(found.rows)
-            gaps += (found.positive - found.cosines).tolist()
-            triples += [(anchors[found.pair], positives[found.pair], text) for text in index.texts(found.rows)]
-    return triples, gaps, without
+            if len(found.rows) < (mining.count if wide else 1):
+                without += 1
+                continue
+            gaps += (found.positive - found.scores).tolist()
+            texts, pair = index.texts(found.rows), (anchors[found.pair], positives[found.pair])
+            rows += [(*pair, *texts)] if wide else [(*pair, text) for text in texts]
+    return rows, gaps, without
 
 
 def parse_margin(text: str) -> float | None:
-    """Returns --margin as a number from -2 to 2, or None for ``none``; raises ``InputError`` for any other value."""
+    """Returns --margin as a number, or None for ``none``; raises ``InputError`` for any other value."""
     if text == "none":
         return None
     try:
         value = float(text)
     except ValueError:
         value = float("nan")
-    if not -2 <= value <= 2:
-        raise InputError(f"--margin must be a difference of cosines, from -2 to 2, or none, got {text!r}")
+    if not math.isfinite(value):
+        raise InputError(f"--margin must be a difference of scores, or none, got {text!r}")
     return value
