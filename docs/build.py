@@ -1,8 +1,8 @@
 """Builds the documentation site in target/site (``make docs``).
 
-The pages are README.md and the pages of its table, in that order. docs/site.toml holds the settings of the generator,
-Zensical. Its warnings are errors, such as a link to a page or heading that does not exist. It is also an error if a
-page would load a script, style, font or picture from another host.
+The pages are README.md and the pages of its table. docs/site.toml holds their shelves (guides, reference, measurements)
+and the settings of the generator, Zensical. Its warnings are errors, such as a link to a page or heading that does not
+exist. It is also an error if a page would load a script, style, font or picture from another host.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def stage() -> Path:
         shutil.copyfile(picture, goal)
     settings: dict[str, Any] = tomllib.loads((DOCS / "site.toml").read_text(encoding="utf8"))
     project = settings["project"]
-    project |= {"docs_dir": "docs", "site_dir": "site", "nav": [{"Overview": "index.md"}, *list(texts)[1:]]}
+    shelves = [{name: files} for name, files in settings.pop("shelves").items()]
+    project |= {"docs_dir": "docs", "site_dir": "site", "nav": [{"Overview": "index.md"}, *shelves]}
     handler = project["plugins"]["mkdocstrings"]["handlers"]["python"]
     handler["paths"] = [str(ROOT / "python")]
     handler["options"]["extensions"] = [{f"{Path(__file__).resolve()}:PlainTypes": {}}]

@@ -26,7 +26,7 @@ class ProgressDisplay:
         self._shown = 0.0
         self._first: tuple[float, int] | None = None
 
-    def __call__(self, label: str, done: int, total: int, unit: str, text: str = "") -> None:
+    def __call__(self, label: str, done: int, total: int, unit: str, text: str = "", live: str = "") -> None:
         """Shows the progress of a phase.
 
         Args:
@@ -35,6 +35,7 @@ class ProgressDisplay:
             total: Number of units in all; 0 while this is not known.
             unit: Unit of the progress; ``bytes`` are shown in MB.
             text: Shown next to the bar, or in the line.
+            live: Shown next to the bar only, after ``text`` and the units a second.
         """
         now = time.monotonic()
         if self._label != label:
@@ -45,7 +46,10 @@ class ProgressDisplay:
         if self.notebook or sys.stderr.isatty():
             if self._bar is None:
                 self._bar = _bar(label, unit, self.notebook)
-            self._bar.update(self._bar.task_ids[0], completed=done, total=total or None, text=visible(text))
+            if live and self._first is not None and done > self._first[1]:
+                live = f"{(done - self._first[1]) / max(now - self._first[0], 1e-9):.3g} {unit}/s, {live}"
+            shown = ", ".join(filter(None, (text, live)))
+            self._bar.update(self._bar.task_ids[0], completed=done, total=total or None, text=visible(shown))
         elif now - self._shown >= LINE_SECONDS:
             self._shown = now
             size, of = (f"{number / 1e6:,.0f}" if unit == "bytes" else f"{number:,}" for number in (done, total))
@@ -87,10 +91,18 @@ def _bar(label: str, unit: str, notebook: bool) -> Any:
         TextColumn,
         TimeRemainingColumn,
     )
+    from rich.table import Column
 
     count = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), count, TextColumn("{task.fields[text]}"))
-    bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=not notebook), transient=not notebook)
+    texts = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[text]}", markup=False)
+    columns = (
+        texts[0],
+        BarColumn(bar_width=None, table_column=Column(ratio=1)),
+        count,
+        texts[1],
+        TimeRemainingColumn(),
+    )
+    bar = Progress(*columns, console=Console(stderr=not notebook), transient=not notebook, expand=True)
     bar.add_task(label, total=None, text="")
     bar.start()
     return bar

@@ -21,8 +21,8 @@ from ..errors import InputError, first_line
 from .base import TextEncoder, Vectors, unit
 from .checking import is_static, kind_of, read_json, read_modules
 from .layout import LEGACY_MODES
-from .prompts import plain
 from .reading.resolve import best_of_run, find_folder, model_files, naming_model, transformer_folder
+from .templates import plain
 
 ONNX, MODEL = "onnx", "model.onnx"
 NOT_INSTALLED = "onnxruntime, onnx or onnxscript is not installed; run pip install 'cse[onnx]'"

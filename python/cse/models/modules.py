@@ -15,7 +15,8 @@ from ..errors import InputError
 from .adapters import import_peft
 from .checking import check_layers, check_size
 from .reading.resolve import base_of
-from .tokens import TOKENIZING, templated
+from .templates import templated
+from .tokens import TOKENIZING
 
 IGNORED = ("attn_implementation", "device_map", "dtype", "quantization_config", "torch_dtype")
 """Arguments of transformers that a folder may not choose: cse chooses the attention, the device and float32."""

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import InputError, unknown
+from .templates import PLACE, template_of
 
 AUTO = "auto"
-PLACE = "{text}"
-"""The place of the text in a prompt that is a template, such as ``This sentence: {text} means in one word:``."""
 # Names of prompts for queries and for documents, in order of preference, as in sentence-transformers.
 QUERY = ("query",)
 DOCUMENT = ("document", "passage", "corpus")
@@ -48,13 +47,6 @@ def find_prompt(given: str, prompts: Mapping[str, str], model: str) -> str:
 def role_prompt(prompts: Mapping[str, str], names: tuple[str, ...]) -> str | None:
     """Returns the text of the first prompt in ``names`` that a model has, or None if it has none of them."""
     return next((prompts[name] for name in names if name in prompts), None)
-
-
-def plain(prompt: str, what: str) -> str:
-    """Returns a prompt; raises ``InputError`` if it is a template, which ``what`` cannot use."""
-    if PLACE in prompt:
-        raise InputError(f"--prompt {prompt!r}: {what} cannot use a template with {PLACE}; give a text to put first")
-    return prompt
 
 
 @dataclass(frozen=True)
@@ -137,8 +129,6 @@ def training_prompts(encoder: Any, given: str | None, pairs: bool) -> TrainingPr
         return TrainingPrompts(query or "", document or "")
     text = find_prompt(given, prompts, model)
     if PLACE in text:
-        from .tokens import template_of
-
         template = template_of(text, encoder.tokenizer)
         template.apply(encoder.tokenizer)
         encoder.keeps_tokenizer, encoder.default_prompt_name, encoder.prompt = True, None, ""

@@ -67,7 +67,8 @@ def encode_tokens(
         progress: Called with the number of texts encoded since its last call.
     """
     from ..models.running.inference import repaired
-    from ..models.tokens import templated, token_lists
+    from ..models.templates import templated
+    from ..models.tokens import token_lists
 
     model = check_tokens(encoder)
     with templated(model.tokenizer, prompt) as before:

@@ -145,7 +145,7 @@ class ProgressCallback(Callback):
         self.verbose = verbose
         self.display = ProgressDisplay()
         self._training = False
-        self._loss = ""
+        self._loss = self._score = ""
 
     def on_train_begin(self, run: Run) -> None:
         """Prints a description of the run, then the texts of one or all examples, each cut off at 120 characters."""
@@ -168,9 +168,12 @@ class ProgressCallback(Callback):
         self.display.print(f"Warning: {text}")
 
     def on_step_end(self, step: int, steps: int) -> None:
-        """Updates the bar; at step 4 of a run of more than 20 steps, also prints the estimated remaining time."""
+        """Updates the bar, which also shows the rate and the last score.
+
+        At step 4 of a run of more than 20 steps, the estimated remaining time is also printed.
+        """
         self._training = True
-        self.display("training", step, steps, "steps", self._loss)
+        self.display("training", step, steps, "steps", self._loss, self._score)
         if step == 4 and steps > 20 and (left := self.display.seconds_left(step, steps)) is not None:
             seconds = f"{left / (steps - 4):.2f} s per step"
             self.display.print(f"{steps:,} steps, about {duration(left)} left ({seconds})")
@@ -180,7 +183,8 @@ class ProgressCallback(Callback):
         self._loss = f"loss {records[-1]['loss']:.3g}"
 
     def on_evaluate(self, step: int, record: dict[str, Any]) -> None:
-        """Prints the scores."""
+        """Prints the scores, and shows the main one next to the bar."""
+        self._score = score_text(record).partition(" +-")[0].partition(",")[0]
         self.display.print(f"{f'step {step:,}' if step else 'before training'}: {score_text(record)}")
 
     def on_interrupt(self, why: str) -> None:

@@ -28,8 +28,8 @@ from ..layout import load_as_stored, write_older_names
 from ..modules import Transformer, as_output, check_widths, normalizes, split
 from ..pooling import POOLERS
 from ..pooling_modules import MaskPooling, pooler_of, pooling_modules
-from ..prompts import plain
 from ..reading.resolve import base_of, find_folder, model_files, naming_model, transformer_folder
+from ..templates import plain
 from ..tokens import pad
 from .acceleration import batches_by_length
 from .onnx import Onnx
