@@ -36,19 +36,13 @@ from ..io import (
     remove_leftovers,
 )
 from .readers import COMPRESSED, Column, ReadOptions, joined_lines
+from .remote import cache_folder as cache_folder
 
 META = "meta.json"
 BLOCK_BYTES = 1 << 20
 KINDS = ("rows", "tokens")
 # Pattern of the names of entries. Other files in the cache folder are not touched.
 NAME = re.compile(f"({'|'.join(KINDS)})-[0-9a-f]{{24}}")
-
-
-def cache_folder(given: str | None = None) -> Path:
-    """Returns the cache folder: ``given``, else ``$CSE_CACHE``, else ``cse`` in the cache directory of the user."""
-    from platformdirs import user_cache_path
-
-    return Path(given or os.environ.get("CSE_CACHE") or user_cache_path("cse"))
 
 
 @dataclass(frozen=True)

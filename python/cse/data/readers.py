@@ -18,6 +18,7 @@ from os import PathLike, fspath
 from typing import Any, TypedDict, Unpack
 
 from ..errors import InputError, first_line
+from .remote import local_copies
 
 MAX_LINE_BYTES = 1 << 20
 
@@ -110,7 +111,7 @@ def resolve(paths: Paths, column: str | None = None, flag: str = "--column") -> 
 
     Args:
         paths: A path or a list of paths. A pattern (``*``, ``?``, ``[]``, ``**``) that is not the name of an existing
-            file is replaced by the files it matches, sorted by name.
+            file is replaced by the files it matches, sorted by name. An address (``s3://...``) is read by fsspec.
         column: Name of the column to read; required if one of the files is a table.
         flag: The option that names the column, for messages.
 
@@ -216,6 +217,8 @@ def _check_quotes(path: str) -> None:
 
 
 def _matches(path: str) -> list[str]:
+    if "://" in path:
+        return local_copies(path)
     if not glob.has_magic(path) or os.path.exists(path):
         return [path]
     found = sorted(name for name in glob.glob(path, recursive=True) if not os.path.isdir(name))
