@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from cse import Encoder, InputError
 from cse.cli import cli
 from cse.evaluation.base import embed
-from cse.evaluation.retrieval import Retrieval, RetrievalOptions, ndcg, recall, reciprocal_rank
+from cse.evaluation.retrieval import METRICS, Retrieval, RetrievalOptions, reciprocal_rank
 from cse.io import Journal
 from cse.models.running.passages import Cutter
 from cse_papers import transfer
@@ -201,6 +201,10 @@ def test_minilm_has_a_transfer_accuracy_above_80_percent_on_trec(minilm, shared)
     assert fitted.score(z, splits["test"].labels) > 0.8
 
 
+NAMES = {"ndcg@10": "ndcg_cut.10", "ndcg@100": "ndcg_cut.100", "map@100": "map_cut.100"}
+NAMES |= {"recall@10": "recall.10", "recall@100": "recall.100"}
+
+
 def test_retrieval_metrics_equal_those_of_trec_eval():
     pytrec_eval = pytest.importorskip("pytrec_eval")
     generator = np.random.default_rng(0)
@@ -213,11 +217,11 @@ def test_retrieval_metrics_equal_those_of_trec_eval():
         judgements[f"q{query}"][documents[0]] = 2
         runs[f"q{query}"] = documents[:150]
     run = {query: {d: float(len(ranking) - i) for i, d in enumerate(ranking)} for query, ranking in runs.items()}
-    measured = pytrec_eval.RelevanceEvaluator(judgements, {"ndcg_cut.10", "recip_rank", "recall.100"}).evaluate(run)
+    measured = pytrec_eval.RelevanceEvaluator(judgements, set(NAMES.values()) | {"recip_rank"}).evaluate(run)
     for query, ranking in runs.items():
         theirs = measured[query]
-        assert ndcg(ranking, judgements[query]) == pytest.approx(theirs["ndcg_cut_10"])
-        assert recall(ranking, judgements[query]) == pytest.approx(theirs["recall_100"])
+        for ours, name in NAMES.items():
+            assert METRICS[ours](ranking, judgements[query]) == pytest.approx(theirs[name.replace(".", "_")])
         first = theirs["recip_rank"] if theirs["recip_rank"] >= 0.1 else 0.0  # recip_rank has no cutoff
         assert reciprocal_rank(ranking, judgements[query]) == pytest.approx(first)
 
@@ -285,7 +289,7 @@ def test_the_score_of_a_document_is_the_score_of_its_best_passage(tmp_path, tiny
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
             scores[key] = max(vectors[1:] @ vectors[0])
         rankings.append(sorted(scores, key=lambda key: (scores[key], key), reverse=True))
-    expected = [100 * ndcg(ranking, {f"d{n:02}": 1}) for n, ranking in enumerate(rankings)]
+    expected = [100 * METRICS["ndcg@10"](ranking, {f"d{n:02}": 1}) for n, ranking in enumerate(rankings)]
     assert found["ndcg@10"] == pytest.approx(np.mean(expected), abs=1e-6)
     whole = Retrieval(RetrievalOptions(), str(folder))(encoder).rows[0]
     assert whole["ndcg@10"] < found["ndcg@10"]

@@ -144,5 +144,5 @@ def test_embeddings_of_nan_are_not_ranked_and_have_no_effective_rank():
             return np.full((len(texts), 3), np.nan, dtype=np.float32)
 
     with pytest.raises(InputError, match="its embeddings hold NaN or infinity"):
-        rank_documents(Broken(), ["query"], {"a": "text"})
+        rank_documents(Broken(), {"q": "query"}, {"a": "text"})
     assert np.isnan(effective_rank(np.full((3, 3), np.nan)))

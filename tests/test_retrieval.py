@@ -8,11 +8,13 @@ import pytest
 
 import cse as package
 from cse import Encoder, InputError, SearchIndex
-from cse.evaluation.ranking import ByWords, System
-from cse.evaluation.retrieval import PUBLISHED, Retrieval, RetrievalOptions, ndcg, rank_documents
+from cse.evaluation.ranking import ByWords, FromRun, System
+from cse.evaluation.retrieval import METRICS, PUBLISHED, Retrieval, RetrievalOptions, ndcg, rank_documents
 from cse.evaluation.run import compare_models
+from cse.evaluation.trec import read_run, write_run
 from cse.search.fusion import Fusion
 from cse.search.terms import terms_for
+from test_search import refused
 
 DOCUMENTS, QUERIES = 60, 9
 
@@ -118,12 +120,13 @@ def test_scores_of_search_equal_those_of_brute_force(collection, tiny_bert, kind
 
 def test_bm25_alone_equals_brute_force(collection, cse):
     folder, documents, queries, judged = collection
-    rankings = ByWords().rank_documents(list(queries.values()), documents, depth=12)
+    rankings = ByWords().rank_documents(queries, documents, depth=12)
     expected = []
     for (key, text), ranking in zip(queries.items(), rankings, strict=True):
         scores = bm25_scores(documents.values(), text)
         found = [name for name in ordered(documents, scores) if scores[list(documents).index(name)] > 0]
-        assert ranking == found[:12]
+        assert list(ranking) == found[:12]
+        assert list(ranking.values()) == pytest.approx(sorted(scores, reverse=True)[: len(ranking)], abs=1e-4)
         expected.append(100 * ndcg(found, judged[key]))
     done = cse("eval", "bm25", "--suite", "retrieval", "--data", folder, "--json")
     assert done.returncode == 0, done.stderr
@@ -234,7 +237,10 @@ def test_options_in_quotes_belong_to_one_model(collection, tiny_bert, cse):
         (["eval", "bm25"], "bm25: has no embeddings for --suite sts"),
         (["eval", "bm25", "--suite", "retrieval", "--hybrid"], "--hybrid has no effect on bm25"),
         (["eval", "bm25", "--suite", "retrieval", "--pooler", "avg"], "--pooler, --prompt have no effect on bm25"),
-        (["eval", "bm25", "--suite", "retrieval", "--passages", "9"], "--passages has no effect on bm25"),
+        (
+            ["eval", "bm25", "--suite", "retrieval", "--passages", "9"],
+            "--passages has no effect on bm25",
+        ),
         (["compare", "bm25", "MODEL", "--suite", "retrieval", "--dims", "4"], "--dims: bm25 has no dimensions"),
         (["compare", "bm25 --hybrid", "MODEL", "--suite", "retrieval"], "--hybrid has no effect on bm25"),
         (["eval", "MODEL", "--suite", "retrieval", "--feedback", "2"], "--feedback has no effect without --hybrid"),
@@ -271,7 +277,7 @@ def test_the_document_that_is_the_query_is_left_out_as_in_beir(tmp_path, tiny_be
     folder = write(tmp_path / "arguana", documents, queries, judged)
     encoder = Encoder(tiny_bert, pooler="avg", device="cpu")
     joined = {name: f"{title} {text}" for name, title, text in documents}
-    whole = rank_documents(encoder, list(queries.values()), joined)
+    whole = [list(ranking) for ranking in rank_documents(encoder, queries, joined)]
     kept = [ndcg(ranking, judged[name]) for name, ranking in zip(queries, whole, strict=True)]
     without = [[each for each in ranking if each != name] for name, ranking in zip(queries, whole, strict=True)]
     dropped = [ndcg(ranking, judged[name]) for name, ranking in zip(queries, without, strict=True)]
@@ -300,3 +306,57 @@ def test_published_scores_stand_beside_those_of_known_collections(collection, ti
     assert any("all-MiniLM-L6-v2 on SciFact" in note for note in report.notes)
     monkeypatch.delitem(PUBLISHED, (QUERIES, DOCUMENTS))
     assert "published ndcg@10" not in package.evaluate("bm25", "retrieval", folder).reports["retrieval"].rows[0]
+
+
+def test_run_files_have_the_metrics_that_ir_measures_computes(collection, tmp_path, tiny_bert, cse):
+    ir_measures = pytest.importorskip("ir_measures")
+    folder, _, _, judged = collection
+    given = ["--suite", "retrieval", "--data", folder, "--json"]
+    row = {}
+    for model, *flags in [("bm25",), (str(tiny_bert),), (str(tiny_bert), "--hybrid")]:
+        done = cse("eval", model, *flags, *given, "--run", "a.run", "--device", "cpu", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        (row,) = json.loads(done.stdout)["suites"]["retrieval"]["tasks"]
+        kinds = {"ndcg": ir_measures.nDCG, "map": ir_measures.AP, "mrr": ir_measures.RR, "recall": ir_measures.R}
+        wanted = {name: kinds[name.split("@")[0]] @ int(name.split("@")[1]) for name in METRICS}
+        run = [*ir_measures.read_trec_run(str(tmp_path / "a.run"))]
+        qrels = [ir_measures.Qrel(key, name, value) for key, own in judged.items() for name, value in own.items()]
+        found = ir_measures.calc_aggregate(wanted.values(), qrels, run)
+        for name, measure in wanted.items():
+            assert row[name] == pytest.approx(100 * found[measure], abs=1e-9), name
+    # The file is ranked as it was written, and compared with other systems; for files alone, judgements are enough.
+    done = cse("compare", "bm25", "run:a.run", f"{tiny_bert} --hybrid", *given, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout)["comparisons"]
+    assert [each["b"] for each in results] == ["run:a.run", f"{tiny_bert} --hybrid"]
+    assert [each["tasks"][0]["b"] for each in results] == pytest.approx([row["ndcg@10"]] * 2)
+    given[3] = folder / "qrels" / "test.tsv"
+    done = cse("eval", "run:a.run", *given, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    alone = json.loads(done.stdout)["suites"]["retrieval"]["tasks"][0]
+    assert {name: alone[name] for name in METRICS} == pytest.approx({name: row[name] for name in METRICS})
+    refused(cse("eval", tiny_bert, *given, cwd=tmp_path), "holds judgements, enough for run:FILE only")
+    refused(cse("eval", "run:a.run", "--hybrid", *given, cwd=tmp_path), "--hybrid has no effect on run:a.run")
+    refused(cse("eval", "run:a.run", "--suite", "geometry", "--data", "a.run", cwd=tmp_path), "has no embeddings")
+
+
+def test_run_files_keep_the_order_of_scores_that_float32_cannot_tell_apart(tmp_path):
+    ranking = {"a": 1 + 1e-12, "c": 1.0, "b": 1.0, "d": -5.0, "e": -5.0}
+    write_run(tmp_path / "r.run", {"q": ranking})
+    found = read_run(tmp_path / "r.run")["q"]
+    assert list(found) == list(ranking)
+    assert len({np.float32(score) for score in found.values()}) == 5
+    for text, message in [
+        ("q Q0 a 1 0.5\n", "must have six fields"),
+        ("q Q0 a 1 x cse\n", "must have six fields"),
+        ("q Q0 a 1 2 cse\nq Q0 a 2 1 cse\n", "line 2 repeats the document 'a'"),
+        ("\n", "is empty"),
+    ]:
+        (tmp_path / "r.run").write_text(text, encoding="utf8")
+        with pytest.raises(InputError, match=message):
+            read_run(tmp_path / "r.run")
+    with pytest.raises(InputError, match="holds white space"):
+        write_run(tmp_path / "r.run", {"q 1": ranking})
+    (tmp_path / "r.run").write_text("q b c 1 2 x\n", encoding="utf8")
+    with pytest.raises(InputError, match="holds none of the judged queries"):
+        FromRun(str(tmp_path / "r.run")).rank_documents({"other": ""}, {})

@@ -1,4 +1,4 @@
-"""What the suite ``retrieval`` evaluates: BM25 alone, or a model with the options of ``cse search``.
+"""What the suite ``retrieval`` evaluates: a model with the options of ``cse search``, BM25 alone, or a TREC run file.
 
 Documents are ranked by ``SearchIndex``, so that the scores are those of ``cse search`` with the same options. Rows of
 the index are in descending order of id, and so are, therefore, documents of equal score, as in trec_eval.
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from . import EVALUATIONS
 from .base import Encodes
+from .trec import read_run
 
 if TYPE_CHECKING:
     from ..models.cross_encoder import Reranker
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 BM25 = "bm25"
 """Name of the system that ranks by BM25 alone."""
+RUN = "run:"
+"""Beginning of the name of a system whose rankings are in a TREC run file."""
 
 Progress = Callable[[int], None]
 
@@ -35,7 +39,8 @@ class System:
     """
 
     model: str | PathLike[str] | Encodes
-    """A model, as for ``cse.evaluate``; ``"bm25"``: BM25 alone, without a model (a folder of this name: ``./bm25``)."""
+    """A model, as for ``cse.evaluate``; ``"bm25"``: BM25 alone, without a model (a folder of this name: ``./bm25``);
+    ``"run:FILE"``: the rankings of a TREC run file."""
     hybrid: bool | Fusion = False
     """See ``SearchIndex.search``."""
     smooth: bool | None = None
@@ -55,8 +60,17 @@ class System:
         return (Fusion() if self.hybrid else None) if isinstance(self.hybrid, bool) else self.hybrid
 
     @property
-    def by_words(self) -> bool:
-        return isinstance(self.model, str) and self.model == BM25
+    def fixed(self) -> str:
+        """Why options have no effect on a system without a model; "" for a model."""
+        name = self.model if isinstance(self.model, str) else ""
+        why = "which ranks by words alone" if name == BM25 else "which holds rankings" if name.startswith(RUN) else ""
+        return why and f"{name}, {why}"
+
+    def ranker(self) -> ByWords | FromRun | None:
+        """Returns what ranks documents without a model; None if the system has a model."""
+        if not self.fixed:
+            return None
+        return ByWords() if self.model == BM25 else FromRun(str(self.model).removeprefix(RUN))
 
     @property
     def flags(self) -> list[str]:
@@ -103,22 +117,25 @@ def check_systems(
     ranks = {name: EVALUATIONS.get(name, "--suite").ranks for name in names}
     other = next((name for name, ranking in ranks.items() if not ranking), None)
     by_passages = any("passages" in (options or {}).get(name, {}) for name, ranking in ranks.items() if ranking)
-    if by_passages and all(system.by_words for system in systems):
-        raise InputError("--passages has no effect on bm25, which ranks whole documents; leave it out")
+    if by_passages and all(system.fixed for system in systems):
+        raise InputError(f"--passages has no effect on {systems[0].fixed}; leave it out")
     for system in systems:
-        if system.by_words:
+        if system.fixed:
+            name = system.model
             if other is not None:
-                raise InputError(f"bm25: has no embeddings for --suite {other}; use only --suite retrieval, or a model")
+                raise InputError(
+                    f"{name}: has no embeddings for --suite {other}; use only --suite retrieval, or a model"
+                )
             if system.flags:
-                raise InputError(f"{system.flags[0]} has no effect on bm25, which ranks by words alone; leave it out")
+                raise InputError(f"{system.flags[0]} has no effect on {system.fixed}; leave it out")
             if dims:
-                raise InputError("--dims: bm25 has no dimensions; leave out one of them")
+                raise InputError(f"--dims: {name} has no dimensions; leave out one of them")
         elif system.flags and not any(ranks.values()):
             flag = system.flags[0]
             raise InputError(f"{flag} applies only to --suite retrieval; add it, or leave out {flag}")
         if system.smooth and by_passages:
             raise InputError("--smooth needs one vector per document; leave it out, or leave out --passages")
-        if system.by_words or system.fusion:
+        if system.model == BM25 or system.fusion:
             from ..search.bm25 import library
 
             library()
@@ -131,16 +148,16 @@ class ByWords:
 
     def encode(self, texts: Sequence[str], **settings: Any) -> Any:
         """Raises ``InputError``: there are no embeddings."""
-        raise InputError("bm25: has no embeddings; use a model")
+        raise InputError(f"{self.name}: has no embeddings; use a model")
 
     def rank_documents(
         self,
-        queries: Sequence[str],
+        queries: Mapping[str, str],
         documents: Mapping[str, str],
         progress: Progress | None = None,
         depth: int = 100,
         passages: int | None = None,
-    ) -> list[list[str]]:
+    ) -> list[dict[str, float]]:
         """Returns the documents with the highest positive scores; ``passages`` is ignored, as in hybrid search."""
         from ..search.bm25 import Bm25
         from ..search.terms import terms_for
@@ -149,7 +166,33 @@ class ByWords:
         index = Bm25.build((documents[each] for each in ids), progress, terms_for([documents[each] for each in ids]))
         if progress is not None:
             progress(len(queries))
-        return [[ids[row] for row in index.search(query, depth).tolist()] for query in queries]
+        scored = [(index.scores(query), index.search(query, depth).tolist()) for query in queries.values()]
+        return [{ids[row]: float(scores[row]) for row in rows} for scores, rows in scored]
+
+
+class FromRun(ByWords):
+    """The rankings of a TREC run file; the texts of queries and documents are not needed."""
+
+    def __init__(self, path: str) -> None:
+        self.name, self._rankings = RUN + path, read_run(path)
+
+    def rank_documents(
+        self,
+        queries: Mapping[str, str],
+        documents: Mapping[str, str],
+        progress: Progress | None = None,
+        depth: int = 100,
+        passages: int | None = None,
+    ) -> list[dict[str, float]]:
+        """Returns the first ``depth`` documents of each query; {} for a query that is not in the file.
+
+        Raises ``InputError`` if none is.
+        """
+        if not any(query in self._rankings for query in queries):
+            raise InputError(f"{self.name}: holds none of the judged queries; do the ids match?")
+        if progress is not None:
+            progress(len(queries) + len(documents))
+        return [dict(islice(self._rankings.get(query, {}).items(), depth)) for query in queries]
 
 
 class Indexed:
@@ -244,13 +287,13 @@ class Searched:
 
     def rank_documents(
         self,
-        queries: Sequence[str],
+        queries: Mapping[str, str],
         documents: Mapping[str, str],
         progress: Progress | None = None,
         depth: int = 100,
         passages: int | None = None,
-    ) -> list[list[str]]:
-        """Returns the ids of the ``depth`` best documents for each query, best first; blank ones are never found."""
+    ) -> list[dict[str, float]]:
+        """Returns the ``depth`` best documents for each query and their scores; blank documents are never found."""
         from ..search.tokens import check_tokens
 
         system = self.system
@@ -260,5 +303,5 @@ class Searched:
         ids, index = self.indexes.get(self.encoder, system, documents, passages, progress)
         rerank = max(system.rerank, depth) if system.rerank else 0
         options: dict[str, Any] = {"hybrid": system.fusion or False, "smooth": system.smooth, "rerank": rerank}
-        found = index.search(queries, depth, **options, reranker=reranker, progress=progress)
-        return [[ids[hit.row] for hit in hits] for hits in found]
+        found = index.search(queries.values(), depth, **options, reranker=reranker, progress=progress)
+        return [{ids[hit.row]: hit.score for hit in hits} for hits in found]

@@ -11,12 +11,13 @@ judgements  ``qrels/test.tsv`` or ``qrels.tsv``: query-id,            ``qrels.tx
             corpus-id, score, with a header                           document, relevance, separated by white space
 ==========  ========================================================  ============================================
 
-The metrics are those of trec_eval: nDCG@10 with linear gains, the reciprocal rank cut at 10, and recall at 100. Queries
-without a relevant document are left out, and documents of equal score are ordered by descending id. As in BEIR, a title
-and a text are joined by a space; and if queries are documents themselves (ArguAna), the document with the id of the
-query is left out of its ranking.
+The metrics are those of trec_eval: nDCG with linear gains at 10 and 100, mean average precision cut at 100, the
+reciprocal rank cut at 10, and recall at 10 and 100. Queries without a relevant document are left out, and documents of
+equal score are ordered by descending id. As in BEIR, a title and a text are joined by a space; and if queries are
+documents themselves (ArguAna), the document with the id of the query is left out of its ranking.
 
-An encoder with a method ``rank_documents``, such as those of ``ranking.py``, ranks the documents itself.
+An encoder with a method ``rank_documents``, such as those of ``ranking.py``, ranks the documents itself. For rankings
+in TREC run files, ``--data`` may be the file of judgements.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
@@ -38,6 +40,7 @@ from ..models.running.passages import Cutter
 from ..options import Opt
 from .base import Encodes, Evaluation, Report, Sample, find_file, is_number, read_lines
 from .geometry import unit
+from .ranking import FromRun
 
 DEPTH = 100
 # Number of documents encoded and ranked at a time, to bound memory, unless they are cut into passages.
@@ -79,15 +82,32 @@ def recall(ranking: Sequence[str], relevant: Relevance, depth: int = DEPTH) -> f
     return len(wanted & set(ranking[:depth])) / len(wanted) if wanted else 0.0
 
 
+def average_precision(ranking: Sequence[str], relevant: Relevance, depth: int = DEPTH) -> float:
+    """Returns the mean over the relevant documents of the precision at their ranks, 0 for those below ``depth``."""
+    ranks = [rank for rank, document in enumerate(ranking[:depth], 1) if relevant.get(document, 0) > 0]
+    count = sum(value > 0 for value in relevant.values())
+    return sum(number / rank for number, rank in enumerate(ranks, 1)) / count if count else 0.0
+
+
+METRICS: dict[str, Callable[[Sequence[str], Relevance], float]] = {
+    "ndcg@10": ndcg,
+    "ndcg@100": partial(ndcg, depth=100),
+    "map@100": average_precision,
+    "mrr@10": reciprocal_rank,
+    "recall@10": partial(recall, depth=10),
+    "recall@100": recall,
+}
+
+
 def rank_documents(
     encoder: Encodes,
-    queries: Sequence[str],
+    queries: Mapping[str, str],
     documents: Mapping[str, str],
     progress: Callable[[int], None] | None = None,
     depth: int = DEPTH,
     passages: int | None = None,
-) -> list[list[str]]:
-    """Returns the ids of the ``depth`` documents with the highest cosine for each query, best first.
+) -> list[dict[str, float]]:
+    """Returns the ``depth`` documents with the highest cosine for each query and their cosines, best first.
 
     If ``passages`` is given, documents are cut into passages of at most ``passages`` tokens (0: as many as the model
     reads), and the score of a document is the score of its best passage.
@@ -106,7 +126,7 @@ def rank_documents(
             raise InputError("encoder: its embeddings hold NaN or infinity, so that they cannot be ranked")
         return np.asarray(vectors, dtype=np.float64) if by_dot else unit(vectors)
 
-    wanted = comparable(ask(list(queries), progress=progress))
+    wanted = comparable(ask(list(queries.values()), progress=progress))
     # Documents of equal score must be in descending order of id: ``ids`` has this order, and the sort below is stable.
     ids = sorted(documents, reverse=True)
     scores = np.empty((len(queries), 0))
@@ -125,7 +145,8 @@ def rank_documents(
         found = np.hstack([found, np.broadcast_to(np.arange(start, start + len(block)), cosines.shape)])
         order = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
         scores, found = np.take_along_axis(scores, order, 1), np.take_along_axis(found, order, 1)
-    return [[ids[number] for number in row] for row in found.tolist()]
+    lines = zip(found.tolist(), scores.tolist(), strict=True)
+    return [{ids[number]: score for number, score in zip(*line, strict=True)} for line in lines]
 
 
 def _cutter(encoder: Encodes, passages: int | None) -> Cutter | None:
@@ -173,16 +194,17 @@ class Retrieval(Evaluation):
 
     Options = RetrievalOptions
     ranks = True
-    summary = "nDCG@10, MRR@10 and recall@100 on --data DIR with corpus, queries and qrels (BEIR or TREC files)"
+    summary = "nDCG, MAP, MRR and recall on --data DIR with corpus, queries and qrels (BEIR or TREC files)"
 
     def __init__(self, options: Any, data: str | None) -> None:
         super().__init__(options, data)
-        if data is None or not Path(data).is_dir():
+        if data is None or not Path(data).exists():
             raise InputError("--data: name a folder with corpus, queries and qrels (BEIR or TREC files)")
         folder = Path(data)
-        self.documents = read_texts(folder, "corpus")
-        queries = read_texts(folder, "queries")
-        judged = read_judgements(find_judgements(folder, options.split))
+        self.only_judged = folder.is_file()
+        self.documents = {} if self.only_judged else read_texts(folder, "corpus")
+        judged = read_judgements(folder if self.only_judged else find_judgements(folder, options.split))
+        queries = dict.fromkeys(judged, "") if self.only_judged else read_texts(folder, "queries")
         self.judgements: dict[str, dict[str, int]] = {}
         for query, relevant in judged.items():
             if query not in queries:
@@ -192,7 +214,7 @@ class Retrieval(Evaluation):
         if not self.judgements:
             raise InputError(f"{folder}: no query has a relevant document")
         named = {document for relevant in self.judgements.values() for document, value in relevant.items() if value > 0}
-        self.missing = len(named - set(self.documents))
+        self.missing = 0 if self.only_judged else len(named - set(self.documents))
         if self.missing == len(named):
             raise InputError(f"{folder}: none of the relevant documents is in the corpus; do the ids match?")
         self.queries = {query: queries[query] for query in self.judgements}
@@ -212,30 +234,29 @@ class Retrieval(Evaluation):
 
     def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:
         """Returns a report with one row: the means over the queries, x 100."""
-        texts, passages = list(self.queries.values()), self.options.passages
         depth = DEPTH + self.without_same_id
         rank = getattr(encoder, "rank_documents", None) or partial(rank_documents, encoder)
-        rankings: list[list[str]] = rank(texts, self.documents, progress, depth=depth, passages=passages)
+        if self.only_judged and not isinstance(encoder, FromRun):
+            raise InputError(f"--data {self.data}: holds judgements, enough for run:FILE only; name a folder")
+        ranked = rank(self.queries, self.documents, progress, depth=depth, passages=self.options.passages)
+        rankings: dict[str, dict[str, float]] = dict(zip(self.queries, ranked, strict=True))
         if self.without_same_id:
-            kept = zip(self.queries, rankings, strict=True)
-            rankings = [[each for each in ranking if each != query][:DEPTH] for query, ranking in kept]
-        pairs = list(zip(rankings, self.judgements.values(), strict=True))
-        per_query = np.array([100 * ndcg(*pair) for pair in pairs])
-        row = {
-            "task": str(self.data),
-            "queries": len(self.queries),
-            "documents": len(self.documents),
-            "ndcg@10": float(per_query.mean()),
-            "mrr@10": 100 * float(np.mean([reciprocal_rank(*pair) for pair in pairs])),
-            "recall@100": 100 * float(np.mean([recall(*pair) for pair in pairs])),
-        }
+            for query, ranking in rankings.items():
+                kept = ((document, score) for document, score in ranking.items() if document != query)
+                rankings[query] = dict(islice(kept, DEPTH))
+        pairs = [(list(rankings[query]), relevant) for query, relevant in self.judgements.items()]
+        values = {name: np.array([100 * metric(*pair) for pair in pairs]) for name, metric in METRICS.items()}
+        row: dict[str, Any] = {"task": str(self.data), "queries": len(self.queries), "documents": len(self.documents)}
+        row |= {name: float(each.mean()) for name, each in values.items()}
+        per_query = values["ndcg@10"]
         notes = [f"relevant documents that are not in the corpus: {self.missing:,}"] if self.missing else []
         if self.without_same_id:
             notes.append("the document with the id of the query is left out of each ranking (retrieval.same_id)")
         if known := PUBLISHED.get((len(self.queries), len(self.documents))):
             row["published ndcg@10"] = known[1]
             notes.append(f"published ndcg@10: all-MiniLM-L6-v2 on {known[0]}, by embeddings alone (MTEB)")
-        return Report([row], notes=notes, samples=[Sample(f"{self.data}: ndcg@10", per_query)])
+        samples = [Sample(f"{self.data}: ndcg@10", per_query)]
+        return Report([row], notes=notes, rankings=rankings, samples=samples)
 
 
 class Document(TypedDict):

@@ -21,7 +21,7 @@ from ..options import options_of, parse_options
 from ..registry import parse_setting
 from . import EVALUATIONS
 from .base import Encodes, Evaluation, Report, Sample, counted
-from .ranking import ByWords, Indexed, Searched, System, as_system, check_systems
+from .ranking import Indexed, Searched, System, as_system, check_systems
 from .significance import adjust
 from .significance import compare as compare_reports
 
@@ -109,8 +109,9 @@ def evaluate(
 
     Args:
         model: Folder or name of a model (see ``cse.Encoder``); a run folder, whose checkpoint ``best`` is evaluated;
-            or an encoder in memory, such as a ``cse.Encoder``. In the suite ``retrieval`` also ``"bm25"``, or a
-            ``cse.evaluation.ranking.System``, which is a model with options of ``SearchIndex.search``.
+            or an encoder in memory, such as a ``cse.Encoder``. In the suite ``retrieval`` also ``"bm25"``,
+            ``"run:FILE"`` (a TREC run file), or a ``cse.evaluation.ranking.System``, which is a model with options of
+            ``SearchIndex.search``.
         suite: One or more names of suites: ``sts``, ``retrieval``, ``geometry``, ``halves``, ``transfer``, or a suite
             of another package; ``cse methods`` describes them.
         data: File or folder of the data.
@@ -132,8 +133,8 @@ def evaluate(
     """
     system = as_system(model)
     check_systems([system], suite, options, dims)
-    if system.by_words and (pooler is not None or prompt is not None):
-        raise InputError("--pooler, --prompt have no effect on bm25, which ranks by words alone; leave them out")
+    if system.fixed and (pooler is not None or prompt is not None):
+        raise InputError(f"--pooler, --prompt have no effect on {system.fixed}; leave them out")
     suites = open_suites(suite, data, options, allow_partial)
     name, encoder = _load(system.model, pooler, device, precision, prompt, threads)
     known = _as_encoder(encoder, dims)
@@ -309,8 +310,8 @@ def _load(
         from ..models.device import set_threads
 
         set_threads(threads)
-    if System(model).by_words:
-        return ByWords.name, ByWords()
+    if (ranker := System(model).ranker()) is not None:
+        return ranker.name, ranker
     if not isinstance(model, (str, PathLike)):
         if not callable(getattr(model, "encode", None)):
             raise InputError(f"model: must be a folder, a name, or an encoder, got {model!r}")

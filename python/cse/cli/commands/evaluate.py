@@ -65,30 +65,31 @@ def systems_of(models: Sequence[str], common: Ranking, seeds: bool = False) -> t
     """Returns a label for each of MODELS, and its systems: one, or with ``seeds`` one for each of its models.
 
     Args:
-        models: Models or ``bm25``, each of which may be followed by options of ``ranking``.
-        common: The options of ranking for all models but ``bm25``, unless a model has its own.
+        models: Models, ``bm25`` or ``run:FILE``, each of which may be followed by options of ``ranking``.
+        common: The options of ranking for all models but ``bm25`` and ``run:FILE``, unless a model has its own.
         seeds: Each begins with a list of models, separated by commas.
 
     Raises:
         InputError: If an option is unknown, has an invalid value, or would have no effect.
     """
-    from ...evaluation.ranking import BM25, System
+    from ...evaluation.ranking import System
 
     labels, sides = [], []
     for text in models:
         name, separator, own = (text, "", "") if Path(text).exists() else text.partition(" --")
         names = name.strip().split(",") if seeds else [name.strip()]
-        ranked = Ranking() if BM25 in names else common
+        ranked = Ranking() if any(System(each).fixed for each in names) else common
         if separator:
             ranked = replace(ranked, **own_values(text, f"--{own}".split()))
         given = {**ranked.check().arguments(), "tokens": ranked.tokens or 0}
         if given["tokens"] and ranked.rerank != "tokens":
             raise InputError("--tokens has no effect without --rerank tokens; add that, or leave --tokens out")
-        sides.append([System(each if each == BM25 else options.model_folder(each), **given) for each in names])
+        folders = [each if System(each).fixed else options.model_folder(each) for each in names]
+        sides.append([System(each, **given) for each in folders])
         labels.append(" ".join([name.strip(), *sides[-1][0].flags]))
     flag = next((f"--{name.replace('_', '-')}" for name in common.given), "")
-    if flag and all(system.by_words for side in sides for system in side):
-        raise InputError(f"{flag} has no effect on bm25, which ranks by words alone; leave it out")
+    if flag and all(system.fixed for side in sides for system in side):
+        raise InputError(f"{flag} has no effect on {sides[0][0].fixed}; leave it out")
     return labels, sides
 
 
@@ -112,6 +113,15 @@ def eval_command(
     compare_published: Annotated[
         bool, Opt("Also list the papers' STS averages.", needs=If("suites", ("sts",)))
     ] = False,
+    run: Annotated[
+        str | None,
+        Opt(
+            "Write the rankings of the suite retrieval to a TREC run file.",
+            "FILE",
+            needs=If("suites", ("retrieval",)),
+            excludes="dims",
+        ),
+    ] = None,
     markdown: Annotated[bool, Opt("Print Markdown tables.", excludes="as_json")] = False,
     settings: Annotated[
         tuple[str, ...], Opt("Set an option of a suite; see cse methods.", "NAME.OPTION=VALUE", flag="--set")
@@ -127,7 +137,8 @@ def eval_command(
     tabs. All subsets of a task are concatenated; the score is Spearman's correlation x 100. cse methods describes the
     other suites: transfer, retrieval, geometry, halves.
 
-    In the suite retrieval, MODEL may be bm25, which ranks by words alone. With --hybrid, --bm25-weight, --feedback,
+    In the suite retrieval, MODEL may be bm25, which ranks by words alone, or run:FILE, the rankings of any system in a
+    TREC run file, for which --data may be the file of judgements alone. With --hybrid, --bm25-weight, --feedback,
     --smooth, --rerank and --tokens, documents are ranked as by cse search.
     """
     printing.check_output()
@@ -145,6 +156,10 @@ def eval_command(
             progress=progress,
             **encoder.arguments,
         )
+    if run is not None:
+        from ...evaluation.trec import write_run
+
+        write_run(run, found.reports["retrieval"].rankings)
     published = [dict(zip(("model", "average", "reproductions"), row, strict=True)) for row in PUBLISHED]
     if as_json:
         beside = {"published": published, "published_text": TEXT_NOTE} if compare_published else {}
@@ -193,17 +208,13 @@ PERCENT = (
     "accuracy",
     "average",
     "f1",
-    "ndcg@10",
-    "mrr@10",
-    "recall@100",
-    "published ndcg@10",
 )
 
 
 def cell(name: str, value: Any) -> str:
-    """Formats a value: the scores in ``PERCENT`` with two decimals, other floats with three."""
+    """Formats a value: scores x 100 (in ``PERCENT``, or named with a rank) with two decimals, others with three."""
     if isinstance(value, float):
-        return f"{value:.2f}" if name in PERCENT else f"{value:.3f}"
+        return f"{value:.2f}" if name in PERCENT or "@" in name else f"{value:.3f}"
     if value is None:
         return ""
     return f"{value:,}" if isinstance(value, int) else str(value)
@@ -235,9 +246,9 @@ def compare_command(
     --seeds, each of MODELS lists the checkpoints of one method, separated by commas. The seeds must be the same, in the
     same order, for every method. Methods are then compared by a paired t-test over seeds.
 
-    In the suite retrieval, one of MODELS may be bm25, which ranks by words alone. The options --hybrid, --bm25-weight,
-    --feedback, --smooth, --rerank and --tokens hold for every other model. In quotes after a model, they hold for this
-    model only: cse compare bm25 minilm "minilm --hybrid" --suite retrieval --data DIR.
+    In the suite retrieval, MODELS may be bm25, which ranks by words alone, or run:FILE, a TREC run file. The options
+    --hybrid, --bm25-weight, --feedback, --smooth, --rerank and --tokens hold for every other model. In quotes after a
+    model, they hold for this model only: cse compare bm25 minilm "minilm --hybrid" --suite retrieval --data DIR.
     """
     from ...evaluation.run import compare_models, option_tables
 
