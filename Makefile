@@ -60,11 +60,12 @@ test: $(READY)
 # These packages have their own environment, because some need other versions than constraints.txt names (fastembed: an
 # older huggingface-hub; langchain-core: a newer certifi). The versions of KEPT are kept.
 # Kills every command that writes at each of its calls that change files, and damages every kind of file that cse reads,
-# and gives odd values to every option; make test tries a sample.
+# gives odd values to every option, and opens hostile folders of models; make test tries a sample.
 test-faults: $(READY)
 	$(BIN)/python tests/crash_points.py --all
 	$(BIN)/python tests/mutations.py
 	$(BIN)/python tests/odd_values.py
+	$(BIN)/python tests/hostile_folders.py
 
 # The test files with the marker tools; others import packages that the extra cse[tools] lacks.
 TOOL_TESTS := tests/test_tools.py

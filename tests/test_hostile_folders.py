@@ -1,10 +1,12 @@
 """Tests that damaged and hostile folders of models end in one sentence, without cost in time or memory."""
 
 import json
+import sys
 import time
 
 import pytest
 
+import hostile_folders
 from cse import Encoder, InputError
 from sentence_models import sentence_model
 from test_modules import dense, normalize, pooling
@@ -98,3 +100,25 @@ def test_a_folder_does_not_choose_the_attention(folder, name):
         path = folder / file
         path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     assert Encoder(folder, device="cpu")[0].config._attn_implementation == "sdpa"
+
+
+# Folders that ran out of memory or time, or ended in a traceback, and about one in ten of the others.
+FAULTS = (
+    r"(pipe|endless|300 MB|100,000 times|num_labels 10000000|growing|of no token|split \(a\+\)\+|added token)$"
+    r"|adapter (exclude_modules \(\.\*|init_lora_weights pissa_|lora_alpha nan)|max_seq_length 1$|stride$"
+    r"|Dense.*module_input_name|rare word$"
+)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is read from /proc")
+@pytest.mark.parametrize(("only", "sample"), [(FAULTS, None), ("", 150)])
+def test_hostile_folders_load_or_are_refused_in_one_sentence(tmp_path, only, sample):
+    found = list(hostile_folders.trials(tmp_path, sample, only))
+    assert not [(name, wrong) for name, _, wrong, _ in found if wrong]
+    assert {outcome for _, outcome, _, _ in found} == {"loaded", "refused"}
+    assert len(found) >= 50
+
+
+def test_an_adapter_of_a_local_folder_is_loaded(tmp_path):
+    found = hostile_folders.trials(tmp_path, only="^adapter unknown 1")
+    assert [outcome for _, outcome, _, _ in found] == ["loaded"]

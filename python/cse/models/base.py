@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, check_texts, unknown
+from .checking import check_tokenizer
 from .prompts import DOCUMENT, QUERY, find_prompt, role_prompt
 
 Vectors = npt.NDArray[np.float32]
@@ -61,6 +62,13 @@ class TextEncoder(ABC):
     @abstractmethod
     def encode(self, texts: Iterable[str] | None = None, *arguments: Any, **settings: Any) -> Any:
         """Encodes texts into embeddings ``(n, D)``."""
+
+    def _try(self) -> None:
+        """Encodes a word; raises an error if the files of the model do not fit together."""
+        check_tokenizer(getattr(self, "tokenizer", None))
+        found = self.encode(["a"], prompt="", task="query")
+        if found.shape != (1, self.embedding_dim) or not np.isfinite(found).all():
+            raise InputError("its embedding of a word is not finite, or of another size than its files declare")
 
     @property
     def embedding_dim(self) -> int:

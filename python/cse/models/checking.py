@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, first_line, shown
 
 # Kinds of sentence-transformers models, by the value of model_type in config_sentence_transformers.json.
 MODEL_TYPES = {
@@ -37,6 +39,14 @@ REMOTE = (
 )
 LARGEST = 2**25
 """The largest integer in config.json (a size, a number of positions, the id of a token) that is accepted."""
+MANY = {"num_labels": 10**5}
+"""Lower limits of single settings, for each of which transformers makes objects."""
+LARGEST_FILES = {"tokenizer.json": 10**8, "vocab.json": 10**8, ".json": 2 * 10**7}
+"""The largest JSON files that are read, in bytes, by name or suffix."""
+PATTERNS = ("target_modules", "exclude_modules", "layers_pattern", "rank_pattern", "alpha_pattern", "target_parameters")
+"""Settings of an adapter that are regular expressions, or have them as keys."""
+GROWTH = 1000
+MOST_MODULES = 100
 LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "encoder_layers", "num_encoder_layers")
 WEIGHTS = (".safetensors", ".bin")
 SETTINGS = re.compile(r"(config|sentence_\w+_config|config_sentence_transformers|router_config)\.json")
@@ -47,6 +57,7 @@ def read_json(path: Path, kind: type = dict) -> Any:
 
     Raises ``InputError`` if the file cannot be read or holds something else than ``kind``, ``dict`` or ``list``.
     """
+    check_file(path)
     try:
         found = json.loads(path.read_text(encoding="utf8"))
     except FileNotFoundError:
@@ -58,12 +69,23 @@ def read_json(path: Path, kind: type = dict) -> Any:
     return found
 
 
+def check_file(path: Path) -> None:
+    """Raises ``InputError`` for JSON of a size that no model has, and for a pipe or a device, which may never end."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise InputError(f"{path.name} is not a file; remove it")
+    largest = LARGEST_FILES.get(path.name, LARGEST_FILES[".json"])
+    if path.suffix == ".json" and path.is_file() and path.stat().st_size > largest:
+        raise InputError(f"{path.name} has over {largest // 10**6} MB, which no model has; fetch it again")
+
+
 def read_modules(folder: Path) -> list[dict[str, Any]]:
     """Returns the entries of ``modules.json``; an empty list if there is no such file.
 
     Raises ``InputError`` if an entry has no type, or a path that leaves the folder.
     """
     listed = read_json(folder / "modules.json", list)
+    if len(listed) > MOST_MODULES:
+        raise InputError(f"modules.json lists {len(listed):,} modules, which no model has")
     for entry in listed:
         if not isinstance(entry, dict) or not isinstance(entry.get("type"), str):
             raise InputError("modules.json must hold a list of objects with a type and a path")
@@ -75,11 +97,11 @@ def read_modules(folder: Path) -> list[dict[str, Any]]:
 
 def inside(file: str, path: Any) -> None:
     """Raises ``InputError`` if a path that a file of the folder names is not a path inside the folder."""
-    if isinstance(path, str) and "\0" not in path:
+    if isinstance(path, str) and "\0" not in path and len(path) < 250:
         parts = PurePosixPath(path.replace("\\", "/"))
         if not parts.is_absolute() and ".." not in parts.parts and ":" not in path:
             return
-    raise InputError(f"{file} names the path {path!r}, which is not inside the folder")
+    raise InputError(f"{file} names the path {shown(path)}, which is not inside the folder")
 
 
 def kind_of(entry: dict[str, Any]) -> str:
@@ -104,7 +126,10 @@ def check_folder(folder: Path, wanted: str = "SentenceTransformer") -> None:
     cut = settings.get("truncate_dim")
     if cut is not None and (isinstance(cut, bool) or not isinstance(cut, int) or not 1 <= cut <= LARGEST):
         raise InputError(f"its truncate_dim is {cut!r}; set a number of dimensions")
-    for path in sorted(folder.rglob("*.json")):
+    for path in sorted(folder.rglob("*")):
+        check_file(path)
+        if path.suffix != ".json" or path.is_dir():
+            continue
         if path.name.endswith(".index.json"):
             files = read_json(path).get("weight_map")
             for file in set(files.values()) if isinstance(files, dict) else ():
@@ -150,7 +175,12 @@ def _check_numbers(path: Path, value: Any, name: str = "") -> None:
     elif isinstance(value, list):
         for each in value[:1000]:
             _check_numbers(path, each, name)
-    elif isinstance(value, int) and not isinstance(value, bool) and abs(value) > LARGEST and "theta" not in name:
+    elif (
+        isinstance(value, int)
+        and not isinstance(value, bool)
+        and abs(value) > MANY.get(name, LARGEST)
+        and "theta" not in name
+    ):
         raise InputError(
             f"{name} in {path.name} is {value if abs(value) < 10**20 else 'a number of over 20 digits'}, "
             "which no model has"
@@ -180,6 +210,22 @@ def _integers(value: Any) -> list[int]:
     if isinstance(value, list):
         return [number for each in value for number in _integers(each)]
     return [value] if isinstance(value, int) and not isinstance(value, bool) else []
+
+
+def check_adapter(file: str, settings: dict[str, Any]) -> None:
+    """Raises ``InputError`` for settings of an adapter, by name, with which peft could take very long to load it.
+
+    These are regular expressions that repeat a repetition, and many iterations of an initialisation.
+    """
+    for name, value in settings.items():
+        keys = list(value) if isinstance(value, dict) else [value]
+        for pattern in filter(lambda each: isinstance(each, str), keys):
+            parts = len(re.findall(r"[*+?}]", pattern))
+            hard = len(pattern) > 200 or parts > 4 or re.search(r"[)\]}][*+{]", pattern)
+            if name in PATTERNS and hard:
+                raise InputError(f"the pattern {name} in {file} is too complex; list the names of the layers")
+            if name == "init_lora_weights" and re.search(r"\d{3}", pattern):
+                raise InputError(f"{name} in {file} is {shown(pattern)}; set it to true")
 
 
 def check_layers(config: Any) -> None:
@@ -212,6 +258,40 @@ def check_size(folder: Path, config: Any) -> None:
             f"its config.json describes {wanted:,} weights, but its files have only {stored:,} bytes; the two do not "
             "belong together"
         )
+
+
+def check_tokenizer(tokenizer: Any) -> None:
+    """Raises ``InputError`` if a tokenizer of the library tokenizers makes texts over ``GROWTH`` times longer."""
+    growth, steps = 1, [_state(getattr(getattr(tokenizer, "backend_tokenizer", tokenizer), "normalizer", None))]
+    while steps:
+        step = steps.pop()
+        steps += step.get("normalizers") or []
+        growth *= max(len(step.get("content") or ""), 1) if step.get("type") == "Replace" else 1
+    if growth > GROWTH:
+        raise InputError("the normalizer in its tokenizer.json replaces characters by long texts; remove it")
+
+
+def refuse_panic(error: BaseException | None) -> None:
+    """Raises ``InputError`` for a panic of the library tokenizers, which is no ``Exception``, or an unknown token."""
+    if error is not None and (type(error).__name__ == "PanicException" or isinstance(error, IndexError)):
+        raise InputError(f"the tokenizer of the model fails ({first_line(error)}); use another model") from None
+
+
+@contextmanager
+def cutting() -> Iterator[None]:
+    """Context manager in which a faulty tokenizer gives an ``InputError``."""
+    try:
+        yield
+    except BaseException as error:
+        refuse_panic(error)
+        raise
+
+
+def _state(step: Any) -> dict[str, Any]:
+    try:
+        return dict(json.loads(step.__getstate__()))
+    except Exception:  # none, or one of a program, which no file describes
+        return {}
 
 
 def is_static(folder: Path) -> bool:

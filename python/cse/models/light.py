@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ..errors import InputError, first_line
 from .base import TextEncoder, Vectors, unit
-from .checking import is_static, kind_of, read_json, read_modules
+from .checking import cutting, is_static, kind_of, read_json, read_modules
 from .layout import LEGACY_MODES
 from .reading.resolve import best_of_run, find_folder, model_files, naming_model, transformer_folder
 from .templates import plain
@@ -84,6 +84,7 @@ class LightEncoder(TextEncoder):
         self.folder = find_folder(str(self.file.parent.parent) if self.file else name)
         with naming_model(name, self.folder):
             self._read()
+            self._try()
         self._choose_prompt(prompt)
         self.keep_dims(dims) if dims is not None else None
 
@@ -219,7 +220,8 @@ class LightEncoder(TextEncoder):
         pooled = self._static if self.file is None else self._transformed
         for start in range(0, len(filled), batch_size):
             rows = filled[start : start + batch_size]
-            vectors = pooled([used + whole[row] for row in rows.tolist()], used)
+            with cutting():
+                vectors = pooled([used + whole[row] for row in rows.tolist()], used)
             for layer in self.layers:
                 vectors = layer(vectors)
             out[rows] = vectors

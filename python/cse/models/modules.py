@@ -56,6 +56,12 @@ class Transformer(library.Transformer):
         if tokenizer is not None:
             tokenizer.model_max_length = min(checked_length(tokenizer.model_max_length), positions(self.model))
             _fit_tokenizer(tokenizer, self.model)
+            special = tokenizer.num_special_tokens_to_add() if hasattr(tokenizer, "num_special_tokens_to_add") else 0
+            if tokenizer.model_max_length <= special:  # texts could not be truncated
+                raise InputError(
+                    f"its maximum length is {tokenizer.model_max_length}, but its tokenizer adds {special} tokens to a "
+                    "text; set a larger max_seq_length"
+                )
 
     def preprocess(self, inputs: Any, prompt: str | None = None, **settings: Any) -> dict[str, Any]:
         """Returns the tokens of texts; see sentence-transformers."""
@@ -67,6 +73,7 @@ class Transformer(library.Transformer):
         config, adapted = super()._load_config(*arguments)
         check_layers(config)
         config._attn_implementation = None  # transformers then chooses one for the type of the model
+        config.chunk_size_feed_forward = 0  # the result is the same, but numbers of tokens must be a multiple
         return config, adapted
 
     def _load_model(
@@ -100,12 +107,12 @@ class Transformer(library.Transformer):
         if report.get("mismatched_keys"):
             name = sorted(report["mismatched_keys"], key=str)[0]
             raise InputError(f"the shape of {name} does not match its config.json")
-        for name, weights in model.named_parameters():
-            if not torch.isfinite(weights).all():
-                raise InputError(f"the weight {name} holds NaN or infinity; use another checkpoint")
         if adapted:
             peft = import_peft("--model")
             model = peft.PeftModel.from_pretrained(model, str(place)).merge_and_unload()
+        for name, weights in model.named_parameters():
+            if not torch.isfinite(weights).all():
+                raise InputError(f"the weight {name} holds NaN or infinity; use another checkpoint")
         self.has_pooler = getattr(model, "pooler", None) is not None and len(missing) == len(lost)
         return model
 

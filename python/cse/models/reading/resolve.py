@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError, shortened
-from ..checking import check_folder, is_static, kind_of, read_json, read_modules
+from ..checking import check_adapter, check_folder, cutting, is_static, kind_of, read_json, read_modules
 
 MINILM = "minilm"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -120,7 +120,8 @@ def _family_of(config: Any) -> str:
 def naming_model(name: str, folder: Path) -> Iterator[None]:
     """Context manager in which any error while a model is read becomes an ``InputError`` of one sentence."""
     try:
-        yield
+        with cutting():
+            yield
     except InputError as error:
         text = str(error)
         raise InputError(text if text.startswith(("--", name)) else f"--model {name}: {text}") from None
@@ -139,11 +140,12 @@ def find_folder(name: str, kind: str = "SentenceTransformer") -> Path:
     if folder.is_dir():
         with naming_model(name, folder):
             check_folder(folder, kind)
+            whole = _is_whole(folder)
         transformer = transformer_folder(folder)
         if not read_modules(folder) and not _has_config(transformer):
             remedy = f"; it is the folder of a run: use {folder / 'best'}" if best_of_run(name) != name else ""
             raise InputError(f"{name}: no model there (config.json is missing){remedy}")
-        if not _is_whole(folder):
+        if not whole:
             raise InputError(f"{name}: the model there is incomplete (weights or tokenizer files are missing)")
         return folder
     if folder.exists():
@@ -172,19 +174,16 @@ def transformer_folder(folder: Path) -> Path:
 def base_of(path: Path) -> str | None:
     """Returns the folder of the base model of a folder that holds only a peft adapter; None for other folders.
 
-    Raises ``InputError`` if the base model is not found, is itself an adapter, or if the layers of the adapter are
-    given by a pattern that could take very long to match.
+    Raises ``InputError`` if the base model is not found, is itself an adapter, or if the settings of the
+    adapter could take very long; see ``check_adapter``.
     """
     if not (path / ADAPTER).is_file() or (path / "config.json").exists():
         return None
     settings = read_json(path / ADAPTER)
-    base, targets = settings.get("base_model_name_or_path"), settings.get("target_modules")
+    base = settings.get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         raise InputError(f"{ADAPTER} does not name its base model; save the adapter again")
-    if isinstance(targets, str) and (
-        len(targets) > 200 or re.search(r"[)\]}][*+{]", targets) or targets.count("*") > 4
-    ):
-        raise InputError(f"the pattern target_modules in {ADAPTER} is too complex; list the names of the layers")
+    check_adapter(ADAPTER, settings)
     try:
         found = find_folder(base)
     except InputError as error:

@@ -21,7 +21,7 @@ from ..._core import __version__
 from ...errors import InputError, unknown
 from ..base import TextEncoder, Vectors, unit
 from ..base import repaired as repaired
-from ..checking import is_static, read_json
+from ..checking import cutting, is_static, read_json
 from ..device import autocast, copied_to, pick_device, pick_precision
 from ..encoders import OtherEncoder, find_encoder
 from ..layout import load_as_stored, write_older_names
@@ -145,6 +145,8 @@ class Encoder(TextEncoder, SentenceTransformer):
                 if pooler is not None:
                     self._choose_pooler(pooler)
                 self._check(name)
+                with quiet():
+                    self._try()
         self.eval()
         self._choose_prompt(prompt)
         if dims is not None:
@@ -378,7 +380,8 @@ class Encoder(TextEncoder, SentenceTransformer):
                         name: copied_to(value, device) if isinstance(value, torch.Tensor) else value
                         for name, value in features.items()
                     }
-                    vectors = self(features, **routed)["sentence_embedding"]
+                    with cutting():
+                        vectors = self(features, **routed)["sentence_embedding"]
                     out[block[rows]] = vectors.float().cpu().numpy()
                     if progress:
                         progress(len(rows))

@@ -1,0 +1,709 @@
+"""Makes folders of models that are damaged or hostile, and opens them.
+
+    python tests/hostile_folders.py [--sample N] [--only PATTERN]
+
+Each folder is a small model of which one file is changed: JSON of other shapes, depths and sizes, sizes that no model
+has, paths outside the folder, patterns that take very long to match, pickles, code, named pipes. It must load and give
+finite vectors, or be refused with an ``InputError`` of one sentence, within 10 s and 1 GB, without running code and
+without a connection to the network. All folders are opened in one process. Prints those that do not, and the numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pickle
+import random
+import re
+import resource
+import shutil
+import signal
+import socket
+import struct
+import sys
+import tempfile
+import time
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from tokenizers import Tokenizer
+
+from conftest import make_tiny
+from sentence_models import sentence_model
+from test_modules import dense, normalize, pooling
+
+DEEP = "[" * 100_000 + "]" * 100_000
+WHOLE = ["", "[]", "null", '"x"', "3", "{", "{}", "[{}]", DEEP, '{"a": ' + DEEP + "}", "9" * 5000, "[1e999]", "\ud800"]
+NUMBERS = [0, -1, 2.5, "x", None, [], {}, True, 10**9, 10**30, float("inf"), float("nan")]
+SHAPES = [3, "x", None, [], {}, [[1]], {"x": {"y": []}}, True]
+PATHS = ["..", "../x", "/etc", "C:\\x", "\0", 3, None, ["x"], "~/x", "http://localhost/x", "x" * 5000]
+BOMBS = [
+    "(a+)+$",
+    "(a*)*b",
+    "(.*)(.*)(.*)(.*)(.*)(.*)(.*)x",
+    "(a|a)*b",
+    "(?:a?){40}a{40}",
+    "((((((a{9}){9}){9}){9}){9}){9})",
+    "(",
+]
+# Values of single keys, by file.
+KEYS: dict[str, dict[str, list[object]]] = {
+    "config.json": {
+        "num_hidden_layers": [*NUMBERS, 10**6, 33],
+        "hidden_size": [*NUMBERS, 33, 2**24],
+        "num_attention_heads": [*NUMBERS, 3, 2**24],
+        "intermediate_size": [*NUMBERS, 10**7],
+        "vocab_size": [*NUMBERS, 3, 2**25],
+        "max_position_embeddings": [*NUMBERS, 3, 2**25],
+        "type_vocab_size": [*NUMBERS, 2**25],
+        "pad_token_id": [*NUMBERS, 5000],
+        "chunk_size_feed_forward": [-1, 3, 10**7, "x"],
+        "layer_norm_eps": [-1, "x", None, float("nan"), float("inf")],
+        "hidden_dropout_prob": [-1, 2, "x", float("nan")],
+        "hidden_act": ["os.system", "x", *SHAPES],
+        "model_type": ["x", "t5", "gpt2", "llama", "clip", "vit", "x" * 10**6, *SHAPES],
+        "architectures": [["T5EncoderModel"], ["os.system"], [3], *SHAPES],
+        "auto_map": [{"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}, *SHAPES],
+        "dtype": ["x", "int8", "float64", "torch.nn", "__class__", *SHAPES],
+        "torch_dtype": ["x", "int8", "system", *SHAPES],
+        "attn_implementation": ["x", "flash_attention_2", "kernels-community/flash-attn", *SHAPES],
+        "_attn_implementation": ["x", "kernels-community/flash-attn:f", *SHAPES],
+        "_experts_implementation": ["x", 3],
+        "quantization_config": [{"quant_method": name} for name in ("bitsandbytes", "x", "gptq", "quanto", 3)] + SHAPES,
+        "is_decoder": [True, "x"],
+        "add_cross_attention": [True],
+        "output_hidden_states": [True, "x"],
+        "output_attentions": [True],
+        "return_dict": [False],
+        "id2label": [{"x": 1}, {"0": "a" * 10**6}, *SHAPES],
+        "num_labels": [10**7, -1, "x"],
+        "pruned_heads": [{"0": [0, 1, 2, 3]}, {"9": [0]}, *SHAPES],
+        "transformers_version": ["x", 3, None],
+        "sentence_transformers": [{"activation_fn": "os.system"}],
+        "tie_word_embeddings": ["x"],
+        "use_bidirectional_attention": ["x"],
+        "rope_parameters": SHAPES,
+        "layer_types": SHAPES,
+        "gguf_file": ["../x"],
+        "name_or_path": PATHS,
+    },
+    "sentence_bert_config.json": {
+        "max_seq_length": [*NUMBERS, 1, 10**6],
+        "do_lower_case": ["x", 3, [], True],
+        "tokenizer_name_or_path": PATHS,
+        "model_args": [
+            {"trust_remote_code": True},
+            {"subfolder": "../.."},
+            {"gguf_file": "../x.gguf"},
+            {"cache_dir": "/nowhere"},
+            {"device_map": "disk"},
+            {"state_dict": {}},
+            {"config": {}},
+            {"quantization_config": {"quant_method": "bitsandbytes"}},
+            {"local_files_only": False, "revision": "x", "token": "x"},
+            {"variant": "../x"},
+            {"adapter_kwargs": {"x": 1}},
+            {"weights_only": False},
+            {"use_safetensors": False},
+            {"num_hidden_layers": 10**6},
+            {"vocab_size": 2**25},
+            {"dtype": "x"},
+            {"tp_plan": "auto"},
+            *SHAPES,
+        ],
+        "config_args": [
+            {"trust_remote_code": True},
+            {"num_hidden_layers": 10**6},
+            {"vocab_size": 2**25},
+            {"model_type": "x"},
+            {"attn_implementation": "x/y"},
+            *SHAPES,
+        ],
+        "tokenizer_args": [{"trust_remote_code": True}, {"tokenizer_file": "/etc/passwd"}, {"x": 1}, *SHAPES],
+        "processor_kwargs": [{"trust_remote_code": True}, *SHAPES],
+        "transformer_task": ["x", "fill-mask", "text-generation", *SHAPES],
+        "modality_config": [{"text": {"method": "__init_subclass__", "method_output_name": "x"}}, {"text": 3}, *SHAPES],
+        "module_output_name": ["x", "sentence_embedding", *SHAPES],
+        "unknown": [1],
+    },
+    "config_sentence_transformers.json": {
+        "prompts": [["a"], {"a": 3}, {"a": "x" * 10**7}, *SHAPES],
+        "default_prompt_name": ["x", *SHAPES],
+        "truncate_dim": [*NUMBERS, 33, 1],
+        "similarity_fn_name": ["os.system", "dot", *SHAPES],
+        "model_type": ["CrossEncoder", "x", *SHAPES],
+        "__version__": SHAPES,
+        "cse_family": ["x", *SHAPES],
+        "cse_dims": ["x", [-1], [10**9], ["a"], *SHAPES],
+    },
+    "tokenizer_config.json": {
+        "tokenizer_class": ["os.system", "T5Tokenizer", "CanineTokenizer", "AutoTokenizer", "x", *SHAPES],
+        "auto_map": [{"AutoTokenizer": ["evil.Tokenizer", None]}, *SHAPES],
+        "model_max_length": [*NUMBERS, 1],
+        "padding_side": ["left", "x", *SHAPES],
+        "truncation_side": ["left", "x", *SHAPES],
+        "pad_token": ["x", {"content": "x", "__type": "AddedToken"}, {"__type": "os"}, *SHAPES],
+        "mask_token": ["x", *SHAPES],
+        "added_tokens_decoder": [{"9999999999": {"content": "x"}}, {"-1": {"content": "x"}}, {"x": {}}, *SHAPES],
+        "extra_special_tokens": [{"x": 3}, *SHAPES],
+        "model_input_names": [["x"], [3], ["input_ids"], *SHAPES],
+        "tokenizer_file": PATHS,
+        "vocab_file": PATHS,
+        "chat_template": [
+            "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+            "{% for i in range(10**9) %}a{% endfor %}",
+            *SHAPES,
+        ],
+        "max_length": [10**9, -1, "x"],
+        "clean_up_tokenization_spaces": ["x"],
+        "processor_class": ["os.system", 3],
+        "do_lower_case": ["x"],
+    },
+    "1_Pooling/config.json": {
+        "embedding_dimension": [*NUMBERS, 33],
+        "pooling_mode": ["x", "lasttoken", ["mean", "x"], ["mean"] * 10_000, *SHAPES],
+        "include_prompt": ["x", *SHAPES],
+        "unknown": [1],
+    },
+    "2_Dense/config.json": {
+        "in_features": [*NUMBERS, 40_000, 33],
+        "out_features": [*NUMBERS, 40_000, 33],
+        "bias": [False, *SHAPES],
+        "activation_function": [
+            "os.system",
+            "torch.nn.init.os.abort",
+            "torch.nn.Linear",
+            "torch.nn.functional.relu",
+            "torch.nn.Module",
+            "torch.nn.modules.module.Module",
+            "torch.nn.",
+            "torch.nn.parallel.DistributedDataParallel",
+            "torch.nn.Softmax",
+            *SHAPES,
+        ],
+        "module_input_name": ["x", "token_embeddings", *SHAPES],
+        "module_output_name": ["x", "token_embeddings", *SHAPES],
+        "use_residual": [True, *SHAPES],
+        "unknown": [1],
+    },
+}
+ADAPTER: dict[str, list[object]] = {
+    "target_modules": [*BOMBS, "all-linear", ["x"], [], [3], "query", ["query"] * 10**5, *SHAPES],
+    "exclude_modules": [*BOMBS, ["query"], *SHAPES],
+    "layers_pattern": [*BOMBS, *SHAPES],
+    "layers_to_transform": [*NUMBERS, [10**9], list(range(10**5))],
+    "rank_pattern": [*({bomb: 2} for bomb in BOMBS), {"query": -1}, {"query": 10**9}, {"query": "x"}, *SHAPES],
+    "alpha_pattern": [*({bomb: 2} for bomb in BOMBS), {"query": "x"}, *SHAPES],
+    "r": [*NUMBERS, 40_000],
+    "lora_alpha": NUMBERS,
+    "lora_dropout": [-1, 2, "x", float("nan")],
+    "modules_to_save": [["query"], ["encoder"], ["x"], BOMBS[0], *SHAPES],
+    "base_model_name_or_path": [*PATHS, ".", "{folder}", "{folder}/.", "not/there"],
+    "peft_type": ["x", "PROMPT_TUNING", "LOHA", "XLORA", *SHAPES],
+    "task_type": ["x", "CAUSAL_LM", *SHAPES],
+    "auto_mapping": [{"base_model_class": "system", "parent_library": "os"}, *SHAPES],
+    "bias": ["x", "all", *SHAPES],
+    "init_lora_weights": ["pissa", "pissa_niter_1000000", "eva", "olora", "corda", "x", *SHAPES],
+    "layer_replication": [[[0, 10**6]], [[0, 3], [1, 3]], *SHAPES],
+    "use_dora": [True, "x"],
+    "use_qalora": [True],
+    "target_parameters": [["query.weight"], BOMBS[0], *SHAPES],
+    "trainable_token_indices": [[10**9], {"embed_tokens": [-1]}, *SHAPES],
+    "megatron_config": [{"x": 1}, *SHAPES],
+    "megatron_core": ["os", "evil"],
+    "loftq_config": SHAPES,
+    "eva_config": SHAPES,
+    "arrow_config": [{"arrow_expert_num": 10**9}, *SHAPES],
+    "lora_bias": [True],
+    "fan_in_fan_out": [True, "x"],
+    "revision": ["../x", 3],
+    "unknown": [1],
+}
+TRANSFORMER = "sentence_transformers.models.Transformer"
+MODULES: list[object] = [[{"idx": 0, "name": "0", "path": path, "type": TRANSFORMER}] for path in PATHS] + [
+    [{"idx": 0, "name": "0", "path": "", "type": kind}]
+    for kind in (
+        "os.system",
+        "evil.Model",
+        "sentence_transformers.models.X",
+        "sentence_transformers.util.http_get",
+        "sentence_transformers.util.import_from_string",
+        "sentence_transformers.SentenceTransformer",
+        "sentence_transformers.models.Router",
+        "sentence_transformers.models.BoW",
+        "sentence_transformers.models.WordEmbeddings",
+        "sentence_transformers.models.StaticEmbedding",
+        "sentence_transformers.models.CLIPModel",
+        "sentence_transformers.models.Normalize",
+        "sentence_transformers.models.Pooling",
+        "sentence_transformers.models.Dense",
+        "sentence_transformers.models.LSTM",
+        "sentence_transformers.models.CNN",
+        "sentence_transformers.models.WeightedLayerPooling",
+        "sentence_transformers.models." + "a." * 10_000 + "b",
+        "sentence_transformers.",
+        "sentence_transformers.models.\ud800",
+        3,
+        None,
+    )
+]
+JSON_FILES = [*KEYS, "modules.json", "tokenizer.json", "adapter_config.json", "model.safetensors.index.json"]
+
+
+class Slow(BaseException):
+    """A folder took longer than ``SECONDS``."""
+
+
+SECONDS, BYTES = 10, 10**9
+TEXTS = ["A sentence of a few words.", "", "a" * 60 + "!", "x " * 200]
+Change = Callable[[Path], object]
+
+
+class Evil:
+    """An object whose pickle creates a file when it is loaded."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (os.environ["CSE_EVIL"],)
+
+
+def changes() -> Iterator[tuple[str, Change]]:
+    """Yields the name of each hostile folder, and a function that makes it of a copy of the model."""
+    for file, keys in KEYS.items():
+        for key, values in keys.items():
+            yield from ((f"{file} {key} {_short(value)}", _key(file, key, value)) for value in values)
+        yield from ((f"{file} {key} missing", _key(file, key)) for key in keys)
+    for file in JSON_FILES:
+        yield from ((f"{file}: {_short(text)}", _whole(file, text)) for text in WHOLE)
+        yield f"{file} of 300 MB", _large(file)
+        yield f"{file} is a folder", _special(file, lambda path: path.mkdir())
+        yield f"{file} is a pipe", _special(file, os.mkfifo)
+        yield f"{file} is endless", _special(file, lambda path: path.symlink_to("/dev/zero"))
+    yield from ((f"modules.json {_short(value)}", _whole("modules.json", json.dumps(value))) for value in MODULES)
+    yield "modules.json 100,000 times", _modules(lambda listed: [*listed[:2], *listed[3:] * 100_000])
+    yield "modules.json transformers", _modules(lambda listed: listed[:1] * 3)
+    yield "modules.json pooling first", _modules(lambda listed: listed[::-1])
+    yield (
+        "modules.json no names",
+        _modules(lambda listed: [{"type": each["type"], "path": each["path"]} for each in listed]),
+    )
+    for key, values in ADAPTER.items():
+        yield from ((f"adapter {key} {_short(value)}", _adapter(key, value)) for value in values)
+    yield from ((f"tokenizer.json {name}", _tokenizer(change)) for name, change in TOKENIZERS.items())
+    for name, weight_map in INDEXES.items():
+        yield f"index {name}", _index(weight_map)
+    for part in ("", "2_Dense"):
+        tensor = b'linear.weight"   ' if part else b'embedding.weight"'
+        for name, content in HEADERS.items():
+            yield f"{part} weights {name}", _weights(part, content.replace(b'embedding.weight"', tensor))
+        yield f"{part} pickle", _pickle(part, Evil())
+        yield f"{part} pickle in a zip file", _pickle(part, Evil(), "zip")
+        yield f"{part} compressed zip file", _pickle(part, {}, "bomb")
+        yield f"{part} text", _pickle(part, {}, "text")
+    yield "code beside the model", _code
+
+
+def _short(value: object) -> str:
+    text = value if isinstance(value, str) else "nan" if value != value else json.dumps(value)
+    return text.encode("unicode_escape").decode()[:40]
+
+
+def _key(file: str, key: str, *value: object) -> Change:
+    def change(folder: Path) -> None:
+        path = folder / file
+        found = json.loads(path.read_text())
+        found.pop(key, None)
+        path.write_text(json.dumps({**found, **({key: value[0]} if value else {})}))
+        _code(folder)
+
+    return change
+
+
+def _whole(file: str, text: str) -> Change:
+    return lambda folder: (folder / file).write_bytes(text.encode("utf8", "surrogatepass"))
+
+
+def _large(file: str) -> Change:
+    def change(folder: Path) -> None:
+        with open(folder / file, "wb") as stream:
+            stream.write(b'{"a": [' if file != "modules.json" else b"[[")
+            for _ in range(30):
+                stream.write(b"0," * 5_000_000)
+            stream.write(b"0]}" if file != "modules.json" else b"0]]")
+
+    return change
+
+
+def _special(file: str, make: Callable[[Path], object]) -> Change:
+    def change(folder: Path) -> None:
+        (folder / file).unlink(missing_ok=True)
+        make(folder / file)
+
+    return change
+
+
+def _modules(change: Callable[[list[dict[str, str]]], object]) -> Change:
+    def changed(folder: Path) -> None:
+        path = folder / "modules.json"
+        path.write_text(json.dumps(change(json.loads(path.read_text()))))
+
+    return changed
+
+
+def _adapter(key: str, value: object) -> Change:
+    """The folder becomes an adapter of a copy of the model."""
+
+    def change(folder: Path) -> None:
+        from safetensors.numpy import save_file
+
+        base = folder / "base"
+        base.mkdir()
+        for name in ("config.json", "model.safetensors"):
+            (folder / name).rename(base / name)
+        for path in folder.glob("tokenizer*"):
+            shutil.copy(path, base)
+        for path in (folder / "modules.json", *folder.glob("*sentence*")):
+            path.unlink()
+        text = value.replace("{folder}", str(folder)) if isinstance(value, str) else value
+        settings = {"peft_type": "LORA", "r": 2, "target_modules": ["query"], "base_model_name_or_path": str(base)}
+        (folder / "adapter_config.json").write_text(json.dumps({**settings, key: text}))
+        names = [f"base_model.model.encoder.layer.{n}.attention.self.query.lora_" for n in range(3)]
+        weights = {
+            f"{name}{end}.weight": np.zeros(s, "f4") for name in names for end, s in (("A", (2, 32)), ("B", (32, 2)))
+        }
+        save_file(weights, folder / "adapter_model.safetensors")
+
+    return change
+
+
+def _tokenizer(change: Callable[[dict], object]) -> Change:
+    def changed(folder: Path) -> None:
+        path = folder / "tokenizer.json"
+        found = json.loads(path.read_text())
+        change(found)
+        path.write_text(json.dumps(found))
+
+    return changed
+
+
+def _split(pattern: str) -> Callable[[dict], object]:
+    regex = {"pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    return lambda t: t.update(pre_tokenizer={"type": "Split", **regex})
+
+
+TOKENIZERS: dict[str, Callable[[dict], object]] = {
+    "no vocabulary": lambda t: t["model"].update(vocab={}),
+    "vocabulary of one": lambda t: t["model"].update(vocab={"[UNK]": 0}),
+    "large number": lambda t: t["model"]["vocab"].update(a=2**31),
+    "larger number": lambda t: t["model"]["vocab"].update(a=10**12),
+    "large number of a rare word": lambda t: t["model"]["vocab"].update(sentence=10**6),
+    "negative number": lambda t: t["model"]["vocab"].update(a=-1),
+    "fraction": lambda t: t["model"]["vocab"].update(a=1.5),
+    "two words of one number": lambda t: t["model"]["vocab"].update(a=5, b=5),
+    "no unknown token": lambda t: t["model"].update(unk_token="?"),
+    "unknown type": lambda t: t["model"].update(type="X"),
+    "Unigram": lambda t: t.update(model={"type": "Unigram", "vocab": [], "unk_id": 10**9}),
+    "BPE": lambda t: t.update(model={"type": "BPE", "vocab": {"a": 0}, "merges": [["x", "y"]]}),
+    "characters": lambda t: t["model"].update(max_input_chars_per_word=-1),
+    "long words": lambda t: t["model"].update(max_input_chars_per_word=10**12),
+    "fixed padding": lambda t: t.update(padding=_padding({"Fixed": 10**9})),
+    "padding to a multiple": lambda t: t.update(padding=_padding("BatchLongest", 10**9)),
+    "padding with another number": lambda t: t.update(padding={**_padding("BatchLongest"), "pad_id": 10**6}),
+    "no truncation": lambda t: t.update(truncation=_truncation(0)),
+    "negative truncation": lambda t: t.update(truncation=_truncation(-1)),
+    "stride": lambda t: t.update(truncation={**_truncation(5), "stride": 10**9}),
+    "added token of a large number": lambda t: t["added_tokens"].append(_added(2**31)),
+    "added token of text": lambda t: t["added_tokens"].append(_added("x")),
+    "added token without content": lambda t: t["added_tokens"].append({**_added(2001), "content": ""}),
+    "added token": lambda t: t["added_tokens"].append({**_added(0), "content": "sentence"}),
+    "many added tokens": lambda t: t.update(added_tokens=[{**_added(n), "content": f"t{n}"} for n in range(20_000)]),
+    "template of a large number": lambda t: t["post_processor"]["special_tokens"]["[CLS]"].update(ids=[10**6]),
+    "long template": lambda t: t["post_processor"]["special_tokens"]["[CLS]"].update(
+        ids=[2] * 10**6, tokens=["[CLS]"] * 10**6
+    ),
+    "template of no token": lambda t: t["post_processor"].update(special_tokens={}),
+    "replacement": lambda t: t.update(normalizer={"type": "Replace", "pattern": {"Regex": "(a*)*b"}, "content": ""}),
+    "growing replacement": lambda t: t.update(
+        normalizer={"type": "Replace", "pattern": {"Regex": "a"}, "content": "b" * 10**6}
+    ),
+    "growing replacements": lambda t: t.update(
+        normalizer={
+            "type": "Sequence",
+            "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "aaaaaaaaaa"}] * 9,
+        }
+    ),
+    "Precompiled": lambda t: t.update(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
+    "deep normalizer": lambda t: t.update(normalizer=_nested(60)),
+    "deeper normalizer": lambda t: t.update(normalizer=_nested(400)),
+    "normalizer of another kind": lambda t: t.update(normalizer={"type": "os.system"}),
+    "decoder": lambda t: t.update(decoder={"type": "x"}),
+    "version": lambda t: t.update(version="9.9"),
+    **{f"split {pattern[:20]}": _split(pattern) for pattern in BOMBS},
+}
+
+
+def _padding(strategy: object, multiple: int | None = None) -> dict[str, object]:
+    kept = {"direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
+    return {"strategy": strategy, "pad_to_multiple_of": multiple, **kept}
+
+
+def _truncation(length: int) -> dict[str, object]:
+    return {"direction": "Right", "max_length": length, "strategy": "LongestFirst", "stride": 0}
+
+
+def _added(number: object) -> dict[str, object]:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": number, "content": "new", **flags, "special": True}
+
+
+def _nested(depth: int) -> dict[str, object]:
+    found: dict[str, object] = {"type": "Lowercase"}
+    for _ in range(depth):
+        found = {"type": "Sequence", "normalizers": [found]}
+    return found
+
+
+INDEXES: dict[str, object] = {
+    "above": {"a": "../../other.safetensors"},
+    "absolute": {"a": "/etc/passwd"},
+    "missing": {"a": "model-00001-of-00002.safetensors"},
+    "empty": {},
+    "numbers": {"a": 3},
+    "a list": ["a"],
+    "text": "a",
+    "nothing": None,
+    "itself": {"a": "model.safetensors.index.json"},
+    "a pickle": {"a": "pytorch_model.bin"},
+    "a million": {str(number): "model-00001-of-00001.safetensors" for number in range(10**6)},
+    "100,000 files": {str(number): f"model-{number}.safetensors" for number in range(10**5)},
+}
+
+
+def _index(weight_map: object) -> Change:
+    def change(folder: Path) -> None:
+        (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+        index = {"metadata": {"total_size": 1}, "weight_map": weight_map}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+    return change
+
+
+def _header(value: object, data: bytes = b"", length: int | None = None) -> bytes:
+    text = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text + data
+
+
+def _tensor(dtype: str = "F32", shape: object = (1,), offsets: object = (0, 4)) -> dict[str, object]:
+    return {"embedding.weight": {"dtype": dtype, "shape": shape, "data_offsets": offsets}}
+
+
+HEADERS: dict[str, bytes] = {
+    "empty": b"",
+    "short": b"\0\0\0",
+    "huge header": struct.pack("<Q", 2**63) + b"{}",
+    "header longer than the file": _header({}, length=10**8),
+    "no tensor": _header({}),
+    "list": _header([]),
+    "deep": _header(DEEP.encode()),
+    "not UTF-8": _header(b"\xff\xfe"),
+    "long number": _header(b'{"a": ' + b"9" * 5000 + b"}"),
+    "other type": _header(_tensor("X"), bytes(4)),
+    "negative shape": _header(_tensor(shape=[-1]), bytes(4)),
+    "huge shape": _header(_tensor(shape=[2**62, 2**62]), bytes(4)),
+    "shape of text": _header(_tensor(shape="x"), bytes(4)),
+    "many dimensions": _header(_tensor(shape=[1] * 100_000), bytes(4)),
+    "offsets beyond the end": _header(_tensor(shape=[2**20], offsets=[0, 2**22]), bytes(4)),
+    "reversed offsets": _header(_tensor(offsets=[4, 0]), bytes(4)),
+    "negative offsets": _header(_tensor(offsets=[-4, 0]), bytes(4)),
+    "one weight": _header(_tensor(), bytes(4)),
+    "int8": _header(_tensor("I8", [4]), bytes(4)),
+    "bool": _header(_tensor("BOOL", [4]), bytes(4)),
+    "no elements": _header(_tensor(shape=[0], offsets=[0, 0])),
+    "100,000 tensors": _header({str(n): {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]} for n in range(10**5)}),
+    "metadata": _header({"__metadata__": {"format": "os.system"}, **_tensor()}, bytes(4)),
+    "metadata of numbers": _header({"__metadata__": {"format": 3}, **_tensor()}, bytes(4)),
+    "LFS pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n",
+}
+
+
+def _weights(part: str, content: bytes) -> Change:
+    return lambda folder: (folder / part / "model.safetensors").write_bytes(content)
+
+
+def _pickle(part: str, value: object, form: str = "") -> Change:
+    def change(folder: Path) -> None:
+        (folder / part / "model.safetensors").unlink()
+        path = folder / part / "pytorch_model.bin"
+        if form == "text":
+            path.write_text("no weights")
+        elif form:
+            kind = zipfile.ZIP_DEFLATED if form == "bomb" else zipfile.ZIP_STORED
+            with zipfile.ZipFile(path, "w", kind) as archive:
+                archive.writestr("archive/data.pkl", pickle.dumps(value, 2))
+                archive.writestr("archive/version", "3\n")
+                if form == "bomb":
+                    with archive.open("archive/data/0", "w", force_zip64=True) as entry:
+                        for _ in range(20):
+                            entry.write(bytes(10**8))
+        else:
+            path.write_bytes(pickle.dumps(value, 2))
+
+    return change
+
+
+def _code(folder: Path) -> None:
+    text = f"import os\nos.mkdir({os.environ['CSE_EVIL']!r})\n"
+    for name in ("evil.py", "modeling_bert.py", "conftest.py", "__init__.py", "custom_generate/generate.py"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def opened(folder: Path) -> str:
+    """Opens a folder as training and as search do; returns "loaded" or "refused".
+
+    Raises ``AssertionError`` with what is wrong.
+    """
+    from cse import InputError
+    from cse.models.opening import open_encoder
+    from cse.models.reading.resolve import find_model
+
+    outcomes, opening = set(), True
+    for open_it in (find_model, open_encoder):
+        try:
+            encoder = open_it(str(folder))
+            outcomes.add("loaded")
+            if open_it is open_encoder:
+                opening = False
+                vectors = encoder.encode(TEXTS)
+                assert vectors.shape == (len(TEXTS), encoder.embedding_dim), f"vectors {vectors.shape}"
+                assert np.isfinite(vectors).all(), "vectors that are not finite"
+        except InputError as error:
+            text = str(error)
+            outcomes.add("refused")
+            assert not opening or str(folder) in text, f"does not name the folder: {text}"
+            assert len(text) < 700, f"{len(text)} characters: {text[:300]!r}"
+            assert not re.search("\n|site-packages|Traceback", text), text[:700]
+        except Exception as error:
+            name = error.__traceback__
+            while name is not None and name.tb_next is not None:
+                name = name.tb_next
+            raise AssertionError(f"{type(error).__name__}: {str(error)[:200]!r}") from error
+    return "refused" if "refused" in outcomes else "loaded"
+
+
+def peak() -> int:
+    """Returns the largest memory of this process since ``reset_peak``, in bytes."""
+    return int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) * 1024
+
+
+def _size() -> int:
+    return int(re.search(r"VmSize:\s+(\d+)", Path("/proc/self/status").read_text())[1]) * 1024
+
+
+def reset_peak() -> int:
+    """Sets the largest memory to that in use, where the kernel allows it; returns it."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return peak()
+
+
+def trial(folder: Path, change: Change) -> tuple[str, str]:
+    """Makes a folder hostile and opens it; returns the outcome and what is wrong, "" if nothing is."""
+    evil = Path(os.environ["CSE_EVIL"])
+    change(folder)
+    before, started = reset_peak(), time.monotonic()
+    outcome, wrong = "failed", ""
+    signal.signal(signal.SIGALRM, _slow)
+    signal.alarm(2 * SECONDS)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            outcome = opened(folder)
+    except AssertionError as error:
+        wrong = str(error)
+    except Slow:
+        wrong = "does not end"
+    finally:
+        signal.alarm(0)
+    seconds, used = time.monotonic() - started, peak() - before
+    if seconds > SECONDS:
+        wrong = wrong or f"{seconds:.0f} s"
+    if used > BYTES:
+        wrong = wrong or f"{used / 1e9:.1f} GB"
+    if evil.exists():
+        evil.rmdir()
+        wrong = "ran code"
+    return outcome, wrong
+
+
+def _slow(*_: object) -> None:
+    raise Slow
+
+
+def _unreachable(*_: object, **__: object) -> None:
+    raise AssertionError("connected to the network")
+
+
+def trials(
+    base: Path, sample: int | None = None, only: str = "", seed: int = 0
+) -> Iterator[tuple[str, str, str, float]]:
+    """Yields the name, the outcome, the fault ("" if there is none) and the seconds of each trial in a folder."""
+    os.environ["RUST_BACKTRACE"] = "0"
+    os.environ["CSE_EVIL"] = str(base / "code-was-run")
+    (base / "tiny").mkdir()
+    sentence_model(base / "model", make_tiny(base / "tiny", "bert"), modules=[pooling("mean"), dense(16), normalize])
+    static = StaticEmbedding(Tokenizer.from_file(str(base / "tiny" / "tokenizer.json")), embedding_dim=32)
+    SentenceTransformer(modules=[static, normalize(32)], device="cpu").save(str(base / "static"))
+    listed = [each for each in changes() if re.search(only, each[0])]
+    if sample is not None:
+        listed = random.Random(seed).sample(listed, min(sample, len(listed)))
+    models = {"model": "", "static": "^(modules|tokenizer|config_sentence_transformers).json|^ weights"}
+    connect, socket.socket.connect = socket.socket.connect, _unreachable  # type: ignore[method-assign]
+    # An endless file must not fill the memory of the machine.
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (_size() + 4 * BYTES, limits[1]))
+    try:
+        for model, (name, change) in product(models, listed):
+            if not re.search(models[model], name):
+                continue
+            folder = base / "copy"
+            shutil.copytree(base / model, folder)
+            started = time.monotonic()
+            outcome, wrong = trial(folder, change)
+            yield f"{model} {name}", outcome, wrong, time.monotonic() - started
+            shutil.rmtree(folder)
+    finally:
+        socket.socket.connect = connect  # type: ignore[method-assign]
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sample", type=int, help="number of folders; default: all")
+    parser.add_argument("--only", default="", help="only names that match a regular expression")
+    parser.add_argument("--times", action="store_true", help="print the slowest folders")
+    options = parser.parse_args()
+    counts = dict.fromkeys(("loaded", "refused", "failed"), 0)
+    times = []
+    with tempfile.TemporaryDirectory() as name:
+        for trial_name, outcome, wrong, seconds in trials(Path(name), options.sample, options.only):
+            counts["failed" if wrong else outcome] += 1
+            times.append((seconds, trial_name))
+            if wrong:
+                print(f"{trial_name}\n    {wrong[:300]}", flush=True)
+    for seconds, trial_name in sorted(times, reverse=True)[: 20 if options.times else 0]:
+        print(f"{seconds:6.1f} s {trial_name}")
+    print(f"tried {sum(counts.values())}: " + ", ".join(f"{count} {name}" for name, count in counts.items()))
+    sys.exit(counts["failed"] > 0)
+
+
+if __name__ == "__main__":
+    main()
