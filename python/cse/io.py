@@ -399,14 +399,21 @@ def _record(line: bytes) -> Any:
     return json.loads(text) if check.decode("ascii", "replace") == hash_bytes(text) else None
 
 
+SURROGATES = re.compile("[\ud800-\udfff]")
+
+
 def write_text(path: str | Path, text: str) -> None:
     """Writes a UTF-8 text file atomically."""
     write_atomically(path, lambda file: file.write(text.encode()))
 
 
 def dumps(value: object, indent: int | None = None) -> str:
-    """Serialises ``value`` to standard JSON; NaN and infinities, which JSON lacks, become null."""
-    return json.dumps(_finite(value), indent=indent, ensure_ascii=False)
+    """Serialises ``value`` to standard JSON; NaN and infinities, which JSON lacks, become null.
+
+    Halves of surrogate pairs, which names of files that are not UTF-8 have, are escaped.
+    """
+    text = json.dumps(_finite(value), indent=indent, ensure_ascii=False)
+    return text if text.isascii() else SURROGATES.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
 
 
 def _finite(value: Any) -> Any:

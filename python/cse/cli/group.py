@@ -21,7 +21,7 @@ import click
 from .. import __version__
 from .._core import report_truncated_files
 from ..background import handle_stops
-from ..errors import InputError, Interrupted, RunError, did_you_mean, sentence
+from ..errors import InputError, Interrupted, RunError, did_you_mean, sentence, shortened
 from ..registry import declared, load
 from . import printing
 
@@ -265,6 +265,10 @@ def main() -> NoReturn:
         if not said_by_another_rank(sentence(error)):
             printing.echo(f"Error{'' if rank == '0' else f' on rank {rank}'}: {sentence(error)}", err=True)
         sys.exit(1 if isinstance(error, RunError) else 2)
+    except UnicodeEncodeError as error:  # by a library that refuses a name that is not UTF-8
+        name = shortened(str(error.object), 60)
+        printing.echo(f"Error: {name!r} is not UTF-8; use another name", err=True)
+        sys.exit(2)
     except (click.Abort, KeyboardInterrupt) as error:
         stopped = error.__cause__ if isinstance(error, click.Abort) else error
         if isinstance(stopped, Interrupted):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import InputError, unknown
+from ..io import SURROGATES
 from .templates import PLACE, template_of
 
 AUTO = "auto"
@@ -34,6 +35,8 @@ def find_prompt(given: str, prompts: Mapping[str, str], model: str) -> str:
     """
     if given in prompts:
         return prompts[given]
+    if SURROGATES.search(given):
+        raise InputError("--prompt: is not UTF-8; type the text in a UTF-8 terminal")
     if re.fullmatch(r"[\w.-]+", given):
         if not prompts:
             raise InputError(

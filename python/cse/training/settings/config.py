@@ -20,6 +20,7 @@ from ... import io
 from ...augment import AUGMENTATIONS, PAIRS_POSITIVE
 from ...errors import InputError, shown
 from ...features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
+from ...io import SURROGATES
 from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
 from ...losses.options import ContrastiveOptions, incompatibility
 from ...options import Option, combination_fault, options_of, parse_options
@@ -294,7 +295,8 @@ class TrainConfig(Settings):
         if self.given is not None:
             given = {name: value for name, value in self.given.items() if name != "options" and value is not None}
             values["given"] = given | tables(self.given.get("options", {}))
-        return tomli_w.dumps(values)
+        # TOML cannot hold names of files that are not UTF-8; see ``cse.data.readers.find_again``.
+        return SURROGATES.sub("\ufffd", tomli_w.dumps(values))
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Self:
