@@ -1,18 +1,26 @@
 """Tests that a saved model has the same scores in mteb and in cse, with small tasks held in memory."""
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from datasets import Dataset, DatasetDict
 
-from cse import Encoder, TrainConfig, train
+from cse import Encoder, InputError, TrainConfig, evaluate, train
+from cse.cli import cli
 from cse.evaluation.base import Pairs
+from cse.evaluation.ranking import System
 from cse.evaluation.run import open_suites
 from cse.evaluation.sts import score_pairs
-from sentence_models import sentence_model
+from sentence_models import cross_encoder, sentence_model
 from test_modules import normalize, pooling
 from test_prompts import retrieval_folder
+from test_retrieval import write
 
 mteb = pytest.importorskip("mteb", reason="mteb is not installed: pip install mteb")
+from cse.evaluation.mteb import SearchModel  # noqa: E402
 
 LEFT = ["the cat sat on the mat", "dogs run in the park", "snow in winter", "a river in spring", "the old town hall"]
 RIGHT = ["a cat on a mat", "the park was closed", "ice and snow", "the mat of the cat", "the hall of the old town"]
@@ -134,3 +142,79 @@ def test_a_saved_encoder_is_loaded_by_sentence_transformers_and_holds_no_path(sa
     assert encoder.encode(LEFT, convert_to_tensor=True).shape == (5, 32)
     assert encoder.encode(LEFT, precision="ubinary").shape == (5, 4)
     assert callable(encoder.push_to_hub)
+
+
+def named(name, folder):
+    """A collection in BEIR's layout as a task of mteb."""
+    suite = open_suites(["retrieval"], str(folder))["retrieval"]
+    task = local_retrieval(suite.documents, suite.queries, suite.judgements)
+    task.metadata = task.metadata.model_copy(update={"name": name, "main_score": "ndcg_at_10"})
+    return task
+
+
+SYSTEMS = [
+    {},
+    {"hybrid": True},
+    {"hybrid": True, "rerank": 100},
+    {"hybrid": True, "rerank": 100, "reranker": "cross"},
+    {"one_vector": True},
+]
+
+
+@pytest.mark.parametrize("where", ["tiny", "cacm", "cranfield"])
+def test_rankings_have_the_same_scores_in_mteb_and_in_cse(saved, tmp_path, request, where, tiny_bert, sample_rows):
+    if where == "tiny":
+        texts = {f"d{row}": text for row, text in enumerate(sample_rows[:80])}
+        queries = {f"q{row}": " ".join(sample_rows[row].split()[2:7]) for row in range(0, 80, 9)}
+        folder = write(
+            tmp_path / "set",
+            [(key, "", text) for key, text in texts.items()],
+            queries,
+            {key: {f"d{key[1:]}": 2, "d3": 1} for key in queries},
+        )
+        systems = [System(str(saved), **options) for options in SYSTEMS]
+    else:
+        folder = request.getfixturevalue("shared")(f"retrieval/{where}")
+        systems = [System(str(saved)), System(str(saved), hybrid=True)]
+    reranker = cross_encoder(tmp_path / "cross", tiny_bert)
+    found = set()
+    for system in [*systems, System("bm25")]:
+        system = replace(system, reranker=str(reranker)) if system.reranker else system
+        settings = {"cache": None, "co2_tracker": False, "show_progress_bar": False}
+        (result,) = mteb.evaluate(SearchModel(system), tasks=[named(where, folder)], **settings).task_results
+        (theirs,) = result.scores["test"]
+        row = evaluate(system, "retrieval", folder).reports["retrieval"].rows[0]
+        assert 100 * theirs["ndcg_at_10"] == pytest.approx(row["ndcg@10"], abs=1e-2)  # mteb rounds to five digits
+        assert 100 * theirs["recall_at_100"] == pytest.approx(row["recall@100"], abs=1e-2)
+        found.add(round(row["ndcg@10"], 2))
+    assert len(found) > len(systems) / 2
+    assert min(found) < 99
+
+
+def test_eval_runs_tasks_of_mteb_by_name(saved, tmp_path, monkeypatch):
+    retrieval_folder(tmp_path / "set")
+    tasks = {"Found": named("Found", tmp_path / "set"), "LocalSTS": local_sts()}
+    monkeypatch.setattr(mteb, "get_task", tasks.__getitem__)
+    both = ["--mteb", "Found", "--mteb", "LocalSTS"]
+    done = CliRunner().invoke(cli, ["eval", str(saved), *both, "--device", "cpu", "--json"])
+    assert done.exit_code == 0, done.output
+    rows = {row["task"]: row for row in json.loads(done.stdout)["suites"]["mteb"]["tasks"]}
+    expected = evaluate(str(saved), "retrieval", tmp_path / "set").reports["retrieval"].rows[0]["ndcg@10"]
+    assert rows["Found (test)"]["metric"] == "ndcg_at_10"
+    assert rows["Found (test)"]["score"] == rows["Found (test)"]["ndcg@10"] == pytest.approx(expected, abs=1e-2)
+    spearman = scores_under_mteb(saved, local_sts())["cosine_spearman"]
+    assert rows["LocalSTS (test)"]["score"] == pytest.approx(100 * spearman, abs=1e-2)
+    words = evaluate("bm25", "mteb", options={"mteb": {"tasks": ["Found"]}}).reports["mteb"].rows[0]
+    assert words["ndcg@10"] == pytest.approx(
+        evaluate("bm25", "retrieval", tmp_path / "set").reports["retrieval"].rows[0]["ndcg@10"], abs=1e-2
+    )
+    for model, options, message in [
+        ("bm25", ["LocalSTS"], "ranks no documents"),
+        (System(str(saved), hybrid=True), ["LocalSTS"], "ranks no documents"),
+        (str(saved), [], "name a task of mteb"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            evaluate(model, "mteb", options={"mteb": {"tasks": options}})
+    monkeypatch.undo()
+    with pytest.raises(InputError, match=r"--mteb SciFacts: .*Did you mean"):
+        evaluate("bm25", "mteb", options={"mteb": {"tasks": ["SciFacts"]}})

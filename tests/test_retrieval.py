@@ -13,6 +13,7 @@ from cse.evaluation.retrieval import METRICS, PUBLISHED, Retrieval, RetrievalOpt
 from cse.evaluation.run import compare_models
 from cse.evaluation.trec import read_run, write_run
 from cse.search.fusion import Fusion
+from cse.search.one_vector import encode_one_vector
 from cse.search.terms import terms_for
 from test_search import refused
 
@@ -360,3 +361,20 @@ def test_run_files_keep_the_order_of_scores_that_float32_cannot_tell_apart(tmp_p
     (tmp_path / "r.run").write_text("q b c 1 2 x\n", encoding="utf8")
     with pytest.raises(InputError, match="holds none of the judged queries"):
         FromRun(str(tmp_path / "r.run")).rank_documents({"other": ""}, {})
+
+
+def test_one_vector_ranks_by_the_vectors_that_encode_writes(collection, tmp_path, tiny_bert, cse):
+    folder, documents, queries, judged = collection
+    names = sorted(documents, reverse=True)
+    encode_one_vector(Encoder(tiny_bert, device="cpu"), [documents[name] for name in names], tmp_path / "v")
+    scores = (
+        Encoder(tmp_path / "v", device="cpu").encode(list(queries.values())) @ np.load(tmp_path / "v/vectors.npy").T
+    )
+    expected = [100 * ndcg(ordered(names, own), judged[key]) for key, own in zip(queries, scores, strict=True)]
+    given = ["--suite", "retrieval", "--data", folder, "--one-vector", "--device", "cpu", "--json"]
+    done = cse("eval", tiny_bert, *given)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["model"] == f"{tiny_bert} --one-vector"
+    assert json.loads(done.stdout)["suites"]["retrieval"]["tasks"][0]["ndcg@10"] == pytest.approx(np.mean(expected))
+    refused(cse("eval", tiny_bert, *given, "--no-smooth"), "--one-vector cannot be combined with --smooth")
+    refused(cse("eval", tiny_bert, *given, "--dims", "4"), "--one-vector cannot be combined with --passages or --dims")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from annotated_types import Ge
 
@@ -137,12 +137,12 @@ class Ranking:
             if (value is not None and value is not False) or (name == "smooth" and value is False)
         }
 
-    def check(self) -> Ranking:
+    def check(self) -> Self:
         """Returns this object; raises ``InputError`` if an option would have no effect, or bm25s is not installed."""
         from ..search.bm25 import library
 
-        flags = {each.name: each.flag for each in options_of(Ranking)}
-        if fault := combination_fault(options_of(Ranking), self.given, vars(self).get, flags.__getitem__):
+        flags = {each.name: each.flag for each in options_of(type(self))}
+        if fault := combination_fault(options_of(type(self)), self.given, vars(self).get, flags.__getitem__):
             raise InputError(fault)
         if self.hybrid:
             library()

@@ -19,6 +19,7 @@ EVALUATIONS: Registry[type[Evaluation]] = Registry(
         "geometry": "cse.evaluation.geometry:Geometry",
         "halves": "cse.evaluation.geometry:SplitHalf",
         "retrieval": "cse.evaluation.retrieval:Retrieval",
+        "mteb": "cse.evaluation.mteb:Mteb",
     },
 )
 """Evaluations by the name given to ``cse eval --suite``."""

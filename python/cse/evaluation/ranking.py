@@ -6,11 +6,15 @@ the index are in descending order of id, and so are, therefore, documents of equ
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from os import PathLike, fspath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ..errors import InputError
 from . import EVALUATIONS
@@ -51,6 +55,8 @@ class System:
     """With ``rerank``: a cross-encoder, or its folder or name; see ``SearchIndex.search``."""
     tokens: int = 0
     """With ``rerank`` by tokens: see ``SearchIndex.build``."""
+    one_vector: bool = False
+    """Rank by the vectors of ``cse.search.one_vector.encode_one_vector``, without the other options."""
 
     @property
     def fusion(self) -> Fusion | None:
@@ -83,6 +89,8 @@ class System:
             given = {flag: getattr(fusion, name) for flag, name in values.items()}
             changed = [f"{flag} {given[flag]}" for flag, name in values.items() if given[flag] != getattr(plain, name)]
             found += ["--hybrid", *changed]
+        if self.one_vector:
+            found.append("--one-vector")
         if self.smooth is not None:
             found.append("--smooth" if self.smooth else "--no-smooth")
         if self.rerank:
@@ -98,7 +106,7 @@ class System:
     @property
     def key(self) -> Any:
         """A key that is the same for equal systems."""
-        return self.model_key, self.fusion, self.smooth, self.rerank, self.reranker, self.tokens
+        return self.model_key, self.fusion, self.smooth, self.rerank, self.reranker, self.tokens, self.one_vector
 
 
 def as_system(model: Any) -> System:
@@ -133,9 +141,11 @@ def check_systems(
         elif system.flags and not any(ranks.values()):
             flag = system.flags[0]
             raise InputError(f"{flag} applies only to --suite retrieval; add it, or leave out {flag}")
+        if system.one_vector and (by_passages or dims):
+            raise InputError("--one-vector cannot be combined with --passages or --dims; leave one of them out")
         if system.smooth and by_passages:
             raise InputError("--smooth needs one vector per document; leave it out, or leave out --passages")
-        if system.model == BM25 or system.fusion:
+        if system.model == BM25 or system.fusion or system.one_vector:
             from ..search.bm25 import library
 
             library()
@@ -297,6 +307,8 @@ class Searched:
         from ..search.tokens import check_tokens
 
         system = self.system
+        if system.one_vector:
+            return self._by_one_vector(queries, documents, progress, depth)
         reranker = self.indexes.reranker(system, self.encoder)
         if system.rerank and reranker is None:
             check_tokens(self.encoder)
@@ -305,3 +317,24 @@ class Searched:
         options: dict[str, Any] = {"hybrid": system.fusion or False, "smooth": system.smooth, "rerank": rerank}
         found = index.search(queries.values(), depth, **options, reranker=reranker, progress=progress)
         return [{ids[hit.row]: hit.score for hit in hits} for hits in found]
+
+    def _by_one_vector(
+        self, queries: Mapping[str, str], documents: Mapping[str, str], progress: Progress | None, depth: int
+    ) -> list[dict[str, float]]:
+        """Ranks by inner products of the vectors of ``encode_one_vector``, which are written to a temporary folder."""
+        from ..models.opening import open_encoder
+        from ..search.one_vector import encode_one_vector
+
+        ids = sorted((name for name, text in documents.items() if text.strip()), reverse=True)
+        with tempfile.TemporaryDirectory(prefix="cse-one-vector-") as folder:
+            encode_one_vector(self.encoder, [documents[name] for name in ids], folder)
+            vectors = np.load(Path(folder, "vectors.npy"))
+            asked = open_encoder(folder, device=str(self.encoder.device)).encode(list(queries.values()))
+        if progress is not None:
+            progress(len(queries) + len(documents))
+        found = []
+        for query in asked:
+            scores = vectors @ query
+            best = np.argsort(-scores, kind="stable")[: depth if query.any() else 0]
+            found.append({ids[row]: float(scores[row]) for row in best.tolist()})
+        return found

@@ -149,6 +149,11 @@ def rank_documents(
     return [{ids[number]: score for number, score in zip(*line, strict=True)} for line in lines]
 
 
+def ranker_of(encoder: Encodes) -> Callable[..., list[dict[str, float]]]:
+    """Returns the method ``rank_documents`` of an encoder; else the function ``rank_documents`` with this encoder."""
+    return getattr(encoder, "rank_documents", None) or partial(rank_documents, encoder)
+
+
 def _cutter(encoder: Encodes, passages: int | None) -> Cutter | None:
     """Returns an object that cuts documents into passages for an encoder, or None if ``passages`` is None."""
     if passages is None:
@@ -235,10 +240,9 @@ class Retrieval(Evaluation):
     def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:
         """Returns a report with one row: the means over the queries, x 100."""
         depth = DEPTH + self.without_same_id
-        rank = getattr(encoder, "rank_documents", None) or partial(rank_documents, encoder)
         if self.only_judged and not isinstance(encoder, FromRun):
             raise InputError(f"--data {self.data}: holds judgements, enough for run:FILE only; name a folder")
-        ranked = rank(self.queries, self.documents, progress, depth=depth, passages=self.options.passages)
+        ranked = ranker_of(encoder)(self.queries, self.documents, progress, depth=depth, passages=self.options.passages)
         rankings: dict[str, dict[str, float]] = dict(zip(self.queries, ranked, strict=True))
         if self.without_same_id:
             for query, ranking in rankings.items():

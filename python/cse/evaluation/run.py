@@ -271,7 +271,7 @@ def _run(
             encoder.keep_dims(None)  # type: ignore[attr-defined]
         lines: list[dict[str, Report]] = [{} for _ in systems]
         for name, suite in suites.items():
-            for line, wrap in zip(lines, _wraps(encoder, systems, suite), strict=True):
+            for line, wrap in zip(lines, _wraps(encoder, systems, suite.ranks), strict=True):
                 if not suite.ranks and name in lines[0]:
                     line[name] = lines[0][name]
                 elif dims:
@@ -283,13 +283,21 @@ def _run(
     return found
 
 
-def _wraps(encoder: Encodes, systems: Sequence[System], suite: Evaluation) -> list[Callable[[Any], Encodes]]:
+def opened(model: Model) -> tuple[str, Any]:
+    """Returns the name of a model, and what the suites evaluate for it."""
+    system = as_system(model)
+    name, encoder = _load(system.model, None, "auto", "fp32", None, None)
+    return " ".join([name, *system.flags]), _wraps(encoder, [system], True)[0](encoder)
+
+
+def _wraps(encoder: Encodes, systems: Sequence[System], ranks: bool) -> list[Callable[[Any], Encodes]]:
     """Returns, for each system, a function from an encoder to what the suite evaluates.
 
-    If one of the systems has options of search, all are ranked by a search index, so that they share the vectors.
+    If one of the systems has options of search and the suite ranks documents, all are ranked by a search index, so that
+    they share the vectors.
     """
     flags = [flag for system in systems for flag in system.flags]
-    if not suite.ranks or not flags:
+    if not ranks or not flags:
         return [lambda encoder: encoder for _ in systems]
     if _as_encoder(encoder) is None:
         raise InputError(f"{flags[0]} needs a cse.Encoder; leave it out for other encoders")

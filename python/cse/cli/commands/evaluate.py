@@ -13,14 +13,31 @@ from ...errors import InputError
 from ...losses.options import parse_dims
 from ...options import Device, If, Imports, Opt, Precision, Prompt, Threads
 from .. import options, printing
-from ..command import command
-from ..corpus_index import Ranking
+from ..command import command, given_options
+from ..corpus_index import Ranking as SearchRanking
 from ..options import AsJson, PoolerName, passage_size
 from ..progress import progress_of
 
 if TYPE_CHECKING:
     from ...evaluation.base import Report
     from ...evaluation.ranking import System
+
+
+@dataclass(frozen=True)
+class Ranking(SearchRanking):
+    """How documents are ranked in the suite retrieval."""
+
+    one_vector: Annotated[
+        bool,
+        Opt(
+            "Rank by the vectors of cse encode --hybrid.",
+            excludes=("hybrid", "rerank", "tokens", If("smooth", (True, False), "--smooth")),
+        ),
+    ] = False
+
+    def arguments(self, top: int = 0) -> dict[str, Any]:
+        """Returns arguments of ``System`` by name."""
+        return {**super().arguments(top), "tokens": self.tokens or 0, "one_vector": self.one_vector}
 
 
 @command("MODEL")
@@ -81,7 +98,7 @@ def systems_of(models: Sequence[str], common: Ranking, seeds: bool = False) -> t
         ranked = Ranking() if any(System(each).fixed for each in names) else common
         if separator:
             ranked = replace(ranked, **own_values(text, f"--{own}".split()))
-        given = {**ranked.check().arguments(), "tokens": ranked.tokens or 0}
+        given = ranked.check().arguments()
         if given["tokens"] and ranked.rerank != "tokens":
             raise InputError("--tokens has no effect without --rerank tokens; add that, or leave --tokens out")
         folders = [each if System(each).fixed else options.model_folder(each) for each in names]
@@ -109,6 +126,10 @@ def eval_command(
     *,
     suites: Annotated[tuple[str, ...], Opt("Suite; see cse methods.", "NAME", flag="--suite")] = ("sts",),
     data: Annotated[str | None, Opt("File or folder of the data.", "PATH")] = None,
+    mteb: Annotated[
+        tuple[str, ...],
+        Opt("Task of mteb, such as SciFact, in place of a suite.", "TASK", excludes=("dims", "passages")),
+    ] = (),
     allow_partial: Annotated[bool, Opt("Accept incomplete STS and transfer files.")] = False,
     compare_published: Annotated[
         bool, Opt("Also list the papers' STS averages.", needs=If("suites", ("sts",)))
@@ -140,18 +161,25 @@ def eval_command(
     In the suite retrieval, MODEL may be bm25, which ranks by words alone, or run:FILE, the rankings of any system in a
     TREC run file, for which --data may be the file of judgements alone. With --hybrid, --bm25-weight, --feedback,
     --smooth, --rerank and --tokens, documents are ranked as by cse search.
+
+    With --mteb, the tasks are those of mteb, which downloads their data; tasks for retrieval are ranked as in the suite
+    retrieval.
     """
     printing.check_output()
     from ...evaluation.run import evaluate, option_tables
     from ...evaluation.sts import PUBLISHED, SEED_NOTE, TEXT_NOTE
 
     _, ((system,),) = systems_of([model], ranked)
+    tables = option_tables(encoder.settings(settings))
+    if mteb:
+        suites = (*(suites if "suites" in given_options() else ()), "mteb")
+        tables["mteb"] = {"tasks": mteb}
     with progress_of("evaluating", "texts") as progress:
         found = evaluate(
             system,
             suites,
             data,
-            options=option_tables(encoder.settings(settings)),
+            options=tables,
             allow_partial=allow_partial,
             progress=progress,
             **encoder.arguments,
@@ -208,6 +236,7 @@ PERCENT = (
     "accuracy",
     "average",
     "f1",
+    "score",
 )
 
 
