@@ -24,6 +24,17 @@ def test_word_vectors_are_averaged_over_known_words(tmp_path):
         assert np.allclose(found, expected)
 
 
+def test_words_in_a_file_of_vectors_may_contain_spaces(tmp_path):
+    rows = ". . . 3 3 3\n" + VECTORS + "at name@domain.com 5 5 5\n. . 4 4 4\nthe 9 9 9\n"
+    (tmp_path / "v.txt").write_text(rows, encoding="utf8")
+    encoder = Encoder(f"glove:{tmp_path}/v.txt")
+    assert encoder.embedding_dim == 3
+    assert np.allclose(encoder.encode(["the cat"]), [[0.5, 0.5, 0]])
+    (tmp_path / "longer.txt").write_text(VECTORS + "a 1 2 3 4\n", encoding="utf8")
+    with pytest.raises(InputError, match="line 5 does not consist of a word and 3 numbers"):
+        Encoder(f"glove:{tmp_path}/longer.txt")
+
+
 def test_the_covariance_of_whitened_vectors_is_the_identity_matrix(tmp_path, tiny_bert, sample_rows):
     x = np.random.default_rng(0).normal(size=(50, 6)) @ np.random.default_rng(1).normal(size=(6, 6)) + 3
     mean, matrix = fit_whitening(x)

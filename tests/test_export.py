@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 pytest.importorskip("onnx", reason="not installed: pip install 'cse[onnx]'")
 pytest.importorskip("onnxscript", reason="not installed: pip install 'cse[onnx]'")
@@ -246,6 +247,20 @@ def test_invalid_exports_are_refused(exported, tiny_bert, minilm, pairs, tmp_pat
     layers = tmp_path / "layers"
     Encoder(tiny_bert, pooler="avg_first_last", device="cpu").save(str(layers))
     refused(invoke("export", layers, "--onnx"), "avg_first_last", "needs several layers")
+
+
+@pytest.mark.parametrize("kind", ["xlnet", "longformer"])
+def test_models_that_the_exporter_cannot_read_are_refused_in_one_sentence(tiny_bert, tmp_path, cse, kind):
+    sizes = {"vocab_size": 2000, "num_hidden_layers": 1, "num_attention_heads": 4, "pad_token_id": 0}
+    longformer = {"hidden_size": 32, "intermediate_size": 32, "attention_window": [8]}
+    more = {"d_model": 32, "d_inner": 32} if kind == "xlnet" else longformer
+    AutoModel.from_config(AutoConfig.for_model(kind, **sizes, **more)).save_pretrained(tmp_path / kind)
+    AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path / kind)
+    done = cse("export", tmp_path / kind, "--onnx")
+    assert done.returncode == 2
+    assert f"models of the type {kind} cannot be exported to ONNX" in done.stderr
+    assert len(done.stderr.splitlines()) <= 3
+    assert not (tmp_path / kind / "onnx").exists()
 
 
 def test_error_for_a_missing_package_names_the_extra_to_install(tiny_bert, exported, monkeypatch):

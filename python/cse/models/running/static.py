@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,10 @@ TOKENS = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
 class WordVectors(OtherEncoder):
     """Represents a text by the mean of the vectors of its words (``glove:FILE``).
 
-    Each line of the file holds a word and the components of its vector, separated by spaces. A first line with the
-    numbers of words and dimensions, as written by word2vec, is skipped. A word that is not in the file is looked up in
-    lower case, and ignored if the lower-case form is missing, too. The vector of a text without known words is 0.
+    Each line of the file holds a word, which may contain spaces, and the components of its vector, separated by spaces.
+    A first line with the numbers of words and dimensions, as written by word2vec, is skipped. A word that is not in the
+    file is looked up in lower case, and ignored if the lower-case form is missing, too. The vector of a text without
+    known words is 0.
 
     Raises ``InputError`` for a file that cannot be read, has no vectors, or has vectors of different lengths.
     """
@@ -41,15 +43,17 @@ class WordVectors(OtherEncoder):
         for number, line in enumerate(lines[start:], start + 1):
             if not line.strip():
                 continue
-            word, *numbers = line.rstrip(" \r").split(" ")
+            parts = line.rstrip(" \r").split(" ")
+            # Words may contain spaces, as in the vectors of 840 billion tokens, but do not end in a number.
+            size = len(vectors[0]) if vectors else len(list(takewhile(_is_number, reversed(parts[1:]))))
             try:
-                vector = np.array(numbers, dtype=np.float32)
+                vector = np.array(parts[-size:] if 0 < size < len(parts) else [], dtype=np.float32)
             except ValueError:
                 vector = np.empty(0, dtype=np.float32)
-            if not len(vector) or (vectors and len(vector) != len(vectors[0])):
-                wanted = f"{len(vectors[0])} numbers" if vectors else "at least one number"
+            if not len(vector) or (size + 1 < len(parts) and _is_number(parts[-size - 1])):
+                wanted = f"{size} numbers" if vectors else "at least one number"
                 raise InputError(f"glove:{what}: line {number} does not consist of a word and {wanted}")
-            self.rows.setdefault(word, len(vectors))
+            self.rows.setdefault(" ".join(parts[:-size]), len(vectors))
             vectors.append(vector)
         if not vectors:
             raise InputError(f"glove:{what}: has no word vectors")
@@ -83,3 +87,11 @@ class WordVectors(OtherEncoder):
     def files(self) -> list[Path]:
         """Returns the text file with the word vectors."""
         return [Path(self.what)]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import io
 import logging
 import os
 import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -158,18 +159,24 @@ def write_onnx(transformer: nn.Module, tokenizer: Any, file: Path) -> None:
     names = [name for name in tokenizer.model_input_names if name in batch and name in accepted]
     rows, tokens = torch.export.Dim("batch"), torch.export.Dim("sequence")
     size = sum(each.numel() * each.element_size() for each in transformer.parameters())
-    with _quiet():
-        torch.onnx.export(
-            _LastState(transformer, names).eval(),
-            tuple(batch[name] for name in names),
-            file,
-            input_names=names,
-            output_names=["last_hidden_state"],
-            dynamo=True,
-            dynamic_shapes=(tuple({0: rows, 1: tokens} for _ in names),),
-            external_data=size > EXTERNAL,
-            verbose=False,
-        )
+    try:
+        with _quiet():
+            torch.onnx.export(
+                _LastState(transformer, names).eval(),
+                tuple(batch[name] for name in names),
+                file,
+                input_names=names,
+                output_names=["last_hidden_state"],
+                dynamo=True,
+                dynamic_shapes=(tuple({0: rows, 1: tokens} for _ in names),),
+                external_data=size > EXTERNAL,
+                verbose=False,
+            )
+    except Exception as error:  # the exporter has many exceptions of its own, with hundreds of lines
+        kind = getattr(transformer.config, "model_type", "?")
+        raise InputError(
+            f"models of the type {kind} cannot be exported to ONNX ({type(error).__name__}); use another type of model"
+        ) from None
 
 
 def _quantise(file: Path, output: Path) -> None:
@@ -184,18 +191,15 @@ def _quantise(file: Path, output: Path) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Context manager that suppresses warnings, and the exporter's log lines below the level ``ERROR``."""
-    loggers = [logging.getLogger(), logging.getLogger("torch.onnx"), logging.getLogger("onnxscript")]
-    levels = [each.level for each in loggers]
+    """Context manager that suppresses warnings, and what the exporter logs and prints; its errors are raised."""
+    level = logging.root.manager.disable
     try:
-        for each in loggers:
-            each.setLevel(logging.ERROR)
-        with warnings.catch_warnings():
+        logging.disable(logging.CRITICAL)
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        for each, level in zip(loggers, levels, strict=True):
-            each.setLevel(level)
+        logging.disable(level)
 
 
 def _texts() -> list[str]:
