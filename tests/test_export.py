@@ -253,7 +253,7 @@ def test_invalid_exports_are_refused(exported, tiny_bert, minilm, pairs, tmp_pat
 def test_models_that_the_exporter_cannot_read_are_refused_in_one_sentence(tiny_bert, tmp_path, cse, kind):
     sizes = {"vocab_size": 2000, "num_hidden_layers": 1, "num_attention_heads": 4, "pad_token_id": 0}
     longformer = {"hidden_size": 32, "intermediate_size": 32, "attention_window": [8]}
-    more = {"d_model": 32, "d_inner": 32} if kind == "xlnet" else longformer
+    more = {"d_model": 32, "d_head": 8, "d_inner": 32} if kind == "xlnet" else longformer
     AutoModel.from_config(AutoConfig.for_model(kind, **sizes, **more)).save_pretrained(tmp_path / kind)
     AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path / kind)
     done = cse("export", tmp_path / kind, "--onnx")
