@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import pytest
 from annotated_types import Ge, Gt, Lt, MinLen
 
-from cse import InputError
+from cse import InputError, TfidfIndex, train
 from cse.options import If, Opt, combination_fault, options_of, parse_options
 from cse.training.settings.config import SETTINGS, TABLES, TrainConfig, method_flags
 
@@ -78,3 +78,35 @@ def test_a_flag_of_a_method_is_a_keyword_of_the_configuration():
     for keyword, each in method_flags().items():
         config = TrainConfig(**{keyword: each.option.default}) if each.option.default is not None else TrainConfig()
         assert config.options.get(each.method, {}).get(each.option.name) == each.option.default
+
+
+def test_sizes_that_no_machine_has_memory_for_are_refused(tmp_path, tiny_bert, glove, cse):
+    texts = [f"word{n % 40} word{n % 7} word{n}" for n in range(40)]
+    (tmp_path / "c.txt").write_text("\n".join(texts) + "\n")
+    names = [f"c{number}" for number in range(20_000)]
+    (tmp_path / "wide.csv").write_text("\n".join(",".join(row) for row in (names, names, names)) + "\n")
+    assert cse("build-tfidf", "c.txt", cwd=tmp_path).returncode == 0
+    train = ("train", "--model", tiny_bert, "--max-steps", "1", "--batch-size", "4")
+    for message, *command in [
+        ("--samples must be <= 100000", "explain", "word1", "--samples", "1000000000"),
+        ("at most 32 dimensions", *train, "c.txt", "--lora", "1000000000"),
+        ("has 20,000 columns", *train, "--pairs", "wide.csv"),
+        ("use --column to name the column", "build-tfidf", "wide.csv"),
+        ("use --column to name the column", "doctor", "wide.csv"),
+    ]:
+        done = cse(*command, cwd=tmp_path)
+        assert done.returncode == 2, done.stderr[-500:]
+        assert message in done.stderr, done.stderr[-500:]
+        assert len(done.stderr) < 1000
+    with pytest.raises(InputError, match="at most 100,000"):
+        TfidfIndex.open(tmp_path / "tfidf").explain("word1", samples=10**9)
+    done = cse("build-tfidf", "wide.csv", "--column", "c7", "-o", "wide", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = cse("cluster", glove, "c.txt", "--seed", 2**64 - 1, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("config", [{"corpus": ["c.txt"]}, "config.toml", None])
+def test_training_takes_only_a_configuration(config):
+    with pytest.raises(InputError, match="a TrainConfig was expected"):
+        train(config)

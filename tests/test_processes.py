@@ -44,6 +44,16 @@ def test_the_setting_threads_applies_to_torch_and_the_rust_core(tmp_path, sample
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_after_the_end_of_a_command_is_not_ignored(number):
+    program = (
+        f"import atexit, os, sys; atexit.register(os.kill, os.getpid(), {int(number)}); "
+        "sys.argv = ['cse', 'cache', '--json']; from cse.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-number, "")
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_build_leaves_no_temporary_file(tmp_path, sample_rows, number, code):
     path = tmp_path / "large.txt"

@@ -20,7 +20,7 @@ import click
 
 from .. import __version__
 from .._core import report_truncated_files
-from ..background import handle_stops
+from ..background import STOPPING, handle_stops
 from ..errors import InputError, Interrupted, RunError, did_you_mean, sentence, shortened
 from ..registry import declared, load
 from . import printing
@@ -278,4 +278,7 @@ def main() -> NoReturn:
             with suppress(OSError):  # the terminal may be closed
                 printing.echo(text, err=True)
         sys.exit(128 + stopped_by[-1])
+    for number in STOPPING:  # while Python ends, a KeyboardInterrupt would be ignored
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     sys.exit(code if isinstance(code, int) else 0)

@@ -33,6 +33,7 @@ NAMES = {
 ROLE_OF = {name: role for role, names in NAMES.items() for name in names.split()}
 """Role of a column, or ``label`` or ``score``, by its name in lower case."""
 SAMPLE_ROWS = 1000
+MOST_COLUMNS = 100
 # If all values of a column are among these words, it is taken to mark which rows are positive pairs.
 POSITIVE_MARKS = {"yes", "y", "true", "t", "positive", "pos", "match", "duplicate", "related", "relevant", "correct"}
 POSITIVE_MARKS |= {"similar", "same", "entailment", "1"}
@@ -103,6 +104,10 @@ def pair_columns(
         for name in by_role.get("score", []):
             raise _needs_selection(path, name, "--min-score 4", names)
     others = by_role.get(None, [])
+    if len(others) > MOST_COLUMNS:  # each of which would be read
+        raise InputError(
+            f"--pairs {path} has {len(names):,} columns; name two or three with --columns, such as {listed}"
+        )
     for name in others if len(set(names)) == len(names) else []:  # duplicate names are rejected on reading
         values = [text for text in islice(readers.column_values(path, name), SAMPLE_ROWS) if text.strip()]
         marks = dict.fromkeys(text.strip() for text in values)

@@ -73,6 +73,7 @@ def cluster(
     number = default_groups(count) if groups is None else groups
     if number > count:
         raise InputError(f"--groups must be at most {count:,}, the number of rows that are not blank, got {number}")
+    seed %= 2**32  # scikit-learn takes no larger seed
     fitted = MiniBatchKMeans(n_clusters=number, random_state=seed, batch_size=4096, n_init=3).fit(vectors)
     return np.asarray(fitted.labels_, dtype=np.int64)
 

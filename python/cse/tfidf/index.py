@@ -310,6 +310,8 @@ class TfidfIndex:
     def explain(self, text: str, *, samples: int = 5, **drawing: Unpack[DrawOptions]) -> list[ExplainedWord]:
         """Returns statistics of each word of a text, including up to ``samples`` sampled replacements."""
         _in_range(samples=samples)
+        if samples > MOST_SAMPLES:
+            raise InputError(f"samples: must be at most {MOST_SAMPLES:,}, got {samples}")
         (given,) = self._rows([text])
         found = self._core.explain(given, samples, self.draw_options(**drawing))
         return [ExplainedWord(*word) for word in found]
@@ -333,6 +335,9 @@ class TfidfIndex:
         options["radius"] = self.ranks(options["radius"])
         _in_range(seed=options["seed"], epoch=options["epoch"], copy=options["copy"])
         return options
+
+
+MOST_SAMPLES = 100_000
 
 
 def _in_range(**numbers: int | None) -> None:

@@ -69,6 +69,8 @@ def train(
             written.
         Interrupted: If a signal stops the run.
     """
+    if not isinstance(config, TrainConfig):
+        raise InputError(f"train: a TrainConfig was expected, not one {type(config).__name__}; use TrainConfig(...)")
     rows = given_texts(texts, config.corpus, named=bool(config.pairs or config.column is not None))
     config = config if rows is None else config.replace(corpus=(IN_MEMORY,))
     check_source(config.corpus, config.pairs, config.tfidf)

@@ -13,7 +13,7 @@ from ...data.readers import reading_options
 from ...errors import InputError, visible
 from ...options import Column, EncodingErrors, If, MaxLineBytes, Opt, Threads
 from ...tfidf.build import AugmentReport
-from ...tfidf.index import TfidfIndex
+from ...tfidf.index import MOST_SAMPLES, TfidfIndex
 from ...tfidf.options import Epoch, MaxTerms, MinDf, Mode, Sampling, Tfidf
 from .. import options, printing
 from ..command import command
@@ -140,7 +140,7 @@ def explain_command(
     min_df: MinDf = 0,
     max_terms: MaxTerms = None,
     sampling: Sampling,
-    samples: Annotated[int, Ge(0), Opt("Number of sampled replacements per word.")] = 4,
+    samples: Annotated[int, Ge(0), Le(MOST_SAMPLES), Opt("Number of sampled replacements per word.")] = 4,
     as_json: AsJson = False,
 ) -> None:
     """Show the TF-IDF, replacement probability, rank and sampled replacements of each word of SENTENCE."""
