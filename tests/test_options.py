@@ -3,10 +3,13 @@
 from dataclasses import MISSING, dataclass
 from typing import Annotated, Literal
 
+import click
 import pytest
 from annotated_types import Ge, Gt, Lt, MinLen
+from click.testing import CliRunner
 
 from cse import InputError, TfidfIndex, train
+from cse.cli import cli
 from cse.options import If, Opt, combination_fault, options_of, parse_options
 from cse.training.settings.config import SETTINGS, TABLES, TrainConfig, method_flags
 
@@ -110,3 +113,16 @@ def test_sizes_that_no_machine_has_memory_for_are_refused(tmp_path, tiny_bert, g
 def test_training_takes_only_a_configuration(config):
     with pytest.raises(InputError, match="a TrainConfig was expected"):
         train(config)
+
+
+def test_a_required_option_that_is_missing_is_named():
+    context, found = click.Context(cli), []
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        arguments = ["x" for each in command.params if isinstance(each, click.Argument)]
+        required = [each for each in command.params if isinstance(each, click.Option) and each.required]
+        if required:
+            done = CliRunner().invoke(cli, [name, *arguments])
+            assert "Missing option" in done.output, (name, done.output, done.exception)
+            found.append(name)
+    assert {"mine", "generate"} <= {*found}

@@ -113,7 +113,9 @@ def click_option(option: Option, heading: str = "", *, ranges: bool = True, **se
     text = opt.help + (f"  [default: {opt.default}]" if opt.default else "")
     values: dict[str, Any] = {"default": default, "show_default": not opt.default, "help": text}
     values |= {"metavar": opt.metavar or ("|".join(option.choices) if option.choices else None)}
-    values |= {"required": option.default is MISSING}
+    if option.default is MISSING:
+        del values["default"]  # click 8.3 takes None for a given value
+        values |= {"required": True}
     if kind is bool:
         values |= {"is_flag": True}
     else:
