@@ -64,11 +64,12 @@ class TextEncoder(ABC):
         """Encodes texts into embeddings ``(n, D)``."""
 
     def _try(self) -> None:
-        """Encodes a word; raises an error if the files of the model do not fit together."""
+        """Encodes a sentence; raises an error if the files of the model do not fit together."""
         check_tokenizer(getattr(self, "tokenizer", None))
-        found = self.encode(["a"], prompt="", task="query")
+        # CANINE has no embedding of fewer characters than it merges into one state.
+        found = self.encode(["This is a sentence."], prompt="", task="query")
         if found.shape != (1, self.embedding_dim) or not np.isfinite(found).all():
-            raise InputError("its embedding of a word is not finite, or of another size than its files declare")
+            raise InputError("its embedding of a sentence is not finite, or of another size than its files declare")
 
     @property
     def embedding_dim(self) -> int:
