@@ -133,7 +133,7 @@ def test_tables_have_rows_for_stored_runs_alone(tmp_path):
     for system, tau, value in (("standard", 0.05, 69), ("UNA", 0.05, 70.5), ("focal", 0.07, 68)):
         lab.store(Experiment(system, tau).name, {"arguments": [], **record(value)})
     lab.store(experiments.ABLATIONS[2].experiment("0.3").name, {"arguments": [], **record(70)})
-    stored, published = table.Stored(tmp_path), table.Published()
+    stored, published = table.Stored([tmp_path]), table.Published()
     assert table.systems(stored, published)[1] == [
         ["standard", "0.05, published", "1", "69.00", "", "", ""],
         ["UNA", "0.05, published", "1", "70.50", "+1.50 [+1.50, +1.50]", "+0.82", "same"],
@@ -142,3 +142,19 @@ def test_tables_have_rows_for_stored_runs_alone(tmp_path):
     assert [row[0] for row in table.ablation(stored, published, experiments.ABLATIONS[2])[1]] == ["0.5", "0.3"]
     assert table.ablation(stored, published, experiments.ABLATIONS[3])[1] == []
     assert len(table.temperatures(stored)[1]) == len(table.data_sets(stored)[1]) == 3
+
+
+def test_runs_of_two_bases_are_read_together_if_each_seed_belongs_to_one(tmp_path):
+    for base, seed in (("A", 0), ("B", 1)):
+        (tmp_path / base).mkdir()
+        lab = run.Lab(tmp_path / base, {"base": base})
+        for system, value in (("standard", 69), ("UNA", 70 + seed)):
+            lab.store(Experiment(system, 0.05, seed).name, {"arguments": [], "seed": seed, **record(value)})
+    rows = table.systems(table.Stored([tmp_path / "A", tmp_path / "B"]), table.Published())[1]
+    assert [row[:4] for row in rows] == [
+        ["standard", "0.05, published", "2", "69.00"],
+        ["UNA", "0.05, published", "2", "70.50"],
+    ]
+    lab.store(Experiment("focal", 0.07, 0).name, {"arguments": [], "seed": 0, **record(70)})
+    with pytest.raises(SystemExit, match="seed 0 was run from another base"):
+        table.Stored([tmp_path / "A", tmp_path / "B"])

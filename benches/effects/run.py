@@ -1,4 +1,4 @@
-"""Trains and evaluates the experiments of benches/effects, and stores one JSON file for each.
+r"""Trains and evaluates the experiments of benches/effects, and stores one JSON file for each.
 
     python benches/effects/run.py --corpus enwiki1m.txt.gz --data DIR [--stage grid] [--only 'una-*'] [--jobs 2]
 
@@ -7,6 +7,12 @@ masked_model.py, or another one with --base MODEL. ``cse train`` trains each sys
 first 60,000 sentences of the corpus, and ``cse encode`` encodes the STS sentences, each in a process with one thread.
 Stored runs are not repeated; an interrupted run starts again. Results are written to
 benches/results/effects/BASE/NAME.json, and the cosines of all pairs to target/effects/cosines.
+
+The masked model depends on the processor. On another machine, ``masked_model.py`` makes another base, whose runs go to
+a folder of their own, with the temperatures of the first one's grid and other seeds:
+
+    python benches/effects/run.py --corpus ... --data ... --base target/effects/masked-KEY --name masked-2 \
+        --stage seeds --grid benches/results/effects/masked --only '*-seed1'
 """
 
 from __future__ import annotations
@@ -183,6 +189,10 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path, required=True, help="sentences in the order of the documents")
     parser.add_argument("--data", type=Path, required=True, help="folder of the STS files")
     parser.add_argument("--base", metavar="MODEL", help="folder of a model to train instead of the masked model")
+    parser.add_argument("--name", help="name of the base, a folder of the results (default: that of its folder)")
+    parser.add_argument(
+        "--grid", type=Path, metavar="DIR", help="results whose grid chooses the temperatures (default: the base's)"
+    )
     parser.add_argument("--stage", choices=("grid", "seeds", "ablations"), help="default: all, in this order")
     parser.add_argument("--only", default="*", metavar="PATTERN", help="only the runs whose names match")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on one core (default: 1)")
@@ -190,7 +200,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--list", action="store_true", help="print the names of the runs that are not stored, and exit")
     options = parser.parse_args()
-    results = options.results / ("masked" if options.base is None else Path(options.base).name)
+    results = options.results / (options.name or ("masked" if options.base is None else Path(options.base).name))
     lab = Lab(results, {}) if options.list else prepare(options, results)
     if not options.list and not lab.is_stored(BEFORE, BEFORE_FLAGS):
         lab.store(BEFORE, {"arguments": BEFORE_FLAGS, **lab.evaluate(lab.base, BEFORE, *BEFORE_FLAGS)})
@@ -215,7 +225,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, stop)
     for stage in ("grid", "seeds", "ablations") if options.stage is None else (options.stage,):
         # The runs with further seeds depend on the results of the grid, so a stage is listed when it begins.
-        listed = [run for run in declared(best_taus(results))[stage] if fnmatch.fnmatch(run.name, options.only)]
+        runs = declared(best_taus(options.grid or results))[stage]
+        listed = [run for run in runs if fnmatch.fnmatch(run.name, options.only)]
         missing = [run for run in listed if not lab.is_stored(run.name, run.arguments())]
         if options.list:
             print("".join(f"{stage} {run.name}\n" for run in missing), end="")

@@ -1,10 +1,11 @@
 """Prints the tables of benches/effects from the stored results.
 
-    python benches/effects/table.py [--base masked] [--markdown]
+    python benches/effects/table.py [--base masked masked-2 ...] [--markdown]
 
 The table of systems compares each system with the standard loss (SimCSE) twice: both at their best temperatures, which
 have the highest score on STS-B dev with seed 0, and both at the temperatures of the papers. Intervals are 95 %
-intervals over pairs and seeds (see ``scores.interval``). A run that is not stored has no row.
+intervals over pairs and seeds (see ``scores.interval``). A run that is not stored has no row. The runs of several bases
+are read together; a seed belongs to one base, so that a change is always between two runs from the same base.
 """
 
 from __future__ import annotations
@@ -42,13 +43,18 @@ class Published:
 
 
 class Stored:
-    """The results in a folder, by name."""
+    """The results in folders, by name; the grid of the first folder chooses the best temperatures."""
 
-    def __init__(self, folder: Path) -> None:
-        self.records: dict[str, dict[str, Any]] = {
-            path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))
-        }
-        self.best = best_taus(folder)
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self.records: dict[str, dict[str, Any]] = {}
+        bases: dict[int, str] = {}
+        for path in (path for folder in folders for path in sorted(folder.glob("*.json"))):
+            record = json.loads(path.read_text(encoding="utf-8"))
+            base = record["identity"].get("base", "")
+            if "seed" in record and bases.setdefault(record["seed"], base) != base:
+                raise SystemExit(f"{path}: seed {record['seed']} was run from another base too; use another seed")
+            self.records.setdefault(path.stem, record)
+        self.best = best_taus(folders[0])
 
     def has(self, experiment: Experiment) -> bool:
         """Whether a run is stored."""
@@ -165,10 +171,10 @@ def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--base", default="masked", help="name of the base model, a folder of the results")
+    parser.add_argument("--base", nargs="+", default=["masked"], help="names of base models, folders of the results")
     parser.add_argument("--markdown", action="store_true")
     options = parser.parse_args()
-    stored, published = Stored(options.results / options.base), Published()
+    stored, published = Stored([options.results / name for name in options.base]), Published()
     tables = {
         "Systems": systems(stored, published),
         "Temperatures": temperatures(stored),
