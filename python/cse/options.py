@@ -340,7 +340,10 @@ Prompt = Annotated[
         "the model's default prompt",
     ),
 ]
-Column = Annotated[str | None, Opt("Column with the sentences, for .csv, .tsv, .jsonl and .parquet files.", "NAME")]
+Column = Annotated[
+    str | None,
+    Opt("Column with the sentences, if the files are tables (.csv, .tsv, .jsonl, .parquet, .arrow).", "NAME"),
+]
 EncodingErrors = Annotated[Literal["strict", "replace"], Opt("How to handle invalid UTF-8.")]
 MaxLineBytes = Annotated[int, Ge(1), Le(2**40), Opt("Maximum length of a row in bytes.", "N")]
 Cache = Annotated[

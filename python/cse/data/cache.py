@@ -36,11 +36,11 @@ from ..io import (
     remove_leftovers,
 )
 from .readers import COMPRESSED, Column, ReadOptions, joined_lines
+from .remote import META
 from .remote import cache_folder as cache_folder
 
-META = "meta.json"
 BLOCK_BYTES = 1 << 20
-KINDS = ("rows", "tokens")
+KINDS = ("rows", "tokens", "files")
 # Pattern of the names of entries. Other files in the cache folder are not touched.
 NAME = re.compile(f"({'|'.join(KINDS)})-[0-9a-f]{{24}}")
 

@@ -302,7 +302,7 @@ def open_pairs(
     """Opens tables of labelled pairs.
 
     Args:
-        files: Paths or patterns of csv, tsv, jsonl and parquet files with the same columns.
+        files: Paths or patterns of tables with the same columns; see ``cse.data.readers.resolve``.
         columns: Names of the columns of anchor, positive and optionally hard negatives; if empty, see
             ``pair_columns``.
         where: Condition that selects positive pairs, like ``label=1``; see ``chosen_rows``.
@@ -314,7 +314,7 @@ def open_pairs(
     """
     texts = [name for name in readers.expand(files) if not readers.is_table(name)]
     if texts:
-        raise InputError(f"--pairs {texts[0]} is not a table; give a .csv, .tsv, .jsonl or .parquet file")
+        raise InputError(f"--pairs {texts[0]} is not a table; give one of {', '.join(readers.TABLES)}")
     paths = readers.expand(files)
     names = pair_columns(paths[0], columns, where, min_score)
     chosen = None if where is None and min_score is None else chosen_rows(paths, where, min_score)

@@ -15,10 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from ..errors import InputError, first_line
-from .remote import local_copies
+from .remote import local_copies, shards
 
 MAX_LINE_BYTES = 1 << 20
 
@@ -100,7 +101,7 @@ UNREADABLE = {
     ".zip": "is a zip archive; unpack it (unzip)",
     ".json": ".json is not supported; write one object per line (jq -c '.[]') to a .jsonl file",
 }
-TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
+TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".arrow")
 COMPRESSED = (".gz", ".zst", ".bz2", ".lz4")
 BLOCK_BYTES = 1 << 22
 RECORDS = 10_000
@@ -111,7 +112,8 @@ def resolve(paths: Paths, column: str | None = None, flag: str = "--column") -> 
 
     Args:
         paths: A path or a list of paths. A pattern (``*``, ``?``, ``[]``, ``**``) that is not the name of an existing
-            file is replaced by the files it matches, sorted by name. An address (``s3://...``) is read by fsspec.
+            file is replaced by the files it matches, sorted by name. A folder that ``Dataset.save_to_disk`` of
+            ``datasets`` wrote is replaced by its files. An address (``s3://...``) is read by fsspec.
         column: Name of the column to read; required if one of the files is a table.
         flag: The option that names the column, for messages.
 
@@ -219,6 +221,8 @@ def _check_quotes(path: str) -> None:
 def _matches(path: str) -> list[str]:
     if "://" in path:
         return local_copies(path)
+    if os.path.isdir(path):
+        return shards(path, lambda file: Path(file).read_bytes())
     if not glob.has_magic(path) or os.path.exists(path):
         return [path]
     found = sorted(name for name in glob.glob(path, recursive=True) if not os.path.isdir(name))
@@ -236,7 +240,7 @@ def _kind(path: str) -> str | None:
 
 
 class Column:
-    """A column of a csv, tsv, jsonl or parquet file, which pyarrow decodes in blocks.
+    """A column of a csv, tsv, jsonl, parquet or arrow file, which pyarrow decodes in blocks.
 
     A missing value becomes a blank row; a line break inside a field is replaced by a space. Fields of a csv file may be
     quoted, and quoted fields may contain line breaks; quotes in a tsv file have no special meaning. The first line of a
@@ -320,6 +324,8 @@ def _column_names(path: str, wanted: str | None) -> list[str]:
         import pyarrow.parquet as pq
 
         return list(pq.read_schema(path).names)
+    if kind == ".arrow":
+        return list(_open_arrow(path)[0])
     if kind in (".csv", ".tsv"):
         names: list[str] = _grown(lambda size: list(_open_csv(path, None, size).schema.names))
         for separator, remedy in ((";", "write it with commas"), ("\t", "name it .tsv")):
@@ -354,6 +360,11 @@ def _blocks(path: str, column: str, last: str | None) -> Iterator[Any]:
         import pyarrow.parquet as pq
 
         yield from pq.ParquetFile(path).iter_batches(columns=[column])
+        return
+    if kind == ".arrow":
+        for batch in _open_arrow(path)[1]:
+            batch.validate(full=True)  # pyarrow trusts the offsets in the file otherwise
+            yield batch.select([column])
         return
     size = BLOCK_BYTES
     while size:
@@ -395,6 +406,19 @@ def _grown(work: Callable[[int], Any]) -> Any:
         except pa.ArrowInvalid as error:
             if not (size := _larger(size, error)):
                 raise
+
+
+def _open_arrow(path: str) -> tuple[list[str], Iterator[Any]]:
+    """Returns the names of the columns and the record batches of a file in Arrow's format of streams or of files."""
+    import pyarrow as pa
+
+    source = pa.OSFile(path)
+    if source.read(6) == b"ARROW1":
+        reader = pa.ipc.open_file(source)
+        return reader.schema.names, map(reader.get_batch, range(reader.num_record_batches))
+    source.seek(0)
+    reader = pa.ipc.open_stream(source)
+    return reader.schema.names, iter(reader)
 
 
 def _open_json(path: str, column: str, size: int) -> Any:

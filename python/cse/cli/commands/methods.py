@@ -98,7 +98,7 @@ def cache_command(
     clear: Annotated[bool, Opt("Delete all entries.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the cached rows and token ids of corpora, or delete them.
+    """List the cached rows, token ids and files of corpora, or delete them.
 
     The first run on a large corpus writes its rows and token ids to the cache. Later runs use these files, and start
     sooner. The files are mapped into memory, so that memory use does not grow with the corpus.
@@ -122,8 +122,10 @@ def cache_command(
         for entry in store.entries(folder)
     ]
     total = sum(entry["bytes"] for entry in listed)
+    kinds = {"files": "a copy"}
     lines = [
-        f"{entry['name']}: {'damaged' if entry['rows'] is None else format(entry['rows'], ',') + ' rows'}, "
+        f"{entry['name']}: "
+        f"{kinds.get(entry['kind'], 'damaged') if entry['rows'] is None else format(entry['rows'], ',') + ' rows'}, "
         f"{entry['bytes'] / 1e6:,.1f} MB, {', '.join(entry['files'])}"
         for entry in listed
     ]
