@@ -50,7 +50,7 @@ class Matryoshka(BatchTerm):
         dims = parse_dims(options.dims)
         if dims[0] > width:
             raise InputError(f"--dims {dims[0]}: the embeddings have {width} dimensions; give numbers below {width}")
-        self.dims = [each for each in dims if each < width]
+        self.dims = [dim for dim in dims if dim < width]
         encoder.evaluated.trained_dims = (width, *self.dims)
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
@@ -86,8 +86,8 @@ def similarity_divergence(base: Tensor, z: Tensor, temperature: float, valid: Te
     removed = torch.eye(rows, dtype=torch.bool, device=z.device) | ~holds[None, :]
     # A large negative number instead of -inf, so that rows without a valid column have finite gradients.
     logs = [
-        log_softmax((normalize(each, dim=-1) @ normalize(each, dim=-1).T / temperature).masked_fill(removed, -1e4), -1)
-        for each in (base, z)
+        log_softmax((normalize(view, dim=-1) @ normalize(view, dim=-1).T / temperature).masked_fill(removed, -1e4), -1)
+        for view in (base, z)
     ]
     each_row = (logs[0].exp() * (logs[0] - logs[1])).sum(-1)  # (B,)
     return torch.where(holds, each_row, 0.0).sum() / holds.sum().clamp(min=1)
@@ -114,13 +114,13 @@ class KeepSimilarities(BatchTerm):
         """Returns the weighted divergence."""
         assert step.encode is not None
         names = ("anchor", "positive")
-        found = [
+        divergences = [
             similarity_divergence(
                 step.encode(name, self.base), views[name], self.options.temperature, views.masks.get(name)
             )
             for name in names
         ]
-        total = torch.stack(found).mean()
+        total = torch.stack(divergences).mean()
         self.metrics = {"kept": total.detach()}
         weighted: Tensor = self.options.weight * total
         return weighted
@@ -195,6 +195,6 @@ class MLM(RowTerm):
             ids, special, uniform, self.options.share, self.mask_id, self.vocabulary
         )
         logits = self.model(**tokens).logits.transpose(1, 2)  # (B, V, T)
-        each = cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none")
+        losses = cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none")
         # Sums, from which the training loop computes the mean over all chunks and processes.
-        return self.options.weight * each.sum(1).sum(), (labels != IGNORED).sum().to(each.dtype)
+        return self.options.weight * losses.sum(1).sum(), (labels != IGNORED).sum().to(losses.dtype)

@@ -53,7 +53,7 @@ class Layout:
         return self._place(self.candidates + self.columns, name)
 
     def _place(self, names: list[str], name: str) -> slice:
-        start = sum(self.sizes[each] for each in names[: names.index(name)])
+        start = sum(self.sizes[other] for other in names[: names.index(name)])
         return slice(start, start + self.sizes[name])
 
 
@@ -219,16 +219,16 @@ def _own_similarities(views: Mapping[str, Tensor], layout: Layout, own: Mapping[
     have fewer than k; see ``cse.views.Views.own_negatives``.
     """
     most = max(z.shape[1] for z in own.values())
-    found, missing = [], []
+    similarities, missing = [], []
     for name in layout.anchors:
         z = normalize(views[name], dim=-1)
         cosines = z.new_zeros(len(z), 0)
         if name in own:
             cosines = (z[:, None] * normalize(own[name], dim=-1)).sum(-1)
         place = torch.arange(most, device=z.device) >= cosines.shape[1]
-        found.append(torch.cat([cosines, z.new_zeros(len(z), most - cosines.shape[1])], dim=1))
+        similarities.append(torch.cat([cosines, z.new_zeros(len(z), most - cosines.shape[1])], dim=1))
         missing.append(place.expand(len(z), -1))
-    return torch.cat(found), torch.cat(missing)
+    return torch.cat(similarities), torch.cat(missing)
 
 
 def _apply_masks(
@@ -243,8 +243,8 @@ def _apply_masks(
     device = scores.device
 
     def valid(name: str) -> Tensor:
-        found = masks.get(name)
-        return torch.ones(layout.sizes[name], dtype=torch.bool, device=device) if found is None else found
+        mask = masks.get(name)
+        return torch.ones(layout.sizes[name], dtype=torch.bool, device=device) if mask is None else mask
 
     holds = torch.cat([valid(name) for name in layout.candidates + layout.columns])  # (K,)
     rows = torch.cat([valid(name) for name in layout.anchors])  # (M,)
@@ -288,7 +288,7 @@ class Contrastive(BatchTerm):
     def evaluate(self, views: Views, step: BatchStep, **changes: Any) -> Tensor:
         """Returns the loss for any views; ``changes`` replace arguments of ``contrastive_loss``. See ``BatchStep``."""
         options: ContrastiveOptions = self.options
-        given = {
+        settings = {
             "objective": options.objective,
             "logits": options.logits,
             "temperature": options.temperature,
@@ -303,7 +303,7 @@ class Contrastive(BatchTerm):
             "partners": step.partners,
             "duplicates": step.duplicates,
         }
-        return contrastive_loss(views.embeddings, **{**given, **changes})
+        return contrastive_loss(views.embeddings, **{**settings, **changes})
 
     def partner_views(self, roles: Mapping[str, Role]) -> tuple[int, list[str]] | None:
         """Returns the number and names of the candidate views if negatives are mixed as in the paper, else None.

@@ -96,34 +96,34 @@ class MatryoshkaOptions:
     ] = "256,128,64"
 
 
-def parse_dims(given: str | Sequence[int]) -> list[int]:
+def parse_dims(dims: str | Sequence[int]) -> list[int]:
     """Parses numbers of dimensions, and returns them in descending order, without repeats.
 
     The numbers are given as a list, or as text separated by commas. Raises ``InputError`` for any other value, and for
     a number below 1.
     """
     try:
-        found = [int(part) for part in (given.split(",") if isinstance(given, str) else given)]
+        numbers = [int(part) for part in (dims.split(",") if isinstance(dims, str) else dims)]
     except ValueError:
-        found = []
-    if not found or min(found) < 1:
-        raise InputError(f"--dims {given} must be numbers of dimensions separated by commas, like 256,128,64")
-    return sorted(set(found), reverse=True)
+        numbers = []
+    if not numbers or min(numbers) < 1:
+        raise InputError(f"--dims {dims} must be numbers of dimensions separated by commas, like 256,128,64")
+    return sorted(set(numbers), reverse=True)
 
 
 def without_effect(
-    loss: str, reads: Collection[str], given: Iterable[tuple[str, Collection[str]]], options: Mapping[str, str | None]
+    loss: str, reads: Collection[str], changes: Iterable[tuple[str, Collection[str]]], options: Mapping[str, str | None]
 ) -> str | None:
     """Returns an error message for the first given setting that cannot affect the loss, else None.
 
     Args:
         loss: Value of ``--loss``.
         reads: Roles of the views that the loss terms of the run read; see ``cse.losses.base.LossTerm.reads``.
-        given: The flags that were given, each with the roles of the views that it changes or adds.
+        changes: The flags that were given, each with the roles of the views that it changes or adds.
         options: Flags that were given but apply only to the contrastive losses, each with the option of the loss that
             has the same meaning, if there is one.
     """
-    for flag, changed in given:
+    for flag, changed in changes:
         if not set(changed) & set(reads):
             others = f"no {' and no '.join(f'{role}s' for role in sorted(changed))}"
             return f"--loss {loss} uses {others}, so {flag} has no effect; leave one of them out"

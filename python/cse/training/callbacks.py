@@ -90,8 +90,8 @@ class Callbacks(Callback):
 
 def _forwarded(name: str) -> Callable[..., None]:
     def call(self: Callbacks, *args: Any, **keywords: Any) -> None:
-        for each in self._all:
-            getattr(each, name)(*args, **keywords)
+        for callback in self._all:
+            getattr(callback, name)(*args, **keywords)
 
     return call
 
@@ -125,9 +125,9 @@ def header(facts: dict[str, str], verbose: bool = False) -> list[str]:
     if not verbose:
         joined = {"positive": ("positive", "negatives"), "corpus": ("corpus", "columns")}
         names = ("device", "model", "loss", "positive", "corpus", "steps", "warning")
-        texts = {name: [facts[each] for each in joined.get(name, (name,)) if each in facts] for name in names}
+        texts = {name: [facts[key] for key in joined.get(name, (name,)) if key in facts] for name in names}
         between = {"positive": "; negatives: "}
-        facts = {name: between.get(name, "; ").join(found) for name, found in texts.items() if found}
+        facts = {name: between.get(name, "; ").join(parts) for name, parts in texts.items() if parts}
     return [f"{name:>9}  {value}" for name, value in facts.items()]
 
 

@@ -117,11 +117,11 @@ def read_config(checkpoint: Path) -> TrainConfig:
 
 def resumed_config(
     resume: str | Path,
-    given: dict[str, Any] | None = None,
+    changes: dict[str, Any] | None = None,
     where: str = "--resume",
     remedy: str = "leave it out",
 ) -> TrainConfig:
-    """Returns the configuration with which a run is resumed: the stored one with the changes in ``given``.
+    """Returns the configuration with which a run is resumed: the stored one with the changes in ``changes``.
 
     ``where`` and ``remedy`` are the beginning and the end of the message about a change that is not allowed.
     Raises ``InputError`` for a folder without a checkpoint, and for a change that is not allowed; see
@@ -135,8 +135,8 @@ def resumed_config(
         cuda = pick_device(stored.device).startswith("cuda")
         stored = stored.replace(precision="bf16" if cuda else "fp32")
     # The run keeps the precision that auto was resolved to when it began.
-    given = {name: value for name, value in (given or {}).items() if (name, value) != ("precision", "auto")}
-    return check_changes(stored, given, where, remedy)
+    changes = {name: value for name, value in (changes or {}).items() if (name, value) != ("precision", "auto")}
+    return check_changes(stored, changes, where, remedy)
 
 
 class Trainer:

@@ -20,7 +20,7 @@ from .step import distributed, encode, state
 
 
 def prepare(
-    given: config.TrainConfig,
+    settings: config.TrainConfig,
     world: distributed.World | None = None,
     folder: Path | None = None,
     progress: ProgressCallback = lambda *_: None,
@@ -29,7 +29,7 @@ def prepare(
     """Builds the parts of a run in order: data, encoder, batches, objective, optimiser, evaluation and folder.
 
     Args:
-        given: The configuration.
+        settings: The configuration.
         world: The ranks of the run. Default: one.
         folder: Folder of the run, if it is resumed. Default: a new folder.
         progress: Called while a large corpus is written to the cache or tokenized.
@@ -39,28 +39,28 @@ def prepare(
         InputError: For an invalid configuration, or an invalid index, corpus, model or data file.
         OSError: For a file that cannot be read, or a cache that cannot be written.
     """
-    world, given = world or distributed.World(), precedence.with_preset(given)
-    machine = output.use_machine(given.device, given.threads, given.precision, world)
+    world, settings = world or distributed.World(), precedence.with_preset(settings)
+    machine = output.use_machine(settings.device, settings.threads, settings.precision, world)
     context = methods.open_context(
-        given.tfidf, given.min_df, given.max_terms, given.imports, machine.device, world.part
+        settings.tfidf, settings.min_df, settings.max_terms, settings.imports, machine.device, world.part
     )
-    evaluated = evaluation.open_evaluation(given.dev, given.data, given.allow_partial)
+    evaluated = evaluation.open_evaluation(settings.dev, settings.data, settings.allow_partial)
     opened = data.open_data(
         context,
         progress,
         texts,
-        {name: getattr(given, name) for name in ("encoding_errors", "max_line_bytes", "threads", "cache")},
-        corpus=given.corpus,
-        column=given.column,
-        pairs=given.pairs,
-        columns=given.columns,
-        where=given.where,
-        min_score=given.min_score,
-        weighted=given.contrastive.hard_negative_weight != 1,
-        seed=given.seed,
-        held_out=not given.dev,
+        {name: getattr(settings, name) for name in ("encoding_errors", "max_line_bytes", "threads", "cache")},
+        corpus=settings.corpus,
+        column=settings.column,
+        pairs=settings.pairs,
+        columns=settings.columns,
+        where=settings.where,
+        min_score=settings.min_score,
+        weighted=settings.contrastive.hard_negative_weight != 1,
+        seed=settings.seed,
+        held_out=not settings.dev,
     )
-    source, final, place = settle(given, machine, folder)
+    source, final, place = settle(settings, machine, folder)
     made = methods.text_methods(final.positive, final.negatives, final.options, context)
     rows = made.batches(
         opened,
@@ -89,7 +89,7 @@ def prepare(
 
 def plan_of(final: config.ResolvedConfig, made: methods.TextMethods) -> Plan:
     """Returns how the run proceeds, and what the card of its model says."""
-    negatives = "; ".join(f"{name} {each.describe()}" for name, each in made.negatives.items())
+    negatives = "; ".join(f"{name} {method.describe()}" for name, method in made.negatives.items())
     text = (
         f"Loss: {loss.describe_loss(final.loss, final.loss_terms, final.contrastive)}. Positives: {final.positive}. "
         + (f"Synthetic negatives: {negatives}." if negatives else "No synthetic negatives.")
@@ -120,20 +120,20 @@ def plan_of(final: config.ResolvedConfig, made: methods.TextMethods) -> Plan:
     )
 
 
-def free_folder(given: config.TrainConfig) -> Path:
+def free_folder(settings: config.TrainConfig) -> Path:
     """Returns the folder of a new run; raises ``InputError`` for a name that is invalid or in use."""
-    model = given.model or precedence.DEFAULT_MODEL
-    return choose_folder(given.output, given.name, model, (given.loss, *given.negatives), given.seed)
+    model = settings.model or precedence.DEFAULT_MODEL
+    return choose_folder(settings.output, settings.name, model, (settings.loss, *settings.negatives), settings.seed)
 
 
 def settle(
-    given: config.TrainConfig, machine: output.Machine, folder: Path | None
+    settings: config.TrainConfig, machine: output.Machine, folder: Path | None
 ) -> tuple[resolve.Source, config.ResolvedConfig, Path]:
     """Finds the model, fills in the defaults that depend on it, and chooses the folder of the run."""
-    if given.name is not None:
-        folder = folder or free_folder(given)  # checked before the model is searched for
-    source = resolve.find_model(given.model or precedence.DEFAULT_MODEL)
-    final = precedence.resolve(given, source.family, source.pooler, machine.precision)
+    if settings.name is not None:
+        folder = folder or free_folder(settings)  # checked before the model is searched for
+    source = resolve.find_model(settings.model or precedence.DEFAULT_MODEL)
+    final = precedence.resolve(settings, source.family, source.pooler, machine.precision)
     return source, final, folder or free_folder(final)
 
 

@@ -210,11 +210,11 @@ class Selector:
 
     def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.float64]]]:
         """Returns what ``restore`` needs: values that can be serialised to JSON, and arrays."""
-        arrays = {f"vectors.{i}": each for i, each in enumerate(self.vectors)}
+        arrays = {f"vectors.{i}": vector for i, vector in enumerate(self.vectors)}
         for place, score in (("first", self.halves[:1]), ("last", self.halves[-1:])):
-            for each in score:
-                arrays |= {f"{place}.per_sentence": each.per_sentence, f"{place}.found_first": each.found_first}
-        scores = [{k: v for k, v in vars(each).items() if not isinstance(v, np.ndarray)} for each in self.halves]
+            for half in score:
+                arrays |= {f"{place}.per_sentence": half.per_sentence, f"{place}.found_first": half.found_first}
+        scores = [{k: v for k, v in vars(half).items() if not isinstance(v, np.ndarray)} for half in self.halves]
         values = {
             "records": self.records,
             "best_step": self.best_step,
@@ -231,7 +231,7 @@ class Selector:
         last.
         """
         self.records, self.best_step = values["records"], values["best_step"]
-        self.best_record = next((each for each in self.records if each["step"] == self.best_step), {})
+        self.best_record = next((record for record in self.records if record["step"] == self.best_step), {})
         self.collapsed, self.misses = values["collapsed"], values["misses"]
         self.vectors = [arrays[f"vectors.{i}"] for i in range(len([k for k in arrays if k.startswith("vectors.")]))]
         self.halves = []

@@ -256,13 +256,13 @@ class Batches:
         columns = [texts]
         if isinstance(self.positive, Pairing) and self.positive.labelled:
             columns.append(blocks["positive"].texts)
-        found = np.zeros((len(texts), len(texts)), dtype=bool)
+        equal = np.zeros((len(texts), len(texts)), dtype=bool)
         for column in columns:
             ids: dict[str, int] = {}
             keys = np.array([ids.setdefault(text, len(ids)) for text in column])
-            found |= keys[:, None] == keys[None, :]
-        np.fill_diagonal(found, False)
-        return found if found.any() else None
+            equal |= keys[:, None] == keys[None, :]
+        np.fill_diagonal(equal, False)
+        return equal if equal.any() else None
 
     def _partners(self, batch: Batch) -> npt.NDArray[np.int64] | None:
         drawn = self.partner_views(batch.roles) if self.partner_views else None

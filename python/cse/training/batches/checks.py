@@ -83,14 +83,14 @@ def sample_of(rows: npt.NDArray[np.int64], method: Edit | Pairing | None = None)
 def replaceable(texts: Sequence[str]) -> str:
     """Returns advice on how to make words of these texts replaceable, depending on the script."""
     characters = "".join(texts[:FEW_ROWS])
-    letters = [each for each in characters if each.isalpha()]
-    unsegmented = sum(unicodedata.name(each, "").startswith(UNSEGMENTED) for each in letters)
+    letters = [character for character in characters if character.isalpha()]
+    unsegmented = sum(unicodedata.name(letter, "").startswith(UNSEGMENTED) for letter in letters)
     if 2 * unsegmented > len(letters):
         return (
             "for text without spaces between words (Chinese, Japanese, Thai), build the index with --tokenizer "
             "wordpieces and the --model of the run, or put spaces between words and use --tokenizer whitespace"
         )
-    if not any(each.isalnum() for each in characters):
+    if not any(character.isalnum() for character in characters):
         return "for text without letters (emoji, punctuation), build the index with --tokenizer whitespace"
     return "check that the index was built from this corpus"
 
@@ -156,10 +156,10 @@ def examine(
     sample, made = trained_texts(batches.positive, corpus, batches.rows, batches.seed)
     ids = tokenizer(sample, add_special_tokens=True, truncation=False, verbose=False)["input_ids"]
     encoded = tokenizer(made, add_special_tokens=True, truncation=False, verbose=False)["input_ids"]
-    lengths = np.array([len(each) for each in encoded], dtype=np.int64)
+    lengths = np.array([len(sequence) for sequence in encoded], dtype=np.int64)
     unknown = tokenizer.unk_token_id
     tokens = sum(map(len, ids))
-    missing = sum(each.count(unknown) for each in ids) / max(tokens, 1) if unknown is not None else 0.0
+    missing = sum(sequence.count(unknown) for sequence in ids) / max(tokens, 1) if unknown is not None else 0.0
     text = f"{duplicates:.1%} duplicate rows, {cut_off(lengths, max_length, longest)}, {missing:.1%} unknown tokens"
     warnings = [warning] if (warning := readability(tokenizer, sample).warning(model)) else []
     if missing > MANY and not warnings:
@@ -172,7 +172,7 @@ def examine(
 
 def once_warnings(negatives: Mapping[str, Edit], steps: int) -> list[str]:
     """Returns a warning for each method whose synthetic negatives are used only in the first of several steps."""
-    once = [name for name, each in negatives.items() if each.applies(0) and not any(map(each.applies, range(1, steps)))]
+    once = [name for name, edit in negatives.items() if edit.applies(0) and not any(map(edit.applies, range(1, steps)))]
     return [
         f"{name} is used only in the first of the {steps:,} steps ({negatives[name].describe()}); lower its interval"
         for name in once
@@ -189,8 +189,8 @@ def unchanged_warning(batches: Batches, tokenizer: Any, max_length: int) -> list
         chosen = sample_of(batches.rows, method)
         texts = batches.corpus.take(chosen)
         ids = [
-            token_lists(tokenizer, each, max_length)["input_ids"]
-            for each in (texts, method(texts, chosen, Draws(batches.seed, 0)))
+            token_lists(tokenizer, sentences, max_length)["input_ids"]
+            for sentences in (texts, method(texts, chosen, Draws(batches.seed, 0)))
         ]
         unchanged = [text for text, changed in zip(texts, changed_rows(*ids), strict=True) if not changed]
         share = len(unchanged) / len(texts)

@@ -57,7 +57,7 @@ class StoredTokens:
         for row in rows.tolist():
             start = int(self._ends[row - 1]) if row else 0
             ids.append(np.asarray(self._ids[start : int(self._ends[row])]))
-        return {"input_ids": ids, **({"token_type_ids": [each * 0 for each in ids]} if self.with_types else {})}
+        return {"input_ids": ids, **({"token_type_ids": [sequence * 0 for sequence in ids]} if self.with_types else {})}
 
 
 def open_tokens(
@@ -87,7 +87,7 @@ def open_tokens(
     """
     whole = len(batches) * batches.accumulate >= batches.per_epoch
     used = {block.column for block in batches[0].blocks.values() if block.column is not None}
-    found = {}
+    stored = {}
     for number in sorted(used):
         corpus = columns[number]
         if corpus.folder is not None and all(os.path.isfile(file.path) for file in corpus.files):  # not a stream
@@ -95,8 +95,8 @@ def open_tokens(
             limit = batches.prompts.limit(prompt, max_length)
             entry = _open(corpus, deepcopy(tokenizer), limit, reading, whole, progress, prompt)
             if entry is not None:
-                found[number] = StoredTokens(entry, "token_type_ids" in tokenizer.model_input_names)
-    return found
+                stored[number] = StoredTokens(entry, "token_type_ids" in tokenizer.model_input_names)
+    return stored
 
 
 def _open(
@@ -230,8 +230,8 @@ class Prefetcher:
                 lists[_key(original)] = unedited(original, rows)
             if block.edit is not None:
                 lists[_key(block)] = self._edited(block, lists[_key(original)])
-            found: Sequence[Any] = lists[_key(block)].get("input_ids", [])
-            return found
+            sequences: Sequence[Any] = lists[_key(block)].get("input_ids", [])
+            return sequences
 
         batch = self.batches.make(number, ids)
         part = self.part(len(batch.rows))
@@ -251,18 +251,18 @@ class Prefetcher:
         assert block.edit is not None
         before, after = self._added(block)
         most = max(0, self.batches.prompts.longest - before - after) if self.batches.prompts.longest else None
-        texts = [each[before : len(each) - after] for each in map(list, lists["input_ids"])]
-        edited = [each[:most] for each in block.edit(texts)]
+        texts = [text[before : len(text) - after] for text in map(list, lists["input_ids"])]
+        edited = [text[:most] for text in block.edit(texts)]
 
-        def joined(each: Sequence[int], new: list[int]) -> list[int]:
-            return [*each[:before], *new, *each[len(each) - after :]]
+        def joined(row: Sequence[int], new: list[int]) -> list[int]:
+            return [*row[:before], *new, *row[len(row) - after :]]
 
-        found = {"input_ids": list(map(joined, lists["input_ids"], edited))}
+        result = {"input_ids": list(map(joined, lists["input_ids"], edited))}
         if types := lists.get("token_type_ids"):
             # The tokens of a single text have the same type.
-            inner = [[int(each[before])] * len(new) if new else [] for each, new in zip(types, edited, strict=True)]
-            found["token_type_ids"] = list(map(joined, types, inner))
-        return found
+            inner = [[int(row[before])] * len(new) if new else [] for row, new in zip(types, edited, strict=True)]
+            result["token_type_ids"] = list(map(joined, types, inner))
+        return result
 
     def _added(self, block: Block) -> tuple[int, int]:
         """Returns how many tokens are added before and after the text of a row: special tokens, prompt and template."""
@@ -293,7 +293,7 @@ class Prefetcher:
             tokens = tokenize(self.tokenizer, texts, self.length or limit, fixed=self.length is not None)
         prompts = self.batches.prompts
         tokens = with_pooled(tokens, prompts.left_out(prompts.of_column(block.column)))
-        return {name: for_transfer(each, self.device) for name, each in tokens.items()}
+        return {name: for_transfer(values, self.device) for name, values in tokens.items()}
 
     def get(self, step: int) -> list[Batch]:
         """Returns the batches of this step, and starts to prepare the two batches that follow them."""

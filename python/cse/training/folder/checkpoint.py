@@ -119,18 +119,18 @@ def find_checkpoint(path: Path) -> Path:
         return path
     if not path.is_dir():
         raise InputError(f"--resume {path}: no such folder; name a run or one of its checkpoints")
-    found = list_checkpoints(path)
-    if not found and is_unsaved(path) and (path / CONFIG).is_file():
+    checkpoints = list_checkpoints(path)
+    if not checkpoints and is_unsaved(path) and (path / CONFIG).is_file():
         raise InputError(
             f"--resume {path}: the run ended before its first checkpoint; begin it again: "
             f"cse train --config {path / CONFIG} --name {path.name}"
         )
-    if not found:
+    if not checkpoints:
         raise InputError(
             f"--resume {path} has no checkpoint; a run saves one at its first evaluation in training, every N steps "
             "with --save-every N, after a signal, and at its end"
         )
-    return found[-1]
+    return checkpoints[-1]
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
@@ -173,8 +173,8 @@ def save_checkpoint(
     """
     generators = {}
     for name, values in generator_states(device).items():
-        for rank, each in enumerate(world.collect(values)):
-            generators[f"{rank}.{name}"] = each
+        for rank, generator in enumerate(world.collect(values)):
+            generators[f"{rank}.{name}"] = generator
     target = run / FOLDER / f"step-{state.step:08d}"
     if not world.is_main:
         return target
@@ -200,15 +200,15 @@ def save_checkpoint(
         if (run / BEST).is_dir():
             shutil.copytree(run / BEST, fresh / BEST, copy_function=_link)
         for part, tensors in files.items():
-            save_file({key: each.detach().contiguous() for key, each in tensors.items()}, _part(fresh, part))
+            save_file({key: tensor.detach().contiguous() for key, tensor in tensors.items()}, _part(fresh, part))
         # json.dumps writes NaN, which standard JSON does not allow; only cse reads this file, with json.loads.
         for name, text in ((STATE, json.dumps(record) + "\n"), (CONFIG, config)):
             (fresh / name).write_text(text, encoding="utf8")
         hashes = hash_files(fresh, _known_hashes(run))
         (fresh / MANIFEST).write_text(json.dumps(hashes, indent=1) + "\n", encoding="utf8")
-    found = list_checkpoints(run)
-    own = found.index(target) + 1
-    for other in [*found[: max(own - keep, 0)], *found[own:]]:
+    checkpoints = list_checkpoints(run)
+    own = checkpoints.index(target) + 1
+    for other in [*checkpoints[: max(own - keep, 0)], *checkpoints[own:]]:
         remove_folder(other)
     return target
 
@@ -244,20 +244,20 @@ def load_state(checkpoint: Checkpoint, state: TrainState, device: str, rank: int
     """
     saved = checkpoint.tensors
     current = state.weights()
-    if {name: each.shape for name, each in current.items()} != {k: v.shape for k, v in saved["weights"].items()}:
+    if {name: tensor.shape for name, tensor in current.items()} != {k: v.shape for k, v in saved["weights"].items()}:
         raise InputError(f"{checkpoint.folder}: has weights of another model; restore the model the run began with")
     with torch.no_grad():
         for name, values in current.items():
             values.copy_(saved["weights"][name])
     _restore_moments(state.optimizer, saved["optimizer"])
-    own = {name.split(".")[1]: each for name, each in saved["generators"].items() if name.startswith(f"{rank}.")}
+    own = {name.split(".")[1]: tensor for name, tensor in saved["generators"].items() if name.startswith(f"{rank}.")}
     if own:
         restore_generators(own, device)
     record = checkpoint.state
     state.step, state.sentences, state.seconds = record["step"], record["sentences"], record["seconds"]
     state.viewed = Counter(record["viewed"])
     state.saturation.note, state.saturation.first = record["saturation"]["note"], record["saturation"]["first"]
-    state.selector.restore(record["selection"], {name: each.numpy() for name, each in saved["selection"].items()})
+    state.selector.restore(record["selection"], {name: tensor.numpy() for name, tensor in saved["selection"].items()})
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:

@@ -191,14 +191,14 @@ def environment(device: str, precision: str, reason: str) -> dict[str, Any]:
 
     Two runs can be bit-identical only if versions, processor, number of threads, device and precision are the same.
     """
-    found = {"cse": __version__, "python": platform.python_version(), "torch": torch.__version__}
+    versions = {"cse": __version__, "python": platform.python_version(), "torch": torch.__version__}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
     return {
-        "versions": found,
+        "versions": versions,
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),

@@ -73,12 +73,12 @@ class TrainingData:
             others: Hashes of the other files that the run depends on, by path; see ``Context.depends_on``.
         """
         files = [[file.xxh3, file.rows, file.column] for corpus in self.columns for file in corpus.files]
-        found: dict[str, Any] = {"corpus": files, "index": None, **({"files": others} if others else {})}
+        fingerprints: dict[str, Any] = {"corpus": files, "index": None, **({"files": others} if others else {})}
         with contextlib.suppress(OSError):
             if tfidf is not None:
                 with open(Path(tfidf) / "index.safetensors", "rb") as file:
-                    found["index"] = hashlib.file_digest(file, "sha256").hexdigest()
-        return found
+                    fingerprints["index"] = hashlib.file_digest(file, "sha256").hexdigest()
+        return fingerprints
 
 
 def check_same(before: dict[str, Any], now: dict[str, Any], where: str) -> None:

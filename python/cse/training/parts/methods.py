@@ -81,7 +81,7 @@ class TextMethods:
         return {
             "positive": f"{name}{f' ({options})' if options else ''}",
             "negatives": "; ".join(
-                ["in the batch", *(f"{key} {each.describe()}" for key, each in self.negatives.items())]
+                ["in the batch", *(f"{key} {method.describe()}" for key, method in self.negatives.items())]
             ),
         }
 
@@ -103,8 +103,8 @@ class TextMethods:
         texts = batches.corpus.take(rows)
         return [
             replace(item, method=name)
-            for name, each in self.all.items()
-            for item in each.examples(texts, rows, Draws(seed, 0))
+            for name, method in self.all.items()
+            for item in method.examples(texts, rows, Draws(seed, 0))
         ]
 
 
@@ -191,33 +191,33 @@ def second_encoder(name: str | None, pooler: str, keep_head: bool, context: Cont
 
 
 def check_used(
-    modules: Modules, context: Context, given: Mapping[str, Any], dropout: Mapping[str, float | None]
+    modules: Modules, context: Context, settings: Mapping[str, Any], dropout: Mapping[str, float | None]
 ) -> None:
     """Raises ``InputError`` for a given setting that would have no effect with these modules.
 
     Args:
         modules: The modules of the run.
         context: The resources of the run.
-        given: The values that the user gave, by name.
+        settings: The values that the user gave, by name.
         dropout: The dropout probabilities of anchors and positives that were set, by role.
     """
     from ...tfidf.pieces import Pieces
     from ..step.encode import rates_of
 
     for role, rate in dropout.items():
-        each = modules.second or modules.encoder if role == "positive" else modules.encoder
-        if rate is not None and not rates_of(each.backbone):
-            raise InputError(f"--{role}-dropout: {each.source.name} has no dropout that can be set; leave it out")
+        encoder = modules.second or modules.encoder if role == "positive" else modules.encoder
+        if rate is not None and not rates_of(encoder.backbone):
+            raise InputError(f"--{role}-dropout: {encoder.source.name} has no dropout that can be set; leave it out")
     if context.index_is_used and context.index.pieces is not None:
         model = modules.encoder.source.name
         context.index.pieces.check_same(Pieces.of(modules.encoder.tokenizer, model), "--tfidf", model)
     for flag in ("--min-df", "--max-terms"):
-        if given.get(flag.removeprefix("--").replace("-", "_")) and not context.index_is_used:
+        if settings.get(flag.removeprefix("--").replace("-", "_")) and not context.index_is_used:
             raise InputError(
                 f"{flag} selects terms of the TF-IDF index, which the run does not use; add a method that uses it, "
                 f"such as --una, or leave {flag} out"
             )
-    if given.get("keep_head") and modules.encoder.head is None:
+    if settings.get("keep_head") and modules.encoder.head is None:
         pooler = modules.encoder.pooler
         raise InputError(f"--keep-head: --pooler {pooler} has no MLP head to keep; use --pooler cls")
 

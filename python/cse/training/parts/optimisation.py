@@ -67,7 +67,7 @@ def build_optimizer(modules: Sequence[torch.nn.Module], lr: float, weight_decay:
 
     parameters = unique_parameters(modules)
     if any(getattr(module, "adapters", None) is not None for module in modules):
-        parameters = [each for each in parameters if each.requires_grad]
+        parameters = [parameter for parameter in parameters if parameter.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},

@@ -24,14 +24,14 @@ def may_change(*, computed: bool = True) -> set[str]:
     return {name for name, option in SETTINGS.items() if option.opt.may_change in kinds}
 
 
-def check_changes(stored: TrainConfig, given: dict[str, Any], where: str, remedy: str) -> TrainConfig:
+def check_changes(stored: TrainConfig, changes: dict[str, Any], where: str, remedy: str) -> TrainConfig:
     """Returns the configuration of a resumed run: the stored one, changed to the given values.
 
     Raises ``InputError`` if a setting that may not change is changed; the message lists all such settings.
     """
-    tables = {name: {**stored.options.get(name, {}), **table} for name, table in given.get("options", {}).items()}
-    before = None if stored.given is None else {**stored.given, **given}
-    changed = stored.replace(**{**given, "options": {**stored.options, **tables}, "given": before})
+    tables = {name: {**stored.options.get(name, {}), **table} for name, table in changes.get("options", {}).items()}
+    before = None if stored.given is None else {**stored.given, **changes}
+    changed = stored.replace(**{**changes, "options": {**stored.options, **tables}, "given": before})
     return check_equal(stored, changed, where, remedy)
 
 
@@ -45,10 +45,10 @@ def check_equal(stored: TrainConfig, changed: TrainConfig, where: str, remedy: s
     for method in changed.options:
         new, old = (config.options_of(method) for config in (changed, stored))
         problems += [
-            f"{each.opt.flag or f'{method}.{each.name}'} {getattr(new, each.name)} (the run has "
-            f"{getattr(old, each.name)})"
-            for each in options_of(type(new))
-            if getattr(new, each.name) != getattr(old, each.name)
+            f"{option.opt.flag or f'{method}.{option.name}'} {getattr(new, option.name)} (the run has "
+            f"{getattr(old, option.name)})"
+            for option in options_of(type(new))
+            if getattr(new, option.name) != getattr(old, option.name)
         ]
     if problems:
         raise InputError(
@@ -78,11 +78,11 @@ def repeated(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[dic
         changes: Values from the command line.
     """
     kept = {name: value for name, value in stored.items() if name not in ("name", "given")}
-    given: dict[str, Any] | None = stored.get("given")
-    if given is not None:
+    table: dict[str, Any] | None = stored.get("given")
+    if table is not None:
         if set(changes) <= may_change(computed=False):
-            return kept, given
-        kept = {name: value for name, value in given.items() if name != "name"}
+            return kept, table
+        kept = {name: value for name, value in table.items() if name != "name"}
     if other := other_limit(changes):
         kept.pop(other, None)
     off = set(TrainConfig(**kept).methods) - set(TrainConfig(**merge(changes, kept)).methods)
@@ -110,27 +110,27 @@ def losses() -> dict[str, dict[str, Any]]:
 
 def combinations() -> dict[tuple[str, str, str], str]:
     """Returns the error message for each combination (positive, loss, form of UNA); "" if it is allowed."""
-    found = {}
+    messages = {}
     for positive in AUGMENTATIONS.names():
         source = {"pairs": "pairs.csv"} if positive == PAIRS_POSITIVE else {"corpus": "corpus.txt"}
         for loss, chosen in losses().items():
             for form, una in UNA.items():
                 try:
                     resolve(TrainConfig(**{**source, "positive": positive, **chosen, **una}), "bert-base")
-                    found[positive, loss, form] = ""
+                    messages[positive, loss, form] = ""
                 except InputError as error:
-                    found[positive, loss, form] = str(error)
-    return found
+                    messages[positive, loss, form] = str(error)
+    return messages
 
 
 def table_of_combinations() -> str:
     """Returns a Markdown table (rows: positives; columns: losses with forms of UNA), followed by the error messages."""
-    found = combinations()
+    messages = combinations()
     columns = [(loss, form) for loss in losses() for form in UNA]
     # Positives with equal entries share a table row.
     rows: dict[tuple[str, ...], list[str]] = {}
     for positive in AUGMENTATIONS.names():
-        rows.setdefault(tuple(found[positive, *column] for column in columns), []).append(positive)
+        rows.setdefault(tuple(messages[positive, *column] for column in columns), []).append(positive)
     reasons = list(dict.fromkeys(reason for row in rows for reason in row if reason))
     heads = [f"{loss}{f', {form}' if form else ''}" for loss, form in columns]
     lines = [f"| positive | {' | '.join(heads)} |", f"| --- |{' --- |' * len(heads)}"]

@@ -79,7 +79,7 @@ def method_flags() -> dict[str, MethodFlag]:
         for option in options_of(kind)
         if option.opt.flag
     ]
-    return {each.keyword: each for each in flags}
+    return {item.keyword: item for item in flags}
 
 
 def flag(name: object) -> str:
@@ -102,8 +102,8 @@ def with_tables(values: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(values[name], Mapping):
             options[name] = {**options.get(name, {}), **values.pop(name)}
         elif name not in SETTINGS and name in method_flags() and values[name] is not None:
-            found = method_flags()[name]
-            options.setdefault(found.method, {})[found.option.name] = values.pop(name)
+            entry = method_flags()[name]
+            options.setdefault(entry.method, {})[entry.option.name] = values.pop(name)
     return {**values, "options": options} if options else values
 
 
@@ -116,8 +116,8 @@ def stored_forms(values: Mapping[str, Any]) -> dict[str, Any]:
     values = with_tables({name: value for name, value in values.items() if (name, value) not in REMOVED.items()})
     for name, value in values.items():
         paths = value if isinstance(value, (list, tuple)) else [value]
-        if any(isinstance(each, PathLike) for each in paths):
-            paths = [fspath(each) if isinstance(each, PathLike) else each for each in paths]
+        if any(isinstance(path, PathLike) for path in paths):
+            paths = [fspath(path) if isinstance(path, PathLike) else path for path in paths]
             values[name] = tuple(paths) if isinstance(value, (list, tuple)) else paths[0]
         if name in SETTINGS and SETTINGS[name].opt.paths and isinstance(values[name], str):
             values[name] = (values[name],)
@@ -128,7 +128,7 @@ def stored_forms(values: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(used, bool):
             raise InputError(f"--{name} must be true or false, or a table of options, got {used!r}")
         named = SETTINGS["negatives"].check(values.get("negatives") or ())
-        values["negatives"] = (*(each for each in named if each != name), *([name] if used else []))
+        values["negatives"] = (*(method for method in named if method != name), *([name] if used else []))
     return values
 
 
@@ -168,7 +168,7 @@ class TrainConfig(Settings):
             if name not in (*SETTINGS, "options", "given"):
                 raise InputError(f"unknown key {name!r}; see cse train --help")
         table = values.get("options") or {}
-        if not isinstance(table, dict) or not all(isinstance(each, dict) for each in table.values()):
+        if not isinstance(table, dict) or not all(isinstance(entry, dict) for entry in table.values()):
             raise InputError(f"options must hold one table per method, such as [options.una], got {shown(table)}")
         if not isinstance(values.get("given"), (dict, type(None))):
             raise InputError(f"given must be a table, got {shown(values['given'])}")
@@ -240,8 +240,8 @@ class TrainConfig(Settings):
         if self.loss in CONTRASTIVE_LOSSES:
             own = {name: getattr(self, name) for name in LOSS_SETTINGS if name != "logits"}
             table |= {name: value for name, value in own.items() if value is not None} | CONTRASTIVE_LOSSES[self.loss]
-        found: ContrastiveOptions = parse_options(CONTRASTIVE, ContrastiveOptions, table)
-        return found
+        options: ContrastiveOptions = parse_options(CONTRASTIVE, ContrastiveOptions, table)
+        return options
 
     @property
     def synthetic_pairs(self) -> bool:
@@ -269,7 +269,7 @@ class TrainConfig(Settings):
 
     def options_of(self, method: str) -> Any:
         """Returns the options of a method, with defaults filled in; raises ``InputError`` for an invalid option."""
-        table = next((each for each in TABLES if method in each), None)
+        table = next((registry for registry in TABLES if method in registry), None)
         if table is None:
             raise InputError(f"{method}: neither a setting nor a method; see cse train --help and cse methods")
         return parse_options(method, table.options(method), self.options.get(method, {}))
@@ -293,8 +293,8 @@ class TrainConfig(Settings):
         stored = {name: getattr(self, name) for name in SETTINGS}
         values = {name: value for name, value in stored.items() if value is not None} | tables(self.options)
         if self.given is not None:
-            given = {name: value for name, value in self.given.items() if name != "options" and value is not None}
-            values["given"] = given | tables(self.given.get("options", {}))
+            table = {name: value for name, value in self.given.items() if name != "options" and value is not None}
+            values["given"] = table | tables(self.given.get("options", {}))
         # TOML cannot hold names of files that are not UTF-8; see ``cse.data.readers.find_again``.
         return SURROGATES.sub("\ufffd", tomli_w.dumps(values))
 
@@ -385,13 +385,13 @@ class ConfigFile(Importing, total=False):
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Reads and validates a configuration file; raises ``InputError`` with the file and the invalid key."""
     values: dict[str, Any] = {**io.read_toml(path, ConfigFile)}
-    given = values.get("given", {})
-    check_imports([*values.get("imports", []), *given.get("imports", [])], str(path))
+    table = values.get("given", {})
+    check_imports([*values.get("imports", []), *table.get("imports", [])], str(path))
     try:
         TrainConfig(**values)
-        if "given" in given:
+        if "given" in table:
             raise InputError("the table given holds a table of the same name; remove the inner one")
-        TrainConfig(**given)
+        TrainConfig(**table)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     return values
@@ -399,6 +399,6 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 def _without_folder(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return type(value)(_without_folder(each) for each in value)
+        return type(value)(_without_folder(item) for item in value)
     local = isinstance(value, str) and "/" in value and (os.path.isabs(value) or os.path.exists(value))
     return os.path.basename(value) if local else value

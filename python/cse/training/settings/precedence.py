@@ -31,7 +31,7 @@ def with_preset(config: TrainConfig) -> TrainConfig:
     if config.preset is None and config.model is not None and config.given is not None:
         return config
     stored = preset_values(config.preset) if config.preset else {}
-    given = config.values()
+    values = config.values()
     if config.preset == "adapt":  # a table of family defaults; the defaults of the loss take precedence
         chosen = with_loss(config, "adapt")
         completed = chosen.copied(options=merge({"options": config.options}, stored).get("options", {}))
@@ -41,14 +41,14 @@ def with_preset(config: TrainConfig) -> TrainConfig:
     # Values of the preset that do not apply: patience needs --dev, and eval_pooler belongs to the preset's pooler.
     dropped = {name for name, drop in (("patience", not config.dev), ("eval_pooler", bool(config.pooler))) if drop}
     stored = {name: value for name, value in stored.items() if name not in dropped}
-    if other := other_limit(given):
+    if other := other_limit(values):
         stored = {name: value for name, value in stored.items() if name != other}
-    merged = merge(given, stored, {"model": DEFAULT_MODEL})
+    merged = merge(values, stored, {"model": DEFAULT_MODEL})
     merged.pop("preset", None)
-    found = TrainConfig(**merged, given=config.values() if config.given is None else config.given)
+    result = TrainConfig(**merged, given=config.values() if config.given is None else config.given)
     # ``resolve`` rejects options of methods that are not used, so such options of the preset are dropped.
-    used = {*found.methods, *config.options, CONTRASTIVE}
-    return found.copied(options={name: table for name, table in found.options.items() if name in used})
+    used = {*result.methods, *config.options, CONTRASTIVE}
+    return result.copied(options={name: table for name, table in result.options.items() if name in used})
 
 
 def resolve(
@@ -67,13 +67,13 @@ def resolve(
     """
     named = set(config.options)
     config = with_loss(with_preset(config), family)
-    given = config.values()
+    chosen = config.values()
     declared = {"pooler": own_pooler} if own_pooler else {}
     tables = dict(families())
-    if other := other_limit(given):
+    if other := other_limit(chosen):
         tables[family] = {name: value for name, value in tables[family].items() if name != other}
-    used = config.copied(options=merge(given, tables[family]).get("options", {}))
-    values = merge(given, loss_recipe(used, family), declared, tables[family], tables["all"])
+    used = config.copied(options=merge(chosen, tables[family]).get("options", {}))
+    values = merge(chosen, loss_recipe(used, family), declared, tables[family], tables["all"])
     values |= {"precision": precision} if precision else {}
     resolved = ResolvedConfig(**values, given=config.given)
     if unused := sorted(named - {*resolved.methods, *({CONTRASTIVE} if resolved.loss in CONTRASTIVE_LOSSES else ())}):
@@ -103,10 +103,10 @@ def _options_for(method: str) -> str:
 
 def _without_effect(config: ResolvedConfig) -> str | None:
     """Returns an error message for the first setting that the user gave and that changes nothing, else None."""
-    given = {name: value for name, value in (config.given or {}).items() if value is not None and value is not False}
-    for name, table in given.get("options", {}).items():
+    chosen = {name: value for name, value in (config.given or {}).items() if value is not None and value is not False}
+    for name, table in chosen.get("options", {}).items():
         options = config.contrastive if name == CONTRASTIVE else config.options_of(name)
-        declared = {each.name: each for each in options_of(type(options))}
+        declared = {option.name: option for option in options_of(type(options))}
 
         def flag_of(key: str, method: str = name, known: Any = declared) -> str:
             return known[key].opt.flag or f"{method}.{key}"
@@ -118,13 +118,13 @@ def _without_effect(config: ResolvedConfig) -> str | None:
             return f"{name}.{unused[0]}: has an effect only with --negative {name}; add that, or leave it out"
     for name in config.encoder_methods:
         for setting, value in ENCODER_METHODS.get(name).requires(config.options_of(name)).items():
-            if (found := getattr(config, setting)) != value:
+            if (actual := getattr(config, setting)) != value:
                 return (
-                    f"{flag(setting)} {found}: --encoder-method {name} with these options needs {flag(setting)} "
+                    f"{flag(setting)} {actual}: --encoder-method {name} with these options needs {flag(setting)} "
                     f"{value}; leave {flag(setting)} out, or change the options (cse methods {name})"
                 )
     features = {name: FEATURE_AUGMENTATIONS.get(name) for name in config.feature_augmentations}
-    if "matryoshka" in config.loss_terms and (moved := [name for name, each in features.items() if each.other_space]):
+    if "matryoshka" in config.loss_terms and (moved := [name for name, kind in features.items() if kind.other_space]):
         return (
             f"--dims would train the dimensions of the output of --feature-augmentation {moved[0]}, which is not "
             "saved; leave one of them out"
@@ -133,27 +133,27 @@ def _without_effect(config: ResolvedConfig) -> str | None:
         return None  # reads all views
     terms = [LOSS_TERMS.get(name) for name, table in config.methods.items() if table is LOSS_TERMS]
     named: list[tuple[str, Collection[str]]] = [(f"--negative {name}", {"negative"}) for name in config.negatives]
-    named += [(f"--feature-augmentation {name}", each.changes) for name, each in features.items()]
+    named += [(f"--feature-augmentation {name}", kind.changes) for name, kind in features.items()]
     for role in ("anchor", "positive"):
         settings = (f"{role}_hook", f"{role}_dropout", f"{role}_encoder")
-        named += [(flag(name), {role}) for name in settings if name in given]
-    if "positive" in given and issubclass(AUGMENTATIONS.get(config.positive), Edit):
+        named += [(flag(name), {role}) for name in settings if name in chosen]
+    if "positive" in chosen and issubclass(AUGMENTATIONS.get(config.positive), Edit):
         named.append((f"--positive {config.positive}", {"positive"}))
-    own = {each.name for each in options_of(LOSS_TERMS.options(config.loss))}
+    own = {option.name for option in options_of(LOSS_TERMS.options(config.loss))}
     unread = {
         option: f"{config.loss}.{name}" if name in own else None
         for name, option in LOSS_SETTINGS.items()
-        if name in given
+        if name in chosen
     }
     return without_effect(config.loss, frozenset().union(*(term.reads for term in terms)), named, unread)
 
 
-def other_limit(given: Mapping[str, Any]) -> str | None:
+def other_limit(values: Mapping[str, Any]) -> str | None:
     """Returns the limit, ``epochs`` or ``max_steps``, that must not be filled in because only the other was given.
 
     Returns None if both were given, or neither.
     """
-    limits = [name for name in ("epochs", "max_steps") if given.get(name) is not None]
+    limits = [name for name in ("epochs", "max_steps") if values.get(name) is not None]
     return {"epochs": "max_steps", "max_steps": "epochs"}[limits[0]] if len(limits) == 1 else None
 
 

@@ -21,7 +21,7 @@ def _presets() -> dict[str, dict[str, Any]]:
 
     A preset is named after its file and a table in it.
     """
-    found = {}
+    presets = {}
     for package in ("cse.presets", *(point.value for point in declared("cse.presets"))):
         try:
             places = sorted(files(package).iterdir(), key=lambda place: place.name)
@@ -33,9 +33,9 @@ def _presets() -> dict[str, dict[str, Any]]:
             tables = tomllib.loads(place.read_text(encoding="utf8"))
             shared = tables.pop("all")
             for model, values in tables.items():
-                found[f"{place.name.removesuffix('.toml')}-{model}"] = {**shared, **values}
-    found["adapt"] = families()["adapt"]
-    return found
+                presets[f"{place.name.removesuffix('.toml')}-{model}"] = {**shared, **values}
+    presets["adapt"] = families()["adapt"]
+    return presets
 
 
 @cache
@@ -50,15 +50,15 @@ def conditional(family: str, loss: str, pairs: bool | None) -> dict[str, Any]:
     With ``pairs`` None, none of the latter apply.
     """
     values: dict[str, Any] = {}
-    for each in conditions(family):
-        if each["loss"] == loss if "loss" in each else each["pairs"] == pairs:
-            values |= each["values"]
+    for table in conditions(family):
+        if table["loss"] == loss if "loss" in table else table["pairs"] == pairs:
+            values |= table["values"]
     return values
 
 
 def conditions(family: str) -> list[dict[str, Any]]:
     """Returns the tables ``when`` of a family: ``loss`` or ``pairs``, and the values that apply then."""
-    return [each for each in _defaults()["when"] if each["family"] == family]
+    return [table for table in _defaults()["when"] if table["family"] == family]
 
 
 @cache

@@ -66,8 +66,8 @@ class World:
         if self.size == 1:
             return local
         parts = [self._part(rows, rank) for rank in range(self.size)]
-        found: Tensor = _Gather.apply(local, parts, self.rank)  # type: ignore[no-untyped-call]
-        return found
+        gathered: Tensor = _Gather.apply(local, parts, self.rank)  # type: ignore[no-untyped-call]
+        return gathered
 
     def total(self, value: Tensor) -> Tensor:
         """Returns the sum of a tensor over the ranks; with several ranks, the sum has no gradient."""
@@ -126,18 +126,18 @@ class World:
         """Returns the maximum of each number over the ranks."""
         if self.size == 1:
             return list(values)
-        found = torch.tensor(values, device=self.kind)
-        dist.all_reduce(found, op=dist.ReduceOp.MAX)
-        return [int(value) for value in found.tolist()]
+        numbers = torch.tensor(values, device=self.kind)
+        dist.all_reduce(numbers, op=dist.ReduceOp.MAX)
+        return [int(value) for value in numbers.tolist()]
 
     def collect(self, value: Tensor) -> list[Tensor]:
         """Returns the tensors of all ranks, which have equal shapes, in the order of ranks."""
         if self.size == 1:
             return [value]
         own = value.to(self.kind)  # NCCL exchanges only tensors on the GPU
-        found = [torch.empty_like(own) for _ in range(self.size)]
-        dist.all_gather(found, own)
-        return [each.to(value.device) for each in found]
+        tensors = [torch.empty_like(own) for _ in range(self.size)]
+        dist.all_gather(tensors, own)
+        return [tensor.to(value.device) for tensor in tensors]
 
     def agreed(self, make: Callable[[], str]) -> str:
         """Returns, on every rank, the text that rank 0 makes; an error on rank 0 is raised on every rank."""
@@ -166,7 +166,7 @@ class _Gather(torch.autograd.Function):
         padded[: len(local)] = local
         everything = [torch.empty_like(padded) for _ in parts]
         dist.all_gather(everything, padded)
-        return torch.cat([each[: part.stop - part.start] for each, part in zip(everything, parts, strict=True)])
+        return torch.cat([tensor[: part.stop - part.start] for tensor, part in zip(everything, parts, strict=True)])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:

@@ -62,11 +62,11 @@ def in_chunks(
     if size is None:
         return function(dict(inputs))
     rows = len(next(iter(inputs.values())))
-    found = []
+    results = []
     for part in chunks_of(rows, size):
         chunk = {name: values[part] for name, values in inputs.items()}
-        found.append(checkpoint(function, chunk, use_reentrant=False))
-    return torch.cat(found)
+        results.append(checkpoint(function, chunk, use_reentrant=False))
+    return torch.cat(results)
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Forward:
 
 def nothing(encoder: SentenceEncoder, width: int | None = None) -> Tensor:
     """Returns empty embeddings ``(0, width)`` in the autograd graph; default width: the encoder's embedding size."""
-    trained = next((each for each in encoder.parameters() if each.requires_grad), next(encoder.parameters()))
+    trained = next((p for p in encoder.parameters() if p.requires_grad), next(encoder.parameters()))
     return trained.flatten()[:0].reshape(0, width or encoder.embedding_dim)
 
 
@@ -148,7 +148,7 @@ def encode_views(
     def row_step(places: Tensor) -> RowStep:  # indexed on the device, so that the host does not wait
         return replace(own, rows=own.rows[places], uniform=lambda name, count: own.uniform(name, count)[places])
 
-    found: dict[str, Tensor] = {}
+    embeddings: dict[str, Tensor] = {}
     with ExitStack() as stack:
         if forward.by_groups:
             ids = [inputs["input_ids"] for inputs in tokens.values()]
@@ -160,15 +160,15 @@ def encode_views(
                 views = [view for view in block.views if view.passes == key]
                 encoder = state.second if views[0].encoder == "second" and state.second is not None else state.encoder
                 if name not in tokens:  # this rank has no rows
-                    found |= {view.name: nothing(encoder) for view in views}
+                    embeddings |= {view.name: nothing(encoder) for view in views}
                     continue
                 run, inputs = encoder_of(views[0], encoder, state, tokens[name], row_step)
                 times = 1 if block.shared else len(views)
                 local = forward.encode(run, inputs, times, whole_rows=views[0].hook is not None)
                 parts = local.view(times, -1, local.shape[-1]).expand(len(views), -1, -1)
-                found |= {view.name: z for view, z in zip(views, parts, strict=True)}
+                embeddings |= {view.name: z for view, z in zip(views, parts, strict=True)}
     # In the order of the blocks and their views, even if some views shared a forward pass.
-    return {name: found[name] for name in batch.views}
+    return {name: embeddings[name] for name in batch.views}
 
 
 def gathered_views(
@@ -291,11 +291,11 @@ def dropout_of(backbone: nn.Module, probability: float | None) -> Iterator[None]
 
 def rates_of(backbone: nn.Module) -> list[tuple[Any, str, float]]:
     """Returns the dropout probabilities in a transformer: the module, the name of the attribute, and its value."""
-    found: list[tuple[Any, str, float]] = []
+    rates: list[tuple[Any, str, float]] = []
     for module in backbone.modules():
         names = ("p",) if isinstance(module, (nn.Dropout, FastDropout)) else RATES
-        found += [(module, name, getattr(module, name)) for name in names if isinstance(_own(module, name), float)]
-    return found
+        rates += [(module, name, getattr(module, name)) for name in names if isinstance(_own(module, name), float)]
+    return rates
 
 
 def _own(module: nn.Module, name: str) -> Any:

@@ -24,7 +24,7 @@ from ..watching import SaturationCheck, Selector
 
 def unique_parameters(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
     """Returns the parameters of all modules without repetition; a loss term may contain the encoder as a submodule."""
-    return list({id(each): each for module in modules for each in module.parameters()}.values())
+    return list({id(parameter): parameter for module in modules for parameter in module.parameters()}.values())
 
 
 @dataclass
@@ -46,17 +46,17 @@ class Modules:
 
     def modules(self) -> dict[str, nn.Module]:
         """Returns all modules of the run by name: encoders, loss terms, feature methods, hooks and encoder methods."""
-        found: dict[str, nn.Module] = {"encoder": self.encoder}
+        modules: dict[str, nn.Module] = {"encoder": self.encoder}
         if self.second is not None:
-            found["second"] = self.second
+            modules["second"] = self.second
         for kind, methods in (
             ("terms", self.terms),
             ("features", self.features),
             ("hooks", self.hooks),
             ("methods", self.methods),
         ):
-            found |= {f"{kind}.{name}": method for name, method in methods.items()}
-        return found
+            modules |= {f"{kind}.{name}": method for name, method in methods.items()}
+        return modules
 
     def begin(
         self, optimizer: torch.optim.Optimizer, selector: Selector, positive: str, temperature: float, steps: int
@@ -94,7 +94,7 @@ class TrainState(Modules):
         The weights of ``Frozen`` models are left out. If an encoder has adapters, only its weights that require
         gradients are included.
         """
-        found: dict[str, Tensor] = {}
+        weights: dict[str, Tensor] = {}
         seen: set[int] = set()
         for prefix, module in self.modules().items():
             adapted = getattr(module, "adapters", None) is not None
@@ -103,8 +103,8 @@ class TrainState(Modules):
                     seen.add(id(tensor))
                 if id(tensor) not in seen:
                     seen.add(id(tensor))
-                    found[f"{prefix}.{name}"] = tensor
-        return found
+                    weights[f"{prefix}.{name}"] = tensor
+        return weights
 
     @contextmanager
     def for_evaluation(self) -> Iterator[None]:
@@ -149,7 +149,7 @@ def connect(batches: Batches, views: tuple[View, View], modules: Modules, prompt
     """Sets the attributes of the batches that depend on the modules: views, prompts, partners and dropout."""
     batches.prompts = prompts
     terms = [term for term in modules.terms.values() if isinstance(term, BatchTerm)]
-    batches.partner_views = lambda roles: next((found for term in terms if (found := term.partner_views(roles))), None)
+    batches.partner_views = lambda roles: next((names for term in terms if (names := term.partner_views(roles))), None)
     batches.views = views
     alike = modules.second is None
     batches.without_dropout = alike and all(_has_no_dropout(view, modules.encoder) for view in views)
@@ -170,13 +170,13 @@ def accelerate(modules: Modules, device: str, chunk_size: int | None, accumulate
     """
     for module in modules.modules().values():
         module.to(device)
-    for each in (modules.encoder, modules.second):
-        if each is None:
+    for encoder in (modules.encoder, modules.second):
+        if encoder is None:
             continue
         if device != "cpu":
-            mask_always(each.backbone)
+            mask_always(encoder.backbone)
         elif not compiled:
-            use_fast_dropout(each.backbone)
+            use_fast_dropout(encoder.backbone)
     if compiled:
         # CUDA graphs require that a step encodes one batch as a whole.
         one_pass = accumulate == 1 and chunk_size is None and modules.second is None and not modules.hooks

@@ -53,11 +53,11 @@ def training_step(
     begin_step(forward.device, forward.compiled)
     for group in state.optimizer.param_groups:
         group["lr"] = rate
-    found = [propagate(state, batch, forward, world, 1 / len(batches)) for batch in batches]
-    metrics = found[0]
-    if len(found) > 1:
-        names = dict.fromkeys(name for each in found for name in each)
-        metrics = {name: torch.stack([each[name] for each in found if name in each]).mean() for name in names}
+    results = [propagate(state, batch, forward, world, 1 / len(batches)) for batch in batches]
+    metrics = results[0]
+    if len(results) > 1:
+        names = dict.fromkeys(name for result in results for name in result)
+        metrics = {name: torch.stack([result[name] for result in results if name in result]).mean() for name in names}
     parameters = [p for p in unique_parameters(state.modules().values()) if p.requires_grad]
     world.sum_gradients(parameters, tuple((tuple(batch.views), len(batch.rows)) for batch in batches))
     # The norm is computed even without clipping, to detect gradients that are not finite.
@@ -135,20 +135,21 @@ def row_value(
     for part in chunks_of(len(rows), forward.chunk_size):
         # The models that loss terms add do not accept the mask of pooled tokens.
         chunk = {
-            name: {key: each[part] for key, each in block.items() if key != POOLED} for name, block in tokens.items()
+            name: {key: values[part] for key, values in block.items() if key != POOLED}
+            for name, block in tokens.items()
         }
         step = step_of_rows(batch, rows[part], chunk, forward, steps)
 
         def value(chunk: Views, step: RowStep = step) -> tuple[Tensor, Tensor]:
             with forward.autocast():
-                found: tuple[Tensor, Tensor] = term(chunk, step)
-            return found
+                result: tuple[Tensor, Tensor] = term(chunk, step)
+            return result
 
         if forward.chunk_size is None:
-            found, number = value(own.rows(part))
+            loss, number = value(own.rows(part))
         else:
-            found, number = checkpoint(value, own.rows(part), use_reentrant=False)
-        total, count = total + found, count + number.detach()
+            loss, number = checkpoint(value, own.rows(part), use_reentrant=False)
+        total, count = total + loss, count + number.detach()
         for name, before in sums.items():
             first, second = term.metrics[name]
             sums[name] = (before[0] + first.detach(), before[1] + second)
