@@ -190,8 +190,8 @@ def _named(fields: list[str]) -> tuple[int, int, int] | None:
     for place, name in enumerate(fields):
         roles.setdefault(ROLE_OF.get(name.strip().lower()), []).append(place)
     scores = roles.get("score") or roles.get("label") or []
-    found = [scores, roles.get("anchor", []), roles.get("positive", [])]
-    return (scores[0], found[1][0], found[2][0]) if all(len(each) == 1 for each in found) else None
+    columns = [scores, roles.get("anchor", []), roles.get("positive", [])]
+    return (scores[0], columns[1][0], columns[2][0]) if all(len(column) == 1 for column in columns) else None
 
 
 @dataclass(frozen=True)

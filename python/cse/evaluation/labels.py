@@ -134,9 +134,9 @@ class Session:
     ) -> None:
         self.pools, self.queries, self.texts, self.judgements = pools, queries, texts, judgements
         self._places = {
-            (each.query, document): f"query {number} of {len(pools)}, document {place} of {len(each.documents)}"
-            for number, each in enumerate(pools, 1)
-            for place, document in enumerate(each.documents, 1)
+            (entry.query, document): f"query {number} of {len(pools)}, document {place} of {len(entry.documents)}"
+            for number, entry in enumerate(pools, 1)
+            for place, document in enumerate(entry.documents, 1)
         }
         self._shown: Key | None = None
         self._since = 0.0
@@ -175,7 +175,7 @@ class Session:
             relevant = {"y": True, "n": False, "s": None}[key]
             self.judgements.add(shown, relevant=relevant, seconds=round(seconds, 2))
         elif key == "u":
-            last = next((each for each in reversed(self.judgements.values) if each in self._places), None)
+            last = next((judged for judged in reversed(self.judgements.values) if judged in self._places), None)
             if last is not None:
                 self.judgements.add(last, undone=True)
                 self._shown = None
@@ -257,13 +257,13 @@ def outcome(
 
         With fewer than two scored queries, ``comparison`` and what follows from it are None.
     """
-    complete = [each for each in pools if all((each.query, document) in judgements for document in each.documents)]
+    complete = [entry for entry in pools if all((entry.query, document) in judgements for document in entry.documents)]
     qrels: dict[str, dict[str, int]] = {}
     for query, documents in complete:
         values = {document: judgements[query, document] for document in documents}
         qrels[query] = {document: int(value) for document, value in values.items() if value is not None}
     scored = [query for query, relevant in qrels.items() if any(relevant.values())]
-    judged, cut = sum(len(each.documents) for each in complete), min(depth, 10)
+    judged, cut = sum(len(entry.documents) for entry in complete), min(depth, 10)
     result: dict[str, Any] = {"queries": len(pools), "complete": len(complete), "judgements": judged}
     result |= {"scored": len(scored), "comparison": None, "decided": False, "spread": None, "target": target}
     result |= dict.fromkeys(("needed", "needed_if_observed", "more", "more_judgements", "more_seconds"))

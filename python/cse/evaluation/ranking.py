@@ -81,22 +81,22 @@ class System:
     @property
     def flags(self) -> list[str]:
         """The options as flags of ``cse eval``; empty for a system that ranks by embeddings alone."""
-        found = []
+        flags = []
         if fusion := self.fusion:
             plain = type(fusion)()
             values = {"--bm25-weight": "bm25_weight", "--feedback": "feedback", "--fusion": "kind"}
             values |= {f"--{name.replace('_', '-')}": name for name in ("stop_words", "bm25_tokenizer", "language")}
-            given = {flag: getattr(fusion, name) for flag, name in values.items()}
-            changed = [f"{flag} {given[flag]}" for flag, name in values.items() if given[flag] != getattr(plain, name)]
-            found += ["--hybrid", *changed]
+            used = {flag: getattr(fusion, name) for flag, name in values.items()}
+            changed = [f"{flag} {used[flag]}" for flag, name in values.items() if used[flag] != getattr(plain, name)]
+            flags += ["--hybrid", *changed]
         if self.one_vector:
-            found.append("--one-vector")
+            flags.append("--one-vector")
         if self.smooth is not None:
-            found.append("--smooth" if self.smooth else "--no-smooth")
+            flags.append("--smooth" if self.smooth else "--no-smooth")
         if self.rerank:
             name = getattr(self.reranker, "name", self.reranker) or "tokens"
-            found += [f"--rerank {name}", *([f"--tokens {self.tokens}"] if self.tokens else [])]
-        return found
+            flags += [f"--rerank {name}", *([f"--tokens {self.tokens}"] if self.tokens else [])]
+        return flags
 
     @property
     def model_key(self) -> Any:
@@ -173,7 +173,7 @@ class ByWords:
         from ..search.terms import terms_for
 
         ids = sorted(documents, reverse=True)
-        index = Bm25.build((documents[each] for each in ids), progress, terms_for([documents[each] for each in ids]))
+        index = Bm25.build((documents[key] for key in ids), progress, terms_for([documents[key] for key in ids]))
         if progress is not None:
             progress(len(queries))
         scored = [(index.scores(query), index.search(query, depth).tolist()) for query in queries.values()]
@@ -237,7 +237,7 @@ class Indexed:
         key = (id(documents), encoder.embedding_dim, passages, tokens)
         if key not in self._indexes:
             size = "max" if passages == 0 else passages
-            texts = [documents[each] for each in ids]
+            texts = [documents[document] for document in ids]
             remembering: Any = Remembering(encoder)
             self._indexes[key] = SearchIndex.build(remembering, texts, passages=size, tokens=tokens, progress=progress)
             self._kept.append(documents)  # so that its id remains its own
@@ -315,8 +315,8 @@ class Searched:
         ids, index = self.indexes.get(self.encoder, system, documents, passages, progress)
         rerank = max(system.rerank, depth) if system.rerank else 0
         options: dict[str, Any] = {"hybrid": system.fusion or False, "smooth": system.smooth, "rerank": rerank}
-        found = index.search(queries.values(), depth, **options, reranker=reranker, progress=progress)
-        return [{ids[hit.row]: hit.score for hit in hits} for hits in found]
+        results = index.search(queries.values(), depth, **options, reranker=reranker, progress=progress)
+        return [{ids[hit.row]: hit.score for hit in hits} for hits in results]
 
     def _by_one_vector(
         self, queries: Mapping[str, str], documents: Mapping[str, str], progress: Progress | None, depth: int
@@ -332,9 +332,9 @@ class Searched:
             asked = open_encoder(folder, device=str(self.encoder.device)).encode(list(queries.values()))
         if progress is not None:
             progress(len(queries) + len(documents))
-        found = []
+        rankings = []
         for query in asked:
             scores = vectors @ query
             best = np.argsort(-scores, kind="stable")[: depth if query.any() else 0]
-            found.append({ids[row]: float(scores[row]) for row in best.tolist()})
-        return found
+            rankings.append({ids[row]: float(scores[row]) for row in best.tolist()})
+        return rankings

@@ -130,10 +130,10 @@ def rank_documents(
     # Documents of equal score must be in descending order of id: ``ids`` has this order, and the sort below is stable.
     ids = sorted(documents, reverse=True)
     scores = np.empty((len(queries), 0))
-    found = np.empty((len(queries), 0), dtype=np.int64)
+    numbers = np.empty((len(queries), 0), dtype=np.int64)
     for start in range(0, len(ids), rows):
         block = ids[start : start + rows]
-        texts = [documents[each] for each in block]
+        texts = [documents[key] for key in block]
         if cut is None:
             cosines = wanted @ comparable(answer(texts, progress=progress)).T
         else:
@@ -142,10 +142,10 @@ def rank_documents(
             if progress is not None:
                 progress(len(block))
         scores = np.hstack([scores, cosines])
-        found = np.hstack([found, np.broadcast_to(np.arange(start, start + len(block)), cosines.shape)])
+        numbers = np.hstack([numbers, np.broadcast_to(np.arange(start, start + len(block)), cosines.shape)])
         order = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
-        scores, found = np.take_along_axis(scores, order, 1), np.take_along_axis(found, order, 1)
-    lines = zip(found.tolist(), scores.tolist(), strict=True)
+        scores, numbers = np.take_along_axis(scores, order, 1), np.take_along_axis(numbers, order, 1)
+    lines = zip(numbers.tolist(), scores.tolist(), strict=True)
     return [{ids[number]: score for number, score in zip(*line, strict=True)} for line in lines]
 
 
@@ -227,11 +227,11 @@ class Retrieval(Evaluation):
 
     def _are_documents(self) -> bool:
         """Returns whether more than half of the queries are in the text of the document with their id."""
-        found = 0
+        count = 0
         for query, text in self.queries.items():
-            own, whole = (" ".join(each.split()) for each in (text, self.documents.get(query, "")))
-            found += bool(own) and own in whole
-        return 2 * found > len(self.queries)
+            own, whole = (" ".join(content.split()) for content in (text, self.documents.get(query, "")))
+            count += bool(own) and own in whole
+        return 2 * count > len(self.queries)
 
     def work(self) -> int:
         """Returns the number of queries plus the number of documents."""
@@ -251,7 +251,7 @@ class Retrieval(Evaluation):
         pairs = [(list(rankings[query]), relevant) for query, relevant in self.judgements.items()]
         values = {name: np.array([100 * metric(*pair) for pair in pairs]) for name, metric in METRICS.items()}
         row: dict[str, Any] = {"task": str(self.data), "queries": len(self.queries), "documents": len(self.documents)}
-        row |= {name: float(each.mean()) for name, each in values.items()}
+        row |= {name: float(scores.mean()) for name, scores in values.items()}
         per_query = values["ndcg@10"]
         notes = [f"relevant documents that are not in the corpus: {self.missing:,}"] if self.missing else []
         if self.without_same_id:
@@ -317,7 +317,7 @@ def read_judgements(path: Path) -> dict[str, dict[str, int]]:
 
     A first line that names the columns is skipped. A relevance such as 1.0 is read as an integer.
     """
-    found: dict[str, dict[str, int]] = {}
+    qrels: dict[str, dict[str, int]] = {}
     for number, line in read_lines(path):
         fields = line.split()
         if len(fields) not in (3, 4):
@@ -326,9 +326,9 @@ def read_judgements(path: Path) -> dict[str, dict[str, int]]:
                 f"document, relevance), separated by white space, got {len(fields)}"
             )
         relevance = fields[-1]
-        if not found and not is_number(relevance) and (fields[0].lower() in IDS | TEXTS or fields[-2].lower() in IDS):
+        if not qrels and not is_number(relevance) and (fields[0].lower() in IDS | TEXTS or fields[-2].lower() in IDS):
             continue
         if not is_number(relevance) or not float(relevance).is_integer():
             raise InputError(f"{path}: line {number}: the relevance must be an integer, got {shown(relevance)}")
-        found.setdefault(fields[0], {})[fields[-2]] = int(float(relevance))
-    return found
+        qrels.setdefault(fields[0], {})[fields[-2]] = int(float(relevance))
+    return qrels

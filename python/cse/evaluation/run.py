@@ -229,21 +229,21 @@ def compare_models(
         return encoder
 
     makers = [(partial(opened, group), list(group.values())) for group in groups.values()]
-    found = _run(suites, makers, progress, list(dims or ()))
+    lines = _run(suites, makers, progress, list(dims or ()))
     reports = {
-        key: each
-        for group, line in zip(groups.values(), found, strict=True)
-        for key, each in zip(group, line, strict=True)
+        key: report
+        for group, line in zip(groups.values(), lines, strict=True)
+        for key, report in zip(group, line, strict=True)
     }
     first = systems[0]
     results = []
     for side in systems[1:]:
         records = []
         for name in suites:
-            before, after = ([reports[system.key][name] for system in each] for each in (first, side))
+            before, after = ([reports[system.key][name] for system in members] for members in (first, side))
             records += compare_reports(before, after, seeds)
         adjust(records)
-        a, b = (",".join(names[system.key] for system in each) for each in (first, side))
+        a, b = (",".join(names[system.key] for system in members) for members in (first, side))
         results.append(Comparison(a, b, seeds, *used, records))
     return results
 
@@ -261,7 +261,7 @@ def _run(
     """
     runs = [(suite, len(systems) if suite.ranks else 1) for suite in suites.values() for _, systems in groups]
     advance = counted(max(len(dims), 1) * sum(count * suite.work() for suite, count in runs), progress)
-    found = []
+    results = []
     for make, systems in groups:
         encoder = make()
         for size in dims:
@@ -278,9 +278,9 @@ def _run(
                     line[name] = evaluate_dims(suite, encoder, dims, advance, wrap)
                 else:
                     line[name] = suite(wrap(encoder), advance)
-        found.append(lines)
+        results.append(lines)
         del encoder  # frees its memory before the next one is loaded
-    return found
+    return results
 
 
 def opened(model: Model) -> tuple[str, Any]:
@@ -372,8 +372,8 @@ class Replayed:
             vectors = encode(texts, **settings)
             np.save(file, vectors)
             self.calls[number:] = [key]
-        found: npt.NDArray[np.float32] = self.encoder.shortened(np.asarray(vectors), self.embedding_dim)
-        return found
+        shortened: npt.NDArray[np.float32] = self.encoder.shortened(np.asarray(vectors), self.embedding_dim)
+        return shortened
 
 
 def evaluate_dims(
@@ -411,7 +411,7 @@ def evaluate_dims(
             rows += [{"task": row["task"], "dims": size, **row} for row in report.rows]
             summary |= {f"{key} ({size} dimensions)": value for key, value in report.summary.items()}
             notes |= dict.fromkeys(report.notes)
-            samples += [replace(each, task=f"{each.task} ({size} dimensions)") for each in report.samples]
+            samples += [replace(sample, task=f"{sample.task} ({size} dimensions)") for sample in report.samples]
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     return Report(sorted(rows, key=lambda row: tasks.index(row["task"])), summary, list(notes), samples)
 
@@ -451,7 +451,7 @@ def open_suites(
     for name in dict.fromkeys(names):
         kind = EVALUATIONS.get(name, "--suite")
         table = tables.get(name, {})
-        if allow_partial and "allow_partial" in {each.name for each in options_of(kind.Options)}:
+        if allow_partial and "allow_partial" in {option.name for option in options_of(kind.Options)}:
             table = {"allow_partial": True, **table}
         evaluations[name] = kind(parse_options(name, kind.Options, table), path)
     return evaluations

@@ -61,8 +61,8 @@ def paired_bootstrap(differences: Vector, resamples: int = RESAMPLES, seed: int 
         Mean, lower and upper bound.
     """
     zeros = np.zeros(len(differences))
-    found, _ = resampled_difference([zeros], [differences], resamples=resamples, seed=seed)
-    return found.mean, found.low, found.high
+    difference, _ = resampled_difference([zeros], [differences], resamples=resamples, seed=seed)
+    return difference.mean, difference.low, difference.high
 
 
 def sentence_clusters(left: Sequence[str], right: Sequence[str]) -> list[npt.NDArray[np.int64]]:
@@ -127,7 +127,7 @@ def resampled_difference(
 
     def difference(rows: npt.NDArray[np.int64] | slice) -> float:
         chosen = None if gold is None else gold[rows]
-        sides = [float(np.mean([score(each[rows], chosen) for each in side])) for side in (before, after)]
+        sides = [float(np.mean([score(vector[rows], chosen) for vector in side])) for side in (before, after)]
         return sides[1] - sides[0]
 
     generator = np.random.default_rng(seed)

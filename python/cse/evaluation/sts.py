@@ -73,14 +73,14 @@ def find_tasks(folder: str | Path) -> list[Task]:
     if not folder.is_dir():
         raise InputError(f"--data {folder}: no such file or folder")
     known = {**SEVEN, **DEV}
-    found = [
+    tasks = [
         Task(key, title, count, path)
         for key, (title, count) in known.items()
         if (path := find_file(folder, [f"{key}.tsv"])) is not None
     ]
-    if not found:
+    if not tasks:
         raise InputError(f"--data {folder} has none of {', '.join(f'{key}.tsv' for key in known)}")
-    return found
+    return tasks
 
 
 def load_tasks(folder: str | Path, allow_partial: bool = False) -> list[tuple[Task, Pairs]]:
@@ -88,14 +88,14 @@ def load_tasks(folder: str | Path, allow_partial: bool = False) -> list[tuple[Ta
 
     Raises ``InputError`` for an invalid file, and for an incomplete one unless ``allow_partial`` is True.
     """
-    found = [(task, read_pairs(task.path)) for task in find_tasks(folder)]
-    for task, pairs in found:
+    tasks = [(task, read_pairs(task.path)) for task in find_tasks(folder)]
+    for task, pairs in tasks:
         if not task.is_complete(pairs) and not allow_partial:
             raise InputError(
                 f"{task.path}: {len(pairs.gold):,} pairs, but {task.title} has {task.expected:,}; get the whole "
                 "file, or pass --allow-partial to score it without an average"
             )
-    return found
+    return tasks
 
 
 def average_of_seven(scores: dict[str, float], loaded: list[tuple[Task, Pairs]]) -> float | None:

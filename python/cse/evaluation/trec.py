@@ -24,11 +24,11 @@ def strict(ranking: Ranking) -> dict[str, float]:
 
     A score that is not below the previous one becomes the next smaller float32.
     """
-    before, found = np.float32(np.inf), {}
+    before, scores = np.float32(np.inf), {}
     for document, score in ranking.items():
         before = min(np.float32(score), np.nextafter(before, np.float32(-np.inf)))
-        found[document] = float(before)
-    return found
+        scores[document] = float(before)
+    return scores
 
 
 def write_run(path: str | Path, rankings: Mapping[str, Ranking], name: str = "cse") -> None:
@@ -50,7 +50,7 @@ def read_run(path: str | Path) -> dict[str, dict[str, float]]:
     The file may be compressed (.gz, .zst). Raises ``InputError`` for a file that cannot be read, an invalid line, a
     document that occurs twice in a ranking, or an empty file.
     """
-    found: dict[str, dict[str, float]] = {}
+    rankings: dict[str, dict[str, float]] = {}
     for number, line in read_lines(Path(path)):
         fields = line.split()
         if len(fields) != 6 or not is_number(fields[4]):
@@ -58,13 +58,13 @@ def read_run(path: str | Path) -> dict[str, dict[str, float]]:
                 f"{path}: line {number} must have six fields (query, Q0, document, rank, score, name of the system), "
                 "separated by white space"
             )
-        ranking = found.setdefault(fields[0], {})
+        ranking = rankings.setdefault(fields[0], {})
         if fields[2] in ranking:
             raise InputError(f"{path}: line {number} repeats the document {shown(fields[2])} of query {fields[0]}")
         ranking[fields[2]] = float(fields[4])
-    if not found:
+    if not rankings:
         raise InputError(f"{path}: the file is empty")
     return {
         query: dict(sorted(ranking.items(), key=lambda item: (item[1], item[0]), reverse=True))
-        for query, ranking in found.items()
+        for query, ranking in rankings.items()
     }

@@ -37,8 +37,8 @@ SCORES = {"spearman": "Spearman's correlation x 100", "mrr": "mean reciprocal ra
 
 def series(records: Sequence[dict[str, Any]], name: str) -> tuple[Vector, Vector]:
     """Returns the steps and values of one metric, ``(n,)`` each; records without the metric are left out."""
-    found = [(record["step"], record[name]) for record in records if record.get(name) is not None]
-    both = np.array(found, dtype=np.float64).reshape(-1, 2)
+    points = [(record["step"], record[name]) for record in records if record.get(name) is not None]
+    both = np.array(points, dtype=np.float64).reshape(-1, 2)
     return both[:, 0], both[:, 1]
 
 
@@ -155,8 +155,8 @@ def cosine_panels(run: StoredRun) -> list[Panel]:
 
     Raises ``InputError`` if the log has no cosines.
     """
-    found = [name for name in COSINES if any(record.get(name) is not None for record in run.steps)]
-    if not found:
+    names = [name for name in COSINES if any(record.get(name) is not None for record in run.steps)]
+    if not names:
         raise InputError(
             f"{run.folder}: no step in its log has cosines of positives and negatives; "
             "older versions of cse did not log them"
@@ -164,7 +164,7 @@ def cosine_panels(run: StoredRun) -> list[Panel]:
 
     def draw(axes: Axes) -> None:
         for number, name in enumerate(COSINES):
-            if name in found:
+            if name in names:
                 x, y, size = thinned(*series(run.steps, name))
                 marker = "o" if len(x) < 12 and size == 1 else None
                 axes.plot(x, y, label=COSINES[name], marker=marker, markersize=3, **line_style(number))
@@ -205,9 +205,9 @@ def alignment_panels(runs: Sequence[StoredRun]) -> list[Panel]:
 
 def _paths(scored: Sequence[tuple[StoredRun, str]], axes: Axes) -> None:
     for number, (run, name) in enumerate(scored):
-        records = [each for each in run.evaluations if each.get("alignment") is not None]
-        x = np.array([each["uniformity"] for each in records], dtype=np.float64)
-        y = np.array([each["alignment"] for each in records], dtype=np.float64)
+        records = [record for record in run.evaluations if record.get("alignment") is not None]
+        x = np.array([record["uniformity"] for record in records], dtype=np.float64)
+        y = np.array([record["alignment"] for record in records], dtype=np.float64)
         style = line_style(number)
         label = _shown(name) if len(scored) > 1 else None
         axes.plot(x, y, label=label, lw=1.2, marker="o" if len(x) < 30 else None, ms=2.5, **style)

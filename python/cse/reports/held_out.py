@@ -45,12 +45,12 @@ class HeldOut:
 
     @property
     def texts(self) -> list[str]:
-        found: list[str] = []
+        texts: list[str] = []
         for pairs in self.sets.values():
-            found += [*pairs.left, *pairs.right]
+            texts += [*pairs.left, *pairs.right]
         if not self.sets:
-            found += [half for sentence in self.sentences for half in cut_in_two(sentence)]
-        return list(dict.fromkeys([*found, *self.sentences[:SHOWN], *self.synthetic[:SHOWN]]))
+            texts += [half for sentence in self.sentences for half in cut_in_two(sentence)]
+        return list(dict.fromkeys([*texts, *self.sentences[:SHOWN], *self.synthetic[:SHOWN]]))
 
 
 @dataclass(frozen=True)
@@ -114,30 +114,30 @@ class Compared:
         the second half of the next); and each sentence and its synthetic negative, if the run has synthetic negatives.
         """
         held = self.held_out
-        found: dict[str, tuple[list[str], list[str]]] = {}
+        groups: dict[str, tuple[list[str], list[str]]] = {}
         if held.sets:
             for pairs in held.sets.values():
                 low, high = pairs.gold.min(), pairs.gold.max()
                 third = np.minimum((pairs.gold - low) / (high - low) * 3, 2).astype(int)
                 for number, name in ((2, "similar pairs"), (1, "intermediate pairs"), (0, "dissimilar pairs")):
-                    left, right = found.setdefault(f"{name} (gold score in the {_THIRDS[number]} third)", ([], []))
-                    left += [text for text, each in zip(pairs.left, third, strict=True) if each == number]
-                    right += [text for text, each in zip(pairs.right, third, strict=True) if each == number]
+                    left, right = groups.setdefault(f"{name} (gold score in the {_THIRDS[number]} third)", ([], []))
+                    left += [text for text, part in zip(pairs.left, third, strict=True) if part == number]
+                    right += [text for text, part in zip(pairs.right, third, strict=True) if part == number]
         else:
             halves = [cut_in_two(sentence) for sentence in held.sentences]
-            first, second = [list(each) for each in zip(*halves, strict=True)]
-            found["halves of the same sentence"] = (first, second)
+            first, second = [list(side) for side in zip(*halves, strict=True)]
+            groups["halves of the same sentence"] = (first, second)
             if held.synthetic:
                 both = list(zip(held.sentences[:SHOWN], held.synthetic[:SHOWN], strict=True))
                 # A sentence without words is left as it is, so it has no synthetic negative to compare.
-                changed = [each for each in both if each[0] != each[1]]
-                found["sentence and its synthetic negative"] = (
+                changed = [pair for pair in both if pair[0] != pair[1]]
+                groups["sentence and its synthetic negative"] = (
                     [old for old, _ in changed],
                     [new for _, new in changed],
                 )
-            found["halves of different sentences"] = (first, second[1:] + second[:1])
+            groups["halves of different sentences"] = (first, second[1:] + second[:1])
         cosines = {}
-        for name, (left, right) in found.items():
+        for name, (left, right) in groups.items():
             if left:
                 (one, two), (other, another) = self.sides(left), self.sides(right)
                 cosines[name] = (pair_cosines(one, other), pair_cosines(two, another))
@@ -210,8 +210,8 @@ def compare_models(
 
     before = encoded(Encoder(config["model"], pooler=pooler, device=device))
     after = encoded(Encoder(best, device=device))
-    found = Compared(texts, config["model"], before, after)
-    return replace(found, changes=_changes(found))
+    compared = Compared(texts, config["model"], before, after)
+    return replace(compared, changes=_changes(compared))
 
 
 class _Known:
@@ -224,12 +224,12 @@ class _Known:
         return np.stack([self.vectors[text] for text in texts])
 
 
-def _changes(found: Compared) -> list[Change]:
-    held = found.held_out
-    before, after = _Known(found.before), _Known(found.after)
+def _changes(compared: Compared) -> list[Change]:
+    held = compared.held_out
+    before, after = _Known(compared.before), _Known(compared.after)
     if not held.sets:
         return _halves_changes(held.sentences, before, after)
-    return [each for name, pairs in held.sets.items() for each in _pairs_changes(Path(name).name, pairs, before, after)]
+    return [item for name, pairs in held.sets.items() for item in _pairs_changes(Path(name).name, pairs, before, after)]
 
 
 def _halves_changes(sentences: list[str], before: _Known, after: _Known) -> list[Change]:
@@ -249,7 +249,7 @@ def _pairs_changes(name: str, pairs: Pairs, before: _Known, after: _Known) -> li
     clusters = sentence_clusters(pairs.left, pairs.right)
     interval: tuple[float, float] | tuple[None, None] = (None, None)
     if len(clusters) >= CLUSTERS:
-        sides = [pair_cosines(each.encode(pairs.left), each.encode(pairs.right)) for each in (before, after)]
+        sides = [pair_cosines(known.encode(pairs.left), known.encode(pairs.right)) for known in (before, after)]
         difference, _ = resampled_difference(sides[:1], sides[1:], pairs.gold, clusters)
         interval = difference.low, difference.high
     old, new = score_pairs(before, pairs), score_pairs(after, pairs)
@@ -260,19 +260,19 @@ def _pairs_changes(name: str, pairs: Pairs, before: _Known, after: _Known) -> li
     ]
 
 
-def neighbours(found: Compared, count: int = 8) -> tuple[list[Neighbours], int, int]:
+def neighbours(compared: Compared, count: int = 8) -> tuple[list[Neighbours], int, int]:
     """Returns held-out sentences whose nearest neighbour changed, with their neighbours before and after training.
 
     Args:
-        found: The embeddings.
+        compared: The embeddings.
         count: Maximum number of sentences to return. They are the first that qualify, and so are not cherry-picked.
 
     Returns:
         At most ``count`` sentences, the total number of sentences whose neighbour changed, and the number of sentences
         that were compared.
     """
-    texts = found.held_out.sentences[:SHOWN]
-    (old, old_cosine), (new, new_cosine) = map(nearest_others, found.sides(texts))
+    texts = compared.held_out.sentences[:SHOWN]
+    (old, old_cosine), (new, new_cosine) = map(nearest_others, compared.sides(texts))
     changed = np.flatnonzero(old != new)
     listed = [
         Neighbours(texts[row], texts[old[row]], float(old_cosine[row]), texts[new[row]], float(new_cosine[row]))

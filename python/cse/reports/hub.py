@@ -25,7 +25,7 @@ def training_command(run: StoredRun) -> str:
     words = ["cse", "train"]
     for name, value in run.given.items():
         if isinstance(value, dict):
-            words += [each for key, of in value.items() for each in ("--set", f"{name}.{key}={_plain(of)}")]
+            words += [word for key, of in value.items() for word in ("--set", f"{name}.{key}={_plain(of)}")]
         elif name == "corpus":
             words.insert(2, FILES[name])
         elif name in SETTINGS and name not in PRIVATE:
@@ -37,7 +37,7 @@ def training_command(run: StoredRun) -> str:
                 words.append(option.flag if value else option.flag.replace("--", "--no-", 1))
             else:
                 values = [FILES[name]] if name in FILES else values
-                words += [each for of in values for each in (option.flag, _plain(of))]
+                words += [word for of in values for word in (option.flag, _plain(of))]
     return shlex.join(words)
 
 
@@ -82,11 +82,11 @@ def run_card(run: StoredRun, name: str, license: str | None, language: Sequence[
             results.append(EvalResult(**{**task, "dataset_type": "held-out"}, dataset_name=what, **measured))
     about = {"license": license, "language": list(language), "datasets": list(data), "eval_results": results}
     about |= {"tags": [*(getattr(card.data, "tags", None) or ()), f"loss:{run.config['loss']}"]}
-    vars(card.data).update({key: each for key, each in about.items() if each}, model_name=name.rpartition("/")[2])
+    vars(card.data).update({key: value for key, value in about.items() if value}, model_name=name.rpartition("/")[2])
     facts = (run.texts or {}).get("facts", {})
-    told = [f"- {title}: {facts[key]}" for key, title in (("corpus", "Data"), ("steps", "Steps")) if key in facts]
+    lines = [f"- {title}: {facts[key]}" for key, title in (("corpus", "Data"), ("steps", "Steps")) if key in facts]
     command = f"```sh\n{training_command(run)}\n```\n"
-    section = "\n".join([command, f"- Training time: {run.result['seconds']:,.0f} s", *told, ""])
+    section = "\n".join([command, f"- Training time: {run.result['seconds']:,.0f} s", *lines, ""])
     card.text = card.text.replace("this/folder", name).replace("## Training\n", f"## Training\n\n{section}", 1)
     return card
 
@@ -103,7 +103,7 @@ def push(run: StoredRun, name: str, card: ModelCard, private: bool) -> str:
     try:
         files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
         content: dict[str, Any] = {**files, "README.md": str(card).encode()}
-        added = [CommitOperationAdd(path, each) for path, each in content.items()]
+        added = [CommitOperationAdd(path, source) for path, source in content.items()]
         api.create_repo(name, private=private or None, exist_ok=True)
         api.create_commit(name, added, commit_message="Upload an encoder trained with cse")
     except Exception as error:  # of huggingface_hub, or of the HTTP library that its version uses

@@ -40,9 +40,9 @@ def inline_svg(panel: Panel) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL).replace("xlink:href", "href")
     svg = re.sub(r"""(\bid="|\bhref="#|url\(#)""", rf"\g<1>{panel.name}-", svg)
 
-    def style(found: re.Match[str]) -> str:
+    def style(match: re.Match[str]) -> str:
         """Returns a style with the colours of the page; text has the font and, by default, the colour of the page."""
-        text, style = found["text"] or "", found["style"]
+        text, style = match["text"] or "", match["style"]
         for colour, of_page in OF_PAGE.items():
             style = style.replace(colour, of_page)
         if text:
@@ -101,10 +101,10 @@ def report_page(material: Material) -> Page:
             return otherwise
 
     def figures(kinds: Sequence[str]) -> list[dict[str, Any]]:
-        found: list[Panel] = []
+        panels: list[Panel] = []
         for kind in kinds:
-            found += attempt(kind, partial(pictures, kind, [material]), [])
-        return [{"title": panel.title, "svg": inline_svg(panel), "caption": panel.caption} for panel in found]
+            panels += attempt(kind, partial(pictures, kind, [material]), [])
+        return [{"title": panel.title, "svg": inline_svg(panel), "caption": panel.caption} for panel in panels]
 
     methods = ["focal"] if run.config.get("loss") == "focal" else []
     methods += ["ranks"] if material.word or "una" in run.config.get("negatives", ()) else []
@@ -149,8 +149,8 @@ def report_page(material: Material) -> Page:
 
 
 def _version(run: StoredRun) -> str:
-    found = run.environment.get("versions", {}).get("cse")
-    return f" with cse {found}" if found else ""
+    version = run.environment.get("versions", {}).get("cse")
+    return f" with cse {version}" if version else ""
 
 
 def _verdict(run: StoredRun, changes: Sequence[Change]) -> list[str]:
@@ -159,10 +159,10 @@ def _verdict(run: StoredRun, changes: Sequence[Change]) -> list[str]:
     tested = [change for change in changes if change.verdict]
     if not tested:
         return begun or ["The scores are shown below, without confidence intervals."]
-    told = {"better": "rose", "worse": "fell", "no clear change": "showed no clear change"}
+    verbs = {"better": "rose", "worse": "fell", "no clear change": "showed no clear change"}
     main = tested if run.config.get("dev") else tested[:1]
     return begun + [
-        f"{change.name} {told[change.verdict]}: {_signed(change.difference)}, 95\u00a0% interval "
+        f"{change.name} {verbs[change.verdict]}: {_signed(change.difference)}, 95\u00a0% interval "
         f"[{_signed(change.low)}, {_signed(change.high)}]."
         for change in main
     ]
@@ -222,13 +222,13 @@ def _facts(run: StoredRun) -> dict[str, str]:
 
 def _flat(table: dict[str, Any]) -> dict[str, str]:
     """Returns the values of a table as text, by name; values of nested tables have names like ``una.beta``."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name, value in table.items():
         if isinstance(value, dict):
-            found |= {f"{name}.{key}": _text(each) for key, each in value.items()}
+            values |= {f"{name}.{key}": _text(item) for key, item in value.items()}
         else:
-            found[name] = _text(value)
-    return found
+            values[name] = _text(value)
+    return values
 
 
 def _text(value: Any) -> str:
@@ -269,7 +269,7 @@ def _parts(text: str, spans: Sequence[Sequence[int]]) -> list[tuple[str, bool]]:
 
 def _explain(run: StoredRun) -> str | None:
     """Returns the command that explains UNA's choices in its first stored example; None if UNA has no example."""
-    texts = [each["text"] for each in (run.texts or {}).get("examples", []) if each["method"] == "una"]
+    texts = [example["text"] for example in (run.texts or {}).get("examples", []) if example["method"] == "una"]
     if not texts:
         return None
     quoted = texts[0].replace("'", "'\\''")

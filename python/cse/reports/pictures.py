@@ -120,13 +120,13 @@ class _Window:
         bottom, top = values.min(), values.max()
         height = max(1.05 * (top - bottom), (self.scores[marked - 1].max() - bottom) / (1 - WORD), 1e-3 * top, 1e-9)
         axes.set_ylim(bottom - 0.08 * height, bottom + height)
-        for each in marked:
-            own = each == self.rank
-            term = self.term(each)
-            axes.plot(each, self.scores[each - 1], "o", ms=6 if own else 4, color=VERMILLION if own else BLUE)
+        for rank in marked:
+            own = rank == self.rank
+            term = self.term(rank)
+            axes.plot(rank, self.scores[rank - 1], "o", ms=6 if own else 4, color=VERMILLION if own else BLUE)
             axes.annotate(
                 term if len(term) <= 14 else f"{term[:13]}\u2026",
-                (each, self.scores[each - 1]),
+                (rank, self.scores[rank - 1]),
                 xytext=(0, 6),
                 textcoords="offset points",
                 rotation=90,
@@ -142,8 +142,8 @@ class _Window:
         """Returns the rank of the word and up to LABELS other ranks of the window, evenly spaced."""
         spaced = np.linspace(self.low, self.high, LABELS + 2)[1:-1].astype(np.int64)
         apart = (self.high - self.low) / (LABELS + 2) * 0.7
-        found = np.unique(np.append(spaced, self.rank))
-        return np.array([each for each in found if each == self.rank or abs(each - self.rank) > apart])
+        ranks = np.unique(np.append(spaced, self.rank))
+        return np.array([rank for rank in ranks if rank == self.rank or abs(rank - self.rank) > apart])
 
 
 def _label(axes: Axes) -> None:
@@ -237,4 +237,4 @@ def pictures(kind: str, materials: Sequence[Material]) -> list[Panel]:
 
     Raises ``InputError`` if a run lacks the data that the plot shows.
     """
-    return OF_RUNS[kind]([each.run for each in materials]) if kind in OF_RUNS else OF_EACH[kind](*materials)
+    return OF_RUNS[kind]([material.run for material in materials]) if kind in OF_RUNS else OF_EACH[kind](*materials)

@@ -46,8 +46,8 @@ class StoredRun:
     @property
     def given(self) -> dict[str, Any]:
         """The settings that the user gave; empty for older runs, which did not store them."""
-        found: dict[str, Any] = self.config.get("given", {})
-        return found
+        table: dict[str, Any] = self.config.get("given", {})
+        return table
 
     @property
     def step(self) -> int:
@@ -71,8 +71,8 @@ class StoredRun:
         Spearman's correlation was not computed.
         """
         if self.result is not None:
-            found: dict[str, Any] = {"step": self.result["best_step"], **self.result["best"]}
-            return found
+            best: dict[str, Any] = {"step": self.result["best_step"], **self.result["best"]}
+            return best
         scored = [record for record in self.evaluations if record.get("spearman") is not None]
         if scored:
             return max(scored, key=lambda record: float(record["spearman"]))
@@ -81,17 +81,17 @@ class StoredRun:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The settings that affect what is computed, by name; options of methods have names like ``una.beta``."""
-        found: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         for name, value in self.config.items():
             if name in NOT_COMPARED:
                 continue
             if name in MOVED:
-                found[f"contrastive.{name}"] = value
+                settings[f"contrastive.{name}"] = value
             elif isinstance(value, dict):
-                found |= {f"{name}.{option}": each for option, each in value.items()}
+                settings |= {f"{name}.{option}": item for option, item in value.items()}
             else:
-                found[name] = value
-        return found
+                settings[name] = value
+        return settings
 
 
 def read_run(folder: str | Path, needs_log: bool = True) -> StoredRun:
@@ -145,7 +145,7 @@ def _no_run(folder: Path) -> InputError:
 
 def _records(log: Path) -> list[dict[str, Any]]:
     """Returns the records of a log; skips other lines, such as the incomplete last line of a killed process."""
-    found = []
+    records = []
     try:
         lines = log.read_text(encoding="utf8").splitlines()
     except FileNotFoundError:
@@ -158,8 +158,8 @@ def _records(log: Path) -> list[dict[str, Any]]:
             checked({key: value for key, value in record.items() if key != "event"}, Numbers, log)
         except InputError:
             continue
-        found.append(record)
-    return found
+        records.append(record)
+    return records
 
 
 def _stored(path: Path, shape: type[Any]) -> Any:
@@ -219,19 +219,19 @@ def find_runs(folder: str | Path) -> list[StoredRun]:
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; to write runs to DIR: cse train -o DIR")
-    found = [folder] if (folder / "config.toml").is_file() else _runs_in(folder)
-    if not found:
+    paths = [folder] if (folder / "config.toml").is_file() else _runs_in(folder)
+    if not paths:
         raise InputError(f"{folder}: no runs there; to write runs there: cse train -o {folder}")
-    return [read_run(each, needs_log=False) for each in found]
+    return [read_run(path, needs_log=False) for path in paths]
 
 
 def _runs_in(folder: Path) -> list[Path]:
-    found = [path for path in folder.iterdir() if (path / "config.toml").is_file() and not path.name.startswith(".")]
+    folders = [path for path in folder.iterdir() if (path / "config.toml").is_file() and not path.name.startswith(".")]
 
     def natural(path: Path) -> list[tuple[int, str]]:
         return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path.name)]
 
-    return sorted(found, key=natural)
+    return sorted(folders, key=natural)
 
 
 def differing(runs: Sequence[StoredRun]) -> list[str]:

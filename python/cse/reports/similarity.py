@@ -27,9 +27,9 @@ FEW = 3 * GROUPS
 MARKERS = "osD^vpX"
 
 
-def pair_panels(found: Compared) -> list[Panel]:
+def pair_panels(compared: Compared) -> list[Panel]:
     """Returns histograms of the cosines of held-out pairs before and after training, with the same axis limits."""
-    groups = found.cosines()
+    groups = compared.cosines()
     everything = np.concatenate([side for sides in groups.values() for side in sides])
     low, high = everything.min(), everything.max()
     pad = max(0.02 * (high - low), 1e-4)
@@ -47,7 +47,7 @@ def pair_panels(found: Compared) -> list[Panel]:
         axes.set_ylabel("density")
         legend(axes)
 
-    what = "pairs of the development set" if found.held_out.sets else "held-out texts"
+    what = "pairs of the development set" if compared.held_out.sets else "held-out texts"
     means = "; ".join(f"{name} {before.mean():.2f} and {after.mean():.2f}" for name, (before, after) in groups.items())
     caption = f"Cosines of {what}. The less the groups overlap, the better the model tells them apart."
     return [
@@ -85,14 +85,14 @@ class SentenceMap:
     """A description of how the positions were computed."""
 
 
-def sentence_map(found: Compared, method: str = "tsne", examples: int = 2) -> SentenceMap:
+def sentence_map(compared: Compared, method: str = "tsne", examples: int = 2) -> SentenceMap:
     """Projects the held-out sentences (only the first ``SHOWN``, if there are more) to two dimensions.
 
     Groups are found by k-means in the embeddings after training. With t-SNE, the positions after training are
     initialised with the positions before training, so that the two maps are similar if the embeddings are.
 
     Args:
-        found: The embeddings.
+        compared: The embeddings.
         method: ``tsne`` (van der Maaten and Hinton 2008), or ``pca``, the first two principal components. With
             fewer than 21 sentences, or if all embeddings before training are equal, ``pca`` is always used.
         examples: Number of example sentences per group.
@@ -100,8 +100,8 @@ def sentence_map(found: Compared, method: str = "tsne", examples: int = 2) -> Se
     from sklearn.cluster import KMeans
     from sklearn.decomposition import PCA
 
-    sentences = found.held_out.sentences[:SHOWN]
-    before, after = (unit(side) for side in found.sides(sentences))
+    sentences = compared.held_out.sentences[:SHOWN]
+    before, after = (unit(side) for side in compared.sides(sentences))
     with np.errstate(invalid="ignore"):  # PCA divides by the variance, which is 0 if all embeddings are equal
         maps = tuple(PCA(2, svd_solver="full").fit_transform(side) for side in (before, after))
     how = "the first two principal components"
@@ -129,39 +129,39 @@ def sentence_map(found: Compared, method: str = "tsne", examples: int = 2) -> Se
         nearest = [row for row in np.argsort(distance[:, cluster], kind="stable") if group[row] == place]
         size = int((group == place).sum())
         groups.append(Group(place + 1, size, [sentences[row] for row in nearest[:examples]]))
-    first, second = (np.asarray(each, dtype=np.float64) for each in maps)
+    first, second = (np.asarray(points, dtype=np.float64) for points in maps)
     return SentenceMap(sentences, first, second, group, groups, how)
 
 
-def map_panels(found: SentenceMap) -> list[Panel]:
+def map_panels(chart: SentenceMap) -> list[Panel]:
     titles = {
-        f"group-{place}": [text for text, each in zip(found.sentences, found.group, strict=True) if each == place]
-        for place in range(len(found.groups))
+        f"group-{place}": [text for text, part in zip(chart.sentences, chart.group, strict=True) if part == place]
+        for place in range(len(chart.groups))
     }
     caption = (
-        f"{len(found.sentences):,} held-out sentences, projected by {found.method}. Numbers and shapes show groups "
+        f"{len(chart.sentences):,} held-out sentences, projected by {chart.method}. Numbers and shapes show groups "
         "found by k-means in the embeddings after training."
     )
     return [
-        Panel("map-before", "Map before training", caption, partial(_scatter, found, found.before), titles),
+        Panel("map-before", "Map before training", caption, partial(_scatter, chart, chart.before), titles),
         Panel(
             "map-after",
             "Map after training",
             "The same sentences and groups, with the embeddings of best/.",
-            partial(_scatter, found, found.after),
+            partial(_scatter, chart, chart.after),
             titles,
         ),
     ]
 
 
-def _scatter(found: SentenceMap, places: Points, axes: Axes) -> None:
-    for place in range(len(found.groups)):
-        rows = places[found.group == place]
+def _scatter(chart: SentenceMap, places: Points, axes: Axes) -> None:
+    for place in range(len(chart.groups)):
+        rows = places[chart.group == place]
         colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
         axes.scatter(
             rows[:, 0], rows[:, 1], s=18, c=colour, marker=marker, alpha=0.75, linewidths=0, gid=f"group-{place}"
         )
-    for group, centre in zip(found.groups, _apart(found, places), strict=True):
+    for group, centre in zip(chart.groups, _apart(chart, places), strict=True):
         axes.text(
             centre[0],
             centre[1],
@@ -182,10 +182,10 @@ def _scatter(found: SentenceMap, places: Points, axes: Axes) -> None:
         spine.set_color(GRID)
 
 
-def _apart(found: SentenceMap, places: Points, gap: float = 0.09) -> Sequence[Points]:
+def _apart(chart: SentenceMap, places: Points, gap: float = 0.09) -> Sequence[Points]:
     """Returns positions for the numbers of the groups: the medians of the groups, moved apart if they are too close."""
     span = np.ptp(places, axis=0).max() * gap
-    centres = np.array([np.median(places[found.group == place], axis=0) for place in range(len(found.groups))])
+    centres = np.array([np.median(places[chart.group == place], axis=0) for place in range(len(chart.groups))])
     for _ in range(50):
         moved = False
         for one in range(len(centres)):
