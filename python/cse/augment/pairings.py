@@ -194,8 +194,8 @@ class Spans(Pairing):
         share, place, other_share, other_place = (
             rng.uniform(draws.seed, draws.epoch, rows, rng.SPANS + number).tolist() for number in range(4)
         )
-        first = [self._span(*each) for each in zip(texts, share, place, strict=True)]
-        second = [self._span(*each) for each in zip(texts, other_share, other_place, strict=True)]
+        first = [self._span(*row) for row in zip(texts, share, place, strict=True)]
+        second = [self._span(*row) for row in zip(texts, other_share, other_place, strict=True)]
         return Paired(first, second)
 
     def _span(self, text: str, share: float, place: float) -> str:

@@ -68,7 +68,7 @@ class UNA(Edit):
         for text, row in zip(texts, rows.tolist(), strict=True):
             drawing = self.options.drawing()
             negative, replaced = self.index.replacements(text, row=row, seed=draws.seed, epoch=draws.epoch, **drawing)
-            spans = tuple(each.span for each in replaced), tuple(each.new_span for each in replaced)
+            spans = tuple(word.span for word in replaced), tuple(word.new_span for word in replaced)
             shown.append(Example(text, negative, *spans))
         return shown
 

@@ -41,7 +41,7 @@ class LoRA(EncoderMethod):
         source = encoder.source
         if options.keep and source.base is not None:
             raise InputError(f"--keep-adapter: {source.name} is an adapter itself; leave --keep-adapter out")
-        for folder in (Path(each) for each in (source.path, source.base) if each is not None):
+        for folder in (Path(name) for name in (source.path, source.base) if name is not None):
             for path in sorted([*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]):
                 context.depends_on(path)
         shapes = [layer.weight.shape for layer in encoder.backbone.modules() if isinstance(layer, nn.Linear)]

@@ -80,18 +80,18 @@ GRADCACHE = """
 
 def citations(parts: Mapping[str, Any], negatives_as: str, cached: bool) -> str:
     """Returns the BibTeX entries of the papers behind the given loss parts, with SimCSE first."""
-    found = [SIMCSE]
+    entries = [SIMCSE]
     if parts["objective"] == "nt-xent":
-        found.append(SIMCLR)
+        entries.append(SIMCLR)
     if negatives_as == "pairs":
-        found.append(UNA)
+        entries.append(UNA)
     if parts["logits"] == "focal":
-        found.append(FOCAL)
+        entries.append(FOCAL)
     if parts["mixed"] is not None:
-        found.append(MIXCSE)
+        entries.append(MIXCSE)
     if cached:
-        found.append(GRADCACHE)
-    return "".join(found)
+        entries.append(GRADCACHE)
+    return "".join(entries)
 
 
 OBJECTIVES = ("infonce", "nt-xent")
@@ -200,13 +200,13 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         Raises:
             InputError: If there is only one column, or if ``hard_negative_weight`` is set and no column has negatives.
         """
-        given = list(sentence_features)
-        self._check_columns(len(given))
+        columns = list(sentence_features)
+        self._check_columns(len(columns))
         # Computed before the model runs, because the model may change attention masks in place to exclude prompts.
-        facts: Any = facts_of(given)
-        features = [stripped(each) for each in given]
+        facts: Any = facts_of(columns)
+        features = [stripped(column) for column in columns]
         if self.negatives_as == "pairs":
-            features = [*features, *(dict(each) for each in features[2:])]  # encoded again, with another dropout mask
+            features = [*features, *(dict(item) for item in features[2:])]  # encoded again, with another dropout mask
         if self.uses_gradient_cache:
             # The facts are passed as labels, because losses that wrap this one pass labels on to calculate_loss.
             cached: Any = self.forward_cached
@@ -219,7 +219,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
 
         ``labels`` are the ``Facts`` of the batch, or None. ``with_backward`` also runs the backward pass.
         """
-        loss = self._loss([torch.cat(each) for each in reps], labels)
+        loss = self._loss([torch.cat(column) for column in reps], labels)
         if with_backward:
             loss.backward()  # type: ignore[no-untyped-call]
             loss = loss.detach()
@@ -237,11 +237,11 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
     def get_config_dict(self) -> dict[str, Any]:
         """Returns the parameters, for the model card."""
         names = ("negatives_as", "keep_duplicates", "seed", "gather_across_devices")
-        found = {**self.parts, **{name: getattr(self, name) for name in names}}
-        found["cached"] = self.uses_gradient_cache
+        config = {**self.parts, **{name: getattr(self, name) for name in names}}
+        config["cached"] = self.uses_gradient_cache
         if self.uses_gradient_cache:
-            found |= {"mini_batch_size": self.mini_batch_size, "mini_batch_num_tokens": self.mini_batch_num_tokens}
-        return found
+            config |= {"mini_batch_size": self.mini_batch_size, "mini_batch_num_tokens": self.mini_batch_num_tokens}
+        return config
 
     @property
     def temperature(self) -> float:
@@ -317,12 +317,12 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         device: torch.device,
     ) -> Tensor | None:
         """Returns the partners of mixed negatives, drawn as in ``cse train``; see ``cse.rng.partners``."""
-        given: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "objective": self.parts["objective"],
             "mixed_negatives": self.parts["mixed"] is not None,
             "mix_variant": self.parts["mixed"] or "paper",
         }
-        drawn = Contrastive(ContrastiveOptions(**given), None).partner_views(roles)  # type: ignore[arg-type]
+        drawn = Contrastive(ContrastiveOptions(**settings), None).partner_views(roles)  # type: ignore[arg-type]
         if drawn is None:
             return None
         anchors, names = drawn
@@ -330,10 +330,10 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         excluded = None if duplicates is None else duplicates.cpu().numpy()
         if excluded is not None and not excluded.any():
             excluded = None
-        found = partners(
+        chosen = partners(
             facts.rows.cpu().numpy(), self.seed, int(facts.epoch[0]), anchors, len(names), valid, excluded=excluded
         )
-        return torch.from_numpy(found).to(device)
+        return torch.from_numpy(chosen).to(device)
 
 
 def check_equal_rows(local: Tensor) -> None:

@@ -51,7 +51,7 @@ class Facts:
 
     def gathered(self, gather: Callable[[Tensor], Tensor]) -> Facts:
         """Returns the facts of the whole batch, with the rows of all processes."""
-        keys = None if self.keys is None else tuple(gather(each) for each in self.keys)
+        keys = None if self.keys is None else tuple(gather(key) for key in self.keys)
         return replace(self, rows=gather(self.rows), epoch=gather(self.epoch), keys=keys)
 
     @property
@@ -59,9 +59,9 @@ class Facts:
         """``(B, B)`` bool, True for different rows with equal anchors or positives; None if token ids are missing."""
         if self.keys is None:
             return None
-        found = self.keys[0][:, None] == self.keys[0][None, :]
-        found |= self.keys[1][:, None] == self.keys[1][None, :]
-        return found.fill_diagonal_(False)
+        equal = self.keys[0][:, None] == self.keys[0][None, :]
+        equal |= self.keys[1][:, None] == self.keys[1][None, :]
+        return equal.fill_diagonal_(False)
 
     def changed(self, column: int) -> Tensor | None:
         """Returns ``(B,)`` bool, False where the column's text equals the anchor or positive of its row.
@@ -75,9 +75,9 @@ class Facts:
 
 def facts_of(features: Sequence[Mapping[str, Any]]) -> Facts:
     """Returns the facts of a batch; ``features`` are the inputs of the model, by column."""
-    found = [token_key(each) for each in features]
-    known = [each for each in found if each is not None]
-    keys = tuple(known) if len(known) == len(found) > 0 else None
+    computed = [token_key(column) for column in features]
+    known = [key for key in computed if key is not None]
+    keys = tuple(known) if len(known) == len(computed) > 0 else None
     first = features[0] if features else {}
     rows = first.get(ROW)
     if rows is None:
@@ -174,7 +174,7 @@ def add_negatives(
             unchanged[places, number] = [new == old for new, old in zip(texts, batch[column], strict=True)]
         return columns
 
-    found = dataset.map(
+    result = dataset.map(
         added,
         batched=True,
         with_indices=True,
@@ -184,7 +184,7 @@ def add_negatives(
         load_from_cache_file=False,
         desc="Drawing negatives",
     )
-    return found, unchanged
+    return result, unchanged
 
 
 def number_rows(dataset: Dataset, name: str = "row") -> Dataset:
@@ -255,8 +255,8 @@ class NegativesCollator(SentenceTransformerDataCollator):
     @property
     def epoch(self) -> int | None:
         """The epoch, from 0; None before training."""
-        found = int(self._epoch)
-        return None if found < 0 else found
+        epoch = int(self._epoch)
+        return None if epoch < 0 else epoch
 
     @epoch.setter
     def epoch(self, value: int) -> None:
@@ -265,22 +265,22 @@ class NegativesCollator(SentenceTransformerDataCollator):
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
         """Returns the inputs of the model for the rows of a batch."""
         if not features or self.row_column not in features[0]:
-            found: dict[str, Any] = super().__call__(features)
-            return found
+            inputs: dict[str, Any] = super().__call__(features)
+            return inputs
         epoch = self.epoch
         if epoch is None:
             raise InputError(
                 "NegativesCollator: the epoch is not known; give callbacks=[collator.callback] to the trainer"
             )
-        rows = [each[self.row_column] for each in features]
-        features = [{name: value for name, value in each.items() if name != self.row_column} for each in features]
+        rows = [feature[self.row_column] for feature in features]
+        features = [{name: value for name, value in feature.items() if name != self.row_column} for feature in features]
         if self.drawn is not None:
             _check_columns(list(features[0]), self.drawn, None)
             if _lacks_positives(features[0], None):
                 raise InputError(f"dataset: {NO_POSITIVES}")
-            columns = self.drawn([each[self.drawn.column] for each in features], rows, epoch=epoch)
-            for position, each in enumerate(features):
-                each.update({name: texts[position] for name, texts in columns.items()})
+            columns = self.drawn([feature[self.drawn.column] for feature in features], rows, epoch=epoch)
+            for position, feature in enumerate(features):
+                feature.update({name: texts[position] for name, texts in columns.items()})
         batch: dict[str, Any] = super().__call__(features)
         first = next((name.removesuffix("input_ids") for name in batch if name.endswith("_input_ids")), None)
         if first is not None:
@@ -329,11 +329,11 @@ class _Drawn:
                 raise InputError(f"column {self.column}: row {row} must be a string, got {text!r}")
             if isinstance(row, bool) or not isinstance(row, Integral) or row < 0:
                 raise InputError(f"row numbers: must be integers from 0, got {row!r}; see number_rows")
-        found: dict[str, list[str]] = {}
+        negatives: dict[str, list[str]] = {}
         for number, name in enumerate(self.names):
             drawing: DrawOptions = {**self.drawing, **more, "copy": number}
-            found[name] = self.index.augment(texts, rows=[int(row) for row in rows], **drawing)
-        return found
+            negatives[name] = self.index.augment(texts, rows=[int(row) for row in rows], **drawing)
+        return negatives
 
 
 NO_POSITIVES = (

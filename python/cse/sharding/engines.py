@@ -50,11 +50,11 @@ def count_here(
     files: Sequence[tuple[str, str | None]], reading: ReadOptions, progress: Callable[[int], None]
 ) -> list[SourceFile]:
     """Returns the ``SourceFile`` of each file, given as path and column; calls ``progress(1)`` after each file."""
-    found = []
+    counted = []
     for path, column in files:
-        found.append(count(path, column, reading))
+        counted.append(count(path, column, reading))
         progress(1)
-    return found
+    return counted
 
 
 def run_here(
@@ -88,12 +88,12 @@ def count_on_cluster(ray: Any, files: Sequence[tuple[str, str | None]], reading:
     """Counts like ``count_here``, with one task per file; raises the error of the first file that cannot be read."""
     task = ray.remote(num_cpus=1, max_retries=RETRIES)(_count_there)
     try:
-        found: list[SourceFile] = ray.get([task.remote(path, column, reading, os.getcwd()) for path, column in files])
+        counted: list[SourceFile] = ray.get([task.remote(path, column, reading, os.getcwd()) for path, column in files])
     except ray.exceptions.RayTaskError as error:
         raise cause_of(error) from None
     except ray.exceptions.RayError as error:
         raise InputError(f"--engine ray: the cluster failed ({first_line(error)}); look at its logs") from None
-    return found
+    return counted
 
 
 class _Worker:

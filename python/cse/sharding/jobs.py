@@ -50,24 +50,24 @@ def find_sources(
     Raises:
         InputError: If the size of a file differs from its size in the index, or if a file cannot be read.
     """
-    found = readers.resolve(list(files), column)
-    wanted = [(item, None) if isinstance(item, str) else (item.path, item.column) for item in found]
-    by_path = {(each.path, each.column): each for each in known}
+    items = readers.resolve(list(files), column)
+    wanted = [(item, None) if isinstance(item, str) else (item.path, item.column) for item in items]
+    by_path = {(file.path, file.column): file for file in known}
     listed: dict[tuple[str, str | None], SourceFile] = {}
     for path, name in wanted:
-        each = by_path.get((path, name))
-        if each is None or not (elsewhere or os.path.isfile(path)):
+        source = by_path.get((path, name))
+        if source is None or not (elsewhere or os.path.isfile(path)):
             continue
-        if os.path.isfile(path) and os.path.getsize(path) != each.bytes:
+        if os.path.isfile(path) and os.path.getsize(path) != source.bytes:
             raise InputError(
-                f"{path}: has {os.path.getsize(path):,} bytes, but had {each.bytes:,} when the index {index} was "
+                f"{path}: has {os.path.getsize(path):,} bytes, but had {source.bytes:,} when the index {index} was "
                 "built; build it again from these files"
             )
-        listed[path, name] = each
-    unknown = list(dict.fromkeys(each for each in wanted if each not in listed))
+        listed[path, name] = source
+    unknown = list(dict.fromkeys(key for key in wanted if key not in listed))
     if unknown:
         listed.update(zip(unknown, count(unknown), strict=True))
-    return [listed[each] for each in wanted]
+    return [listed[key] for key in wanted]
 
 
 Progress = Callable[[int], None]
@@ -186,10 +186,10 @@ class AugmentJob:
         reading = index.reading({**self.reading, "threads": threads})
 
         def work(shard: Shard, path: Path, progress: Progress) -> dict[str, Any]:
-            found = as_input(shard)
+            source = as_input(shard)
             report, (file,) = in_thread(
                 lambda shared: index._core.augment_part(
-                    found,
+                    source,
                     path,
                     self.compression,
                     shard.first_row,
@@ -203,7 +203,7 @@ class AugmentJob:
             )
             progress(shard.source.rows)
             counts = AugmentReport(*report)
-            return {**asdict(counts), "joined_lines": readers.joined_lines(found), "file": file[3]}
+            return {**asdict(counts), "joined_lines": readers.joined_lines(source), "file": file[3]}
 
         return work
 

@@ -82,12 +82,12 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
     """
     path = Path(folder) / MANIFEST
     try:
-        found: dict[str, Any] = {**read_json(path, Manifest)}
+        manifest: dict[str, Any] = {**read_json(path, Manifest)}
     except (OSError, ValueError):
         return None
-    if found.get("version") != VERSION:
+    if manifest.get("version") != VERSION:
         raise InputError(f"{path}: was written by another version of cse; make the parts again in a new folder")
-    return found
+    return manifest
 
 
 class Parts:
@@ -136,7 +136,7 @@ class Parts:
             remove_leftovers(folder)
             if known is not None:
                 self._compare(known)
-                self._known = {each["part"]: each for each in known["parts"] if known["complete"]}
+                self._known = {part["part"]: part for part in known["parts"] if known["complete"]}
             if self.missing():
                 self._write({shard.part: self._made(shard) or {} for shard in self.shards}, complete=False)
             try:
@@ -157,7 +157,7 @@ class Parts:
                     f"-o {self.folder}: its parts were made with {name} {before.get(name)}, not {now.get(name)}; use "
                     f"the same settings, {remedy}"
                 )
-        old = [SourceFile(**{name: each[name] for name in SourceFile.__dataclass_fields__}) for each in known["parts"]]
+        old = [SourceFile(**{name: item[name] for name in SourceFile.__dataclass_fields__}) for item in known["parts"]]
         new = [shard.source for shard in self.shards]
         for number, source in enumerate(old):
             if number >= len(new) or source != new[number]:
@@ -198,13 +198,13 @@ class Parts:
         made = {shard.part: self._made(shard) for shard in self.shards}
         complete = all(record is not None for record in made.values())
         self._write({part: record or {} for part, record in made.items()}, complete)
-        found = read_manifest(self.folder)
-        assert found is not None
+        manifest = read_manifest(self.folder)
+        assert manifest is not None
         if complete:
-            self._known = {each["part"]: each for each in found["parts"]}
+            self._known = {part["part"]: part for part in manifest["parts"]}
             for shard in self.shards:
                 Path(f"{self.folder / shard.part}.json").unlink(missing_ok=True)
-        return found
+        return manifest
 
     def _write(self, made: dict[str, dict[str, Any]], complete: bool) -> None:
         parts = [

@@ -107,8 +107,8 @@ def count_shard(
 ) -> tuple[bytes, int]:
     """Returns the index of one file as bytes, and the number of fields with a line break. Runs on a worker."""
     enter(home)  # makes relative paths valid; the index records paths as given
-    found = readers.resolve([path], column if readers.is_table(path) else None)
-    return _core.count(found, words, reading), readers.joined_lines(found)
+    inputs = readers.resolve([path], column if readers.is_table(path) else None)
+    return _core.count(inputs, words, reading), readers.joined_lines(inputs)
 
 
 def merge_shards(*shards: bytes) -> bytes:

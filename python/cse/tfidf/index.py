@@ -68,8 +68,8 @@ class TfidfIndex:
         reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
         complete_words = word_options(**words)
         pieces = complete_words["pieces"]
-        found = readers.resolve(paths, column)
-        return cls(_core.Index.build(found, complete_words, prepared(reading, pieces)), pieces)
+        inputs = readers.resolve(paths, column)
+        return cls(_core.Index.build(inputs, complete_words, prepared(reading, pieces)), pieces)
 
     @classmethod
     def from_texts(
@@ -303,8 +303,8 @@ class TfidfIndex:
     def replacements(self, text: str, *, row: int = 0, **drawing: Unpack[DrawOptions]) -> tuple[str, list[Replacement]]:
         """Returns the negative of a text, and the words replaced in it; see ``augment`` for the arguments."""
         _in_range(row=row)
-        (given,) = self._rows([text])
-        output, replaced = self._core.replacements(given, row, self.draw_options(**drawing))
+        (line,) = self._rows([text])
+        output, replaced = self._core.replacements(line, row, self.draw_options(**drawing))
         return output, [Replacement(*parts) for parts in replaced]
 
     def explain(self, text: str, *, samples: int = 5, **drawing: Unpack[DrawOptions]) -> list[ExplainedWord]:
@@ -312,9 +312,9 @@ class TfidfIndex:
         _in_range(samples=samples)
         if samples > MOST_SAMPLES:
             raise InputError(f"samples: must be at most {MOST_SAMPLES:,}, got {samples}")
-        (given,) = self._rows([text])
-        found = self._core.explain(given, samples, self.draw_options(**drawing))
-        return [ExplainedWord(*word) for word in found]
+        (line,) = self._rows([text])
+        words = self._core.explain(line, samples, self.draw_options(**drawing))
+        return [ExplainedWord(*word) for word in words]
 
     def reading(self, reading: ReadOptions) -> Mapping[str, object]:
         """Returns the options for the core to read files whose rows this index augments."""

@@ -41,9 +41,9 @@ class Pieces:
     """
 
     def __init__(self, definition: str, name: str) -> None:
-        found = parse_json(definition, dict[str, Any], name)
-        _check(found, name)
-        kept = {key: found.get(key) for key in KEPT}
+        parsed = parse_json(definition, dict[str, Any], name)
+        _check(parsed, name)
+        kept = {key: parsed.get(key) for key in KEPT}
         self.definition = json.dumps(kept, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
         """The parts of the tokenizer.json that determine the pieces, with sorted keys."""
         self.hash = hashlib.sha256(self.definition.encode()).hexdigest()[:32]
@@ -118,25 +118,25 @@ class Pieces:
         return [
             [
                 (start, end, piece)
-                for (start, end), piece, number in zip(each.offsets, each.tokens, each.ids, strict=True)
+                for (start, end), piece, number in zip(encoding.offsets, encoding.tokens, encoding.ids, strict=True)
                 if number not in left_out
             ]
-            for each in self._tokenizer.encode_batch(_valid(texts), add_special_tokens=False)
+            for encoding in self._tokenizer.encode_batch(_valid(texts), add_special_tokens=False)
         ]
 
     def terms(self, texts: Sequence[str]) -> list[list[str]]:
         """Returns the pieces of each text, without offsets."""
         names = self._names
         return [
-            [names[number] for number in each.ids if number in names]
-            for each in self._tokenizer.encode_batch_fast(_valid(texts), add_special_tokens=False)
+            [names[number] for number in encoding.ids if number in names]
+            for encoding in self._tokenizer.encode_batch_fast(_valid(texts), add_special_tokens=False)
         ]
 
     def rows(self, texts: Sequence[str]) -> list[str]:
         """Returns the texts with their pieces, as the Rust core reads them."""
         return [
-            f"{text}{MARK}{' '.join([f'{start},{end},{piece}' for start, end, piece in found])}"
-            for text, found in zip(_valid(texts), self.split(texts), strict=True)
+            f"{text}{MARK}{' '.join([f'{start},{end},{piece}' for start, end, piece in pieces])}"
+            for text, pieces in zip(_valid(texts), self.split(texts), strict=True)
         ]
 
 
@@ -148,10 +148,10 @@ def _valid(texts: Sequence[str]) -> list[str]:
     ]
 
 
-def _check(found: Any, name: str) -> None:
+def _check(definition: Any, name: str) -> None:
     """Raises ``InputError`` unless a tokenizer.json describes a tokenizer of BERT."""
-    model, before = found.get("model") or {}, found.get("pre_tokenizer") or {}
-    normalizer = found.get("normalizer") or {}
+    model, before = definition.get("model") or {}, definition.get("pre_tokenizer") or {}
+    normalizer = definition.get("normalizer") or {}
     parts = normalizer.get("normalizers", [normalizer])
     kinds = [part.get("type") for part in parts]
     bert = [part for part in parts if part.get("type") == "BertNormalizer"]

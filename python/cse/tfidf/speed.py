@@ -57,7 +57,7 @@ class PlainLoop:
         own = self.sums[rank + 1] - self.sums[rank]
         total = self.sums[high] - self.sums[low] - own
         if total <= 0:
-            return self.by_rank[self.random.choice([each for each in range(low, high) if each != rank] or [rank])]
+            return self.by_rank[self.random.choice([other for other in range(low, high) if other != rank] or [rank])]
         at = self.sums[low] + self.random.random() * total
         if at >= self.sums[rank]:
             at += own
@@ -147,12 +147,12 @@ def measure(corpus: readers.Paths, column: str | None, repeat: int, threads: int
             files = readers.resolve(corpus, column)
             index._core.augment_files(files, output, 1, False, drawn, index.reading(reading))
 
-        found = {
+        rates = {
             "cse": per_minute(core, index.info.rows, repeat),
             "plain Python": per_minute(lambda: [loop.augment(row) for row in rows], len(rows), repeat),
         }
         if augment := nlpaug_augment(rows, folder):
             few = rows[:NLPAUG_ROWS]
-            found["nlpaug"] = per_minute(lambda: [augment(row) for row in few], len(few), 1)
-    ours = found["cse"]["per_minute"]
-    return {name: {**rate, "ratio": ours / rate["per_minute"]} for name, rate in found.items()}
+            rates["nlpaug"] = per_minute(lambda: [augment(row) for row in few], len(few), 1)
+    ours = rates["cse"]["per_minute"]
+    return {name: {**rate, "ratio": ours / rate["per_minute"]} for name, rate in rates.items()}
