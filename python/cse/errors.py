@@ -78,7 +78,7 @@ def visible(text: str) -> str:
     Everything that is shown in a terminal passes through this function, since it may hold text of a corpus or a name of
     a file. Characters that the stream cannot encode are escaped by the stream; see ``cse.cli.group.main``.
     """
-    return OBEYED.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
+    return OBEYED.sub(lambda match: match[0].encode("unicode_escape", "surrogatepass").decode(), text)
 
 
 def first_line(error: BaseException) -> str:
@@ -116,17 +116,17 @@ OTHER_NAMES = {
 }
 
 
-def did_you_mean(given: str, choices: Iterable[str]) -> str:
-    """Returns " (did you mean X?)" with the choice X that is most similar to ``given``; "" if no choice is similar."""
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """Returns " (did you mean X?)" with the choice X that is most similar to ``name``; "" if no choice is similar."""
     from difflib import get_close_matches
 
     known = list(choices)
-    other = OTHER_NAMES.get(given.lower())
-    found = [other] if other in known else get_close_matches(given.lower(), known, n=1)
-    return f" (did you mean {found[0]}?)" if found else ""
+    other = OTHER_NAMES.get(name.lower())
+    matches = [other] if other in known else get_close_matches(name.lower(), known, n=1)
+    return f" (did you mean {matches[0]}?)" if matches else ""
 
 
-def unknown(flag: str, given: str, choices: Iterable[str]) -> InputError:
+def unknown(flag: str, name: str, choices: Iterable[str]) -> InputError:
     """Returns the error for a name that is not one of the choices."""
     known = list(choices)
-    return InputError(f"{flag}: {given!r} is unknown{did_you_mean(given, known)}; choose one of {', '.join(known)}")
+    return InputError(f"{flag}: {name!r} is unknown{did_you_mean(name, known)}; choose one of {', '.join(known)}")

@@ -362,8 +362,8 @@ class Journal(LineFile):
     def __init__(self, path: Path, key: object, taken: str) -> None:
         super().__init__(path, taken)
         key = json.loads(dumps(key))
-        found = [*takewhile(lambda record: record is not None, map(_record, self.lines))]
-        self.records: list[Any] = found[1:] if found and found[0] == key else []
+        records = [*takewhile(lambda record: record is not None, map(_record, self.lines))]
+        self.records: list[Any] = records[1:] if records and records[0] == key else []
         """The records of an earlier call, in order."""
         if self.records:
             self.keep(1 + len(self.records))
@@ -492,10 +492,10 @@ def _fault(value: Any, shape: Any, place: str = "") -> str:
     if kind is Any:
         return ""
     if kind in (Union, UnionType):
-        faults = [_fault(value, each, place) for each in inner]
+        faults = [_fault(value, member, place) for member in inner]
         others = [fault for fault in faults if not fault.startswith(f"{place}must be ")]  # a fault inside the value
-        kinds = [dict if is_typeddict(each) else get_origin(each) or each for each in inner]
-        allowed = " or ".join(_KINDS[each][1] for each in kinds)
+        kinds = [dict if is_typeddict(member) else get_origin(member) or member for member in inner]
+        allowed = " or ".join(_KINDS[member][1] for member in kinds)
         return "" if "" in faults else others[0] if others else f"{place}must be {allowed}, got {shown(value)}"
     fields = _fields(kind) if is_typeddict(kind) else {}
     types, name = _KINDS[dict if fields else kind]
@@ -503,14 +503,14 @@ def _fault(value: Any, shape: Any, place: str = "") -> str:
         return f"{place}must be {name}, got {shown(value)}"
     parts: Any = value.items() if isinstance(value, dict) else enumerate(value, 1) if isinstance(value, list) else ()
     if fields:
-        optional = {key for key, each in fields.items() if get_origin(each) is NotRequired or not kind.__total__}
+        optional = {key for key, field in fields.items() if get_origin(field) is NotRequired or not kind.__total__}
         if missing := sorted(fields.keys() - optional - dict(parts).keys()):
             return f"{place}{missing[0]}: is missing"
-        parts = [(key, each) for key, each in parts if key in fields]
+        parts = [(key, item) for key, item in parts if key in fields]
     elif not inner:
         return ""
-    shapes = ((key, each, fields[key] if fields else inner[-1]) for key, each in parts)
-    return next((fault for key, each, of in shapes if (fault := _fault(each, of, f"{place}{key}: "))), "")
+    shapes = ((key, item, fields[key] if fields else inner[-1]) for key, item in parts)
+    return next((fault for key, item, of in shapes if (fault := _fault(item, of, f"{place}{key}: "))), "")
 
 
 @cache

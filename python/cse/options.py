@@ -42,7 +42,7 @@ class If:
     def holds(self, value: Any) -> bool:
         """Returns whether the condition holds if the other option has this value."""
         if self.values:
-            return any(each in self.values for each in (value if isinstance(value, tuple) else (value,)))
+            return any(item in self.values for item in (value if isinstance(value, tuple) else (value,)))
         return value not in (None, (), "", False, 0)
 
 
@@ -99,7 +99,7 @@ class Option:
     def kinds(self) -> tuple[Any, ...]:
         """The alternatives of the type, without None."""
         union = get_origin(self.hint) in (Union, UnionType)
-        return tuple(each for each in get_args(self.hint) if each is not NoneType) if union else (self.hint,)
+        return tuple(kind for kind in get_args(self.hint) if kind is not NoneType) if union else (self.hint,)
 
     @property
     def kind(self) -> Any:
@@ -124,13 +124,13 @@ class Option:
         if not self.opt.names:
             return self.choices
         module, attribute = self.opt.names.split(":")
-        found = getattr(import_module(module), attribute)
-        return found() if callable(found) else found
+        names = getattr(import_module(module), attribute)
+        return names() if callable(names) else names
 
     def complete(self, start: str) -> list[str]:
         """Returns the accepted names that begin with ``start``."""
         known = self.names()
-        return [each for each in (known.names() if hasattr(known, "names") else known) if each.startswith(start)]
+        return [name for name in (known.names() if hasattr(known, "names") else known) if name.startswith(start)]
 
     def limits(self) -> dict[str, Any]:
         """Returns the limits of a number, by the names of ``annotated_types``: ge, gt, le, lt."""
@@ -151,8 +151,8 @@ class Option:
         else:
             if self.choices and isinstance(value, str):
                 raise unknown(flag, value, self.choices)
-            given = f"{value:g}" if _infinite(value) else shown(value)
-            raise InputError(f"{flag} must be {' or '.join(dict.fromkeys(faults))}, got {given}")
+            text = f"{value:g}" if _infinite(value) else shown(value)
+            raise InputError(f"{flag} must be {' or '.join(dict.fromkeys(faults))}, got {text}")
         least = next((mark.min_length for mark in self.marks if isinstance(mark, MinLen)), 0)
         if len(value) < least if isinstance(value, (str, tuple)) else False:
             raise InputError(
@@ -166,11 +166,11 @@ class Option:
         if self.opt.names:
             several = value if isinstance(value, tuple) else (value,)
             known = self.names()
-            for place, each in enumerate(several):
-                if each not in known:
-                    raise unknown(flag, each, known.names() if hasattr(known, "names") else known)
-                if each in several[:place]:
-                    raise InputError(f"{flag} {each} was given twice; give it once")
+            for place, item in enumerate(several):
+                if item not in known:
+                    raise unknown(flag, item, known.names() if hasattr(known, "names") else known)
+                if item in several[:place]:
+                    raise InputError(f"{flag} {item} was given twice; give it once")
         return value
 
 
@@ -204,9 +204,9 @@ def _converted(kind: Any, value: Any) -> tuple[Any, str]:
     if origin is tuple:
         inner = get_args(kind)[0]
         if isinstance(value, (list, tuple)):
-            converted = [_converted(inner, each) for each in value]
+            converted = [_converted(inner, item) for item in value]
             if not any(fault for _, fault in converted):
-                return tuple(each for each, _ in converted), ""
+                return tuple(item for item, _ in converted), ""
         return value, f"a list of {'names or texts' if inner is str else NAMED.get(inner, 'values') + 's'}"
     if kind is float:
         if isinstance(value, int) and abs(value) > 10**300:
@@ -232,7 +232,7 @@ def options_of(group: type[Any]) -> tuple[Option, ...]:
 @cache
 def _options_of(group: type[Any]) -> tuple[Option, ...]:
     hints = get_type_hints(group, include_extras=True)
-    return tuple(declared(each.name, hints[each.name], each.default) for each in fields(group))
+    return tuple(declared(field.name, hints[field.name], field.default) for field in fields(group))
 
 
 def declared(name: str, hint: Any, default: Any) -> Option:
@@ -240,12 +240,12 @@ def declared(name: str, hint: Any, default: Any) -> Option:
     marks: list[Any] = []
     bare = _bare(hint, marks)
     shown: dict[str, Any] = {}
-    for each in (each for each in marks if isinstance(each, Opt)):
+    for opt in (mark for mark in marks if isinstance(mark, Opt)):
         shown = {
-            **{key: value for key, value in vars(each).items() if value not in ("", None, (), False, "no")},
+            **{key: value for key, value in vars(opt).items() if value not in ("", None, (), False, "no")},
             **shown,
         }
-    return Option(name, bare, default, Opt(**shown), tuple(each for each in marks if not isinstance(each, Opt)))
+    return Option(name, bare, default, Opt(**shown), tuple(mark for mark in marks if not isinstance(mark, Opt)))
 
 
 def _bare(hint: Any, marks: list[Any]) -> Any:
@@ -256,7 +256,7 @@ def _bare(hint: Any, marks: list[Any]) -> Any:
     if get_origin(hint) is tuple and get_args(hint)[1:] == (Ellipsis,):
         return tuple[_bare(get_args(hint)[0], marks), ...]  # type: ignore[misc]
     if get_origin(hint) in (Union, UnionType):
-        kinds = [_bare(each, marks) for each in get_args(hint)]
+        kinds = [_bare(kind, marks) for kind in get_args(hint)]
         return Union[tuple(kinds)]  # noqa: UP007 - of a list of types
     return hint
 
@@ -272,7 +272,7 @@ def parse_options(name: str, group: type[Any], table: Mapping[str, Any]) -> Any:
     Raises:
         InputError: If an option is unknown, or violates its declared type or range.
     """
-    known = {each.name: each for each in options_of(group)}
+    known = {option.name: option for option in options_of(group)}
     for key in table:
         if key not in known:
             raise InputError(
@@ -285,25 +285,25 @@ def parse_options(name: str, group: type[Any], table: Mapping[str, Any]) -> Any:
 
 
 def combination_fault(
-    options: Iterable[Option], given: Iterable[str], value_of: Callable[[str], Any], flag_of: Callable[[str], str]
+    options: Iterable[Option], names: Iterable[str], value_of: Callable[[str], Any], flag_of: Callable[[str], str]
 ) -> str | None:
     """Returns the error message for the first given option that has no effect or contradicts another one, else None.
 
     Args:
         options: The declarations.
-        given: Names of the options that the user gave.
+        names: Names of the options that the user gave.
         value_of: Returns the value of an option, given or not, by name.
         flag_of: Returns how a message names an option.
     """
-    named = set(given)
+    named = set(names)
     for option in options:
         value = value_of(option.name)
         if option.name not in named or value is None or value == () or (value is False and option.default is not None):
             continue
         this = flag_of(option.name)
         for kind, conditions in (("needs", option.opt.needs), ("excludes", option.opt.excludes)):
-            for each in conditions if isinstance(conditions, tuple) else (conditions,):
-                condition = If(each) if isinstance(each, str) else each
+            for item in conditions if isinstance(conditions, tuple) else (conditions,):
+                condition = If(item) if isinstance(item, str) else item
                 if condition.holds(value_of(condition.option)) == (kind == "needs"):
                     continue
                 other = flag_of(condition.option)

@@ -77,8 +77,8 @@ class Registry(Generic[T]):
     def options(self, name: str) -> type[Any]:
         """Returns the ``Options`` of a method, without importing the method if they can be imported separately."""
         if name in self._options and name not in self._loaded:
-            found: type[Any] = _imported(self._options[name])
-            return found
+            options: type[Any] = _imported(self._options[name])
+            return options
         return self.get(name).Options  # type: ignore[attr-defined, no-any-return]
 
     def __contains__(self, name: str) -> bool:
@@ -150,13 +150,13 @@ def import_methods(path: str) -> str:
         source = name.read_bytes()
     except OSError as error:
         raise InputError(f"--import {path} cannot be read ({(error.strerror or str(error)).lower()})") from None
-    found = sha256(source).hexdigest()
+    digest = sha256(source).hexdigest()
     if str(name) in IMPORTED:
-        if IMPORTED[str(name)] != found:
+        if IMPORTED[str(name)] != digest:
             raise InputError(
                 f"--import {path}: the file has changed since this process imported it; start a new process"
             )
-        return found
+        return digest
     spec = spec_from_file_location(f"cse_methods_{name.stem}", name)
     if spec is None or spec.loader is None:
         raise InputError(f"--import {path} is not a Python file")
@@ -169,13 +169,13 @@ def import_methods(path: str) -> str:
     except Exception as error:  # whatever the file raises
         line = traceback.extract_tb(error.__traceback__)[-1].lineno
         raise InputError(f"--import {path}: line {line}: {type(error).__name__}: {error}") from None
-    IMPORTED[str(name)] = found
+    IMPORTED[str(name)] = digest
     with suppress(OSError):  # a home that cannot be written
         _trusted().parent.mkdir(parents=True, exist_ok=True)
-        if found not in _hashes():
+        if digest not in _hashes():
             with _trusted().open("a") as file:
-                file.write(f"{found}\n")
-    return found
+                file.write(f"{digest}\n")
+    return digest
 
 
 def _trusted() -> Path:
@@ -206,8 +206,8 @@ def check_imports(paths: Sequence[str], source: str) -> None:
             content = Path(path).read_bytes()
         except OSError:
             continue  # reported when it is imported
-        found = sha256(content).hexdigest()
-        if found not in IMPORTED.values() and found not in _hashes():
+        digest = sha256(content).hexdigest()
+        if digest not in IMPORTED.values() and digest not in _hashes():
             raise InputError(
                 f"{source}: would run the Python file {Path(path).resolve()}, which you have not imported before; read "
                 f"it, and if you trust it, repeat the command with --import {path}, or in Python call "

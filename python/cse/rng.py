@@ -35,11 +35,11 @@ Rows = npt.NDArray[np.int64]
 def bits(seed: int, epoch: int, rows: npt.NDArray[Any], stream: int) -> npt.NDArray[np.uint64]:
     """Returns 64 random bits per row: ``(n,)`` uint64."""
     numbers = np.asarray(rows, dtype=np.int64).view(np.uint64)
-    found = np.empty(len(numbers), dtype=np.uint64)
+    result = np.empty(len(numbers), dtype=np.uint64)
     for start in range(0, len(numbers), PART):  # in parts, so that the temporary results stay small
         part = slice(start, start + PART)
-        found[part] = np.frombuffer(_core.random_bits(seed, epoch, numbers[part].data, stream), dtype="<u8")
-    return found
+        result[part] = np.frombuffer(_core.random_bits(seed, epoch, numbers[part].data, stream), dtype="<u8")
+    return result
 
 
 def uniform(seed: int, epoch: int, rows: npt.NDArray[Any], stream: int) -> npt.NDArray[np.float64]:
@@ -123,12 +123,12 @@ def partners(
     own = np.arange(batch)
     # Within a view, the candidates for row n are counted in this order: n + 1, n + 2, ..., then 0, 1, ..., n - 1.
     others = (own[:, None] + 1 + np.arange(batch - 1)[None, :]) % batch  # (B, B - 1)
-    found = []
+    chosen = []
     for view in range(anchor_views):
         random = bits(seed, epoch, rows, MIX + view)
         if (valid is None or valid.all()) and excluded is None:
             draw = (random % np.uint64((batch - 1) * candidate_views)).astype(np.int64)
-            found.append(draw // (batch - 1) * batch + others[own, draw % (batch - 1)])
+            chosen.append(draw // (batch - 1) * batch + others[own, draw % (batch - 1)])
             continue
         holds = np.ones((candidate_views, batch), dtype=bool) if valid is None else valid
         allowed = np.concatenate([holds[candidate][others] for candidate in range(candidate_views)], axis=1)
@@ -138,8 +138,8 @@ def partners(
         counts = allowed.sum(1)
         nth = (random % np.maximum(counts, 1).astype(np.uint64)).astype(np.int64)
         at = np.argmax(np.cumsum(allowed, axis=1) > nth[:, None], axis=1)
-        found.append(np.where(counts > 0, places[own, at], view * batch + own))
-    return np.concatenate(found)
+        chosen.append(np.where(counts > 0, places[own, at], view * batch + own))
+    return np.concatenate(chosen)
 
 
 def valid_candidates(

@@ -201,7 +201,7 @@ def parts_of(backbone: nn.Module) -> tuple[nn.Module, nn.ModuleList]:
     config: Any = backbone.config
     embedding = getattr(backbone, "embeddings", None) or getattr(backbone, "embed_tokens", None)
     count = getattr(config, "num_hidden_layers", None)
-    blocks = [each for each in backbone.modules() if isinstance(each, nn.ModuleList) and len(each) == count]
+    blocks = [module for module in backbone.modules() if isinstance(module, nn.ModuleList) and len(module) == count]
     if not isinstance(embedding, nn.Module) or not blocks:
         raise ValueError(f"{type(backbone).__name__}: its embedding layer or its blocks cannot be found")
     return embedding, blocks[0]
@@ -216,7 +216,7 @@ def first_position(backbone: nn.Module) -> int:
 @contextmanager
 def embedding_output(backbone: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """Context manager that replaces the output ``z`` of the embedding layer, ``(n, T, D)``, with ``change(z)``."""
-    handle = parts_of(backbone)[0].register_forward_hook(lambda module, given, output: change(output))
+    handle = parts_of(backbone)[0].register_forward_hook(lambda module, inputs, output: change(output))
     try:
         yield
     finally:
