@@ -51,8 +51,8 @@ class OneOfOptions:
 
 def choices(uniform: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
     """Returns the indices of the chosen edits, ``(n,)`` in [0, count), from uniform numbers in [0, 1)."""
-    found: npt.NDArray[np.int64] = np.minimum((uniform.astype(np.float32) * count).astype(np.int64), count - 1)
-    return found
+    indices: npt.NDArray[np.int64] = np.minimum((uniform.astype(np.float32) * count).astype(np.int64), count - 1)
+    return indices
 
 
 class OneOf(Edit):
@@ -90,8 +90,8 @@ class OneOf(Edit):
         edited = list(texts)
         for number, edit in enumerate(self.edits):
             places = np.flatnonzero(chosen == number).tolist()
-            found = edit([texts[place] for place in places], rows[places], draws) if places else []
-            for place, text in zip(places, found, strict=True):
+            sentences = edit([texts[place] for place in places], rows[places], draws) if places else []
+            for place, text in zip(places, sentences, strict=True):
                 edited[place] = text
         return edited
 
@@ -125,8 +125,8 @@ def reversed_gradient(z: Tensor, scale: float) -> Tensor:
 
     See Ganin and Lempitsky (2015, arXiv:1409.7495).
     """
-    found: Tensor = _Reversed.apply(z, scale)  # type: ignore[no-untyped-call]
-    return found
+    result: Tensor = _Reversed.apply(z, scale)  # type: ignore[no-untyped-call]
+    return result
 
 
 def same_tokens(first: Mapping[str, Tensor], second: Mapping[str, Tensor], left: bool) -> Tensor:
@@ -137,7 +137,7 @@ def same_tokens(first: Mapping[str, Tensor], second: Mapping[str, Tensor], left:
         second: The same, with any other T.
         left: Whether padding is on the left.
     """
-    lengths = [each["attention_mask"].sum(1) for each in (first, second)]
+    lengths = [tokens["attention_mask"].sum(1) for tokens in (first, second)]
     width = min(first["input_ids"].shape[1], second["input_ids"].shape[1])
     part = slice(-width, None) if left else slice(width)
     equal = (first["input_ids"][:, part] == second["input_ids"][:, part]) | (first["attention_mask"][:, part] == 0)
@@ -203,6 +203,6 @@ class AugCSE(RowTerm):
         if options.variant == "release":
             logits = logits.tanh()
             wanted = one_hot(label, self.edits + 1).to(logits)
-            each = binary_cross_entropy_with_logits(logits, wanted, reduction="none").mean(1)
-            return options.weight * each.sum(), count
+            losses = binary_cross_entropy_with_logits(logits, wanted, reduction="none").mean(1)
+            return options.weight * losses.sum(), count
         return options.weight * cross_entropy(logits, label, reduction="sum"), count

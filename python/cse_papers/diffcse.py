@@ -146,5 +146,5 @@ class DiffCSE(RowTerm):
 
         with embedding_output(self.discriminator, conditioned):
             states = self.discriminator(**tokens).last_hidden_state
-        found: Tensor = self.classifier(states)
-        return found
+        logits: Tensor = self.classifier(states)
+        return logits

@@ -62,11 +62,11 @@ def _from_file(path: Path) -> Synonyms:
     table: dict[str, tuple[str, ...]] = {}
     for number, line in enumerate(lines, 1):
         word, tab, others = line.partition("\t")
-        found = tuple(other.strip() for other in others.split(",") if other.strip())
-        if line.strip() and (not tab or not found):
+        synonyms = tuple(other.strip() for other in others.split(",") if other.strip())
+        if line.strip() and (not tab or not synonyms):
             raise InputError(f"{path}: line {number}: must be a word, a tab, and synonyms separated by commas")
-        if found:
-            table[word.strip().lower()] = found
+        if synonyms:
+            table[word.strip().lower()] = synonyms
     if not table:
         raise InputError(f"{path}: holds no synonyms; a line must be a word, a tab, and synonyms separated by commas")
     return _looked_up(table)

@@ -41,13 +41,13 @@ class EMA(EncoderMethod):
     def __init__(self, options: EMAOptions, context: Context) -> None:
         super().__init__(options, context)
         self.source = (context.trained,)  # not a submodule
-        self.names = [name for name, each in context.trained.named_parameters() if each.requires_grad]
+        self.names = [name for name, weight in context.trained.named_parameters() if weight.requires_grad]
         for number, parameter in enumerate(self._weights()):
             self.register_buffer(f"average_{number}", parameter.detach().clone())
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
 
     def _weights(self) -> list[nn.Parameter]:
-        trained = {name: each for name, each in self.source[0].named_parameters() if each.requires_grad}
+        trained = {name: parameter for name, parameter in self.source[0].named_parameters() if parameter.requires_grad}
         if list(trained) != self.names:
             raise InputError(
                 "--encoder-method ema: a method after it changed which weights are trained; give ema last, as in "

@@ -97,12 +97,12 @@ class Generator:
 
         from cse.models.device import kept_generators
 
-        found = [f"{self.options.prefix}{text}" for text in texts]
+        generated = [f"{self.options.prefix}{text}" for text in texts]
         for step, (tokenizer, model) in enumerate(self.steps):
             options = self.options
             limit = min(options.max_input_tokens, tokenizer.model_max_length, _positions(model))
-            tokens = tokenizer(found, padding=True, truncation=True, max_length=limit, return_tensors="pt")
-            tokens = {name: each.to(self.device) for name, each in tokens.items() if name != "token_type_ids"}
+            tokens = tokenizer(generated, padding=True, truncation=True, max_length=limit, return_tensors="pt")
+            tokens = {name: tensor.to(self.device) for name, tensor in tokens.items() if name != "token_type_ids"}
             keyed = hashlib.sha256(f"{options.seed} {first} {step}".encode()).digest()
             drawn = {"top_p": options.top_p, "top_k": 0, "temperature": options.temperature} if options.sample else {}
             with kept_generators(self.device), torch.inference_mode():
@@ -115,16 +115,16 @@ class Generator:
                     num_beams=1 if options.sample else options.beams,
                     **drawn,
                 )
-            found = [" ".join(text.split()) for text in tokenizer.batch_decode(out, skip_special_tokens=True)]
-        return found
+            generated = [" ".join(text.split()) for text in tokenizer.batch_decode(out, skip_special_tokens=True)]
+        return generated
 
 
 def _positions(model: Any) -> int:
     """Returns the maximum number of tokens of a model; 2**20 if its positions are relative or the limit is unknown."""
     for name in ("max_position_embeddings", "n_positions"):
-        found = getattr(model.config, name, None)
-        if isinstance(found, int) and found > 1 and not hasattr(model.config, "relative_attention_num_buckets"):
-            return found
+        limit = getattr(model.config, name, None)
+        if isinstance(limit, int) and limit > 1 and not hasattr(model.config, "relative_attention_num_buckets"):
+            return limit
     return 2**20
 
 
@@ -171,7 +171,7 @@ def generate(
     for text in texts:
         digest.update(text.encode() + b"\n")
     settings = {**asdict(generator.options), "models": generator.names, "rows": digest.hexdigest()}
-    found: dict[int, str] = {}
+    generated: dict[int, str] = {}
     if part.exists() and about.exists():
         before = json.loads(about.read_text(encoding="utf8"))
         if before != settings:
@@ -180,31 +180,31 @@ def generate(
                 f"{part}: is from an interrupted call in which {name} differed; remove the file, or use the rows, "
                 "models and options of that call"
             )
-        found = _read(part)
+        generated = _read(part)
     else:
         part.unlink(missing_ok=True)  # left by a call whose options are unknown
     write_text(about, dumps(settings) + "\n")
-    if progress and found:
-        progress(len(found))
+    if progress and generated:
+        progress(len(generated))
     with open(part, "a", encoding="utf8") as file:
         for rows in batches(texts, generator.options.batch_size):
-            if all(row in found for row in rows):
+            if all(row in generated for row in rows):
                 continue
             written = generator([texts[row] for row in rows], rows[0])
             for row, text in zip(rows, written, strict=True):
-                found[row] = text
+                generated[row] = text
                 file.write(json.dumps([row, text], ensure_ascii=False) + "\n")
             file.flush()
             if progress:
                 progress(len(rows))
-    counts = {"rows": len(texts), "generated": sum(bool(text) for text in found.values())}
-    counts["empty"] = len(found) - counts["generated"]
-    counts["unchanged"] = sum(text == " ".join(texts[row].split()) for row, text in found.items())
+    counts = {"rows": len(texts), "generated": sum(bool(text) for text in generated.values())}
+    counts["empty"] = len(generated) - counts["generated"]
+    counts["unchanged"] = sum(text == " ".join(texts[row].split()) for row, text in generated.items())
     if output.suffix == ".jsonl":
-        pairs = ({"anchor": found[row], "positive": text} for row, text in enumerate(texts) if found.get(row))
+        pairs = ({"anchor": generated[row], "positive": text} for row, text in enumerate(texts) if generated.get(row))
         lines = [json.dumps(pair, ensure_ascii=False) for pair in pairs]
     else:
-        lines = [found.get(row) or text for row, text in enumerate(texts)]
+        lines = [generated.get(row) or text for row, text in enumerate(texts)]
     write_text(output, "".join(f"{line}\n" for line in lines))
     part.unlink()
     about.unlink()
@@ -272,7 +272,7 @@ def generate_command(
     set_threads(threads)
     sampled = SAMPLED[task] if sample is None and beams is None else bool(sample)
     beams = 1 if sampled else beams or (VIA_BEAMS if via else BEAMS)
-    given = GenerationOptions(
+    options = GenerationOptions(
         prefix=prefix,
         beams=beams,
         sample=sampled,
@@ -286,7 +286,7 @@ def generate_command(
     reading = readers.reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
     texts = Corpus.read(readers.resolve(corpus, column), **reading)
     rows = texts.take(range(len(texts)))
-    generator = Generator(model, given, via, device)
+    generator = Generator(model, options, via, device)
     started = time.perf_counter()
     with counting("generating", sum(bool(row.strip()) for row in rows), "rows") as more:
         counts = generate(rows, generator, output, more)

@@ -117,8 +117,8 @@ class Prompt(EncoderMethod):
         gap = torch.arange(longest + 1, device=ids.device)[:, None] * (places >= before)
         positions = places + gap + first_position(backbone)
         states = backbone(input_ids=bare, attention_mask=torch.ones_like(bare), position_ids=positions)
-        found: Tensor = states.last_hidden_state[mask.sum(1) - before - after, self.mask_at]
-        return found
+        bias: Tensor = states.last_hidden_state[mask.sum(1) - before - after, self.mask_at]
+        return bias
 
 
 class PromptHook(Hook):

@@ -48,7 +48,7 @@ def list_net(scores: Tensor, teacher: Tensor, valid: Tensor) -> Tensor:
         valid: ``(B,)`` bool; other rows are left out as rows and columns. The diagonal is always left out.
     """
     removed = torch.eye(len(scores), dtype=torch.bool, device=scores.device) | ~valid
-    p, q = (log_softmax(each.masked_fill(removed, REMOVED), dim=-1) for each in (teacher, scores))
+    p, q = (log_softmax(values.masked_fill(removed, REMOVED), dim=-1) for values in (teacher, scores))
     return _mean(-(p.exp() * q).masked_fill(removed, 0.0).sum(-1), valid)
 
 
@@ -71,7 +71,7 @@ def jensen_shannon(scores: Tensor, valid: Tensor) -> Tensor:
     Row i of ``scores`` compares anchor i with all positives, column i positive i with all anchors; the softmax of both
     is compared. The value is in [0, log 2].
     """
-    p, q = (log_softmax(each.masked_fill(~valid, REMOVED), dim=-1) for each in (scores, scores.T))
+    p, q = (log_softmax(values.masked_fill(~valid, REMOVED), dim=-1) for values in (scores, scores.T))
     middle = torch.logaddexp(p, q) - math.log(2)
     return _mean((p.exp() * (p - middle) + q.exp() * (q - middle)).sum(-1) / 2, valid)
 

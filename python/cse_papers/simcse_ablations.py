@@ -182,15 +182,15 @@ class Substitution(Edit):
         with torch.no_grad():
             scores = self.model(**tokens).logits[rows, columns].masked_fill(~self.words.to(self.device), -torch.inf)
         best = scores.topk(2, dim=1).indices.tolist()  # the second is used if the first is the word itself
-        found, used = [list(words) for words in split], [0] * len(split)
+        filled, used = [list(words) for words in split], [0] * len(split)
         for row, tokens_of in zip(rows.tolist(), best, strict=True):
             place = places[row][used[row]]
             used[row] += 1
             guesses = [str(self.tokenizer.decode([token])).strip() for token in tokens_of]
-            found[row][place] = next(
+            filled[row][place] = next(
                 (guess for guess in guesses if guess.lower() != split[row][place].lower()), split[row][place]
             )
-        return found
+        return filled
 
 
 def whole_words(tokenizer: Any) -> Any:

@@ -137,8 +137,8 @@ class AdamClassifier:
         import torch
 
         with torch.no_grad():
-            found: Labels = self.model(torch.from_numpy(x).float()).argmax(1).numpy()
-        return found
+            labels: Labels = self.model(torch.from_numpy(x).float()).argmax(1).numpy()
+        return labels
 
     def score(self, x: Matrix, y: Labels) -> float:
         """Returns the accuracy, 0 to 1."""
@@ -237,14 +237,14 @@ def load(folder: Path, key: str, task: TransferTask, allow_partial: bool) -> dic
         if not path.is_file():
             raise InputError(f"{path}: no such file; {task.title} needs it")
         raw[split] = read_split(path, 2 if task.pairs else 1)
-        found = len(raw[split][1])
-        if found != expected and not allow_partial:
+        count = len(raw[split][1])
+        if count != expected and not allow_partial:
             raise InputError(
-                f"{path}: {found:,} rows, but {task.title} has {expected:,}; get the whole file, or pass "
+                f"{path}: {count:,} rows, but {task.title} has {expected:,}; get the whole file, or pass "
                 "--allow-partial to score it without an average"
             )
     names = {
-        name: number for number, name in enumerate(sorted({each for _, labels in raw.values() for each in labels}))
+        name: number for number, name in enumerate(sorted({label for _, labels in raw.values() for label in labels}))
     }
     if task.pairs and len(names) > 2:
         raise InputError(f"{folder / key}: has {len(names)} labels ({', '.join(names)}), but {task.title} has two")

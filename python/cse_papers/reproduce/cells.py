@@ -98,9 +98,9 @@ def filled(value: Any, inputs: Inputs) -> Any:
             value = value.replace("{" + name + "}", path)
         return value
     if isinstance(value, Mapping):
-        return {key: filled(each, inputs) for key, each in value.items()}
+        return {key: filled(item, inputs) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [filled(each, inputs) for each in value]
+        return [filled(item, inputs) for item in value]
     return value
 
 
@@ -123,25 +123,25 @@ def settings_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
     from cse.training.settings.precedence import with_preset
 
     recipe = cell.recipe
-    found = {"preset": recipe.preset, "seed": cell.seed, **filled(dict(recipe.settings), inputs)}
+    settings = {"preset": recipe.preset, "seed": cell.seed, **filled(dict(recipe.settings), inputs)}
     if recipe.preset is None:
-        found["model"] = cell.row.model
-        found.pop("preset")
+        settings["model"] = cell.row.model
+        settings.pop("preset")
     else:
-        found["dev"] = inputs.dev(DEV.get(recipe.preset.split("-")[0], STSB))
+        settings["dev"] = inputs.dev(DEV.get(recipe.preset.split("-")[0], STSB))
     if inputs.model is not None:
-        found["model"] = inputs.model
-        methods = with_preset(TrainConfig(**{**source_of(cell, inputs), **found})).methods
+        settings["model"] = inputs.model
+        methods = with_preset(TrainConfig(**{**source_of(cell, inputs), **settings})).methods
         for method, option in MODELS_OF.items():
             if method in methods:
-                found = merged(found, {method: {option: inputs.model}})
+                settings = merged(settings, {method: {option: inputs.model}})
     if inputs.batch_size is not None:
-        found["batch_size"] = inputs.batch_size
-    if SYNONYMS in inputs.files and found.get("positive") in FROM_SYNONYMS:
-        found = merged(found, {found["positive"]: {"synonyms": inputs.files[SYNONYMS]}})
+        settings["batch_size"] = inputs.batch_size
+    if SYNONYMS in inputs.files and settings.get("positive") in FROM_SYNONYMS:
+        settings = merged(settings, {settings["positive"]: {"synonyms": inputs.files[SYNONYMS]}})
     if inputs.max_steps is not None:
-        found |= {"max_steps": inputs.max_steps, "eval_every": inputs.max_steps}
-    return found
+        settings |= {"max_steps": inputs.max_steps, "eval_every": inputs.max_steps}
+    return settings
 
 
 def source_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
@@ -194,7 +194,7 @@ def identity(cell: Cell, inputs: Inputs, scorer: Scorer) -> dict[str, Any]:
     recipe = cell.recipe
     source = {} if recipe.encoder is not None else source_of(cell, inputs)
     dev = [] if recipe.preset is None else settings_of(cell, inputs)["dev"]
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "preset": recipe.preset,
         "encoder": recipe.encoder,
         "pooler": recipe.pooler,
@@ -209,7 +209,7 @@ def identity(cell: Cell, inputs: Inputs, scorer: Scorer) -> dict[str, Any]:
         "evaluation data": scorer.hash,
         **{f"file {name}": hash_file(str(inputs.files[name])) for name in recipe.needs() if name in inputs.files},
     }
-    normal: dict[str, Any] = json.loads(dumps(found))
+    normal: dict[str, Any] = json.loads(dumps(values))
     return normal
 
 
@@ -284,7 +284,7 @@ def run_cell(
         "train_seconds": round(seconds, 3),
         "seconds": round(time.perf_counter() - started, 3),
         "process_peak_bytes": peak_bytes(),
-        "versions": {each: version(each) for each in ("cse", "torch", "transformers")},
+        "versions": {package: version(package) for package in ("cse", "torch", "transformers")},
     }
     path = cell.path(place)
     path.parent.mkdir(parents=True, exist_ok=True)

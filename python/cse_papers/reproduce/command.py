@@ -66,25 +66,25 @@ def reproduce_command(
     from .suites import Scorer, find_table, tables
 
     if names:
-        printing.echo("\n".join(each.name for each in tables().values() if each.suite))
+        printing.echo("\n".join(entry.name for entry in tables().values() if entry.suite))
         return
     if table is None or as_list:
         show_list(None if table is None else find_table(table), as_json)
         return
     printing.check_output()
     check_picture(picture)
-    found = find_table(table)
-    if not found.suite:
+    published = find_table(table)
+    if not published.suite:
         raise InputError(
             f"{table}: has no row that can be reproduced; to list the tables with such rows: cse reproduce --names"
         )
-    rows = found.find_rows(selected)
+    rows = published.find_rows(selected)
     place = Path(output or f"reproduce/{table}{'-smoke' if smoke else ''}")
-    given = {"data": data, "corpus": corpus, "pairs": pairs, "files": files, "max_steps": max_steps}
-    given |= {"device": device, "precision": precision, "threads": threads}
-    inputs = find_inputs(found, place, smoke, dry_run, given)
-    scorer = Scorer(found.suite, found.columns, inputs.data, inputs.partial)
-    chosen = plan(found, rows, range(seeds), inputs, scorer, place)
+    settings = {"data": data, "corpus": corpus, "pairs": pairs, "files": files, "max_steps": max_steps}
+    settings |= {"device": device, "precision": precision, "threads": threads}
+    inputs = find_inputs(published, place, smoke, dry_run, settings)
+    scorer = Scorer(published.suite, published.columns, inputs.data, inputs.partial)
+    chosen = plan(published, rows, range(seeds), inputs, scorer, place)
     known = sum(map(len, chosen.stored.values()))
     total = known + len(chosen.wanted)
     printing.say(f"{table}: {total:,} cell{'s' * (total != 1)}, {known:,} of them stored in {place}")
@@ -101,12 +101,12 @@ def reproduce_command(
 
     stored, notes = chosen.stored, chosen.notes
     warning = ["A trial with a tiny model and two steps: the scores mean nothing.", ""] if smoke else []
-    lines = [*warning, markdown(found, rows, stored, notes)]
-    printing.result(to_dict(found, rows, stored, notes), as_json, lines)
+    lines = [*warning, markdown(published, rows, stored, notes)]
+    printing.result(to_dict(published, rows, stored, notes), as_json, lines)
     if picture is not None:
         from cse.reports.style import write
 
-        write(panels(found, rows, stored), Path(picture))
+        write(panels(published, rows, stored), Path(picture))
         printing.say(f"wrote {picture}")
 
 
@@ -121,15 +121,15 @@ def check_picture(picture: str | None) -> None:
     require_extra("--picture")
 
 
-def find_inputs(table: Table, place: Path, smoke: bool, dry_run: bool, given: dict[str, Any]) -> Inputs:
-    """Returns the inputs of the runs; ``given`` holds the arguments of ``open_inputs`` that are options."""
+def find_inputs(table: Table, place: Path, smoke: bool, dry_run: bool, options: dict[str, Any]) -> Inputs:
+    """Returns the inputs of the runs; ``options`` holds the arguments of ``open_inputs`` that are options."""
     from .inputs import open_inputs, smoke_inputs
 
     if smoke:
-        return smoke_inputs(table, place / "smoke", given["device"], given["threads"])
+        return smoke_inputs(table, place / "smoke", options["device"], options["threads"])
     # A dry run leaves no files, but counts the rows of the corpora that are made of the evaluation data.
     made = click.get_current_context().with_resource(TemporaryDirectory()) if dry_run else place / "inputs"
-    return open_inputs(table, made=Path(made), **given)
+    return open_inputs(table, made=Path(made), **options)
 
 
 def show_list(table: Table | None, as_json: bool) -> None:
@@ -140,12 +140,12 @@ def show_list(table: Table | None, as_json: bool) -> None:
     if table is None:
         records = [
             {
-                "table": each.name,
-                "rows": len(each.rows),
-                "with a recipe": sum(bool(row.recipes) for row in each.rows),
-                "source": each.source,
+                "table": entry.name,
+                "rows": len(entry.rows),
+                "with a recipe": sum(bool(row.recipes) for row in entry.rows),
+                "source": entry.source,
             }
-            for each in tables().values()
+            for entry in tables().values()
         ]
     else:
         records = [
@@ -167,7 +167,7 @@ def show_list(table: Table | None, as_json: bool) -> None:
     if as_json:
         printing.result({"tables" if table is None else "rows": records}, True, [])
     else:
-        printing.table([{key: str(value) for key, value in each.items()} for each in records])
+        printing.table([{key: str(value) for key, value in record.items()} for record in records])
 
 
 def status(row: Row) -> str:

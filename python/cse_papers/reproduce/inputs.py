@@ -89,10 +89,10 @@ def open_inputs(
     if data is None:
         raise InputError("--data: name the folder of the evaluation data, with files like stsb.dev.tsv")
     named = {}
-    for each in files:
-        name, equals, path = each.partition("=")
+    for item in files:
+        name, equals, path = item.partition("=")
         if not equals or not path:
-            raise InputError(f"--file {each} must have the form NAME=PATH")
+            raise InputError(f"--file {item} must have the form NAME=PATH")
         named[name] = path
     needed = table.needs() | {SYNONYMS}
     if named.keys() - needed:
@@ -101,12 +101,12 @@ def open_inputs(
             f"{table.name} --list names the files that are used"
         )
     paths = {"--data": data, "--corpus": corpus, "--pairs": pairs}
-    for flag, given in {**paths, **{f"--file {name}": path for name, path in named.items()}}.items():
-        if given is not None and not Path(given).exists():
-            raise InputError(f"{flag} {given}: no such file; check the path")
+    for flag, value in {**paths, **{f"--file {name}": path for name, path in named.items()}}.items():
+        if value is not None and not Path(value).exists():
+            raise InputError(f"{flag} {value}: no such file; check the path")
     if made is not None:
         named = {**sts_sentences(Path(data), made, needed - named.keys()), **named}
-    corpus_path, pairs_path = (None if each is None else Path(each) for each in (corpus, pairs))
+    corpus_path, pairs_path = (None if file is None else Path(file) for file in (corpus, pairs))
     return Inputs(Path(data), corpus_path, pairs_path, named, **settings)  # type: ignore[arg-type]
 
 
@@ -125,7 +125,7 @@ def sts_sentences(data: Path, folder: Path, names: Iterable[str]) -> dict[str, s
     Returns:
         The paths of the corpora by name.
     """
-    found = {}
+    corpora = {}
     for name in sorted(SENTENCES.keys() & set(names)):
         stems, count = SENTENCES[name]
         try:
@@ -133,14 +133,14 @@ def sts_sentences(data: Path, folder: Path, names: Iterable[str]) -> dict[str, s
         except InputError:
             continue  # Cell.lacks says that the file is needed
         read = [read_pairs(path) for path in paths]
-        sentences = [text for each in read for pair in zip(each.left, each.right, strict=True) for text in pair]
+        sentences = [text for pairs in read for pair in zip(pairs.left, pairs.right, strict=True) for text in pair]
         if count is not None and count < len(sentences):
             order = Draws(0, 0).uniform(np.arange(len(sentences)), "sentences of an STS file")[:, 0]
             sentences = [sentences[row] for row in np.sort(np.argsort(order, kind="stable")[:count])]
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / f"{name}.txt", "\n".join(sentences) + "\n")
-        found[name] = str(folder / f"{name}.txt")
-    return found
+        corpora[name] = str(folder / f"{name}.txt")
+    return corpora
 
 
 # Number of steps per run.
@@ -183,14 +183,14 @@ def smoke_inputs(table: Table, place: Path, device: str, threads: int) -> Inputs
     needed = table.needs()
     parallel = place / "parallel.txt"
     _write(parallel, [" ".join(reversed(row.split())) for row in rows])
-    given = {name: str(parallel) for name in needed}
-    given |= {"glove": str(glove), "synonyms": str(synonyms), "nli-sentences": str(corpus), "running-text": str(corpus)}
-    given |= sts_sentences(data, place, needed)
+    named = {name: str(parallel) for name in needed}
+    named |= {"glove": str(glove), "synonyms": str(synonyms), "nli-sentences": str(corpus), "running-text": str(corpus)}
+    named |= sts_sentences(data, place, needed)
     return Inputs(
         data,
         corpus,
         labelled,
-        given,
+        named,
         device=device,
         precision="fp32",
         threads=threads,

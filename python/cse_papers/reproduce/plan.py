@@ -37,18 +37,18 @@ class Plan:
 
 def plan(table: Table, rows: Sequence[Row], seeds: Sequence[int], inputs: Inputs, scorer: Scorer, place: Path) -> Plan:
     """Returns the plan for some rows; raises ``InputError`` for cells that were stored with other settings."""
-    found = Plan({}, [], {row.name: "published only" for row in rows if not row.recipes})
+    result = Plan({}, [], {row.name: "published only" for row in rows if not row.recipes})
     for cell in cells_of(table, rows, seeds):
         lacks = cell.lacks(inputs)
         if lacks is not None:
-            found.notes[cell.row.name] = f"needs {lacks}"
+            result.notes[cell.row.name] = f"needs {lacks}"
             continue
         record = read_cell(cell, inputs, scorer, place)
         if record is None:
-            found.wanted.append(cell)
+            result.wanted.append(cell)
         else:
-            found.add(cell, record)
-    return found
+            result.add(cell, record)
+    return result
 
 
 # Time of a step divided by the time of its matrix products at the rate that ``matrix_rate`` measures. Attention,

@@ -54,15 +54,15 @@ class Ours:
 
 def collect(table: Table, row: Row, stored: Stored) -> dict[str, Ours]:
     """Returns our scores for a row, by column; columns without a stored cell are left out."""
-    found: dict[str, dict[int | None, float]] = {}
+    scores: dict[str, dict[int | None, float]] = {}
     for cell in stored.get(row.name, ()):
         for column in table.columns:
             if cell["column"] not in (None, column):
                 continue
             score = cell["scores"].get(column, cell["scores"].get(ANY))
             if score is not None:
-                found.setdefault(column, {})[cell["seed"]] = score * table.scale
-    return {column: Ours(values) for column, values in found.items()}
+                scores.setdefault(column, {})[cell["seed"]] = score * table.scale
+    return {column: Ours(values) for column, values in scores.items()}
 
 
 def paired_tests(table: Table, rows: Sequence[Row], stored: Stored) -> list[dict[str, Any]]:
@@ -78,7 +78,7 @@ def paired_tests(table: Table, rows: Sequence[Row], stored: Stored) -> list[dict
     first: dict[str, tuple[Row, dict[str, Ours]]] = {}
     for row in rows:
         ours = collect(table, row, stored)
-        if not ours or any(None in each.by_seed for each in ours.values()):
+        if not ours or any(None in entry.by_seed for entry in ours.values()):
             continue
         base, theirs = first.setdefault(row.model, (row, ours))
         if base is row:
@@ -88,18 +88,18 @@ def paired_tests(table: Table, rows: Sequence[Row], stored: Stored) -> list[dict
             seeds = sorted(set(a) & set(b), key=str)
             if len(seeds) < 2:
                 continue
-            found = t_interval([b[seed] - a[seed] for seed in seeds])
+            gain = t_interval([b[seed] - a[seed] for seed in seeds])
             about = {"row": row.name, "against": base.name, "column": column, "seeds": len(seeds)}
-            records.append({**about, "mean": found.mean, "low": found.low, "high": found.high, "p": found.p})
-    records.sort(key=lambda each: ([row.name for row in rows].index(each["row"]), table.columns.index(each["column"])))
-    for record, p in zip(records, holm([each["p"] for each in records]), strict=True):
+            records.append({**about, "mean": gain.mean, "low": gain.low, "high": gain.high, "p": gain.p})
+    records.sort(key=lambda test: ([row.name for row in rows].index(test["row"]), table.columns.index(test["column"])))
+    for record, p in zip(records, holm([test["p"] for test in records]), strict=True):
         record["p_holm"] = p
     return records
 
 
 def to_dict(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[str, str]) -> dict[str, Any]:
     """Returns the table as a JSON object; ``notes`` are the notes of a ``plan.Plan``."""
-    found = []
+    records = []
     for row in rows:
         ours = collect(table, row, stored)
         cells = {}
@@ -108,21 +108,21 @@ def to_dict(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[st
             if row.sd:
                 cell["published_sd"] = row.sd[place]
             if column in ours:
-                each, interval = ours[column], ours[column].interval
-                cell |= {"ours": each.mean, "sd": each.sd, "seeds": len(each.by_seed)}
+                entry, interval = ours[column], ours[column].interval
+                cell |= {"ours": entry.mean, "sd": entry.sd, "seeds": len(entry.by_seed)}
                 if interval is not None:
                     cell |= {"low": interval.low, "high": interval.high}
-                cell["published_in_interval"] = each.holds(row.values[place])
+                cell["published_in_interval"] = entry.holds(row.values[place])
             cells[column] = cell
         about = {"method": row.method, "model": row.model, "note": row.note, "remark": row.remark}
         about["misprint"] = row.misprint
-        found.append({**about, "status": notes.get(row.name, ""), "cells": cells})
+        records.append({**about, "status": notes.get(row.name, ""), "cells": cells})
     return {
         "table": table.name,
         "source": table.source,
         "metric": table.metric,
         "note": table.note,
-        "rows": found,
+        "rows": records,
         "tests": paired_tests(table, rows, stored),
     }
 
@@ -144,7 +144,7 @@ def markdown(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[s
         ours = collect(table, row, stored)
         if ours:
             shown = [_ours(ours.get(c), row.values[n], digits) for n, c in enumerate(table.columns)]
-            seeds = max(len(each.by_seed) for each in ours.values())
+            seeds = max(len(entry.by_seed) for entry in ours.values())
             if row.remark:
                 remarks.append(f"‡ {row.name}: {row.remark}.")
             name = f"{row.name}{' ‡' if row.remark else ''}"
@@ -157,14 +157,14 @@ def markdown(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[s
         "published value.",
     ]
     lines += remarks
-    found = paired_tests(table, rows, stored)
-    if found:
+    tests = paired_tests(table, rows, stored)
+    if tests:
         lines += ["", "| paired t-test over seeds | against | column | seeds | difference | p (Holm) |"]
         lines += ["| --- | --- | --- | ---: | ---: | ---: |"]
         lines += [
-            f"| {each['row']} | {each['against']} | {each['column']} | {each['seeds']} | {each['mean']:+.{digits}f} "
-            f"[{each['low']:+.{digits}f}, {each['high']:+.{digits}f}] | {each['p_holm']:.3f} |"
-            for each in found
+            f"| {test['row']} | {test['against']} | {test['column']} | {test['seeds']} | {test['mean']:+.{digits}f} "
+            f"[{test['low']:+.{digits}f}, {test['high']:+.{digits}f}] | {test['p_holm']:.3f} |"
+            for test in tests
         ]
     return "\n".join(lines)
 

@@ -55,8 +55,8 @@ def _placeholders(value: Any) -> list[str]:
     """Returns the names of the placeholders in a value, and in the values in it."""
     if isinstance(value, str):
         return re.findall(r"{([^{}]+)}", value)
-    each = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
-    return [name for inner in each for name in _placeholders(inner)]
+    values = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return [name for inner in values for name in _placeholders(inner)]
 
 
 @dataclass(frozen=True)
@@ -108,27 +108,27 @@ class Table:
 
         A name is a method, or a method and a model. Raises ``InputError`` for an unknown name.
         """
-        found = []
+        rows = []
         for name in names:
             some = [row for row in self.rows if name in (row.method, row.name)]
             if not some:
                 raise InputError(unknown("--row", name, [row.name for row in self.rows]))
-            found += some
-        return found or list(self.rows)
+            rows += some
+        return rows or list(self.rows)
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Merges settings; values in ``second`` take precedence, and tables of options are merged by key."""
-    found = dict(first)
+    table = dict(first)
     for key, value in second.items():
-        found[key] = {**found[key], **value} if isinstance(value, dict) and isinstance(found.get(key), dict) else value
-    return found
+        table[key] = {**table[key], **value} if isinstance(value, dict) and isinstance(table.get(key), dict) else value
+    return table
 
 
 @cache
 def tables() -> dict[str, Table]:
     """Returns all tables by name."""
-    published = {each["id"]: each for each in _resource("published.toml")["table"]}
+    published = {table["id"]: table for table in _resource("published.toml")["table"]}
     recipes = _resource("recipes.toml")
     return {name: _table(name, published.get(name), recipes.get(name, {})) for name in [*recipes, *published]}
 
@@ -148,12 +148,12 @@ def _table(name: str, published: dict[str, Any] | None, recipes: dict[str, Any])
     known = published or recipes
     columns = tuple(known["columns"])
     changes = recipes.get("changes", {})
-    given = {(each["method"], each.get("model", "")): each for each in recipes.get("rows", ())}
+    by_key = {(entry["method"], entry.get("model", "")): entry for entry in recipes.get("rows", ())}
     rows = []
     for row in published["rows"] if published else recipes["rows"]:
         key = (row["method"], row.get("model", ""))
-        recipe = given.get(key, {})
-        found = _recipes(recipe, changes) if recipe else {}
+        recipe = by_key.get(key, {})
+        parsed = _recipes(recipe, changes) if recipe else {}
         check = row.get("check", "ok")
         rows.append(
             Row(
@@ -163,10 +163,10 @@ def _table(name: str, published: dict[str, Any] | None, recipes: dict[str, Any])
                 note=row.get("note", ""),
                 remark=recipe.get("remark", ""),
                 misprint="" if check == "ok" else check,
-                recipes=found,
+                recipes=parsed,
             )
         )
-    lost = given.keys() - {(row.method, row.model) for row in rows}
+    lost = by_key.keys() - {(row.method, row.model) for row in rows}
     if lost:
         raise ValueError(f"recipes.toml: {name} has no row {min(lost)}")
     return Table(
@@ -263,12 +263,12 @@ class Scorer:
     @cached_property
     def hash(self) -> str:
         """First 16 hexadecimal digits of the SHA-256 of the names and contents of all files."""
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for name, path in sorted(self.paths.items()):
-            files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+            files = sorted(entry for entry in path.rglob("*") if entry.is_file()) if path.is_dir() else [path]
             for file in files:
-                found.update(f"{name}/{file.name} {hash_file(str(file))}\n".encode())
-        return found.hexdigest()[:16]
+                digest.update(f"{name}/{file.name} {hash_file(str(file))}\n".encode())
+        return digest.hexdigest()[:16]
 
     def __call__(self, encoder: Encodes, progress: Callable[[int, int], None] | None = None) -> dict[str, float]:
         """Scores an encoder.
@@ -284,7 +284,7 @@ class Scorer:
         total = sum(len({*pairs.left, *pairs.right}) for pairs in self.pairs.values())
         total += sum(suite.work() for suite in self.suites.values())
         advance = counted(total, progress)
-        pairs = {stem: score_pairs(encoder, each, advance) for stem, each in self.pairs.items()}
+        pairs = {stem: score_pairs(encoder, content, advance) for stem, content in self.pairs.items()}
         rows = {name: suite(encoder, advance).rows for name, suite in self.suites.items()}
         if self.suite == "transfer":
             accuracies = {row["task"]: float(row["accuracy"]) for row in rows["transfer"]}
