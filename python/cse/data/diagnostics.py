@@ -29,7 +29,8 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
     If a file is binary or is encoded as UTF-16 or UTF-32, only the findings on file formats are returned.
 
     Args:
-        seen: The parsed output of ``cse._core.diagnose``, plus ``joined_lines`` from ``cse.data.readers``.
+        seen: The parsed output of ``cse._core.diagnose``, plus ``joined_lines`` from ``cse.data.readers`` and
+            ``code``, whether the texts look like code.
         max_line_bytes: The value of ``--max-line-bytes``.
     """
     found: list[tuple[str, str, str]] = []
@@ -114,6 +115,9 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
         add(once, "pass --min-df 2 to cse augment, so that these terms are not sampled as replacements")
     if documents < 10_000:
         add(f"only {_rows(documents)}", "the published results use a million rows")
+    if seen["code"]:
+        cut = "search with cse search --hybrid --bm25-tokenizer code, which cuts identifiers into words"
+        add("5 % of the words or more are identifiers, as in code", cut)
     shares = {name: share for name, share in seen["scripts"] if name != "Common"}
     for name, parts in (("Japanese", ("Hiragana", "Katakana", "Han")), ("Korean", ("Hangul", "Han"))):
         if shares.get(parts[0], 0) > 0.05:  # the scripts of a language count as one

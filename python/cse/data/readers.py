@@ -183,6 +183,26 @@ def joined_lines(inputs: Sequence[str | Column]) -> int:
     return sum(item.line_breaks for item in inputs if isinstance(item, Column))
 
 
+def first_rows(inputs: Sequence[str | Column], count: int) -> list[str]:
+    """Returns rows from the beginning of each input, at most ``count`` in all; none of a pipe, which is read once.
+
+    ``inputs`` are those of ``resolve``, of which no row has been read. At most ``BLOCK_BYTES`` of a text file are read.
+    """
+    import pyarrow as pa
+
+    rows: list[str] = []
+    for item in inputs[:count]:
+        if isinstance(item, Column):
+            block = (item.next_block() or (b"", 0))[0]
+        elif os.path.isfile(item):
+            with pa.input_stream(item) as file:
+                block = file.read(BLOCK_BYTES)
+        else:
+            continue
+        rows += block.decode("utf8", "replace").splitlines()[: -(-count // len(inputs))]
+    return rows[:count]
+
+
 def find_again(path: str) -> str:
     """Returns the path of a file whose name was stored with U+FFFD in place of bytes that are not UTF-8.
 

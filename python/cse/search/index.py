@@ -419,13 +419,16 @@ class SearchIndex:
 
     @property
     def notes(self) -> list[str]:
-        """What ``search(hybrid=True)`` found out about the texts, in sentences: the language, and a warning."""
-        state = self._state
-        terms = state.terms(Fusion())
+        """What ``search(hybrid=True)`` found out about the texts, in sentences: the language, and ``warnings``."""
+        terms = self._state.terms(Fusion())
         code = ", and look like code" if terms.tokenizer == "code" else ""
         language = "of no known language" if terms.language == "none" else f"in {terms.language.capitalize()}"
-        warning = state.readability.warning(str(self._encoder.given[0]))
-        return [f"the texts are {language}{code}; --language and --bm25-tokenizer change it", *filter(None, [warning])]
+        return [f"the texts are {language}{code}; --language and --bm25-tokenizer change it", *self.warnings]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the model cannot read of the texts, in sentences."""
+        return list(filter(None, [self._state.readability.warning(str(self._encoder.given[0]))]))
 
     def token_idf(self, progress: Progress | None = None) -> npt.NDArray[np.float64]:
         """Returns the inverse document frequency of each token of the encoder, ``(vocabulary,)`` float64.

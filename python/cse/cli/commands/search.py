@@ -177,9 +177,9 @@ def lines(hits: list[Hit]) -> list[str]:
 def prepare(index: SearchIndex, asking: dict[str, Any]) -> None:
     """Builds what a search needs beside the vectors, if it is missing, and shows the progress."""
     fusion: Fusion | None = asking["hybrid"] or None
+    for note in index.warnings if fusion is None else index.notes:
+        printing.say(note)
     if fusion is not None:
-        for note in index.notes:
-            printing.say(note)
         with counting("BM25", len(index), "rows") as more:
             index.prepare(fusion, smooth=False, bm25=more)
     if asking["rerank"] and asking["reranker"] is None:

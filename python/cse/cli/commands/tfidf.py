@@ -175,6 +175,8 @@ def doctor_command(
         raise InputError("--tokenizer wordpieces: cse doctor counts words; choose unicode, whitespace or treebank")
     found = readers.resolve(corpus, column)
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
+    from ...search.terms import SAMPLE, looks_like_code
+
     started = time.perf_counter()
     seen: dict[str, Any] = json.loads(
         in_background(
@@ -183,6 +185,7 @@ def doctor_command(
     )
     seconds = time.perf_counter() - started
     seen["joined_lines"] = readers.joined_lines(found)
+    seen["code"] = looks_like_code(readers.first_rows(readers.resolve(corpus, column), SAMPLE))
     advice = findings(seen, max_line_bytes)
     value = {**seen, "advice": [{"level": level, "finding": what, "do": do} for level, what, do in advice]}
     counts = None
