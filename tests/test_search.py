@@ -1114,7 +1114,7 @@ def test_vectors_of_tokens_need_a_transformer_that_has_them(tmp_path, encoder, t
         SearchIndex.build(encoder, ["word1"]).search(["word1"], 1, rerank=9)
     plain = SearchIndex.build(Encoder(tiny_bert, device="cpu"), ["a text", "another"])
     assert len(plain.search(["a \ud800 text"], 2, rerank=2)[0]) == 2
-    with pytest.raises(InputError, match="rerank: must be 0 or at least k"):
+    with pytest.raises(InputError, match="rerank: must be an integer"):
         plain.search(["a"], 1, rerank=1.5)
     with pytest.raises(InputError, match="--tokens: stores the tokens of whole rows"):
         SearchIndex.build(plain.encoder, ["a"], passages=8, tokens=8)

@@ -49,6 +49,13 @@ def check_texts(texts: Iterable[str], name: str = "texts") -> list[str]:
     return [str(text) for text in listed]  # NumPy's str_ becomes str
 
 
+def check_integer(value: Any, name: str, least: int = 1) -> int:
+    """Returns an integer; raises ``InputError`` if ``value`` is none, or is below ``least``."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise InputError(f"{name}: must be an integer of at least {least}, got {shown(value)}")
+    return int(value)
+
+
 def check_ids(ids: Iterable[str | int]) -> list[str]:
     """Converts an iterable of ids, texts or integers, to a list of ``str``; raises ``InputError`` for anything else."""
     listed = check_list(ids, "ids", "ids")

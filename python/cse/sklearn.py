@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .errors import InputError, check_texts
+from .errors import InputError, check_integer, check_texts
 from .tfidf.index import TfidfIndex
 
 if TYPE_CHECKING:
@@ -169,9 +169,7 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def fit(self, raw_documents: Iterable[str], y: object = None) -> Encoder:
         """Loads the model and returns ``self``; ``y`` is ignored. Raises ``InputError`` for an invalid parameter."""
         check_texts(raw_documents, "raw_documents")
-        size = self.batch_size
-        if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
-            raise InputError(f"batch_size: must be an integer of at least 1, got {size!r}")
+        check_integer(self.batch_size, "batch_size")
         self._encoder: inference.Encoder | None = self._load()
         self.n_features_out_: int = self._encoder.embedding_dim
         return self

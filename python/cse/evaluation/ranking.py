@@ -63,7 +63,7 @@ class System:
         """How the scores of vectors and BM25 are combined; None without ``hybrid``."""
         from ..search.fusion import Fusion
 
-        return (Fusion() if self.hybrid else None) if isinstance(self.hybrid, bool) else self.hybrid
+        return Fusion.of(self.hybrid)
 
     @property
     def fixed(self) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import InputError, check_texts, unknown
+from ..errors import InputError, check_integer, check_texts, unknown
 from .checking import check_tokenizer
 from .prompts import DOCUMENT, QUERY, find_prompt, role_prompt
 
@@ -76,16 +76,30 @@ class TextEncoder(ABC):
         """D, the number of dimensions of an embedding."""
         return min(self.dims or self.width, self.width)
 
-    def encode_query(self, texts: Iterable[str] | None = None, **settings: Any) -> Any:
+    def encode_query(
+        self,
+        texts: Iterable[str] | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        *arguments: Any,
+        **settings: Any,
+    ) -> Any:
         """Encodes texts like ``encode``, but with the model's prompt for queries, named ``query``.
 
         If the model has no such prompt, the ``prompt`` given to the constructor is used, if any. As in
         sentence-transformers, the default prompt of the model is ignored. A model with modules for queries (a Router)
         uses them.
         """
-        return self._encode_role(texts, QUERY, "query", settings)
+        return self._encode_role("query", QUERY, texts, prompt_name, prompt, *arguments, **settings)
 
-    def encode_document(self, texts: Iterable[str] | None = None, **settings: Any) -> Any:
+    def encode_document(
+        self,
+        texts: Iterable[str] | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        *arguments: Any,
+        **settings: Any,
+    ) -> Any:
         """Encodes texts like ``encode_query``, but with the prompt (and modules) for documents.
 
         The prompt for documents is the model's prompt named ``document``, else ``passage``, else ``corpus``.
@@ -94,7 +108,7 @@ class TextEncoder(ABC):
         """
         if self.queries_only:
             raise InputError(f"{self.given[0]}: encodes only queries; cse encode --hybrid encodes documents")
-        return self._encode_role(texts, DOCUMENT, "document", settings)
+        return self._encode_role("document", DOCUMENT, texts, prompt_name, prompt, *arguments, **settings)
 
     @property
     def document_prompt(self) -> str:
@@ -111,11 +125,18 @@ class TextEncoder(ABC):
         return (self.given_prompt or "") if own is None else own
 
     def _encode_role(
-        self, texts: Iterable[str] | None, names: tuple[str, ...], task: str, settings: dict[str, Any]
+        self,
+        task: str,
+        names: tuple[str, ...],
+        texts: Iterable[str] | None,
+        prompt_name: str | None,
+        prompt: str | None,
+        *arguments: Any,
+        **settings: Any,
     ) -> Any:
-        if settings.get("prompt") is None and settings.get("prompt_name") is None:
-            settings = {**settings, "prompt": self._role_prompt(names)}
-        return self.encode(texts, **{"task": task, **settings})
+        if prompt is None and prompt_name is None:
+            prompt = self._role_prompt(names)
+        return self.encode(texts, prompt_name, prompt, *arguments, **{"task": task, **settings})
 
     def shortened(self, vectors: Vectors, dims: int) -> Vectors:
         """Returns the first ``dims`` dimensions, scaled to unit length if the model's embeddings have unit length."""
@@ -127,20 +148,19 @@ class TextEncoder(ABC):
         default = self.prompts.get(self.default_prompt_name or "", "")
         self.prompt = default if self.given_prompt is None else self.given_prompt
 
-    def _checked_dims(self, dims: Any) -> int | None:
+    def _checked_dims(self, dims: Any, name: str = "--dims") -> int | None:
         width = self.width
         if dims is not None and (
             isinstance(dims, bool) or not isinstance(dims, Integral) or not 1 <= int(dims) <= width
         ):
-            raise InputError(f"--dims {dims}: the embeddings of this model have {width} dimensions; give 1 to {width}")
+            raise InputError(f"{name} {dims}: the embeddings of this model have {width} dimensions; give 1 to {width}")
         return None if dims is None else int(dims)
 
     def _checked(
         self, texts: Any, prompt_name: str | None, prompt: str | None, batch_size: Any
     ) -> tuple[list[str], str]:
         """Returns the texts, without lone surrogates, and the prompt of a call of ``encode``."""
-        if isinstance(batch_size, bool) or not isinstance(batch_size, Integral) or batch_size < 1:
-            raise InputError(f"batch_size: must be an integer of at least 1, got {batch_size!r}")
+        check_integer(batch_size, "batch_size")
         given = check_texts(texts)
         whole = [repaired(text) for text in given]
         faulty = sum(new != old for new, old in zip(whole, given, strict=True))

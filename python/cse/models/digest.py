@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from .. import _core
+from ..errors import InputError, shown
 from .light import LightEncoder
 
 
@@ -14,8 +15,12 @@ def model_digest(encoder: Any, prompt: str | None = None) -> str:
     """Returns a hexadecimal hash of a model's files (such as weights and tokenizer), pooling, dimensions and prompt.
 
     The path of the folder does not affect the hash, so a model can be moved. The prompt is ``prompt`` if it is given,
-    else the prompt of the encoder.
+    else the prompt of the encoder. Of an encoder without files, the modules and weights are hashed.
+
+    Raises ``InputError`` if ``encoder`` is not an encoder of cse, but for example a name.
     """
+    if not hasattr(encoder, "given"):
+        raise InputError(f"encoder: a cse.Encoder was expected, not {shown(encoder)}; open it with cse.Encoder(...)")
     name = "SentenceEncoder"
     if isinstance(encoder, LightEncoder) and encoder.file is not None:
         name = "Onnx " + re.sub(r"[^@]*/", "", encoder.given[0].removeprefix("onnx:"))
@@ -29,4 +34,20 @@ def model_digest(encoder: Any, prompt: str | None = None) -> str:
         str(getattr(encoder, "prompt", "")) if prompt is None else prompt,
     ]
     content += sorted(f"{name} {_core.hash_file(str(path))}" for name, path in encoder.files())
+    content += in_memory(encoder)
     return hashlib.sha256("\n".join(content).encode()).hexdigest()[:32]
+
+
+def in_memory(encoder: Any) -> list[str]:
+    """Returns what identifies an encoder that was built from modules and has no files: these, and hashed weights."""
+    if encoder.files():
+        return []
+    import torch
+
+    tokenizer: Any = getattr(encoder, "tokenizer", None)
+    vocabulary = sorted(tokenizer.get_vocab().items()) if hasattr(tokenizer, "get_vocab") else ()
+    weights = []
+    for name, value in encoder.state_dict().items():
+        content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        weights.append(f"{name} {value.dtype} {_core.hash_bytes(content)}")
+    return [repr(encoder), hashlib.sha256(str(vocabulary).encode()).hexdigest(), *weights]

@@ -43,7 +43,7 @@ ACTIVATIONS: dict[str, Layer] = {
     "Tanh": np.tanh,
     "ReLU": lambda x: np.maximum(x, 0),
     "Sigmoid": lambda x: np.asarray(1 / (1 + np.exp(-x)), dtype=np.float32),
-    "GELU": lambda x: _gelu(x),
+    "GELU": _gelu,
 }
 # Keys of config_sentence_transformers.json that change the embeddings, and have defaults.
 ROUTED = ("processing_kwargs", "query_expansion", "query_length", "document_length")
@@ -118,8 +118,9 @@ class LightEncoder(TextEncoder):
     def _read_transformer(self, first: Path, pooling: dict[str, Any]) -> None:
         from .pooling import MODES
 
+        config = read_json(first / "config.json")
         names = {theirs: ours for ours, theirs in MODES.items()}
-        kinds = read_json(first / "config.json").get("architectures") or [""]
+        kinds = config.get("architectures") or [""]
         default = ["lasttoken" if not pooling and str(kinds[0]).endswith("ForCausalLM") else "mean"]
         modes = pooling.get("pooling_mode") or [mode for key, mode in LEGACY_MODES.items() if pooling.get(key) is True]
         self.modes = [modes] if isinstance(modes, str) else list(modes) or default
@@ -131,7 +132,12 @@ class LightEncoder(TextEncoder):
         settings, tokens = read_json(first / "sentence_bert_config.json"), read_json(first / "tokenizer_config.json")
         if any(settings.get(name) for name in ROUTED) or settings.get("do_lower_case"):
             raise InputError("has settings of its tokenizer that need cse.Encoder; use it")
-        self.max_length = int(min(settings.get("max_seq_length") or math.inf, tokens.get("model_max_length") or 512))
+        places = int(config.get("max_position_embeddings") or 512)
+        places = 512 if places < 1 else places  # XLNet has -1
+        declared = settings.get("max_seq_length") or tokens.get("model_max_length")
+        # In models like RoBERTa, whose padding token is the second one, positions begin after it.
+        padding = 2 if declared is None and config.get("pad_token_id") == 1 else 0
+        self.max_length = int(min(declared or math.inf, places - padding))
         self.tokenizer.enable_truncation(self.max_length, direction=tokens.get("truncation_side", "right"))
         self._special = {
             token["id"] for token in json.loads(self.tokenizer.to_str())["added_tokens"] if token["special"]
@@ -142,7 +148,6 @@ class LightEncoder(TextEncoder):
         self._left = tokens.get("padding_side", "right") == "left"
         self.session = open_session(self.file)
         self._names = [each.name for each in self.session.get_inputs()]
-        config = read_json(first / "config.json")
         self._width = int(config.get("hidden_size") or config["dim"]) * len(self.modes)
 
     def _layer(self, kind: str, part: Path) -> Layer:

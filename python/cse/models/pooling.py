@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-UNDECLARED = "avg"
-"""Pooler for encoding if the folder of a model declares none; for training: ``cse.training.settings.precedence``."""
-
 MODES = {
     "cls_before_pooler": "cls",
     "max": "max",
@@ -50,11 +47,6 @@ POOLERS = Poolers(
     }
 )
 """Description of each pooler."""
-
-
-def pooler_in_use(given: str | None, declared: str | None) -> str:
-    """Returns the pooler with which a model encodes, given ``--pooler`` and the pooling that its folder declares."""
-    return given or declared or UNDECLARED
 
 
 def pooled_layers(pooler: str, layers: int) -> list[int] | None:

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import InputError
+from ..errors import InputError, check_integer
 from ..io import dumps, naming
 from .store import (
     ENCODED,
@@ -81,13 +80,14 @@ def model_settings(encoder: Encoder) -> dict[str, Any]:
     """Returns the arguments of an encoder, and the hash of its files."""
     from ..models.digest import model_digest
 
+    digest = model_digest(encoder)
     name, pooler = encoder.given
     return {
-        "model": str(Path(name).resolve()) if Path(name).is_dir() else name,
+        "model": str(Path(name).resolve()) if name and Path(name).is_dir() else name,
         "pooler": pooler,
         "prompt": getattr(encoder, "given_prompt", None),
         "dims": getattr(encoder, "dims", None),
-        "digest": model_digest(encoder),
+        "digest": digest,
     }
 
 
@@ -99,14 +99,14 @@ def new_settings(
     tokens: int | None = None,
 ) -> dict[str, Any]:
     """Returns the settings to be stored in the manifest of a new index; raises ``InputError`` for invalid ones."""
+    if tokens is not None:
+        tokens = check_integer(tokens, "--tokens", 0)
     if tokens and passages is not None:
         raise InputError("--tokens: stores the tokens of whole rows; leave it out, or leave out --passages")
     if passages is not None:
         from ..models.running.passages import Cutter
 
-        if passages != "max" and (isinstance(passages, bool) or not isinstance(passages, Integral) or passages < 1):
-            raise InputError(f"--passages must be a number of tokens, or max, got {passages!r}")
-        passages = Cutter(encoder, None if passages == "max" else int(passages)).tokens
+        passages = Cutter(encoder, None if passages == "max" else check_integer(passages, "--passages")).tokens
     model = model_settings(encoder)
     return {
         **model,
@@ -207,7 +207,12 @@ def write(
     rest = np.arange(first, total)
     new = rest[_positions(batches, wanted.hashes[rest]) < 0]
     unseen = new[np.sort(np.unique(wanted.hashes[new], return_index=True)[1])]
-    encode = partial(_encoded, folder, settings, encoder, batch_size)
+    cut = _whole
+    if settings["passages"] is not None:
+        from ..models.running.passages import Cutter
+
+        cut = Cutter(encoder, settings["passages"])
+    encode = partial(_encoded, folder, settings, encoder, batch_size, cut)
     if len(unseen):
         _check(folder, settings, {"precision": encoder.precision}, "precision")
         with naming(folder):
@@ -296,24 +301,28 @@ def _gathered(batches: Sequence[Any], wanted: Rows, rows: Numbers, encode: Calla
         yield from table.combine_chunks().to_batches()
 
 
+def _whole(texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+    return [[(0, len(text))] if text.strip() else [] for text in texts]
+
+
 def _encoded(
     folder: Path,
     settings: dict[str, Any],
     encoder: Encoder,
     batch_size: int,
+    cut: Callable[[list[str]], list[list[tuple[int, int]]]],
     rows: Numbers,
     texts: list[str],
     hashes: Hashes,
     progress: Progress | None = None,
 ) -> Any:
-    """Encodes texts; ``rows`` are their numbers, for errors. Returns a record batch without ids."""
+    """Encodes texts in the parts that ``cut`` returns; ``rows`` are their numbers, for errors.
+
+    Returns a record batch without ids.
+    """
     import pyarrow as pa
 
-    spans = [[(0, len(text))] if text.strip() else [] for text in texts]
-    if settings["passages"] is not None:
-        from ..models.running.passages import Cutter
-
-        spans = Cutter(encoder, settings["passages"])(texts)
+    spans = cut(texts)
     passages = [text[start:end] for text, parts in zip(texts, spans, strict=True) for start, end in parts]
     by_row = progress if len(passages) == len(texts) else None
     vectors = encoder.encode_document(passages, batch_size=batch_size, progress=by_row)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import InputError
+from ..errors import InputError, check_integer, unknown
 from ..tfidf.index import TfidfIndex
 from .index import SearchIndex
 
@@ -56,8 +56,14 @@ def cluster(
         Group numbers from 0, ``(len(index.vectors),)`` int64; -1 for a row in no group.
 
     Raises:
-        InputError: If scikit-learn is not installed, or ``groups`` or ``smallest`` exceeds the number of vectors.
+        InputError: If ``method`` is unknown, scikit-learn is not installed, ``groups`` is not from 1 to the number of
+            vectors, or ``smallest`` not from 2.
     """
+    if method not in METHODS:
+        raise unknown("--method", str(method), METHODS)
+    check_integer(smallest, "--min-size", 2)
+    if groups is not None:
+        check_integer(groups, "--groups")
     try:
         from sklearn.cluster import HDBSCAN, MiniBatchKMeans
     except ImportError:

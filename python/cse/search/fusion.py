@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
+from ..errors import InputError, shown
 from ..options import If, Opt, options_of
 
 Bm25Weight = Annotated[
@@ -92,3 +93,15 @@ class Fusion:
     def __post_init__(self) -> None:
         for option in options_of(Fusion):
             option.check(getattr(self, option.name))
+
+    @staticmethod
+    def of(hybrid: bool | Fusion | None) -> Fusion | None:
+        """Returns what the argument ``hybrid`` stands for: True for the defaults, False and None for no BM25.
+
+        Raises ``InputError`` for any other value.
+        """
+        if isinstance(hybrid, Fusion):
+            return hybrid
+        if hybrid is None or isinstance(hybrid, bool):
+            return Fusion() if hybrid else None
+        raise InputError(f"hybrid: must be True, False or a Fusion, got {shown(hybrid)}; use Fusion(kind=...)")

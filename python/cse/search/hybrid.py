@@ -236,15 +236,14 @@ class Ranker:
         return best.astype(np.float64), at[np.unique(owner, return_index=True)[1]]
 
 
-def fuse(rankings: Sequence[Sequence[int]], k: int, constant: int = CONSTANT) -> list[tuple[int, float]]:
+def fuse(rankings: Sequence[Sequence[int]], k: int) -> list[tuple[int, float]]:
     """Combines rankings by reciprocal rank fusion (Cormack, Clarke and Buettcher 2009).
 
-    The score of a row is the sum of 1 / (constant + rank) over the rankings that contain the row; ranks start at 1.
+    The score of a row is the sum of 1 / (60 + rank) over the rankings that contain the row; ranks start at 1.
 
     Args:
         rankings: Rankings, each a sequence of row numbers, best first.
         k: Maximum number of rows to return.
-        constant: The constant in the score; 60 in the paper.
 
     Returns:
         Rows and scores, best first; rows with equal scores are in row order.
@@ -252,7 +251,7 @@ def fuse(rankings: Sequence[Sequence[int]], k: int, constant: int = CONSTANT) ->
     scores: dict[int, float] = {}
     for ranking in rankings:
         for rank, row in enumerate(ranking, start=1):
-            scores[row] = scores.get(row, 0.0) + 1 / (constant + rank)
+            scores[row] = scores.get(row, 0.0) + 1 / (CONSTANT + rank)
     return sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:k]
 
 

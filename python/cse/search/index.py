@@ -6,7 +6,6 @@ import tempfile
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from numbers import Integral
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..data.corpus import Corpus
-from ..errors import InputError, check_ids, check_list, check_texts
+from ..errors import InputError, check_ids, check_integer, check_list, check_texts
 from .bm25 import Bm25
 from .build import Changes, Rows, check_settings, new_settings, write
 from .fusion import Fusion
@@ -203,11 +202,11 @@ class SearchIndex:
 
     def texts(self, rows: Iterable[int]) -> list[str]:
         """Returns the texts of some rows."""
-        return self._state.store.texts([int(row) for row in check_list(rows, "rows", "row numbers")])
+        return self._state.store.texts(_numbers(rows))
 
     def ids(self, rows: Iterable[int]) -> list[str]:
         """Returns the ids of some rows, or the row numbers if the index has no ids."""
-        return self._state.store.ids([int(row) for row in check_list(rows, "rows", "row numbers")])
+        return self._state.store.ids(_numbers(rows))
 
     def add(self, texts: Iterable[str], *, ids: Sequence[str] | None = None, batch_size: int = 64) -> Changes:
         """Appends rows to the index; if the call is interrupted, the index is not changed.
@@ -347,10 +346,10 @@ class SearchIndex:
             InputError: For invalid queries or ``k``, if bm25s is not installed, or if the vectors cannot be smoothed.
         """
         state, listed = self._state, check_texts(queries, "queries")
-        _check_k(k)
-        if isinstance(rerank, bool) or not isinstance(rerank, Integral) or (rerank and rerank < k):
+        check_integer(k, "k")
+        if check_integer(rerank, "rerank", 0) and rerank < k:
             raise InputError(f"rerank: must be 0 or at least k = {k}, got {rerank!r}")
-        fusion = None if hybrid is False else Fusion() if hybrid is True else hybrid
+        fusion = Fusion.of(hybrid)
         vectors = self._encoder.encode_query(listed, batch_size=batch_size, progress=progress)
         return state.search(listed, vectors, int(k), fusion, smooth, int(rerank), batch_size, reranker)
 
@@ -360,7 +359,7 @@ class SearchIndex:
         Raises:
             InputError: If the vectors do not have the width of the index or are not finite, or if ``k`` is invalid.
         """
-        _check_k(k)
+        check_integer(k, "k")
         given = np.asarray(vectors)
         if given.ndim != 2 or given.shape[1] != self.shape[1] or given.dtype.kind != "f":
             raise InputError(
@@ -397,7 +396,7 @@ class SearchIndex:
 
     def prepare(
         self,
-        fusion: Fusion | None,
+        fusion: bool | Fusion | None,
         smooth: bool | None = None,
         bm25: Progress | None = None,
         neighbours: Progress | None = None,
@@ -410,6 +409,7 @@ class SearchIndex:
             bm25: Called with the number of rows read for BM25.
             neighbours: Called with the number of rows whose neighbours are known.
         """
+        fusion = Fusion.of(fusion)
         smooth = self.smooths(fusion) if smooth is None else smooth
         terms = self._state.terms(fusion or Fusion()) if fusion or smooth else None
         if fusion is not None and terms is not None:
@@ -438,9 +438,9 @@ class SearchIndex:
         """
         return self._state.token_idf(progress)
 
-    def smooths(self, hybrid: Fusion | None = None) -> bool:
+    def smooths(self, hybrid: bool | Fusion | None = None) -> bool:
         """Returns whether ``search`` uses the smoothed vectors by default."""
-        return self._state.smooths(hybrid)
+        return self._state.smooths(Fusion.of(hybrid))
 
     def smoothing(self, progress: Progress | None = None, fusion: Fusion | None = None) -> Smoothing:
         """Returns the neighbours of the rows, by which their vectors are smoothed.
@@ -450,12 +450,11 @@ class SearchIndex:
         into passages, the model compares by dot products, or bm25s is not installed, or if the stored neighbours are
         damaged.
         """
-        return self._state.smoothing(self._state.terms(fusion or Fusion()), progress)
+        return self._state.smoothing(self._state.terms(Fusion.of(fusion) or Fusion()), progress)
 
 
-def _check_k(k: int) -> None:
-    if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
-        raise InputError(f"k: must be an integer of at least 1, got {k!r}")
+def _numbers(rows: Iterable[int]) -> list[int]:
+    return [check_integer(row, "rows", 0) for row in check_list(rows, "rows", "row numbers")]
 
 
 def _rows(corpus: Corpus, ids: Sequence[str] | None) -> Rows:

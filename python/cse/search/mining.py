@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..augment.pairings import Spans, SpansOptions
-from ..errors import InputError
+from ..errors import InputError, check_integer, check_texts, unknown
 from ..rng import Draws
 from .fusion import Fusion
 from .index import SearchIndex
@@ -91,6 +91,12 @@ class Mining:
     max_score: float = math.inf
     reranker: Reranker | None = None
 
+    def __post_init__(self) -> None:
+        for name, known in (("by", ("encoder", "bm25")), ("pick", ("top", "random"))):
+            if getattr(self, name) not in known:
+                raise unknown(f"--{name}", str(getattr(self, name)), known)
+        check_integer(self.count, "--negatives")
+
     def __call__(
         self,
         index: SearchIndex,
@@ -111,6 +117,9 @@ class Mining:
             batch_size: Texts per forward pass.
             progress: Called with the number of pairs done since its last call.
         """
+        anchors, positives = check_texts(anchors, "anchors"), check_texts(positives, "positives")
+        if len(anchors) != len(positives):
+            raise InputError(f"positives: {len(positives):,} were given for {len(anchors):,} anchors; each needs one")
         pairs_of: dict[str, list[int]] = {}
         for pair, (anchor, _) in enumerate(zip(anchors, positives, strict=True)):
             pairs_of.setdefault(anchor, []).append(pair)
@@ -194,6 +203,7 @@ class QueryRows:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_integer(self.count, "--rows")
         if self.ranks[0] <= self.positives:
             raise InputError(
                 f"--ranks must begin after rank {self.positives}, the last of the positives, got {self.ranks[0]}"
@@ -216,8 +226,11 @@ class QueryRows:
             progress: Called with the number of queries searched for since its last call.
 
         Raises:
-            InputError: If the corpus has too few rows for the ranks, or if bm25s is not installed.
+            InputError: If a query is blank, the corpus has too few rows for the ranks, or bm25s is not installed.
         """
+        queries = check_texts(queries, "queries")
+        if not queries or not all(query.strip() for query in queries):
+            raise InputError("queries: at least one is needed, and none may be blank; leave out blank ones")
         first, last = self.ranks
         if len(index.rows) < max(first, 2):
             raise InputError(f"--ranks {first}-{last}: the corpus has only {len(index.rows)} rows; name lower ranks")

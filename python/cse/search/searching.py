@@ -119,7 +119,7 @@ class Searcher:
     @cached_property
     def readability(self) -> Readability:
         """How the tokenizer of the model cuts the words of the texts."""
-        return readability(tokenizer_of(self.encoder), self.sample)
+        return readability(self.encoder.tokenizer, self.sample)
 
     def terms(self, fusion: Fusion) -> Terms:
         """Returns how BM25 splits the texts: what ``fusion`` says, with what is ``auto`` found from the texts."""
@@ -135,7 +135,7 @@ class Searcher:
 
     def terms_of(self, language: str, stop_words: str, tokenizer: str) -> Terms:
         """Returns terms, with the pieces of the model's tokenizer if they are needed."""
-        pieces = Pieces.of(tokenizer_of(self.encoder), self.encoder.given[0]) if tokenizer == "wordpieces" else None
+        pieces = Pieces.of(self.encoder.tokenizer, self.encoder.given[0]) if tokenizer == "wordpieces" else None
         return Terms(language, stop_words, tokenizer, pieces)
 
     def weighted(self, fusion: Fusion) -> Fusion:
@@ -316,11 +316,6 @@ class Searcher:
                 text = text[start:end]
             hits.append(Hit(row, name, score, text))
         return hits
-
-
-def tokenizer_of(encoder: Any) -> Any:
-    """Returns the tokenizer of an encoder; None if it has none."""
-    return encoder.tokenizer
 
 
 def check_smoothing(settings: Mapping[str, Any]) -> None:

@@ -53,7 +53,7 @@ UNCHECKED = 32 * "0"
 DERIVED = re.compile(r"(?:bm25|smooth|tokens)(?:-([0-9a-f]{32})(?:-[a-z]+){0,3})?")
 # Files that an interrupted or earlier write left: rows, temporary files, and the files of versions 1 and 2.
 OLD = re.compile(
-    r"[0-9a-f]{32}\.arrow|encoded|\.(rows|segment)\.tmp|\.cse-core-.*\.tmp|\.lock|pending\.json|vectors\.npy|scales\.f32"
+    r"[0-9a-f]{32}\.arrow|encoded|basis-[0-9a-f]{16}-\d+|\.(rows|segment)\.tmp|\.cse-core-.*\.tmp|\.lock|pending\.json|vectors\.npy|scales\.f32"
     r"|places\.bin|hashes\.u64|(texts|ids)\.(txt|u64)"
 )
 
@@ -336,6 +336,7 @@ class Store:
         for path in self.folder.iterdir():
             derived = DERIVED.fullmatch(path.name)
             unused = derived[1] != self.generation if derived else path.stem not in self.files
+            unused &= path.name != self.manifest.get("basis")
             if (derived or OLD.fullmatch(path.name)) and unused:
                 with suppress(OSError):
                     shutil.rmtree(path) if path.is_dir() else path.unlink()

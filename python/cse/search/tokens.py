@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
+from ..models.base import unit, unwrapped
 from .hybrid import standardised
 from .vectors import Doubles, Floats, TokenVectors
 
@@ -37,7 +38,6 @@ RERANKED = 100
 
 def check_tokens(encoder: Encoder) -> Any:
     """Returns the transformer encoder of an encoder; raises ``InputError`` if it has none."""
-    from ..models.base import unwrapped
     from ..models.modules import Transformer
     from ..models.running.inference import Encoder
 
@@ -101,7 +101,7 @@ def _encode(
                 ids = np.array(tokens["input_ids"][row], dtype=np.int64)
                 kept = ~np.isin(ids, special)
                 vectors = values[mask > 0][kept]
-                found[row] = TokenVectors(ids[kept], _unit(vectors if basis is None else vectors @ basis))
+                found[row] = TokenVectors(ids[kept], unit(vectors if basis is None else vectors @ basis))
             if progress:
                 progress(len(rows))
     return [each for each in found if each is not None]
@@ -112,6 +112,8 @@ def principal_axes(encoder: Encoder, dimensions: int) -> Floats:
 
     Raises ``InputError`` if the states have fewer dimensions.
     """
+    from ..models.tokens import TOKENIZING
+
     model = check_tokens(encoder)
     width = model[0].config.hidden_size
     if not 1 <= dimensions <= width:
@@ -119,7 +121,8 @@ def principal_axes(encoder: Encoder, dimensions: int) -> Floats:
     special = set(model.tokenizer.all_special_ids)
     ids = [each for each in range(len(model.tokenizer)) if each not in special]
     total = np.zeros((width, width))
-    around = model.tokenizer("")["input_ids"]  # the special tokens of an empty text
+    with TOKENIZING:
+        around = model.tokenizer("")["input_ids"]  # the special tokens of an empty text
     for start in range(0, len(ids), 4096):
         texts = [[*around[:1], each, *around[1:]] for each in ids[start : start + 4096]]
         tokens = {"input_ids": texts}
@@ -162,9 +165,3 @@ def inverse_document_frequency(found: Numbers, total: int) -> Doubles:
     """Returns log(1 + (total - df + 0.5) / (df + 0.5)) of each token, given the numbers of rows df that contain it."""
     result: Doubles = np.log(1 + (total - found + 0.5) / (found + 0.5))
     return result
-
-
-def _unit(vectors: Floats) -> Floats:
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    found: Floats = vectors / np.maximum(norms, 1e-12)
-    return found

@@ -161,12 +161,6 @@ class SentenceEncoder(nn.Module):
             pooled = stage({"sentence_embedding": pooled})["sentence_embedding"]
         return pooled
 
-    def states(self, batch: dict[str, Tensor]) -> Tensor:
-        """Returns the last hidden states ``(B, T, H)`` of tokens ``(B, T)``."""
-        known = {key: value for key, value in batch.items() if key not in self._dropped}
-        found: Tensor = self.backbone(**known).last_hidden_state
-        return found
-
     @property
     def evaluated(self) -> Encoder:
         """The encoder in evaluation: with the head only if it is kept, and with a final Normalize if there was one."""

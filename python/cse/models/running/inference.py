@@ -18,7 +18,7 @@ from sentence_transformers.sentence_transformer import modules as library
 from torch import nn
 
 from ..._core import __version__
-from ...errors import InputError, unknown
+from ...errors import InputError, check_list, unknown
 from ..base import TextEncoder, Vectors, unit
 from ..base import repaired as repaired
 from ..checking import cutting, is_static, read_json
@@ -30,7 +30,7 @@ from ..pooling import POOLERS
 from ..pooling_modules import MaskPooling, pooler_of, pooling_modules
 from ..reading.resolve import base_of, find_folder, model_files, naming_model, transformer_folder
 from ..templates import plain
-from ..tokens import pad
+from ..tokens import TOKENIZING, pad
 from .acceleration import batches_by_length
 from .onnx import Onnx
 
@@ -39,8 +39,12 @@ BLOCK = 16384
 # Arguments with which the Transformer of sentence-transformers returns lists of tokens without padding.
 UNPADDED = {"text": {"padding": False}, "common": {"return_tensors": None}}
 SIZE = "get_embedding_dimension"
-# Arguments of ``SentenceTransformer.encode`` that only its own loop implements.
-LIBRARY = ("output_value", "device", "pool", "chunk_size", "processing_kwargs")
+# Arguments of ``SentenceTransformer.encode`` that only its own loop implements, with their defaults.
+LIBRARY = {
+    "output_value": "sentence_embedding",
+    **dict.fromkeys(("device", "pool", "chunk_size", "processing_kwargs")),
+}
+PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
 
 
 class Encoder(TextEncoder, SentenceTransformer):
@@ -100,6 +104,10 @@ class Encoder(TextEncoder, SentenceTransformer):
         if pooler is not None and pooler not in POOLERS:
             raise unknown("--pooler", pooler, POOLERS)
         name = "" if model is None else fspath(model)
+        if bool(name) == (modules is not None):
+            raise InputError("Encoder: give the name or folder of a model, or modules, and not both")
+        if modules is not None and pooler is not None:
+            raise InputError("pooler: modules have their own pooling; leave it out")
         self.given = name, pooler
         """The arguments ``model`` and ``pooler``."""
         place = pick_device(device)
@@ -294,6 +302,7 @@ class Encoder(TextEncoder, SentenceTransformer):
         show_progress_bar: bool | None = None,
         *,
         inputs: Iterable[str] | None = None,
+        sentences: Iterable[str] | None = None,
         progress: Callable[[int], None] | None = None,
         task: str | None = None,
         convert_to_tensor: bool = False,
@@ -313,6 +322,7 @@ class Encoder(TextEncoder, SentenceTransformer):
             prompt: Text that is put before each text; ``prompt_name`` is then ignored.
             batch_size: Texts per forward pass, at least 1.
             inputs: The name of ``texts`` in sentence-transformers.
+            sentences: The name of ``texts`` in sentence-transformers before release 5.
             show_progress_bar: Whether to show a progress bar.
             progress: Called with the number of texts encoded since its last call; blank texts are not counted.
             task: ``query`` or ``document``, for models with modules for each.
@@ -321,24 +331,32 @@ class Encoder(TextEncoder, SentenceTransformer):
             normalize_embeddings: Whether to scale embeddings to unit length.
             truncate_dim: Number of leading dimensions, for this call.
             precision: ``float32``, ``int8``, ``uint8``, ``binary`` or ``ubinary``; see sentence-transformers.
-            settings: Other arguments of ``SentenceTransformer.encode``; with ``output_value``, ``device``, ``pool`` or
-                ``processing_kwargs``, that method encodes the texts.
+            settings: Other arguments of ``SentenceTransformer.encode``: ``output_value``, ``device``, ``pool``,
+                ``chunk_size`` and ``processing_kwargs``. With one that is not the default, that method encodes the
+                texts: blank texts get the embedding of their special tokens, and ``progress`` is not called.
 
         Returns:
-            ``(n, D)`` float32, one row per text.
+            ``(n, D)`` float32, one row per text. With ``output_value="token_embeddings"``, a list of tensors
+            ``(T, H)``, one row per token; with ``output_value=None``, a list of dicts of all outputs of the model.
 
         Raises:
             InputError: If ``texts`` is a single string or has an element that is not a string, if ``batch_size`` is
-                not an integer of at least 1, or if the model has no prompt named ``prompt_name``.
+                not an integer of at least 1, if ``truncate_dim`` is not an integer from 1 to the number of dimensions,
+                if ``precision`` is unknown, or if the model has no prompt named ``prompt_name``.
         """
-        whole, prompt = self._checked(texts if inputs is None else inputs, prompt_name, prompt, batch_size)
+        texts = next((each for each in (texts, inputs, sentences) if each is not None), None)
+        whole, prompt = self._checked(texts, prompt_name, prompt, batch_size)
+        truncate_dim = self._checked_dims(truncate_dim, "truncate_dim")
+        if precision not in PRECISIONS:
+            raise unknown("precision", str(precision), PRECISIONS)
         if unsupported := [name for name in settings if name not in LIBRARY]:
             raise InputError(f"encode: has no argument {unsupported[0]}; see cse.Encoder.encode")
-        settings = {name: value for name, value in settings.items() if value not in (None, "sentence_embedding")}
-        if settings or "output_value" in settings:
+        settings = {name: value for name, value in settings.items() if value != LIBRARY[name]}
+        if settings:
             chosen: dict[str, Any] = {"convert_to_tensor": convert_to_tensor, "convert_to_numpy": convert_to_numpy}
             chosen |= {"normalize_embeddings": normalize_embeddings, "truncate_dim": truncate_dim}
             chosen |= {"precision": precision, **({"task": task} if task else {}), **settings}
+            chosen["show_progress_bar"] = bool(show_progress_bar)
             return SentenceTransformer.encode(self, whole, prompt=prompt, batch_size=batch_size, **chosen)
         with bar(len(whole), show_progress_bar, progress) as advance:
             vectors = self._vectors(whole, int(batch_size), prompt, task, advance)
@@ -422,7 +440,7 @@ class Encoder(TextEncoder, SentenceTransformer):
             similarity; for embeddings, a tensor of the similarity that the model declares (``similarity_fn_name``).
         """
         left, right = (
-            list(each) if isinstance(each, Iterable) and not isinstance(each, (np.ndarray, torch.Tensor)) else each
+            each if isinstance(each, (np.ndarray, torch.Tensor)) else check_list(each, "similarity", "texts")
             for each in (embeddings1, embeddings2)
         )
         if not any(isinstance(each, list) and each and isinstance(each[0], str) for each in (left, right)):
@@ -439,6 +457,10 @@ class Encoder(TextEncoder, SentenceTransformer):
     def tokenizer(self) -> Any:
         """The tokenizer of the first module; None if it has none."""
         return getattr(self[0], "tokenizer", None)
+
+    @tokenizer.setter
+    def tokenizer(self, value: Any) -> None:
+        self[0].tokenizer = value
 
     def files(self) -> list[tuple[str, Path]]:
         """Returns the names and paths of the files that the embeddings depend on."""
@@ -457,8 +479,9 @@ class Encoder(TextEncoder, SentenceTransformer):
             transformer.config.output_hidden_states = averaged
             backend = getattr(transformer.tokenizer, "backend_tokenizer", None)
             if backend is not None:  # a fast tokenizer stores the truncation and padding settings of its last call
-                backend.no_truncation()
-                backend.no_padding()
+                with TOKENIZING:
+                    backend.no_truncation()
+                    backend.no_padding()
         super().save(path, *arguments, **settings)
         more: dict[str, Any] = {"cse_family": self.family} if self.family else {}
         more |= {"cse_dims": list(self.trained_dims)} if self.trained_dims else {}

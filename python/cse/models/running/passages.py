@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
+
+from tokenizers import Tokenizer
 
 from ... import _core
 from ...errors import InputError
 from ...tfidf.options import word_options
 from ..base import unwrapped
-from ..modules import Transformer
-from ..tokens import TOKENIZING
 from .inference import Encoder
 
-# Maximum number of words in a passage for encoders without a tokenizer.
-DEFAULT_WORDS = 256
+# Maximum number of tokens in a passage for bags of tokens, and of words for encoders without a tokenizer.
+DEFAULT = 256
 # Maximum number of tokens in a passage, with special tokens, for models that read texts of any length.
 LONGEST = 8192
 # Consecutive passages share about 1/OVERLAP of the maximum number of tokens.
@@ -32,19 +33,29 @@ class Cutter:
     Args:
         encoder: The encoder.
         tokens: Maximum number of tokens in a passage, without special tokens. None: the maximum of the model, or 256
-            words for an encoder without a tokenizer.
+            words for an encoder without a tokenizer, and 256 tokens for a static embedding.
 
     Raises:
-        InputError: If ``tokens`` is below 8 or above the maximum of the model.
+        InputError: If ``tokens`` is below 8 or above the maximum of the model, or its tokenizer gives no positions.
     """
 
     def __init__(self, encoder: Encoder, tokens: int | None = None) -> None:
+        model: Any = unwrapped(encoder)
+        other = getattr(model, "other", None)
+        model = getattr(other, "light", getattr(other, "base", model))  # of an ONNX file, or of whitening
         self._tokenizer: Any = None
-        longest, encoder = None, unwrapped(encoder)
-        if isinstance(encoder, Encoder) and isinstance(encoder[0], Transformer) and encoder.tokenizer is not None:
-            self._tokenizer = encoder.tokenizer
-            longest = min(encoder.max_seq_length, LONGEST) - self._tokenizer.num_special_tokens_to_add()
-        self.tokens = tokens if tokens is not None else longest or DEFAULT_WORDS
+        longest = None
+        if (tokenizer := getattr(model, "tokenizer", None)) is not None:
+            backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
+            if not hasattr(backend, "to_str"):
+                raise InputError("--passages: the tokenizer of the model gives no positions of tokens; leave it out")
+            self._tokenizer = Tokenizer.from_str(backend.to_str())  # a copy, with settings of its own
+            self._tokenizer.no_truncation()
+            self._tokenizer.no_padding()
+            limit = getattr(model, "max_length", None) or getattr(model, "max_seq_length", None)
+            if limit is not None and isfinite(limit):
+                longest = min(limit, LONGEST) - self._tokenizer.num_special_tokens_to_add(False)
+        self.tokens = tokens if tokens is not None else longest or DEFAULT
         if self.tokens < 8 or (longest is not None and self.tokens > longest):
             most = "" if longest is None else f" and at most {longest}, the number of tokens that the model reads"
             raise InputError(f"--passages must be at least 8{most}, got {self.tokens}")
@@ -56,13 +67,8 @@ class Cutter:
     def _offsets(self, texts: Sequence[str]) -> list[list[Span]]:
         if self._tokenizer is None:
             return [[(start, end) for start, end, _ in _core.tokenize(text, word_options())] for text in texts]
-        if not texts:
-            return []
-        with TOKENIZING:
-            found = self._tokenizer(
-                list(texts), add_special_tokens=False, truncation=False, padding=False, return_offsets_mapping=True
-            )
-        return [[(start, end) for start, end in spans if end > start] for spans in found["offset_mapping"]]
+        found = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [[(start, end) for start, end in each.offsets if end > start] for each in found]
 
 
 def windows(text: str, tokens: Sequence[Span], size: int) -> list[Span]:

@@ -26,6 +26,7 @@ from ..._core import hash_bytes
 from ...errors import InputError
 from ...io import Journal, copy_mode, dumps, naming, remove_leftovers, write_atomically
 from ..device import pick_precision
+from ..digest import in_memory
 from .inference import Encoder
 
 FORMATS = (".npy", ".safetensors", ".parquet")
@@ -81,6 +82,7 @@ def model_stamp(encoder: Encoder) -> dict[str, Any]:
         "path": str(Path(encoder.folder or "").resolve()),
         "pooling": encoder.pooling,
         "files": [[name, stat.st_size, stat.st_mtime_ns] for name, stat in status],
+        **({} if status else {"in_memory": in_memory(encoder)}),
         **used,
     }
 

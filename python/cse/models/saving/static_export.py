@@ -23,6 +23,7 @@ from ...data.corpus import Corpus
 from ...errors import InputError
 from ...io import file_mode, fresh_folder
 from ...tfidf.index import TfidfIndex
+from ..base import unit
 from ..modules import Transformer
 from ..reading.resolve import MINILM
 from ..running.inference import Encoder
@@ -281,10 +282,4 @@ def rotated(vectors: Floats, made: Floats) -> Floats:
     """Rotates vectors to the principal axes of the embeddings ``made``, largest first; cosines stay the same."""
     _, axes = np.linalg.eigh(made.T.astype(np.float64) @ made)
     result: Floats = vectors @ axes[:, ::-1].astype(np.float32)
-    return result
-
-
-def unit(vectors: Floats) -> Floats:
-    """Returns vectors of unit length; zero vectors stay as they are."""
-    result: Floats = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
     return result

@@ -27,7 +27,7 @@ from ...data.corpus import Corpus
 from ...io import naming
 from ...models.device import fixed_length, for_transfer
 from ...models.running.encoder import pad, token_lists, tokenize
-from ...models.tokens import with_pooled
+from ...models.tokens import TOKENIZING, with_pooled
 from .batches import Batch, Batches
 
 if TYPE_CHECKING:
@@ -266,7 +266,8 @@ class Prefetcher:
 
     def _added(self, block: Block) -> tuple[int, int]:
         """Returns how many tokens are added before and after the text of a row: special tokens, prompt and template."""
-        added = self.tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
+        with TOKENIZING:
+            added = self.tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
         before, after = (*added, 0).index(0), (*added[::-1], 0).index(0)
         prompts = self.batches.prompts
         return max(before, prompts.tokens.get(prompts.of_column(block.column), 0)), after

@@ -1,0 +1,209 @@
+"""Arguments of encoders and of the search API that were taken for something else, or ended in a Python error."""
+
+import json
+import threading
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from transformers import AutoTokenizer
+
+from cse import Encoder, InputError, SearchIndex
+from cse.evaluation.ranking import System
+from cse.models.digest import model_digest
+from cse.models.light import LightEncoder
+from cse.models.reading.resolve import find_folder
+from cse.models.running.passages import Cutter
+from cse.models.running.vector_files import model_stamp
+from cse.models.saving.onnx_export import export_onnx
+from cse.models.tokens import TOKENIZING
+from cse.search.clusters import cluster
+from cse.search.mining import Mining, QueryRows
+from cse.search.tokens import principal_axes
+from random_texts import some_texts
+from sentence_models import sentence_model
+from test_modules import TEXTS, pooling
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_bert):
+    return Encoder(tiny_bert, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def index(encoder):
+    return SearchIndex.build(encoder, [f"{text} end" for text in some_texts(30)])
+
+
+def in_memory(tiny_bert, seed):
+    torch.manual_seed(seed)
+    return Encoder(modules=[StaticEmbedding(AutoTokenizer.from_pretrained(tiny_bert), embedding_dim=8)])
+
+
+def test_encoders_without_files_are_told_apart_by_their_weights(tmp_path, tiny_bert):
+    first, same, other = (in_memory(tiny_bert, seed) for seed in (0, 0, 1))
+    assert model_digest(first) == model_digest(same) != model_digest(other)
+    assert model_stamp(first) == model_stamp(same) != model_stamp(other)
+    assert json.dumps(model_stamp(first))
+    SearchIndex.build(first, TEXTS, tmp_path / "index")
+    assert SearchIndex.open(tmp_path / "index", same).search([TEXTS[0]], 1)[0][0].row == 0
+    for call in (SearchIndex.open, lambda folder, encoder: SearchIndex.build(encoder, TEXTS, folder)):
+        with pytest.raises(InputError, match="built with another model"):
+            call(tmp_path / "index", other)
+    with pytest.raises(InputError, match="name or folder of a model"):
+        SearchIndex.open(tmp_path / "index")
+
+
+def test_passages_are_counted_in_the_tokens_of_light_encoders(tmp_path, tiny_bert, sample_rows):
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install 'cse[onnx]'")
+    sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("mean")])
+    export_onnx(str(tmp_path / "model"))
+    (tmp_path / "fit.txt").write_text("\n".join(sample_rows[:50]), encoding="utf8")
+    texts = [" ".join(sample_rows[:40]), "", "a text"]
+    whole = Encoder(tmp_path / "model", device="cpu")
+    names = (f"onnx:{tmp_path}/model", f"whitening:{tmp_path}/model@{tmp_path}/fit.txt@4")
+    for other in (LightEncoder(names[0]), *(Encoder(name, device="cpu") for name in names)):
+        for tokens in (None, 20):
+            assert Cutter(other, tokens)(texts) == Cutter(whole, tokens)(texts)
+        with pytest.raises(InputError, match="at most 46"):
+            Cutter(other, 63)
+    static = in_memory(tiny_bert, 0)
+    static.save(str(tmp_path / "static"))
+    for other in (static, LightEncoder(tmp_path / "static")):
+        assert Cutter(other, 20)(texts) == Cutter(whole, 20)(texts)
+        assert Cutter(other).tokens == 256
+
+
+def test_a_tokenizer_runs_only_under_the_lock(tmp_path, tiny_bert, monkeypatch):
+    encoder = Encoder(tiny_bert, device="cpu")
+    kind, held = type(encoder.tokenizer), []
+    called = kind.__call__
+
+    def checked(self, *arguments, **settings):
+        held.append(TOKENIZING._lock._is_owned())
+        return called(self, *arguments, **settings)
+
+    monkeypatch.setattr(kind, "__call__", checked)
+    principal_axes(encoder, 4)
+    encoder.encode(["a text"])
+    assert held
+    assert all(held)
+    with TOKENIZING:
+        saving = threading.Thread(target=encoder.save, args=[str(tmp_path / "saved")])
+        saving.start()
+        saving.join(0.5)
+        assert saving.is_alive()  # it changes the settings of the tokenizer
+    saving.join()
+
+
+@pytest.mark.parametrize(
+    ("message", "call"),
+    [
+        ("similarity: a list of texts", lambda e: e.similarity("a", "b")),
+        ("similarity: a list of texts", lambda e: e.similarity(["a"], "b")),
+        ("truncate_dim 99: the embeddings", lambda e: e.encode(["a"], truncate_dim=99)),
+        ("truncate_dim 0: the embeddings", lambda e: e.encode(["a"], truncate_dim=0)),
+        ("truncate_dim 2.5: the embeddings", lambda e: e.encode(["a"], truncate_dim=2.5)),
+        ("precision: 'bf16' is unknown", lambda e: e.encode(["a"], precision="bf16")),
+        ("batch_size: must be an integer", lambda e: e.encode(["a"], batch_size=True)),
+        ("texts: a list of texts", lambda e: e.encode()),
+        ("not both", lambda e: Encoder()),
+        ("not both", lambda e: Encoder("")),
+        ("not both", lambda e: Encoder("minilm", modules=[e[0]])),
+        ("pooler: modules have their own", lambda e: Encoder(modules=[e[0]], pooler="cls")),
+        ("--model: is empty", lambda e: find_folder(" ")),
+        ("--model: is empty", lambda e: LightEncoder("")),
+    ],
+)
+def test_arguments_of_encoders_are_checked(message, call, encoder):
+    with pytest.raises(InputError, match=message):
+        call(encoder)
+
+
+@pytest.mark.parametrize(
+    ("message", "call"),
+    [
+        ("a cse.Encoder was expected, not 'minilm'", lambda i: SearchIndex.build("minilm", TEXTS)),
+        ("a cse.Encoder was expected", lambda i: SearchIndex.build(SentenceTransformer(modules=[i.encoder[0]]), TEXTS)),
+        ("a cse.Encoder was expected", lambda i: SearchIndex.open(i.folder, "minilm")),
+        ("--tokens: must be an integer", lambda i: SearchIndex.build(i.encoder, TEXTS, tokens="8")),
+        ("--tokens: must be an integer", lambda i: SearchIndex.build(i.encoder, TEXTS, tokens=True)),
+        ("--tokens: must be an integer", lambda i: SearchIndex.build(i.encoder, TEXTS, tokens=-1)),
+        ("hybrid: must be True, False or a Fusion, got 'rrf'", lambda i: i.search(["a"], hybrid="rrf")),
+        ("hybrid: must be True, False or a Fusion", lambda i: i.prepare("rrf")),
+        ("hybrid: must be True, False or a Fusion", lambda i: i.smooths(1)),
+        ("hybrid: must be True, False or a Fusion", lambda i: System("minilm", hybrid="rrf").fusion),
+        ("rerank: must be an integer", lambda i: i.search(["a"], rerank="9")),
+        ("rows: must be an integer of at least 0, got 'x'", lambda i: i.texts(["x"])),
+        ("rows: must be an integer of at least 0, got 1.5", lambda i: i.ids([1.5])),
+        ("rows: must be an integer of at least 0, got -1", lambda i: i.texts([-1])),
+        ("--method: 'k-means' is unknown", lambda i: cluster(i, "k-means")),
+        ("--groups: must be an integer of at least 1", lambda i: cluster(i, groups=0)),
+        ("--min-size: must be an integer of at least 2", lambda i: cluster(i, "hdbscan", smallest=1)),
+        ("--by: 'bm-25' is unknown", lambda i: Mining(by="bm-25")),
+        ("--pick: 'best' is unknown", lambda i: Mining(pick="best")),
+        ("--negatives: must be an integer of at least 1", lambda i: Mining(count=0)),
+        ("anchors: a list of texts", lambda i: [*Mining()(i, "abc", "def")]),
+        ("1 were given for 2 anchors", lambda i: [*Mining()(i, ["a", "b"], ["c"])]),
+        ("none may be blank", lambda i: QueryRows(4, (6, 9), 2)(i, ["word1", " "])),
+        ("none may be blank", lambda i: QueryRows(4, (6, 9), 2)(i, [])),
+        ("--rows: must be an integer of at least 1", lambda i: QueryRows(0)),
+    ],
+)
+def test_arguments_of_the_search_api_are_checked(message, call, index):
+    with pytest.raises(InputError, match=message):
+        call(index)
+
+
+def test_numbers_of_numpy_and_true_for_the_defaults_are_accepted(index):
+    assert index.texts(np.array([2, 0])) == [index.texts([row])[0] for row in (2, 0)]
+    index.prepare(True)
+    assert index.smooths(True) in (True, False)
+
+
+def test_arguments_of_sentence_transformers_are_taken_by_position_and_by_former_names(tmp_path, tiny_bert):
+    prompts = {"query": "find this : ", "document": "text : "}
+    sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("mean")], prompts=prompts)
+    ours, theirs = Encoder(tmp_path / "model", device="cpu"), SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    for method in ("encode_query", "encode_document"):
+        for given in (("document",), (None, "other : "), (None, None, 2, False)):
+            vectors = [getattr(each, method)(TEXTS, *given) for each in (ours, theirs)]
+            np.testing.assert_allclose(*vectors, atol=1e-5)
+    np.testing.assert_array_equal(ours.encode(sentences=TEXTS), ours.encode(TEXTS))
+    found, expected = (each.encode(TEXTS[:2], output_value=None) for each in (ours, theirs))
+    assert [sorted(each) for each in found] == [sorted(each) for each in expected]
+    assert "token_embeddings" in found[0]
+    static, tokenizer = in_memory(tiny_bert, 0), in_memory(tiny_bert, 0).tokenizer
+    static.tokenizer = tokenizer
+    assert static.tokenizer is tokenizer
+    assert static[0].tokenizer is tokenizer
+
+
+def test_an_onnx_folder_that_declares_no_token_limit_has_that_of_its_positions(tmp_path, tiny_bert):
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install 'cse[onnx]'")
+    sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("mean")])
+    export_onnx(str(tmp_path / "model"))
+    for name, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
+        settings = json.loads((tmp_path / "model" / name).read_text())
+        for value in ({}, {key: 1e30}):
+            kept = {k: v for k, v in settings.items() if k != key}
+            (tmp_path / "model" / name).write_text(json.dumps({**kept, **value}))
+            light = LightEncoder(f"onnx:{tmp_path}/model")
+            whole = Encoder(tmp_path / "model", device="cpu")
+            assert light.max_length == whole.max_seq_length
+    assert light.max_length == 64
+    texts = ["word " * 900]
+    np.testing.assert_allclose(light.encode(texts), whole.encode(texts), atol=1e-4)
+
+
+def test_the_projections_of_former_models_are_removed_from_an_index(tmp_path, encoder):
+    texts = some_texts(20)
+    SearchIndex.build(encoder, texts, tmp_path / "index", tokens=4)
+    SearchIndex.build(encoder, texts, tmp_path / "index", tokens=8, rebuild=True)
+    names = [path.name for path in (tmp_path / "index").glob("basis-*")]
+    assert len(names) == 1
+    assert names[0].endswith("-8")
+    SearchIndex.build(encoder, texts[1:], tmp_path / "index").search(["word1"], 1, rerank=4)
+    assert [path.name for path in (tmp_path / "index").glob("basis-*")] == names
