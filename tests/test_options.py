@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from cse import InputError, TfidfIndex, train
 from cse.cli import cli
+from cse.cli.command import Text
 from cse.options import If, Opt, combination_fault, options_of, parse_options
 from cse.training.settings.config import SETTINGS, TABLES, TrainConfig, method_flags
 
@@ -126,3 +127,23 @@ def test_a_required_option_that_is_missing_is_named():
             assert "Missing option" in done.output, (name, done.output, done.exception)
             found.append(name)
     assert {"mine", "generate"} <= {*found}
+
+
+def test_an_empty_text_is_refused_by_every_option_and_argument_for_which_it_is_no_value():
+    context, tried = click.Context(cli), 0
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        arguments = [each for each in command.params if isinstance(each, click.Argument)]
+        whole = [each.type.choices[0] if isinstance(each.type, click.Choice) else "x" for each in arguments]
+        for parameter in command.params:
+            if not isinstance(parameter.type, Text) or parameter.type.option.opt.blank:
+                continue
+            if parameter.type.option.default == "":
+                continue
+            at = arguments.index(parameter) if parameter in arguments else None
+            given = [f"{parameter.opts[0]}=", *whole] if at is None else [*whole[:at], "", *whole[at + 1 :]]
+            done = CliRunner().invoke(cli, [name, *given])
+            assert isinstance(done.exception, InputError), (name, given, done.output, done.exception)
+            assert "empty" in str(done.exception) or "is unknown" in str(done.exception), (given, done.exception)
+            tried += 1
+    assert tried > 150

@@ -69,6 +69,8 @@ class Opt:
     """Separator of several values in one argument; otherwise, the flag of a tuple is repeated."""
     paths: bool = False
     """Whether the values are paths; one path may be given without a list."""
+    blank: bool = False
+    """Whether an empty text is a value; on the command line, other options and arguments refuse it."""
     hidden: bool = False
     """Whether the option has no flag."""
     enables: bool = False
@@ -338,6 +340,7 @@ Prompt = Annotated[
         "Text to put before each sentence, or around it if it has {text}, or a name of the model's prompts.",
         "NAME|TEXT",
         "the model's default prompt",
+        blank=True,
     ),
 ]
 Column = Annotated[

@@ -36,9 +36,12 @@ class Text(click.ParamType[str]):
         self.option = option
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Returns the text; raises ``InputError`` if it is not among the choices, or is the name of no output."""
-        if value == "" and self.option.opt.short == "-o":
-            raise InputError("-o is empty; name a file or a folder, or leave it out")
+        """Returns the text; raises ``InputError`` if it is empty, or not among the choices."""
+        if value == "" and self.option.default != "" and not self.option.opt.blank:
+            name = self.option.opt.short or self.option.flag
+            name = self.option.name.upper() if isinstance(param, click.Argument) else name
+            remedy = "" if self.option.default is MISSING else ", or leave it out"
+            raise InputError(f"{name} is empty; give a value{remedy}")
         return self.option.check(value) if self.option.choices and isinstance(value, str) else value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -168,8 +171,7 @@ def command(
             if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
                 many, required = option.several, default is MISSING
                 shown: dict[str, Any] = {} if many or required else {"default": default}
-                if option.choices:
-                    shown["type"] = click.Choice(option.choices)
+                shown["type"] = click.Choice(option.choices) if option.choices else Text(option)
                 params.append(
                     click.Argument(
                         [option.name], nargs=-1 if many else 1, required=required, metavar=option.opt.metavar, **shown

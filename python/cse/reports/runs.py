@@ -177,16 +177,16 @@ class Step(TypedDict):
     event: NotRequired[str]
 
 
-class Result(TypedDict, total=False):
+class Result(TypedDict):
     """The content of result.json."""
 
-    steps: int
-    seconds: float
+    steps: NotRequired[int]
+    seconds: NotRequired[float]
     best_step: int
     best: dict[str, Any]
-    sts: dict[str, float]
-    notes: list[str]
-    neighbours: list[dict[str, str]]
+    sts: NotRequired[dict[str, float]]
+    notes: NotRequired[list[str]]
+    neighbours: NotRequired[list[dict[str, str]]]
 
 
 class EnvironmentFile(TypedDict, total=False):

@@ -134,7 +134,7 @@ def summary_of(report: AugmentReport, seconds: float, joined: int, further: dict
 
 @command("explain")
 def explain_command(
-    sentence: str,
+    sentence: Annotated[str, Opt(blank=True)],
     *,
     tfidf: Tfidf = "tfidf",
     min_df: MinDf = 0,

@@ -229,7 +229,7 @@ def typed_queries(encoding_errors: str, as_json: bool) -> Iterator[str]:
 @command("similarity")
 def similarity_command(
     model: str,
-    texts: tuple[str, ...],
+    texts: Annotated[tuple[str, ...], Opt(blank=True)],
     *,
     columns: Annotated[str | None, Opt("The two columns of text in the table.", "A,B", "recognised by name")] = None,
     batch_size: Annotated[int, Ge(1), Opt()] = 64,
