@@ -1,7 +1,7 @@
 # make quickstart   create a virtual environment, install cse, build a TF-IDF index, train on the sample corpus, search
 #                   the corpus before and after training, and write an HTML report of the run
 # make test         run all tests in the same environment, in JOBS processes (default 2)
-# make test-faults  kill every command at each call that changes a file, repeat it and compare
+# make test-faults  kill commands while they write, damage the files that they read, and give odd values to their options
 # make test-tools   install the programs of docs/with.md in target/tools, an environment of their own, and run its examples
 # make lint         check the formatting, run linters and type checkers, and build the documentation
 # make docs         build the documentation as a site in target/site
@@ -57,8 +57,6 @@ test: $(READY)
 	cargo test --quiet
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-# These packages have their own environment, because some need other versions than constraints.txt names (fastembed: an
-# older huggingface-hub; langchain-core: a newer certifi). The versions of KEPT are kept.
 # Kills every command that writes at each of its calls that change files, and damages every kind of file that cse reads,
 # gives odd values to every option, and opens hostile folders of models; make test tries a sample.
 test-faults: $(READY)
@@ -67,6 +65,8 @@ test-faults: $(READY)
 	$(BIN)/python tests/odd_values.py
 	$(BIN)/python tests/hostile_folders.py
 
+# These packages have their own environment, because some need other versions than constraints.txt names (fastembed: an
+# older huggingface-hub; langchain-core: a newer certifi). The versions of KEPT are kept.
 # The test files with the marker tools; others import packages that the extra cse[tools] lacks.
 TOOL_TESTS := tests/test_tools.py
 KEPT := torch|transformers|tokenizers|sentence-transformers|numpy|onnxruntime|scikit-learn

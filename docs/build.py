@@ -2,7 +2,8 @@
 
 The pages are README.md and the pages of its table. docs/site.toml holds their shelves (guides, reference, measurements)
 and the settings of the generator, Zensical. Its warnings are errors, such as a link to a page or heading that does not
-exist. It is also an error if a page would load a script, style, font or picture from another host.
+exist. It is also an error if a page would load a script, style, font or picture from another host, or if a guide does
+not begin with a command.
 """
 
 from __future__ import annotations
@@ -99,6 +100,14 @@ def stage() -> Path:
     return file
 
 
+def first_command(page: str) -> str:
+    """Returns the first command of a guide; raises ``ValueError`` if the guide does not begin with a block of them."""
+    found = re.match(r"# .+\n\n```sh\n(cse .+?)\s*(?:#.*)?\n", page)
+    if not found:
+        raise ValueError("a guide must begin with a block of shell commands that work on the sample corpus")
+    return found[1]
+
+
 def loaded_from_elsewhere(text: str) -> list[str]:
     """Returns the scripts, styles, fonts and pictures that an HTML page or style sheet loads from other hosts."""
     return [next(filter(None, found.groups())) for found in LOADED.finditer(text)]
@@ -106,6 +115,12 @@ def loaded_from_elsewhere(text: str) -> list[str]:
 
 def main() -> int:
     """Builds the site; returns the exit code."""
+    for name in tomllib.loads((DOCS / "site.toml").read_text(encoding="utf8"))["shelves"]["Guides"]:
+        try:
+            first_command((DOCS / name).read_text(encoding="utf8"))
+        except ValueError as error:
+            print(f"docs/{name}: {error}", file=sys.stderr)
+            return 1
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "--config-file", str(stage())]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:

@@ -53,7 +53,7 @@ def test_similarity_scores_two_texts_or_each_row_of_a_table(topics, cse):
     (topics / "p.csv").write_text("\n".join(lines) + "\n", encoding="utf8")
     out = ran(cse("similarity", "glove:v.txt", "p.csv", cwd=topics)).splitlines()
     assert [line.split("\t") for line in out] == [[f"{v:.4f}", a, b] for v, (a, b) in zip(expected, rows, strict=True)]
-    named = ran(cse("similarity", "glove:v.txt", "p.csv", "--columns", "answer,question", "--json", cwd=topics))
+    named = ran(cse("similarity", "glove:v.txt", "p.csv", "--columns", "answer, question", "--json", cwd=topics))
     found = json.loads(named)["pairs"]
     assert [(each["b"], each["a"]) for each in found] == rows
     assert [each["cosine"] for each in found] == pytest.approx(expected, abs=1e-6)
@@ -244,6 +244,8 @@ def test_mined_triples_can_be_opened_as_labelled_pairs(topics, tmp_path, cse, fo
             ("cluster", "c.txt", "--method", "hdbscan", "--groups", "3"),
             "--groups has no effect without --method kmeans",
         ),
+        (("cluster", "c.txt", "--min-size", "5"), "--min-size has no effect without --method hdbscan"),
+        (("mine", "c.txt", "--queries", "three.csv", "--columns", "a, x", "-o", "t.csv"), "has no column 'x'"),
         (("cluster", "c.txt", "--tfidf", "nowhere"), "nowhere: no TF-IDF index there"),
         (("mine", "c.txt", "--queries", "three.csv", "-o", "t.csv"), "--queries three.csv: "),
         (("mine", "c.txt", "--queries", "pairs.csv", "-o", "t.txt"), "the name must end in .csv or .jsonl"),

@@ -83,8 +83,10 @@ def small_files(tmp_path_factory, sample_rows):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf8")
 
-    for name in ("corpus.txt", "sentences.txt", "wiki1m.txt", "wiki.txt", "queries.txt"):
-        write(name, rows if name in ("corpus.txt", "wiki.txt") else rows[:6])  # few, because generation is slow
+    for name in ("corpus.txt", "sentences.txt", "wiki1m.txt", "wiki.txt", "queries.txt", "sample"):
+        write(
+            name, rows if name in ("corpus.txt", "wiki.txt", "sample") else rows[:6]
+        )  # few, because generation is slow
     write("corpus.jsonl", [json.dumps({"_id": f"d{n}", "text": row}) for n, row in enumerate(rows)])
     quoted = [row.replace('"', "'") for row in rows]
     write("docs.csv", ["name,text", *(f'd{n},"{row}"' for n, row in enumerate(quoted))])
@@ -124,17 +126,23 @@ def t5(tmp_path_factory, tiny_bert):
 
 
 @pytest.fixture
-def place(small_files, tmp_path, tiny_bert, t5):
-    """A folder with the small files, and a function that replaces model names in a text with paths of tiny models."""
-    import shutil
-
-    shutil.copytree(small_files, tmp_path, dirs_exist_ok=True)
+def replaced(tiny_bert, t5):
+    """A function that replaces model names in a text with paths of tiny models."""
 
     def replaced(text):
         for name, stands in NAMES.items():
             text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", stands, text)
         return re.sub(r"\bTINY\b", str(tiny_bert), re.sub(r"\bT5\b", str(t5), text))
 
+    return replaced
+
+
+@pytest.fixture
+def place(small_files, tmp_path, replaced):
+    """A folder with the small files, and the function ``replaced``."""
+    import shutil
+
+    shutil.copytree(small_files, tmp_path, dirs_exist_ok=True)
     return tmp_path, replaced
 
 
@@ -195,6 +203,42 @@ def test_shell_commands_in_the_documentation_run(cse, place, text):
         ran[" ".join(arguments)] = done
         assert done.returncode == 0, (arguments, done.stderr)
     assert ran or all(parsed or arguments[0] in ("make", "pip") for arguments, parsed in commands(text))
+
+
+GUIDES = tomllib.loads((ROOT / "docs" / "site.toml").read_text(encoding="utf8"))["shelves"]["Guides"]
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_every_guide_begins_with_a_command_that_works_in_an_empty_folder(build, cse, replaced, tmp_path, name):
+    command = build.first_command((ROOT / "docs" / name).read_text(encoding="utf8"))
+    _, *given = map(replaced, shlex.split(command))
+    done = cse(
+        *given, *map(replaced, SHORT.get(given[0], []) if "--name" not in given else SHORT["train"][:4]), cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_guide_without_a_first_command_is_found(build):
+    for text in ("# A guide\n\nText\n\n```sh\ncse methods\n```\n", "# A guide\n\n```sh\nmake test\n```\n"):
+        with pytest.raises(ValueError, match="must begin with a block of shell commands"):
+            build.first_command(text)
+
+
+def test_the_notebook_runs(replaced, tmp_path, monkeypatch):
+    import matplotlib
+
+    matplotlib.use("agg")
+    monkeypatch.chdir(tmp_path)
+    notebook = json.loads((ROOT / "docs" / "corpus-to-plot.ipynb").read_text(encoding="utf8"))
+    assert notebook["nbformat"] == 4
+    names = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            code = replaced("".join(cell["source"])).replace("max_steps=30", "max_steps=2, batch_size=8")
+            exec(compile(code.replace("[:400]", "[:60]"), cell["id"], "exec"), names)
+    assert names["after"].shape == (60, names["before"].shape[1])
+    assert not (names["before"] == names["after"]).all()
+    assert [len(axes.collections[0].get_offsets()) for axes in names["panels"]] == [60, 60]
 
 
 def trained(cse, folder, replaced):

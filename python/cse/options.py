@@ -158,7 +158,7 @@ class Option:
         least = next((mark.min_length for mark in self.marks if isinstance(mark, MinLen)), 0)
         if len(value) < least if isinstance(value, (str, tuple)) else False:
             raise InputError(
-                f"{flag} must have at least {least} {'character' if isinstance(value, str) else 'element'}s"
+                f"{flag} must not be empty" if least == 1 else f"{flag} must have at least {least} elements"
             )
         for number in value if isinstance(value, tuple) else (value,):
             for name, limit in self.limits().items() if isinstance(number, (int, float)) else ():
@@ -209,7 +209,8 @@ def _converted(kind: Any, value: Any) -> tuple[Any, str]:
             converted = [_converted(inner, item) for item in value]
             if not any(fault for _, fault in converted):
                 return tuple(item for item, _ in converted), ""
-        return value, f"a list of {'names or texts' if inner is str else NAMED.get(inner, 'values') + 's'}"
+        of = {str: "names or texts", int: "integers", float: "numbers"}.get(inner, "values")
+        return value, f"a list of {of}"
     if kind is float:
         if isinstance(value, int) and abs(value) > 10**300:
             return value, "a finite number"

@@ -36,7 +36,7 @@ class UNAOptions:
     The defaults are those of the paper, except for ``radius``, ``surface`` and ``tokenizer``.
     """
 
-    every: Annotated[int, Ge(0), Opt("use UNA at steps 0, N, 2N, ...; 0: never", "N", flag="--una-every")] = 5
+    every: Annotated[int, Ge(0), Opt("make negatives at steps 0, N, 2N, ...; 0: never", "N", flag="--una-every")] = 5
     use_as: Annotated[
         Literal["pairs", "hard-negatives"],
         Opt(

@@ -1,10 +1,9 @@
-"""Pairings, which make the anchor and the positive of each row, and the choice among several edits.
+"""Pairings, which make the anchor and the positive of each row.
 
 - ``dropout``: the same sentence encoded twice (SimCSE, section 3).
 - ``halves``: the two halves of a sentence are positives of each other.
 - ``labelled``: positives and hard negatives from a file (supervised SimCSE; Gao et al. 2021, section 4).
-- ``one-of``: one of several edits for each sentence, for diverse positives (AugCSE; Tang, Kocyigit and Wijaya 2022).
-- ``parallel`` and ``next-sentence``: the same row of a parallel file, or one of the next rows of the corpus.
+- ``parallel``: the same row of another file, such as a translation.
 - ``spans``: two spans of the same sentence, cropped independently (Contriever; Izacard et al. 2022, section 3.1).
 """
 
@@ -12,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +23,6 @@ from ..data.words import cut_in_two
 from ..errors import InputError
 from ..options import Opt
 from .base import Draws, Example, Paired, Pairing
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

@@ -36,12 +36,14 @@ class Text(click.ParamType[str]):
         self.option = option
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Returns the text; raises ``InputError`` if it is empty, or not among the choices."""
+        """Returns the text or texts; raises ``InputError`` if it is empty, or not among the choices."""
         if value == "" and self.option.default != "" and not self.option.opt.blank:
             name = self.option.opt.short or self.option.flag
             name = self.option.name.upper() if isinstance(param, click.Argument) else name
             remedy = "" if self.option.default is MISSING else ", or leave it out"
             raise InputError(f"{name} is empty; give a value{remedy}")
+        if self.option.opt.separator and isinstance(value, str):
+            return tuple(item.strip() for item in value.split(self.option.opt.separator))
         return self.option.check(value) if self.option.choices and isinstance(value, str) else value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -135,7 +137,10 @@ def _type(option: Option, ranges: bool) -> Any:
         return Text(option)
     if not limits or not ranges:
         return Number(option)
-    bounds: dict[str, Any] = {"min": limits.get("ge", limits.get("gt")), "max": limits.get("le", limits.get("lt"))}
+    most = limits.get("le", limits.get("lt"))
+    if most is not None and most >= 2**31:
+        most = None  # the help does not show it; Option.check enforces it
+    bounds: dict[str, Any] = {"min": limits.get("ge", limits.get("gt")), "max": most}
     opened = {"min_open": "gt" in limits, "max_open": "lt" in limits}
     made = (WholeNumber if option.kind is int else RealNumber)(**bounds, **opened)
     made.option = option
@@ -194,7 +199,8 @@ def command(
                 for file in values["imports"]:
                     import_methods(file)
             for option in every:
-                values[option.name] = _checked(option, values[option.name])
+                if (value := values[option.name]) is not None:
+                    values[option.name] = option.check(value)
             flags = {option.name: option.flag for option in every}
             fault = declared.combination_fault(
                 every, given_options(), values.get, lambda key: flags.get(key, key.upper())
@@ -212,12 +218,6 @@ def command(
         return made
 
     return decorate
-
-
-def _checked(option: Option, value: Any) -> Any:
-    if value is not None and option.opt.separator and isinstance(value, str):
-        value = tuple(each.strip() for each in value.split(option.opt.separator))
-    return value if value is None else option.check(value)
 
 
 def given_options() -> set[str]:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class Encoding:
     """How a corpus is read and encoded."""
 
-    batch_size: Annotated[int, Ge(1), Opt()] = 64
+    batch_size: Annotated[int, Ge(1), Opt("Texts per forward pass.", "N")] = 64
     cache: Cache = None
     pooler: options.PoolerName = None
     prompt: Prompt = None
@@ -124,7 +124,9 @@ class Ranking:
         str | None,
         Opt("Rank the first rows again by the vectors of their tokens, or by the cross-encoder MODEL.", "tokens|MODEL"),
     ] = None
-    rerank_rows: Annotated[int | None, Ge(1), Opt("Number of these rows.", "N", "100", needs="rerank")] = None
+    rerank_rows: Annotated[
+        int | None, Ge(1), Opt("Number of rows that --rerank ranks again.", "N", "100", needs="rerank")
+    ] = None
     tokens: Annotated[
         int | None,
         Ge(0),

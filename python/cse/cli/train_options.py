@@ -61,8 +61,6 @@ def given_values(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, d
         Keyword arguments of ``TrainConfig``, and options by method.
     """
     given = {name: value for name, value in values.items() if value is not None and value != ()}
-    if "columns" in given:
-        given["columns"] = tuple(name.strip() for name in given["columns"].split(","))
     tables: dict[str, dict[str, Any]] = {}
     for keyword, each in method_flags().items():
         if keyword not in given:

@@ -53,8 +53,8 @@ class LossTerm(nn.Module):
     Options: ClassVar[type] = NoOptions
     summary: ClassVar[str] = ""
     reads: ClassVar[frozenset[Role]] = frozenset(("anchor", "positive", "negative"))
-    """Roles of the views whose embeddings the term uses. Settings that affect only other views are refused, unless
-    another term of the run uses these."""
+    """Roles of the views whose embeddings the term uses. A setting that affects only views that no term of the run uses is
+    refused."""
     is_loss: ClassVar[bool] = False
     """Whether the term is used as the loss (``--loss``); ``cse methods --combinations`` then lists it."""
     warning: str = ""
@@ -125,7 +125,7 @@ def cosine(s: Tensor, positive: Tensor | None, temperature: float, margin: float
 def focal(s: Tensor, positive: Tensor | None, temperature: float, margin: float) -> Tensor:
     """Returns s^2 / tau for positives and s (s + m) / tau for negatives (Focal-InfoNCE, equation 2).
 
-    The modulating factors s and s + m are not detached. The logit of a negative has its minimum at s = -m/2 and
+    The factors s and s + m have gradients too. The logit of a negative has its minimum at s = -m/2 and
     increases again for smaller s.
 
     Args:

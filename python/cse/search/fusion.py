@@ -26,7 +26,7 @@ Feedback = Annotated[
     int | None,
     Ge(0),
     Opt(
-        "Number of best rows towards which the query is moved.",
+        "Move the vector of the query towards those of the N best rows, and search again; 0: do not.",
         "N",
         "5 with smoothed vectors, else 0",
         needs="hybrid",

@@ -50,7 +50,9 @@ Surface = Annotated[
         default="keep; plain for a treebank index",
     ),
 ]
-Epoch = Annotated[int, Ge(0), Le(2**64 - 1), Opt("Epoch; negatives differ between epochs.", "N")]
+Epoch = Annotated[
+    int, Ge(0), Le(2**64 - 1), Opt("Epoch of training whose negatives are made; each epoch has others.", "N")
+]
 Mode = Annotated[
     Literal["negative", "positive"],
     Opt("Which words to replace: those with high TF-IDF (negative, UNA) or low TF-IDF (positive, UDA)."),

@@ -34,7 +34,8 @@ def reproduce_command(
     corpus: Annotated[str | None, Opt("File of sentences to train on.", "FILE")] = None,
     pairs: Annotated[str | None, Opt("Table of labelled pairs, for supervised rows.", "FILE")] = None,
     files: Annotated[
-        tuple[str, ...], Opt("File that a row needs; TABLE --list shows the names.", "NAME=PATH", flag="--file")
+        tuple[str, ...],
+        Opt("File that a row needs; cse reproduce TABLE --list shows the names.", "NAME=PATH", flag="--file"),
     ] = (),
     selected: Annotated[tuple[str, ...], Opt("Only these rows.", "NAME", "all", flag="--row")] = (),
     seeds: Annotated[int, Ge(1), Le(100), Opt("Run each row with seeds 0 to N - 1.", "N")] = 1,

@@ -143,7 +143,9 @@ def explain_command(
     samples: Annotated[int, Ge(0), Le(MOST_SAMPLES), Opt("Number of sampled replacements per word.")] = 4,
     as_json: AsJson = False,
 ) -> None:
-    """Show the TF-IDF, replacement probability, rank and sampled replacements of each word of SENTENCE."""
+    """Show why UNA replaces a word: for each word of SENTENCE, its TF-IDF score, the probability that it is replaced, its
+    rank in the index, and some replacements.
+    """
     printing.check_output()
     index = TfidfIndex.open(tfidf, min_df=min_df, max_terms=max_terms)
     words = index.explain(sentence, samples=samples, **asdict(sampling))
@@ -189,7 +191,7 @@ def bench_command(
     threads: Threads = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Measure how many hard negatives a minute cse augment makes of CORPUS, beside a plain Python loop and nlpaug.
+    """Measure how many hard negatives a minute cse augment makes, compared with a plain Python loop and nlpaug.
 
     The loop does the same on the first 2,000 rows, with one thread. Before anything is timed, its probabilities and
     replacements are compared with those of cse on 200 rows. nlpaug (TfIdfAug, 200 rows, one run) is included if it is

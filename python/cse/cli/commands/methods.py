@@ -101,7 +101,8 @@ def cache_command(
     """List the cached rows, token ids and files of corpora, or delete them.
 
     The first run on a large corpus writes its rows and token ids to the cache. Later runs use these files, and start
-    sooner. The files are mapped into memory, so that memory use does not grow with the corpus.
+    sooner. The files are mapped into memory, so that memory use does not grow with the corpus. Files at addresses, such
+    as s3://bucket/corpus.txt, are copied to the cache before they are read.
     """
     from ...data import cache as store
 

@@ -132,7 +132,9 @@ def cluster_command(
             needs=If("method", ("kmeans",)),
         ),
     ] = None,
-    min_size: Annotated[int, Ge(2), Opt("Minimum number of rows per group, for hdbscan.", "N")] = 10,
+    min_size: Annotated[
+        int, Ge(2), Opt("Minimum number of rows per group, for hdbscan.", "N", needs=If("method", ("hdbscan",)))
+    ] = 10,
     tfidf: Annotated[
         str | None, Opt("TF-IDF index that scores the words of a group.", "DIR", "built from the corpus")
     ] = None,
@@ -216,9 +218,9 @@ def mine_command(
         str, Opt("Table with anchors and positives; with --by hybrid, a file of queries, one per row.", "FILE")
     ],
     columns: Annotated[
-        str | None,
-        Opt("Columns of anchors and positives.", "A,P", "recognised by name", excludes=HYBRID),
-    ] = None,
+        tuple[str, ...],
+        Opt("Columns of anchors and positives.", "A,P", "recognised by name", separator=",", excludes=HYBRID),
+    ] = (),
     query_column: Annotated[
         str | None,
         Opt("With --by hybrid: column of the queries, if FILE is a table.", "NAME", needs=HYBRID),
@@ -230,7 +232,7 @@ def mine_command(
     margin: Annotated[
         str | None,
         Opt(
-            "Minimum difference: score of the positive, a cosine, minus score of the negative.",
+            "Minimum difference between the score (a cosine) of the positive and that of the negative.",
             "DIFFERENCE|none",
             "0.05; with --relative-margin, none",
             excludes=HYBRID,
@@ -291,7 +293,7 @@ def mine_command(
     """
     printing.check_output()
     check_table(output)
-    given: dict[str, Any] = {"columns": columns, "query_column": query_column, "ranks": ranks, "margin": margin}
+    given: dict[str, Any] = {"columns": columns or None, "query_column": query_column, "ranks": ranks, "margin": margin}
     given |= {"negatives": negatives, "pick": pick, "rows": rows, "relative_margin": relative_margin}
     given |= {"max_score": max_score, "min_score": min_score, "rescore": rescore, "output_format": output_format}
     settings = {name: value for name, value in given.items() if value is not None}
@@ -365,7 +367,7 @@ def from_pairs(
     count = settings.get("negatives", 1)
     limits = {name: settings[name] for name in ("relative_margin", "min_score", "max_score") if name in settings}
     mining = Mining(parse_ranks(ranks), parse_margin(margin), count, by, settings.get("pick", "top"), seed, **limits)
-    anchors, positives = read_pairs(queries, settings.get("columns"))
+    anchors, positives = read_pairs(queries, settings.get("columns", ()))
     if by == "bm25":
         from ...search.bm25 import library
 
@@ -397,12 +399,12 @@ def from_pairs(
     }
 
 
-def read_pairs(queries: str, columns: str | None) -> tuple[list[str], list[str]]:
+def read_pairs(queries: str, columns: Sequence[str]) -> tuple[list[str], list[str]]:
     """Returns the anchors and the positives of the rows of a table in which neither is blank."""
     from ...data.pairs import open_pairs
 
     try:
-        pairs = open_pairs([queries], columns.split(",") if columns else [])
+        pairs = open_pairs([queries], columns)
         complete = pairs.complete()
     except InputError as error:
         raise InputError(str(error).replace("--pairs", "--queries")) from None

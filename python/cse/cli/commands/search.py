@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -231,8 +231,10 @@ def similarity_command(
     model: str,
     texts: Annotated[tuple[str, ...], Opt(blank=True)],
     *,
-    columns: Annotated[str | None, Opt("The two columns of text in the table.", "A,B", "recognised by name")] = None,
-    batch_size: Annotated[int, Ge(1), Opt()] = 64,
+    columns: Annotated[
+        tuple[str, ...], Opt("The two columns of text in the table.", "A,B", "recognised by name", separator=",")
+    ] = (),
+    batch_size: Annotated[int, Ge(1), Opt("Texts per forward pass.", "N")] = 64,
     pooler: PoolerName = None,
     prompt: Prompt = None,
     dims: FirstDims = None,
@@ -244,7 +246,7 @@ def similarity_command(
 ) -> None:
     """Print the cosine similarity of two TEXTS, or of the two texts in each row of a table.
 
-    For a table (a .csv, .tsv, .jsonl or .parquet file), one line is printed per row: the cosine and the two texts,
+    For a table (a .csv, .tsv, .jsonl, .parquet or .arrow file), one line is printed per row: the cosine and the two texts,
     separated by tabs.
     """
     printing.check_output()
@@ -252,13 +254,15 @@ def similarity_command(
     if table:
         if not readers.is_table(texts[0]):
             raise InputError(
-                "TEXTS: give two texts, or one table (.csv, .tsv, .jsonl, .parquet) with two columns of text"
+                f"TEXTS: give two texts, or one table ({', '.join(readers.TABLES)}) with two columns of text"
             )
         left, right = read_columns(texts[0], columns)
-    elif len(texts) == 2 and columns is None:
+    elif len(texts) == 2 and not columns:
         left, right = [texts[0]], [texts[1]]
-    elif columns is not None:
-        raise InputError(f"--columns {columns} names columns of a table; give one table, or leave out --columns")
+    elif columns:
+        raise InputError(
+            f"--columns {','.join(columns)} names columns of a table; give one table, or leave out --columns"
+        )
     else:
         raise InputError(f"TEXTS: {len(texts)} were given; give two texts, or one table with two columns of text")
     encoder = load_encoder(
@@ -283,7 +287,7 @@ def similarity_command(
             printing.say("the embedding of a blank text is zero, so the cosine is 0")
 
 
-def read_columns(path: str, columns: str | None) -> tuple[list[str], list[str]]:
+def read_columns(path: str, columns: Sequence[str]) -> tuple[list[str], list[str]]:
     """Returns the texts of two columns of a table.
 
     The columns are those in ``columns``. By default, they are an anchor and a positive column recognised by name (see
@@ -294,14 +298,14 @@ def read_columns(path: str, columns: str | None) -> tuple[list[str], list[str]]:
     if not Path(path).exists():
         raise InputError(f"{path}: no such file; check the path")
     names = readers.column_names(path)
-    if columns is not None:
-        chosen = columns.split(",")
+    if columns:
+        chosen = list(columns)
     else:
         roles = [[name for name in names if ROLE_OF.get(name.lower()) == role] for role in ("anchor", "positive")]
         chosen = [role[0] for role in roles if len(role) == 1]
         chosen = chosen if len(chosen) == 2 else names
     if len(chosen) != 2 or any(names.count(name) != 1 for name in chosen):
-        given = f"--columns {columns}: " if columns is not None else ""
+        given = f"--columns {','.join(columns)}: " if columns else ""
         has = ", ".join(names[:20])
         raise InputError(f"{given}{path}: name the two columns of text with --columns A,B; its columns are {has}")
     left, right = (list(readers.column_values(path, name)) for name in chosen)

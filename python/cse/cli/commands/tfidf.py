@@ -149,7 +149,7 @@ def doctor_command(
     model: Annotated[
         str | None, Opt("Also list frequent words that the tokenizer of this model divides into pieces.", "MODEL")
     ] = None,
-    top: Annotated[int, Ge(1), Le(2**31), Opt("Number of these words to list.", "N", needs="model")] = 20,
+    top: Annotated[int, Ge(1), Le(2**31), Opt("Number of words to list.", "N", needs="model")] = 20,
     words: Words,
     column: Column = None,
     encoding_errors: EncodingErrors = "strict",
@@ -162,8 +162,8 @@ def doctor_command(
 
     Rows that other commands reject, such as rows with invalid UTF-8, are counted here and are not errors.
 
-    With --model, the words of the corpus that the tokenizer of the model divides are listed, those first that take most
-    additional tokens.
+    With --model, the words that the tokenizer of the model splits into pieces are listed, beginning with those that take
+    the most additional tokens.
     """
     printing.check_output()
     if model is not None and "-" in corpus:
