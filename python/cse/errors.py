@@ -16,7 +16,10 @@ class RunError(RuntimeError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was stopped by a signal after its state was saved; ``code`` is the exit status: 130 (SIGINT), 143 (SIGTERM) or 129 (SIGHUP)."""
+    """A run was stopped by a signal after its state was saved.
+
+    ``code`` is the exit status: 130 (SIGINT), 143 (SIGTERM) or 129 (SIGHUP).
+    """
 
     def __init__(self, code: int) -> None:
         super().__init__()

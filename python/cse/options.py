@@ -157,9 +157,8 @@ class Option:
             raise InputError(f"{flag} must be {' or '.join(dict.fromkeys(faults))}, got {text}")
         least = next((mark.min_length for mark in self.marks if isinstance(mark, MinLen)), 0)
         if len(value) < least if isinstance(value, (str, tuple)) else False:
-            raise InputError(
-                f"{flag} must not be empty" if least == 1 else f"{flag} must have at least {least} elements"
-            )
+            unit = "character" if isinstance(value, str) else "element"
+            raise InputError(f"{flag} must have at least {least} {unit}{'s' if least > 1 else ''}")
         for number in value if isinstance(value, tuple) else (value,):
             for name, limit in self.limits().items() if isinstance(number, (int, float)) else ():
                 sign, met = SIGNS[name]

@@ -143,8 +143,8 @@ def explain_command(
     samples: Annotated[int, Ge(0), Le(MOST_SAMPLES), Opt("Number of sampled replacements per word.")] = 4,
     as_json: AsJson = False,
 ) -> None:
-    """Show why UNA replaces a word: for each word of SENTENCE, its TF-IDF score, the probability that it is replaced, its
-    rank in the index, and some replacements.
+    """Show why UNA replaces a word: for each word of SENTENCE, its TF-IDF score, the probability that it is replaced,
+    its rank in the index, and some replacements.
     """
     printing.check_output()
     index = TfidfIndex.open(tfidf, min_df=min_df, max_terms=max_terms)

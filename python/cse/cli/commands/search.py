@@ -246,8 +246,8 @@ def similarity_command(
 ) -> None:
     """Print the cosine similarity of two TEXTS, or of the two texts in each row of a table.
 
-    For a table (a .csv, .tsv, .jsonl, .parquet or .arrow file), one line is printed per row: the cosine and the two texts,
-    separated by tabs.
+    For a table (a .csv, .tsv, .jsonl, .parquet or .arrow file), one line is printed per row: the cosine and the two
+    texts, separated by tabs.
     """
     printing.check_output()
     table = len(texts) == 1

@@ -162,8 +162,8 @@ def doctor_command(
 
     Rows that other commands reject, such as rows with invalid UTF-8, are counted here and are not errors.
 
-    With --model, the words that the tokenizer of the model splits into pieces are listed, beginning with those that take
-    the most additional tokens.
+    With --model, the words that the tokenizer of the model splits into pieces are listed, beginning with those that
+    take the most additional tokens.
     """
     printing.check_output()
     if model is not None and "-" in corpus:
