@@ -172,9 +172,9 @@ def test_shell_commands_in_the_documentation_run(cse, place, text):
         if arguments[0] == "make":
             assert re.search(rf"^{arguments[1]}:", (ROOT / "Makefile").read_text(encoding="utf8"), re.MULTILINE)
             continue
-        if arguments[0] == "pip":
+        if arguments[0] in ("pip", "uvx"):
             extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]
-            named = re.fullmatch(r".*\[(.*)\]", arguments[-1])[1].split(",")
+            named = re.search(r"\[(.*?)\]", " ".join(arguments))[1].split(",")
             assert set(named) <= set(extras["optional-dependencies"])
             continue
         if arguments[0] == "torchrun":
@@ -202,7 +202,7 @@ def test_shell_commands_in_the_documentation_run(cse, place, text):
         done = cse(*given, *extra, cwd=folder)
         ran[" ".join(arguments)] = done
         assert done.returncode == 0, (arguments, done.stderr)
-    assert ran or all(parsed or arguments[0] in ("make", "pip") for arguments, parsed in commands(text))
+    assert ran or all(parsed or arguments[0] in ("make", "pip", "uvx") for arguments, parsed in commands(text))
 
 
 GUIDES = tomllib.loads((ROOT / "docs" / "site.toml").read_text(encoding="utf8"))["shelves"]["Guides"]
