@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from textwrap import fill
 from typing import Any
 
 import click
@@ -68,11 +71,15 @@ class ProgressDisplay:
         return (time.monotonic() - began) * (total - done) / (done - before)
 
     def print(self, text: str) -> None:
-        """Prints a line of text, above the bar if there is one."""
+        """Prints a line of text, above the bar if there is one; on a terminal, broken between words."""
+        text = visible(text)
+        if not self.notebook and sys.stderr.isatty():
+            indent = " " * len(re.match(r"( *\S+  )?", text)[0])  # type: ignore[index]  # a label, such as "model  "
+            text = fill(text, shutil.get_terminal_size().columns, subsequent_indent=indent, break_on_hyphens=False)
         if self._bar is not None:
-            self._bar.console.print(visible(text), highlight=False, markup=False, soft_wrap=True)
+            self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
-            click.echo(visible(text), err=not self.notebook)
+            click.echo(text, err=not self.notebook)
 
     def close(self) -> None:
         """Removes the bar, and ends the phase."""
