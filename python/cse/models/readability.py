@@ -1,10 +1,11 @@
-"""Whether a model can read a text, judged by how its tokenizer cuts the words."""
+"""Whether a model can read a text, judged by how its tokenizer cuts the words, and how much it reads of a long one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import isfinite
 from typing import Any
 
 from .. import _core
@@ -53,14 +54,30 @@ def readability(tokenizer: Any, texts: Iterable[str]) -> Readability:
     """
     split, words, ids = word_options(), 0, list[list[int]]()
     for text in islice((text for text in texts if text.strip()), TEXTS):
-        spans = _core.tokenize(text, split)[:WORDS]
-        kept = [text[start:end] for start, end, _ in spans if any(map(str.isalnum, text[start:end]))]
-        if kept:
-            words += len(kept)
-            ids.append(_ids(tokenizer, " ".join(kept)))
+        joined, last = "", -1
+        for start, end, _ in _core.tokenize(text, split)[:WORDS]:
+            if any(map(str.isalnum, text[start:end])):
+                # Ideographs stay together, because some tokenizers count a space as a piece.
+                joined += text[start:end] if start == last else f" {text[start:end]}"
+                words, last = words + 1, end
+        if joined:
+            ids.append(_ids(tokenizer, joined[1:]))
     pieces = sum(map(len, ids))
     unknown = _unknown(tokenizer)
     return Readability(pieces / max(words, 1), sum(each.count(unknown) for each in ids) / max(pieces, 1))
+
+
+def share_read(encoder: Any, texts: Sequence[str]) -> tuple[float, int]:
+    """Returns the share of the tokens of texts that an encoder reads, and the most that it reads of a text.
+
+    It is 1, and the number 0, if the encoder has no limit.
+    """
+    tokenizer, limit = encoder.tokenizer, getattr(encoder, "max_seq_length", None)
+    if tokenizer is None or limit is None or not isfinite(limit):
+        return 1.0, 0
+    limit -= tokenizer.num_special_tokens_to_add()
+    sizes = [len(_ids(tokenizer, text)) for text in texts]
+    return sum(min(size, limit) for size in sizes) / max(sum(sizes), 1), limit
 
 
 def _ids(tokenizer: Any, text: str) -> list[int]:

@@ -419,16 +419,19 @@ class SearchIndex:
 
     @property
     def notes(self) -> list[str]:
-        """What ``search(hybrid=True)`` found out about the texts, in sentences: the language, and ``warnings``."""
+        """What ``search(hybrid=True)`` found out about the texts, in sentences: the language, and warnings."""
         terms = self._state.terms(Fusion())
         code = ", and look like code" if terms.tokenizer == "code" else ""
         language = "of no known language" if terms.language == "none" else f"in {terms.language.capitalize()}"
-        return [f"the texts are {language}{code}; --language and --bm25-tokenizer change it", *self.warnings]
+        return [f"the texts are {language}{code}; --language and --bm25-tokenizer change it", *self._state.warnings]
 
     @property
     def warnings(self) -> list[str]:
-        """What the model cannot read of the texts, in sentences."""
-        return list(filter(None, [self._state.readability.warning(str(self._encoder.given[0]))]))
+        """What the model does not read of the texts, in sentences; see ``Searcher.warnings``.
+
+        None for parts of ``cse encode --parts``, because all files of the corpus would have to be opened.
+        """
+        return [] if isinstance(self._state.store, PartsStore) else self._state.warnings
 
     def token_idf(self, progress: Progress | None = None) -> npt.NDArray[np.float64]:
         """Returns the inverse document frequency of each token of the encoder, ``(vocabulary,)`` float64.

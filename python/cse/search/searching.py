@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from ..models.readability import Readability, readability
+from ..models.readability import Readability, readability, share_read
 from ..tfidf.pieces import Pieces
 from .bm25 import Bm25
 from .fusion import Fusion
@@ -37,6 +37,8 @@ FUSED = 100
 SMOOTHED = 100_000
 # Number of texts read together.
 BLOCK = 4096
+# Number of texts whose tokens are counted to see whether the model reads them, and the share that it should read.
+LONG_SAMPLE, LEAST_READ = 50, 0.5
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,28 @@ class Searcher:
         """How the tokenizer of the model cuts the words of the texts."""
         return readability(self.encoder.tokenizer, self.sample)
 
+    @cached_property
+    def read(self) -> tuple[float, int]:
+        """Share of the tokens of the texts that the model reads, and the most that it reads of a text; 1 and 0 if all.
+
+        All tokens of passages are read.
+        """
+        if self.store.manifest["passages"] is not None:
+            return 1.0, 0
+        return share_read(self.encoder, self.sample[:: max(1, len(self.sample) // LONG_SAMPLE)])
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the model does not read of the texts, in sentences."""
+        found = [self.readability.warning(str(self.encoder.given[0]))]
+        share, tokens = self.read
+        if share < LEAST_READ:
+            found.append(
+                f"the model reads the first {tokens} tokens of a row, {share:.0%} of these texts; to search all of "
+                "them, build the index with --passages max"
+            )
+        return list(filter(None, found))
+
     def terms(self, fusion: Fusion) -> Terms:
         """Returns how BM25 splits the texts: what ``fusion`` says, with what is ``auto`` found from the texts."""
         name = f"terms {fusion.language} {fusion.stop_words} {fusion.bm25_tokenizer}"
@@ -144,7 +168,7 @@ class Searcher:
             return fusion
         if fusion.kind == "scores":
             weight = SUM
-        elif not self.readability.good:
+        elif not self.readability.good or self.read[0] < LEAST_READ:
             weight = UNREADABLE
         else:
             weight = CODE if self.terms(fusion).tokenizer == "code" else READABLE
