@@ -360,7 +360,7 @@ def test_errors_suggest_the_name_that_was_probably_meant(cse, arguments, meant):
 
 def test_six_lines_and_one_example_describe_a_run_unless_verbose(run_config, capsys):
     from cse import ProgressCallback
-    from cse.cli.progress import ConsoleCallback
+    from cse.cli.commands.train import ConsoleCallback
     from cse.training.setup import prepare
 
     run = prepare(run_config.replace(una=True))
@@ -528,12 +528,16 @@ def test_method_flags_set_the_options_of_their_methods():
     from cse import TrainConfig
     from cse.cli.train_options import given_values
 
-    given, tables = given_values({"margin": 0.2, "mlm_weight": 0.5, "una_every": 3, "lr": None, "negatives": ()})
-    assert given == {"loss_terms": ("mlm",)}
-    assert tables == {"contrastive": {"margin": 0.2}, "mlm": {"weight": 0.5}, "una": {"every": 3}}
-    assert given_values({"mlm_weight": 0.0}) == ({"loss_terms": ()}, {})
+    given = given_values({"margin": 0.2, "mlm_weight": 0.5, "una_every": 3, "lr": None, "negatives": ()})
+    tables = {"contrastive": {"margin": 0.2}, "mlm": {"weight": 0.5}, "una": {"every": 3}}
+    assert given == {"loss_terms": ("mlm",), "options": tables}
+    assert given_values({"mlm_weight": 0.0}) == {"loss_terms": ()}
     # Configuration files of earlier versions set the options of methods, such as margin, at the top level.
     assert TrainConfig(margin=0.2) == TrainConfig(options={"contrastive": {"margin": 0.2}})
+    # A flag that enables its method does so as a keyword argument and as a key, too.
+    terms = TrainConfig(mlm_weight=0.5, dims=[8, 16])
+    assert terms == TrainConfig(loss_terms=["mlm", "matryoshka"], mlm={"weight": 0.5}, matryoshka={"dims": [8, 16]})
+    assert terms.replace(mlm_weight=0) == TrainConfig(dims=[8, 16])
     assert TrainConfig(loss="focal", margin=0.2).replace(margin=0.1).contrastive.margin == 0.1
     with pytest.raises(InputError, match=r"contrastive\.temperature: use --temperature, unless the loss"):
         TrainConfig(options={"contrastive": {"temperature": 0.1}})

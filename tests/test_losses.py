@@ -142,13 +142,13 @@ ALL = list(product(("infonce", "nt-xent"), ("cosine", "focal"), SOURCES, (None, 
 
 
 def problem(objective, logits, source, mixed, weights):
+    if weights == "alpha" and "hard_negative" not in SOURCES[source]:
+        return "hard_negative_weight: there is no view hard_negative"
     return incompatibility(
         objective=objective,
         logits=logits,
         mixed=mixed,
         synthetic_pairs="synthetic_positive" in SOURCES[source],
-        hard_negatives="hard_negative" in SOURCES[source],
-        weighted=weights == "alpha",
     )
 
 

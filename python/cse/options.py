@@ -80,6 +80,11 @@ class Opt:
 
 
 @dataclass(frozen=True)
+class NoOptions:
+    """Options of a method that has none."""
+
+
+@dataclass(frozen=True)
 class Option:
     """An option as it was declared."""
 

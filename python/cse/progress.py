@@ -9,11 +9,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from textwrap import fill
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from .background import in_thread
 from .errors import visible
+
+if TYPE_CHECKING:
+    from ._core import Progress
+
+T = TypeVar("T")
 
 LINE_SECONDS = 15.0
 """Minimum number of seconds between lines of progress, if the output is neither a notebook nor a terminal."""
@@ -135,6 +141,12 @@ def counting(label: str, total: int, unit: str) -> Iterator[Callable[[int], None
 
         show(0, total)
         yield advance
+
+
+def in_background(label: str, work: Callable[[Progress], T]) -> T:
+    """Runs a call into the Rust core with ``cse.background.in_thread``, and shows its progress in MB."""
+    with progress_of(label, "bytes") as show:  # which the core does not call for short calls
+        return in_thread(work, show)
 
 
 def duration(seconds: float) -> str:

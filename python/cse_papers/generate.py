@@ -22,7 +22,7 @@ from cse import InputError
 from cse.cli import printing
 from cse.cli.command import command
 from cse.cli.options import AsJson
-from cse.cli.progress import counting
+from cse.progress import counting
 from cse.data import readers
 from cse.errors import first_line
 from cse.io import dumps, write_text

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from ..options import NoOptions
 from ..rng import Draws as Draws
 
 if TYPE_CHECKING:
@@ -99,11 +100,6 @@ class Example:
     """The row's texts in further columns, such as a labelled hard negative."""
     method: str = ""
     """Name of the method, filled in by the run."""
-
-
-@dataclass(frozen=True)
-class NoOptions:
-    """Empty options, for methods that have none."""
 
 
 class TextMethod(ABC):

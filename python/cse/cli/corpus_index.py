@@ -27,7 +27,7 @@ from ..options import (
 )
 from ..search import fusion
 from . import options, printing
-from .progress import ProgressDisplay, counting
+from ..progress import ProgressDisplay, counting
 
 if TYPE_CHECKING:
     from ..data.corpus import Corpus

@@ -9,7 +9,7 @@ import click
 
 from ..augment import AUGMENTATIONS
 from ..options import Option, phrase
-from ..training.settings.config import method_flags
+from ..training.settings.config import method_flags, with_tables
 from ..training.settings.declared import GROUPS
 from ..training.settings.presets import conditions, families
 from .command import click_option
@@ -51,27 +51,14 @@ def _option(option: Option, name: str, text: str, heading: str, path: tuple[str,
     return made
 
 
-def given_values(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Splits the values given on the command line into settings and options of methods.
+def given_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the keyword arguments of ``TrainConfig`` that were given on the command line.
 
     Args:
         values: Values by parameter name; None or an empty tuple for options that were not given.
-
-    Returns:
-        Keyword arguments of ``TrainConfig``, and options by method.
     """
     given = {name: value for name, value in values.items() if value is not None and value != ()}
-    tables: dict[str, dict[str, Any]] = {}
-    for keyword, each in method_flags().items():
-        if keyword not in given:
-            continue
-        value = given.pop(keyword)
-        if each.option.opt.enables:
-            given[each.named_by] = (*given.get(each.named_by, ()), *([each.method] if value else []))
-            if not value:
-                continue
-        tables.setdefault(each.method, {})[each.option.name] = value
-    return given, tables
+    return with_tables(given)
 
 
 def _by_family(path: tuple[str, ...], default: Any) -> str:

@@ -18,6 +18,7 @@ from .. import _core
 from ..data.pairs import ROLE_OF
 from ..data.readers import reading_options
 from ..errors import InputError
+from ..options import NoOptions
 
 Progress = Callable[[int], None]
 
@@ -192,11 +193,6 @@ def _named(fields: list[str]) -> tuple[int, int, int] | None:
     scores = roles.get("score") or roles.get("label") or []
     columns = [scores, roles.get("anchor", []), roles.get("positive", [])]
     return (scores[0], columns[1][0], columns[2][0]) if all(len(column) == 1 for column in columns) else None
-
-
-@dataclass(frozen=True)
-class NoOptions:
-    """An empty set of options, for evaluations that have none."""
 
 
 @dataclass(frozen=True)

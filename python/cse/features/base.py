@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
+from ..options import NoOptions
 from ..views import BatchStep as BatchStep
 from ..views import Role, embedding_output, parts_of
 from ..views import RowStep as RowStep
@@ -16,11 +16,6 @@ from ..views import Views as Views
 
 if TYPE_CHECKING:
     from ..context import Context
-
-
-@dataclass(frozen=True)
-class NoOptions:
-    """Options of a method without options."""
 
 
 class Method(nn.Module):

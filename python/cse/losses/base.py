@@ -18,7 +18,6 @@ Mixed negatives (MixCSE; Zhang et al. 2022) are computed as in the paper or as i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,15 +25,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from ..options import NoOptions
 from ..views import BatchStep, Role, RowStep, Views
 
 if TYPE_CHECKING:
     from ..context import Context
-
-
-@dataclass(frozen=True)
-class NoOptions:
-    """Options of a loss term without options."""
 
 
 class LossTerm(nn.Module):

@@ -118,10 +118,10 @@ def contrastive_loss(
         logits=logits,
         mixed=mixed,
         synthetic_pairs=len(layout.pairs) > 1,
-        hard_negatives="hard_negative" in views,
-        weighted=hard_negative_weight != 1.0,
     ):
         raise ValueError(problem)
+    if hard_negative_weight != 1.0 and "hard_negative" not in views:
+        raise ValueError("hard_negative_weight: there is no view hard_negative; leave it out")
     shape = LOGITS[logits]
     anchors = torch.cat([views[name] for name in layout.anchors])
     candidates = torch.cat([views[name] for name in layout.candidates + layout.columns])

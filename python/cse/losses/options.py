@@ -139,8 +139,6 @@ def incompatibility(
     logits: str,
     mixed: str | None,
     synthetic_pairs: bool,
-    hard_negatives: bool,
-    weighted: bool,
 ) -> str | None:
     """Returns an error message if a combination of loss parts is not defined, else None.
 
@@ -149,8 +147,6 @@ def incompatibility(
         logits: ``cosine`` or ``focal``.
         mixed: ``paper``, ``release`` or None.
         synthetic_pairs: Whether synthetic negatives are added as anchor-positive pairs (``--una-as pairs``).
-        hard_negatives: Whether there are labelled hard negatives.
-        weighted: Whether ``hard_negative_weight`` is not 1.
     """
     if mixed == "release":
         remedy = "use --mix-variant paper"
@@ -163,6 +159,4 @@ def incompatibility(
             )
         if objective == "nt-xent":
             return f"--mix-variant release is defined for --objective infonce only; {remedy}"
-    if weighted and not hard_negatives:
-        return "--hard-negative-weight needs a column of hard negatives; give --pairs a file with three columns"
     return None

@@ -370,8 +370,6 @@ def _check_combination(objective: str, logits: str, mixed: str | None, negatives
         logits=logits,
         mixed=mixed,
         synthetic_pairs=pairs,
-        hard_negatives=True,
-        weighted=weight != 1,
     ):
         raise InputError(
             'mixed="release": is defined for objective="infonce", logits="cosine" and '

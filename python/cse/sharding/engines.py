@@ -10,8 +10,8 @@ per input file.
 
 from __future__ import annotations
 
+import logging
 import os
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,11 +25,6 @@ from ..data.readers import ReadOptions, SourceFile
 from ..errors import InputError, first_line
 from .jobs import Job, make
 from .parts import Shard
-
-# Minimum number of seconds between two lines of the progress report.
-SAY_SECONDS = 5.0
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -132,7 +127,7 @@ def _places(ray: Any, threads: int, gpus: float) -> int:
 
 
 def run_on_cluster(
-    ray: Any, job: Job, shards: Sequence[Shard], folder: Path, threads: int, say: Say, gpus: float = 0
+    ray: Any, job: Job, shards: Sequence[Shard], folder: Path, threads: int, progress: Callable[[int], None], gpus: float = 0
 ) -> list[Failure]:
     """Makes the parts of shards on the workers of a cluster; returns the parts that could not be made.
 
@@ -142,7 +137,7 @@ def run_on_cluster(
         shards: The files and the names of their parts.
         folder: Folder of the parts, which all workers must be able to write to.
         threads: CPU threads per worker; 0: one.
-        say: Called with each line of the progress report.
+        progress: Called with the number of rows done since its last call.
         gpus: GPUs per worker; with a fraction, such as 0.5, several workers share a GPU.
 
     Raises:
@@ -164,9 +159,8 @@ def run_on_cluster(
 
     for _ in range(min(places, len(waiting))):
         start()
-    progress = _Lines(job.kind, shards, say)
     while waiting or any(shard is not None for _, shard in running.values()):
-        ready, _ = ray.wait(list(running), timeout=SAY_SECONDS)
+        ready, _ = ray.wait(list(running), timeout=1)
         for reference in ready:
             worker, shard = running.pop(reference)
             try:
@@ -190,42 +184,18 @@ def run_on_cluster(
                         f"--engine ray: {lost} workers were lost ({first_line(error)}); look at the cluster's logs"
                     ) from None
                 if waiting:
-                    say("a worker was lost; another worker takes its place")
+                    logging.getLogger(__name__).warning("a worker was lost; another worker takes its place")
                     start()
                 continue
             else:
                 if shard is not None:
-                    progress.add(rows)
+                    progress(rows)
             if waiting:
                 shard = waiting.popleft()
                 running[worker.make.remote(shard, folder.absolute())] = (worker, shard)
             else:
                 ray.kill(worker)
-        progress.show()
+        progress(0)
     for worker, _ in running.values():
         ray.kill(worker)
     return failures
-
-
-class _Lines:
-    """Reports files, rows per second and time left as lines of text, at most once every ``SAY_SECONDS``."""
-
-    def __init__(self, kind: str, shards: Sequence[Shard], say: Say) -> None:
-        self._kind, self._say = kind, say
-        self._files, self._rows = len(shards), sum(shard.source.rows for shard in shards)
-        self._made, self._done = 0, 0
-        self._started = self._shown = time.monotonic()
-
-    def add(self, rows: int) -> None:
-        self._made, self._done = self._made + 1, self._done + rows
-
-    def show(self) -> None:
-        now = time.monotonic()
-        if now - self._shown < SAY_SECONDS:
-            return
-        self._shown = now
-        text = f"{self._kind}: {self._made:,} of {self._files:,} files"
-        if self._done:
-            rate = self._done / (now - self._started)
-            text += f", {rate:,.0f} rows/s, about {(self._rows - self._done) / rate:,.0f} s left"
-        self._say(text)

@@ -186,7 +186,14 @@ class AugmentJob:
         reading = index.reading({**self.reading, "threads": threads})
 
         def work(shard: Shard, path: Path, progress: Progress) -> dict[str, Any]:
-            source = as_input(shard)
+            source, rows, before = as_input(shard), shard.source.rows, 0
+
+            def advance(done: int, total: int) -> None:
+                nonlocal before
+                now = rows * min(done, total) // max(total, 1)
+                progress(now - before)
+                before = now
+
             report, (file,) = in_thread(
                 lambda shared: index._core.augment_part(
                     source,
@@ -199,9 +206,9 @@ class AugmentJob:
                     reading,
                     shared,
                 ),
-                lambda done, total: None,
+                advance,
             )
-            progress(shard.source.rows)
+            progress(rows - before)
             counts = AugmentReport(*report)
             return {**asdict(counts), "joined_lines": readers.joined_lines(source), "file": file[3]}
 

@@ -99,9 +99,6 @@ class ExplainedWord:
     """With ``surface="keep"``, False for a word directly next to a letter, a digit or ``_``; its probability is 0."""
 
 
-SAY_SECONDS = 5.0
-
-
 def count_shard(
     path: str, column: str | None, words: WordOptions, reading: ReadOptions, home: str
 ) -> tuple[bytes, int]:
@@ -122,18 +119,18 @@ def count_on_cluster(
     column: str | None,
     words: WordOptions,
     reading: ReadOptions,
-    say: Callable[[str], None],
+    counted: Callable[[int, int], object],
 ) -> tuple[bytes, int]:
     """Builds the index of files on the Ray cluster that ``cse.background.connected`` finds or starts.
 
-    Returns the index as bytes, and the number of fields with a line break. ``say`` is called with each
-    line of progress to print.
+    Returns the index as bytes, and the number of fields with a line break. ``counted`` is called with the
+    number of files counted and that of all files.
     """
     files = [item if isinstance(item, str) else item.path for item in readers.resolve(paths, column)]
     if "-" in files:
         raise InputError("-: standard input cannot be read by --engine ray; name files that every worker can open")
     with connected() as ray:
-        return _on_cluster(ray, files, column, words, reading, say)
+        return _on_cluster(ray, files, column, words, reading, counted)
 
 
 def _on_cluster(
@@ -142,7 +139,7 @@ def _on_cluster(
     column: str | None,
     words: WordOptions,
     reading: ReadOptions,
-    say: Callable[[str], None],
+    counted: Callable[[int, int], object],
 ) -> tuple[bytes, int]:
     one_thread: ReadOptions = {**reading, "threads": 1}
     count = ray.remote(num_cpus=1, max_retries=RETRIES, num_returns=2)(count_shard)
@@ -152,16 +149,11 @@ def _on_cluster(
     while len(level) > 1:
         level = [merge.remote(*level[i : i + 2]) for i in range(0, len(level), 2)]
     waiting = [joined for _, joined in tasks]
-    started = shown = time.monotonic()
     try:
         while waiting:
-            ready, waiting = ray.wait(waiting, timeout=SAY_SECONDS)
+            ready, waiting = ray.wait(waiting, timeout=1)
             ray.get(ready)  # raises the error of a file as soon as it occurs
-            now = time.monotonic()
-            if now - shown >= SAY_SECONDS:
-                shown, done = now, len(tasks) - len(waiting)
-                left = f", about {(now - started) / done * len(waiting):,.0f} s left" if done else ""
-                say(f"counting: {done:,} of {len(tasks):,} files{left}")
+            counted(len(tasks) - len(waiting), len(tasks))
         return ray.get(level[0]), sum(ray.get([joined for _, joined in tasks]))
     except ray.exceptions.RayTaskError as error:
         raise cause_of(error) from None
@@ -187,7 +179,7 @@ def build_index(
     words: WordOptions | None = None,
     reading: ReadOptions | None = None,
     progress: _core.Progress | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    counted: Callable[[int, int], object] = lambda done, total: None,
 ) -> tuple[IndexInfo, list[SourceFile], int]:
     """Builds an index and writes it to a folder. Unlike ``TfidfIndex.build``, this function does not load the index.
 
@@ -202,7 +194,7 @@ def build_index(
         words: Tokenization; see ``WordOptions``.
         reading: How files are read; see ``ReadOptions``.
         progress: With the engine ``local``, counts the bytes read; its ``cancel`` stops the build.
-        say: With the engine ``ray``, called with each line of progress to print.
+        counted: With the engine ``ray``, called with the number of files counted and that of all files.
 
     Returns:
         Counts of the corpus, the files that were read, and the number of table fields in which a line break was
@@ -213,7 +205,7 @@ def build_index(
     if pieces is not None and engine == "ray":
         raise InputError("--engine ray cannot be combined with --tokenizer wordpieces; use --engine local")
     if engine == "ray":
-        data, joined = count_on_cluster(paths, column=column, words=words, reading=reading, say=say)
+        data, joined = count_on_cluster(paths, column=column, words=words, reading=reading, counted=counted)
         counts, read = _core.save(folder, data)
     elif engine == "local":
         files = readers.resolve(paths, column)

@@ -13,7 +13,7 @@ from annotated_types import Ge, Le
 from cse.cli import printing
 from cse.cli.command import command
 from cse.cli.options import AsJson
-from cse.cli.progress import progress_of
+from cse.progress import progress_of
 from cse.errors import InputError
 from cse.options import Device, Opt, Precision, Threads
 
@@ -183,7 +183,7 @@ def status(row: Row) -> str:
 
 def run(chosen: Plan, inputs: Inputs, scorer: Scorer, place: Path, keep_models: bool, quiet: bool) -> None:
     """Runs the cells that are not stored yet, and stores them; ``quiet`` hides the output of training."""
-    from cse.cli.progress import ConsoleCallback
+    from cse.cli.commands.train import ConsoleCallback
     from cse.models.device import set_threads
 
     from .cells import run_cell

@@ -18,7 +18,7 @@ from ...tfidf.options import Epoch, MaxTerms, MinDf, Mode, Sampling, Tfidf
 from .. import options, printing
 from ..command import command
 from ..options import AsJson, AsParts, Engine
-from ..progress import in_background
+from ...progress import in_background
 
 
 @command("augment")

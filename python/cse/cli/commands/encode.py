@@ -21,7 +21,7 @@ from .. import options, printing
 from ..command import command
 from ..corpus_index import Encoding
 from ..options import AsJson, AsParts, Engine
-from ..progress import counting
+from ...progress import counting
 
 
 @command("encode")

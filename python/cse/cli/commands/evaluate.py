@@ -16,7 +16,7 @@ from .. import options, printing
 from ..command import command, given_options
 from ..corpus_index import Ranking as SearchRanking
 from ..options import AsJson, PoolerName, passage_size
-from ..progress import progress_of
+from ...progress import progress_of
 
 if TYPE_CHECKING:
     from ...evaluation.base import Report

@@ -13,7 +13,7 @@ from ...options import Column, EncodingErrors, MaxLineBytes, Opt, Threads
 from .. import options, printing
 from ..command import Heading, command
 from ..options import AsJson
-from ..progress import ProgressDisplay, counting, progress_of
+from ...progress import ProgressDisplay, counting, progress_of
 
 
 @command("export")

@@ -19,7 +19,7 @@ from ..command import Heading, command
 from ..corpus_index import Encoding, read_ids
 from ..judging import in_terminal, on_page
 from ..options import AsJson, IdColumn, Passages, passage_size
-from ..progress import counting, duration
+from ...progress import counting, duration
 from .evaluate import compared_cells
 from .search import read_queries
 

@@ -17,7 +17,7 @@ from ..command import command
 from ..corpus_index import Encoding, by_row
 from ..options import AsJson, IdColumn, IndexFolder
 from ..printing import check_table, write_table
-from ..progress import counting
+from ...progress import counting
 
 if TYPE_CHECKING:
     from ...search.clusters import Cluster

@@ -12,7 +12,7 @@ from ...options import Device, Opt, Threads
 from .. import printing
 from ..command import command
 from ..options import AsJson
-from ..progress import ProgressDisplay
+from ...progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from collections.abc import Callable

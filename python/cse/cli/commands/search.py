@@ -19,7 +19,7 @@ from .. import printing
 from ..command import Heading, command, given_options
 from ..corpus_index import Encoding, Ranking, load_encoder
 from ..options import AsJson, FirstDims, IdColumn, Passages, PoolerName, passage_size
-from ..progress import ProgressDisplay, counting
+from ...progress import ProgressDisplay, counting
 
 if TYPE_CHECKING:
     from ...search.fusion import Fusion

@@ -25,7 +25,7 @@ from ...tfidf.pieces import FILE, Pieces
 from .. import options, printing
 from ..command import command
 from ..options import AsJson
-from ..progress import ProgressDisplay, in_background
+from ...progress import ProgressDisplay, in_background, progress_of
 
 if TYPE_CHECKING:
     from ...models.vocabulary import WordCounts
@@ -78,7 +78,8 @@ def build_tfidf_command(
         build_index, corpus, output, column=column, matrix=matrix, engine=engine, words=splitting, reading=reading
     )
     if engine == "ray":  # in the main thread, so that Ctrl-C interrupts the wait for the cluster
-        info, files, joined = build(say=printing.say)
+        with progress_of("counting", "files") as show:
+            info, files, joined = build(counted=show)
     else:
         info, files, joined = in_background("counting", lambda progress: build(progress=progress))
     seconds = time.perf_counter() - started

@@ -11,22 +11,37 @@ from annotated_types import Ge
 
 from ...errors import InputError
 from ...options import Device, Opt, Seed, Threads
-from ...training.callbacks import score_text
+from ...training.callbacks import ProgressCallback, header, score_text
 from .. import corpus_index, printing
 from ..command import Heading, command, given_options
 from ..options import AsJson
-from ..progress import ConsoleCallback, duration
+from ...progress import duration
 from ..train_options import HEADINGS, given_values, setting_options
 
 if TYPE_CHECKING:
     from ...search.searching import Hit
     from ...training.loop import RunResult
+    from ...training.run import Run
     from ...training.settings.config import TrainConfig
 
 # Of cse adapt: the name of the run, the steps between its checkpoints, and the hits shown.
 RUN = "run"
 SAVE_EVERY = 20
 HITS = 5
+
+
+class ConsoleCallback(ProgressCallback):
+    """Shows the progress of a run; examples have marked words, and the command prints the result."""
+
+    def on_train_begin(self, run: Run) -> None:
+        """Prints a description of the run, one fact per line, then examples of augmentations."""
+        for line in header(run.facts, self.verbose):
+            printing.say(line)
+        printing.print_examples(run.examples[: None if self.verbose else 1])
+
+    def on_train_end(self, result: Any) -> None:
+        """Removes the bar."""
+        self.close()
 
 
 @command("train", setting_options, HEADINGS)
@@ -62,22 +77,22 @@ def train_command(
     from ...training.settings.config import TrainConfig, read_toml
     from ...training.settings.precedence import merge, with_preset
 
-    given, tables = given_values({"corpus": corpus, **values})
+    given = given_values({"corpus": corpus, **values})
     for file in given.get("imports", ()):  # before a configuration that names them, too
         import_methods(file)
     for text in settings:
         method, option, value = parse_setting(text)
-        tables.setdefault(method, {})[option] = value
+        given.setdefault("options", {}).setdefault(method, {})[option] = value
     if resume is not None:
-        config = _resumed(resume, {**given, **({"options": tables} if tables else {})}, config_file)
+        config = _resumed(resume, given, config_file)
         _run(config, resume, verbose, as_json)
         return
     if "preset" in given and config_file:
         raise InputError("--preset cannot be combined with --config; choose one")
     stored = read_toml(config_file) if config_file else {}
-    base, before = repeated(stored, {**given, **({"options": tables} if tables else {})})
+    base, before = repeated(stored, given)
     # Validated before torch is imported, so that an invalid flag is reported immediately.
-    config = with_preset(TrainConfig(**merge({**given, "options": tables}, base), given=before))
+    config = with_preset(TrainConfig(**merge(given, base), given=before))
     check_source(config.corpus, config.pairs, config.tfidf)
     _run(config, None, verbose, as_json)
 

@@ -358,8 +358,9 @@ class Encoder(TextEncoder, SentenceTransformer):
             chosen |= {"precision": precision, **({"task": task} if task else {}), **settings}
             chosen["show_progress_bar"] = bool(show_progress_bar)
             return SentenceTransformer.encode(self, whole, prompt=prompt, batch_size=batch_size, **chosen)
-        with bar(len(whole), show_progress_bar, progress) as advance:
-            vectors = self._vectors(whole, int(batch_size), prompt, task, advance)
+        with counting("encoding", len(whole), "texts") if show_progress_bar else nullcontext() as shown:
+            calls = [call for call in (shown, progress) if call]
+            vectors = self._vectors(whole, int(batch_size), prompt, task, calls)
         vectors = self._truncated(vectors, truncate_dim)
         if normalize_embeddings:
             vectors = unit(vectors)
@@ -378,7 +379,7 @@ class Encoder(TextEncoder, SentenceTransformer):
         batch_size: int,
         prompt: str,
         task: str | None,
-        progress: Callable[[int], None] | None,
+        progress: Sequence[Callable[[int], None]],
     ) -> Vectors:
         """Returns the embeddings ``(n, width)``, 0 for blank texts."""
         out = np.zeros((len(texts), self.width), dtype=np.float32)
@@ -401,8 +402,8 @@ class Encoder(TextEncoder, SentenceTransformer):
                     with cutting():
                         vectors = self(features, **routed)["sentence_embedding"]
                     out[block[rows]] = vectors.float().cpu().numpy()
-                    if progress:
-                        progress(len(rows))
+                    for call in progress:
+                        call(len(rows))
         return out
 
     def _batches(
@@ -535,23 +536,3 @@ def quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-@contextmanager
-def bar(
-    total: int, shown: bool | None, progress: Callable[[int], None] | None
-) -> Iterator[Callable[[int], None] | None]:
-    """Context manager whose value is called with the number of texts done; it shows a progress bar if ``shown``."""
-    if not shown:
-        yield progress
-        return
-    from tqdm.auto import tqdm  # type: ignore[import-untyped]
-
-    with tqdm(total=total, desc="Texts") as shown_bar:
-
-        def advance(count: int) -> None:
-            shown_bar.update(count)
-            if progress:
-                progress(count)
-
-        yield advance

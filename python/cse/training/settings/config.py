@@ -90,7 +90,8 @@ def flag(name: object) -> str:
 def with_tables(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns values in which the options of methods are in the table ``options``, by method.
 
-    They may be given there, as tables (``una={"beta": 0.3}``), or under the names of their flags (``beta=0.3``).
+    They may be given there, as tables (``una={"beta": 0.3}``), or under the names of their flags (``beta=0.3``). A flag
+    that enables its method (``mlm_weight=0.1``) adds the method to the setting that names it; 0 removes it.
     """
     values, options = dict(values), values.get("options") or {}
     if not isinstance(options, Mapping):
@@ -102,8 +103,15 @@ def with_tables(values: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(values[name], Mapping):
             options[name] = {**options.get(name, {}), **values.pop(name)}
         elif name not in SETTINGS and name in method_flags() and values[name] is not None:
-            entry = method_flags()[name]
-            options.setdefault(entry.method, {})[entry.option.name] = values.pop(name)
+            method, value = method_flags()[name], values.pop(name)
+            if method.option.opt.enables:
+                named = SETTINGS[method.named_by].check(values.get(method.named_by) or ())
+                values[method.named_by] = (*(each for each in named if each != method.method), method.method)
+                if not value:
+                    values[method.named_by] = values[method.named_by][:-1]
+                    options.pop(method.method, None)
+                    continue
+            options.setdefault(method.method, {})[method.option.name] = value
     return {**values, "options": options} if options else values
 
 
@@ -228,9 +236,6 @@ class TrainConfig(Settings):
             mixed=contrastive.mixed,
             # Whether negatives form pairs depends on options whose defaults are known only in a ResolvedConfig.
             synthetic_pairs=isinstance(self, ResolvedConfig) and self.synthetic_pairs,
-            # The number of columns is known only when the file is read.
-            hard_negatives=True,
-            weighted=contrastive.hard_negative_weight != 1,
         )
 
     @property
