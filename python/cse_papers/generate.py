@@ -22,11 +22,11 @@ from cse import InputError
 from cse.cli import printing
 from cse.cli.command import command
 from cse.cli.options import AsJson
-from cse.progress import counting
 from cse.data import readers
 from cse.errors import first_line
 from cse.io import dumps, write_text
 from cse.options import Column, Device, EncodingErrors, MaxLineBytes, Opt, Seed, Threads
+from cse.progress import counting
 
 # Rows per window; the rows of a window are sorted by length.
 WINDOW = 2048

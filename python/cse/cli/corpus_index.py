@@ -25,9 +25,9 @@ from ..options import (
     combination_fault,
     options_of,
 )
+from ..progress import ProgressDisplay, counting
 from ..search import fusion
 from . import options, printing
-from ..progress import ProgressDisplay, counting
 
 if TYPE_CHECKING:
     from ..data.corpus import Corpus

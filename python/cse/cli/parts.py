@@ -11,11 +11,11 @@ from typing import Any
 from ..background import connected
 from ..data.readers import SourceFile
 from ..errors import InputError
+from ..progress import counting
 from ..sharding.engines import Failure, count_here, count_on_cluster, run_here, run_on_cluster
 from ..sharding.jobs import Job, find_sources
 from ..sharding.parts import Parts, Shard
 from . import printing
-from ..progress import counting
 
 # Maximum number of files that an error message lists.
 LISTED = 5
@@ -66,11 +66,12 @@ def make_parts(
         rows = sum(shard.source.rows for shard in wanted)
         failures: list[Failure] = []
         try:
-            with counting(job.kind, rows, "rows") if wanted else nullcontext() as more:
-                if wanted and ray is not None:
-                    failures = run_on_cluster(ray, job, wanted, folder.folder, threads, more, gpus)
-                elif wanted:
-                    failures = run_here(job, wanted, folder.folder, threads, more)
+            if wanted:
+                with counting(job.kind, rows, "rows") as more:
+                    if ray is not None:
+                        failures = run_on_cluster(ray, job, wanted, folder.folder, threads, more, gpus)
+                    else:
+                        failures = run_here(job, wanted, folder.folder, threads, more)
         finally:
             manifest = folder.finish()
     if failures:

@@ -127,7 +127,13 @@ def _places(ray: Any, threads: int, gpus: float) -> int:
 
 
 def run_on_cluster(
-    ray: Any, job: Job, shards: Sequence[Shard], folder: Path, threads: int, progress: Callable[[int], None], gpus: float = 0
+    ray: Any,
+    job: Job,
+    shards: Sequence[Shard],
+    folder: Path,
+    threads: int,
+    progress: Callable[[int], None],
+    gpus: float = 0,
 ) -> list[Failure]:
     """Makes the parts of shards on the workers of a cluster; returns the parts that could not be made.
 

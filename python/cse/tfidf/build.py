@@ -8,7 +8,6 @@ workers. Every node must be able to read the files at the given paths.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os import PathLike

@@ -13,9 +13,9 @@ from annotated_types import Ge, Le
 from cse.cli import printing
 from cse.cli.command import command
 from cse.cli.options import AsJson
-from cse.progress import progress_of
 from cse.errors import InputError
 from cse.options import Device, Opt, Precision, Threads
+from cse.progress import progress_of
 
 if TYPE_CHECKING:
     from .cells import Cell

@@ -12,13 +12,13 @@ from ...data import readers
 from ...data.readers import reading_options
 from ...errors import InputError, visible
 from ...options import Column, EncodingErrors, If, MaxLineBytes, Opt, Threads
+from ...progress import in_background
 from ...tfidf.build import AugmentReport
 from ...tfidf.index import MOST_SAMPLES, TfidfIndex
 from ...tfidf.options import Epoch, MaxTerms, MinDf, Mode, Sampling, Tfidf
 from .. import options, printing
 from ..command import command
 from ..options import AsJson, AsParts, Engine
-from ...progress import in_background
 
 
 @command("augment")

@@ -17,11 +17,11 @@ from ...data.readers import reading_options
 from ...errors import InputError
 from ...io import write_atomically
 from ...options import If, Opt
+from ...progress import counting
 from .. import options, printing
 from ..command import command
 from ..corpus_index import Encoding
 from ..options import AsJson, AsParts, Engine
-from ...progress import counting
 
 
 @command("encode")

@@ -12,11 +12,11 @@ import click
 from ...errors import InputError
 from ...losses.options import parse_dims
 from ...options import Device, If, Imports, Opt, Precision, Prompt, Threads
+from ...progress import progress_of
 from .. import options, printing
 from ..command import command, given_options
 from ..corpus_index import Ranking as SearchRanking
 from ..options import AsJson, PoolerName, passage_size
-from ...progress import progress_of
 
 if TYPE_CHECKING:
     from ...evaluation.base import Report

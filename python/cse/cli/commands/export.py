@@ -10,10 +10,10 @@ from annotated_types import Ge
 
 from ...errors import InputError
 from ...options import Column, EncodingErrors, MaxLineBytes, Opt, Threads
+from ...progress import ProgressDisplay, counting, progress_of
 from .. import options, printing
 from ..command import Heading, command
 from ..options import AsJson
-from ...progress import ProgressDisplay, counting, progress_of
 
 
 @command("export")

@@ -14,12 +14,12 @@ from ...data import readers
 from ...errors import InputError
 from ...io import dumps, holds_files, read_json, write_atomically, write_text
 from ...options import Opt, Seed
+from ...progress import counting, duration
 from .. import printing
 from ..command import Heading, command
 from ..corpus_index import Encoding, read_ids
 from ..judging import in_terminal, on_page
 from ..options import AsJson, IdColumn, Passages, passage_size
-from ...progress import counting, duration
 from .evaluate import compared_cells
 from .search import read_queries
 

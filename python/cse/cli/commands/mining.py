@@ -12,12 +12,12 @@ from annotated_types import Ge
 
 from ...errors import InputError, shortened
 from ...options import If, Opt, Seed
+from ...progress import counting
 from .. import printing
 from ..command import command
 from ..corpus_index import Encoding, by_row
 from ..options import AsJson, IdColumn, IndexFolder
 from ..printing import check_table, write_table
-from ...progress import counting
 
 if TYPE_CHECKING:
     from ...search.clusters import Cluster

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ...errors import InputError, unknown
 from ...options import Device, Opt, Threads
+from ...progress import ProgressDisplay
 from .. import printing
 from ..command import command
 from ..options import AsJson
-from ...progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,11 +15,11 @@ from annotated_types import Ge
 from ...data import readers
 from ...errors import InputError, shortened
 from ...options import Device, Imports, Opt, Precision, Prompt, Threads
+from ...progress import ProgressDisplay, counting
 from .. import printing
 from ..command import Heading, command, given_options
 from ..corpus_index import Encoding, Ranking, load_encoder
 from ..options import AsJson, FirstDims, IdColumn, Passages, PoolerName, passage_size
-from ...progress import ProgressDisplay, counting
 
 if TYPE_CHECKING:
     from ...search.fusion import Fusion

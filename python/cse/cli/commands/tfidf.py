@@ -18,6 +18,7 @@ from ...data.diagnostics import findings
 from ...data.readers import reading_options
 from ...errors import InputError, visible
 from ...options import Column, EncodingErrors, If, MaxLineBytes, Opt, Threads
+from ...progress import ProgressDisplay, in_background, progress_of
 from ...tfidf.build import build_index
 from ...tfidf.index import TfidfIndex
 from ...tfidf.options import Words, word_options
@@ -25,7 +26,6 @@ from ...tfidf.pieces import FILE, Pieces
 from .. import options, printing
 from ..command import command
 from ..options import AsJson
-from ...progress import ProgressDisplay, in_background, progress_of
 
 if TYPE_CHECKING:
     from ...models.vocabulary import WordCounts

@@ -11,11 +11,11 @@ from annotated_types import Ge
 
 from ...errors import InputError
 from ...options import Device, Opt, Seed, Threads
+from ...progress import duration
 from ...training.callbacks import ProgressCallback, header, score_text
 from .. import corpus_index, printing
 from ..command import Heading, command, given_options
 from ..options import AsJson
-from ...progress import duration
 from ..train_options import HEADINGS, given_values, setting_options
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,6 +19,7 @@ from torch import nn
 
 from ..._core import __version__
 from ...errors import InputError, check_list, unknown
+from ...progress import counting
 from ..base import TextEncoder, Vectors, unit
 from ..base import repaired as repaired
 from ..checking import cutting, is_static, read_json
