@@ -82,7 +82,7 @@ class Mteb(Evaluation):
         try:
             import mteb
         except ImportError:
-            raise InputError("--mteb: needs mteb, which is not installed; run pip install 'cse[mteb]'") from None
+            raise InputError("--mteb needs the package mteb, which is not installed; run pip install 'cse[mteb]'") from None
         if not options.tasks:
             raise InputError("--mteb: name a task of mteb, such as --mteb SciFact")
         self.tasks = []
@@ -113,7 +113,7 @@ class Mteb(Evaluation):
             elif isinstance(encoder, Encoder):
                 model = encoder
             else:
-                raise InputError(f"--mteb {name}: ranks no documents, and needs a model without options of search")
+                raise InputError(f"--mteb {name} ranks no documents; it needs a model without options of search")
             try:
                 task.load_data()
             except Exception as error:  # the libraries that load data may raise anything

@@ -241,7 +241,7 @@ class Retrieval(Evaluation):
         """Returns a report with one row: the means over the queries, x 100."""
         depth = DEPTH + self.without_same_id
         if self.only_judged and not isinstance(encoder, FromRun):
-            raise InputError(f"--data {self.data}: holds judgements, enough for run:FILE only; name a folder")
+            raise InputError(f"--data {self.data}: judgements alone are enough for run:FILE only; name a folder")
         ranked = ranker_of(encoder)(self.queries, self.documents, progress, depth=depth, passages=self.options.passages)
         rankings: dict[str, dict[str, float]] = dict(zip(self.queries, ranked, strict=True))
         if self.without_same_id:

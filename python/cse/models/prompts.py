@@ -36,7 +36,7 @@ def find_prompt(given: str, prompts: Mapping[str, str], model: str) -> str:
     if given in prompts:
         return prompts[given]
     if SURROGATES.search(given):
-        raise InputError("--prompt: is not UTF-8; type the text in a UTF-8 terminal")
+        raise InputError("--prompt: the text is not UTF-8; type the text in a UTF-8 terminal")
     if re.fullmatch(r"[\w.-]+", given):
         if not prompts:
             raise InputError(
