@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--points", type=float, default=3.0)
     parser.add_argument("--draws", type=int, default=1000)
     options = parser.parse_args()
-    from cse.evaluation.labels import queries_needed
+    from cse.evaluation.significance import queries_needed
 
     print("| collection | pair | true difference | by the pools | spread | queries | judgements | hours | estimate |")
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")

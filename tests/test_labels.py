@@ -17,7 +17,8 @@ import pytest
 
 from cse import Encoder, InputError, SearchIndex, compare
 from cse.cli import judging
-from cse.evaluation.labels import Judgements, Session, outcome, pool, power, queries_needed
+from cse.evaluation.labels import Judgements, Session, outcome, pool
+from cse.evaluation.significance import power, queries_needed
 from random_texts import some_texts, write_vectors
 from test_cli import refused
 

@@ -18,7 +18,7 @@ from cse.errors import RunError
 from cse.io import fresh_folder, remove_leftovers
 from cse.training.callbacks import Callback
 from cse.training.folder.checkpoint import find_checkpoint, list_checkpoints, read_checkpoint
-from cse.training.folder.interrupts import locked
+from cse.training.folder.lock import locked
 from cse.training.loop import resumed_config
 from runs import LOSSES, kill_after, killed_and_resumed_equals_uninterrupted, same_run, start, weights
 
@@ -180,7 +180,7 @@ class Stop(Callback):
 def rising(monkeypatch):
     """Makes the score rise with each evaluation, so that each evaluated model is saved as best/."""
     scores = iter(range(100))
-    monkeypatch.setattr("cse.training.watching.Selector._score_pairs", lambda self: {"spearman": float(next(scores))})
+    monkeypatch.setattr("cse.training.selection.Selector._score_pairs", lambda self: {"spearman": float(next(scores))})
 
 
 @pytest.mark.parametrize("changes", [{}, {"name": "other"}])

@@ -337,7 +337,7 @@ def test_run_files_have_the_metrics_that_ir_measures_computes(collection, tmp_pa
     assert done.returncode == 0, done.stderr
     alone = json.loads(done.stdout)["suites"]["retrieval"]["tasks"][0]
     assert {name: alone[name] for name in METRICS} == pytest.approx({name: row[name] for name in METRICS})
-    refused(cse("eval", tiny_bert, *given, cwd=tmp_path), "holds judgements, enough for run:FILE only")
+    refused(cse("eval", tiny_bert, *given, cwd=tmp_path), "judgements alone are enough for run:FILE only")
     refused(cse("eval", "run:a.run", "--hybrid", *given, cwd=tmp_path), "--hybrid has no effect on run:a.run")
     refused(cse("eval", "run:a.run", "--suite", "geometry", "--data", "a.run", cwd=tmp_path), "has no embeddings")
 

@@ -9,7 +9,8 @@ import torch
 from cse import TrainConfig, train
 from cse.errors import RunError
 from cse.evaluation.geometry import HalvesScore, mean_cosine, uniformity
-from cse.training.watching import SaturationCheck, is_collapsed
+from cse.training.selection import is_collapsed
+from cse.training.watching import SaturationCheck
 
 
 def config(tmp_path, sample, model, **values):

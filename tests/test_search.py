@@ -1134,7 +1134,7 @@ def test_vectors_of_tokens_need_a_transformer_that_has_them(tmp_path, encoder, t
     assert len(plain.search(["a \ud800 text"], 2, rerank=2)[0]) == 2
     with pytest.raises(InputError, match="rerank: must be an integer"):
         plain.search(["a"], 1, rerank=1.5)
-    with pytest.raises(InputError, match="--tokens: stores the tokens of whole rows"):
+    with pytest.raises(InputError, match="--tokens stores the tokens of whole rows"):
         SearchIndex.build(plain.encoder, ["a"], passages=8, tokens=8)
     with pytest.raises(InputError, match=r"--tokens 999: the vectors .* have 32; give 1 to 32"):
         SearchIndex.build(Encoder(tiny_bert, device="cpu"), ["a"], tmp_path / "index", tokens=999)

@@ -229,7 +229,7 @@ def test_a_byte_level_tokenizer_keeps_its_pieces():
     np.testing.assert_array_equal(
         static_export.token_counts(tokenizer, ["ca ca a", ""], {1}).toarray(), [[0, 0, 0, 1, 0, 2, 0, 0], [0] * 8]
     )
-    with pytest.raises(InputError, match="--words: words can be added only to a WordPiece tokenizer, not to BPE"):
+    with pytest.raises(InputError, match="--words needs a WordPiece tokenizer, and this model's is BPE"):
         static_export.add_words(tokenizer, ["cat"])
 
 

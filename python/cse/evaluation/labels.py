@@ -25,7 +25,7 @@ from ..io import LineFile, dumps, parse_json
 from ..rng import Draws
 from .base import Report, Sample
 from .retrieval import ndcg
-from .significance import adjust, compare, direction
+from .significance import adjust, compare, direction, queries_needed
 
 # The median time of the last RECENT judgements, of which there must be TIMED, estimates the time of the next ones.
 RECENT, TIMED = 50, 3
@@ -180,44 +180,6 @@ class Session:
                 self.judgements.add(last, undone=True)
                 self._shown = None
         return key != "q"
-
-
-def power(queries: int, effect: float, level: float = 0.05) -> float:
-    """Returns the power of the two-sided paired t-test: the probability that it finds a difference.
-
-    The statistic has a noncentral t-distribution with noncentrality ``effect * sqrt(queries)`` (Cohen 1988, chapter 2),
-    where ``effect`` is the true mean of the differences divided by their standard deviation.
-    """
-    from scipy.stats import nct, t
-
-    limit = t.ppf(1 - level / 2, queries - 1)
-    # SciPy returns NaN for much larger values; at 30, the power is above 0.98 even with two queries.
-    shift = min(abs(effect) * math.sqrt(queries), 30.0)
-    return float(nct.sf(limit, queries - 1, shift) + nct.cdf(-limit, queries - 1, shift))
-
-
-def queries_needed(difference: float, spread: float, probability: float = 0.8, level: float = 0.05) -> int:
-    """Returns the number of queries with which a paired t-test finds a difference with a given probability.
-
-    It is the smallest n >= 2 with ``power(n, difference / spread) >= probability``, a little more than 7.85 (spread /
-    difference)^2 with the default values. The method, and its use for test collections, are described by Webber, Moffat
-    and Zobel (2008, "Statistical power in retrieval experimentation") and Sakai (2016, "Topic set size design"). As the
-    bootstrap interval of ``cse compare`` is narrower than that of the t-test for few queries, the number is slightly
-    too large for it.
-
-    Args:
-        difference: True mean of the per-query differences, not 0.
-        spread: Standard deviation of the per-query differences, in the same unit, greater than 0.
-        probability: Probability of finding the difference, greater than ``level`` and less than 1.
-        level: Significance level of the test.
-    """
-    from scipy.stats import norm
-
-    effect = abs(difference) / spread
-    n = max(2, math.floor(((norm.ppf(1 - level / 2) + norm.ppf(probability)) / effect) ** 2))
-    while power(n, effect, level) < probability:
-        n += 1
-    return n
 
 
 def outcome(

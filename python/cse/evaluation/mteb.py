@@ -82,7 +82,7 @@ class Mteb(Evaluation):
         try:
             import mteb
         except ImportError:
-            raise InputError("--mteb needs the package mteb, which is not installed; run pip install 'cse[mteb]'") from None
+            raise InputError("--mteb needs mteb, which is not installed; run pip install 'cse[mteb]'") from None
         if not options.tasks:
             raise InputError("--mteb: name a task of mteb, such as --mteb SciFact")
         self.tasks = []

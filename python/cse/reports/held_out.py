@@ -193,7 +193,7 @@ def compare_models(
     config = run.config
     if config.get("encoder_methods"):
         name = config["encoder_methods"][0]
-        raise InputError(f"--encoder-method {name} changes the model before step 1, and the changed model is not stored")
+        raise InputError(f"--encoder-method {name} changes the model before step 1, which is not stored")
     pooler = config.get("eval_pooler") or config["pooler"]
     if pooler == "cls" and not config.get("keep_head"):
         pooler = "cls_before_pooler"  # the head is used in training only

@@ -28,7 +28,7 @@ def library() -> Any:
     try:
         import bm25s
     except ImportError:
-        raise InputError("BM25 needs the package bm25s, which is not installed; run pip install 'cse[search]'") from None
+        raise InputError("BM25 needs bm25s, which is not installed; run pip install 'cse[search]'") from None
     return bm25s
 
 

@@ -102,7 +102,7 @@ def new_settings(
     if tokens is not None:
         tokens = check_integer(tokens, "--tokens", 0)
     if tokens and passages is not None:
-        raise InputError("--tokens stores the tokens of whole rows, not of passages; leave it out, or leave out --passages")
+        raise InputError("--tokens stores the tokens of whole rows; leave it out, or leave out --passages")
     if passages is not None:
         from ..models.running.passages import Cutter
 

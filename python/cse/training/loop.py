@@ -24,7 +24,8 @@ from .folder.checkpoint import (
     restore_best,
     save_checkpoint,
 )
-from .folder.interrupts import Agreement, StopRequest, locked
+from .folder.interrupts import Agreement, StopRequest
+from .folder.lock import locked
 from .folder.outputs import copied, describe, environment, opened, run_folder, save, score_best
 from .loggers import loggers
 from .parts.data import check_same, check_source, given_texts

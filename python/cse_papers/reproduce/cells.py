@@ -308,7 +308,7 @@ def peak_bytes() -> int | None:
 
 def _train(cell: Cell, inputs: Inputs, made: dict[str, Any], place: Path, callback: Callback | None) -> Any:
     """Trains the encoder of a cell, from the last checkpoint of its run if there is one."""
-    from cse.training.folder.interrupts import has_checkpoint
+    from cse.training.folder.lock import has_checkpoint
     from cse.training.loop import resumed_config, train
     from cse.training.settings.precedence import with_preset
 

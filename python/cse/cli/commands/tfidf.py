@@ -14,7 +14,7 @@ from annotated_types import Ge, Le
 
 from ... import _core
 from ...data import readers
-from ...data.diagnostics import findings
+from ...data.doctor import findings
 from ...data.readers import reading_options
 from ...errors import InputError, visible
 from ...options import Column, EncodingErrors, If, MaxLineBytes, Opt, Threads

@@ -106,7 +106,7 @@ def _resumed(resume: str, given: dict[str, Any], config_file: str | None) -> Tra
 
 
 def _run(config: TrainConfig, resume: str | None, verbose: bool, as_json: bool) -> None:
-    from ...training.folder.interrupts import has_checkpoint
+    from ...training.folder.lock import has_checkpoint
     from ...training.loop import train
 
     result = train(config, ConsoleCallback(verbose), resume=resume)
@@ -205,7 +205,7 @@ def adapt_command(
 
 def _adapting(folder: Path, given: dict[str, Any]) -> tuple[TrainConfig, str | None]:
     """Returns the configuration of the run in ``folder``, and its path if it has begun and is to be resumed."""
-    from ...training.folder.interrupts import has_checkpoint, is_unsaved
+    from ...training.folder.lock import has_checkpoint, is_unsaved
 
     run = folder / RUN
     if has_checkpoint(run):

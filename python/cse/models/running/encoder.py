@@ -293,8 +293,8 @@ def load_encoder(
     ):
         names = ", ".join(type(module).__name__ for module in encoder)
         raise InputError(
-            f"--model {source.name}: the model consists of {names}; training needs a Transformer, a Pooling, and after it only "
-            "Dense, LayerNorm, Dropout or Normalize"
+            f"--model {source.name}: the model consists of {names}; training needs a Transformer, a Pooling, and "
+            "after it only Dense, LayerNorm, Dropout or Normalize"
         )
     first = next((each for each in (pooler, eval_pooler) if each in ("cls", "cls_before_pooler")), None)
     if first and is_causal(transformer.config):

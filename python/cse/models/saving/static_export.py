@@ -183,7 +183,7 @@ def add_words(tokenizer: Tokenizer, words: list[str]) -> int:
 
     old = json.loads(tokenizer.to_str())["model"]
     if old["type"] != "WordPiece":
-        raise InputError(f"--words: words can be added only to a WordPiece tokenizer, not to {old['type']}; leave it out")
+        raise InputError(f"--words needs a WordPiece tokenizer, and this model's is {old['type']}; leave it out")
     first = max(old["vocab"].values()) + 1
     vocabulary = old["vocab"] | {word: first + number for number, word in enumerate(words)}
     settings = {name: old[name] for name in ("unk_token", "continuing_subword_prefix", "max_input_chars_per_word")}

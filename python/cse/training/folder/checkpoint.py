@@ -37,7 +37,7 @@ from ...io import check_files, contents, fresh_folder, hash_files, identity, rea
 from ...models.device import generator_states, restore_generators
 from ..step.distributed import World
 from ..step.state import TrainState
-from .interrupts import FOLDER, is_unsaved
+from .lock import FOLDER, is_unsaved
 
 MANIFEST = "manifest.json"
 

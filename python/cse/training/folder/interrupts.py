@@ -1,23 +1,14 @@
-"""Handles the signals that end a run, locks the run folder, and removes what killed processes left in it.
-
-Also detects runs that have saved no result.
-"""
+"""Handles the signals that end a run."""
 
 from __future__ import annotations
 
-import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ... import io
 from ...background import handle_stops
-from ...errors import InputError
 from ..step.distributed import World
 
 # Intended seconds of training between two exchanges of signals (see ``Agreement``). docs/training.md promises at most
@@ -89,64 +80,3 @@ class Agreement:
         self._next = step + max(1, int(PERIOD * 1e6) // slowest)
         self._asked, self._asked_at = step, time.perf_counter()
         return number
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Context manager that locks the folder of a run; raises ``InputError`` if another process holds the lock."""
-    taken = f"{folder}: another process is writing to this run; wait for it, or stop it"
-    with io.locked(folder, taken):
-        yield
-
-
-def check_free(folder: Path) -> None:
-    """Raises ``InputError`` if a folder exists, unless a new run may replace it.
-
-    An empty folder and the folder of an unsaved run may be replaced (see ``is_unsaved``), but not while another process
-    writes to that run.
-    """
-    if is_unsaved(folder):
-        with locked(folder):
-            return
-    if folder.exists():
-        remedy = f"resume it with cse train --resume {folder}, " if has_checkpoint(folder) else ""
-        raise InputError(f"--name: {folder} exists; {remedy}choose another name or remove it")
-
-
-FOLDER = "checkpoints"
-# What a run writes before its first checkpoint.
-FIRST = {"config.toml", "environment.json", "data.json", "log.jsonl", "tensorboard", "best", FOLDER}
-
-
-def tidy(run: Path) -> None:
-    """Removes files and folders that killed processes left in a run. The caller holds the lock of the run."""
-    for folder in (run, run / FOLDER):
-        io.remove_leftovers(folder)
-
-
-def is_unsaved(run: Path) -> bool:
-    """Returns whether a folder is empty, or belongs to a run that ended before its first checkpoint.
-
-    A folder with files that are not in ``FIRST`` does not count as unsaved.
-    """
-    if not run.is_dir():
-        return False
-    names = {path.name for path in run.iterdir() if not io.is_temporary(path)}
-    return not names or (names <= FIRST and "config.toml" in names and not has_checkpoint(run))
-
-
-def has_checkpoint(run: Path) -> bool:
-    """Returns whether a run has a checkpoint, from which it can be resumed."""
-    return any((run / FOLDER).glob("step-*"))
-
-
-def clear(run: Path) -> None:
-    """Empties the folder of an unsaved run. The folder itself remains, because it is locked.
-
-    config.toml is removed last, because it shows that the folder belongs to a run.
-    """
-    for path in sorted(run.iterdir(), key=lambda path: path.name == "config.toml"):
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()

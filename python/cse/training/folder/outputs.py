@@ -26,7 +26,7 @@ from ..callbacks import Callback
 from ..run import Run
 from ..step.distributed import World
 from .checkpoint import Checkpoint, find_checkpoint, read_checkpoint
-from .interrupts import FOLDER, check_free, clear, is_unsaved, locked, tidy
+from .lock import FOLDER, check_free, clear, is_unsaved, locked, tidy
 
 
 def choose_folder(output: str, name: str | None, model: str, parts: Sequence[str], seed: int) -> Path:

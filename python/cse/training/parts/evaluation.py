@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ...evaluation.base import Pairs
     from ...evaluation.sts import Task
     from ...models.running.encoder import SentenceEncoder
-    from ..watching import Selector
+    from ..selection import Selector
     from .data import TrainingData
 
 
@@ -34,7 +34,7 @@ class EvaluationData:
             seed: Seed of the run.
         """
         from ...rng import Draws
-        from ..watching import Selector
+        from ..selection import Selector
 
         rows = data.split.held_out
         held_out = data.corpus.take(rows)

@@ -106,7 +106,7 @@ def with_tables(values: Mapping[str, Any]) -> dict[str, Any]:
             method, value = method_flags()[name], values.pop(name)
             if method.option.opt.enables:
                 named = SETTINGS[method.named_by].check(values.get(method.named_by) or ())
-                values[method.named_by] = (*(each for each in named if each != method.method), method.method)
+                values[method.named_by] = (*(other for other in named if other != method.method), method.method)
                 if not value:
                     values[method.named_by] = values[method.named_by][:-1]
                     options.pop(method.method, None)

@@ -19,7 +19,8 @@ from ...models.prompts import TrainingPrompts
 from ...models.running.acceleration import mask_always, use_fast_dropout
 from ...models.running.encoder import SentenceEncoder
 from ..batches.batches import Batch, Batches
-from ..watching import SaturationCheck, Selector
+from ..selection import Selector
+from ..watching import SaturationCheck
 
 
 def unique_parameters(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
