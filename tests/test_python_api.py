@@ -134,7 +134,6 @@ def test_importing_cse_does_not_import_torch():
 
 @pytest.fixture
 def sklearn_encoder():
-    pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'cse[sklearn]'")
     from cse.sklearn import Encoder as Transformer
 
     return Transformer

@@ -5,8 +5,6 @@ import pickle
 import numpy as np
 import pytest
 from scipy.sparse import issparse
-
-pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'cse[sklearn]'")
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction.text import CountVectorizer

@@ -1,4 +1,4 @@
-"""The TF-IDF index and sentence encoders as scikit-learn transformers (extra ``cse[sklearn]``)."""
+"""The TF-IDF index and sentence encoders as scikit-learn transformers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.preprocessing import normalize
+from sklearn.utils.validation import check_is_fitted
 
 from .errors import InputError, check_integer, check_texts
 from .tfidf.index import TfidfIndex
@@ -20,13 +23,6 @@ if TYPE_CHECKING:
     from .models.running import inference
 
 __all__ = ["Encoder", "TfidfVectorizer"]
-
-try:
-    from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-    from sklearn.preprocessing import normalize
-    from sklearn.utils.validation import check_is_fitted
-except ImportError:
-    raise InputError("cse.sklearn: scikit-learn is not installed; run pip install 'cse[sklearn]'") from None
 
 
 class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]

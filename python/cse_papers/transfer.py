@@ -337,10 +337,6 @@ class Transfer(Evaluation):
         super().__init__(options, data)
         if data is None or not Path(data).is_dir():
             raise InputError("--data: name the folder of the transfer tasks (mr.tsv, ..., mrpc.test.tsv)")
-        try:
-            import sklearn  # noqa: F401
-        except ImportError:
-            raise InputError("--suite transfer needs scikit-learn; run pip install 'cse[sklearn]'") from None
         folder = Path(data)
         present = [key for key in TASKS if list(folder.glob(f"{key}.tsv")) or list(folder.glob(f"{key}.*.tsv"))]
         if not present:

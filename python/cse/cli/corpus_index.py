@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -178,10 +178,9 @@ def load_encoder(model: str, pooler: str | None, device: str, precision: str, th
             from ..models.device import set_threads
 
             set_threads(threads)
-        with suppress(ImportError):  # threadpoolctl is installed with scikit-learn
-            from threadpoolctl import threadpool_limits
+        from threadpoolctl import threadpool_limits  # installed with scikit-learn
 
-            threadpool_limits(threads)  # for NumPy's matrix products
+        threadpool_limits(threads)  # for NumPy's matrix products
     encoder: Any = open_encoder(model, pooler=pooler, device=device, precision=precision, **further)
     if isinstance(encoder, LightEncoder):
         return encoder  # type: ignore[return-value]

@@ -38,8 +38,8 @@ BF16_INSTRUCTIONS = {
 def pick_device(name: str) -> str:
     """Returns the device to use: ``name`` itself or, for ``auto``, the GPU if there is one and otherwise the CPU.
 
-    From PyTorch 2.6, ``auto`` finds GPUs of the kinds ``cuda``, ``mps`` and ``xpu``; before, only ``cuda``. Raises
-    ``InputError`` if a tensor cannot be created on the device.
+    ``auto`` finds GPUs of the kinds ``cuda``, ``mps`` and ``xpu``. Raises ``InputError`` if a tensor cannot be created
+    on the device.
     """
     if name == "auto":
         return _gpu_kind() or "cpu"
@@ -53,10 +53,7 @@ def pick_device(name: str) -> str:
 
 def _gpu_kind() -> str | None:
     """Returns the kind of the GPU that is available, one of ``GPUS``, or None."""
-    accelerator = getattr(torch, "accelerator", None)
-    if accelerator is None:  # before PyTorch 2.6
-        return "cuda" if torch.cuda.is_available() else None
-    found = accelerator.current_accelerator() if accelerator.is_available() else None
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return found.type if found is not None and found.type in GPUS else None
 
 
@@ -218,10 +215,9 @@ def uncompiled() -> AbstractContextManager[Any]:
     """Returns a context manager in which a compiled transformer runs uncompiled.
 
     Evaluation runs without dropout, and its inputs differ in shape from those of training; compiling the transformer
-    for these shapes would take longer than it saves. Before PyTorch 2.6, the context has no effect.
+    for these shapes would take longer than it saves.
     """
-    set_stance = getattr(torch.compiler, "set_stance", None)
-    stance: AbstractContextManager[Any] = set_stance("force_eager") if set_stance else nullcontext()
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
     return stance
 
 
@@ -301,8 +297,7 @@ def skips_by_flag(device: str | torch.device) -> bool:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Returns whether an error says that the memory of the CPU or of a GPU is used up."""
-    kinds = (MemoryError, getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError))
-    return isinstance(error, kinds) or any(each in str(error) for each in NO_MEMORY)
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(each in str(error) for each in NO_MEMORY)
 
 
 def distributed_backend(device: str) -> str:

@@ -62,10 +62,9 @@ def require_extra(command: str) -> None:
     """Raises ``InputError`` if a package of the extra ``plots`` is not installed."""
     from importlib.util import find_spec
 
-    missing = [name for name in ("matplotlib", "sklearn", "jinja2") if find_spec(name) is None]
+    missing = [name for name in ("matplotlib", "jinja2") if find_spec(name) is None]
     if missing:
-        name = {"sklearn": "scikit-learn"}.get(missing[0], missing[0])
-        raise InputError(f"{command}: needs {name}, which is not installed; run pip install 'cse[plots]'")
+        raise InputError(f"{command} needs {missing[0]}, which is not installed; run pip install 'cse[plots]'")
 
 
 @contextmanager

@@ -56,18 +56,15 @@ def cluster(
         Group numbers from 0, ``(len(index.vectors),)`` int64; -1 for a row in no group.
 
     Raises:
-        InputError: If ``method`` is unknown, scikit-learn is not installed, ``groups`` is not from 1 to the number of
-            vectors, or ``smallest`` not from 2.
+        InputError: If ``method`` is unknown, ``groups`` is not from 1 to the number of vectors, or ``smallest`` not from 2.
     """
+    from sklearn.cluster import HDBSCAN, MiniBatchKMeans
+
     if method not in METHODS:
         raise unknown("--method", str(method), METHODS)
     check_integer(smallest, "--min-size", 2)
     if groups is not None:
         check_integer(groups, "--groups")
-    try:
-        from sklearn.cluster import HDBSCAN, MiniBatchKMeans
-    except ImportError:
-        raise InputError("scikit-learn: needed for groups, but not installed; run pip install 'cse[search]'") from None
     count = len(index.vectors)
     vectors = index.unit_vectors.block(0, count)
     if method == "hdbscan":

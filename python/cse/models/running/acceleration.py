@@ -42,13 +42,10 @@ def replace_attention(
         attention: An attention function with the interface that transformers expects.
         mask: A mask function with the interface that transformers expects. Default: that of ``sdpa``.
     """
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     if getattr(backbone.config, "_attn_implementation", None) != "sdpa":
-        return
-    try:
-        from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-    except ImportError:  # older release
         return
     ALL_ATTENTION_FUNCTIONS.register(name, attention)
     ALL_MASK_ATTENTION_FUNCTIONS.register(name, mask or ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
