@@ -167,6 +167,24 @@ WITH_FOCAL: dict[str, Change] = {
     "DCLR, noise alone": (DCLR, "DCLR"),
     "DCLR, noise alone + focal": (replace(FOCAL, change="with DCLR", settings=DCLR), "DCLR + Focal"),
 }
+PROMPT = {"encoder_methods": ["prompt"], "pooler": "mask", "max_length": 42}
+LATER: dict[str, Change] = {
+    "SimCSE": ({}, "SimCSE"),
+    "SimCSE++": ({"feature_augmentations": ["off-dropout"], "loss_terms": ["dimensions"]}, ""),
+    "SSCL": ({"loss_terms": ["sscl"]}, ""),
+    "WhitenedCSE": ({"feature_augmentations": ["group-whitening"]}, "WhitenedCSE"),
+    # Half of the layers are frozen ones, as in BERT-base.
+    "InfoCSE": (
+        {
+            "loss_terms": ["infocse"],
+            "feature_augmentations": ["state-projector"],
+            "infocse": {"frozen_layers": 3},
+        },
+        "InfoCSE",
+    ),
+    "PromptBERT": (PROMPT, ""),
+    "SNCSE": (PROMPT | {"positive": "negation", "loss_terms": ["soft-negative"]}, "SNCSE"),
+}
 LAMBDAS: dict[str, Change] = {f"{value}": ({"mix_lambda": value}, "") for value in (0.2, 0.1, 0.3, 0.4, 0.5)}
 EDITS: dict[str, Change] = {"none": ({}, "none (unsup SimCSE)")}
 for title, edit in (("crop", "crop"), ("word deletion", "delete")):
@@ -194,6 +212,7 @@ ABLATIONS = (
     Ablation("SimCSE, Table 3: dropout", DEV, STANDARD, "simcse-table3", "0.1", DROPOUT),
     Ablation("SimCSE, Table 2: positive", DEV, STANDARD, "simcse-table2", "one encoder", POSITIVES),
     Ablation("UNA, Table C3: augmentation", "mean", NT_XENT, "una-tableC3", "Avg.", AUGMENTATIONS),
+    Ablation("Later systems: system", "mean", STANDARD, "later-systems", "Avg.", LATER),
     Ablation("Focal-InfoNCE, Table 3: with", "uniformity", STANDARD, "focal-table3", "UNIF", WITH_FOCAL),
     Ablation("Focal-InfoNCE, Table 3: alignment with", "alignment", STANDARD, "focal-table3", "ALGN", WITH_FOCAL),
 )

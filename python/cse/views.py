@@ -68,6 +68,9 @@ class Views:
     views has no entry, nothing is added to its logits."""
     own_negatives: dict[str, Tensor] = field(default_factory=dict)
     """``(B, k, D)`` by name of the anchor view: k negatives for each anchor, compared only with this anchor."""
+    compared: dict[str, Tensor] = field(default_factory=dict)
+    """``(B, D)`` by view name: embeddings that stand for those of the view in all cosines but that of an anchor with
+    its own positive. A view without an entry is compared by its own embeddings."""
 
     def __post_init__(self) -> None:
         """Sets the roles if none were given."""
@@ -161,7 +164,8 @@ class BatchStep(_Facts):
     encode: Callable[..., Tensor] | None = None
     """``encode(name, encoder=None)`` runs a further forward pass in the run's precision, and returns the embeddings
     ``(B, D)`` of the texts of a view or block, such as ``anchor``. The encoder is the run's by default; any other must
-    accept the same token ids. The embeddings of a ``Frozen`` encoder are computed only once per batch."""
+    accept the same token ids. The embeddings of a ``Frozen`` encoder, and those ``WithoutDropout``, are computed only
+    once per batch."""
     contrastive: Callable[..., Tensor] | None = None
     """``contrastive(views, **changes)`` returns the run's contrastive loss of the given views; ``changes`` override the
     options of this loss. None if the run has no contrastive loss."""
@@ -194,6 +198,27 @@ class Frozen(nn.Module):
     def forward(self, *arguments: Any, **named: Any) -> Any:
         """Returns the model's output, computed without gradients."""
         return self.model(*arguments, **named)
+
+
+class WithoutDropout:
+    """An encoder whose passes are without dropout and have gradients.
+
+    Args:
+        encoder: The encoder; its head and pooling stay those of training.
+    """
+
+    def __init__(self, encoder: Any) -> None:
+        self.encoder = encoder
+
+    def __call__(self, tokens: dict[str, Tensor]) -> Tensor:
+        """Returns the embeddings ``(n, D)`` of tokens ``(n, T)``."""
+        training = self.encoder.backbone.training
+        self.encoder.backbone.eval()
+        try:
+            z: Tensor = self.encoder(tokens)
+        finally:
+            self.encoder.backbone.train(training)
+        return z
 
 
 def parts_of(backbone: nn.Module) -> tuple[nn.Module, nn.ModuleList]:

@@ -116,6 +116,25 @@ SYSTEMS = {
         "options": {"augcse": {"weight": 0.5, "variant": "release"}, "one-of": {"as_positive": False}},
     },
     "moving average": {"encoder_methods": ("ema",), "options": {"ema": {"decay": 0.5}}},
+    "simcse++": {
+        "feature_augmentations": ("off-dropout",),
+        "loss": "focal",
+        "loss_terms": ("dimensions",),
+        "negatives": ("una",),
+        "una": {"every": 1},
+    },
+    "sscl": {"loss_terms": ("sscl",), "options": {"sscl": {"layers": 1}}},
+    "whitenedcse": {"feature_augmentations": ("group-whitening",), "options": {"group-whitening": {"size": 4}}},
+    "infocse": {
+        "model": "MASKED",
+        "loss_terms": ("infocse",),
+        "options": {"infocse": {"weight": 0.5, "frozen_layers": 1, "head_layers": 1}},
+    },
+    "sncse": {
+        "encoder_methods": ("prompt",),
+        "loss_terms": ("soft-negative",),
+        "options": {"soft-negative": {"weight": 1.0}},
+    },
 }
 
 

@@ -59,8 +59,10 @@ class Matryoshka(BatchTerm):
         total = views["anchor"].new_zeros(())
         for size in self.dims:
             cut = {name: z[..., :size] for name, z in views.embeddings.items()}
-            own = {name: z[..., :size] for name, z in views.own_negatives.items()}
-            total = total + step.contrastive(views.replace(embeddings=cut, own_negatives=own))
+            own, compared = (
+                {name: z[..., :size] for name, z in table.items()} for table in (views.own_negatives, views.compared)
+            )
+            total = total + step.contrastive(views.replace(embeddings=cut, own_negatives=own, compared=compared))
         return total
 
 

@@ -73,6 +73,7 @@ def contrastive_loss(
     roles: Mapping[str, Role] | None = None,
     log_weights: Mapping[tuple[str, str], Tensor] | None = None,
     own_negatives: Mapping[str, Tensor] | None = None,
+    compared: Mapping[str, Tensor] | None = None,
     metrics: dict[str, Any] | None = None,
 ) -> Tensor:
     """Computes the contrastive loss of a batch.
@@ -102,6 +103,7 @@ def contrastive_loss(
         roles: Roles by view name; default: see ``cse.views.roles_by_name``.
         log_weights: See ``cse.views.Views``; each is added to the logits of its pair of views.
         own_negatives: See ``cse.views.Views``.
+        compared: See ``cse.views.Views``.
         metrics: A dict in which ``p_pos`` is set to the mean softmax probability of the positive and, with
             ``mixed="paper"``, ``cos_mix`` to the mean cosine of an anchor and its mixed negative.
 
@@ -126,6 +128,13 @@ def contrastive_loss(
     anchors = torch.cat([views[name] for name in layout.anchors])
     candidates = torch.cat([views[name] for name in layout.candidates + layout.columns])
     s = normalize(anchors, dim=-1) @ normalize(candidates, dim=-1).T  # (M, K)
+    if compared:
+        others = [
+            normalize(torch.cat([compared.get(name, views[name]) for name in names]), dim=-1)
+            for names in (layout.anchors, layout.candidates + layout.columns)
+        ]
+        own = torch.zeros_like(s, dtype=torch.bool).scatter_(1, layout.target[:, None], True)
+        s = torch.where(own, s, others[0] @ others[1].T)
     scores = shape(s, layout.target, temperature, margin)
     if objective == "nt-xent":  # exclude the similarity of each embedding with itself
         scores = scores.masked_fill(torch.eye(*s.shape, dtype=torch.bool, device=s.device), -math.inf)
@@ -300,6 +309,7 @@ class Contrastive(BatchTerm):
             "masks": views.masks,
             "log_weights": views.log_weights,
             "own_negatives": views.own_negatives,
+            "compared": views.compared,
             "partners": step.partners,
             "duplicates": step.duplicates,
         }

@@ -15,7 +15,7 @@ from ...losses.base import RowTerm
 from ...losses.contrastive import Contrastive, similarity_summary
 from ...models.device import begin_step, copied_to, on_device, skips_by_flag
 from ...models.tokens import POOLED
-from ...views import BatchStep, Frozen, RowStep, Views
+from ...views import BatchStep, Frozen, RowStep, Views, WithoutDropout
 from ..batches.batches import Batch
 from .distributed import World
 from .encode import Forward, chunks_of, gathered_views, keyed_uniform, nothing, step_of_rows
@@ -166,11 +166,11 @@ def batch_step(
     device = forward.device
 
     block_of = {view.name: name for name, block in batch.blocks.items() for view in block.views}
-    known: dict[tuple[str, Frozen], Tensor] = {}
+    known: dict[tuple[str, Frozen | WithoutDropout], Tensor] = {}
 
     def encode(name: str, encoder: Callable[[dict[str, Tensor]], Tensor] | None = None) -> Tensor:
         block = block_of.get(name, name)
-        if not isinstance(encoder, Frozen):
+        if not isinstance(encoder, (Frozen, WithoutDropout)):
             return embeddings(block, state.encoder if encoder is None else encoder)
         if (block, encoder) not in known:
             known[block, encoder] = embeddings(block, encoder)

@@ -1,0 +1,240 @@
+"""SimCSE++, SSCL, WhitenedCSE, InfoCSE and SNCSE equal loops in float64, and what their papers say of them."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from cse import InputError, TrainConfig
+from cse.context import Context
+from cse.losses.contrastive import contrastive_loss
+from cse.training.setup import prepare
+from cse.views import BatchStep, Views, WithoutDropout
+from cse_papers.infocse import InfoCSE
+from cse_papers.simcse_plus import dimension_contrast
+from cse_papers.sncse import Negation, NegationOptions, SoftNegative, SoftNegativeOptions, negate_parsed, negate_words
+from cse_papers.sscl import InnerStates
+from cse_papers.whitenedcse import GroupWhitening, GroupWhiteningOptions, InverseRoot, group_whitening
+
+
+def drawn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def cosine(x, y):
+    return float(x @ y / x.norm() / y.norm())
+
+
+@pytest.mark.parametrize("logits", ["cosine", "focal"])
+@pytest.mark.parametrize("objective", ["infonce", "nt-xent"])
+def test_negatives_are_compared_without_dropout(logits, objective):
+    """SimCSE++: the denominator of anchor i holds cos(n_i, n_j) for j != i, and cos(z1_i, z2_i)."""
+    z1, z2, n1, n2, hard = (drawn(4, 3, seed=seed) for seed in range(5))
+    found = contrastive_loss(
+        {"anchor": z1, "positive": z2, "hard_negative": hard},
+        objective=objective,
+        logits=logits,
+        temperature=0.2,
+        margin=0.3,
+        compared={"anchor": n1, "positive": n2},
+    )
+
+    def logit(s, positive):
+        return s / 0.2 if logits == "cosine" else s * (s + (0 if positive else 0.3)) / 0.2
+
+    z, n, losses = torch.cat([z1, z2]), torch.cat([n1, n2]), []
+    for i in range(4 if objective == "infonce" else 8):
+        own = (i + 4) % 8
+        others = [j for j in range(4 if objective == "infonce" else 0, 8) if j != own] if objective == "infonce" else []
+        if objective == "nt-xent":
+            others = [j for j in range(8) if j not in (i, own)]
+        c = logit(cosine(z[i], z[own]), True)
+        terms = [logit(cosine(n[i], n[j]), False) for j in others] + [logit(cosine(n[i], h), False) for h in hard]
+        losses.append(math.log(sum(map(math.exp, [c, *terms]))) - c)
+    assert found.item() == pytest.approx(np.mean(losses), rel=1e-9)
+
+
+def test_a_pass_without_dropout_has_gradients_and_leaves_the_mode(run_config):
+    encoder = prepare(run_config).state.encoder.train()
+    tokens = {key: value for key, value in encoder.tokenizer(["a b c"], return_tensors="pt").items()}
+    plain = WithoutDropout(encoder)
+    first, second = plain(tokens), plain(tokens)
+    assert torch.equal(first, second)
+    assert first.requires_grad
+    assert encoder.backbone.training
+    assert not torch.equal(encoder(tokens), encoder(tokens))
+
+
+def test_the_contrast_of_dimensions_equals_its_loop():
+    z1, z2 = drawn(6, 4), drawn(6, 4, seed=1)
+    valid = torch.tensor([True, True, False, True, True, True])
+    rows = [0, 1, 3, 4, 5]
+    a, b = ((z[rows].numpy() - z[rows].numpy().mean(0)) for z in (z1, z2))
+    a, b = (x / np.sqrt((x**2).mean(0) + 1e-5) for x in (a, b))
+    losses = []
+    for d in range(4):
+        c = [sum(a[i, d] * b[i, e] for i in range(5)) / 5 / 5.0 for e in range(4)]
+        losses.append(-c[d] + math.log(sum(map(math.exp, c))))
+    assert dimension_contrast(z1, z2, valid, 5.0).item() == pytest.approx(np.mean(losses), rel=1e-9)
+
+
+@pytest.mark.parametrize("pooler", ["cls", "avg"])
+def test_inner_states_are_those_of_the_layers_before_the_last(run_config, pooler):
+    encoder = prepare(run_config.replace(pooler=pooler)).state.encoder.double().eval()
+    encoder.keep_head = True
+    tokens = dict(encoder.tokenizer(["a b c", "d e"], padding=True, return_tensors="pt"))
+    found = InnerStates(encoder, 1)(tokens)
+    states = encoder.backbone(**tokens, output_hidden_states=True).hidden_states[-2]
+    mask = tokens["attention_mask"][..., None]
+    expected = encoder.head(states[:, 0]) if pooler == "cls" else (states * mask).sum(1) / mask.sum(1)
+    assert torch.allclose(found, expected, atol=1e-12)
+
+
+def test_sscl_is_the_mean_of_the_loss_with_and_without_inner_states(run_config):
+    from cse_papers.sscl import SSCL, SSCLOptions
+
+    state = prepare(run_config).state
+    term = SSCL(SSCLOptions(layers=1), Context(encoder=state.encoder))
+    z = {name: drawn(5, 4, seed=seed) for seed, name in enumerate(("anchor", "positive"))}
+    inner = {"anchor": drawn(5, 4, seed=7), "positive": drawn(5, 4, seed=8)}
+    loss = lambda views: contrastive_loss(views.embeddings, roles=views.roles, temperature=0.1)  # noqa: E731
+    step = SimpleNamespace(encode=lambda name, encoder: inner[name], contrastive=loss)
+    found = loss(Views(z)) + term(Views(z), step)
+    losses = []
+    for i in range(5):
+        s = [cosine(z["anchor"][i], z["positive"][j]) / 0.1 for j in range(5)]
+        more = [cosine(z["anchor"][i], n) / 0.1 for n in (*inner["anchor"], *inner["positive"])]
+        losses += [math.log(sum(map(math.exp, terms))) - s[i] for terms in (s, s + more)]
+    assert found.item() == pytest.approx(np.mean(losses), rel=1e-9)
+
+
+def test_whitened_groups_have_the_covariance_of_the_identity_and_zca_keeps_the_directions():
+    z, order = drawn(50, 12), torch.randperm(12, generator=torch.Generator().manual_seed(3))
+    white = group_whitening(z, order, 3, 1e-12)
+    assert white.mean(0).abs().max() < 1e-9
+    for start in range(0, 12, 3):
+        dims = order[start : start + 3]
+        assert torch.allclose(white[:, dims].T @ white[:, dims] / 50, torch.eye(3).double(), atol=1e-6)
+        centred = (z - z.mean(0))[:, dims]
+        root = white[:, dims].T @ centred / 50  # of ZCA, symmetric and positive definite
+        assert torch.allclose(root, root.T, atol=1e-6)
+        assert torch.linalg.eigvalsh(root).min() > 0
+
+
+def test_the_gradient_of_the_inverse_root_is_right_and_finite_for_equal_eigenvalues():
+    a = drawn(2, 3, 3)
+    matrices = (a @ a.mT + torch.eye(3)).requires_grad_()
+    symmetric = lambda m: InverseRoot.apply((m + m.mT) / 2)  # noqa: E731
+    assert torch.autograd.gradcheck(symmetric, (matrices,), atol=1e-6)
+    equal = torch.eye(3).double()[None].requires_grad_()
+    symmetric(equal).sum().backward()
+    assert torch.allclose(equal.grad, -0.5 * torch.ones(1, 3, 3).double())
+
+
+def test_the_loss_of_whitenedcse_is_the_mean_over_its_positives(run_config):
+    state = prepare(run_config.replace(pooler="cls_before_pooler")).state
+    width = state.encoder.embedding_dim
+    method = GroupWhitening(GroupWhiteningOptions(size=4), Context(encoder=state.encoder)).double()
+    z1, z2, z3 = (drawn(6, width, seed=seed) for seed in range(3))
+    uniform = lambda purpose, n: drawn(6, n, seed=len(purpose)).sigmoid()  # noqa: E731
+    duplicates = torch.zeros(6, 6, dtype=torch.bool)
+    duplicates[1, 4] = duplicates[4, 1] = True
+    step = BatchStep(0, 10, 0, 0, torch.arange(6), uniform, encode=lambda name: z3, duplicates=duplicates)
+    views = method(Views({"anchor": z1, "positive": z2}), step)
+    found = contrastive_loss(
+        views.embeddings, roles=views.roles, log_weights=views.log_weights, temperature=0.1, duplicates=duplicates
+    )
+    names = ("anchor", "positive", "positive 2")
+    orders = [uniform(f"group whitening {name}", width)[0].argsort() for name in names]
+    a, *others = (
+        method.layers(group_whitening(z, order, 4, 1e-5)) for z, order in zip((z1, z2, z3), orders, strict=True)
+    )
+    losses = []
+    for b in others:
+        for i in range(6):
+            s = [cosine(a[i], b[j]) / 0.1 for j in range(6) if not duplicates[i, j]]
+            losses.append(math.log(sum(map(math.exp, s))) - cosine(a[i], b[i]) / 0.1)
+    assert found.item() == pytest.approx(np.mean(losses), rel=1e-9)
+    with pytest.raises(InputError, match=r"group-whitening\.size must divide"):
+        GroupWhitening(GroupWhiteningOptions(size=7), Context(encoder=state.encoder))
+
+
+def test_infocse_reads_the_embedding_before_the_projector_and_trains_the_encoder_by_it(run_config, masked_model):
+    few = {"frozen_layers": 1, "head_layers": 1}
+    run = prepare(run_config.replace(model=str(masked_model), loss_terms=("infocse",), infocse=few))
+    assert run.config.feature_augmentations == ("state-projector",)
+    term = run.state.terms["infocse"].double()
+    assert isinstance(term, InfoCSE)
+    names = set(run.state.weights())
+    assert not any("frozen" in name for name in names)
+    assert any(name.startswith("terms.infocse.decoder") for name in names)
+    tokens = {"input_ids": torch.tensor([[2, 9, 10, 3]]), "attention_mask": torch.ones(1, 4, dtype=torch.int64)}
+    z = drawn(1, run.state.encoder.embedding_dim).requires_grad_()
+    logits = term.eval().logits(tokens, z)
+    assert logits.shape == (1, 4, len(run.state.encoder.tokenizer))
+    (gradient,) = torch.autograd.grad(logits[0, 2].logsumexp(0), z)
+    assert gradient.abs().sum() > 0
+    # Without the embedding, the decoder would see the frozen state at position 0; the other positions are frozen.
+    states = term.frozen(**tokens).last_hidden_state
+    assert torch.allclose(term.logits(tokens, states[:, 0]), term.head(term.decoded(states, tokens)))
+    with pytest.raises(InputError, match="must be at most"):
+        prepare(run_config.replace(model=str(masked_model), loss_terms=("infocse",), infocse={"head_layers": 99}))
+
+
+@pytest.mark.parametrize(
+    ("text", "negated"),
+    [
+        ("He is not here .", "He is here ."),
+        ("She can swim .", "She can not swim ."),
+        ("They don't know .", "They do know ."),
+        ("It won't rain .", "It will rain ."),
+        ("He walked home .", "Not He walked home ."),
+        ("WAS it you", "WAS not it you"),
+    ],
+)
+def test_a_sentence_is_negated_by_a_list_of_words(text, negated):
+    assert negate_words(text) == negated
+
+
+@pytest.mark.parametrize(
+    ("tokens", "negated"),
+    [
+        ("He/nsubj/PRP/he walked/ROOT/VBD/walk home/advmod/RB/home", "He did not walk home"),
+        ("He/nsubj/PRP/he has/aux/VBZ/have gone/ROOT/VBN/go", "He has not gone"),
+        ("She/nsubj/PRP/she is/ROOT/VBZ/be old/acomp/JJ/old", "She is not old"),
+        ("Do/aux/VB/do not/neg/RB/not go/ROOT/VB/go", "Do go"),
+        ("Go/ROOT/VB/go", "Not Go"),
+        ("They/nsubj/PRP/they run/ROOT/VBP/run", "They do not run"),
+    ],
+)
+def test_a_parsed_sentence_is_negated_as_in_the_released_code(tokens, negated):
+    class Token(str):
+        def __new__(cls, text, dep, tag, lemma):
+            self = super().__new__(cls, text)
+            self.dep_, self.tag_, self.lemma_ = dep, tag, lemma
+            return self
+
+    assert negate_parsed([Token(*token.split("/")) for token in tokens.split()]) == negated
+
+
+def test_the_margin_of_soft_negatives_equals_its_loop_and_needs_negations():
+    z1, z2, z3 = (drawn(5, 3, seed=seed) for seed in range(3))
+    mask = torch.tensor([True, False, True, True, True])
+    views = Views({"anchor": z1, "positive": z2, "edited": z3}, masks={"edited": mask})
+    term = SoftNegative(SoftNegativeOptions(weight=0.5), Context())
+    expected = 0.0
+    for i in (0, 2, 3, 4):
+        d = cosine(z1[i], z3[i]) - cosine(z1[i], z2[i])
+        expected += max(d + 0.1, 0) + max(-d - 0.3, 0)
+    assert term(views, None).item() == pytest.approx(0.5 * expected / 4, rel=1e-9)
+    with pytest.raises(InputError, match="use --positive negation"):
+        term(Views({"anchor": z1, "positive": z2}), None)
+    with pytest.raises(InputError, match=r"negation\.parser: no_such_pipeline cannot be loaded"):
+        Negation(NegationOptions(parser="no_such_pipeline"), Context())
+
+
+def test_the_presets_of_later_systems_are_complete():
+    for name in ("simcse-plus", "sscl", "whitenedcse", "infocse", "sncse"):
+        assert TrainConfig(preset=f"{name}-bert-base").preset == f"{name}-bert-base"
