@@ -123,7 +123,7 @@ def contrastive_loss(
     ):
         raise ValueError(problem)
     if hard_negative_weight != 1.0 and "hard_negative" not in views:
-        raise ValueError("hard_negative_weight: there is no view hard_negative; leave it out")
+        raise ValueError("--hard-negative-weight needs a column of hard negatives; give --pairs three columns")
     shape = LOGITS[logits]
     anchors = torch.cat([views[name] for name in layout.anchors])
     candidates = torch.cat([views[name] for name in layout.candidates + layout.columns])
