@@ -56,8 +56,8 @@ def cluster(
         Group numbers from 0, ``(len(index.vectors),)`` int64; -1 for a row in no group.
 
     Raises:
-        InputError: If ``method`` is unknown, ``groups`` is not from 1 to the number of vectors, or ``smallest`` is below
-            2 or exceeds that number.
+        InputError: If ``method`` is unknown, ``groups`` is not from 1 to the number of vectors, or ``smallest`` is
+            below 2 or exceeds that number.
     """
     from sklearn.cluster import HDBSCAN, MiniBatchKMeans
 
