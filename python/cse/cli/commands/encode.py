@@ -78,9 +78,9 @@ def encode_command(
     writes the same folder, but distributes the files over the workers of a Ray cluster, each of which loads the model
     once.
 
-    With --hybrid, -o is a folder with one vector per row, in vectors.npy, and the encoder of queries: MODEL of a later
-    cse encode, or of cse.Encoder. The inner product of the two is the score of cse search --hybrid --smooth --feedback
-    0, up to a constant and the approximation of BM25 by --lexical-dims dimensions.
+    With --hybrid, -o is a folder with one vector per row (vectors.npy) and an encoder of queries: to encode queries,
+    give the folder as MODEL to cse encode, or to cse.Encoder. The inner products of a query with the rows rank as cse
+    search --hybrid --smooth --feedback 0 does, except that BM25 is approximated in --lexical-dims dimensions.
     """
     as_parts = options.wants_parts(as_parts, engine, output, sentences)
     if form is not None and not as_parts:

@@ -158,9 +158,9 @@ def eval_command(
     tabs. All subsets of a task are concatenated; the score is Spearman's correlation x 100. cse methods describes the
     other suites: transfer, retrieval, geometry, halves.
 
-    In the suite retrieval, MODEL may be bm25, which ranks by words alone, or run:FILE, the rankings of any system in a
-    TREC run file, for which --data may be the file of judgements alone. With --hybrid, --bm25-weight, --feedback,
-    --smooth, --rerank and --tokens, documents are ranked as by cse search.
+    In the suite retrieval, MODEL may also be bm25, which ranks by words alone, or run:FILE, a TREC run file with the
+    rankings of any system; for a run file, --data may be the file of judgements alone. With --hybrid, --bm25-weight,
+    --feedback, --smooth, --rerank and --tokens, documents are ranked as by cse search.
 
     With --mteb, the tasks are those of mteb, which downloads their data; tasks for retrieval are ranked as in the suite
     retrieval.

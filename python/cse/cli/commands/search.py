@@ -61,8 +61,9 @@ def search_command(
     without CORPUS use the index as it is. MODEL may be the folder of an index, or be left out, which means the model
     with which that index (-o) was built. The search is exact.
 
-    Without a query, queries are read line by line, and each is answered at once, so that the model is loaded only once:
-    from the terminal, until an empty line, or, without CORPUS, from standard input; with --json, one object per line.
+    Without a query, the model is loaded once, and queries are read line by line and answered at once. On a terminal, an
+    empty line ends the input; without CORPUS, standard input may also be a file or a pipe. With --json, each answer is
+    one object on a line.
 
     -o may be a folder written by cse encode --parts, whose parts are searched as one index; in this case, leave out
     CORPUS.
