@@ -185,6 +185,14 @@ LATER: dict[str, Change] = {
     "PromptBERT": (PROMPT, ""),
     "SNCSE": (PROMPT | {"positive": "negation", "loss_terms": ["soft-negative"]}, "SNCSE"),
 }
+RIVALS: dict[str, Change] = {
+    "standard": ({}, ""),
+    "focal": (Experiment("focal", 0.05), ""),
+    "hardness, alpha 2": ({"feature_augmentations": ["hardness"], "hardness": {"alpha": 2.0}}, ""),
+    "hardness, alpha 9": ({"feature_augmentations": ["hardness"]}, ""),
+    "GIST, margin 0.1": ({"feature_augmentations": ["gist"], "gist": {"margin": 0.1}}, ""),
+    "orthogonality": ({"loss_terms": ["orthogonality"]}, ""),
+}
 LAMBDAS: dict[str, Change] = {f"{value}": ({"mix_lambda": value}, "") for value in (0.2, 0.1, 0.3, 0.4, 0.5)}
 EDITS: dict[str, Change] = {"none": ({}, "none (unsup SimCSE)")}
 for title, edit in (("crop", "crop"), ("word deletion", "delete")):
@@ -212,6 +220,7 @@ ABLATIONS = (
     Ablation("SimCSE, Table 3: dropout", DEV, STANDARD, "simcse-table3", "0.1", DROPOUT),
     Ablation("SimCSE, Table 2: positive", DEV, STANDARD, "simcse-table2", "one encoder", POSITIVES),
     Ablation("UNA, Table C3: augmentation", "mean", NT_XENT, "una-tableC3", "Avg.", AUGMENTATIONS),
+    Ablation("Rivals of focal logits: loss", "mean", STANDARD, "", "", RIVALS),
     Ablation("Later systems: system", "mean", STANDARD, "later-systems", "Avg.", LATER),
     Ablation("Focal-InfoNCE, Table 3: with", "uniformity", STANDARD, "focal-table3", "UNIF", WITH_FOCAL),
     Ablation("Focal-InfoNCE, Table 3: alignment with", "alignment", STANDARD, "focal-table3", "ALGN", WITH_FOCAL),

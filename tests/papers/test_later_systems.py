@@ -6,13 +6,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from sentence_transformers.sentence_transformer import losses as library
 
 from cse import InputError, TrainConfig
 from cse.context import Context
 from cse.losses.contrastive import contrastive_loss
 from cse.training.setup import prepare
 from cse.views import BatchStep, Views, WithoutDropout
+from cse_papers.gist import GIST, GISTOptions
+from cse_papers.hardness import Hardness, HardnessOptions
 from cse_papers.infocse import InfoCSE
+from cse_papers.orthogonality import Orthogonality, OrthogonalityOptions
 from cse_papers.simcse_plus import dimension_contrast
 from cse_papers.sncse import Negation, NegationOptions, SoftNegative, SoftNegativeOptions, negate_parsed, negate_words
 from cse_papers.sscl import InnerStates
@@ -233,6 +237,56 @@ def test_the_margin_of_soft_negatives_equals_its_loop_and_needs_negations():
         term(Views({"anchor": z1, "positive": z2}), None)
     with pytest.raises(InputError, match=r"negation\.parser: no_such_pipeline cannot be loaded"):
         Negation(NegationOptions(parser="no_such_pipeline"), Context())
+
+
+@pytest.mark.parametrize(
+    ("negatives", "mode"), [("all", "all_negatives"), ("in-batch", "in_batch_negatives"), ("hard", "hard_negatives")]
+)
+def test_hardness_weights_equal_those_of_sentence_transformers(negatives, mode):
+    z = [drawn(5, 4, seed=seed).requires_grad_() for seed in range(3)]
+    views = Hardness(HardnessOptions(2.0, negatives), Context())(
+        Views(dict(zip(("anchor", "positive", "hard_negative"), z, strict=True))), None
+    )
+    found = contrastive_loss(views.embeddings, log_weights=views.log_weights, temperature=0.05)
+    theirs = library.MultipleNegativesRankingLoss(None, scale=20.0, hardness_mode=mode, hardness_strength=2.0)
+    expected = theirs.compute_loss_from_embeddings(z, None)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-12)
+    ours, other = (torch.autograd.grad(loss, z, retain_graph=True) for loss in (found, expected))
+    assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(ours, other, strict=True))
+
+
+@pytest.mark.parametrize(("margin", "strategy"), [(0.0, "absolute"), (0.2, "absolute"), (0.3, "relative")])
+def test_gist_leaves_out_what_the_guide_finds_similar(margin, strategy, run_config):
+    encoder = prepare(run_config).state.encoder
+    z = {name: drawn(6, 4, seed=seed) for seed, name in enumerate(("anchor", "positive", "hard_negative"))}
+    guided = {name: drawn(6, 3, seed=seed + 5) for seed, name in enumerate(z)}
+    method = GIST(GISTOptions(margin=margin, strategy=strategy), Context(encoder=encoder))
+    step = SimpleNamespace(encode=lambda name, guide: guided[name])
+    views = method(Views(z), step)
+    found = contrastive_loss(views.embeddings, log_weights=views.log_weights, temperature=0.1)
+    losses, left_out = [], 0
+    for i in range(6):
+        own = cosine(guided["anchor"][i], guided["positive"][i])
+        limit = own - margin * (abs(own) if strategy == "relative" else 1)
+        terms = [cosine(z["anchor"][i], z["positive"][i]) / 0.1]
+        for name in ("positive", "hard_negative"):
+            for j in range(6):
+                if name == "positive" and i == j:
+                    continue
+                if cosine(guided["anchor"][i], guided[name][j]) > limit:
+                    left_out += 1
+                else:
+                    terms.append(cosine(z["anchor"][i], z[name][j]) / 0.1)
+        losses.append(math.log(sum(map(math.exp, terms))) - terms[0])
+    assert left_out > 0
+    assert found.item() == pytest.approx(np.mean(losses), rel=1e-9)
+
+
+def test_orthogonality_equals_that_of_sentence_transformers():
+    z = [drawn(5, 4, seed=seed) for seed in range(2)]
+    found = Orthogonality(OrthogonalityOptions(0.3, 0.7), Context())(Views({"anchor": z[0], "positive": z[1]}), None)
+    theirs = library.GlobalOrthogonalRegularizationLoss(None, mean_weight=0.3, second_moment_weight=0.7)
+    assert found.item() == pytest.approx(sum(theirs.compute_loss_from_embeddings(z).values()).item(), rel=1e-12)
 
 
 def test_the_presets_of_later_systems_are_complete():

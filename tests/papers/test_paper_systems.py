@@ -123,6 +123,13 @@ SYSTEMS = {
         "negatives": ("una",),
         "una": {"every": 1},
     },
+    "hardness and orthogonality": {
+        "feature_augmentations": ("hardness",),
+        "loss_terms": ("orthogonality",),
+        "negatives": ("una",),
+        "una": {"every": 1},
+    },
+    "gist": {"feature_augmentations": ("gist",), "positive": "crop", "options": {"gist": {"margin": 0.0}}},
     "sscl": {"loss_terms": ("sscl",), "options": {"sscl": {"layers": 1}}},
     "whitenedcse": {"feature_augmentations": ("group-whitening",), "options": {"group-whitening": {"size": 4}}},
     "infocse": {
