@@ -1,6 +1,7 @@
 """The command ``cse generate``: paraphrases, back-translations and queries, written by sequence-to-sequence models.
 
-Texts are appended to ``OUTPUT.part`` batch by batch, and repeating an interrupted call resumes it. A batch holds rows
+Texts are appended to ``OUTPUT.part`` batch by batch, and repeating an interrupted call resumes it; a call with other
+rows, models or options begins anew. A batch holds rows
 of similar length from one window of consecutive rows, and random numbers are keyed by (seed, first row of the batch,
 model). A resumed call therefore produces the same texts as one that was not interrupted.
 """
@@ -9,9 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,7 +25,7 @@ from cse.cli.command import command
 from cse.cli.options import AsJson
 from cse.data import readers
 from cse.errors import first_line
-from cse.io import dumps, write_text
+from cse.io import Journal, naming, write_text
 from cse.options import Column, Device, EncodingErrors, MaxLineBytes, Opt, Seed, Threads
 from cse.progress import counting
 
@@ -163,40 +164,38 @@ def generate(
         texts that equal their row except for white space; ``empty``, generated texts that are empty.
 
     Raises:
-        InputError: If ``OUTPUT.part`` was made by a call with different rows, models or options.
+        InputError: If another process is writing the file.
     """
     output = Path(output)
-    part, about = output.with_name(output.name + ".part"), output.with_name(output.name + ".part.json")
+    part = output.with_name(output.name + ".part")
     digest = hashlib.sha256()
     for text in texts:
         digest.update(text.encode() + b"\n")
-    settings = {**asdict(generator.options), "models": generator.names, "rows": digest.hexdigest()}
+    key = {**asdict(generator.options), "models": generator.names, "rows": digest.hexdigest()}
     generated: dict[int, str] = {}
-    if part.exists() and about.exists():
-        before = json.loads(about.read_text(encoding="utf8"))
-        if before != settings:
-            name = next(key for key in settings if before.get(key) != settings[key])
-            raise InputError(
-                f"{part}: is from an interrupted call in which {name} differed; remove the file, or use the rows, "
-                "models and options of that call"
-            )
-        generated = _read(part)
-    else:
-        part.unlink(missing_ok=True)  # left by a call whose options are unknown
-    write_text(about, dumps(settings) + "\n")
-    if progress and generated:
-        progress(len(generated))
-    with open(part, "a", encoding="utf8") as file:
+    with (
+        naming(output),
+        closing(Journal(part, key, f"{output}: another process is writing it; wait for it")) as journal,
+    ):
+        for written in journal.records:
+            generated |= dict(written)
+        if progress and generated:
+            progress(len(generated))
         for rows in batches(texts, generator.options.batch_size):
             if all(row in generated for row in rows):
                 continue
-            written = generator([texts[row] for row in rows], rows[0])
-            for row, text in zip(rows, written, strict=True):
-                generated[row] = text
-                file.write(json.dumps([row, text], ensure_ascii=False) + "\n")
-            file.flush()
+            written = [*zip(rows, generator([texts[row] for row in rows], rows[0]), strict=True)]
+            journal.add(written)
+            generated |= dict(written)
             if progress:
                 progress(len(rows))
+        counts = _write(texts, generated, output)
+        journal.remove()
+    return counts
+
+
+def _write(texts: Sequence[str], generated: dict[int, str], output: Path) -> dict[str, int]:
+    """Writes the generated texts of rows, and returns counts; see ``generate``."""
     counts = {"rows": len(texts), "generated": sum(bool(text) for text in generated.values())}
     counts["empty"] = len(generated) - counts["generated"]
     counts["unchanged"] = sum(text == " ".join(texts[row].split()) for row, text in generated.items())
@@ -206,20 +205,7 @@ def generate(
     else:
         lines = [generated.get(row) or text for row, text in enumerate(texts)]
     write_text(output, "".join(f"{line}\n" for line in lines))
-    part.unlink()
-    about.unlink()
     return counts
-
-
-def _read(part: Path) -> dict[int, str]:
-    """Returns the texts that an interrupted call wrote, by row; removes an incomplete last line from the file."""
-    data = part.read_bytes()
-    whole = data.rfind(b"\n") + 1
-    if whole < len(data):
-        with open(part, "r+b") as file:
-            file.truncate(whole)
-            os.fsync(file.fileno())
-    return {int(row): str(text) for row, text in map(json.loads, data[:whole].decode("utf8").splitlines())}
 
 
 # Whether texts are sampled, by task. Paraphrases are decoded by beam search, because they should keep the meaning;

@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 
-from cse import InputError
 from cse_papers.generate import GenerationOptions, Generator, batches, generate
 
 SHORT = {"max_new_tokens": 6, "batch_size": 4}
@@ -77,30 +76,39 @@ def test_resumed_generation_equals_uninterrupted_generation(writers, texts, tmp_
     with pytest.raises(KeyboardInterrupt):
         generate(texts, stops, resumed)
     part = resumed.with_name("resumed.txt.part")
-    assert len(part.read_text(encoding="utf8").splitlines()) == 4
+    assert len(part.read_text(encoding="utf8").splitlines()) == 2  # the key, and one batch
     with open(part, "a", encoding="utf8") as file:
-        file.write('[3, "not whol')
+        file.write('0123 [[3, "not whol')
     generate(texts, generator, resumed)
     assert resumed.read_bytes() == whole.read_bytes()
 
 
-def test_generation_cannot_be_resumed_with_other_options_or_rows(writers, texts, tmp_path):
-    out = tmp_path / "out.txt"
+def test_generation_with_other_options_or_rows_begins_anew(writers, texts, tmp_path):
     generator = Generator(str(writers / "t5"), GenerationOptions(**SHORT))
+    calls = []
 
     def stops(some, first):
-        raise KeyboardInterrupt
+        calls.append(first)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return generator(some, first)
 
     stops.options, stops.names = generator.options, generator.names
-    with pytest.raises(KeyboardInterrupt):
-        generate(texts, stops, out)
-    with pytest.raises(InputError, match="interrupted call in which max_new_tokens differed"):
-        generate(texts, Generator(str(writers / "t5"), GenerationOptions(max_new_tokens=7, batch_size=4)), out)
-    with pytest.raises(InputError, match="interrupted call in which rows differed"):
-        generate(texts[1:], generator, out)
+    for other, rows in (
+        (Generator(str(writers / "t5"), GenerationOptions(max_new_tokens=7, batch_size=4)), texts),
+        (generator, texts[1:]),
+    ):
+        out, whole = tmp_path / "out.txt", tmp_path / "whole.txt"
+        calls.clear()
+        with pytest.raises(KeyboardInterrupt):
+            generate(texts, stops, out)
+        generate(rows, other, out)
+        generate(rows, other, whole)
+        assert out.read_bytes() == whole.read_bytes()
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "whole.txt"]
 
 
-def test_a_part_file_without_recorded_options_is_ignored(writers, texts, tmp_path):
+def test_a_part_file_of_another_program_is_ignored(writers, texts, tmp_path):
     generator = Generator(str(writers / "t5"), GenerationOptions(**SHORT))
     generate(texts, generator, tmp_path / "whole.txt")
     (tmp_path / "out.txt.part").write_text('[0, "of another call"]\n', encoding="utf8")
