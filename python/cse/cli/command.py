@@ -48,7 +48,7 @@ class Text(click.ParamType[str]):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Returns the names that begin with what was typed."""
-        return [CompletionItem(each) for each in self.option.complete(incomplete)]
+        return [CompletionItem(name) for name in self.option.complete(incomplete)]
 
 
 class Number(click.ParamType[Any]):
@@ -93,7 +93,7 @@ class Command(click.Command):
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None and isinstance(parameter, click.Option):
-                grouped = any(hasattr(each, "heading") for each in self.params)
+                grouped = any(hasattr(param, "heading") for param in self.params)
                 other = "Help" if grouped else "Options"
                 sections.setdefault(getattr(parameter, "heading", other), []).append(record)
         for heading, records in sections.items():
@@ -186,11 +186,11 @@ def command(
             heading = next((mark.text for mark in option.marks if isinstance(mark, Heading)), heading)
             if is_dataclass(option.hint) and isinstance(option.hint, type):
                 groups[option.name] = (option.hint, declared.options_of(option.hint))
-                params += [click_option(each, heading) for each in groups[option.name][1]]
+                params += [click_option(member, heading) for member in groups[option.name][1]]
             else:
                 single.append(option)
                 params.append(click_option(option, heading))
-        every = [*single, *(each for _, members in groups.values() for each in members)]
+        every = [*single, *(member for _, members in groups.values() for member in members)]
 
         def call(**values: Any) -> None:
             from ..registry import import_methods
@@ -208,12 +208,12 @@ def command(
             if fault:
                 raise InputError(fault)
             for parameter, (group, members) in groups.items():
-                values[parameter] = group(**{each.name: values.pop(each.name) for each in members})
+                values[parameter] = group(**{member.name: values.pop(member.name) for member in members})
             function(**values)
 
-        arguments = [each for each in params if isinstance(each, click.Argument)]
+        arguments = [param for param in params if isinstance(param, click.Argument)]
         made = Command(name, callback=call, help=inspect.cleandoc(function.__doc__ or ""), short_help=short_help)
-        made.params = [*arguments, *further(), *(each for each in params if isinstance(each, click.Option))]
+        made.params = [*arguments, *further(), *(param for param in params if isinstance(param, click.Option))]
         made.headings = headings
         return made
 

@@ -76,13 +76,13 @@ class Encoding:
             set_threads(self.threads)
         return Reranker(model, device=self.device, precision=self.precision, flag=flag)
 
-    def corpus(self, found: Sequence[str | readers.Column]) -> Corpus:
+    def corpus(self, inputs: Sequence[str | readers.Column]) -> Corpus:
         """Opens the corpus of the inputs that ``cse.data.readers.resolve`` returned, and shows the progress."""
         from ..data.corpus import Corpus
 
         reading = {name: value for name, value in self.reading.items() if name != "column"}
         with closing(ProgressDisplay()) as phases:
-            return Corpus.open(found, progress=phases, **reading)
+            return Corpus.open(inputs, progress=phases, **reading)
 
     def index(
         self, encoder: Encoder, files: Sequence[str], folder: str | None, id_column: str | None = None, **settings: Any
@@ -90,9 +90,9 @@ class Encoding:
         """Builds or updates the search index of ``files``, and shows the progress; see ``SearchIndex.build``."""
         from ..search.index import SearchIndex
 
-        found = readers.resolve(list(files), self.reading["column"])
+        inputs = readers.resolve(list(files), self.reading["column"])
         ids = None if id_column is None else read_ids(files, id_column)
-        corpus = self.corpus(found)
+        corpus = self.corpus(inputs)
         with counting("encoding", len(corpus), "rows") as more:
             index = SearchIndex.build(
                 encoder, corpus, folder, ids=ids, batch_size=self.batch_size, progress=more, **settings
@@ -134,7 +134,7 @@ class Ranking:
     ] = None
 
     @property
-    def given(self) -> dict[str, Any]:
+    def values(self) -> dict[str, Any]:
         """The values that were given, by name."""
         return {
             name: value
@@ -146,8 +146,8 @@ class Ranking:
         """Returns this object; raises ``InputError`` if an option would have no effect, or bm25s is not installed."""
         from ..search.bm25 import library
 
-        flags = {each.name: each.flag for each in options_of(type(self))}
-        if fault := combination_fault(options_of(type(self)), self.given, vars(self).get, flags.__getitem__):
+        flags = {option.name: option.flag for option in options_of(type(self))}
+        if fault := combination_fault(options_of(type(self)), self.values, vars(self).get, flags.__getitem__):
             raise InputError(fault)
         if self.hybrid:
             library()
@@ -158,10 +158,10 @@ class Ranking:
         from ..search.tokens import RERANKED
 
         names = {option.name for option in options_of(fusion.Fusion)}
-        given = {name: value for name, value in self.given.items() if name in names}
+        values = {name: value for name, value in self.values.items() if name in names}
         rows = 0 if self.rerank is None else max(self.rerank_rows or RERANKED, top)
         reranker = None if self.rerank == "tokens" else self.rerank
-        hybrid = fusion.Fusion(**given) if self.hybrid else False
+        hybrid = fusion.Fusion(**values) if self.hybrid else False
         return {"hybrid": hybrid, "smooth": self.smooth, "rerank": rows, "reranker": reranker}
 
 
@@ -189,8 +189,8 @@ def load_encoder(model: str, pooler: str | None, device: str, precision: str, th
     if encoder.plain:
         printing.say(f"{model}: the folder does not declare a pooling; using --pooler {encoder.pooler}")
     printing.say(f"on {describe_device(str(encoder.device), encoder.precision, encoder.precision_reason)}")
-    found: Encoder = encoder
-    return found
+    loaded: Encoder = encoder
+    return loaded
 
 
 def read_ids(files: Sequence[str], column: str) -> list[str]:

@@ -42,7 +42,7 @@ def in_terminal(session: Session) -> None:
     width = max(30, min(shutil.get_terminal_size().columns, 100))
 
     def lines(label: str, text: str) -> str:
-        plain = "".join(each if each.isprintable() or each in JOINERS else " " for each in text)
+        plain = "".join(letter if letter.isprintable() or letter in JOINERS else " " for letter in text)
         return textwrap.fill(plain, width, initial_indent=label, subsequent_indent=" " * len(label))
 
     key = ""
@@ -107,8 +107,8 @@ def on_page(session: Session, say: Callable[[str], None] = printing.say) -> None
     class Handler(BaseHTTPRequestHandler):
         def place(self) -> str | None:
             """Returns what follows the token in the path; None if the request must be refused."""
-            _, given, *rest = self.path.split("/", 2)
-            known = hmac.compare_digest(given.encode(), token.encode()) and self.headers.get("Host") == place
+            _, part, *rest = self.path.split("/", 2)
+            known = hmac.compare_digest(part.encode(), token.encode()) and self.headers.get("Host") == place
             return rest[0] if rest and known and self.headers.get("Origin") in (None, f"http://{place}") else None
 
         def do_GET(self) -> None:

@@ -19,10 +19,10 @@ def model_folder(name: str) -> str:
     """Returns a model name unchanged; for the folder of a run, prints and returns the path of its encoder, ``best``."""
     from ..models.reading.resolve import best_of_run
 
-    found = best_of_run(name)
-    if found != name:
-        printing.echo(f"{name}: the folder of a run; using {found}", err=True)
-    return found
+    folder = best_of_run(name)
+    if folder != name:
+        printing.echo(f"{name}: the folder of a run; using {folder}", err=True)
+    return folder
 
 
 def passage_size(text: str | None) -> int | str | None:

@@ -47,16 +47,16 @@ def run(
             with counting("counting rows", len(unknown), "files") as more:
                 return count_here(unknown, job.reading, more)
 
-        found = find_sources(files, column, known, index, count, elsewhere=ray is not None)
-        return make_parts(job, settings, found, output, ray, gpus)
+        sources = find_sources(files, column, known, index, count, elsewhere=ray is not None)
+        return make_parts(job, settings, sources, output, ray, gpus)
 
 
 def make_parts(
-    job: Job, settings: dict[str, Any], found: Sequence[SourceFile], output: str, ray: Any, gpus: float
+    job: Job, settings: dict[str, Any], sources: Sequence[SourceFile], output: str, ray: Any, gpus: float
 ) -> dict[str, Any]:
     """Makes the missing parts, and returns a summary; raises ``InputError`` if some parts could not be made."""
     threads = job.reading["threads"]
-    folder = Parts(output, job.kind, settings, found, job.suffix)
+    folder = Parts(output, job.kind, settings, sources, job.suffix)
     started = time.perf_counter()
     with folder.locked():
         wanted = folder.missing()

@@ -47,7 +47,7 @@ def result(value: dict[str, Any], as_json: bool, lines: list[str]) -> None:
     """Prints the result of a command on standard output, as JSON or as lines of text."""
     if as_json:  # characters of JSON text may be escaped as \uXXXX without changing its meaning
         encoding = sys.stdout.encoding or "ascii"
-        text = OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", dumps(value))
+        text = OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", dumps(value))
         click.echo(text if text.encode(encoding, "replace").decode(encoding) == text else json.dumps(json.loads(text)))
     else:
         echo("\n".join(lines))
@@ -117,7 +117,7 @@ def table(rows: list[dict[str, str]], title: str = "", markdown: bool = False) -
     left = [all(not _is_number(row[name]) for row in rows) for name in names]
     if markdown:
         lines = [f"**{title}**", ""] if title else []
-        lines += [f"| {' | '.join(names)} |", f"| {' | '.join('---' if each else '---:' for each in left)} |"]
+        lines += [f"| {' | '.join(names)} |", f"| {' | '.join('---' if aligned else '---:' for aligned in left)} |"]
         lines += [f"| {' | '.join(row[name].replace('|', '&#124;') for name in names)} |" for row in rows]
         echo("\n".join([*lines, ""]))
         return

@@ -29,16 +29,16 @@ def setting_options() -> list[click.Option]:
         for option in options_of(group):
             if not option.opt.hidden:
                 made.append(_option(option, option.name, option.opt.help, heading, (option.name,)))
-        of_methods = [each for each in method_flags().values() if each.group is group]
-        for method in {each.method for each in of_methods} & switched.keys():
+        of_methods = [item for item in method_flags().values() if item.group is group]
+        for method in {item.method for item in of_methods} & switched.keys():
             made.append(
                 click.Option([f"--{method}/--no-{method}"], default=None, help=f"{switched[method]}  [default: no]")
             )
             made[-1].heading = heading  # type: ignore[attr-defined]
-        for each in of_methods:
-            text = phrase(each.option.opt.help)
-            text = f"{each.method.upper()}: {text}." if each.method in switched else f"{text[0].upper()}{text[1:]}."
-            made.append(_option(each.option, each.keyword, text, heading, (each.method, each.option.name)))
+        for flag in of_methods:
+            text = phrase(flag.option.opt.help)
+            text = f"{flag.method.upper()}: {text}." if flag.method in switched else f"{text[0].upper()}{text[1:]}."
+            made.append(_option(flag.option, flag.keyword, text, heading, (flag.method, flag.option.name)))
     return made
 
 
@@ -57,8 +57,8 @@ def given_values(values: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         values: Values by parameter name; None or an empty tuple for options that were not given.
     """
-    given = {name: value for name, value in values.items() if value is not None and value != ()}
-    return with_tables(given)
+    settings = {name: value for name, value in values.items() if value is not None and value != ()}
+    return with_tables(settings)
 
 
 def _by_family(path: tuple[str, ...], default: Any) -> str:
@@ -70,13 +70,13 @@ def _by_family(path: tuple[str, ...], default: Any) -> str:
             continue
         usual = _text(_at(table, path, common))
         values.setdefault(usual, []).append(family)
-        for each in conditions(family):
-            value = _text(_at(each["values"], path, None))
+        for condition in conditions(family):
+            value = _text(_at(condition["values"], path, None))
             if value not in ("", usual):
-                about = f"{each['loss']} on {family}" if "loss" in each else f"{family} without --pairs"
+                about = f"{condition['loss']} on {family}" if "loss" in condition else f"{family} without --pairs"
                 values.setdefault(value, []).append(about)
     if not common:
-        common = max(values, key=lambda each: len(values[each]), default="")
+        common = max(values, key=lambda text: len(values[text]), default="")
     others = [f"{value} for {', '.join(names)}" for value, names in values.items() if value not in (common, "")]
     return "; ".join([*([common] if common else []), *others])
 

@@ -99,13 +99,13 @@ def open_entry(
     """
     name = _name(kind, key)
     folder = cache / name
-    if (found := _whole(folder, fits)) is not None:
-        return found, False
+    if (whole := _whole(folder, fits)) is not None:
+        return whole, False
     with naming(cache):
         cache.mkdir(parents=True, exist_ok=True)
     with locked(folder, wait=True):
-        if (found := _whole(folder, fits)) is not None:
-            return found, False
+        if (whole := _whole(folder, fits)) is not None:
+            return whole, False
         with fresh_folder(folder) as fresh:
             added = write(fresh)
             record = {"kind": kind, "key": key, "xxh3": hash_files(fresh), **added}
@@ -128,12 +128,12 @@ def clear(cache: Path) -> tuple[int, int]:
 
     Other files in the folder are not touched.
     """
-    found = entries(cache)
-    size = sum(entry.bytes for entry in found)
-    for entry in found:
+    listed = entries(cache)
+    size = sum(entry.bytes for entry in listed)
+    for entry in listed:
         remove_folder(entry.folder)
     remove_leftovers(cache)
-    return len(found), size
+    return len(listed), size
 
 
 class Meta(TypedDict, total=False):
@@ -256,12 +256,12 @@ class StoredRows:
                 progress("reading the corpus", done, total, "bytes")
 
         def write(folder: Path) -> dict[str, Any]:
-            rows, found, repaired = in_thread(
+            rows, records, repaired = in_thread(
                 lambda shared: _core.write_rows(list(files), str(folder), reading, shared), report
             )
-            size = sum(file[1] for file in found)
+            size = sum(file[1] for file in records)
             report(size, size)
-            meta = {"rows": rows, "files": found, "repaired": repaired, "joined_lines": joined_lines(files)}
+            meta = {"rows": rows, "files": records, "repaired": repaired, "joined_lines": joined_lines(files)}
             repeats = count_repeats(_map(folder, "hashes.u64", "<u8"), _map(folder, "words.u32", "<u4"))
             return {**meta, "repeats": repeats, "paths": paths}
 
@@ -286,19 +286,19 @@ class StoredRows:
 
     def take(self, rows: list[int]) -> list[str]:
         """Returns the texts of the given rows, in the given order."""
-        found = []
+        texts = []
         for row in rows:
             if not 0 <= row < len(self._ends):
                 raise InputError(f"row: {row} is out of range; there are {len(self._ends)} rows")
             start = int(self._ends[row - 1]) if row else 0
             try:
-                found.append(bytes(self._text[start : int(self._ends[row])]).decode("utf8"))
+                texts.append(bytes(self._text[start : int(self._ends[row])]).decode("utf8"))
             except UnicodeDecodeError:
                 raise InputError(
                     f"{self.folder}: row {row} of the cached corpus has changed since the run began; start the "
                     "run again, so that the corpus is read again"
                 ) from None
-        return found
+        return texts
 
     def word_counts(self) -> Any:
         """Returns the number of words of each row, ``(n,)`` uint32, memory-mapped."""

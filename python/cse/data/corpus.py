@@ -244,9 +244,9 @@ def _first_distinct(
         same = _with_hashes(hashes, hashes[candidates])
         same = same[splittable[same]]
         first = same[np.unique(hashes[same], return_index=True)[1]]
-        found = candidates[np.isin(candidates, first)][:count]
-        if len(found) == count or share == 1:
-            return np.sort(found), same[np.isin(hashes[same], hashes[found])]
+        chosen = candidates[np.isin(candidates, first)][:count]
+        if len(chosen) == count or share == 1:
+            return np.sort(chosen), same[np.isin(hashes[same], hashes[chosen])]
         share = min(1.0, 4 * share)
 
 

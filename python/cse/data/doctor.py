@@ -33,11 +33,11 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
             ``code``, whether the texts look like code.
         max_line_bytes: The value of ``--max-line-bytes``.
     """
-    found: list[tuple[str, str, str]] = []
+    results: list[tuple[str, str, str]] = []
     level = "fault"
 
     def add(what: str, do: str) -> None:
-        found.append((level, what, do))
+        results.append((level, what, do))
 
     for file in seen["formats"]:
         if file["magic"]:
@@ -49,9 +49,9 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
             only = "ends its lines with carriage returns only, so it is read as one row"
             add(f"{file['path']} {only}", "convert it (tr '\\r' '\\n')")
     if any(file["magic"] or file["bom"] not in (None, "utf-8") for file in seen["formats"]):
-        return found  # the counts are meaningless for a file that is not UTF-8 text
+        return results  # the counts are meaningless for a file that is not UTF-8 text
 
-    rows, documents, table = seen["rows"], max(seen["documents"], 1), any("column" in each for each in seen["files"])
+    rows, documents, table = seen["rows"], max(seen["documents"], 1), any("column" in item for item in seen["files"])
     having = {name: fault["rows"] for name, fault in seen["faults"].items()}
 
     def counted(name: str) -> str:
@@ -125,7 +125,7 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
     mixed = [f"{name} {share:.0%}" for name, share in sorted(shares.items(), key=lambda it: -it[1]) if share > 0.05]
     if len(mixed) > 1:
         add(f"several scripts: {', '.join(mixed)}", "use a multilingual --model, or one corpus per language")
-    return found
+    return results
 
 
 def _rows(number: int) -> str:

@@ -127,15 +127,15 @@ def pair_columns(
                 f"--pairs {path}: columns {' and '.join(same)} may both be the {role}; name two or three with "
                 f"--columns; the columns are: {listed}"
             )
-    found = {role: by_role[role][0] for role in ROLES if role in by_role}
-    if not {"anchor", "positive"} <= found.keys():
-        if len(found) + len(others) not in (2, 3):
+    column_of = {role: by_role[role][0] for role in ROLES if role in by_role}
+    if not {"anchor", "positive"} <= column_of.keys():
+        if len(column_of) + len(others) not in (2, 3):
             raise InputError(
                 f"--pairs {path} has {len(names)} columns; name two or three with --columns; the columns are: {listed}"
             )
         remaining = iter(others)
-        found = {role: name for role in ROLES if (name := found.get(role) or next(remaining, ""))}
-    return [found[role] for role in ROLES if role in found] + by_role.get("hard negative", [])[1:]
+        column_of = {role: name for role in ROLES if (name := column_of.get(role) or next(remaining, ""))}
+    return [column_of[role] for role in ROLES if role in column_of] + by_role.get("hard negative", [])[1:]
 
 
 def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None) -> npt.NDArray[np.bool_]:
@@ -159,7 +159,7 @@ def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None
         if not column or not value:
             raise InputError(f"--where must be COLUMN=VALUE, like label=1, got {where!r}")
         seen: dict[str, None] = {}
-        masks.append([_equal(_note(seen, each), value) for each in _values(files, "--where", column)])
+        masks.append([_equal(_note(seen, cell), value) for cell in _values(files, "--where", column)])
         if not any(masks[0]):
             raise InputError(
                 f"--where {where}: no row has this value; the first distinct values are {', '.join(list(seen)[:10])}"

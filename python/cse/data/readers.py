@@ -74,12 +74,12 @@ def reading_options(**reading: Unpack[ReadOptions]) -> ReadOptions:
     return options
 
 
-def complete(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
-    """Returns ``defaults`` updated with ``given``; raises ``TypeError`` for a name that is not in ``defaults``."""
-    unknown = set(given) - set(defaults)
+def complete(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
+    """Returns ``defaults`` updated with ``values``; raises ``TypeError`` for a name that is not in ``defaults``."""
+    unknown = set(values) - set(defaults)
     if unknown:
         raise TypeError(f"unknown option {sorted(unknown)[0]!r}; choose from {', '.join(defaults)}")
-    return {**defaults, **given}
+    return {**defaults, **values}
 
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
@@ -146,10 +146,10 @@ def has_header_line(path: str) -> bool:
 
 def expand(paths: Paths) -> list[str]:
     """Returns the paths of files, with patterns replaced by the files they match; see ``resolve``."""
-    given = [paths] if isinstance(paths, (str, PathLike)) else list(paths)
-    if not given:
+    patterns = [paths] if isinstance(paths, (str, PathLike)) else list(paths)
+    if not patterns:
         raise InputError("corpus: no file was given; name one, or a pattern")
-    names = [name for path in given for name in _matches(fspath(path))]
+    names = [name for path in patterns for name in _matches(fspath(path))]
     for name in names:
         suffix = os.path.splitext(name.lower().removesuffix(".gz").removesuffix(".zst"))[1]
         if suffix in UNREADABLE:
@@ -214,7 +214,7 @@ def find_again(path: str) -> str:
     folder, name = os.path.split(path)
     if "\ufffd" not in name or os.path.exists(path) or not os.path.isdir(folder or "."):
         return path
-    alike = [each for each in os.listdir(folder or ".") if os.fsencode(each).decode("utf8", "replace") == name]
+    alike = [entry for entry in os.listdir(folder or ".") if os.fsencode(entry).decode("utf8", "replace") == name]
     return os.path.join(folder, alike[0]) if len(alike) == 1 else path
 
 
@@ -250,10 +250,10 @@ def _matches(path: str) -> list[str]:
         return shards(path, lambda file: Path(file).read_bytes())
     if not glob.has_magic(path) or os.path.exists(path):
         return [path]
-    found = sorted(name for name in glob.glob(path, recursive=True) if not os.path.isdir(name))
-    if not found:
+    files = sorted(name for name in glob.glob(path, recursive=True) if not os.path.isdir(name))
+    if not files:
         raise InputError(f"{path}: no file matches; check the pattern, and the folder it starts from")
-    return found
+    return files
 
 
 def _kind(path: str) -> str | None:
@@ -544,8 +544,8 @@ def check_records(path: str, column: str) -> None:
         return {**dict(pairs), **({column: TWICE} if again else {})}
 
     with suppress(OSError, pa.ArrowException):
-        for number, found in json_records(path, record):
-            value = found.get(column)
+        for number, fields in json_records(path, record):
+            value = fields.get(column)
             if value is TWICE:
                 raise InputError(
                     f"{path}: line {number}: the record has the field {column!r} twice; remove one"

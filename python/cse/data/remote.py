@@ -32,11 +32,11 @@ class _Splits(TypedDict):
     splits: list[str]
 
 
-def cache_folder(given: str | None = None) -> Path:
-    """Returns the cache folder: ``given``, else ``$CSE_CACHE``, else ``cse`` in the cache directory of the user."""
+def cache_folder(folder: str | None = None) -> Path:
+    """Returns the cache folder: ``folder``, else ``$CSE_CACHE``, else ``cse`` in the cache directory of the user."""
     from platformdirs import user_cache_path
 
-    return Path(given or os.environ.get("CSE_CACHE") or user_cache_path("cse"))
+    return Path(folder or os.environ.get("CSE_CACHE") or user_cache_path("cse"))
 
 
 def local_copies(address: str) -> list[str]:

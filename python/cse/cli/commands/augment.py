@@ -80,18 +80,18 @@ def augment_command(
         made = parts.run(job, job.settings(), sentences, column, output, engine, known=index.files, index=tfidf)
         parts.report(made, "sentences", as_json)
         return
-    found = readers.resolve(sentences or ["-"], column)
+    inputs = readers.resolve(sentences or ["-"], column)
     started = time.perf_counter()
     report = AugmentReport(
         *in_background(
             "augmenting",
             lambda more: index._core.augment_files(
-                found, output, copies, form == "jsonl", drawn, index.reading(reading), more
+                inputs, output, copies, form == "jsonl", drawn, index.reading(reading), more
             ),
         )
     )
     seconds = time.perf_counter() - started
-    joined = readers.joined_lines(found)
+    joined = readers.joined_lines(inputs)
     if not as_json:
         print_report(report, seconds, joined, excluding=min_df > 1 or max_terms is not None)
         if drawn["replace_with"] == "radius":
@@ -200,9 +200,9 @@ def bench_command(
     printing.check_output()
     from ...tfidf.speed import measure
 
-    found = measure(corpus, column, repeat, threads)
+    rates = measure(corpus, column, repeat, threads)
     if as_json:
-        printing.result(found, True, [])
+        printing.result(rates, True, [])
         return
     printing.table(
         [
@@ -212,8 +212,8 @@ def bench_command(
                 "lowest to highest": f"{rate['lowest']:,.0f} to {rate['highest']:,.0f}",
                 "cse is faster by": "" if name == "cse" else f"{rate['ratio']:,.0f} times",
             }
-            for name, rate in found.items()
+            for name, rate in rates.items()
         ]
     )
-    if "nlpaug" not in found:
+    if "nlpaug" not in rates:
         printing.say("nlpaug is not installed; pip install nlpaug adds its row")

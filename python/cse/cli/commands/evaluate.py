@@ -72,10 +72,10 @@ class Evaluated:
         dims = None if self.dims is None else parse_dims(self.dims)
         return {**{name: getattr(self, name) for name in names}, "dims": dims}
 
-    def settings(self, given: tuple[str, ...]) -> tuple[str, ...]:
+    def settings(self, values: tuple[str, ...]) -> tuple[str, ...]:
         """Returns the values of ``--set``, with the option ``passages`` of the suite retrieval."""
         size = passage_size(self.passages)
-        return given if size is None else (*given, f"retrieval.passages={0 if size == 'max' else size}")
+        return values if size is None else (*values, f"retrieval.passages={0 if size == 'max' else size}")
 
 
 def systems_of(models: Sequence[str], common: Ranking, seeds: bool = False) -> tuple[list[str], list[list[System]]]:
@@ -95,16 +95,16 @@ def systems_of(models: Sequence[str], common: Ranking, seeds: bool = False) -> t
     for text in models:
         name, separator, own = (text, "", "") if Path(text).exists() else text.partition(" --")
         names = name.strip().split(",") if seeds else [name.strip()]
-        ranked = Ranking() if any(System(each).fixed for each in names) else common
+        ranked = Ranking() if any(System(model).fixed for model in names) else common
         if separator:
             ranked = replace(ranked, **own_values(text, f"--{own}".split()))
-        given = ranked.check().arguments()
-        if given["tokens"] and ranked.rerank != "tokens":
+        arguments = ranked.check().arguments()
+        if arguments["tokens"] and ranked.rerank != "tokens":
             raise InputError("--tokens has no effect without --rerank tokens; add that, or leave --tokens out")
-        folders = [each if System(each).fixed else options.model_folder(each) for each in names]
-        sides.append([System(each, **given) for each in folders])
+        folders = [model if System(model).fixed else options.model_folder(model) for model in names]
+        sides.append([System(folder, **arguments) for folder in folders])
         labels.append(" ".join([name.strip(), *sides[-1][0].flags]))
-    flag = next((f"--{name.replace('_', '-')}" for name in common.given), "")
+    flag = next((f"--{name.replace('_', '-')}" for name in common.values), "")
     if flag and all(system.fixed for side in sides for system in side):
         raise InputError(f"{flag} has no effect on {sides[0][0].fixed}; leave it out")
     return labels, sides
@@ -113,11 +113,11 @@ def systems_of(models: Sequence[str], common: Ranking, seeds: bool = False) -> t
 def own_values(text: str, flags: list[str]) -> dict[str, Any]:
     """Returns the values of the options in an argument MODEL; raises ``InputError`` if one is invalid."""
     try:
-        given = own_options.make_context("MODEL", flags).params
+        values = own_options.make_context("MODEL", flags).params
     except (click.ClickException, InputError) as error:
         message = error.format_message().rstrip(".") if isinstance(error, click.ClickException) else str(error)
         raise InputError(f"{text!r}: {message}; after a model, give options of search, such as --hybrid") from None
-    return Ranking(**given).given
+    return Ranking(**values).values
 
 
 @command("eval")
@@ -175,7 +175,7 @@ def eval_command(
         suites = (*(suites if "suites" in given_options() else ()), "mteb")
         tables["mteb"] = {"tasks": mteb}
     with progress_of("evaluating", "texts") as progress:
-        found = evaluate(
+        result = evaluate(
             system,
             suites,
             data,
@@ -187,14 +187,14 @@ def eval_command(
     if run is not None:
         from ...evaluation.trec import write_run
 
-        write_run(run, found.reports["retrieval"].rankings)
+        write_run(run, result.reports["retrieval"].rankings)
     published = [dict(zip(("model", "average", "reproductions"), row, strict=True)) for row in PUBLISHED]
     if as_json:
         beside = {"published": published, "published_text": TEXT_NOTE} if compare_published else {}
-        printing.result({**found.to_dict(), **beside}, True, [])
+        printing.result({**result.to_dict(), **beside}, True, [])
         return
-    for name, report in found.reports.items():
-        title = f"{found.model}: {name}"
+    for name, report in result.reports.items():
+        title = f"{result.model}: {name}"
         if wide := paper_row(name, report):
             printing.table([wide], title=title, markdown=markdown)
             printing.echo()
@@ -204,7 +204,7 @@ def eval_command(
                 printing.echo(f"{key.replace('_', ' ')}: {cell(key, value)}")
         for note in report.notes:
             printing.echo(f"Note: {note}")
-    for note in found.notes:
+    for note in result.notes:
         printing.echo(f"Note: {note}")
     if compare_published:
         printing.echo()
@@ -297,11 +297,11 @@ def compare_command(
     unit_of = "methods, by a paired t-test over seeds" if seeds else "checkpoints, not methods"
     precision = results[0].precision
     if as_json:
-        tables = [{"a": labels[0], "b": b, "tasks": found.tasks} for b, found in zip(labels[1:], results, strict=True)]
+        tables = [{"a": labels[0], "b": b, "tasks": side.tasks} for b, side in zip(labels[1:], results, strict=True)]
         printing.result({"compares": unit_of, "precision": precision, "comparisons": tables}, True, [])
         return
-    for label, found in zip(labels[1:], results, strict=True):
-        lines = [compared_cells(record) for record in found.tasks]
+    for label, result in zip(labels[1:], results, strict=True):
+        lines = [compared_cells(record) for record in result.tasks]
         printing.table(lines, title=f"{label} against {labels[0]}", markdown=markdown)
     printing.echo(f"This compares {unit_of}. A is the first model. p-values are adjusted by Holm's method.")
     if precision:

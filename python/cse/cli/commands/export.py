@@ -102,13 +102,13 @@ def write_static(
     with closing(ProgressDisplay()) as phases:
         rows = Corpus.open(files, progress=phases, **reading)
     encoder = Encoder(options.model_folder(model))
-    found = export_static(encoder, rows, output, dims=dims, words=words, counting=counting)
+    saved = export_static(encoder, rows, output, dims=dims, words=words, counting=counting)
     if as_json:
-        printing.result(asdict(found), True, [])
+        printing.result(asdict(saved), True, [])
         return
     printing.echo(
-        f"{found.folder}: {found.bytes / 1e6:,.1f} MB, {found.tokens:,} tokens ({found.words:,} of them added words), "
-        f"{found.embedding_dim} dimensions\nfitted to {found.rows:,} rows: mean cosine {found.cosine:.3f} with the "
+        f"{saved.folder}: {saved.bytes / 1e6:,.1f} MB, {saved.tokens:,} tokens ({saved.words:,} of them added words), "
+        f"{saved.embedding_dim} dimensions\nfitted to {saved.rows:,} rows: mean cosine {saved.cosine:.3f} with the "
         "embeddings of the encoder, after subtracting their mean"
     )
 
@@ -132,23 +132,23 @@ def write_onnx(
     for suite, path in data.items():
         open_suites(suite, path, allow_partial=True)  # fails before the export, which takes a minute
     set_threads(threads)
-    found = export_onnx(options.model_folder(model), output, int8, lambda text: printing.say(f"{text} ..."))
+    saved = export_onnx(options.model_folder(model), output, int8, lambda text: printing.say(f"{text} ..."))
     lines = [
-        f"{found.file}: {found.bytes / 1e6:,.1f} MB, embeddings differ from PyTorch's by at most {found.difference:.1g}"
+        f"{saved.file}: {saved.bytes / 1e6:,.1f} MB, embeddings differ from PyTorch's by at most {saved.difference:.1g}"
     ]
     tables: dict[str, list[dict[str, Any]]] = {}
     if int8:
         lines.append(
-            f"{found.int8_file}: {found.int8_bytes / 1e6:,.1f} MB, cosine with PyTorch's embeddings: "  # type: ignore[operator]
-            f"mean {found.int8_cosine:.4f}, minimum {found.int8_lowest_cosine:.4f}"
+            f"{saved.int8_file}: {saved.int8_bytes / 1e6:,.1f} MB, cosine with PyTorch's embeddings: "  # type: ignore[operator]
+            f"mean {saved.int8_cosine:.4f}, minimum {saved.int8_lowest_cosine:.4f}"
         )
     for suite, path in data.items():
         with progress_of(f"evaluating {suite}", "texts") as progress:
-            sides = [[found.folder], [f"onnx:{found.int8_file}"]]
+            sides = [[saved.folder], [f"onnx:{saved.int8_file}"]]
             (compared,) = compare_models(sides, suite, path, allow_partial=True, device="cpu", progress=progress)
         tables[suite] = compared.tasks
     if as_json:
-        printing.result({**asdict(found), "int8_differences": tables}, True, [])
+        printing.result({**asdict(saved), "int8_differences": tables}, True, [])
         return
     printing.echo("\n".join(lines))
     if tables:

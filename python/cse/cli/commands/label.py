@@ -82,21 +82,21 @@ def label_command(
         write_text(folder / SETTINGS, dumps(settings))
         before, after = ({query: settings["rankings"][name][query] for query in texts} for name in names)
         pools = pool(before, after, ids, depth, seed)
-        row_of = {each: row for row, each in enumerate(ids)}
-        pooled = sorted({row_of[document] for each in pools for document in each.documents})
+        row_of = {key: row for row, key in enumerate(ids)}
+        pooled = sorted({row_of[document] for entry in pools for document in entry.documents})
         shown = dict(zip((ids[row] for row in pooled), rows.take(pooled), strict=True))
         session = Session(pools, texts, shown, judgements)
         printing.say(f"{output}: {len(pools):,} queries, {session.left:,} documents to judge")
         try:
             (on_page if web else in_terminal)(session)
         finally:
-            a, b = ({query: [ids[row] for row in found] for query, found in side.items()} for side in (before, after))
+            a, b = ({query: [ids[row] for row in hits] for query, hits in side.items()} for side in (before, after))
             seconds = judgements.typical_seconds()
             qrels, result = outcome(pools, judgements.values, a, b, depth, difference, seconds)
-            judged = [f"{query}\t{each}\t{value}" for query, found in qrels.items() for each, value in found.items()]
+            judged = [f"{query}\t{key}\t{value}" for query, marks in qrels.items() for key, value in marks.items()]
             write_text(folder / "qrels" / "test.tsv", "\n".join(["query-id\tcorpus-id\tscore", *judged, ""]))
-    found = {"old": old, "new": new, "output": output, **result}
-    printing.result(found, as_json, [] if as_json else outcome_lines(found))
+    record = {"old": old, "new": new, "output": output, **result}
+    printing.result(record, as_json, [] if as_json else outcome_lines(record))
 
 
 def read_documents(
@@ -113,17 +113,17 @@ def read_documents(
 
         store = Store.open(Path(documents))
         every = range(store.rows)
-        found = Corpus.from_texts(store.texts(every))
+        rows = Corpus.from_texts(store.texts(every))
         ids = store.ids(every) if store.manifest["ids"] else [str(row) for row in every]
         size = store.manifest["passages"]
     else:
         reading = dict(encoding.reading)
-        found = Corpus.open(readers.resolve([documents], reading.pop("column")), **reading)
-        ids = [str(row) for row in range(len(found))] if id_column is None else read_ids([documents], id_column)
-    found.filled()
-    if len(set(ids)) < len(ids) or any(not each or each.split() != [each] for each in ids):
+        rows = Corpus.open(readers.resolve([documents], reading.pop("column")), **reading)
+        ids = [str(row) for row in range(len(rows))] if id_column is None else read_ids([documents], id_column)
+    rows.filled()
+    if len(set(ids)) < len(ids) or any(not key or key.split() != [key] for key in ids):
         raise InputError(f"{documents}: ids must be distinct and without white space; choose another column with --id")
-    return found, ids, size
+    return rows, ids, size
 
 
 def prepare(
@@ -141,8 +141,8 @@ def prepare(
             raise InputError(f"{folder / SETTINGS}: is damaged; name another folder with -o") from None
         for name, value in wanted.items():
             if known.get(name) != value:
-                told = f"another {name}" if name in ("version", "corpus") else f"--{name} {known.get(name)}"
-                raise InputError(f"{folder}: was made with {told}; name another folder with -o, or use the same")
+                what = f"another {name}" if name in ("version", "corpus") else f"--{name} {known.get(name)}"
+                raise InputError(f"{folder}: was made with {what}; name another folder with -o, or use the same")
         if asked != list(queries.items())[: len(asked)]:
             raise InputError(
                 f"{folder}: the file of --queries does not begin with the queries of the folder; add queries at its "
@@ -154,7 +154,7 @@ def prepare(
     settings = {**wanted, "queries": queries, "rankings": known.get("rankings", {})}
     write_text(folder / SETTINGS, dumps(settings))  # first: without it, a repeated command refuses the folder
     (folder / "qrels").mkdir(exist_ok=True)
-    lines = [dumps({"_id": each, "text": text}) + "\n" for each, text in queries.items()]
+    lines = [dumps({"_id": key, "text": text}) + "\n" for key, text in queries.items()]
     write_text(folder / "queries.jsonl", "".join(lines))
     if not (folder / "corpus.jsonl").exists():
 
@@ -200,35 +200,35 @@ def rank(
         with counting(f"encoding with {model}", len(rows), "rows") as more:
             index = SearchIndex.build(encoder, rows, batch_size=encoding.batch_size, passages=size, progress=more)
     hits = index.search(missing.values(), depth, batch_size=encoding.batch_size)
-    known |= {name: [hit.row for hit in found] for name, found in zip(missing, hits, strict=True)}
+    known |= {name: [hit.row for hit in ranking] for name, ranking in zip(missing, hits, strict=True)}
     return key
 
 
-def outcome_lines(found: dict[str, Any]) -> list[str]:
+def outcome_lines(facts: dict[str, Any]) -> list[str]:
     """Prints the comparison as ``cse compare`` does; returns the lines that follow, with the queries still needed."""
-    record = found["comparison"]
+    record = facts["comparison"]
     lines = [
-        f"{found['complete']:,} of {found['queries']:,} queries are judged, with {found['judgements']:,} judgements; "
-        f"{found['scored']:,} of them have a relevant document and are compared."
+        f"{facts['complete']:,} of {facts['queries']:,} queries are judged, with {facts['judgements']:,} judgements; "
+        f"{facts['scored']:,} of them have a relevant document and are compared."
     ]
     if record is None:
         lines.append("A comparison needs at least two queries with a relevant document; judge more.")
     else:
-        printing.table([compared_cells(record)], title=f"{found['new']} against {found['old']}")
-        if found["needed"] is None:
+        printing.table([compared_cells(record)], title=f"{facts['new']} against {facts['old']}")
+        if facts["needed"] is None:
             lines.append("The two rankings have the same score for each of these queries.")
         else:
-            seconds = found["more_seconds"]
+            seconds = facts["more_seconds"]
             time = "" if seconds is None else f", about {duration(seconds)}"
-            more = f"{found['more']:,} more ({found['more_judgements']:,} judgements{time})"
+            more = f"{facts['more']:,} more ({facts['more_judgements']:,} judgements{time})"
             lines.append(
-                f"A true difference of {found['target']:g} points is found with a probability of 80 % with about "
-                f"{found['needed']:,} queries that have a relevant document: {more if found['more'] else 'enough'}."
+                f"A true difference of {facts['target']:g} points is found with a probability of 80 % with about "
+                f"{facts['needed']:,} queries that have a relevant document: {more if facts['more'] else 'enough'}."
             )
-            if not found["decided"] and found["needed_if_observed"] is not None:
+            if not facts["decided"] and facts["needed_if_observed"] is not None:
                 lines.append(
                     f"If the true difference is the observed one, {record['mean']:+.2f}, about "
-                    f"{found['needed_if_observed']:,} such queries are needed."
+                    f"{facts['needed_if_observed']:,} such queries are needed."
                 )
-    data = found["output"]
+    data = facts["output"]
     return [*lines, f"The judgements are in {data}, for cse eval and cse compare --suite retrieval --data {data}."]

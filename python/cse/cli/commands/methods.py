@@ -49,11 +49,11 @@ def methods_command(
     ]
     methods = []
     for table in tables:
-        for each in table.names():
-            if name not in (None, each):
+        for entry in table.names():
+            if name not in (None, entry):
                 continue
             try:
-                method = table.get(each)
+                method = table.get(entry)
             except InputError as error:  # its package cannot be imported
                 if name is not None:
                     raise
@@ -67,7 +67,7 @@ def methods_command(
                 }
                 for option in options_of(method.Options)
             }
-            methods.append({"name": each, "kind": table.kind, "summary": method.summary, "options": described})
+            methods.append({"name": entry, "kind": table.kind, "summary": method.summary, "options": described})
     if not methods:
         raise InputError(f"{name}: no such method; to list all: cse methods")
     if as_json:
@@ -109,8 +109,8 @@ def cache_command(
     folder = store.cache_folder(cache)
     if clear:
         count, size = store.clear(folder)
-        found = {"folder": str(folder), "deleted": count, "bytes": size}
-        printing.result(found, as_json, [f"{folder}: {count} entries deleted, {size / 1e6:,.1f} MB"])
+        record = {"folder": str(folder), "deleted": count, "bytes": size}
+        printing.result(record, as_json, [f"{folder}: {count} entries deleted, {size / 1e6:,.1f} MB"])
         return
     listed = [
         {

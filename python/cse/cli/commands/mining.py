@@ -69,11 +69,11 @@ def duplicates_command(
             count = sum(len(cosines) for *_, cosines in pairs)
         else:
             count = write_table(output, DUPLICATES_COLUMNS, pair_records(pairs, index))
-    found = [index.rows[members] for members in groups.members()]
+    parts = [index.rows[members] for members in groups.members()]
     seconds = time.perf_counter() - started
-    redundant = sum(len(rows) - 1 for rows in found)
+    redundant = sum(len(rows) - 1 for rows in parts)
     if as_json:
-        listed = [{"rows": rows.tolist(), "ids": index.ids(rows), "examples": index.texts(rows[:3])} for rows in found]
+        listed = [{"rows": rows.tolist(), "ids": index.ids(rows), "examples": index.texts(rows[:3])} for rows in parts]
         summary = {
             "rows": len(index),
             "threshold": threshold,
@@ -85,7 +85,7 @@ def duplicates_command(
         }
         printing.result(summary, True, [])
         return
-    for rows in found[:top]:
+    for rows in parts[:top]:
         first = rows[:5]
         names = index.ids(first) if id_column else first.tolist()
         printing.echo(f"{len(rows):,} rows")
@@ -94,7 +94,7 @@ def duplicates_command(
         if len(rows) > 5:
             printing.echo(f"  and {len(rows) - 5:,} more")
     printing.say(
-        f"{count:,} pairs with a cosine of at least {threshold:g} in {seconds:.1f} s: {len(found):,} groups; "
+        f"{count:,} pairs with a cosine of at least {threshold:g} in {seconds:.1f} s: {len(parts):,} groups; "
         f"{redundant:,} of {len(index):,} rows would be removed if each group kept one row"
     )
 
@@ -167,11 +167,11 @@ def cluster_command(
     started = time.perf_counter()
     labels = cluster(index, method, groups=groups, smallest=min_size, seed=seed)
     with counting("reading words", len(labels), "rows") as more:
-        found = describe(index, labels, weights, words=words, examples=examples, progress=more)
+        clusters = describe(index, labels, weights, words=words, examples=examples, progress=more)
     seconds = time.perf_counter() - started
     left_out = int((labels < 0).sum())
     if output is not None:
-        write_members(output, found, index)
+        write_members(output, clusters, index)
     if as_json:
         summary = {
             "rows": len(index),
@@ -179,21 +179,21 @@ def cluster_command(
             "left_out": left_out,
             "output": output,
             "seconds": round(seconds, 3),
-            "groups": [group_record(number, each, index) for number, each in enumerate(found, 1)],
+            "groups": [group_record(number, item, index) for number, item in enumerate(clusters, 1)],
         }
         printing.result(summary, True, [])
         return
-    for number, each in enumerate(found, 1):
-        printing.echo(f"{number:4}  {len(each.rows):,} rows: {', '.join(each.words)}")
-        for text in index.texts(each.examples):
+    for number, group in enumerate(clusters, 1):
+        printing.echo(f"{number:4}  {len(group.rows):,} rows: {', '.join(group.words)}")
+        for text in index.texts(group.examples):
             printing.echo(f"        {shortened(text)}")
     unused = f", {left_out:,} rows in no group" if left_out else ""
-    printing.say(f"{len(labels):,} rows by {method} in {seconds:.1f} s: {len(found):,} groups{unused}")
+    printing.say(f"{len(labels):,} rows by {method} in {seconds:.1f} s: {len(clusters):,} groups{unused}")
 
 
-def write_members(output: str, found: Sequence[Cluster], index: SearchIndex) -> None:
+def write_members(output: str, clusters: Sequence[Cluster], index: SearchIndex) -> None:
     """Writes the number, the id and the group of each row that is in a group, in the order of the rows."""
-    of_row = {int(row): number for number, each in enumerate(found, 1) for row in each.rows}
+    of_row = {int(row): number for number, cluster in enumerate(clusters, 1) for row in cluster.rows}
     rows = sorted(of_row)
     write_table(output, ("row", "id", "group"), zip(rows, index.ids(rows), map(of_row.__getitem__, rows), strict=True))
 
@@ -293,10 +293,10 @@ def mine_command(
     """
     printing.check_output()
     check_table(output)
-    given: dict[str, Any] = {"columns": columns or None, "query_column": query_column, "ranks": ranks, "margin": margin}
-    given |= {"negatives": negatives, "pick": pick, "rows": rows, "relative_margin": relative_margin}
-    given |= {"max_score": max_score, "min_score": min_score, "rescore": rescore, "output_format": output_format}
-    settings = {name: value for name, value in given.items() if value is not None}
+    every: dict[str, Any] = {"columns": columns or None, "query_column": query_column, "ranks": ranks, "margin": margin}
+    every |= {"negatives": negatives, "pick": pick, "rows": rows, "relative_margin": relative_margin}
+    every |= {"max_score": max_score, "min_score": min_score, "rescore": rescore, "output_format": output_format}
+    settings = {name: value for name, value in every.items() if value is not None}
 
     def open_index() -> SearchIndex:
         return by_row(encoding.index(encoding.encoder(model), corpus, folder))
@@ -423,12 +423,12 @@ def mine(
     gaps: list[float] = []
     without = 0
     with counting("mining", len(anchors), "pairs") as more:
-        for found in mining(index, anchors, positives, batch_size=batch_size, progress=more):
-            if len(found.rows) < (mining.count if wide else 1):
+        for mined in mining(index, anchors, positives, batch_size=batch_size, progress=more):
+            if len(mined.rows) < (mining.count if wide else 1):
                 without += 1
                 continue
-            gaps += (found.positive - found.scores).tolist()
-            texts, pair = index.texts(found.rows), (anchors[found.pair], positives[found.pair])
+            gaps += (mined.positive - mined.scores).tolist()
+            texts, pair = index.texts(mined.rows), (anchors[mined.pair], positives[mined.pair])
             rows += [(*pair, *texts)] if wide else [(*pair, text) for text in texts]
     return rows, gaps, without
 

@@ -145,7 +145,7 @@ def plot_command(
     require_extra("cse plot")
     from ...reports.runs import labels, read_run
 
-    stored = [read_run(each) for each in dict.fromkeys(runs)]
+    stored = [read_run(run) for run in dict.fromkeys(runs)]
     from ...reports.pictures import KINDS, OF_RUNS, Material, pictures
     from ...reports.style import write
 
@@ -164,7 +164,7 @@ def plot_command(
     with encoding() as progress:
         materials = [Material(run, word=word, device=device, method=method, progress=progress) for run in stored]
         for kind in kinds or KINDS:
-            for some in [materials] if kind in OF_RUNS else [[each] for each in materials]:
+            for some in [materials] if kind in OF_RUNS else [[material] for material in materials]:
                 name = kind
                 if len(stored) > 1 and kind not in OF_RUNS:  # the plot shows only one of several runs
                     name += f"-{names[some[0].run.folder].strip('./').replace('/', '-')}"
@@ -255,9 +255,9 @@ def push_command(
     from ...reports import hub
     from ...reports.runs import read_run
 
-    found = read_run(run)
-    card = hub.run_card(found, name, license, language, dataset)
-    address = None if card_only else hub.push(found, name, card, private)
+    stored = read_run(run)
+    card = hub.run_card(stored, name, license, language, dataset)
+    address = None if card_only else hub.push(stored, name, card, private)
     shown = str(card) if card_only else f"{address}"
     printing.result({"address": address, "card": str(card)}, as_json, [shown])
     if license is None:

@@ -111,13 +111,13 @@ def search_command(
         if count or not as_json:
             return
     started = time.perf_counter()
-    found = answers(index, asked, top, asking, encoding.batch_size) if asked else []
+    results = answers(index, asked, top, asking, encoding.batch_size) if asked else []
     if as_json:
         times = {"index_seconds": round(opened, 3), "search_seconds": round(time.perf_counter() - started, 3)}
-        pairs = [{"query": query, "hits": list(map(asdict, hits))} for query, hits in zip(asked, found, strict=True)]
+        pairs = [{"query": query, "hits": list(map(asdict, hits))} for query, hits in zip(asked, results, strict=True)]
         printing.result({**describe(index, output), **times, "queries": pairs}, True, [])
         return
-    for query, hits in zip(asked, found, strict=True):
+    for query, hits in zip(asked, results, strict=True):
         printing.echo("\n".join([query, *lines(hits), ""]))
     if asked and not asking["hybrid"]:
         printing.say("ranked by meaning only; --hybrid also uses the words of the query")
@@ -140,8 +140,8 @@ def model_of(model: str | None, output: str, encoding: Encoding) -> tuple[str, s
         if "output" in given_options() and Path(output) != Path(model):
             raise InputError(f"-o {output}: {model} is an index too; leave out one of them, or name a model")
         output = model
-    given = {name: value for name, value in settings.items() if getattr(encoding, name, 0) is None}
-    return settings["model"], output, replace(encoding, **given)
+    values = {name: value for name, value in settings.items() if getattr(encoding, name, 0) is None}
+    return settings["model"], output, replace(encoding, **values)
 
 
 def describe(index: SearchIndex, folder: str) -> dict[str, Any]:
@@ -161,8 +161,8 @@ def read_queries(queries: tuple[str, ...], file: str | None, column: str | None,
         return [*queries]
     from ...data.corpus import Corpus
 
-    found = readers.resolve(file, column, "--query-column")
-    rows = Corpus.read(found, encoding_errors=reading["encoding_errors"], max_line_bytes=reading["max_line_bytes"])
+    inputs = readers.resolve(file, column, "--query-column")
+    rows = Corpus.read(inputs, encoding_errors=reading["encoding_errors"], max_line_bytes=reading["max_line_bytes"])
     try:
         return [*queries, *rows.take(rows.filled())]
     except InputError:
@@ -275,15 +275,15 @@ def similarity_command(
     with counting("encoding", len(distinct), "texts") as more:
         vectors = encoder.encode(distinct, batch_size=batch_size, progress=more)
     number = {text: row for row, text in enumerate(distinct)}
-    found = cosines(vectors, [number[text] for text in left], [number[text] for text in right])
+    values = cosines(vectors, [number[text] for text in left], [number[text] for text in right])
     if as_json:
-        pairs = [{"cosine": value, "a": a, "b": b} for value, a, b in zip(found.tolist(), left, right, strict=True)]
+        pairs = [{"cosine": value, "a": a, "b": b} for value, a, b in zip(values.tolist(), left, right, strict=True)]
         printing.result({"model": model, "pairs": pairs}, True, [])
     elif table:
-        for value, a, b in zip(found, left, right, strict=True):
+        for value, a, b in zip(values, left, right, strict=True):
             printing.echo("\t".join([f"{value:.4f}", *(" ".join(text.split()) for text in (a, b))]))
     else:
-        printing.echo(f"{found[0]:.4f}")
+        printing.echo(f"{values[0]:.4f}")
         if not all(text.strip() for text in texts):
             printing.say("the embedding of a blank text is zero, so the cosine is 0")
 
@@ -306,9 +306,9 @@ def read_columns(path: str, columns: Sequence[str]) -> tuple[list[str], list[str
         chosen = [role[0] for role in roles if len(role) == 1]
         chosen = chosen if len(chosen) == 2 else names
     if len(chosen) != 2 or any(names.count(name) != 1 for name in chosen):
-        given = f"--columns {','.join(columns)}: " if columns else ""
+        flag = f"--columns {','.join(columns)}: " if columns else ""
         has = ", ".join(names[:20])
-        raise InputError(f"{given}{path}: name the two columns of text with --columns A,B; its columns are {has}")
+        raise InputError(f"{flag}{path}: name the two columns of text with --columns A,B; its columns are {has}")
     left, right = (list(readers.column_values(path, name)) for name in chosen)
     if not left:
         raise InputError(f"{path}: has no rows; give at least one pair")

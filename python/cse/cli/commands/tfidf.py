@@ -174,18 +174,18 @@ def doctor_command(
     tokenizer = None if model is None else _tokenizer(model)
     if words.tokenizer == "wordpieces":
         raise InputError("--tokenizer wordpieces: cse doctor counts words; choose unicode, whitespace or treebank")
-    found = readers.resolve(corpus, column)
+    inputs = readers.resolve(corpus, column)
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
     from ...search.terms import SAMPLE, looks_like_code
 
     started = time.perf_counter()
     seen: dict[str, Any] = json.loads(
         in_background(
-            "checking", lambda progress: _core.diagnose(found, word_options(**asdict(words)), reading, progress)
+            "checking", lambda progress: _core.diagnose(inputs, word_options(**asdict(words)), reading, progress)
         )
     )
     seconds = time.perf_counter() - started
-    seen["joined_lines"] = readers.joined_lines(found)
+    seen["joined_lines"] = readers.joined_lines(inputs)
     seen["code"] = looks_like_code(readers.first_rows(readers.resolve(corpus, column), SAMPLE))
     advice = findings(seen, max_line_bytes)
     value = {**seen, "advice": [{"level": level, "finding": what, "do": do} for level, what, do in advice]}
@@ -249,13 +249,13 @@ def _words_record(counts: WordCounts, model: str, top: int) -> dict[str, Any]:
         "divided_words": len(counts.divided),
         "listed_words": [
             {
-                "word": each.word,
-                "count": each.count,
-                "pieces": list(each.pieces),
-                "saved_tokens": each.saved,
-                "saved_share": each.saved / counts.tokens,
+                "word": word.word,
+                "count": word.count,
+                "pieces": list(word.pieces),
+                "saved_tokens": word.saved,
+                "saved_share": word.saved / counts.tokens,
             }
-            for each in counts.divided[:top]
+            for word in counts.divided[:top]
         ],
     }
 
@@ -271,14 +271,14 @@ def _print_words(seen: dict[str, Any]) -> None:
         printing.echo(f"Warning: {seen['warning']}.")
     listed, total = seen["listed_words"], 0
     rows = []
-    for each in listed:
-        total += each["saved_tokens"]
+    for entry in listed:
+        total += entry["saved_tokens"]
         rows.append(
             {
-                "word": each["word"],
-                "count": f"{each['count']:,}",
-                "pieces": " ".join(each["pieces"]),
-                "additional tokens": f"{each['saved_tokens']:,}",
+                "word": entry["word"],
+                "count": f"{entry['count']:,}",
+                "pieces": " ".join(entry["pieces"]),
+                "additional tokens": f"{entry['saved_tokens']:,}",
                 "together": f"{total / seen['tokens']:.2%}",
             }
         )
@@ -327,11 +327,11 @@ def _print(seen: dict[str, Any], advice: list[tuple[str, str, str]], seconds: fl
     out = Console(highlight=False)
     out.print(table)
     out.print()
-    told = Table.grid(padding=(0, 2))
+    grid = Table.grid(padding=(0, 2))
     for level, what, do in advice:
-        told.add_row(Text(level, style="red" if level == "fault" else "yellow"), Text(visible(what)))
-        told.add_row("", Text(f"-> {do}", style="dim"))
-    out.print(told)
+        grid.add_row(Text(level, style="red" if level == "fault" else "yellow"), Text(visible(what)))
+        grid.add_row("", Text(f"-> {do}", style="dim"))
+    out.print(grid)
     if not any(level == "fault" for level, _, _ in advice):
         out.print("No fault found.")
     out.print(f"{seconds:.2f} s, {seen['rows'] / seconds:,.0f} rows/s", style="dim")

@@ -77,32 +77,32 @@ def train_command(
     from ...training.settings.config import TrainConfig, read_toml
     from ...training.settings.precedence import merge, with_preset
 
-    given = given_values({"corpus": corpus, **values})
-    for file in given.get("imports", ()):  # before a configuration that names them, too
+    chosen = given_values({"corpus": corpus, **values})
+    for file in chosen.get("imports", ()):  # before a configuration that names them, too
         import_methods(file)
     for text in settings:
         method, option, value = parse_setting(text)
-        given.setdefault("options", {}).setdefault(method, {})[option] = value
+        chosen.setdefault("options", {}).setdefault(method, {})[option] = value
     if resume is not None:
-        config = _resumed(resume, given, config_file)
+        config = _resumed(resume, chosen, config_file)
         _run(config, resume, verbose, as_json)
         return
-    if "preset" in given and config_file:
+    if "preset" in chosen and config_file:
         raise InputError("--preset cannot be combined with --config; choose one")
     stored = read_toml(config_file) if config_file else {}
-    base, before = repeated(stored, given)
+    base, before = repeated(stored, chosen)
     # Validated before torch is imported, so that an invalid flag is reported immediately.
-    config = with_preset(TrainConfig(**merge(given, base), given=before))
+    config = with_preset(TrainConfig(**merge(chosen, base), given=before))
     check_source(config.corpus, config.pairs, config.tfidf)
     _run(config, None, verbose, as_json)
 
 
-def _resumed(resume: str, given: dict[str, Any], config_file: str | None) -> TrainConfig:
-    if config_file or "preset" in given:
+def _resumed(resume: str, changes: dict[str, Any], config_file: str | None) -> TrainConfig:
+    if config_file or "preset" in changes:
         raise InputError("--resume uses the configuration of the run; leave out --config and --preset")
     from ...training.loop import resumed_config
 
-    return resumed_config(resume, given)
+    return resumed_config(resume, changes)
 
 
 def _run(config: TrainConfig, resume: str | None, verbose: bool, as_json: bool) -> None:
@@ -164,7 +164,7 @@ def adapt_command(
     folder = Path(output)
     values = {"corpus": corpus, "model": model, "column": column, "max_steps": max_steps, "batch_size": batch_size}
     values |= {"device": device, "threads": threads, "seed": seed}
-    config, resume = _adapting(folder, {name: each for name, each in values.items() if name in given_options()})
+    config, resume = _adapting(folder, {name: value for name, value in values.items() if name in given_options()})
     from ...training.loop import train
 
     result = train(config, ConsoleCallback(), resume=resume)
@@ -192,7 +192,7 @@ def adapt_command(
         f"  cse report {result.folder}",
         f'  SentenceTransformer("{result.folder / "best"}")',
     ]
-    found = {
+    record = {
         "run": result.to_dict(),
         "index": str(folder / "index"),
         "query": query,
@@ -200,10 +200,10 @@ def adapt_command(
         "before": [asdict(hit) for hit in before],
         "after": [asdict(hit) for hit in after],
     }
-    printing.result(found, as_json, shown)
+    printing.result(record, as_json, shown)
 
 
-def _adapting(folder: Path, given: dict[str, Any]) -> tuple[TrainConfig, str | None]:
+def _adapting(folder: Path, values: dict[str, Any]) -> tuple[TrainConfig, str | None]:
     """Returns the configuration of the run in ``folder``, and its path if it has begun and is to be resumed."""
     from ...training.folder.lock import has_checkpoint, is_unsaved
 
@@ -211,13 +211,13 @@ def _adapting(folder: Path, given: dict[str, Any]) -> tuple[TrainConfig, str | N
     if has_checkpoint(run):
         from ...training.loop import resumed_config
 
-        return resumed_config(run, given, f"-o {folder}", "name another folder with -o"), str(run)
+        return resumed_config(run, values, f"-o {folder}", "name another folder with -o"), str(run)
     if run.exists() and not is_unsaved(run):
         raise InputError(f"-o {folder}: {run} is not a run of cse adapt; name another folder with -o")
     from ...training.settings.config import TrainConfig
     from ...training.settings.precedence import with_preset
 
-    new = {"model": "minilm", **given, "output": str(folder), "name": RUN, "save_every": SAVE_EVERY}
+    new = {"model": "minilm", **values, "output": str(folder), "name": RUN, "save_every": SAVE_EVERY}
     return with_preset(TrainConfig(preset="adapt", **new)), None
 
 
