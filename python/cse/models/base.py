@@ -67,8 +67,8 @@ class TextEncoder(ABC):
         """Encodes a sentence; raises an error if the files of the model do not fit together."""
         check_tokenizer(getattr(self, "tokenizer", None))
         # CANINE has no embedding of fewer characters than it merges into one state.
-        found = self.encode(["This is a sentence."], prompt="", task="query")
-        if found.shape != (1, self.embedding_dim) or not np.isfinite(found).all():
+        vectors = self.encode(["This is a sentence."], prompt="", task="query")
+        if vectors.shape != (1, self.embedding_dim) or not np.isfinite(vectors).all():
             raise InputError("its embedding of a sentence is not finite, or of another size than its files declare")
 
     @property
@@ -161,9 +161,9 @@ class TextEncoder(ABC):
     ) -> tuple[list[str], str]:
         """Returns the texts, without lone surrogates, and the prompt of a call of ``encode``."""
         check_integer(batch_size, "batch_size")
-        given = check_texts(texts)
-        whole = [repaired(text) for text in given]
-        faulty = sum(new != old for new, old in zip(whole, given, strict=True))
+        strings = check_texts(texts)
+        whole = [repaired(text) for text in strings]
+        faulty = sum(new != old for new, old in zip(whole, strings, strict=True))
         if faulty:
             warnings.warn(f"lone surrogates were replaced with U+FFFD in {faulty} of the texts", stacklevel=3)
         if prompt is None and prompt_name is not None:

@@ -59,14 +59,14 @@ def read_json(path: Path, kind: type = dict) -> Any:
     """
     check_file(path)
     try:
-        found = json.loads(path.read_text(encoding="utf8"))
+        content = json.loads(path.read_text(encoding="utf8"))
     except FileNotFoundError:
         return kind()
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path.name} cannot be read ({str(error).splitlines()[0]})") from None
-    if not isinstance(found, kind):
+    if not isinstance(content, kind):
         raise InputError(f"{path.name} must hold a JSON {'object' if kind is dict else 'array'}")
-    return found
+    return content
 
 
 def check_file(path: Path) -> None:
@@ -142,7 +142,7 @@ def check_folder(folder: Path, wanted: str = "SentenceTransformer") -> None:
 
 def _check_kind(modules: list[dict[str, Any]], settings: Any, config: Any, wanted: str) -> None:
     kind = str(settings.get("model_type", ""))
-    classifies = any(str(each).endswith("ForSequenceClassification") for each in config.get("architectures") or ())
+    classifies = any(str(item).endswith("ForSequenceClassification") for item in config.get("architectures") or ())
     saved, labels = config.get("sentence_transformers"), len(config.get("id2label") or ())
     if classifies and (saved is not None or labels == 1) and not modules:  # of an older sentence-transformers release
         kind = kind or "CrossEncoder"
@@ -170,11 +170,11 @@ def _check_kind(modules: list[dict[str, Any]], settings: Any, config: Any, wante
 
 def _check_numbers(path: Path, value: Any, name: str = "") -> None:
     if isinstance(value, dict):
-        for key, each in value.items():
-            _check_numbers(path, each, str(key))
+        for key, item in value.items():
+            _check_numbers(path, item, str(key))
     elif isinstance(value, list):
-        for each in value[:1000]:
-            _check_numbers(path, each, name)
+        for item in value[:1000]:
+            _check_numbers(path, item, name)
     elif (
         isinstance(value, int)
         and not isinstance(value, bool)
@@ -208,7 +208,7 @@ def _integers(value: Any) -> list[int]:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
-        return [number for each in value for number in _integers(each)]
+        return [number for item in value for number in _integers(item)]
     return [value] if isinstance(value, int) and not isinstance(value, bool) else []
 
 
@@ -219,7 +219,7 @@ def check_adapter(file: str, settings: dict[str, Any]) -> None:
     """
     for name, value in settings.items():
         keys = list(value) if isinstance(value, dict) else [value]
-        for pattern in filter(lambda each: isinstance(each, str), keys):
+        for pattern in filter(lambda item: isinstance(item, str), keys):
             parts = len(re.findall(r"[*+?}]", pattern))
             hard = len(pattern) > 200 or parts > 4 or re.search(r"[)\]}][*+{]", pattern)
             if name in PATTERNS and hard:

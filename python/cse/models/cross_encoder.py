@@ -55,8 +55,8 @@ class Reranker(CrossEncoder):
         """Returns the module for a folder without modules.json: a transformer that classifies sequences."""
         local = {"local_files_only": True, "trust_remote_code": False}
         names = ("model_kwargs", "processor_kwargs", "config_kwargs")
-        given: dict[str, Any] = {name: {**local, **(settings.get(name) or {})} for name in names}
-        return [Transformer(model_name_or_path, transformer_task="sequence-classification", **given)], {}
+        options: dict[str, Any] = {name: {**local, **(settings.get(name) or {})} for name in names}
+        return [Transformer(model_name_or_path, transformer_task="sequence-classification", **options)], {}
 
     def score(self, query: str, texts: Sequence[str], batch_size: int = 64) -> npt.NDArray[np.float64]:
         """Returns the scores of n texts for a query, as ``CrossEncoder.rank`` computes them: ``(n,)`` float64."""

@@ -53,8 +53,8 @@ def pick_device(name: str) -> str:
 
 def _gpu_kind() -> str | None:
     """Returns the kind of the GPU that is available, one of ``GPUS``, or None."""
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return found.type if found is not None and found.type in GPUS else None
+    gpu = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return gpu.type if gpu is not None and gpu.type in GPUS else None
 
 
 def _kind(device: str) -> str:
@@ -123,13 +123,13 @@ def bf16_instructions() -> tuple[str, ...]:
         return tuple(text for name, text in BF16_INSTRUCTIONS.items() if reported.get(name))
     # Older versions of PyTorch have only private functions, which were added in different versions.
     private = {"AVX512-BF16": "_is_avx512_bf16_supported", "AMX": "_is_amx_tile_supported"}
-    found = [text for text, name in private.items() if getattr(torch.cpu, name, bool)()]
+    sets = [text for text, name in private.items() if getattr(torch.cpu, name, bool)()]
     # ``_is_mkldnn_bf16_supported`` is called only on Arm, because on x86 it also returns True for AVX512 without
     # bfloat16. Some builds of PyTorch lack this operator.
     if platform.machine().lower() in ("aarch64", "arm64"):
         with suppress(AttributeError, RuntimeError):
-            found += ["Arm BF16"] if torch.ops.mkldnn._is_mkldnn_bf16_supported() else []
-    return tuple(found)
+            sets += ["Arm BF16"] if torch.ops.mkldnn._is_mkldnn_bf16_supported() else []
+    return tuple(sets)
 
 
 @cache
@@ -297,7 +297,7 @@ def skips_by_flag(device: str | torch.device) -> bool:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Returns whether an error says that the memory of the CPU or of a GPU is used up."""
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(each in str(error) for each in NO_MEMORY)
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(text in str(error) for text in NO_MEMORY)
 
 
 def distributed_backend(device: str) -> str:

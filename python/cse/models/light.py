@@ -147,7 +147,7 @@ class LightEncoder(TextEncoder):
         self._pad = self.tokenizer.token_to_id(content) if content else None
         self._left = tokens.get("padding_side", "right") == "left"
         self.session = open_session(self.file)
-        self._names = [each.name for each in self.session.get_inputs()]
+        self._names = [entry.name for entry in self.session.get_inputs()]
         self._width = int(config.get("hidden_size") or config["dim"]) * len(self.modes)
 
     def _layer(self, kind: str, part: Path) -> Layer:
@@ -237,21 +237,21 @@ class LightEncoder(TextEncoder):
     def _static(self, texts: Sequence[str], prompt: str) -> Floats:
         encoded = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         out = np.zeros((len(texts), self.table.shape[1]), dtype=np.float32)
-        for row, each in enumerate(encoded):
-            if each.ids:
-                out[row] = self.table[each.ids].mean(0, dtype=np.float32)
+        for row, encoding in enumerate(encoded):
+            if encoding.ids:
+                out[row] = self.table[encoding.ids].mean(0, dtype=np.float32)
         return out
 
     def _transformed(self, texts: Sequence[str], prompt: str) -> Floats:
         encoded = self.tokenizer.encode_batch(list(texts))
-        longest = max(len(each.ids) for each in encoded)
+        longest = max(len(item.ids) for item in encoded)
         shape = (len(texts), longest)
         inputs = {"input_ids": np.full(shape, self._pad or 0, np.int64)}
         inputs |= {name: np.zeros(shape, np.int64) for name in ("attention_mask", "token_type_ids")}
-        for row, each in enumerate(encoded):
-            place = slice(longest - len(each.ids), longest) if self._left else slice(0, len(each.ids))
-            inputs["input_ids"][row, place], inputs["attention_mask"][row, place] = each.ids, 1
-            inputs["token_type_ids"][row, place] = each.type_ids
+        for row, encoding in enumerate(encoded):
+            place = slice(longest - len(encoding.ids), longest) if self._left else slice(0, len(encoding.ids))
+            inputs["input_ids"][row, place], inputs["attention_mask"][row, place] = encoding.ids, 1
+            inputs["token_type_ids"][row, place] = encoding.type_ids
         (states,) = self.session.run(["last_hidden_state"], {name: inputs[name] for name in self._names})
         mask = inputs["attention_mask"]
         places = mask.cumsum(1) * mask
@@ -273,20 +273,20 @@ def pool(mode: str, states: Floats, mask: npt.NDArray[np.int64], places: npt.NDA
     """
     rows = np.arange(len(states))
     if mode == "cls":
-        found: Floats = states[rows, mask.argmax(1)]
-        return found
+        pooled: Floats = states[rows, mask.argmax(1)]
+        return pooled
     if mode == "lasttoken":
         last = mask.shape[1] - 1 - mask[:, ::-1].argmax(1)
-        found = states[rows, last] * mask[rows, last][:, None]
-        return found.astype(np.float32)
+        pooled = states[rows, last] * mask[rows, last][:, None]
+        return pooled.astype(np.float32)
     if mode == "max":
-        found = np.where(mask[..., None] == 1, states, -np.inf).max(1)
-        return found.astype(np.float32)
+        pooled = np.where(mask[..., None] == 1, states, -np.inf).max(1)
+        return pooled.astype(np.float32)
     weights = (mask * places if mode == "weightedmean" else mask).astype(np.float32)
     count = np.maximum(weights.sum(1, keepdims=True), np.float32(1e-9))
     total = np.einsum("bt,bth->bh", weights, states)
-    found = total / (np.sqrt(count) if mode == "mean_sqrt_len_tokens" else count)
-    return found.astype(np.float32)
+    pooled = total / (np.sqrt(count) if mode == "mean_sqrt_len_tokens" else count)
+    return pooled.astype(np.float32)
 
 
 def open_session(file: Path | None) -> Any:
@@ -322,5 +322,5 @@ def folded(weights: dict[str, Floats]) -> Floats:
     rows = weights["embeddings"]
     if "mapping" in weights:
         rows = rows[weights["mapping"].astype(np.int64)]
-    found: Floats = rows * weights["weights"][:, None] if "weights" in weights else rows
-    return found
+    result: Floats = rows * weights["weights"][:, None] if "weights" in weights else rows
+    return result

@@ -66,8 +66,8 @@ class Transformer(library.Transformer):
     def preprocess(self, inputs: Any, prompt: str | None = None, **settings: Any) -> dict[str, Any]:
         """Returns the tokens of texts; see sentence-transformers."""
         with TOKENIZING, templated(self.tokenizer, prompt) as before:
-            found: dict[str, Any] = super().preprocess(inputs, prompt=before or None, **settings)
-        return found
+            tokens: dict[str, Any] = super().preprocess(inputs, prompt=before or None, **settings)
+        return tokens
 
     def _load_config(self, *arguments: Any) -> tuple[Any, bool]:
         config, adapted = super()._load_config(*arguments)
@@ -135,14 +135,14 @@ def positions(model: Any) -> int:
 
     In models like RoBERTa, positions begin after the padding index.
     """
-    found = getattr(model.config, "max_position_embeddings", None)
-    if not isinstance(found, int) or found < 1:  # XLNet has -1
+    limit = getattr(model.config, "max_position_embeddings", None)
+    if not isinstance(limit, int) or limit < 1:  # XLNet has -1
         return 10**9
     for module in model.modules():
         padding = getattr(module, "padding_idx", None)
         if isinstance(padding, int) and isinstance(getattr(module, "position_embeddings", None), nn.Embedding):
-            return max(found - padding - 1, 1)
-    return int(found)
+            return max(limit - padding - 1, 1)
+    return int(limit)
 
 
 def is_causal(config: Any) -> bool:

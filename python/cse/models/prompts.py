@@ -22,29 +22,29 @@ DOCUMENT = ("document", "passage", "corpus")
 OWN = "default"
 
 
-def find_prompt(given: str, prompts: Mapping[str, str], model: str) -> str:
+def find_prompt(prompt: str, prompts: Mapping[str, str], model: str) -> str:
     """Returns the text of a prompt.
 
     Args:
-        given: The name of one of the prompts, or a text; a single word is taken as a name.
+        prompt: The name of one of the prompts, or a text; a single word is taken as a name.
         prompts: The texts by name.
         model: Name of the model, for error messages.
 
     Raises:
-        InputError: If ``given`` is a single word, and there is no prompt with this name.
+        InputError: If ``prompt`` is a single word, and there is no prompt with this name.
     """
-    if given in prompts:
-        return prompts[given]
-    if SURROGATES.search(given):
+    if prompt in prompts:
+        return prompts[prompt]
+    if SURROGATES.search(prompt):
         raise InputError("--prompt: the text is not UTF-8; type the text in a UTF-8 terminal")
-    if re.fullmatch(r"[\w.-]+", given):
+    if re.fullmatch(r"[\w.-]+", prompt):
         if not prompts:
             raise InputError(
-                f"--prompt {given}: {model} has no named prompts; give the text, including the colon or space "
-                f"at its end, like '{given}: '"
+                f"--prompt {prompt}: {model} has no named prompts; give the text, including the colon or space "
+                f"at its end, like '{prompt}: '"
             )
-        raise unknown("--prompt", given, prompts)
-    return given
+        raise unknown("--prompt", prompt, prompts)
+    return prompt
 
 
 def role_prompt(prompts: Mapping[str, str], names: tuple[str, ...]) -> str | None:
@@ -101,25 +101,25 @@ class TrainingPrompts:
         return 0 if self.pooled else self.tokens.get(prompt, 0)
 
 
-def training_prompts(encoder: Any, given: str | None, pairs: bool) -> TrainingPrompts:
+def training_prompts(encoder: Any, prompt: str | None, pairs: bool) -> TrainingPrompts:
     """Returns the prompts to use in a run, and sets the prompts that the encoder is saved with.
 
     Args:
         encoder: The ``SentenceTransformer`` that is trained.
-        given: Value of ``--prompt``. A name or a text becomes the default prompt of the saved model. ``auto`` selects
+        prompt: Value of ``--prompt``. A name or a text becomes the default prompt of the saved model. ``auto`` selects
             the model's prompt for queries before anchors and its prompt for documents before positives and negatives.
             None: the default prompt of the model, if it has one.
         pairs: Whether the run has labelled pairs, which ``auto`` requires.
 
     Raises:
-        InputError: If the name is unknown, or if ``given`` is ``auto`` and the run has no labelled pairs or the model
+        InputError: If the name is unknown, or if ``prompt`` is ``auto`` and the run has no labelled pairs or the model
             has neither a prompt for queries nor one for documents.
     """
     prompts, model = dict(encoder.prompts), encoder.given[0]
-    if given is None:
+    if prompt is None:
         own = prompts.get(encoder.default_prompt_name or "", "")
         return TrainingPrompts(own, own)
-    if given == AUTO and AUTO not in prompts:
+    if prompt == AUTO and AUTO not in prompts:
         query, document = role_prompt(prompts, QUERY), role_prompt(prompts, DOCUMENT)
         if not pairs:
             raise InputError(
@@ -130,13 +130,13 @@ def training_prompts(encoder: Any, given: str | None, pairs: bool) -> TrainingPr
                 f"--prompt auto: {model} has no prompts for queries and documents; leave it out, or give a text"
             )
         return TrainingPrompts(query or "", document or "")
-    text = find_prompt(given, prompts, model)
+    text = find_prompt(prompt, prompts, model)
     if PLACE in text:
         template = template_of(text, encoder.tokenizer)
         template.apply(encoder.tokenizer)
         encoder.keeps_tokenizer, encoder.default_prompt_name, encoder.prompt = True, None, ""
         return TrainingPrompts(template=template.added)
-    name = next((each for each, own in prompts.items() if each == given or own == text), OWN if text else None)
+    name = next((key for key, own in prompts.items() if key == prompt or own == text), OWN if text else None)
     encoder.prompts = {**prompts, **({name: text} if name and text else {})}
     encoder.default_prompt_name = name if text else None
     encoder.prompt = text

@@ -64,7 +64,7 @@ def readability(tokenizer: Any, texts: Iterable[str]) -> Readability:
             ids.append(_ids(tokenizer, joined[1:]))
     pieces = sum(map(len, ids))
     unknown = _unknown(tokenizer)
-    return Readability(pieces / max(words, 1), sum(each.count(unknown) for each in ids) / max(pieces, 1))
+    return Readability(pieces / max(words, 1), sum(row.count(unknown) for row in ids) / max(pieces, 1))
 
 
 def share_read(encoder: Any, texts: Sequence[str]) -> tuple[float, int]:
@@ -86,8 +86,8 @@ def _ids(tokenizer: Any, text: str) -> list[int]:
         from .tokens import TOKENIZING
 
         with TOKENIZING:
-            found: list[int] = tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
-        return found
+            ids: list[int] = tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
+        return ids
     if not hasattr(tokenizer, "encode"):
         return []
     encoded = tokenizer.encode(text, add_special_tokens=False)

@@ -40,7 +40,7 @@ class Template:
             return list(tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
 
         whole, inner = tokenizer("a")["input_ids"], ids("a")
-        at = next(each for each in range(len(whole)) if whole[each : each + len(inner)] == inner)
+        at = next(start for start in range(len(whole)) if whole[start : start + len(inner)] == inner)
         self.spaced = before != before.rstrip() and ids(" a") != inner
         self.prefix: list[int] = [*whole[:at], *ids(before.rstrip())]
         self.suffix: list[int] = [*ids(after), *whole[at + len(inner) :]]

@@ -41,8 +41,8 @@ def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int, fixed: bool 
     """
     padding = "max_length" if fixed else True
     with TOKENIZING:
-        found = tokenizer(list(texts), padding=padding, truncation=True, max_length=max_length, return_tensors="pt")
-    return dict(found)
+        tokens = tokenizer(list(texts), padding=padding, truncation=True, max_length=max_length, return_tensors="pt")
+    return dict(tokens)
 
 
 def token_lists(tokenizer: Any, texts: Sequence[str], max_length: int) -> dict[str, list[list[int]]]:
@@ -51,8 +51,8 @@ def token_lists(tokenizer: Any, texts: Sequence[str], max_length: int) -> dict[s
     Returns ``input_ids`` and, if the model uses them, ``token_type_ids``, with one list per text.
     """
     with TOKENIZING:
-        found = tokenizer(list(texts), truncation=True, max_length=max_length, return_attention_mask=False)
-    return {key: found[key] for key in tokenizer.model_input_names if key in found}
+        tokens = tokenizer(list(texts), truncation=True, max_length=max_length, return_attention_mask=False)
+    return {key: tokens[key] for key in tokenizer.model_input_names if key in tokens}
 
 
 def pad(

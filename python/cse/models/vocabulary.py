@@ -88,11 +88,11 @@ def count_words(tokenizer: Any, blocks: Iterable[Sequence[str]], where: str) -> 
         elif _is_word(text) and text not in vocabulary:
             forms.setdefault(text, []).append((count, pieces))
     divided = []
-    for text, found in forms.items():
-        total, saved = sum(count for count, _ in found), sum(count * (len(pieces) - 1) for count, pieces in found)
+    for text, pairs in forms.items():
+        total, saved = sum(count for count, _ in pairs), sum(count * (len(pieces) - 1) for count, pieces in pairs)
         if total >= MIN_COUNT and saved:
-            divided.append(DividedWord(text, total, max(found)[1], saved))
-    divided.sort(key=lambda each: (-each.saved, each.word))
+            divided.append(DividedWord(text, total, max(pairs)[1], saved))
+    divided.sort(key=lambda entry: (-entry.saved, entry.word))
     tokens = by_pieces.total()
     return WordCounts(counts.total(), tokens, strange, dict(sorted(by_pieces.items())), divided)
 

@@ -112,7 +112,7 @@ class Bm25:
         vocabulary, weights = self._index.vocab_dict, self.weights
         known = [[vocabulary[term] for term in split if term in vocabulary] for split in self._split(texts)]
         starts = np.cumsum([0, *map(len, known)])
-        columns = [column for each in known for column in each]
+        columns = [column for row in known for column in row]
         counts = csr_matrix((np.ones(len(columns)), columns, starts), shape=(len(texts), weights.shape[0]))
         scores: npt.NDArray[np.float64] = (counts @ weights).toarray()
         return scores

@@ -232,7 +232,7 @@ def write(
 
     if len(rest):
         records = [*records, write_rows(folder / WRITTEN, columns, _gathered(batches, wanted, rest, encode))]
-    content = {**settings, "rows": total, "vectors": sum(each["vectors"] for each in records), "files": records}
+    content = {**settings, "rows": total, "vectors": sum(part["vectors"] for part in records), "files": records}
     if before is None or any(before.manifest.get(name) != value for name, value in content.items()):
         write_manifest(folder / MANIFEST, content)
         before = Store.open(folder, False, files)
@@ -250,7 +250,7 @@ def _begins_with(wanted: Rows, before: Store, hashes: Hashes, count: int) -> boo
 
 def _surplus(before: Hashes, after: Hashes) -> int:
     """Returns how many of the hashes before are not in the hashes after; equal hashes count separately."""
-    (old, had), (new, has) = (np.unique(each, return_counts=True) for each in (before, after))
+    (old, had), (new, has) = (np.unique(hashes, return_counts=True) for hashes in (before, after))
     _, left, right = np.intersect1d(old, new, assume_unique=True, return_indices=True)
     return len(before) - int(np.minimum(had[left], has[right]).sum())
 
@@ -258,11 +258,11 @@ def _surplus(before: Hashes, after: Hashes) -> int:
 def _positions(batches: Sequence[Any], hashes: Hashes) -> Numbers:
     """Returns the first position of each hash in the rows of record batches; -1 if there is none."""
     known = np.concatenate([np.empty(0, np.uint64), *(batch.column("hash").to_numpy() for batch in batches)])
-    found = np.flatnonzero(np.isin(known, hashes))
-    if not len(found):
+    places = np.flatnonzero(np.isin(known, hashes))
+    if not len(places):
         return np.full(len(hashes), -1)
-    found = found[np.argsort(known[found], kind="stable")]
-    at = found[np.minimum(np.searchsorted(known[found], hashes), len(found) - 1)]
+    places = places[np.argsort(known[places], kind="stable")]
+    at = places[np.minimum(np.searchsorted(known[places], hashes), len(places) - 1)]
     return np.where(known[at] == hashes, at, -1)
 
 
@@ -274,12 +274,12 @@ def _gathered(batches: Sequence[Any], wanted: Rows, rows: Numbers, encode: Calla
     sources, starts = _positions(batches, wanted.hashes[rows]), np.cumsum([0, *map(len, batches)])
     most = max(BLOCK, int(BATCH_BYTES / max(sum(batch.nbytes for batch in batches) / starts[-1], 1)))
     for start in range(0, len(rows), most):
-        part, found = rows[start : start + most], sources[start : start + most]
-        numbers = np.searchsorted(starts, found, side="right") - 1
+        part, places = rows[start : start + most], sources[start : start + most]
+        numbers = np.searchsorted(starts, places, side="right") - 1
         order = np.argsort(numbers, kind="stable")
         pieces = []
         for number in np.unique(numbers).tolist():
-            inside = found[order[numbers[order] == number]] - starts[number]
+            inside = places[order[numbers[order] == number]] - starts[number]
             begin, batch = int(inside[0]), batches[number]
             in_order = np.array_equal(inside, np.arange(begin, begin + len(inside)))
             pieces.append(batch.slice(begin, len(inside)) if in_order else batch.take(pa.array(inside)))
@@ -346,9 +346,9 @@ def _encoded(
         (basis,) = open_arrays(folder / settings["basis"], "axes")
         prompt = encoder.document_prompt
         tokens = encode_tokens(encoder, texts, basis, prompt=prompt, batch_size=batch_size)
-        small, factors = quantize(np.concatenate([each.vectors for each in tokens]))
-        ids = np.concatenate([each.ids for each in tokens]).astype(np.int32)
-        made["tokens"] = _listed(columns.field("tokens").type, [len(each.ids) for each in tokens], ids, factors, small)
+        small, factors = quantize(np.concatenate([item.vectors for item in tokens]))
+        ids = np.concatenate([item.ids for item in tokens]).astype(np.int32)
+        made["tokens"] = _listed(columns.field("tokens").type, [len(item.ids) for item in tokens], ids, factors, small)
     made["passages"] = _listed(columns.field("passages").type, [*map(len, spans)], *fields)
     return pa.record_batch(list(made.values()), schema=columns)
 
@@ -358,8 +358,8 @@ def _listed(kind: Any, counts: list[int], *fields: npt.NDArray[Any]) -> Any:
     import pyarrow as pa
 
     columns = [
-        pa.FixedSizeListArray.from_arrays(pa.array(each.ravel()), each.shape[1]) if each.ndim == 2 else pa.array(each)
-        for each in fields
+        pa.FixedSizeListArray.from_arrays(pa.array(part.ravel()), part.shape[1]) if part.ndim == 2 else pa.array(part)
+        for part in fields
     ]
     items = pa.StructArray.from_arrays(columns, fields=[*kind.value_type])
     return pa.ListArray.from_arrays(pa.array(np.cumsum([0, *counts]), pa.int32()), items, type=kind)

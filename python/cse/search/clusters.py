@@ -133,4 +133,4 @@ def describe(
                 break
         shown = np.array(list(nearest.values()), dtype=np.int64)
         groups.append(Cluster(index.rows[inside], [terms[term] for term in best], shown))
-    return sorted(groups, key=lambda each: (-len(each.rows), int(each.rows[0])))
+    return sorted(groups, key=lambda group: (-len(group.rows), int(group.rows[0])))

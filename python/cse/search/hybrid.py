@@ -89,11 +89,11 @@ class Smoothing:
             near[rows] = [top(line, near.shape[1]) for line in scores]
             if progress:
                 progress(len(rows))
-        found = cls(near, np.ones(n))
+        unscaled = cls(near, np.ones(n))
         norms = np.empty(n)
         for start in range(0, n, 4096):
             rows = np.arange(start, min(start + 4096, n))
-            norms[rows] = np.linalg.norm(found.take(vectors, rows), axis=1)
+            norms[rows] = np.linalg.norm(unscaled.take(vectors, rows), axis=1)
         return cls(near, np.where(norms > 0, norms, 1))
 
     def scores(self, scores: Doubles) -> Doubles:
@@ -116,12 +116,12 @@ class Smoothing:
 
     def take(self, vectors: Vectors, rows: Rows) -> Doubles:
         """Returns the smoothed vectors at some positions, ``(len(rows), D)`` float64."""
-        found = vectors.take(rows)
+        result = vectors.take(rows)
         if self.near.shape[1]:
             near = self.near[rows]
             mean = vectors.take(near.ravel().astype(np.int64)).reshape(*near.shape, -1).mean(axis=1)
-            found = (1 - SHARE) * found + SHARE * mean
-        return found / self.norms[rows, None]
+            result = (1 - SHARE) * result + SHARE * mean
+        return result / self.norms[rows, None]
 
 
 class Smoothed:

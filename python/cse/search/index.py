@@ -274,15 +274,15 @@ class SearchIndex:
 
         def wanted(store: Store) -> Rows:
             names = store.column("id").to_pylist() if store.manifest["ids"] else [*map(str, range(store.rows))]
-            found = [row for row, name in enumerate(names) if name in gone]
-            for name in sorted(gone.difference(names[row] for row in found)):
+            removed = [row for row, name in enumerate(names) if name in gone]
+            for name in sorted(gone.difference(names[row] for row in removed)):
                 raise InputError(f"ids: {name!r} is not in {self.folder}; give ids of its rows")
-            if len(found) > len(gone):
-                name = next(each for each, count in Counter(names[row] for row in found).items() if count > 1)
+            if len(removed) > len(gone):
+                name = next(key for key, count in Counter(names[row] for row in removed).items() if count > 1)
                 raise InputError(f"ids: {name!r} is the id of several rows in {self.folder}; make the ids unique")
-            if len(found) == store.rows:
+            if len(removed) == store.rows:
                 raise InputError(f"ids: name all rows of {self.folder}, and at least one must remain")
-            return _stored(store, np.delete(np.arange(store.rows), found))
+            return _stored(store, np.delete(np.arange(store.rows), removed))
 
         return self._write(wanted, 1)
 
@@ -360,15 +360,15 @@ class SearchIndex:
             InputError: If the vectors do not have the width of the index or are not finite, or if ``k`` is invalid.
         """
         check_integer(k, "k")
-        given = np.asarray(vectors)
-        if given.ndim != 2 or given.shape[1] != self.shape[1] or given.dtype.kind != "f":
+        array = np.asarray(vectors)
+        if array.ndim != 2 or array.shape[1] != self.shape[1] or array.dtype.kind != "f":
             raise InputError(
                 f"vectors: must be an array of floats of shape (queries, {self.shape[1]}), like those of the index "
-                f"{self.folder}, got shape {given.shape} and type {given.dtype}"
+                f"{self.folder}, got shape {array.shape} and type {array.dtype}"
             )
-        if not np.isfinite(given).all():
+        if not np.isfinite(array).all():
             raise InputError("vectors: contain NaN or infinity; all values must be finite")
-        return self._state.search(["query"] * len(given), given, int(k))
+        return self._state.search(["query"] * len(array), array, int(k))
 
     def bm25(
         self,

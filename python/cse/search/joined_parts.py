@@ -49,7 +49,7 @@ class PartsStore:
     def __init__(self, folder: Path, manifest: dict[str, Any], verify: bool = True) -> None:
         settings = manifest["settings"]
         self.verify = verify
-        self.folder, self.parts = folder, [each for each in manifest["parts"] if each["rows"]]
+        self.folder, self.parts = folder, [part for part in manifest["parts"] if part["rows"]]
         self.rows: int = manifest["rows"]
         self.reading = {name: settings[name] for name in ("encoding_errors", "max_line_bytes")}
         vectors = self.rows - sum(part["counted"]["blank"] for part in self.parts)

@@ -237,16 +237,16 @@ class QueryRows:
         half = self.count // 2
         asked = self._asked(half, len(queries))
         wanted = sorted(set(asked))
-        found: dict[int, Rows] = {}
+        ranked: dict[int, Rows] = {}
         for start in range(0, len(wanted), BLOCK):
             some = wanted[start : start + BLOCK]
-            hits = index.search([queries[each] for each in some], last, hybrid=Fusion(), batch_size=batch_size)
-            found |= {each: np.array([hit.row for hit in own]) for each, own in zip(some, hits, strict=True)}
+            hits = index.search([queries[query] for query in some], last, hybrid=Fusion(), batch_size=batch_size)
+            ranked |= {query: np.array([hit.row for hit in own]) for query, own in zip(some, hits, strict=True)}
             if progress:
                 progress(len(some))
         made = [
-            (queries[each], *self._passages(index, found[each], np.random.default_rng([self.seed, 1, number])))
-            for number, each in enumerate(asked)
+            (queries[query], *self._passages(index, ranked[query], np.random.default_rng([self.seed, 1, number])))
+            for number, query in enumerate(asked)
         ]
         made += self._spans(index, self.count - half)
         return [made[at] for at in np.random.default_rng([self.seed, 3]).permutation(len(made))]
@@ -255,7 +255,7 @@ class QueryRows:
         """Returns the queries of rows: in each pass, every query occurs once, in a random order."""
         turns = range(-(-count // queries))
         passes = [np.random.default_rng([self.seed, 0, turn]).permutation(queries).tolist() for turn in turns]
-        return [query for each in passes for query in each][:count]
+        return [query for order in passes for query in order][:count]
 
     def _passages(self, index: SearchIndex, ranked: Rows, draw: np.random.Generator) -> tuple[str, str]:
         """Returns a passage of one of the first rows of a ranking, and one of a row at ``ranks``."""

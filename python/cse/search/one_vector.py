@@ -150,8 +150,8 @@ def _check(encoder: Encoder, folder: Path, lexical_dims: int | None, weight: flo
 
 def _idf(weights: Any) -> Doubles:
     """Returns Lucene's inverse document frequency of each term, ``(terms,)``."""
-    found = np.diff(weights.indptr)
-    idf: Doubles = np.log(1 + (weights.shape[1] - found + 0.5) / (found + 0.5))
+    counts = np.diff(weights.indptr)
+    idf: Doubles = np.log(1 + (weights.shape[1] - counts + 0.5) / (counts + 0.5))
     return idf
 
 
@@ -209,8 +209,8 @@ def _covariance(smoothing: Smoothing, dense: Array) -> Doubles:
         total += block.sum(0)
         squares += block.T @ block
     mean = total / n
-    found: Doubles = squares / n - np.outer(mean, mean)
-    return found
+    covariance: Doubles = squares / n - np.outer(mean, mean)
+    return covariance
 
 
 def _files() -> list[str]:
@@ -274,8 +274,8 @@ class QueryEncoder(OtherEncoder):
         dense = unit(self.base.encode_query(texts, batch_size=batch_size, progress=progress)).astype(np.float64)
         lexical = np.zeros((len(texts), len(self.variances)))
         for row, terms in enumerate(Terms()(texts)):
-            found = [self.terms[term] for term in terms if term in self.terms]
-            lexical[row] = self.projection[found].sum(axis=0, dtype=np.float64)
+            known = [self.terms[term] for term in terms if term in self.terms]
+            lexical[row] = self.projection[known].sum(axis=0, dtype=np.float64)
         weight = self.settings["bm25_weight"]
         parts = (
             (1 - weight) * _scaled(dense, np.einsum("ij,jk,ik->i", dense, self.covariance, dense, optimize=True)),

@@ -136,14 +136,14 @@ class Searcher:
     @property
     def warnings(self) -> list[str]:
         """What the model does not read of the texts, in sentences."""
-        found = [self.readability.warning(str(self.encoder.given[0]))]
+        warnings = [self.readability.warning(str(self.encoder.given[0]))]
         share, tokens = self.read
         if share < LEAST_READ:
-            found.append(
+            warnings.append(
                 f"the model reads the first {tokens} tokens of a row, {share:.0%} of these texts; to search all of "
                 "them, build the index with --passages max"
             )
-        return list(filter(None, found))
+        return list(filter(None, warnings))
 
     def terms(self, fusion: Fusion) -> Terms:
         """Returns how BM25 splits the texts: what ``fusion`` says, with what is ``auto`` found from the texts."""
@@ -196,15 +196,15 @@ class Searcher:
                 scores = bm25.all_scores(self.store.texts(rows[places].tolist()))
                 return scores if len(rows) == self.store.rows else scores[:, rows]
 
-            found = Smoothing.build(self.unit_vectors, lexical, progress)
-            return found, lambda folder: save_arrays(folder, near=found.near, norms=found.norms)
+            built = Smoothing.build(self.unit_vectors, lexical, progress)
+            return built, lambda folder: save_arrays(folder, near=built.near, norms=built.norms)
 
-        found: Smoothing = self._get(
+        result: Smoothing = self._get(
             f"smooth-{{}}-{terms.name}",
             lambda folder: Smoothing(*open_arrays(folder, "near", "norms", verify=self.store.verify)),
             make,
         )
-        return found
+        return result
 
     def token_idf(self, progress: Progress | None = None) -> Doubles:
         """Returns the inverse document frequency of each token; see ``SearchIndex.token_idf``."""
@@ -257,26 +257,26 @@ class Searcher:
             tokens = encode_tokens(self.encoder, texts, basis, prompt=prompt, batch_size=batch_size)
         answers = []
         for number, text in enumerate(texts):
-            found = by_vectors[number]
+            best = by_vectors[number]
             if not text.strip():
-                found = []
+                best = []
             elif fusion is not None:
                 words = self.bm25(terms)
                 if fusion.kind != "rrf":
-                    found = self._ranked(smoothed, queries[number], words.scores(text), fusion, wanted)
+                    best = self._ranked(smoothed, queries[number], words.scores(text), fusion, wanted)
                 else:
-                    by_row = {row: place for row, _, place in found}
+                    by_row = {row: place for row, _, place in best}
                     rankings = [list(by_row), words.search(text, max(wanted, FUSED)).tolist()]
-                    found = [(row, score, by_row.get(row)) for row, score in fuse(rankings, wanted)]
-            if rerank and found:
+                    best = [(row, score, by_row.get(row)) for row, score in fuse(rankings, wanted)]
+            if rerank and best:
                 if reranker is not None:
-                    values = reranker.score(text, [hit.text for hit in self._hits(found)], batch_size)
+                    values = reranker.score(text, [hit.text for hit in self._hits(best)], batch_size)
                 else:
                     assert tokens is not None
-                    values = self._by_tokens(tokens[number], found, batch_size)
+                    values = self._by_tokens(tokens[number], best, batch_size)
                 order = np.argsort(-values, kind="stable")[:k]
-                found = [(found[at][0], float(values[at]), found[at][2]) for at in order.tolist()]
-            answers.append(self._hits(found))
+                best = [(best[at][0], float(values[at]), best[at][2]) for at in order.tolist()]
+            answers.append(self._hits(best))
         return answers
 
     def smooths(self, fusion: Fusion | None = None) -> bool:
@@ -304,7 +304,7 @@ class Searcher:
 
     def _nearest(self, queries: Floats, k: int) -> list[list[Found]]:
         """Returns the k rows with the best vectors for each query."""
-        found: list[list[Found]] = [[] for _ in queries]
+        results: list[list[Found]] = [[] for _ in queries]
         left, depth = np.arange(len(queries)), k
         while len(left):
             scores, places = nearest(self.vectors, queries[left], depth)
@@ -314,27 +314,27 @@ class Searcher:
                 for place, score in zip(numbers, line, strict=True):
                     row = int(self.row_of[place])
                     best.setdefault(row, (row, score, place))
-                found[query] = list(best.values())[:k]
+                results[query] = list(best.values())[:k]
                 if len(best) < k and depth < len(self.vectors):  # several passages of one row were found
                     short.append(query)
             left, depth = np.array(short, dtype=np.int64), 2 * depth
-        return found
+        return results
 
-    def _by_tokens(self, query: TokenVectors, found: list[Found], batch_size: int) -> Doubles:
+    def _by_tokens(self, query: TokenVectors, best: list[Found], batch_size: int) -> Doubles:
         """Returns scores of the rows that were found, by the vectors of the tokens of the query."""
         if isinstance(self.store, Store) and self.store.manifest.get("tokens"):
-            documents = self.store.tokens([row for row, _, _ in found])
+            documents = self.store.tokens([row for row, _, _ in best])
         else:
-            texts, prompt = [hit.text for hit in self._hits(found)], self.encoder.document_prompt
+            texts, prompt = [hit.text for hit in self._hits(best)], self.encoder.document_prompt
             documents = encode_tokens(self.encoder, texts, prompt=prompt, batch_size=batch_size)
         similarities = max_sim(query, documents, self.token_idf())
-        return combined(np.array([score for _, score, _ in found]), similarities)
+        return combined(np.array([score for _, score, _ in best]), similarities)
 
-    def _hits(self, found: Sequence[Found]) -> list[Hit]:
+    def _hits(self, best: Sequence[Found]) -> list[Hit]:
         """Returns the ids and texts of the rows that were found."""
-        rows, spans = [row for row, _, _ in found], self.store.spans
+        rows, spans = [row for row, _, _ in best], self.store.spans
         hits = []
-        for (row, score, place), name, text in zip(found, self.store.ids(rows), self.store.texts(rows), strict=True):
+        for (row, score, place), name, text in zip(best, self.store.ids(rows), self.store.texts(rows), strict=True):
             if place is not None and spans is not None:
                 start, end = spans[place].tolist()
                 text = text[start:end]

@@ -235,8 +235,8 @@ class Store:
         self.row_of: Numbers = np.repeat(np.arange(self.rows), np.concatenate(counts))
         """Row of each vector, ``(vectors,)`` int64, ascending."""
         passages = [batch.column("passages").flatten() for batch in self.batches]
-        limits = [[each.field(name).to_numpy() for name in ("start", "end")] for each in passages]
-        self.spans: npt.NDArray[np.uint32] | None = np.hstack([np.stack(each) for each in limits]).T
+        limits = [[part.field(name).to_numpy() for name in ("start", "end")] for part in passages]
+        self.spans: npt.NDArray[np.uint32] | None = np.hstack([np.stack(pair) for pair in limits]).T
         """Range of characters of each vector, ``(vectors, 2)``; None: each vector is of the whole text."""
 
     @classmethod
@@ -265,7 +265,7 @@ class Store:
                     vectors = sum(len(batch.column("passages").flatten()) for batch in files[name])
                     if (sum(map(len, files[name])), vectors) != (record["rows"], record["vectors"]) or not files[name]:
                         raise _damaged(path)
-                return cls(folder, manifest, {each["xxh3"]: files[each["xxh3"]] for each in manifest["files"]}, verify)
+                return cls(folder, manifest, {file["xxh3"]: files[file["xxh3"]] for file in manifest["files"]}, verify)
             except FileNotFoundError:
                 missing = f"{path}: is missing; build the index again with --rebuild"
             except (KeyError, TypeError, AttributeError, OverflowError):
@@ -276,7 +276,7 @@ class Store:
         if interrupted:
             of = interrupted[0][1]["wanted"]
             raise InputError(
-                f"{folder}: its build was interrupted after {sum(len(each) for each, _ in interrupted):,} of {of:,} "
+                f"{folder}: its build was interrupted after {sum(len(batch) for batch, _ in interrupted):,} of {of:,} "
                 "rows; run the same command again to complete it"
             )
         raise InputError(f"{folder}: no index there; make one with 'cse search MODEL CORPUS -o {folder}'")
@@ -314,12 +314,12 @@ class Store:
 
     def tokens(self, rows: Sequence[int]) -> list[TokenVectors]:
         """Returns the stored vectors of the tokens of some rows."""
-        found = []
+        result = []
         for item in self._items("tokens", rows):
             vectors = item.values.field("vector").flatten().to_numpy().reshape(len(item.values), -1)
             scales = item.values.field("scale").to_numpy()[:, None]
-            found.append(TokenVectors(item.values.field("id").to_numpy().astype(np.int64), vectors * scales))
-        return found
+            result.append(TokenVectors(item.values.field("id").to_numpy().astype(np.int64), vectors * scales))
+        return result
 
     def _items(self, name: str, rows: Sequence[int]) -> Iterator[Any]:
         columns = [batch.column(name) for batch in self.batches]
@@ -344,12 +344,12 @@ class Store:
 
 def read_encoded(folder: Path) -> list[tuple[Any, dict[str, Any]]]:
     """Returns the rows that an interrupted build or update has encoded: record batches, and what they were made for."""
-    found = []
+    encoded = []
     for path in sorted((folder / ENCODED).glob("*.arrow")):
         with suppress(InputError, FileNotFoundError, KeyError, TypeError):  # incomplete files are not used
             (batch,) = read_rows(path)
-            found.append((batch, json.loads(batch.schema.metadata[b"cse"])))
-    return found
+            encoded.append((batch, json.loads(batch.schema.metadata[b"cse"])))
+    return encoded
 
 
 @contextmanager

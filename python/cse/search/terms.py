@@ -77,13 +77,13 @@ class Terms:
         split = word_options(nfkc=True, lowercase=self.tokenizer != "code")
         # Not shared by calls, because a stemmer cannot be used by several threads.
         stemmer = None if self.language == "none" else _stemmers().Stemmer(self.language)
-        found = []
+        results = []
         for text in texts:
             spans = _core.tokenize(text, split)
             terms = _identifiers(spans) if self.tokenizer == "code" else _pairs(spans)
             kept = [term for term in terms if term not in left_out]
-            found.append(kept if stemmer is None else stemmer.stemWords(kept))
-        return found
+            results.append(kept if stemmer is None else stemmer.stemWords(kept))
+        return results
 
 
 def _identifiers(spans: Iterable[tuple[int, int, str]]) -> list[str]:

@@ -91,7 +91,7 @@ def _encode(
 
     model = check_tokens(encoder)
     special = np.array(model.tokenizer.all_special_ids)
-    found: list[TokenVectors | None] = [None] * len(tokens["input_ids"])
+    encoded: list[TokenVectors | None] = [None] * len(tokens["input_ids"])
     with torch.inference_mode(), autocast(str(encoder.device), encoder.precision), uncompiled():
         for rows in batches_by_length(tokens["input_ids"], batch_size):
             batch = pad(model.tokenizer, tokens, rows.tolist())
@@ -101,10 +101,10 @@ def _encode(
                 ids = np.array(tokens["input_ids"][row], dtype=np.int64)
                 kept = ~np.isin(ids, special)
                 vectors = values[mask > 0][kept]
-                found[row] = TokenVectors(ids[kept], unit(vectors if basis is None else vectors @ basis))
+                encoded[row] = TokenVectors(ids[kept], unit(vectors if basis is None else vectors @ basis))
             if progress:
                 progress(len(rows))
-    return [each for each in found if each is not None]
+    return [item for item in encoded if item is not None]
 
 
 def principal_axes(encoder: Encoder, dimensions: int) -> Floats:
@@ -119,16 +119,16 @@ def principal_axes(encoder: Encoder, dimensions: int) -> Floats:
     if not 1 <= dimensions <= width:
         raise InputError(f"--tokens {dimensions}: the vectors of this model's tokens have {width}; give 1 to {width}")
     special = set(model.tokenizer.all_special_ids)
-    ids = [each for each in range(len(model.tokenizer)) if each not in special]
+    ids = [number for number in range(len(model.tokenizer)) if number not in special]
     total = np.zeros((width, width))
     with TOKENIZING:
         around = model.tokenizer("")["input_ids"]  # the special tokens of an empty text
     for start in range(0, len(ids), 4096):
-        texts = [[*around[:1], each, *around[1:]] for each in ids[start : start + 4096]]
+        texts = [[*around[:1], number, *around[1:]] for number in ids[start : start + 4096]]
         tokens = {"input_ids": texts}
         if "token_type_ids" in model.tokenizer.model_input_names:
-            tokens["token_type_ids"] = [[0] * len(each) for each in texts]
-        vectors = [each.vectors for each in _encode(encoder, tokens, None, 512)]
+            tokens["token_type_ids"] = [[0] * len(text) for text in texts]
+        vectors = [item.vectors for item in _encode(encoder, tokens, None, 512)]
         states = np.concatenate(vectors).astype(np.float64)
         total += states.T @ states
     values, axes = np.linalg.eigh(total)
@@ -147,21 +147,21 @@ def max_sim(query: TokenVectors, documents: Sequence[TokenVectors], idf: Doubles
     """
     weights = idf[query.ids]
     total = weights.sum()
-    found = np.zeros(len(documents))
+    scores = np.zeros(len(documents))
     if total > 0:
         for number, document in enumerate(documents):
             if len(document.ids):
-                found[number] = (document.vectors @ query.vectors.T).max(axis=0) @ weights / total
-    return found
+                scores[number] = (document.vectors @ query.vectors.T).max(axis=0) @ weights / total
+    return scores
 
 
 def combined(scores: Doubles, similarities: Doubles) -> Doubles:
     """Returns (1 - SHARE) z(scores) + SHARE z(similarities)."""
-    found: Doubles = (1 - SHARE) * standardised(scores) + SHARE * standardised(similarities)
-    return found
+    result: Doubles = (1 - SHARE) * standardised(scores) + SHARE * standardised(similarities)
+    return result
 
 
-def inverse_document_frequency(found: Numbers, total: int) -> Doubles:
+def inverse_document_frequency(counts: Numbers, total: int) -> Doubles:
     """Returns log(1 + (total - df + 0.5) / (df + 0.5)) of each token, given the numbers of rows df that contain it."""
-    result: Doubles = np.log(1 + (total - found + 0.5) / (found + 0.5))
+    result: Doubles = np.log(1 + (total - counts + 0.5) / (counts + 0.5))
     return result

@@ -291,7 +291,7 @@ def nearest(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Rows]:
 
 def _search(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Rows]:
     count, total = len(queries), len(vectors)
-    given = Array(queries)
+    array = Array(queries)
     # Upper bound on the rounding error of the products of each query.
     error = rounding_error(vectors.width) * vectors.longest * np.linalg.norm(queries.astype(np.float64), axis=1)
     step = max(1, min(vectors.most, PRODUCTS // count))
@@ -301,7 +301,7 @@ def _search(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Rows]:
     # Each product differs from the exact one by at most the error, and so does the k-th largest product. The product
     # of a row that is among the exact k best is therefore at most 2 * error below the k-th largest product.
     kth = np.partition(products, first - k, axis=1)[:, first - k].astype(np.float64)
-    best = _merged(None, *_at_least(products, _below(kth - 2 * error)), given, vectors, k)
+    best = _merged(None, *_at_least(products, _below(kth - 2 * error)), array, vectors, k)
     limit = _below(best[0][:, -1] - error)
 
     pending: list[tuple[Rows, Rows]] = []
@@ -318,7 +318,7 @@ def _search(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Rows]:
         # n and 2 n. Merging whenever the number of rows has doubled keeps both merges and candidates few.
         if pending and (stop >= 2 * merged or candidates > CANDIDATES or stop == total):
             numbers, rows = (np.concatenate(parts) for parts in zip(*pending, strict=True))
-            best = _merged(best, numbers, rows, given, vectors, k)
+            best = _merged(best, numbers, rows, array, vectors, k)
             limit = _below(best[0][:, -1] - error)
             pending, candidates, merged = [], 0, stop
     return best

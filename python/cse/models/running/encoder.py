@@ -197,11 +197,11 @@ class SentenceEncoder(nn.Module):
         encoder.precision, _ = pick_precision(str(encoder.device), precision)
         self.eval()
         with uncompiled():
-            found: npt.NDArray[np.float32] = encoder.encode(
+            vectors: npt.NDArray[np.float32] = encoder.encode(
                 texts, batch_size=batch_size, progress=progress, prompt=self.prompt if prompt is None else prompt
             )
         self.train(was_training)
-        return found
+        return vectors
 
     def masked_language_model(self) -> tuple[nn.Module, bool]:
         """Returns a masked language model with this encoder's transformer, and whether its head is newly initialised.
@@ -296,7 +296,7 @@ def load_encoder(
             f"--model {source.name}: the model consists of {names}; training needs a Transformer, a Pooling, and "
             "after it only Dense, LayerNorm, Dropout or Normalize"
         )
-    first = next((each for each in (pooler, eval_pooler) if each in ("cls", "cls_before_pooler")), None)
+    first = next((name for name in (pooler, eval_pooler) if name in ("cls", "cls_before_pooler")), None)
     if first and is_causal(transformer.config):
         raise InputError(
             f"--pooler {first}: {source.name} is a decoder, whose first token attends only to itself; use --pooler avg"

@@ -172,8 +172,8 @@ class Encoder(TextEncoder, SentenceTransformer):
         """Returns the modules for a plain Hugging Face folder: a transformer, and mean pooling or the last token."""
         local = {"local_files_only": True, "trust_remote_code": False}
         names = ("model_kwargs", "processor_kwargs", "config_kwargs")
-        given: dict[str, Any] = {name: {**local, **(settings.get(name) or {})} for name in names}
-        transformer = Transformer(model_name_or_path, **given, backend=self.backend)
+        options: dict[str, Any] = {name: {**local, **(settings.get(name) or {})} for name in names}
+        transformer = Transformer(model_name_or_path, **options, backend=self.backend)
         if transformer.module_output_name != "token_embeddings":
             return [transformer], {}
         kinds = getattr(transformer.config, "architectures", None) or [""]
@@ -345,7 +345,7 @@ class Encoder(TextEncoder, SentenceTransformer):
                 not an integer of at least 1, if ``truncate_dim`` is not an integer from 1 to the number of dimensions,
                 if ``precision`` is unknown, or if the model has no prompt named ``prompt_name``.
         """
-        texts = next((each for each in (texts, inputs, sentences) if each is not None), None)
+        texts = next((value for value in (texts, inputs, sentences) if value is not None), None)
         whole, prompt = self._checked(texts, prompt_name, prompt, batch_size)
         truncate_dim = self._checked_dims(truncate_dim, "truncate_dim")
         if precision not in PRECISIONS:
@@ -420,7 +420,7 @@ class Encoder(TextEncoder, SentenceTransformer):
             tokens = first.preprocess(texts, prompt=prompt or None, processing_kwargs=UNPADDED, **routed)
             lists = {name: tokens.pop(name) for name in list(tokens) if isinstance(tokens[name], list)}
             if "attention_mask" in lists and all(
-                isinstance(value, int) for each in lists.values() for row in each for value in row[:1]
+                isinstance(value, int) for column in lists.values() for row in column for value in row[:1]
             ):
                 for rows in batches_by_length(lists["input_ids"], batch_size):
                     yield rows, {**tokens, **pad(first.tokenizer, lists, rows.tolist())}
@@ -442,10 +442,10 @@ class Encoder(TextEncoder, SentenceTransformer):
             similarity; for embeddings, a tensor of the similarity that the model declares (``similarity_fn_name``).
         """
         left, right = (
-            each if isinstance(each, (np.ndarray, torch.Tensor)) else check_list(each, "similarity", "texts")
-            for each in (embeddings1, embeddings2)
+            side if isinstance(side, (np.ndarray, torch.Tensor)) else check_list(side, "similarity", "texts")
+            for side in (embeddings1, embeddings2)
         )
-        if not any(isinstance(each, list) and each and isinstance(each[0], str) for each in (left, right)):
+        if not any(isinstance(side, list) and side and isinstance(side[0], str) for side in (left, right)):
             return super().similarity(left, right)
         first, second = self.encode(left), self.encode(right)
         return first @ second.T if self.similarity_name == "dot" else unit(first) @ unit(second).T

@@ -44,10 +44,10 @@ class Onnx(OtherEncoder):
         prompt: str = "",
     ) -> npt.NDArray[np.float32]:
         """Returns the embeddings ``(n, D)``, computed in the precision of the file."""
-        found: npt.NDArray[np.float32] = self.light.encode(
+        vectors: npt.NDArray[np.float32] = self.light.encode(
             texts, batch_size=batch_size, progress=progress, prompt=prompt
         )
-        return found
+        return vectors
 
     def files(self) -> list[Path]:
         """Returns the files of the ONNX transformer, the tokenizer, the pooling and further modules."""

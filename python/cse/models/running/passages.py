@@ -67,8 +67,8 @@ class Cutter:
     def _offsets(self, texts: Sequence[str]) -> list[list[Span]]:
         if self._tokenizer is None:
             return [[(start, end) for start, end, _ in _core.tokenize(text, word_options())] for text in texts]
-        found = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        return [[(start, end) for start, end in each.offsets if end > start] for each in found]
+        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [[(start, end) for start, end in encoding.offsets if end > start] for encoding in encodings]
 
 
 def windows(text: str, tokens: Sequence[Span], size: int) -> list[Span]:
@@ -86,13 +86,13 @@ def windows(text: str, tokens: Sequence[Span], size: int) -> list[Span]:
 
     def between_words(number: int, least: int) -> int:
         """Returns the last index from ``least`` to ``number`` whose token begins a word; ``number`` if none does."""
-        for each in range(number, least - 1, -1):
-            start = tokens[each][0]
+        for position in range(number, least - 1, -1):
+            start = tokens[position][0]
             if start == 0 or text[start].isspace() or text[start - 1].isspace():
-                return each
+                return position
         return number
 
-    found = []
+    spans = []
     first = 0
     while True:
         last = min(first + size, len(tokens))
@@ -100,7 +100,7 @@ def windows(text: str, tokens: Sequence[Span], size: int) -> list[Span]:
             last = between_words(last, first + size // 2)
         start = 0 if first == 0 else tokens[first][0]
         end = len(text) if last == len(tokens) else tokens[last - 1][1]
-        found.append((start, end))
+        spans.append((start, end))
         if last == len(tokens):
-            return found
+            return spans
         first = between_words(last - size // OVERLAP, first + 1)

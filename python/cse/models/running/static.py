@@ -77,9 +77,9 @@ class WordVectors(OtherEncoder):
         for number, text in enumerate(texts):
             words = TOKENS.findall(text)
             rows = [self.rows.get(word, self.rows.get(word.lower(), -1)) for word in words]
-            found = [row for row in rows if row >= 0]
-            if found:
-                out[number] = self.vectors[found].mean(0)
+            known = [row for row in rows if row >= 0]
+            if known:
+                out[number] = self.vectors[known].mean(0)
             if progress:
                 progress(1)
         return out

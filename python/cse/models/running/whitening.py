@@ -79,8 +79,8 @@ class Whitening(OtherEncoder):
     ) -> npt.NDArray[np.float32]:
         """Returns the whitened embeddings ``(n, k)``."""
         self.base.precision = precision
-        found = self.base.encode(texts, batch_size=batch_size, progress=progress)  # with the prompt used in fitting
-        whitened: npt.NDArray[np.float32] = ((found - self.mean) @ self.matrix).astype(np.float32)
+        vectors = self.base.encode(texts, batch_size=batch_size, progress=progress)  # with the prompt used in fitting
+        whitened: npt.NDArray[np.float32] = ((vectors - self.mean) @ self.matrix).astype(np.float32)
         return whitened
 
     def files(self) -> list[Path]:

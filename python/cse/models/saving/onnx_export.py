@@ -113,8 +113,8 @@ def _export(encoder: Encoder, folder: Path, final: Path, int8: bool, say: Callab
         say("exporting the transformer")
         write_onnx(transformer, encoder.tokenizer, file)
         say("comparing its embeddings with PyTorch's")
-        found = LightEncoder(f"onnx:{file}").encode(texts)
-        difference = float(np.abs(found - expected).max())
+        vectors = LightEncoder(f"onnx:{file}").encode(texts)
+        difference = float(np.abs(vectors - expected).max())
         if not difference <= TOLERANCE * max(1.0, float(np.linalg.norm(expected, axis=1).max())):
             raise RunError(
                 f"{encoder.given[0]}: embeddings of the exported model differ by up to {difference:.2g} from "
@@ -148,8 +148,8 @@ class _LastState(nn.Module):
         self.transformer, self.names = transformer, names
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        found: Tensor = self.transformer(**dict(zip(self.names, inputs, strict=True))).last_hidden_state
-        return found
+        states: Tensor = self.transformer(**dict(zip(self.names, inputs, strict=True))).last_hidden_state
+        return states
 
 
 def write_onnx(transformer: nn.Module, tokenizer: Any, file: Path) -> None:
@@ -158,7 +158,7 @@ def write_onnx(transformer: nn.Module, tokenizer: Any, file: Path) -> None:
     accepted = inspect.signature(transformer.forward).parameters
     names = [name for name in tokenizer.model_input_names if name in batch and name in accepted]
     rows, tokens = torch.export.Dim("batch"), torch.export.Dim("sequence")
-    size = sum(each.numel() * each.element_size() for each in transformer.parameters())
+    size = sum(p.numel() * p.element_size() for p in transformer.parameters())
     try:
         with _quiet():
             torch.onnx.export(
@@ -209,8 +209,8 @@ def _texts() -> list[str]:
 
 
 def _cosines(one: np.ndarray[Any, Any], two: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    found: np.ndarray[Any, Any] = (one * two).sum(1) / (np.linalg.norm(one, axis=1) * np.linalg.norm(two, axis=1))
-    return found
+    cosines: np.ndarray[Any, Any] = (one * two).sum(1) / (np.linalg.norm(one, axis=1) * np.linalg.norm(two, axis=1))
+    return cosines
 
 
 def _size(file: Path) -> int:

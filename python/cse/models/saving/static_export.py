@@ -99,8 +99,8 @@ def export_static(
     check_static(output)
     from model2vec.persistence import save_pretrained
 
-    given, width = encoder.given[0], encoder.embedding_dim
-    name = "sentence-transformers/all-MiniLM-L6-v2" if given == MINILM else public_name(given)
+    model, width = encoder.given[0], encoder.embedding_dim
+    name = "sentence-transformers/all-MiniLM-L6-v2" if model == MINILM else public_name(model)
     if dims is not None and not 1 <= dims <= width:
         raise InputError(f"--dims {dims}: the embeddings of this model have {width} dimensions; give 1 to {width}")
     filled = corpus.filled()
@@ -165,16 +165,16 @@ def static_tokenizer(encoder: Encoder) -> tuple[Tokenizer, set[int]]:
 def frequent_words(tokenizer: Tokenizer, texts: list[str], count: int) -> list[str]:
     """Returns the words in most rows, but at least 2, that the tokenizer splits into pieces."""
     index = TfidfIndex.from_texts(texts)
-    found: dict[str, None] = {}
+    words: dict[str, None] = {}
     for term in np.argsort(-index.df.astype(np.int64), kind="stable").tolist():
-        if index.df[term] < 2 or len(found) == count:
+        if index.df[term] < 2 or len(words) == count:
             break
         word = index.terms[term]
         word = tokenizer.normalizer.normalize_str(word) if tokenizer.normalizer else word
         parts = tokenizer.pre_tokenizer.pre_tokenize_str(word) if tokenizer.pre_tokenizer else [(word, (0, 0))]
         if len(parts) == 1 and tokenizer.token_to_id(parts[0][0]) is None:
-            found[parts[0][0]] = None
-    return list(found)
+            words[parts[0][0]] = None
+    return list(words)
 
 
 def add_words(tokenizer: Tokenizer, words: list[str]) -> int:
@@ -195,7 +195,7 @@ def token_counts(tokenizer: Tokenizer, texts: list[str], left_out: set[int]) -> 
     """Returns how often each token occurs in each text, ``(len(texts), V)`` float32."""
     from scipy.sparse import csr_matrix
 
-    rows = [each.ids for each in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+    rows = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
     columns = np.array([token for ids in rows for token in ids], dtype=np.int64)
     starts = np.cumsum([0, *map(len, rows)])
     values = (~np.isin(columns, list(left_out))).astype(np.float32)
@@ -263,19 +263,19 @@ def solve(matrix: csr_matrix, right: Floats, strength: float) -> Floats:
     """Returns X that minimises |matrix X - right|^2 + strength |X|^2, by conjugate gradients for all columns."""
     transposed = matrix.T.tocsr()
     residual = transposed @ right
-    found, direction = np.zeros_like(residual), residual.copy()
+    solution, direction = np.zeros_like(residual), residual.copy()
     old = first = (residual**2).sum(axis=0)
     for _ in range(ITERATIONS):
         if (old <= TOLERANCE**2 * first).all():
             break
         image = transposed @ (matrix @ direction) + np.float32(strength) * direction
         step = old / np.maximum((direction * image).sum(axis=0), np.finfo(np.float32).tiny)
-        found += step * direction
+        solution += step * direction
         residual -= step * image
         new = (residual**2).sum(axis=0)
         direction = residual + new / np.maximum(old, np.finfo(np.float32).tiny) * direction
         old = new
-    return found
+    return solution
 
 
 def rotated(vectors: Floats, made: Floats) -> Floats:
