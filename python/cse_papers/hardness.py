@@ -48,7 +48,7 @@ class Hardness(FeatureMethod):
         weights = dict(views.log_weights)
         for pair in pairs:
             for first in pair:
-                for second in (*(name for each in pairs for name in each), *views.named("negative")):
+                for second in (*(name for names in pairs for name in names), *views.named("negative")):
                     s = options.alpha * h[first] @ h[second].T
                     own = torch.eye(*s.shape, dtype=torch.bool, device=s.device)
                     if second in pair or (options.negatives == "in-batch" and len(h[second]) == len(s)):

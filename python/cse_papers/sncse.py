@@ -47,9 +47,9 @@ def negate_words(text: str) -> str:
     for place, word in enumerate(words):
         if word.lower() == "not":
             return " ".join(words[:place] + words[place + 1 :])
-        if found := CONTRACTED.search(word):
-            stem = word[: found.start()]
-            words[place] = IRREGULAR.get(stem.lower(), stem) + word[found.end() :]
+        if match := CONTRACTED.search(word):
+            stem = word[: match.start()]
+            words[place] = IRREGULAR.get(stem.lower(), stem) + word[match.end() :]
             return " ".join(words)
     for place, word in enumerate(words):
         if word.lower() in AUXILIARIES:
