@@ -58,9 +58,9 @@ def export_command(
     --onnx writes a file for onnxruntime. SentenceTransformer(FOLDER, backend="onnx") loads it, and cse eval, compare
     and encode accept it as onnx:FOLDER. The export fails if the embeddings from the file do not agree with PyTorch's.
 
-    --static writes an encoder that averages one vector per token. It is many times faster than the transformer, and
-    less accurate. The vectors are fitted to the
-    embeddings of the rows of --corpus. cse, model2vec and SentenceTransformer(FOLDER) load the folder.
+    --static writes an encoder that averages one vector per token, and is many times faster than the transformer. It is
+    made for search in the rows of --corpus, to whose embeddings the vectors are fitted. cse, model2vec and
+    SentenceTransformer(FOLDER) load the folder.
 
     With --int8 and --sts or --retrieval, the model in PyTorch and the 8-bit file are evaluated, and both scores are
     printed with a confidence interval for their difference.

@@ -36,7 +36,7 @@ class ConsoleCallback(ProgressCallback):
     def on_train_begin(self, run: Run) -> None:
         """Prints a description of the run, one fact per line, then examples of augmentations."""
         for line in header(run.facts, self.verbose):
-            printing.say(line)
+            self.display.print(line)
         printing.print_examples(run.examples[: None if self.verbose else 1])
 
     def on_train_end(self, result: Any) -> None:
