@@ -281,3 +281,17 @@ def make_tiny(folder, kind):
     model.save_pretrained(folder)
     fast.save_pretrained(folder)
     return folder
+
+
+def make_t5(folder, tokenizer):
+    """Saves a tiny random T5 model with the tokenizer of a model."""
+    import torch
+    from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
+
+    found = AutoTokenizer.from_pretrained(tokenizer)
+    ends = {"decoder_start_token_id": found.cls_token_id, "pad_token_id": found.pad_token_id}
+    ends |= {"vocab_size": len(found), "eos_token_id": found.sep_token_id, "d_model": 16}
+    torch.manual_seed(0)
+    T5ForConditionalGeneration(T5Config(**ends, d_kv=8, d_ff=32, num_layers=1, num_heads=2)).save_pretrained(folder)
+    found.save_pretrained(folder)
+    return folder

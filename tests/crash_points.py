@@ -22,6 +22,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import struct
@@ -189,6 +190,19 @@ CASES = {
     "label": Case("label model done/best corpus.txt --queries other.txt -o labels", ("labels",), by_name=True, code=2),
     "adapt": Case("adapt corpus.txt --model model --max-steps 2 --batch-size 4 -o adapted", ("adapted",), by_name=True),
     "encode, cached rows": Case("encode model corpus.txt -o v.npy", ("v.npy", "cache"), mapped=True),
+    "export --onnx": Case("export model --onnx -o exported", ("exported",), by_name=True),
+    "export --onnx --int8": Case("export model --onnx --int8", ("model",), "export model --onnx", by_name=True),
+    "merge-tfidf": Case("merge-tfidf tfidf shard -o out", ("out",), "build-tfidf other.txt -o out"),
+    "encode --hybrid": Case("encode model corpus.txt --hybrid -o hybrid", ("hybrid",)),
+    "encode --hybrid, anew": Case(
+        "encode model corpus.txt --hybrid -o hybrid", ("hybrid",), "encode model other.txt --hybrid -o hybrid"
+    ),
+    "generate": Case(
+        "generate corpus.txt --model t5 --max-new-tokens 4 -o g.txt",
+        ("g.txt",),
+        "generate other.txt --model t5 --max-new-tokens 4 -o g.txt",
+    ),
+    "reproduce": Case("reproduce focal-table4 --row 'temp 0.05' --smoke -o cells", ("cells",), by_name=True),
     "cache --clear": Case("cache --clear", ("cache",), "encode model corpus.txt -o v.npy", mapped=True),
 }
 LEFT = re.compile(r"\.cse-.*|.*\.part(\.json)?|.*\.tmp")
@@ -210,7 +224,7 @@ def repeated(case, folder):
     run_folder = folder / case.outputs[0]
     if case.command.startswith("train") and list(run_folder.glob("checkpoints/step-*")):
         return ["train", "--resume", case.outputs[0]]
-    return case.command.split()
+    return shlex.split(case.command)
 
 
 def chosen(calls, everything, share):
@@ -229,14 +243,14 @@ def crash(name, case, inputs, place, everything, share):
         shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(inputs, work)
     if case.old:
-        code, text, _ = run(case.old.split(), work, mapped=case.mapped)
+        code, text, _ = run(shlex.split(case.old), work, mapped=case.mapped)
         if code:
             return 0, [f"{name}: {text}"]
     before = digests(work, case.outputs, case.by_name)
     shutil.copytree(work, whole, symlinks=True)
     shutil.rmtree(work)
     shutil.copytree(whole, work)
-    code, text, calls = run(case.command.split(), work, mapped=case.mapped)
+    code, text, calls = run(shlex.split(case.command), work, mapped=case.mapped)
     if code != case.code or not calls:
         return 0, [f"{name}: {len(calls)} calls, {text}"]
     expected = digests(work, case.outputs, case.by_name)
@@ -246,7 +260,7 @@ def crash(name, case, inputs, place, everything, share):
     for number in numbers:
         shutil.rmtree(work)
         shutil.copytree(whole, work)
-        code, text, done = run(case.command.split(), work, number, mapped=case.mapped)
+        code, text, done = run(shlex.split(case.command), work, number, mapped=case.mapped)
         point = f"{name}: killed at call {number} of {len(calls)} {done[-1] if done else ''}"
         if code != -signal.SIGKILL:
             continue  # the order of threads differs, and so does the number of calls
@@ -271,7 +285,7 @@ def crash(name, case, inputs, place, everything, share):
 
 def prepare(folder):
     """Writes the inputs of all cases into a folder: texts, pairs, a tiny model, an index, and a finished run."""
-    from conftest import make_tiny
+    from conftest import make_t5, make_tiny
     from cse import TfidfIndex
 
     folder.mkdir()
@@ -284,7 +298,9 @@ def prepare(folder):
     queries = [json.dumps({"anchor": rows[number], "positive": rows[number + 20]}) for number in range(8)]
     (folder / "queries.jsonl").write_text("\n".join(queries) + "\n", encoding="utf8")
     make_tiny(folder / "model", "bert")
+    make_t5(folder / "t5", folder / "model")
     TfidfIndex.build(folder / "corpus.txt").save(folder / "tfidf")
+    TfidfIndex.build(folder / "other.txt").save(folder / "shard")
 
 
 def main() -> None:

@@ -21,8 +21,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from unittest.mock import patch
 
 from conftest import make_tiny, run_cse
+from cse import InputError
+from cse.data.corpus import Corpus
 from random_texts import some_texts, write_vectors
 
 DEEP = "[" * 100_000 + "]" * 100_000
@@ -69,6 +72,8 @@ class Case:
     files: list[str]
     same: bool = False
     """Whether an accepted file must give the same result, because its content is protected by a hash."""
+    end: str = ""
+    """The message with which the undamaged command ends; ``cse label`` needs a terminal after it has read its files."""
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("tried", "accepted", "refused", "failed"), 0))
     failures: list[str] = field(default_factory=list)
 
@@ -112,9 +117,24 @@ def places(value: object, depth: int) -> Iterator[tuple]:
         yield from ((key, *rest) for rest in places(inner, depth - 1))
 
 
+def rows(folder: Path) -> tuple[int, str, str]:
+    """Reads a corpus through the cache of rows, as large files are read."""
+    try:
+        with patch("cse.data.cache.IN_MEMORY_BYTES", 0):
+            corpus = Corpus.open([str(folder / "c.txt")], cache=str(folder / "cache"))
+            return 0, f"{corpus.take(range(len(corpus)))} {corpus.word_counts().tolist()}", ""
+    except InputError as error:
+        return 2, "", f"Error: {error}"
+    except Exception as error:
+        return 70, "", f"Traceback {error!r}"
+
+
 def run(case: Case, folder: Path) -> tuple[int, str, str]:
+    if case.command == ["rows"]:
+        return rows(folder)
     done = run_cse(*(each.replace("{}", str(folder)) for each in case.command), cwd=folder)
-    return done.returncode, TIMES.sub("", done.stdout).replace(str(folder), ""), done.stderr
+    code = 0 if case.end and done.returncode == 2 and case.end in done.stderr else done.returncode
+    return code, TIMES.sub("", done.stdout).replace(str(folder), ""), done.stderr
 
 
 def fault(code: int, out: str, err: str, expected: str | None) -> str:
@@ -157,15 +177,21 @@ def cases(base: Path) -> list[Case]:
     made: list[Case] = []
 
     def case(
-        name: str, command: list[str], files: list[str], setup: list[list[object]] = (), same: bool = False
+        name: str,
+        command: list[str],
+        files: list[str],
+        setup: list[list[object]] = (),
+        same: bool = False,
+        end: str = "",
     ) -> None:
         folder = base / name
         folder.mkdir(exist_ok=True)
         for each in setup:
             done = run_cse(*each, cwd=folder)
-            assert done.returncode == 0, (each, done.stderr)
-        listed = [str(path.relative_to(folder)) for pattern in files for path in sorted(folder.glob(pattern))]
-        made.append(Case(name, folder, command, listed, same))
+            assert done.returncode == (2 if end else 0), (each, done.stderr)
+        found = [path for pattern in files for path in sorted(folder.glob(pattern)) if path.is_file()]
+        assert found, files
+        made.append(Case(name, folder, command, [str(path.relative_to(folder)) for path in found], same, end))
 
     def write(name: str, files: dict[str, str]) -> None:
         for file, content in files.items():
@@ -183,6 +209,18 @@ def cases(base: Path) -> list[Case]:
     query = ["--query", texts[0], "--json"]
     search = ["search", f"glove:{glove}", "c.txt", "-o", "index", *query]
     case("index", ["search", "index", *query], ["index/*"], [search])
+    mixed = [*query, "--hybrid", "--smooth"]
+    write("hybrid", {"c.txt": "\n".join(texts) + "\n"})
+    case("hybrid", ["search", "index", *mixed], ["index/*", "index/*/*"], [[*search[:5], *mixed]], True)
+    (base / "model").mkdir()
+    shutil.copytree(model, base / "model" / "m")
+    case("model", ["similarity", "{}/m", "word1 word2", "word3", "--json"], ["m/*"])
+    write("cache", {"c.txt": "\n".join(texts) + "\n"})
+    assert rows(base / "cache")[0] == 0
+    case("cache", ["rows"], ["cache/**/*"], [], True)
+    write("labels", {"c.txt": "\n".join(texts) + "\n", "q.txt": "\n".join(texts[:9]) + "\n"})
+    label = ["label", f"glove:{glove}", "bm25", "c.txt", "--queries", "q.txt"]
+    case("labels", label, ["labels/*.json*", "labels/qrels/*"], [label], end="terminal")
     write(
         "pairs",
         {"p.tsv": "".join(f"{n % 6}\t{a}\t{b}\n" for n, (a, b) in enumerate(pairwise(texts)))},

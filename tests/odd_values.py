@@ -38,9 +38,19 @@ VALUES = [
     "[",
     "\u202e\x1b[2J",
 ]
-VALUES += ["../..", ".", "/nowhere/x", os.fsdecode(b"\xff\xfe"), "\U0001f600" * 50, "1,2,,3", "18446744073709551615"]
-# Traces of the program in a message: a traceback, a Python list, and a temporary file.
-WRONG = re.compile(r"Traceback|\['\w|\.cse-|cse-new-")
+VALUES += [
+    "c.txt",
+    "p.tsv",
+    "../..",
+    ".",
+    "/nowhere/x",
+    os.fsdecode(b"\xff\xfe"),
+    "\U0001f600" * 50,
+    "1,2,,3",
+    "18446744073709551615",
+]
+# Traces of the program in a message: a traceback, a Python list, a temporary file; and a damage that no file has.
+WRONG = re.compile(r"Traceback|\['\w|\.cse-|cse-new-|damaged")
 # Arguments with which a command runs on small files; commands that are not listed run without arguments.
 BASES = {
     "build-tfidf": ["c.txt", "-o", "out"],

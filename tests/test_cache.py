@@ -128,7 +128,7 @@ def test_cached_rows_that_change_during_a_run_are_reported(sample, tmp_path, mon
     (path,) = tmp_path.glob("rows-*/rows.txt")
     with open(path, "r+b") as file:
         file.write(b"\xff")
-    with pytest.raises(InputError, match="row 0 of the cached corpus has changed since the run began"):
+    with pytest.raises(InputError, match="row 1 of the cached corpus has changed since the run began"):
         corpus.take([0])
 
 

@@ -43,17 +43,23 @@ def test_a_matrix_beside_another_index_is_refused_and_one_without_a_name_is_acce
 
 
 @POSIX
-@pytest.mark.parametrize("command", ["build-tfidf {corpus} -o tfidf", "augment {corpus} -o out.txt"])
-def test_a_file_that_is_overwritten_keeps_its_permissions(tmp_path, corpus, cse, command):
-    for _ in range(2):
-        assert cse("build-tfidf", corpus, cwd=tmp_path).returncode == 0
-    arguments = [each.format(corpus=corpus) for each in command.split()]
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        ("build-tfidf {corpus} -o tfidf", "tfidf/index.safetensors"),
+        ("augment {corpus} -o out.txt", "out.txt"),
+        ("encode {model} {corpus} -o v.npy", "v.npy"),
+        ("encode {model} {corpus} -o v.parquet", "v.parquet"),
+        ("duplicates {model} {corpus} -o d.jsonl", "d.jsonl"),
+    ],
+)
+def test_a_file_that_is_overwritten_keeps_its_permissions(tmp_path, corpus, glove, cse, command, output):
+    assert cse("build-tfidf", corpus, cwd=tmp_path).returncode == 0
+    arguments = command.format(corpus=corpus, model=glove).split()
     assert cse(*arguments, cwd=tmp_path).returncode == 0
-    paths = [tmp_path / "out.txt"] if command.startswith("augment") else sorted((tmp_path / "tfidf").iterdir())[:1]
-    for path in paths:
-        path.chmod(0o600)
+    (tmp_path / output).chmod(0o600)
     assert cse(*arguments, cwd=tmp_path).returncode == 0
-    assert [path.stat().st_mode & 0o777 for path in paths] == [0o600]
+    assert (tmp_path / output).stat().st_mode & 0o777 == 0o600
 
 
 @POSIX

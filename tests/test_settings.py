@@ -1,8 +1,10 @@
 """Tests of the settings of a run: presets, flags that override a stored configuration, and conflicting settings."""
 
 import pytest
+from click.testing import CliRunner
 
 from cse import InputError, TrainConfig, train
+from cse.cli import cli
 from cse.training.settings.changes import repeated
 from cse.training.settings.config import SETTINGS
 from cse.training.settings.precedence import merge, resolve, with_preset
@@ -320,3 +322,12 @@ def test_configuration_files_with_odd_values_are_refused_in_one_sentence(cse, tm
     assert done.stderr.startswith("Error: ")
     assert done.stderr.count("\n") == 1
     assert len(done.stderr) < 400
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "0x" + "f" * 5000, "'a\x00b'", "[" * 50_000, "{a = {b = {}}}", "9" * 30])
+@pytest.mark.parametrize("name", ["una.beta", "una", "max_steps", "a.b.c"])
+def test_odd_values_of_set_are_refused_in_one_sentence(name, value):
+    done = CliRunner().invoke(cli, ["train", "x.txt", "--una", "--set", f"{name}={value}"])
+    assert isinstance(done.exception, InputError), (done.output, done.exception)
+    assert len(str(done.exception)) < 400
+    assert "\n" not in str(done.exception)

@@ -24,7 +24,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from .errors import InputError, unknown
+from .errors import InputError, shortened, unknown
 
 T = TypeVar("T")
 
@@ -224,8 +224,8 @@ def parse_setting(text: str) -> tuple[str, str, Any]:
     key, equals, value = text.partition("=")
     method, dot, option = key.strip().partition(".")
     if not (equals and dot and method and option):
-        raise InputError(f"--set {text}: the form is METHOD.OPTION=VALUE, for example una.beta=0.3")
+        raise InputError(f"--set {shortened(text, 60)}: the form is METHOD.OPTION=VALUE, for example una.beta=0.3")
     try:
         return method, option, tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # also an integer of 5,000 digits, and thousands of brackets
         return method, option, value.strip()

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from conftest import make_t5
 from cse_papers.generate import GenerationOptions, Generator, batches, generate
 
 SHORT = {"max_new_tokens": 6, "batch_size": 4}
@@ -13,7 +14,7 @@ SHORT = {"max_new_tokens": 6, "batch_size": 4}
 @pytest.fixture(scope="session")
 def writers(tmp_path_factory, tiny_bert):
     """A folder with a tiny T5 model in ``t5`` and a tiny Marian model in ``marian``."""
-    from transformers import AutoTokenizer, MarianConfig, MarianMTModel, T5Config, T5ForConditionalGeneration
+    from transformers import AutoTokenizer, MarianConfig, MarianMTModel
 
     folder = tmp_path_factory.mktemp("writers")
     tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
@@ -27,11 +28,10 @@ def writers(tmp_path_factory, tiny_bert):
     layers = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
     wide = {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 24}
     torch.manual_seed(0)
-    t5 = T5ForConditionalGeneration(T5Config(**ends, d_kv=8, d_ff=32, num_layers=1, num_heads=2))
     marian = MarianMTModel(MarianConfig(**ends, **layers, **wide, forced_eos_token_id=tokenizer.sep_token_id))
-    for name, model in (("t5", t5), ("marian", marian)):
-        model.save_pretrained(folder / name)
-        tokenizer.save_pretrained(folder / name)
+    make_t5(folder / "t5", tiny_bert)
+    marian.save_pretrained(folder / "marian")
+    tokenizer.save_pretrained(folder / "marian")
     return folder
 
 

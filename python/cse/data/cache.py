@@ -295,7 +295,7 @@ class StoredRows:
                 texts.append(bytes(self._text[start : int(self._ends[row])]).decode("utf8"))
             except UnicodeDecodeError:
                 raise InputError(
-                    f"{self.folder}: row {row} of the cached corpus has changed since the run began; start the "
+                    f"{self.folder}: row {row + 1} of the cached corpus has changed since the run began; start the "
                     "run again, so that the corpus is read again"
                 ) from None
         return texts

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from sentence_transformers import CrossEncoder
 
-from ..errors import InputError
+from ..errors import InputError, check_texts
 from .base import repaired
 from .device import autocast, pick_device, pick_precision
 from .modules import Transformer
@@ -61,6 +61,6 @@ class Reranker(CrossEncoder):
     def score(self, query: str, texts: Sequence[str], batch_size: int = 64) -> npt.NDArray[np.float64]:
         """Returns the scores of n texts for a query, as ``CrossEncoder.rank`` computes them: ``(n,)`` float64."""
         with autocast(str(self.device), self.precision):
-            pairs = [[repaired(query), repaired(text)] for text in texts]
+            pairs = [[repaired(query), repaired(text)] for text in check_texts(texts)]
             scores = self.predict(pairs, batch_size=batch_size, show_progress_bar=False)
         return np.asarray(scores, dtype=np.float64)

@@ -332,7 +332,9 @@ def _encoded(
             f"{vectors.shape[1]}; open the index with the model that built it"
         )
     if not np.isfinite(vectors).all():
-        raise InputError(f"rows {rows[0]:,} to {rows[-1]:,}: the model's vectors contain NaN or infinity; check it")
+        raise InputError(
+            f"rows {rows[0] + 1:,} to {rows[-1] + 1:,}: the model's vectors contain NaN or infinity; check it"
+        )
     if settings["similarity"] == "cosine":
         vectors = unit(vectors)
     if progress and by_row is None:
