@@ -90,18 +90,18 @@ def call_of(pid, folder):
     return name, re.sub(r"(cse-new-|cse-core-)[A-Za-z0-9_]+", r"\1X", os.path.relpath(path, folder))
 
 
-def run(arguments, folder, kill_at=0, limit=120, mapped=False):
+def run(arguments, folder, kill_at=0, limit=300, mapped=False, number=signal.SIGKILL):
     """Runs a command in a forked process; returns its exit code, its messages, and its calls that change files.
 
-    With ``kill_at`` N, the process is killed before the Nth call.
+    With ``kill_at`` N, the process gets the signal ``number`` before the Nth call.
     """
     messages = folder.parent / "messages"
     pid = os.fork()
     if pid == 0:
         try:
             output = os.open(messages, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            for number in (1, 2):
-                os.dup2(output, number)
+            for stream in (1, 2):
+                os.dup2(output, stream)
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.chdir(folder)
             os.environ["CSE_CACHE"] = str(folder / "cache")
@@ -130,22 +130,24 @@ def run(arguments, folder, kill_at=0, limit=120, mapped=False):
     while traced:
         stopped, status = os.waitpid(-1, 0x40000000)  # __WALL
         if time.monotonic() > until:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         if os.WIFEXITED(status) or os.WIFSIGNALED(status):
             traced.discard(stopped)
             if stopped == pid:
                 code = os.waitstatus_to_exitcode(status)
             continue
         traced.add(stopped)
-        event, number = status >> 16, os.WSTOPSIG(status)
+        event, stop = status >> 16, os.WSTOPSIG(status)
         if event == 7:
             call = call_of(stopped, folder)
             if call is not None:
                 calls.append(call)
                 if len(calls) == kill_at:
-                    os.kill(pid, signal.SIGKILL)
-                    continue
-        passed = 0 if event or number in (signal.SIGSTOP, signal.SIGTRAP) else number
+                    os.kill(pid, number)
+                    if number == signal.SIGKILL:
+                        continue
+        passed = 0 if event or stop in (signal.SIGSTOP, signal.SIGTRAP) else stop
         LIBC.ptrace(CONT, stopped, None, ctypes.c_void_p(passed))
     return code, messages.read_text(encoding="utf8", errors="replace"), calls
 
@@ -236,7 +238,7 @@ def chosen(calls, everything, share):
     return numbers[:: max(1, len(numbers) // share)]
 
 
-def crash(name, case, inputs, place, everything, share):
+def crash(name, case, inputs, place, everything, share, how=signal.SIGKILL):
     """Kills a command at the chosen calls; returns the number of points that were tried, and the failures."""
     whole, work = place / "whole", place / "work"
     for folder in (whole, work):
@@ -260,10 +262,12 @@ def crash(name, case, inputs, place, everything, share):
     for number in numbers:
         shutil.rmtree(work)
         shutil.copytree(whole, work)
-        code, text, done = run(shlex.split(case.command), work, number, mapped=case.mapped)
+        code, text, done = run(shlex.split(case.command), work, number, mapped=case.mapped, number=how)
         point = f"{name}: killed at call {number} of {len(calls)} {done[-1] if done else ''}"
-        if code != -signal.SIGKILL:
+        if len(done) < number:
             continue  # the order of threads differs, and so does the number of calls
+        if code not in (-how, 128 + how):
+            failures.append(f"{point}: ends with {code} after signal {int(how)}")
         one_file = len(case.outputs) == 1 and (work / case.outputs[0]).is_file()
         if one_file and digests(work, case.outputs, case.by_name) not in (before, expected):
             failures.append(f"{point}: the output is neither old nor new")
@@ -308,7 +312,9 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="kill at every call")
     parser.add_argument("--share", type=int, default=6, help="about how many points of a command to try without --all")
     parser.add_argument("--case", default="", metavar="PATTERN", help="only cases that match a regular expression")
+    parser.add_argument("--term", action="store_true", help="send SIGTERM, which no command may ignore, not SIGKILL")
     options = parser.parse_args()
+    how = signal.SIGTERM if options.term else signal.SIGKILL
     import torch
 
     torch.set_num_threads(1)
@@ -323,7 +329,7 @@ def main() -> None:
         shutil.rmtree(place / "inputs" / "runs")
         for case in (case for case in CASES if re.search(options.case, case)):
             began = time.monotonic()
-            tried, failed = crash(case, CASES[case], place / "inputs", place, options.all, options.share)
+            tried, failed = crash(case, CASES[case], place / "inputs", place, options.all, options.share, how)
             totals["tried"] += tried
             failures += failed
             print(f"{case:<26}{tried:>5} tried{len(failed):>5} failed{time.monotonic() - began:8.1f} s", flush=True)

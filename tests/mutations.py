@@ -218,8 +218,9 @@ def cases(base: Path) -> list[Case]:
     write("cache", {"c.txt": "\n".join(texts) + "\n"})
     assert rows(base / "cache")[0] == 0
     case("cache", ["rows"], ["cache/**/*"], [], True)
+    write_vectors(base / "w.txt", 12)
     write("labels", {"c.txt": "\n".join(texts) + "\n", "q.txt": "\n".join(texts[:9]) + "\n"})
-    label = ["label", f"glove:{glove}", "bm25", "c.txt", "--queries", "q.txt"]
+    label = ["label", f"glove:{glove}", f"glove:{base}/w.txt", "c.txt", "--queries", "q.txt"]
     case("labels", label, ["labels/*.json*", "labels/qrels/*"], [label], end="terminal")
     write(
         "pairs",

@@ -60,7 +60,7 @@ BASES = {
     "adapt": ["c.txt", "--model", "glove:v.txt", "--max-steps", "1"],
     "eval": ["glove:v.txt", "--data", "p.tsv"],
     "compare": ["glove:v.txt", "glove:v.txt", "--data", "p.tsv"],
-    "label": ["glove:v.txt", "bm25", "c.txt", "--queries", "c.txt"],
+    "label": ["glove:v.txt", "glove:w.txt", "c.txt", "--queries", "c.txt"],
     "runs": ["runs"],
     "plot": ["runs"],
     "report": ["runs"],
@@ -111,6 +111,7 @@ def main() -> None:
         (folder / "c.txt").write_text("\n".join(texts) + "\n")
         (folder / "p.tsv").write_text("".join(f"{n % 5}\t{text}\tword1\n" for n, text in enumerate(texts)))
         write_vectors(folder / "v.txt")
+        write_vectors(folder / "w.txt", 12)
         run_cse("build-tfidf", "c.txt", cwd=folder)
         run_cse("search", "glove:v.txt", "c.txt", "-o", "index", "--query", "word1", cwd=folder)
         for call in calls:

@@ -14,10 +14,13 @@ import sys
 import threading
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from cse import Encoder, InputError, SearchIndex, TfidfIndex
+from cse.cli import cli
 from cse.data.readers import reading_options
 from cse.search.vectors import Array, Joined, Some, nearest, unit
 from cse.sharding import engines
@@ -166,6 +169,20 @@ with parts.locked():
     done = cse("augment", "--parts", "shard*", "-o", "parts", "--json")
     assert json.loads(done.stdout)["made"] == 2
     same_folder("whole", "parts")
+
+
+def test_parts_that_were_interrupted_in_the_first_one_can_be_made_again(shards, cse, glove, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    command = ["encode", glove, "--parts", "shard0.txt", "shard1.txt.gz", "-o", "parts"]
+    with monkeypatch.context() as patched:
+        patched.setattr("cse.models.running.vector_files.encode_to_file", interrupt)
+        done = CliRunner().invoke(cli, command, standalone_mode=False)
+    assert isinstance(done.exception, (click.Abort, KeyboardInterrupt)), done.exception
+    done = cse(*command, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["made"] == 2
 
 
 def augment_job(folder, manifest):
