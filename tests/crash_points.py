@@ -163,6 +163,8 @@ class Case:
     """Compare only the names of the files of the outputs, because their content has times."""
     code: int = 0
     """Exit code; ``cse label`` ends with 2 after it has prepared its folder, because there is no terminal."""
+    slow: bool = False
+    """Without ``--all``, only one point is tried, the last one."""
     mapped: bool = False
     """Rows of the corpus are written to the cache, as those of large files are."""
 
@@ -192,8 +194,10 @@ CASES = {
     "label": Case("label model done/best corpus.txt --queries other.txt -o labels", ("labels",), by_name=True, code=2),
     "adapt": Case("adapt corpus.txt --model model --max-steps 2 --batch-size 4 -o adapted", ("adapted",), by_name=True),
     "encode, cached rows": Case("encode model corpus.txt -o v.npy", ("v.npy", "cache"), mapped=True),
-    "export --onnx": Case("export model --onnx -o exported", ("exported",), by_name=True),
-    "export --onnx --int8": Case("export model --onnx --int8", ("model",), "export model --onnx", by_name=True),
+    "export --onnx": Case("export model --onnx -o exported", ("exported",), by_name=True, slow=True),
+    "export --onnx --int8": Case(
+        "export model --onnx --int8", ("model",), "export model --onnx", by_name=True, slow=True
+    ),
     "merge-tfidf": Case("merge-tfidf tfidf shard -o out", ("out",), "build-tfidf other.txt -o out"),
     "encode --hybrid": Case("encode model corpus.txt --hybrid -o hybrid", ("hybrid",)),
     "encode --hybrid, anew": Case(
@@ -235,7 +239,7 @@ def chosen(calls, everything, share):
         return list(range(1, len(calls) + 1))
     first = {call: number for number, call in reversed([*enumerate(calls, 1)])}
     numbers = sorted({*first.values(), len(calls)})
-    return numbers[:: max(1, len(numbers) // share)]
+    return numbers[:: -max(1, len(numbers) // share)][::-1]
 
 
 def crash(name, case, inputs, place, everything, share, how=signal.SIGKILL):
@@ -258,7 +262,7 @@ def crash(name, case, inputs, place, everything, share, how=signal.SIGKILL):
     expected = digests(work, case.outputs, case.by_name)
     weights = work / case.outputs[0] / "last" / "model.safetensors"
     trained = weights.read_bytes() if weights.exists() else b""
-    failures, numbers = [], chosen(calls, everything, share)
+    failures, numbers = [], chosen(calls, everything, 1 if case.slow else share)
     for number in numbers:
         shutil.rmtree(work)
         shutil.copytree(whole, work)

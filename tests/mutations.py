@@ -222,6 +222,8 @@ def cases(base: Path) -> list[Case]:
     write("labels", {"c.txt": "\n".join(texts) + "\n", "q.txt": "\n".join(texts[:9]) + "\n"})
     label = ["label", f"glove:{glove}", f"glove:{base}/w.txt", "c.txt", "--queries", "q.txt"]
     case("labels", label, ["labels/*.json*", "labels/qrels/*"], [label], end="terminal")
+    judged = {"query": "1", "document": "0", "relevant": True, "seconds": 1.5}
+    (base / "labels" / "labels" / "judgements.jsonl").write_text(json.dumps(judged) + "\n")
     write(
         "pairs",
         {"p.tsv": "".join(f"{n % 6}\t{a}\t{b}\n" for n, (a, b) in enumerate(pairwise(texts)))},

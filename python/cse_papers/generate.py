@@ -24,7 +24,7 @@ from cse.cli import printing
 from cse.cli.command import command
 from cse.cli.options import AsJson
 from cse.data import readers
-from cse.errors import first_line
+from cse.errors import check_texts, first_line
 from cse.io import Journal, naming, write_text
 from cse.options import Column, Device, EncodingErrors, MaxLineBytes, Opt, Seed, Threads
 from cse.progress import counting
@@ -166,7 +166,7 @@ def generate(
     Raises:
         InputError: If another process is writing the file.
     """
-    output = Path(output)
+    texts, output = check_texts(texts), Path(output)
     part = output.with_name(output.name + ".part")
     digest = hashlib.sha256()
     for text in texts:

@@ -87,7 +87,7 @@ class Judgements:
             for number, line in enumerate(self._file.lines, 1):
                 try:
                     self._apply(parse_json(line, dict[str, Any], path))
-                except (ValueError, KeyError, TypeError):
+                except (ValueError, KeyError, TypeError, OverflowError):
                     raise InputError(f"{path}: line {number} is not a judgement; remove the line") from None
         except BaseException:
             self.close()

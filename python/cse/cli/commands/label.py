@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypedDict
 
 from annotated_types import Ge, Gt, Le
 
@@ -126,6 +126,13 @@ def read_documents(
     return rows, ids, size
 
 
+class Stored(TypedDict):
+    """The content of the file ``SETTINGS``."""
+
+    queries: dict[str, str]
+    rankings: dict[str, dict[str, list[int]]]
+
+
 def prepare(
     folder: Path, rows: Corpus, ids: Sequence[str], queries: dict[str, str], depth: int, seed: int
 ) -> dict[str, Any]:
@@ -134,11 +141,9 @@ def prepare(
     wanted = {"version": VERSION, "corpus": digest, "depth": depth, "seed": seed}
     known: dict[str, Any] = {}
     if (folder / SETTINGS).exists():
-        try:
-            known = read_json(folder / SETTINGS, dict[str, Any])
-            asked = list(known["queries"].items())
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise InputError(f"{folder / SETTINGS}: is damaged; name another folder with -o") from None
+        remedy = "; name another folder with -o"
+        known = {**read_json(folder / SETTINGS, Stored, remedy)}
+        asked = list(known["queries"].items())
         for name, value in wanted.items():
             if known.get(name) != value:
                 what = f"another {name}" if name in ("version", "corpus") else f"--{name} {known.get(name)}"
@@ -148,6 +153,9 @@ def prepare(
                 f"{folder}: the file of --queries does not begin with the queries of the folder; add queries at its "
                 "end, or name another folder with -o"
             )
+        found = [row for side in known["rankings"].values() for rows_of in side.values() for row in rows_of]
+        if not all(0 <= row < len(rows) for row in found):
+            raise InputError(f"{folder / SETTINGS}: rankings: holds a row that the corpus does not have{remedy}")
     elif folder.exists() and (not folder.is_dir() or holds_files(folder)):
         raise InputError(f"{folder}: holds other files; name a new folder with -o")
     folder.mkdir(parents=True, exist_ok=True)
