@@ -179,20 +179,33 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
 
 
 @contextmanager
-def fresh_folder(folder: Path) -> Iterator[Path]:
-    """Context manager that makes a temporary folder, which replaces ``folder`` at the end or is removed on an error.
+def temporary_folder(folder: Path) -> Iterator[Path]:
+    """Context manager that makes a temporary folder beside ``folder``, locked, and removes it at the end.
 
     The parent of ``folder`` is created, and temporary files that killed processes left in it are removed. Errors
-    include the path of ``folder``. A process that is killed while ``folder`` is replaced may leave the old folder under
-    another name; ``remove_leftovers`` restores it.
+    include the path of ``folder``.
     """
     with naming(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder.parent)
-        fresh = Path(tempfile.mkdtemp(prefix=".cse-new-", suffix=f"-{folder.name}", dir=folder.parent))
-    old = fresh.with_name(f"{fresh.name}.old")
-    try:
-        with naming(folder), _held(fresh):
+        made = Path(tempfile.mkdtemp(prefix=".cse-new-", suffix=f"-{folder.name}", dir=folder.parent))
+        try:
+            with _held(made):
+                yield made
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+@contextmanager
+def fresh_folder(folder: Path) -> Iterator[Path]:
+    """Context manager that makes a temporary folder, which replaces ``folder`` at the end or is removed on an error.
+
+    See ``temporary_folder``. A process that is killed while ``folder`` is replaced may leave the old folder under
+    another name; ``remove_leftovers`` restores it.
+    """
+    with temporary_folder(folder) as fresh:
+        old = fresh.with_name(f"{fresh.name}.old")
+        try:
             yield fresh
             # For a new folder, add the x bit wherever r is set.
             fresh.chmod(folder.stat().st_mode & 0o7777 if folder.is_dir() else file_mode() | (file_mode() & 0o444) >> 2)
@@ -202,11 +215,10 @@ def fresh_folder(folder: Path) -> Iterator[Path]:
                     os.replace(fresh, folder)
             else:
                 os.replace(fresh, folder)
-    finally:
-        if old.exists() and not folder.exists():
-            os.replace(old, folder)
-        shutil.rmtree(fresh, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+        finally:
+            if old.exists() and not folder.exists():
+                os.replace(old, folder)
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def remove_folder(folder: Path) -> None:

@@ -289,11 +289,16 @@ def run_cell(
     path = cell.path(place)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, dumps(record, indent=1) + "\n")
-    if recipe.encoder is None and not keep_models:
-        shutil.rmtree(path.with_suffix(""), ignore_errors=True)
-    path.with_suffix(".begun.json").unlink(missing_ok=True)
+    finish(path, keep_models)
     stored: dict[str, Any] = json.loads(dumps(record))
     return stored
+
+
+def finish(path: Path, keep_models: bool) -> None:
+    """Removes what a stored cell no longer needs: its settings and, unless ``keep_models``, its run."""
+    if not keep_models:
+        shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+    path.with_suffix(".begun.json").unlink(missing_ok=True)
 
 
 def peak_bytes() -> int | None:

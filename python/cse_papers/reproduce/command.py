@@ -186,9 +186,13 @@ def run(chosen: Plan, inputs: Inputs, scorer: Scorer, place: Path, keep_models: 
     from cse.cli.commands.train import ConsoleCallback
     from cse.models.device import set_threads
 
-    from .cells import run_cell
+    from .cells import finish, run_cell
 
     set_threads(inputs.threads)
+    for begun in place.glob("*/*.begun.json"):
+        path = begun.with_name(f"{begun.name.removesuffix('.begun.json')}.json")
+        if path.exists():  # the process was killed after it had stored the cell
+            finish(path, keep_models)
     for number, cell in enumerate(chosen.wanted, 1):
         printing.say(f"cell {number:,} of {len(chosen.wanted):,}: {cell.name}")
         callback = None if quiet or cell.recipe.encoder is not None else ConsoleCallback()

@@ -7,7 +7,6 @@ import io
 import logging
 import os
 import shutil
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import InputError, RunError
-from ...io import fresh_folder, naming
+from ...io import fresh_folder, temporary_folder
 from ..layout import write_limit
 from ..light import MODEL, NOT_INSTALLED, LightEncoder
 from ..light import ONNX as FOLDER
@@ -108,8 +107,8 @@ def _export(encoder: Encoder, folder: Path, final: Path, int8: bool, say: Callab
     texts = _texts()
     expected = encoder.encode(texts)
     transformer = encoder[0].model
-    with naming(folder), tempfile.TemporaryDirectory(prefix=".cse-new-", suffix=f"-{FOLDER}", dir=folder) as temporary:
-        file = Path(temporary) / MODEL
+    with temporary_folder(folder / FOLDER) as temporary:
+        file = temporary / MODEL
         say("exporting the transformer")
         write_onnx(transformer, encoder.tokenizer, file)
         say("comparing its embeddings with PyTorch's")
@@ -123,7 +122,7 @@ def _export(encoder: Encoder, folder: Path, final: Path, int8: bool, say: Callab
         more: dict[str, Any] = {}
         if int8:
             say("quantising the weights")
-            small = Path(temporary) / INT8
+            small = temporary / INT8
             _quantise(file, small)
             cosines = _cosines(LightEncoder(f"onnx:{small}").encode(texts), expected)
             more = {
@@ -135,7 +134,7 @@ def _export(encoder: Encoder, folder: Path, final: Path, int8: bool, say: Callab
         size = _size(file)
         target = folder / FOLDER
         target.mkdir(exist_ok=True)
-        for path in sorted(Path(temporary).iterdir(), reverse=True):  # external weights before the file that names them
+        for path in sorted(temporary.iterdir(), reverse=True):  # external weights before the file that names them
             os.replace(path, target / path.name)
     return Exported(str(final), str(final / FOLDER / MODEL), size, difference, **more)
 
