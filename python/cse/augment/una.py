@@ -76,8 +76,9 @@ class UNA(Edit):
         """Returns the main options as text, including ``replace_which`` and ``replace_with`` if either is random."""
         options = self.options
         if not options.every:
-            return "off (every 0 steps)"
-        text = f"every {options.every} steps as {options.use_as}, beta {options.beta:g}, "
+            return "off (--una-every 0)"
+        steps = "at every step" if options.every == 1 else f"every {options.every} steps"
+        text = f"{steps} as {options.use_as}, beta {options.beta:g}, "
         text += f"radius {options.radius} of {len(self.index):,} terms"
         if "random" in (options.replace_which, options.replace_with):
             text += f", --replace-which {options.replace_which} --replace-with {options.replace_with}"

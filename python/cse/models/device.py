@@ -237,7 +237,8 @@ def describe_device(device: str, precision: str, reason: str) -> str:
     """Describes the device (of a GPU with its name), the precision and the reason for it, and the CPU threads."""
     name = device_name(device)
     named = "" if name == device else f"{name}, "
-    return f"{device} ({named}{precision}: {reason}; {torch.get_num_threads()} threads)"
+    count = torch.get_num_threads()
+    return f"{device} ({named}{precision}: {reason}; {count} thread{'s' if count > 1 else ''})"
 
 
 def generator_states(device: str) -> dict[str, torch.Tensor]:
