@@ -17,8 +17,8 @@ Bm25Weight = Annotated[
     Opt(
         "Weight of BM25, 0 to 1.",
         "W",
-        "0.5; 0.8 if the model reads less than half of the texts, or can hardly read them; 0.3 for code; 0.2 with "
-        "--fusion scores",
+        "0.5; 0.8 if the model reads less than half of the texts at once, or can hardly read them; 0.3 for code; "
+        "0.2 with --fusion scores",
         needs="hybrid",
         excludes=If("kind", ("rrf",)),
     ),
@@ -73,7 +73,7 @@ class Fusion:
 
     bm25_weight: Bm25Weight = None
     """Weight w of BM25, 0 to 1. Default: 0.2 with ``scores``; 0.5 with ``pool``, but 0.8 if the model can hardly read
-    the texts or reads less than half of their tokens, and 0.3 for code."""
+    the texts or reads less than half of their tokens at once, also with passages, and 0.3 for code."""
     feedback: Feedback = None
     """Number of best rows towards which the query vector is moved; 0: none. Doubles the time of the vector search.
     None: 5 if the vectors are smoothed, else 0."""

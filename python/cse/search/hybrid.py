@@ -8,8 +8,9 @@ p_b = softmax(LEXICAL z(BM25)), over all rows. The score of a row is the logarit
 ln(((1 - w) p_d^r + w p_b^r)^(1/r)), where w is the weight of BM25 and r is ``EXPONENT``. A ranking with a clear first
 row has more influence than one with many equally good rows, query by query. r = 1 is the linear and r -> 0 the
 logarithmic opinion pool (Genest and Zidek 1986). w is larger if the model can hardly read the texts
-(``cse.models.readability``) or reads less than half of their tokens, and smaller for code, whose queries share few
-words with it. The constants are chosen by ``benches/domain/pool.py``; ``CODE`` on the only collection of code.
+(``cse.models.readability``) or reads less than half of their tokens at once, even in passages, and smaller for code,
+whose queries share few words with it. The constants are chosen by ``benches/domain/pool.py``; ``CODE`` on the only
+collection of code.
 
 ``scores`` adds the standardised scores, (1 - w) z(dense) + w z(BM25): the logarithmic pool (Bruch, Gai and Ingber 2023,
 arXiv:2210.11934). ``rrf`` combines ranks instead (Cormack, Clarke and Buettcher 2009).

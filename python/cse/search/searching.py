@@ -125,12 +125,7 @@ class Searcher:
 
     @cached_property
     def read(self) -> tuple[float, int]:
-        """Share of the tokens of the texts that the model reads, and the most that it reads of a text; 1 and 0 if all.
-
-        All tokens of passages are read.
-        """
-        if self.store.manifest["passages"] is not None:
-            return 1.0, 0
+        """Share of the tokens of the texts that the model reads at once, and the most of a text; see ``share_read``."""
         return share_read(self.encoder, self.sample[:: max(1, len(self.sample) // LONG_SAMPLE)])
 
     @property
@@ -138,7 +133,7 @@ class Searcher:
         """What the model does not read of the texts, in sentences."""
         warnings = [self.readability.warning(str(self.encoder.given[0]))]
         share, tokens = self.read
-        if share < LEAST_READ:
+        if share < LEAST_READ and self.store.manifest["passages"] is None:
             warnings.append(
                 f"the model reads the first {tokens} tokens of a row, {share:.0%} of these texts; to search all of "
                 "them, build the index with --passages max"
