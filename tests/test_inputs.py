@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -307,3 +308,12 @@ def test_error_for_a_broken_record_names_its_line_in_the_file(tmp_path, cse):
         ('{"a": "x", "a": "y"}\n', "line 60001: the record has the field 'a' twice"),
     ):
         assert phrase in refused(cse, tmp_path, "a.jsonl", (good + broken).encode(), "--column", "a")
+
+
+def test_sample_is_the_installed_corpus_unless_a_file_has_this_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (path,) = resolve("sample")
+    assert path.endswith("sample.txt")
+    assert len(Path(path).read_text(encoding="utf8").splitlines()) == 10_000
+    (tmp_path / "sample").write_text("one row\n")
+    assert resolve("sample") == ["sample"]
