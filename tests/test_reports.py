@@ -216,6 +216,7 @@ def test_the_page_shows_what_was_trained_and_how_to_load_it(page, run):
     code = f'SentenceTransformer("{run / "best"}").encode(["A sentence.", "Another one."])'
     assert code in text
     assert page.html.count("<svg") == 12  # loss, rate, score, cosines, alignment, focal, 2 ranks, 2 pairs, 2 maps
+    assert re.search(r"steps? in \d+ (s|min \d+ s), loss", page.html)
 
 
 def test_scores_before_and_after_training_equal_those_in_the_log(material, dev_material):

@@ -19,6 +19,7 @@ import tomli_w
 from ..errors import InputError
 from ..io import dumps
 from ..models.saving.folder import LOADED, LOADED_BY_CSE
+from ..progress import duration
 from .held_out import Change, neighbours
 from .pictures import Material, pictures
 from .runs import StoredRun
@@ -123,6 +124,7 @@ def report_page(material: Material) -> Page:
         logged=[] if changes else _logged(run),
         sets=bool(run.config.get("dev")),
         base=run.config.get("model", ""),
+        took=_took(run),
         sts=(run.result or {}).get("sts", {}),
         notes=(run.result or {}).get("notes", []),
         facts=_facts(run),
@@ -214,10 +216,13 @@ def _facts(run: StoredRun) -> dict[str, str]:
         facts = {name: _text(config.get(name)) for name in ("model", "loss", "positive", "negatives", "corpus")}
     done = {"steps done": f"{run.step:,}"}
     if run.result is not None:
-        seconds = run.result["seconds"]
-        took = f"{seconds:,.0f} seconds" if seconds < 120 else f"{seconds / 60:,.0f} minutes"
-        done["steps done"] += f" in {took}, not counting evaluations; best/ is from step {run.best['step']:,}"
+        done["steps done"] += f"{_took(run)}, not counting evaluations; best/ is from step {run.best['step']:,}"
     return {**facts, **done}
+
+
+def _took(run: StoredRun) -> str:
+    """Returns the duration of the training steps as a phrase; "" if the run has not ended."""
+    return "" if run.result is None else f" in {duration(run.result['seconds'])}"
 
 
 def _flat(table: dict[str, Any]) -> dict[str, str]:
