@@ -153,8 +153,8 @@ def prepare(
                 f"{folder}: the file of --queries does not begin with the queries of the folder; add queries at its "
                 "end, or name another folder with -o"
             )
-        found = [row for side in known["rankings"].values() for rows_of in side.values() for row in rows_of]
-        if not all(0 <= row < len(rows) for row in found):
+        ranked = [row for side in known["rankings"].values() for rows_of in side.values() for row in rows_of]
+        if not all(0 <= row < len(rows) for row in ranked):
             raise InputError(f"{folder / SETTINGS}: rankings: holds a row that the corpus does not have{remedy}")
     elif folder.exists() and (not folder.is_dir() or holds_files(folder)):
         raise InputError(f"{folder}: holds other files; name a new folder with -o")
