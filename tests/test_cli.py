@@ -240,7 +240,7 @@ def test_errors_name_the_corpus_file_and_the_problem(cse, tmp_path, content, phr
 
 def test_missing_files_and_directories_are_named(cse, tmp_path):
     refused(cse("build-tfidf", tmp_path / "nope.txt"), "nope.txt: no such file")
-    refused(cse("build-tfidf", tmp_path), "is a directory")
+    refused(cse("build-tfidf", tmp_path), "is a folder; name the files in it")
     refused(cse("augment", tmp_path / "nope.txt", "--tfidf", tmp_path), "no TF-IDF index there", "cse build-tfidf")
 
 
