@@ -39,6 +39,7 @@ from .bm25 import Bm25
 from .build import model_settings
 from .hybrid import Smoothing
 from .terms import Terms
+from .tokens import inverse_document_frequency
 from .vectors import Array, Doubles, Floats, unit
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def encode_one_vector(
     written = corpus.take(filled)
     bm25 = Bm25.build(written, terms=Terms(stop_words="english"))
     vocabulary, weights = bm25.terms, bm25.weights
-    idf = _idf(weights)
+    idf = inverse_document_frequency(np.diff(weights.indptr), weights.shape[1])
     latent, projection, variances = _latent(weights, idf, lexical_dims)
 
     def done(what: str) -> Callable[[int], None] | None:
@@ -146,13 +147,6 @@ def _check(encoder: Encoder, folder: Path, lexical_dims: int | None, weight: flo
         raise InputError(f"--lexical-dims must be 1 or more, got {lexical_dims}")
     if folder.exists() and not (folder.is_dir() and ((folder / ONE_VECTOR).is_file() or not holds_files(folder))):
         raise InputError(f"-o {folder}: exists and was not written by cse encode --hybrid; name another folder")
-
-
-def _idf(weights: Any) -> Doubles:
-    """Returns Lucene's inverse document frequency of each term, ``(terms,)``."""
-    counts = np.diff(weights.indptr)
-    idf: Doubles = np.log(1 + (weights.shape[1] - counts + 0.5) / (counts + 0.5))
-    return idf
 
 
 def _latent(weights: Any, idf: Doubles, dims: int | None) -> tuple[Doubles, Doubles, Doubles]:

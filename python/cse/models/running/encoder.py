@@ -196,11 +196,13 @@ class SentenceEncoder(nn.Module):
         encoder = self.evaluated
         encoder.precision, _ = pick_precision(str(encoder.device), precision)
         self.eval()
-        with uncompiled():
-            vectors: npt.NDArray[np.float32] = encoder.encode(
-                texts, batch_size=batch_size, progress=progress, prompt=self.prompt if prompt is None else prompt
-            )
-        self.train(was_training)
+        try:
+            with uncompiled():
+                vectors: npt.NDArray[np.float32] = encoder.encode(
+                    texts, batch_size=batch_size, progress=progress, prompt=self.prompt if prompt is None else prompt
+                )
+        finally:
+            self.train(was_training)
         return vectors
 
     def masked_language_model(self) -> tuple[nn.Module, bool]:
