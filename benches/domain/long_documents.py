@@ -12,10 +12,10 @@ cut off, and the changes from it, with 95 % intervals of a bootstrap over querie
   vector of a piece is the mean of the last states of its tokens, scaled to unit length. A document has the score of its
   best piece. This trial is not part of the package.
 
-The columns are the vectors alone, and the pool of ``cse search --hybrid --no-smooth`` with its weight of BM25 (indexes
-with passages are not smoothed). A last line compares late chunking with the better of the two other ways. The model
-must average the states of its tokens. Vectors are stored in ``--cache``; texts are encoded in bfloat16 where this is
-faster.
+The columns are the vectors alone, the pool of ``cse search --hybrid --no-smooth`` with its weight of BM25 (indexes with
+passages are not smoothed), and with that for texts which the model reads. A last line compares late chunking with the
+better of the two other ways. The model must average the states of its tokens. Vectors are stored in ``--cache``; texts
+are encoded in bfloat16 where this is faster.
 """
 
 from __future__ import annotations
@@ -118,11 +118,13 @@ def measure(folder: Path, encoder: Any, store: Path, size: int) -> dict[str, Any
                 ways[title] = best_of(scored.asked, stored[way], stored[f"{way} owners"], len(scored.documents))
     lexical = rows_standardised(scored.lexical)
     weight = hybrid.READABLE if scored.readable else hybrid.UNREADABLE
-    constants = (hybrid.DENSE, hybrid.LEXICAL, weight, hybrid.EXPONENT)
 
     def judged(dense: Array) -> dict[str, Array]:
-        both = pooled(rows_standardised(dense), lexical, *constants)
-        return {"vectors": scored.ndcg(dense), "hybrid": scored.ndcg(both)}
+        found = {"vectors": scored.ndcg(dense)}
+        for name, own in (("hybrid", weight), (f"weight {hybrid.READABLE}", hybrid.READABLE)):
+            both = pooled(rows_standardised(dense), lexical, hybrid.DENSE, hybrid.LEXICAL, own, hybrid.EXPONENT)
+            found[name] = scored.ndcg(both)
+        return found
 
     before = judged(scored.dense)
     after = {name: judged(dense) for name, dense in ways.items()}
@@ -164,7 +166,9 @@ def main() -> None:
     encoder = Encoder(options.model, device="cpu", precision="auto")
     found = {folder.name: measure(folder, encoder, options.cache, options.size) for folder in options.collections}
     if options.json:
-        options.json.write_text(json.dumps({Path(options.model).name: found}, indent=1) + "\n", encoding="utf8")
+        stored = json.loads(options.json.read_text(encoding="utf8")) if options.json.exists() else {}
+        stored[Path(options.model).name] = found
+        options.json.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf8")
 
 
 if __name__ == "__main__":

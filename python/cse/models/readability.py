@@ -10,6 +10,7 @@ from typing import Any
 
 from .. import _core
 from ..tfidf.options import word_options
+from .base import unwrapped
 
 # The number of texts, and of the first words of each, that are looked at.
 TEXTS, WORDS = 500, 30
@@ -72,7 +73,7 @@ def share_read(encoder: Any, texts: Sequence[str]) -> tuple[float, int]:
 
     It is 1, and the number 0, if the encoder has no limit.
     """
-    tokenizer, limit = encoder.tokenizer, getattr(encoder, "max_seq_length", None)
+    tokenizer, limit = encoder.tokenizer, getattr(unwrapped(encoder), "max_seq_length", None)
     if tokenizer is None or limit is None or not isfinite(limit):
         return 1.0, 0
     limit -= tokenizer.num_special_tokens_to_add()
