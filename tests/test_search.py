@@ -819,7 +819,7 @@ def test_passages_are_advised_if_the_model_reads_less_than_half_of_the_texts(tin
     assert index._state.weighted(Fusion()).bm25_weight == 0.8
     assert told == [
         f"the model reads the first 62 tokens of a row, {62 * len(long) / sum(tokens):.0%} of these texts; to search "
-        "all of them, build the index with --passages max"
+        "all of them, build the index with --passages 16, or with max for fewer vectors"
     ]
     for texts, passages in ((long, "max"), (sample_rows[:20], None)):
         index = SearchIndex.build(encoder, texts, passages=passages)

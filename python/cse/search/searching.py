@@ -136,7 +136,7 @@ class Searcher:
         if share < LEAST_READ and self.store.manifest["passages"] is None:
             warnings.append(
                 f"the model reads the first {tokens} tokens of a row, {share:.0%} of these texts; to search all of "
-                "them, build the index with --passages max"
+                f"them, build the index with --passages {max(8, (tokens + 2) // 4)}, or with max for fewer vectors"
             )
         return list(filter(None, warnings))
 
