@@ -171,6 +171,22 @@ with parts.locked():
     same_folder("whole", "parts")
 
 
+@pytest.mark.parametrize("changed", [{"part_xxh3": "x"}, {"part_bytes": 1}, {"counted": None}])
+def test_a_part_of_which_the_manifest_is_wrong_is_made_again(shards, cse, changed):
+    command = ["augment", "--parts", "shard*", "-o", "parts", "--json"]
+    whole = json.loads(cse(*command).stdout)
+    path = Path("parts/manifest.json")
+    manifest = json.loads(path.read_text())
+    expected = json.dumps(manifest["parts"])
+    manifest["parts"][1] |= changed
+    path.write_text(json.dumps(manifest))
+    done = cse(*command)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["made"] == 1
+    assert json.loads(done.stdout)["rows"] == whole["rows"]
+    assert json.dumps(json.loads(path.read_text())["parts"]) == expected
+
+
 def test_parts_that_were_interrupted_in_the_first_one_can_be_made_again(shards, cse, glove, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt

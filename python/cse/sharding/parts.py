@@ -137,7 +137,9 @@ class Parts:
             if known is not None:
                 self._compare(known)
                 self._known = {part["part"]: part for part in known["parts"] if known["complete"]}
-            if self.missing():
+            if missing := self.missing():
+                for shard in missing:  # what the manifest says of them is wrong; they are made again
+                    self._known.pop(shard.part, None)
                 self._write({shard.part: self._made(shard) or {} for shard in self.shards}, complete=False)
             try:
                 yield
