@@ -136,6 +136,8 @@ class TextEncoder(ABC):
     ) -> Any:
         if prompt is None and prompt_name is None:
             prompt = self._role_prompt(names)
+        if not arguments:  # by name, for classes whose ``encode`` has other parameters
+            return self.encode(texts, prompt_name=prompt_name, prompt=prompt, **{"task": task, **settings})
         return self.encode(texts, prompt_name, prompt, *arguments, **{"task": task, **settings})
 
     def shortened(self, vectors: Vectors, dims: int) -> Vectors:
