@@ -285,13 +285,6 @@ def test_auto_selects_the_gpu_that_pytorch_reports(monkeypatch, kind, expected):
     assert pick_precision(expected, "auto")[0] == "bf16" or expected != "cuda"
 
 
-@pytest.mark.parametrize(("available", "expected"), [(True, "cuda"), (False, "cpu")])
-def test_before_pytorch_2_6_auto_selects_cuda_or_the_cpu(monkeypatch, available, expected):
-    monkeypatch.delattr(torch, "accelerator", raising=False)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
-    assert pick_device("auto") == expected
-
-
 def test_the_precision_on_other_gpus_is_fp32():
     assert pick_precision("mps") == ("fp32", "the default on mps")
     assert pick_precision("xpu:1") == ("fp32", "the default on xpu")

@@ -102,7 +102,7 @@ def waits(pid):
     try:
         before = used()
         time.sleep(0.5)
-        return before > 5 and used() - before <= 1
+        return before > 1 and used() - before <= 1
     except OSError:
         return True
 

@@ -142,7 +142,8 @@ def test_invalid_lora_settings_are_refused(config, monkeypatch):
     with pytest.raises(InputError, match=r"lora\.targets: nothing"):
         prepare(config.replace(options={"lora": {"targets": ("nothing",)}}))
     with pytest.raises(InputError, match="--lora"):
-        config.replace(lora=0)
+        config.replace(lora=-1)
+    assert config.replace(lora=0).encoder_methods == ()
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(InputError, match=r"--lora 4 needs peft, which is not installed; run pip install 'cse\[lora\]'"):
         prepare(config)

@@ -568,13 +568,13 @@ def test_a_folder_that_is_not_a_run_is_refused_with_a_hint(cse, run, folder, tmp
     refused(cse("runs", tmp_path / "empty"), "no runs there")
 
 
-@pytest.mark.parametrize(("package", "named"), [("matplotlib", "matplotlib"), ("sklearn", "scikit-learn")])
+@pytest.mark.parametrize(("package", "named"), [("matplotlib", "matplotlib"), ("jinja2", "jinja2")])
 def test_the_error_for_a_missing_package_names_the_extra(monkeypatch, package, named):
     import importlib.util
 
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else find(name))
-    with pytest.raises(InputError, match=rf"cse plot: needs {named}, .* run pip install 'cse\[plots\]'"):
+    with pytest.raises(InputError, match=rf"cse plot needs {named}, .* run pip install 'cse\[plots\]'"):
         require_extra("cse plot")
 
 

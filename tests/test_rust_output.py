@@ -190,7 +190,7 @@ def test_messages_show_paths_as_they_were_typed(tmp_path, indexed, sample, cse):
     (tmp_path / "texts" / "a.txt").write_text("a text\n")
     done = cse("build-tfidf", "texts", cwd=tmp_path)
     assert done.returncode == 2
-    assert "to read the text files in it, give the pattern 'texts/*.txt'" in done.stderr
+    assert "is a folder; name the files in it, like 'texts/*.txt'" in done.stderr
     done = cse("build-tfidf", "texts/*.txt", "-o", "texts/a.txt/out", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.strip().startswith("Error: texts/a.txt/out: ")

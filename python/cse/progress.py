@@ -81,7 +81,8 @@ class ProgressDisplay:
         text = visible(text)
         if not self.notebook and sys.stderr.isatty():
             indent = " " * len(re.match(r"( *\S+  )?", text)[0])  # type: ignore[index]  # a label, such as "model  "
-            text = fill(text, shutil.get_terminal_size().columns, subsequent_indent=indent, break_on_hyphens=False)
+            width = shutil.get_terminal_size().columns
+            text = fill(text, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
         if self._bar is not None:
             self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
