@@ -101,6 +101,12 @@ def test_settings_that_affect_the_result_cannot_be_changed_on_resume(finished_ru
         resumed_config(finished_run / "best")
 
 
+def test_a_checkpoint_that_a_killed_run_did_not_remove_is_removed_by_the_repeated_command(finished_run):
+    shutil.copytree(list_checkpoints(finished_run)[0], finished_run / "checkpoints" / "step-00000002")
+    train(resumed_config(finished_run), resume=finished_run)
+    assert [path.name for path in list_checkpoints(finished_run)] == ["step-00000004", "step-00000008"]
+
+
 def test_resuming_with_a_changed_corpus_is_refused(run_config, tmp_path, sample_rows):
     corpus = tmp_path / "c.txt"
     corpus.write_text("\n".join(sample_rows[:300]), encoding="utf8")

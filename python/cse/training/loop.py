@@ -21,6 +21,7 @@ from .folder.checkpoint import (
     config_file,
     find_checkpoint,
     load_state,
+    remove_earlier,
     restore_best,
     save_checkpoint,
 )
@@ -155,6 +156,7 @@ class Trainer:
         self.callback = callback
         self.state, self.plan, self.steps = run.state, run.plan, len(run.batches)
         self.buffer, self.clock = MetricBuffer(), Clock(run.state.seconds)
+        self.kept = self.plan.keep_checkpoints if self.plan.save_every else 1
         self.saved = self.last = -1  # steps of the latest checkpoint and of last/
 
     def run(self) -> RunResult:
@@ -228,6 +230,8 @@ class Trainer:
         run, state = self.prepared, self.state
         if self.resumed is not None and find_checkpoint(folder).name == self.resumed.folder.name:
             self.saved = state.step
+            if self.world.is_main:
+                remove_earlier(find_checkpoint(folder), self.kept)
         if self.world.is_main:
             if self.resumed is not None:
                 restore_best(self.resumed, folder)
@@ -283,7 +287,7 @@ class Trainer:
                 run.folder,
                 config=run.config.to_toml(),
                 data=run.data,
-                keep=self.plan.keep_checkpoints if self.plan.save_every else 1,
+                keep=self.kept,
                 device=run.device,
                 world=self.world,
             )

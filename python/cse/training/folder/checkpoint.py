@@ -213,6 +213,13 @@ def save_checkpoint(
     return target
 
 
+def remove_earlier(checkpoint: Path, keep: int) -> None:
+    """Removes the checkpoints before the last ``keep`` up to this one, which a killed process may have left."""
+    checkpoints = list_checkpoints(checkpoint.parent.parent)
+    for other in checkpoints[: max(checkpoints.index(checkpoint) + 1 - keep, 0)]:
+        remove_folder(other)
+
+
 def restore_best(checkpoint: Checkpoint, run: Path) -> None:
     """Replaces the run's best/ with the checkpoint's, because a later step may have been selected since."""
     stored, best = checkpoint.folder / BEST, run / BEST
