@@ -243,6 +243,15 @@ def test_the_error_for_a_corpus_of_an_invalid_type_states_the_file_and_the_optio
             "--pooler avg: --encoder-method prompt .* needs --pooler m",
         ),
         ({"encoder_methods": ("prompt",), "positive_hook": "pca"}, "--positive-hook pca: .* needs --positive-hook sec"),
+        (
+            {"feature_augmentations": ("off-dropout", "projector")},
+            "off-dropout adds embeddings of the encoder, and --feature-augmentation projector maps the others",
+        ),
+        (
+            {"feature_augmentations": ("projector",), "loss_terms": ("sscl",)},
+            "--loss-term sscl adds embeddings of the encoder",
+        ),
+        ({"feature_augmentations": ("group-whitening", "projector")}, "group-whitening adds embeddings of the encoder"),
         ({"loss_terms": ("matryoshka", "diffcse"), "dims": "8"}, "--dims would train .* --feature-augmentation proj"),
         ({"loss_terms": ("mlm", "mlm")}, "--loss-term mlm was given twice"),
         ({"feature_augmentations": ("gaussian",) * 2}, "--feature-augmentation gaussian was given twice"),

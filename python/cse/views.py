@@ -21,6 +21,7 @@ imports only torch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ import torch
 from torch import Tensor, nn
 
 Role = Literal["anchor", "positive", "negative", "other"]
+TEXTS = re.compile(r"anchor|positive|edited|hard_negative(_\d+)?|synthetic(_\d+)?(_positive)?")
+"""Names of views that are encodings of texts."""
 
 
 def roles_by_name(names: Iterable[str]) -> dict[str, Role]:
@@ -86,6 +89,18 @@ class Views:
     def named(self, role: Role) -> list[str]:
         """Returns the names of the views with this role, in the order in which they were encoded."""
         return [name for name in self.embeddings if self.roles[name] == role]
+
+    def texts(self) -> list[str]:
+        """Returns the names of the views that are encodings of texts, and were not added by a feature method."""
+        return [name for name in self.embeddings if TEXTS.fullmatch(name)]
+
+    def valid(self, *names: str) -> Tensor:
+        """Returns ``(B,)`` bool, True for the rows that are valid in all of these views."""
+        first = self.embeddings[names[0]]
+        result = torch.ones(len(first), dtype=torch.bool, device=first.device)
+        for name in names:
+            result = result & self.masks.get(name, result)
+        return result
 
     def replace(self, **values: Any) -> Views:
         """Returns a copy in which the given fields are replaced; roles of views that no longer exist are left out."""

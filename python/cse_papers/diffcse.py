@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from cse.context import Context
 from cse.features.base import FeatureMethod
-from cse.losses.auxiliary import mask_tokens
+from cse.losses.auxiliary import draw_masks
 from cse.losses.base import RowTerm
 from cse.options import Opt
 from cse.views import BatchStep, RowStep, Views, embedding_output
@@ -123,10 +123,9 @@ class DiffCSE(RowTerm):
         """Returns the token ids ``(n, T)`` after replacement, and bool ``(n, T)``, True for replaced tokens."""
         ids, mask = tokens["input_ids"], tokens["attention_mask"].bool()
         length = ids.shape[1]
-        purposes = (f"diffcse {view} {what}" for what in ("selection", "change", "token"))
-        uniform = torch.cat([step.uniform(purpose, length) for purpose in purposes], dim=1)
-        special = torch.isin(ids, self.special)
-        masked, labels = mask_tokens(ids, special, uniform, self.options.share, self.mask_id, self.vocabulary)
+        masked, labels = draw_masks(
+            step, f"diffcse {view}", ids, self.special, self.options.share, self.mask_id, self.vocabulary
+        )
         logits = self.generator(**{**tokens, "input_ids": masked}).logits.float()[..., : self.vocabulary]
         if self.options.variant == "release":
             filled = logits.argmax(-1)

@@ -102,6 +102,7 @@ class Momentum(FeatureMethod):
     filled: Tensor
     summary = "a queue of negatives from a momentum encoder (ESimCSE)"
     changes = frozenset({"negative"})
+    encodes = True
 
     def __init__(self, options: MomentumOptions, context: Context) -> None:
         super().__init__(options, context)

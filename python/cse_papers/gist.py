@@ -49,7 +49,7 @@ class GIST(FeatureMethod):
         """Returns the views with log-weights of -inf for the negatives that are left out."""
         assert step.encode is not None
         options: GISTOptions = self.options
-        encoded = [name for name in views.embeddings if name.startswith(("anchor", "positive", "synthetic", "hard_"))]
+        encoded = views.texts()
         h = {name: normalize(step.encode(name, self.guide), dim=-1) for name in encoded}
         pairs = list(zip(views.named("anchor"), views.named("positive"), strict=True))
         weights = dict(views.log_weights)

@@ -9,7 +9,6 @@ import torch
 from annotated_types import Ge
 from torch.nn.functional import normalize
 
-from cse.context import Context
 from cse.features.base import BatchStep, FeatureMethod, Views
 from cse.options import Opt
 
@@ -36,9 +35,6 @@ class Hardness(FeatureMethod):
     summary = "weights of negatives that grow with their cosine, a rival of focal logits"
     changes = frozenset({"negative", "positive"})
 
-    def __init__(self, options: HardnessOptions, context: Context) -> None:
-        super().__init__(options, context)
-
     @torch.no_grad()
     def forward(self, views: Views, step: BatchStep) -> Views:
         """Returns the views with the logarithms of the weights."""
@@ -51,9 +47,10 @@ class Hardness(FeatureMethod):
                 for second in (*(name for names in pairs for name in names), *views.named("negative")):
                     s = options.alpha * h[first] @ h[second].T
                     own = torch.eye(*s.shape, dtype=torch.bool, device=s.device)
-                    if second in pair or (options.negatives == "in-batch" and len(h[second]) == len(s)):
+                    belongs = second in pair or second.startswith(("hard_negative", "synthetic"))
+                    if second in pair or (options.negatives == "in-batch" and belongs):
                         s = s.masked_fill(own, 0.0)
                     if options.negatives == "hard":
-                        s = s.masked_fill(~own, 0.0)
+                        s = s * (own & belongs)
                     weights[first, second] = weights[first, second] + s if (first, second) in weights else s
         return views.replace(log_weights=weights)

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from cse import InputError
 from cse.context import Context
-from cse.losses.auxiliary import IGNORED, mask_tokens
+from cse.losses.auxiliary import IGNORED, draw_masks
 from cse.losses.base import RowTerm
 from cse.options import Opt
 from cse.views import BatchStep, Frozen, RowStep, Views, embedding_output, parts_of
@@ -113,12 +113,11 @@ class InfoCSE(RowTerm):
         """Returns the weighted sum of the losses over the masked tokens of both views, and the number of tokens."""
         tokens = step.tokens["anchor"]
         ids = tokens["input_ids"]
-        special = torch.isin(ids, self.special)
         total, count = (views["anchor"].new_zeros(()) for _ in range(2))
         for view in ("anchor", "positive"):
-            purposes = (f"infocse {view} {what}" for what in ("selection", "change", "token"))
-            uniform = torch.cat([step.uniform(purpose, ids.shape[1]) for purpose in purposes], dim=1)
-            masked, labels = mask_tokens(ids, special, uniform, self.options.share, self.mask_id, self.vocabulary)
+            masked, labels = draw_masks(
+                step, f"infocse {view}", ids, self.special, self.options.share, self.mask_id, self.vocabulary
+            )
             name = STATE.format(view)
             logits = self.logits({**tokens, "input_ids": masked}, views[name if name in views else view])
             losses = cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")

@@ -47,7 +47,6 @@ class Orthogonality(BatchTerm):
         options: OrthogonalityOptions = self.options
         total = views["anchor"].new_zeros(())
         for name in ("anchor", "positive"):
-            z = views[name]
-            mean, moment = spread(z, views.masks.get(name, z.new_ones(len(z)).bool()))
+            mean, moment = spread(views[name], views.valid(name))
             total = total + (options.mean * mean + options.second_moment * moment) / 2
         return total

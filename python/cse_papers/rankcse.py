@@ -117,9 +117,7 @@ class RankCSE(BatchTerm):
         for weight, model in zip(weights, self.teachers, strict=True):
             anchors, positives = (normalize(step.encode(name, model), dim=-1) for name in names)
             teacher = teacher + weight / options.teacher_temperature * (anchors @ positives.T)
-        valid = torch.ones(len(scores), dtype=torch.bool, device=scores.device)
-        for name in names:
-            valid = valid & views.masks.get(name, valid)
+        valid = views.valid(*names)
         ranking = (list_net if options.ranking == "listnet" else list_mle)(scores, teacher, valid)
         consistency = jensen_shannon(scores, valid)
         self.metrics = {"ranking": ranking.detach(), "consistency": consistency.detach()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
@@ -28,6 +27,7 @@ class OffDropout(FeatureMethod):
     """
 
     summary = "compares anchors and negatives without dropout (SimCSE++)"
+    encodes = True
 
     def __init__(self, options: Any, context: Context) -> None:
         super().__init__(options, context)
@@ -36,8 +36,7 @@ class OffDropout(FeatureMethod):
     def forward(self, views: Views, step: BatchStep) -> Views:
         """Returns the views with their embeddings without dropout in ``compared``."""
         assert step.encode is not None
-        encoded = [name for name in views.embeddings if name.startswith(("anchor", "positive", "synthetic", "hard_"))]
-        return views.replace(compared={name: step.encode(name, self.encoder[0]) for name in encoded})
+        return views.replace(compared={name: step.encode(name, self.encoder[0]) for name in views.texts()})
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,4 @@ class Dimensions(BatchTerm):
         """Returns the weighted contrast."""
         options: DimensionsOptions = self.options
         z1, z2 = views["anchor"], views["positive"]
-        valid = torch.ones(len(z1), dtype=torch.bool, device=z1.device)
-        for name in ("anchor", "positive"):
-            valid = valid & views.masks.get(name, valid)
-        return options.weight * dimension_contrast(z1, z2, valid, options.temperature)
+        return options.weight * dimension_contrast(z1, z2, views.valid("anchor", "positive"), options.temperature)

@@ -148,15 +148,13 @@ class SoftNegative(BatchTerm):
         return {"positive": "negation"}
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
-        """Returns the weighted loss; rows whose negation is that of another row's tokens are left out."""
+        """Returns the weighted loss; rows whose negation has the tokens of the sentence are left out."""
         if "edited" not in views:
             raise InputError("--loss-term soft-negative needs negated sentences; use --positive negation")
         options: SoftNegativeOptions = self.options
         anchor, positive, edited = (views[name] for name in ("anchor", "positive", "edited"))
         difference = cosine_similarity(anchor, edited) - cosine_similarity(anchor, positive)
         losses = bidirectional_margin(difference, options.alpha, options.beta)
-        valid = torch.ones_like(losses, dtype=torch.bool)
-        for name in ("anchor", "positive", "edited"):
-            valid = valid & views.masks.get(name, valid)
+        valid = views.valid("anchor", "positive", "edited")
         self.metrics = {"soft_negative": (difference.detach() * valid).sum() / valid.sum().clamp(min=1)}
         return options.weight * torch.where(valid, losses, 0.0).sum() / valid.sum().clamp(min=1)

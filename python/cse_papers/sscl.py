@@ -78,6 +78,7 @@ class SSCL(BatchTerm):
     Options = SSCLOptions
     summary = "pooled states of inner layers as further negatives (SSCL)"
     reads = frozenset({"anchor", "positive"})
+    encodes = True
 
     def __init__(self, options: SSCLOptions, context: Context) -> None:
         super().__init__(options, context)

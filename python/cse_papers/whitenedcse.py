@@ -86,6 +86,7 @@ class GroupWhitening(FeatureMethod):
     Options = GroupWhiteningOptions
     summary = "whitening of random groups of dimensions, and further positives (WhitenedCSE)"
     other_space = True
+    encodes = True
 
     def __init__(self, options: GroupWhiteningOptions, context: Context) -> None:
         super().__init__(options, context)

@@ -28,7 +28,7 @@ def drawn(*shape, seed=0):
 
 
 def cosine(x, y):
-    return float(x @ y / x.norm() / y.norm())
+    return (x @ y / x.norm() / y.norm()).item()
 
 
 @pytest.mark.parametrize("logits", ["cosine", "focal"])

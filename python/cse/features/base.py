@@ -52,6 +52,8 @@ class FeatureMethod(Method):
     """Roles of the views that the method changes or adds. If no loss term reads them, the run is refused."""
     other_space: ClassVar[bool] = False
     """Whether the method maps the embeddings to another space, whose dimensions are not those of the saved ones."""
+    encodes: ClassVar[bool] = False
+    """Whether the method adds embeddings of an encoder. Beside it, another method with ``other_space`` is refused."""
 
     def forward(self, views: Views, step: BatchStep) -> Views:
         """Returns the changed views of a batch; see ``Views.replace`` and ``Views.with_negatives``."""

@@ -155,6 +155,19 @@ def mask_tokens(
     return torch.where(selected, changed, ids), labels
 
 
+def draw_masks(
+    step: RowStep, purpose: str, ids: Tensor, special: Tensor, share: float, mask_id: int, vocabulary: int
+) -> tuple[Tensor, Tensor]:
+    """Masks tokens as ``mask_tokens`` does, with random numbers that are a function of (seed, epoch, row, purpose).
+
+    ``special`` holds the ids of special tokens, ``(n,)``; the other arguments and the results are those of
+    ``mask_tokens``.
+    """
+    purposes = (f"{purpose} {what}" for what in ("selection", "change", "token"))
+    uniform = torch.cat([step.uniform(name, ids.shape[1]) for name in purposes], dim=1)
+    return mask_tokens(ids, torch.isin(ids, special), uniform, share, mask_id, vocabulary)
+
+
 class MLM(RowTerm):
     """``weight`` times the mean cross-entropy of the masked tokens, from a separate forward pass over the anchors.
 
@@ -190,11 +203,8 @@ class MLM(RowTerm):
         """Returns the weighted sum of the losses of the masked tokens, and the number of these tokens."""
         tokens = dict(step.tokens["anchor"])
         ids = tokens["input_ids"]
-        purposes = ("mlm selection", "mlm change", "mlm token")
-        uniform = torch.cat([step.uniform(purpose, ids.shape[1]) for purpose in purposes], dim=1)
-        special = torch.isin(ids, self.special)
-        tokens["input_ids"], labels = mask_tokens(
-            ids, special, uniform, self.options.share, self.mask_id, self.vocabulary
+        tokens["input_ids"], labels = draw_masks(
+            step, "mlm", ids, self.special, self.options.share, self.mask_id, self.vocabulary
         )
         logits = self.model(**tokens).logits.transpose(1, 2)  # (B, V, T)
         losses = cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none")

@@ -52,6 +52,9 @@ class LossTerm(nn.Module):
     is refused."""
     is_loss: ClassVar[bool] = False
     """Whether the term is used as the loss (``--loss``); ``cse methods --combinations`` then lists it."""
+    encodes: ClassVar[bool] = False
+    """Whether the term compares the views with further embeddings of an encoder. Beside it, a feature method that maps
+    the views to another space is refused."""
     warning: str = ""
     """A warning that is shown before training; set by the constructor."""
 

@@ -53,8 +53,8 @@ UNCHECKED = 32 * "0"
 DERIVED = re.compile(r"(?:bm25|smooth|tokens)(?:-([0-9a-f]{32})(?:-[a-z]+){0,3})?")
 # Files that an interrupted or earlier write left: rows, temporary files, and the files of versions 1 and 2.
 OLD = re.compile(
-    r"[0-9a-f]{32}\.arrow|encoded|basis-[0-9a-f]{16}-\d+|\.(rows|segment)\.tmp|\.cse-core-.*\.tmp|\.lock|pending\.json|vectors\.npy|scales\.f32"
-    r"|places\.bin|hashes\.u64|(texts|ids)\.(txt|u64)"
+    r"[0-9a-f]{32}\.arrow|encoded|basis-[0-9a-f]{16}-\d+|\.(rows|segment)\.tmp|\.cse-core-.*\.tmp|\.lock"
+    r"|pending\.json|vectors\.npy|scales\.f32|places\.bin|hashes\.u64|(texts|ids)\.(txt|u64)"
 )
 
 Numbers = npt.NDArray[np.int64]

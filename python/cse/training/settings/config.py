@@ -106,9 +106,9 @@ def with_tables(values: Mapping[str, Any]) -> dict[str, Any]:
             method, value = method_flags()[name], values.pop(name)
             if method.option.opt.enables:
                 named = SETTINGS[method.named_by].check(values.get(method.named_by) or ())
-                values[method.named_by] = (*(other for other in named if other != method.method), method.method)
+                others = [other for other in named if other != method.method]
+                values[method.named_by] = (*others, *([method.method] if value else []))
                 if not value:
-                    values[method.named_by] = values[method.named_by][:-1]
                     options.pop(method.method, None)
                     continue
             options.setdefault(method.method, {})[method.option.name] = value

@@ -129,9 +129,17 @@ def _without_effect(config: ResolvedConfig) -> str | None:
             f"--dims would train the dimensions of the output of --feature-augmentation {moved[0]}, which is not "
             "saved; leave one of them out"
         )
+    terms = {name: LOSS_TERMS.get(name) for name, table in config.methods.items() if table is LOSS_TERMS}
+    encoding = [f"--feature-augmentation {name}" for name, kind in features.items() if kind.encodes]
+    encoding += [f"--loss-term {name}" for name, term in terms.items() if term.encodes]
+    mapping = [f"--feature-augmentation {name}" for name, kind in features.items() if kind.other_space]
+    if pairs := [(one, other) for one in encoding for other in mapping if one != other]:
+        return (
+            f"{pairs[0][0]} adds embeddings of the encoder, and {pairs[0][1]} maps the others to another space; leave "
+            "one of them out"
+        )
     if config.loss in CONTRASTIVE_LOSSES:
         return None  # reads all views
-    terms = [LOSS_TERMS.get(name) for name, table in config.methods.items() if table is LOSS_TERMS]
     named: list[tuple[str, Collection[str]]] = [(f"--negative {name}", {"negative"}) for name in config.negatives]
     named += [(f"--feature-augmentation {name}", kind.changes) for name, kind in features.items()]
     for role in ("anchor", "positive"):
@@ -145,7 +153,7 @@ def _without_effect(config: ResolvedConfig) -> str | None:
         for name, option in LOSS_SETTINGS.items()
         if name in chosen
     }
-    return without_effect(config.loss, frozenset().union(*(term.reads for term in terms)), named, unread)
+    return without_effect(config.loss, frozenset().union(*(term.reads for term in terms.values())), named, unread)
 
 
 def other_limit(values: Mapping[str, Any]) -> str | None:
