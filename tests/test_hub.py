@@ -55,7 +55,9 @@ def hub():
 
 
 @pytest.fixture(scope="module")
-def run(cse, indexed, tiny_bert):
+def run(cse, indexed, tiny_bert, tmp_path_factory):
+    # In a folder of its own, since pytest-xdist can set up a module's fixture twice in one process.
+    output = tmp_path_factory.mktemp("hub")
     given = [
         "--una",
         "--max-steps",
@@ -68,10 +70,12 @@ def run(cse, indexed, tiny_bert):
         "una.every=2",
         "--name",
         "small",
+        "--output",
+        output,
     ]
     done = cse("train", "--model", tiny_bert, "--loss", "focal", *given, cwd=indexed)
     assert done.returncode == 0, done.stderr
-    return indexed / "runs" / "small"
+    return output / "small"
 
 
 def test_push_uploads_the_encoder_with_its_card(cse, run, hub):
@@ -101,14 +105,14 @@ def test_push_uploads_the_encoder_with_its_card(cse, run, hub):
     assert str(run.parent.parent) not in str(card)
 
 
-def test_the_command_on_the_card_repeats_the_run(cse, run, tiny_bert, sample, tmp_path):
+def test_the_command_on_the_card_repeats_the_run(cse, run, indexed, tiny_bert, sample, tmp_path):
     from cse.reports.hub import training_command
     from cse.reports.runs import read_run
 
     words = shlex.split(training_command(read_run(run)))
     assert words[:2] == ["cse", "train"]
     words = [str(tiny_bert) if word == tiny_bert.name else word for word in words[1:]]
-    (tmp_path / "tfidf").symlink_to(run.parents[1] / "tfidf")
+    (tmp_path / "tfidf").symlink_to(indexed / "tfidf")
     done = cse(*words, "--name", "again", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     again = read_run(tmp_path / "runs" / "again")

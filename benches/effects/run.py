@@ -21,6 +21,7 @@ import argparse
 import fnmatch
 import hashlib
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -28,7 +29,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,15 +41,44 @@ from experiments import BASE, STEPS, SYSTEMS, TAUS, Experiment, declared
 
 RESULTS = Path("benches/results/effects")
 SENTENCES = 60_000
+# Commands run in processes that are forked from one that has imported these modules, which takes several seconds.
+CONTEXT = multiprocessing.get_context("forkserver")
+PRELOADED = ["torch", "transformers.models.bert.modeling_bert", "sentence_transformers", "cse.training", "cse.cli"]
 BEFORE, BEFORE_FLAGS = "before-training", ["--pooler", "avg"]
-# Prints versions of the interpreter that runs cse, and the git revision of cse, if it has one.
+# Prints versions and the device of the interpreter that runs cse, and the git revision of cse, if it has one.
 VERSIONS = """
-import importlib.metadata, json, pathlib, platform, subprocess, cse
+import importlib.metadata, json, pathlib, platform, shutil, subprocess, cse
+from cse.models.device import device_name, pick_device
 git = ["git", "-C", str(pathlib.Path(cse.__file__).parent), "rev-parse", "--short=12", "HEAD"]
 names = ("torch", "transformers", "tokenizers", "numpy")
 versions = {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in names}
-print(json.dumps(versions | {"cse": subprocess.run(git, capture_output=True, text=True).stdout.strip()}))
+versions["cse"] = subprocess.run(git, capture_output=True, text=True).stdout.strip() if shutil.which("git") else ""
+print(json.dumps(versions | {"device": device_name(pick_device("auto"))}))
 """
+
+
+def command(arguments: list[str], log: Path) -> tuple[int, float]:
+    """Runs a command of cse in this process, with its output in ``log``; returns exit code and processor seconds."""
+    from cse.cli import main
+
+    with log.open("wb") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    sys.argv = ["cse", *arguments]
+    code = 0
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    return code, time.process_time()
+
+
+def measure(suite: scores.Suite, vectors: Path, cosines: Path) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Scores of stored embeddings and resampled scores; ``cosines`` is written."""
+    found, values = scores.evaluate(suite, np.load(vectors))
+    compact: dict[str, Any] = {title: each.astype(np.float32) for title, each in values.items()}
+    np.savez_compressed(cosines, **compact)
+    return found, scores.resample(suite, values)
 
 
 @dataclass
@@ -58,33 +88,21 @@ class Lab:
     results: Path
     identity: dict[str, Any]
     work: Path = masked_model.KEPT
-    python: str = sys.executable
     base: Path = Path()
     corpus: Path = Path()
     index: Path = Path()
     texts: Path = Path()
     suite: scores.Suite | None = None
     environment: dict[str, Any] = field(default_factory=dict)
-    children: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def cse(self, name: str, *arguments: str) -> dict[str, float]:
         """Runs a command of cse with one thread; returns its elapsed and processor seconds. ``name`` names its log."""
         start, log = time.time(), self.work / f"{name}.{arguments[0]}.log"
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"), "1")
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [self.python, "-m", "cse", *arguments],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=os.environ | threads | {"TOKENIZERS_PARALLELISM": "false"},
-            )
-            self.children.append(process)
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-            self.children.remove(process)
-        if process.returncode:
-            raise RuntimeError(f"exit code {process.returncode}; {log} ends with:\n{log.read_text('utf-8')[-1000:]}")
-        return {"elapsed": round(time.time() - start, 1), "core": round(usage.ru_utime + usage.ru_stime, 1)}
+        with ProcessPoolExecutor(1, mp_context=CONTEXT) as process:
+            code, core = process.submit(command, list(arguments), log).result()
+        if code:
+            raise RuntimeError(f"exit code {code}; {log} ends with:\n{log.read_text('utf-8')[-1000:]}")
+        return {"elapsed": round(time.time() - start, 1), "core": round(core, 1)}
 
     def is_stored(self, name: str, arguments: Sequence[str]) -> bool:
         """Whether a result of these arguments is stored; exits if it belongs to another base, corpus or data."""
@@ -103,12 +121,11 @@ class Lab:
         vectors = self.work / f"{name}.npy"
         vectors.unlink(missing_ok=True)
         cost = self.cse(name, "encode", str(model), str(self.texts), "-o", str(vectors), *flags, "--threads", "1")
-        found, values = scores.evaluate(self.suite, np.load(vectors))
-        vectors.unlink()
         (self.work / "cosines").mkdir(exist_ok=True)
-        compact: dict[str, Any] = {title: cosines.astype(np.float32) for title, cosines in values.items()}
-        np.savez_compressed(self.work / "cosines" / f"{name}.npz", **compact)
-        resampled = scores.resample(self.suite, values)
+        cosines = self.work / "cosines" / f"{name}.npz"
+        with ProcessPoolExecutor(1, mp_context=CONTEXT) as process:
+            found, resampled = process.submit(measure, self.suite, vectors, cosines).result()
+        vectors.unlink()
         return {
             "scores": {title: round(value, 4) for title, value in found.items()},
             "resampled": {title: " ".join(f"{value:.2f}" for value in draws) for title, draws in resampled.items()},
@@ -169,7 +186,6 @@ def prepare(options: argparse.Namespace, results: Path) -> Lab:
     lab = Lab(
         results,
         {"base": masked_model.digest(base), "corpus": digest, "data": suite.digest},
-        python=options.python,
         base=base,
         corpus=work / f"corpus-{digest[:12]}.txt",
         index=work / f"tfidf-{digest[:12]}",
@@ -200,6 +216,10 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--list", action="store_true", help="print the names of the runs that are not stored, and exit")
     options = parser.parse_args()
+    CONTEXT.set_forkserver_preload(PRELOADED)
+    CONTEXT.set_executable(options.python)
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"), "1")
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     results = options.results / (options.name or ("masked" if options.base is None else Path(options.base).name))
     lab = Lab(results, {}) if options.list else prepare(options, results)
     if not options.list and not lab.is_stored(BEFORE, BEFORE_FLAGS):
@@ -217,7 +237,7 @@ def main() -> None:
         print(f"{experiment.name}: mean of seven {mean:.2f}, {seconds:.0f} core-seconds", flush=True)
 
     def stop(*_: Any) -> None:
-        for child in list(lab.children):
+        for child in multiprocessing.active_children():
             child.terminate()
         os._exit(143)
 
