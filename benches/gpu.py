@@ -278,10 +278,11 @@ class Bench:
     def tests(self) -> dict[str, int]:
         """Runs the tests marked ``cuda``; raises ``AssertionError`` if one fails."""
         report = self.folder / "tests.xml"
-        files = [ROOT / "tests" / "test_device.py"] if self.options.smoke else [ROOT / "tests"]
-        command = [sys.executable, "-m", "pytest", "-m", "cuda", "-q", f"--junit-xml={report}", *map(str, files)]
+        files = [path for path in (ROOT / "tests").rglob("test_*.py") if "mark.cuda" in path.read_text(encoding="utf8")]
+        workers = ["-n", "6"] if find_spec("xdist") else []
+        command = [sys.executable, "-m", "pytest", "-m", "cuda", "-q", *workers, f"--junit-xml={report}"]
         limit = max(self.left - 130, 60)  # leaves time for the sections that follow
-        done = subprocess.run(command, cwd=ROOT, env=environment(), check=False, timeout=limit)
+        done = subprocess.run([*command, *map(str, files)], cwd=ROOT, env=environment(), check=False, timeout=limit)
         suite = next(ElementTree.parse(report).iter("testsuite"))
         found = {key: int(suite.attrib[key]) for key in ("tests", "failures", "errors", "skipped")}
         print(found)
