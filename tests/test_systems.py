@@ -234,7 +234,7 @@ def test_gradients_of_a_system_on_cuda_equal_those_on_the_cpu(run_config, system
     (expected, before), (on_gpu, after) = found
     assert_close((on_gpu,), (expected,), 1e-6)
     for key, value in before.items():
-        assert float(after[key]) == pytest.approx(float(value), rel=1e-6, nan_ok=True), key
+        assert float(after[key]) == pytest.approx(float(value), rel=1e-6, abs=1e-6, nan_ok=True), key
 
 
 @pytest.mark.slow

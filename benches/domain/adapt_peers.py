@@ -108,7 +108,7 @@ def one(folder: Path, name: str, seed: int, budget: float) -> dict[str, Any]:
     return {"hash": collection.hash, "steps": steps, **spent, "peak": peak, "found": found, "versions": versions}
 
 
-def train_cse(rows: list[str], place: str, seed: int, budget: float) -> tuple[int, str]:
+def train_cse(rows: list[str], place: str, seed: int, budget: float, device: str = "cpu") -> tuple[int, str]:
     """Trains like ``cse build-tfidf`` and ``cse train --model minilm``; returns the number of steps and the folder."""
     from cse import TfidfIndex, TrainConfig, train
 
@@ -116,7 +116,7 @@ def train_cse(rows: list[str], place: str, seed: int, budget: float) -> tuple[in
     corpus.write_text("\n".join(rows) + "\n", encoding="utf8")
     TfidfIndex.build(corpus).save(f"{place}/tfidf")
     config = TrainConfig(
-        corpus=str(corpus), tfidf=f"{place}/tfidf", output=place, model=MODEL, seed=seed, device="cpu", eval_every=0
+        corpus=str(corpus), tfidf=f"{place}/tfidf", output=place, model=MODEL, seed=seed, device=device, eval_every=0
     )
     result = train(config)
     return result.steps, str(result.folder / "last")

@@ -55,11 +55,11 @@ class Retrieved(Mining):
             yield np.searchsorted(index.rows, [hit.row for hit in hits[first - 1 :]])
 
 
-def rows_with_negatives(documents: list[str], seed: int) -> list[tuple[str, str, str]]:
+def rows_with_negatives(documents: list[str], seed: int, device: str) -> list[tuple[str, str, str]]:
     """Returns anchor, positive and negative of each row; rows without a candidate are replaced by others."""
     from cse import Encoder, SearchIndex
 
-    index = SearchIndex.build(Encoder("minilm", device="cpu", precision="auto"), documents)
+    index = SearchIndex.build(Encoder("minilm", device=device, precision="auto"), documents)
     draw = np.random.default_rng(seed)
     spans = Spans(SpansOptions(shortest=0.3, longest=0.7, most_words=24), None)
     found: list[tuple[str, str, str]] = []
@@ -80,13 +80,13 @@ def rows_with_negatives(documents: list[str], seed: int) -> list[tuple[str, str,
     raise SystemExit("too few rows have a negative")
 
 
-def train_retrieved(documents: list[str], place: str, seed: int) -> tuple[int, str]:
+def train_retrieved(documents: list[str], place: str, seed: int, device: str) -> tuple[int, str]:
     """Trains as the default recipe does, with a hard negative for each row; returns the steps and the folder."""
     from cse import TrainConfig, train
 
     path = Path(place) / "rows.jsonl"
     names = ("anchor", "positive", "negative")
-    rows = rows_with_negatives(documents, seed)
+    rows = rows_with_negatives(documents, seed, device)
     path.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows), encoding="utf8")
     result = train(
         TrainConfig(
@@ -95,7 +95,7 @@ def train_retrieved(documents: list[str], place: str, seed: int) -> tuple[int, s
             output=place,
             model="minilm",
             seed=seed,
-            device="cpu",
+            device=device,
             eval_every=0,
             loss="focal",
             temperature=0.05,
@@ -106,34 +106,34 @@ def train_retrieved(documents: list[str], place: str, seed: int) -> tuple[int, s
     return result.steps, str(result.folder / "last")
 
 
-def measured(folder: Path, model: str, store: Path) -> dict[str, list[float]]:
+def measured(folder: Path, model: str, store: Path, device: str) -> dict[str, list[float]]:
     """Returns nDCG@10 x 100 of each query by the vectors and by ``cse search --hybrid``."""
     from cse import Encoder
 
-    encoder = Encoder(model, device="cpu", precision="auto")
+    encoder = Encoder(model, device=device, precision="auto")
     scored = Scored(folder, encoder, store, sys.maxsize)
     found = {"vectors": scored.ndcg(scored.dense), "hybrid": searched(scored, encoder, hybrid=True)}
     return {name: [round(float(each), 3) for each in values] for name, values in found.items()}
 
 
-def run(folder: Path, models: Path, recipe: str, seed: int, results: Path) -> None:
+def run(folder: Path, models: Path, recipe: str, seed: int, results: Path, device: str) -> None:
     """Trains and measures one run, and stores its results, unless they are stored."""
     stored = json.loads(results.read_text()) if results.exists() else {}
     collection = Collection(folder)
     own = stored.setdefault(collection.name, {})
     if "before" not in own:
-        own["before"] = measured(folder, "minilm", models / "encoded" / "before")
+        own["before"] = measured(folder, "minilm", models / "encoded" / "before", device)
     key = f"{recipe} {seed}"
     if key not in own:
         documents = [text for text in collection.documents if text.strip()]
         started = time.process_time()
         with tempfile.TemporaryDirectory() as place:
             if recipe == "default":
-                steps, path = train_cse([" ".join(text.split()) for text in documents], place, seed, 0.0)
+                steps, path = train_cse([" ".join(text.split()) for text in documents], place, seed, 0.0, device)
             else:
-                steps, path = train_retrieved(documents, place, seed)
+                steps, path = train_retrieved(documents, place, seed, device)
             trained = time.process_time() - started
-            own[key] = measured(folder, path, models / "encoded" / key.replace(" ", "-"))
+            own[key] = measured(folder, path, models / "encoded" / key.replace(" ", "-"), device)
         print(f"{collection.name}, {key}: {steps} steps, {trained:.0f} s of processor time", file=sys.stderr)
     latest = json.loads(results.read_text()) if results.exists() else {}
     latest[collection.name] = latest.get(collection.name, {}) | own
@@ -178,6 +178,7 @@ def main() -> None:
     parser.add_argument("--models", type=Path, help="folder of the encoded texts")
     parser.add_argument("--recipe", choices=("default", "retrieved"), default="default")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
+    parser.add_argument("--device", default="cpu", help="device of training and encoding (default: cpu)")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     if options.what == "table":
@@ -187,7 +188,7 @@ def main() -> None:
         parser.error("train: name the folders of the collections, and --models")
     for seed in options.seeds:
         for folder in options.collections:
-            run(folder, options.models, options.recipe, seed, options.results)
+            run(folder, options.models, options.recipe, seed, options.results, options.device)
 
 
 if __name__ == "__main__":
