@@ -1,6 +1,9 @@
 """Terms of BM25 by language, code and ideographs; and whether a model can read a text."""
 
 import json
+import os
+import subprocess
+import sys
 import unicodedata
 
 import pytest
@@ -171,3 +174,14 @@ def test_which_collections_a_model_can_read(shared, file, readable):
     lines = shared(file).read_text(encoding="utf8").splitlines()
     texts = [json.loads(line)["text"] for line in lines] if file.endswith("jsonl") else lines
     assert readability(_tokenizer("minilm"), texts[:: len(texts) // 200]).good is readable
+
+
+def test_importing_bm25s_does_not_import_jax(tmp_path):
+    """JAX reserves three quarters of the memory of a GPU."""
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax" / "__init__.py").write_text("print('imported')")
+    (tmp_path / "jax" / "lax.py").write_text("def top_k(*_): pass")
+    code = "import sys; from cse.search.bm25 import library; print(library().__name__, 'jax' in sys.modules)"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "bm25s False\n"

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import islice
@@ -24,11 +25,21 @@ PROGRESS_ROWS = 4096
 
 
 def library() -> Any:
-    """Imports bm25s; raises ``InputError`` if it is not installed."""
+    """Imports bm25s; raises ``InputError`` if it is not installed.
+
+    bm25s imports JAX if it is installed, and JAX then reserves three quarters of the memory of a GPU. The functions of
+    bm25s that use JAX are not called here, so JAX is hidden during the import.
+    """
+    hidden = "jax" not in sys.modules
+    if hidden:
+        sys.modules["jax"] = None  # type: ignore[assignment]  # import statements raise ImportError
     try:
         import bm25s
     except ImportError:
         raise InputError("BM25 needs bm25s, which is not installed; run pip install 'cse[search]'") from None
+    finally:
+        if hidden:
+            del sys.modules["jax"]
     return bm25s
 
 
