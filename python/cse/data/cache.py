@@ -100,6 +100,7 @@ def open_entry(
     name = _name(kind, key)
     folder = cache / name
     if (whole := _whole(folder, fits)) is not None:
+        remove_leftovers(cache)  # the lock of a process that was killed after it had written the entry
         return whole, False
     with naming(cache):
         cache.mkdir(parents=True, exist_ok=True)
