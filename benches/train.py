@@ -95,9 +95,13 @@ def counted(encoder: Any, name: str, counts: list[torch.Tensor]) -> Iterator[Non
     """
     forward = getattr(encoder, name)
 
+    @torch.compiler.disable  # the length of the list would be compiled as a constant
+    def count(features: Any) -> None:
+        counts.append(features["attention_mask"].sum())
+
     def counting(self: Any, features: Any, *arguments: Any, **settings: Any) -> Any:
         if self.training:
-            counts.append(features["attention_mask"].sum())
+            count(features)
         return forward(self, features, *arguments, **settings)
 
     with patch.object(encoder, name, counting):
