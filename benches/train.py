@@ -95,7 +95,7 @@ def counted(encoder: Any, name: str, counts: list[torch.Tensor]) -> Iterator[Non
     """
     forward = getattr(encoder, name)
 
-    @torch.compiler.disable  # the length of the list would be compiled as a constant
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # the length of the list would be compiled as a constant
     def count(features: Any) -> None:
         counts.append(features["attention_mask"].sum())
 

@@ -27,10 +27,13 @@ def test_every_experiment_is_declared_once():
 
 def test_the_settings_of_every_experiment_are_valid():
     from cse.cli import cli
+    from cse.training.settings.precedence import resolve, with_preset
 
     context = cli.make_context("cse", [], resilient_parsing=True)
     for experiment in ALL:
-        TrainConfig(corpus="c.txt", model="m", **experiment.keywords())
+        used = {"negatives": ("una",)} if "una" in experiment.keywords() else {}
+        config = TrainConfig(corpus="c.txt", model="m", **experiment.keywords(), **used)
+        resolve(with_preset(config), "bert-base")
         arguments = ["train", "c.txt", "--model", "m", *experiment.arguments()]
         _, command, rest = cli.resolve_command(context, arguments)
         command.make_context("train", list(rest))

@@ -52,6 +52,11 @@ PUBLISHED = {
 BASE = "{base}"
 
 
+def merged(options: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
+    """Options with changes; an option that is changed to None is left out."""
+    return {name: value for name, value in (options | changed).items() if value is not None}
+
+
 @dataclass(frozen=True)
 class Experiment:
     """A system at a temperature with a seed; in an ablation also changed settings, and a name for the change."""
@@ -78,7 +83,7 @@ class Experiment:
         """The keyword arguments of ``TrainConfig``, without model, corpus, index and output."""
         settings = COMMON | SYSTEMS[self.system] | {"temperature": self.tau, "seed": self.seed}
         for name, value in self.settings.items():
-            settings[name] = settings.get(name, {}) | value if isinstance(value, dict) else value
+            settings[name] = merged(settings.get(name, {}), value) if isinstance(value, dict) else value
         return settings
 
     def arguments(self) -> list[str]:
@@ -133,8 +138,8 @@ STEP = "step 2 and 3 ablation, row "
 RANDOM_STEPS: dict[str, Change] = {
     "UNA": ({}, "no step random (UNA)"),
     "random words are replaced": ({"una": {"replace_which": "random"}}, STEP + "2"),
-    "by random words": ({"una": {"replace_with": "random"}}, STEP + "2"),
-    "both random": ({"una": {"replace_which": "random", "replace_with": "random"}}, STEP + "1"),
+    "by random words": ({"una": {"replace_with": "random", "radius": None}}, STEP + "2"),
+    "both random": ({"una": {"replace_which": "random", "replace_with": "random", "radius": None}}, STEP + "1"),
 }
 EVERY: dict[str, Change] = {str(n): ({"una": {"every": n}}, f"every {n} batches") for n in (5, 1, 3, 7, 9)}
 EVERY["never"] = (NT_XENT, "every 0")
