@@ -8,8 +8,9 @@ first 60,000 sentences of the corpus, and ``cse encode`` encodes the STS sentenc
 Stored runs are not repeated; an interrupted run starts again. Results are written to
 benches/results/effects/BASE/NAME.json, and the cosines of all pairs to target/effects/cosines.
 
-The masked model depends on the processor. On another machine, ``masked_model.py`` makes another base, whose runs go to
-a folder of their own, with the temperatures of the first one's grid and other seeds:
+The results of a folder are of one base and one device, since the dropout of a GPU and of a processor differ. The masked
+model depends on the processor. On another machine, ``masked_model.py`` makes another base, whose runs go to a folder of
+their own, with the temperatures of the first one's grid and other seeds:
 
     python benches/effects/run.py --corpus ... --data ... --base target/effects/masked-KEY --name masked-2 \
         --stage seeds --grid benches/results/effects/masked --only '*-seed1'
@@ -83,7 +84,7 @@ def measure(suite: scores.Suite, vectors: Path, cosines: Path) -> tuple[dict[str
 
 @dataclass
 class Lab:
-    """What all runs share. ``identity`` has digests of base, corpus and data, which are stored with every result."""
+    """What all runs share. ``identity``, stored with every result: device, and digests of base, corpus and data."""
 
     results: Path
     identity: dict[str, Any]
@@ -105,7 +106,7 @@ class Lab:
         return {"elapsed": round(time.time() - start, 1), "core": round(core, 1)}
 
     def is_stored(self, name: str, arguments: Sequence[str]) -> bool:
-        """Whether a result of these arguments is stored; exits if it belongs to another base, corpus or data."""
+        """Whether a result of these arguments is stored; exits if it is of another base, corpus, data or device."""
         path = self.results / f"{name}.json"
         if not path.exists():
             return False
@@ -183,15 +184,17 @@ def prepare(options: argparse.Namespace, results: Path) -> Lab:
     digest = hashlib.sha256(text.encode()).hexdigest()
     suite = scores.read_suite(options.data)
     asked = subprocess.run([options.python, "-c", VERSIONS], capture_output=True, text=True, check=True).stdout
+    environment = {"processor": masked_model.processor(), "threads": 1} | json.loads(asked)
+    device = environment.pop("device")
     lab = Lab(
         results,
-        {"base": masked_model.digest(base), "corpus": digest, "data": suite.digest},
+        {"base": masked_model.digest(base), "corpus": digest, "data": suite.digest, "device": device},
         base=base,
         corpus=work / f"corpus-{digest[:12]}.txt",
         index=work / f"tfidf-{digest[:12]}",
         texts=work / f"sts-{suite.digest[:12]}.txt",
         suite=suite,
-        environment={"processor": masked_model.processor(), "threads": 1} | json.loads(asked),
+        environment=environment,
     )
     lab.corpus.write_text(text, encoding="utf-8")
     lab.texts.write_text("".join(f"{line}\n" for line in suite.texts), encoding="utf-8")

@@ -5,7 +5,7 @@
 The table of systems compares each system with the standard loss (SimCSE) twice: both at their best temperatures, which
 have the highest score on STS-B dev with seed 0, and both at the temperatures of the papers. Intervals are 95 %
 intervals over pairs and seeds (see ``scores.interval``). A run that is not stored has no row. The runs of several bases
-are read together; a seed belongs to one base, so that a change is always between two runs from the same base.
+are read together; a seed belongs to one base and device, so that a change is always between two runs of the same.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class Stored:
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.records: dict[str, dict[str, Any]] = {}
-        bases: dict[int, str] = {}
+        bases: dict[int, tuple[str, str]] = {}
         for path in (path for folder in folders for path in sorted(folder.glob("*.json"))):
             record = json.loads(path.read_text(encoding="utf-8"))
-            base = record["identity"].get("base", "")
+            base = record["identity"].get("base", ""), record["identity"].get("device", "")
             if "seed" in record and bases.setdefault(record["seed"], base) != base:
-                raise SystemExit(f"{path}: seed {record['seed']} was run from another base too; use another seed")
+                raise SystemExit(f"{path}: seed {record['seed']} was run from another base or device too")
             self.records.setdefault(path.stem, record)
         self.best = best_taus(folders[0])
 
@@ -96,12 +96,14 @@ def systems(stored: Stored, published: Published) -> Table:
             taus.insert(0, ("best", stored.best[system], stored.best["standard"]))
         for which, tau, other in taus:
             runs = stored.runs(system, tau)
-            before = [Experiment("standard", other, run.seed) for run in runs]
             if not runs:
                 continue
             row = [system, f"{tau:g}, {which}", str(len(runs)), f"{stored.mean(runs, 'mean'):.2f}", "", "", ""]
-            if system != "standard" and all(map(stored.has, before)):
-                row[4], sign = stored.change(runs, before, "mean")
+            pairs = [(run, Experiment("standard", other, run.seed)) for run in runs]
+            pairs = [pair for pair in pairs if stored.has(pair[1])]
+            if system != "standard" and pairs:
+                row[2] += f", {len(pairs)} compared" if len(pairs) < len(runs) else ""
+                row[4], sign = stored.change([run for run, _ in pairs], [same for _, same in pairs], "mean")
                 if system in PUBLISHED:
                     values = [published.cell(*reference, "Avg.") for reference in PUBLISHED[system]]
                     row[5:] = f"{values[0] - values[1]:+.2f}", agreement(sign, values[0] - values[1])
