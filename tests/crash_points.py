@@ -348,7 +348,7 @@ if __name__ == "__main__":
         __import__(module)
     import cse.cli.group as group
 
-    for command in group.PLACES.values():
+    for module, _ in group.PLACES.values():
         with contextlib.suppress(ImportError):
-            __import__("cse.cli" + command.partition(":")[0])
+            __import__(f"cse.cli.commands.{module}")
     main()

@@ -20,7 +20,7 @@ import traceback
 from cse.cli.group import PLACES
 
 MODULES = (
-    *(f"cse.cli{PLACES[name].partition(':')[0]}" for name in PLACES),
+    *(f"cse.cli.commands.{module}" for module, _ in PLACES.values()),
     "cse.training.loop",
     "scipy.stats",
     "transformers.models.bert.modeling_bert",

@@ -25,61 +25,34 @@ from ..errors import InputError, Interrupted, RunError, did_you_mean, sentence, 
 from ..registry import declared, load
 from . import printing
 
-# One line of help for each command. They are listed here so that cse --help does not import the commands.
-COMMANDS = {
-    "build-tfidf": "Build a TF-IDF index from a corpus.",
-    "doctor": "Check a corpus before training.",
-    "merge-tfidf": "Merge the indexes of several corpora.",
-    "train": "Train a sentence encoder on a corpus.",
-    "adapt": "Train a sentence encoder on documents, and search them with it.",
-    "eval": "Evaluate an encoder.",
-    "compare": "Compare encoders, with confidence intervals.",
-    "label": "Compare two encoders by judging the documents that they find.",
-    "runs": "List the runs of a folder with their settings and scores.",
-    "plot": "Draw plots of runs.",
-    "report": "Write a report page about a run.",
-    "push": "Upload the encoder of a run to the Hugging Face hub.",
-    "augment": "Write a synthetic hard negative for each sentence.",
-    "explain": "Show the TF-IDF score and the possible replacements of each word of a sentence.",
-    "bench": "Measure how fast hard negatives are made, compared with plain Python and nlpaug.",
-    "encode": "Encode sentences into embeddings.",
-    "search": "Search the rows of a corpus by meaning.",
-    "similarity": "Print the cosine similarity of texts.",
-    "duplicates": "Find near-duplicate rows of a corpus.",
-    "cluster": "Group the rows of a corpus.",
-    "mine": "Find hard negatives for labelled pairs, or training data for queries.",
-    "export": "Export an encoder to ONNX, or make a fast static encoder of it.",
-    "cache": "List or delete the cached rows and copies of corpora.",
-    "methods": "List augmentations, loss terms and evaluations with their options.",
-}
-
-# Module and name of each command, relative to cse.cli.
+# The module of each command in cse.cli.commands, and its line of help: cse --help does not import the commands.
 PLACES = {
-    "build-tfidf": ".commands.tfidf:build_tfidf_command",
-    "doctor": ".commands.tfidf:doctor_command",
-    "merge-tfidf": ".commands.tfidf:merge_tfidf_command",
-    "train": ".commands.train:train_command",
-    "adapt": ".commands.train:adapt_command",
-    "eval": ".commands.evaluate:eval_command",
-    "compare": ".commands.evaluate:compare_command",
-    "label": ".commands.label:label_command",
-    "runs": ".commands.runs:runs_command",
-    "plot": ".commands.runs:plot_command",
-    "report": ".commands.runs:report_command",
-    "push": ".commands.runs:push_command",
-    "augment": ".commands.augment:augment_command",
-    "explain": ".commands.augment:explain_command",
-    "bench": ".commands.augment:bench_command",
-    "encode": ".commands.encode:encode_command",
-    "search": ".commands.search:search_command",
-    "similarity": ".commands.search:similarity_command",
-    "duplicates": ".commands.mining:duplicates_command",
-    "cluster": ".commands.mining:cluster_command",
-    "mine": ".commands.mining:mine_command",
-    "export": ".commands.export:export_command",
-    "cache": ".commands.methods:cache_command",
-    "methods": ".commands.methods:methods_command",
+    "build-tfidf": ("tfidf", "Build a TF-IDF index from a corpus."),
+    "doctor": ("tfidf", "Check a corpus before training."),
+    "merge-tfidf": ("tfidf", "Merge the indexes of several corpora."),
+    "train": ("train", "Train a sentence encoder on a corpus."),
+    "adapt": ("train", "Train a sentence encoder on documents, and search them with it."),
+    "eval": ("evaluate", "Evaluate an encoder."),
+    "compare": ("evaluate", "Compare encoders, with confidence intervals."),
+    "label": ("label", "Compare two encoders by judging the documents that they find."),
+    "runs": ("runs", "List the runs of a folder with their settings and scores."),
+    "plot": ("runs", "Draw plots of runs."),
+    "report": ("runs", "Write a report page about a run."),
+    "push": ("runs", "Upload the encoder of a run to the Hugging Face hub."),
+    "augment": ("augment", "Write a synthetic hard negative for each sentence."),
+    "explain": ("augment", "Show the TF-IDF score and the possible replacements of each word of a sentence."),
+    "bench": ("augment", "Measure how fast hard negatives are made, compared with plain Python and nlpaug."),
+    "encode": ("encode", "Encode sentences into embeddings."),
+    "search": ("search", "Search the rows of a corpus by meaning."),
+    "similarity": ("search", "Print the cosine similarity of texts."),
+    "duplicates": ("mining", "Find near-duplicate rows of a corpus."),
+    "cluster": ("mining", "Group the rows of a corpus."),
+    "mine": ("mining", "Find hard negatives for labelled pairs, or training data for queries."),
+    "export": ("export", "Export an encoder to ONNX, or make a fast static encoder of it."),
+    "cache": ("methods", "List or delete the cached rows and copies of corpora."),
+    "methods": ("methods", "List augmentations, loss terms and evaluations with their options."),
 }
+COMMANDS = {name: line for name, (_, line) in PLACES.items()}
 
 
 class LazyGroup(click.Group):
@@ -108,8 +81,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Imports the module of a command and returns the command; None for an unknown name."""
         if cmd_name in COMMANDS:
-            module, _, attribute = PLACES[cmd_name].partition(":")
-            command: click.Command | None = getattr(import_module(module, __package__), attribute)
+            module = import_module(f".commands.{PLACES[cmd_name][0]}", __package__)
+            command: click.Command | None = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         else:
             points = [point for point in declared("cse.commands") if point.name == cmd_name]
             command = load(points[0], "command") if points else None

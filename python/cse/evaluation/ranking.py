@@ -291,10 +291,6 @@ class Searched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.encoder, name)
 
-    def encode(self, texts: Sequence[str], **settings: Any) -> Any:
-        """Returns the embeddings of ``Encoder.encode``."""
-        return self.encoder.encode(texts, **settings)
-
     def rank_documents(
         self,
         queries: Mapping[str, str],

@@ -192,13 +192,9 @@ def compare_models(
     seeds: bool = False,
     options: Options | None = None,
     allow_partial: bool = False,
-    pooler: str | None = None,
-    prompt: str | None = None,
     dims: Sequence[int] | None = None,
-    device: str = "auto",
-    precision: str = "fp32",
-    threads: int | None = None,
     progress: Progress | None = None,
+    **loading: Any,
 ) -> list[Comparison]:
     """Compares the first list of models with each further list; every text is encoded once by each model.
 
@@ -222,7 +218,7 @@ def compare_models(
 
     def opened(group: dict[Any, System]) -> Encodes:
         nonlocal used
-        name, encoder = _load(next(iter(group.values())).model, pooler, device, precision, prompt, threads)
+        name, encoder = _load(next(iter(group.values())).model, **loading)
         names.update({key: " ".join([name, *system.flags]) for key, system in group.items()})
         if known := _as_encoder(encoder, dims):
             used = (known.precision, known.precision_reason)
@@ -286,7 +282,7 @@ def _run(
 def opened(model: Model) -> tuple[str, Any]:
     """Returns the name of a model, and what the suites evaluate for it."""
     system = as_system(model)
-    name, encoder = _load(system.model, None, "auto", "fp32", None, None)
+    name, encoder = _load(system.model)
     return " ".join([name, *system.flags]), _wraps(encoder, [system], True)[0](encoder)
 
 
@@ -307,11 +303,11 @@ def _wraps(encoder: Encodes, systems: Sequence[System], ranks: bool) -> list[Cal
 
 def _load(
     model: str | PathLike[str] | Encodes,
-    pooler: str | None,
-    device: str,
-    precision: str,
-    prompt: str | None,
-    threads: int | None,
+    pooler: str | None = None,
+    device: str = "auto",
+    precision: str = "fp32",
+    prompt: str | None = None,
+    threads: int | None = None,
 ) -> tuple[str, Encodes]:
     """Sets the number of threads, and returns the name of a model and its encoder."""
     if threads is not None:

@@ -255,17 +255,10 @@ class QueryEncoder(OtherEncoder):
         """D + k, the dense and the lexical dimensions."""
         return len(self.covariance) + len(self.variances)
 
-    def encode(
-        self,
-        texts: Sequence[str],
-        *,
-        batch_size: int = 64,
-        progress: Callable[[int], None] | None = None,
-        precision: str = "fp32",
-    ) -> Floats:
+    def encode(self, texts: Sequence[str], *, precision: str = "fp32", **settings: Any) -> Floats:
         """Returns the vectors of queries, ``(n, D + k)``."""
         self.base.precision = precision
-        dense = unit(self.base.encode_query(texts, batch_size=batch_size, progress=progress)).astype(np.float64)
+        dense = unit(self.base.encode_query(texts, **settings)).astype(np.float64)
         lexical = np.zeros((len(texts), len(self.variances)))
         for row, terms in enumerate(Terms()(texts)):
             known = [self.terms[term] for term in terms if term in self.terms]

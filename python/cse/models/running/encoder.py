@@ -171,23 +171,13 @@ class SentenceEncoder(nn.Module):
         encoder.keeps_tokenizer |= self.template is not None
         return encoder
 
-    def encode(
-        self,
-        texts: Sequence[str],
-        *,
-        batch_size: int = 64,
-        progress: Callable[[int], None] | None = None,
-        precision: str = "fp32",
-        prompt: str | None = None,
-    ) -> npt.NDArray[np.float32]:
-        """Encodes texts in evaluation mode; see ``Encoder.encode``.
+    def encode(self, texts: Sequence[str], *, precision: str = "fp32", **settings: Any) -> npt.NDArray[np.float32]:
+        """Encodes texts in evaluation mode.
 
         Args:
             texts: n texts.
-            batch_size: Texts per forward pass.
-            progress: Called with the number of texts encoded since its last call.
             precision: Precision of the transformer, ``fp32``, ``bf16`` or ``auto``; see ``pick_precision``.
-            prompt: Text that is put before each of the texts; default: ``self.prompt``.
+            settings: Those of ``Encoder.encode``; the default of ``prompt`` is ``self.prompt``.
 
         Returns:
             ``(n, D)`` float32, normalised to unit length if the model has a final Normalize.
@@ -198,9 +188,7 @@ class SentenceEncoder(nn.Module):
         self.eval()
         try:
             with uncompiled():
-                vectors: npt.NDArray[np.float32] = encoder.encode(
-                    texts, batch_size=batch_size, progress=progress, prompt=self.prompt if prompt is None else prompt
-                )
+                vectors: npt.NDArray[np.float32] = encoder.encode(texts, **{"prompt": self.prompt, **settings})
         finally:
             self.train(was_training)
         return vectors

@@ -7,8 +7,9 @@ the other files of the folder.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,19 +35,9 @@ class Onnx(OtherEncoder):
         """D, the number of dimensions of an embedding."""
         return self.light.width
 
-    def encode(
-        self,
-        texts: Sequence[str],
-        *,
-        batch_size: int = 64,
-        progress: Callable[[int], None] | None = None,
-        precision: str = "fp32",
-        prompt: str = "",
-    ) -> npt.NDArray[np.float32]:
+    def encode(self, texts: Sequence[str], *, precision: str = "fp32", **settings: Any) -> npt.NDArray[np.float32]:
         """Returns the embeddings ``(n, D)``, computed in the precision of the file."""
-        vectors: npt.NDArray[np.float32] = self.light.encode(
-            texts, batch_size=batch_size, progress=progress, prompt=prompt
-        )
+        vectors: npt.NDArray[np.float32] = self.light.encode(texts, **{"prompt": "", **settings})
         return vectors
 
     def files(self) -> list[Path]:

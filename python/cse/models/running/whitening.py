@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -69,17 +70,10 @@ class Whitening(OtherEncoder):
         """The number of dimensions that are kept."""
         return int(self.matrix.shape[1])
 
-    def encode(
-        self,
-        texts: Sequence[str],
-        *,
-        batch_size: int = 64,
-        progress: Callable[[int], None] | None = None,
-        precision: str = "fp32",
-    ) -> npt.NDArray[np.float32]:
+    def encode(self, texts: Sequence[str], *, precision: str = "fp32", **settings: Any) -> npt.NDArray[np.float32]:
         """Returns the whitened embeddings ``(n, k)``."""
         self.base.precision = precision
-        vectors = self.base.encode(texts, batch_size=batch_size, progress=progress)  # with the prompt used in fitting
+        vectors = self.base.encode(texts, **settings)  # with the prompt used in fitting
         whitened: npt.NDArray[np.float32] = ((vectors - self.mean) @ self.matrix).astype(np.float32)
         return whitened
 
