@@ -76,7 +76,6 @@ class Views:
     its own positive. A view without an entry is compared by its own embeddings."""
 
     def __post_init__(self) -> None:
-        """Sets the roles if none were given."""
         if not self.roles:
             self.roles = roles_by_name(self.embeddings)
 
@@ -226,7 +225,6 @@ class WithoutDropout:
         self.encoder = encoder
 
     def __call__(self, tokens: dict[str, Tensor]) -> Tensor:
-        """Returns the embeddings ``(n, D)`` of tokens ``(n, T)``."""
         training = self.encoder.backbone.training
         self.encoder.backbone.eval()
         try:

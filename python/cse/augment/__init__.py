@@ -53,7 +53,6 @@ class UNAOptions:
     tokenizer: Annotated[TokenizerName | None, Opt("required tokenizer of the index; None: any")] = None
 
     def __post_init__(self) -> None:
-        """Raises ``InputError`` for an invalid radius."""
         check_radius(self.radius)
 
     def drawing(self) -> DrawOptions:

@@ -209,7 +209,6 @@ class Edit(TextMethod):
         return True
 
     def examples(self, texts: Sequence[str], rows: Rows, draws: Draws) -> list[Example]:
-        """Returns the sentences and their edited forms."""
         return [Example(text, new) for text, new in zip(texts, self(texts, rows, draws), strict=True)]
 
 
@@ -222,7 +221,6 @@ class TokenEdit:
     draws: Draws
 
     def __call__(self, ids: Sequence[list[Any]]) -> list[list[Any]]:
-        """Returns the edited token ids of the rows."""
         return self.method.edit_tokens(ids, self.rows, self.draws)
 
 

@@ -42,7 +42,6 @@ class Dropout(Pairing):
     summary = "the sentence itself under another dropout mask (SimCSE)"
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:
-        """Returns the sentences, which are their own positives."""
         return Paired(list(texts), columns=(0, None, None), shared=self.options.mask == "shared")
 
     def describe(self) -> str:
@@ -59,7 +58,6 @@ class Halves(Pairing):
     summary = "the two halves of the sentence"
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:
-        """Returns the halves."""
         halves = [cut_in_two(text) for text in texts]
         mask = np.array([bool(second) for _, second in halves])
         positives = [second or first for first, second in halves]
@@ -133,7 +131,6 @@ class Parallel(Pairing):
             )
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:
-        """Returns the sentences and the same rows of the other file."""
         others = self.others.take(rows)
         mask = np.array([bool(other.strip()) and other != text for text, other in zip(texts, others, strict=True)])
         return Paired(list(texts), others, mask)
@@ -186,7 +183,6 @@ class Spans(Pairing):
             )
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:
-        """Returns the spans."""
         share, place, other_share, other_place = (
             rng.uniform(draws.seed, draws.epoch, rows, rng.SPANS + number).tolist() for number in range(4)
         )

@@ -46,7 +46,6 @@ class UNA(Edit):
 
     @classmethod
     def makes_pairs(cls, options: UNAOptions) -> bool:
-        """Returns whether ``use_as`` is ``pairs``."""
         return options.use_as == "pairs"
 
     def applies(self, step: int) -> bool:
@@ -55,7 +54,6 @@ class UNA(Edit):
         return every > 0 and step % every == 0
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
-        """Returns the sentences with some words replaced."""
         drawing = self.options.drawing()
         edited: list[str] = self.index.augment(
             list(texts), rows=rows.tolist(), seed=draws.seed, epoch=draws.epoch, **drawing
@@ -94,7 +92,6 @@ class UDAOptions:
     surface: Surface = None
 
     def __post_init__(self) -> None:
-        """Raises ``InputError`` for an invalid radius."""
         check_radius(self.radius)
 
 
@@ -112,7 +109,6 @@ class UDA(Edit):
         super().__init__(replace(options, radius=self.index.ranks(options.radius)), context)
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
-        """Returns the sentences with some words replaced."""
         options = self.options
         edited: list[str] = self.index.augment(
             list(texts),

@@ -163,7 +163,6 @@ class _Lines:
         self._left = self.content
 
     def next_block(self) -> tuple[bytes, int] | None:
-        """Returns all rows on the first call, then None."""
         block, self._left = self._left, b""
         return (block, len(block)) if block else None
 

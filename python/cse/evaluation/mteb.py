@@ -93,7 +93,6 @@ class Mteb(Evaluation):
                 raise InputError(f"--mteb {name}: {str(error.args[0]).removeprefix('KeyError: ')}") from None
 
     def work(self) -> int:
-        """Returns the number of tasks."""
         return len(self.tasks)
 
     def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:

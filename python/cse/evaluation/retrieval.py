@@ -234,7 +234,6 @@ class Retrieval(Evaluation):
         return 2 * count > len(self.queries)
 
     def work(self) -> int:
-        """Returns the number of queries plus the number of documents."""
         return len(self.queries) + len(self.documents)
 
     def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:

@@ -54,7 +54,6 @@ class Matryoshka(BatchTerm):
         encoder.evaluated.trained_dims = (width, *self.dims)
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
-        """Returns the sum of the losses of the truncated embeddings."""
         assert step.contrastive is not None  # TrainConfig requires a contrastive loss
         total = views["anchor"].new_zeros(())
         for size in self.dims:
@@ -113,7 +112,6 @@ class KeepSimilarities(BatchTerm):
         self.base = context.base
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
-        """Returns the weighted divergence."""
         assert step.encode is not None
         names = ("anchor", "positive")
         divergences = [

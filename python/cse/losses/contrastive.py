@@ -290,7 +290,6 @@ class Contrastive(BatchTerm):
     summary = "the contrastive loss of --loss standard, focal and mixed"
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
-        """Returns the loss of the batch."""
         self.metrics = {}
         return self.evaluate(views, step, metrics=self.metrics)
 

@@ -182,17 +182,14 @@ class LightEncoder(TextEncoder):
 
     @property
     def width(self) -> int:
-        """The number of dimensions before truncation."""
         return self._width
 
     @property
     def unit_length(self) -> bool:
-        """Whether the model scales embeddings to unit length."""
         return self._normalizes
 
     @property
     def dims(self) -> int | None:
-        """The number of leading dimensions that are kept; None: all."""
         return self._dims
 
     def keep_dims(self, dims: int | None) -> None:

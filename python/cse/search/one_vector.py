@@ -252,11 +252,9 @@ class QueryEncoder(OtherEncoder):
 
     @property
     def embedding_dim(self) -> int:
-        """D + k, the dense and the lexical dimensions."""
         return len(self.covariance) + len(self.variances)
 
     def encode(self, texts: Sequence[str], *, precision: str = "fp32", **settings: Any) -> Floats:
-        """Returns the vectors of queries, ``(n, D + k)``."""
         self.base.precision = precision
         dense = unit(self.base.encode_query(texts, **settings)).astype(np.float64)
         lexical = np.zeros((len(texts), len(self.variances)))

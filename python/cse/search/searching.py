@@ -105,7 +105,6 @@ class Searcher:
             return self._derived[name]
 
     def _texts(self, progress: Progress | None = None) -> Any:
-        """Yields all texts, in blocks."""
         for start in range(0, self.store.rows, BLOCK):
             texts = self.store.texts(range(start, min(start + BLOCK, self.store.rows)))
             yield texts

@@ -69,7 +69,6 @@ class Terms:
         return "-".join([self.tokenizer, self.language, self.stop_words])
 
     def __call__(self, texts: Sequence[str]) -> list[list[str]]:
-        """Returns the terms of each text."""
         left_out = stop_words(self.stop_words)
         if self.tokenizer == "wordpieces":
             assert self.pieces is not None

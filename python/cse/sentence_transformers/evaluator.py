@@ -102,7 +102,6 @@ class _Encodes:
     def encode(
         self, texts: Sequence[str], *, batch_size: int | None = None, progress: Callable[[int], None] | None = None
     ) -> npt.NDArray[np.float32]:
-        """Returns embeddings ``(n, D)``."""
         vectors = self.model.encode(list(texts), batch_size=batch_size or self.batch_size, show_progress_bar=False)
         if progress:
             progress(len(texts))

@@ -347,7 +347,6 @@ def check_equal_rows(local: Tensor) -> None:
 
 
 def _check_names(objective: str, logits: str, mixed: str | None, negatives_as: str) -> None:
-    """Raises ``InputError`` for an unknown name."""
     for name, value, choices in (
         ("objective", objective, OBJECTIVES),
         ("logits", logits, tuple(LOGITS)),
@@ -359,7 +358,6 @@ def _check_names(objective: str, logits: str, mixed: str | None, negatives_as: s
 
 
 def _check_combination(objective: str, logits: str, mixed: str | None, negatives_as: str, weight: float) -> None:
-    """Raises ``InputError`` for arguments that cannot be combined."""
     pairs = negatives_as == "pairs"
     if pairs and objective != "nt-xent":
         raise InputError('negatives_as="pairs": needs objective="nt-xent", in which every text is an anchor')

@@ -263,7 +263,6 @@ class NegativesCollator(SentenceTransformerDataCollator):
         self._epoch.fill_(value)
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
-        """Returns the inputs of the model for the rows of a batch."""
         if not features or self.row_column not in features[0]:
             inputs: dict[str, Any] = super().__call__(features)
             return inputs
@@ -323,7 +322,6 @@ class _Drawn:
         self.names = [name] if copies == 1 else [f"{name}_{number + 1}" for number in range(copies)]
 
     def __call__(self, texts: Sequence[str], rows: Sequence[int], **more: Unpack[DrawOptions]) -> dict[str, list[str]]:
-        """Returns the negatives by column name."""
         for text, row in zip(texts, rows, strict=True):
             if not isinstance(text, str):
                 raise InputError(f"column {self.column}: row {row} must be a string, got {text!r}")

@@ -106,7 +106,6 @@ class _Worker:
         self._arguments = job, None, threads, home
 
     def make(self, shard: Shard, folder: Path) -> int:
-        """Makes the part of a shard; returns its number of rows."""
         make(self._work, shard, folder, lambda rows: None)
         return shard.source.rows
 

@@ -155,7 +155,6 @@ class ProgressCallback(Callback):
             self.display.print(f"        -  {shortened(example.text)}\n           {shortened(example.augmented)}")
 
     def on_status(self, text: str) -> None:
-        """Prints the name of the phase, unless training has begun."""
         if not self._training:
             self.display.print(f"{text} ...")
 
@@ -164,7 +163,6 @@ class ProgressCallback(Callback):
         self.display(text, done, total, unit)
 
     def on_warning(self, text: str) -> None:
-        """Prints the warning."""
         self.display.print(f"Warning: {text}")
 
     def on_step_end(self, step: int, steps: int) -> None:
@@ -200,5 +198,4 @@ class ProgressCallback(Callback):
         self.display.print(f"{result.folder / 'best'}")
 
     def close(self) -> None:
-        """Removes the bar."""
         self.display.close()

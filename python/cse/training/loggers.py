@@ -60,10 +60,8 @@ class JsonLines(Callback):
         self._file.append(*(dumps(record).encode() for record in records), flush=False)
 
     def on_evaluate(self, step: int, record: dict[str, Any]) -> None:
-        """Appends the scores of an evaluation."""
         self.on_log([{"step": step, "event": "evaluation", **record}])
 
     def close(self) -> None:
-        """Closes the file."""
         if self._file:
             self._file.close()

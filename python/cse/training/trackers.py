@@ -36,12 +36,10 @@ class Tracker(Callback):
         raise NotImplementedError
 
     def on_log(self, records: Sequence[dict[str, Any]]) -> None:
-        """Writes the metrics of steps."""
         for record in records:
             self.write(record["step"], _finite("train", record))
 
     def on_evaluate(self, step: int, record: dict[str, Any]) -> None:
-        """Writes the scores of an evaluation."""
         self.write(step, _finite("eval", record))
 
 
@@ -57,12 +55,10 @@ class TensorBoard(Tracker):
         self._writer.add_text("config", f"```toml\n{run.config.to_toml()}\n```", step)
 
     def write(self, step: int, values: dict[str, float]) -> None:
-        """Adds values as scalars."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """Closes the event file."""
         if hasattr(self, "_writer"):
             self._writer.close()
 
@@ -79,11 +75,9 @@ class Wandb(Tracker):
         self._run = self.client.init(project=project, name=name, id=name, resume="allow", config=_settings(run))
 
     def write(self, step: int, values: dict[str, float]) -> None:
-        """Logs values."""
         self._run.log(values, step=step)
 
     def close(self) -> None:
-        """Ends the run."""
         if hasattr(self, "_run"):
             self._run.finish()
 
@@ -118,7 +112,6 @@ class MLflow(Tracker):
         )
 
     def close(self) -> None:
-        """Ends the run."""
         if hasattr(self, "_run"):  # else a run of another program may be active
             self.client.end_run()
 
@@ -135,11 +128,9 @@ class Trackio(Tracker):
         )
 
     def write(self, step: int, values: dict[str, float]) -> None:
-        """Logs values."""
         self._run.log(values, step=step)
 
     def close(self) -> None:
-        """Ends the run."""
         if hasattr(self, "_run"):
             self._run.finish()
 

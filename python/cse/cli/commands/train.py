@@ -40,7 +40,6 @@ class ConsoleCallback(ProgressCallback):
         printing.print_examples(run.examples[: None if self.verbose else 1])
 
     def on_train_end(self, result: Any) -> None:
-        """Removes the bar."""
         self.close()
 
 

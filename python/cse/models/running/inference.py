@@ -268,18 +268,15 @@ class Encoder(TextEncoder, SentenceTransformer):
 
     @property
     def dims(self) -> int | None:
-        """The number of leading dimensions that are kept; None: all."""
         return None if self.truncate_dim is None else int(self.truncate_dim)
 
     @property
     def width(self) -> int:
-        """The number of dimensions before truncation."""
         sizes = (module.get_embedding_dimension() for module in reversed(list(self)) if hasattr(module, SIZE))
         return int(next((size for size in sizes if size is not None), 0))
 
     @property
     def unit_length(self) -> bool:
-        """Whether the model scales embeddings to unit length."""
         return self.other.light.unit_length if isinstance(self.other, Onnx) else normalizes(list(self))
 
     @property
@@ -513,13 +510,11 @@ class OtherModule(library.InputModule):
         return {"texts": [before + text for text in inputs]}
 
     def forward(self, features: dict[str, Any], **settings: Any) -> dict[str, Any]:
-        """Sets ``sentence_embedding``, ``(n, D)``."""
         texts, settings = features["texts"], {"prompt": features["prompt"]} if "prompt" in features else {}
         vectors = self.encoder.encode(texts, batch_size=max(len(texts), 1), precision=self.precision, **settings)
         return {**features, "sentence_embedding": torch.from_numpy(np.ascontiguousarray(vectors))}
 
     def get_embedding_dimension(self) -> int:
-        """Returns D."""
         return self.encoder.embedding_dim
 
     def save(self, output_path: str, *arguments: Any, **settings: Any) -> None:

@@ -32,7 +32,6 @@ class Onnx(OtherEncoder):
 
     @property
     def embedding_dim(self) -> int:
-        """D, the number of dimensions of an embedding."""
         return self.light.width
 
     def encode(self, texts: Sequence[str], *, precision: str = "fp32", **settings: Any) -> npt.NDArray[np.float32]:
@@ -41,5 +40,4 @@ class Onnx(OtherEncoder):
         return vectors
 
     def files(self) -> list[Path]:
-        """Returns the files of the ONNX transformer, the tokenizer, the pooling and further modules."""
         return [path for _, path in self.light.files()]

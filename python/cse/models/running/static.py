@@ -62,7 +62,6 @@ class WordVectors(OtherEncoder):
 
     @property
     def embedding_dim(self) -> int:
-        """D, the number of dimensions of a word vector."""
         return int(self.vectors.shape[1])
 
     def encode(
@@ -81,7 +80,6 @@ class WordVectors(OtherEncoder):
         return out
 
     def files(self) -> list[Path]:
-        """Returns the text file with the word vectors."""
         return [Path(self.what)]
 
 

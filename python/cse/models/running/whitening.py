@@ -67,11 +67,9 @@ class Whitening(OtherEncoder):
 
     @property
     def embedding_dim(self) -> int:
-        """The number of dimensions that are kept."""
         return int(self.matrix.shape[1])
 
     def encode(self, texts: Sequence[str], *, precision: str = "fp32", **settings: Any) -> npt.NDArray[np.float32]:
-        """Returns the whitened embeddings ``(n, k)``."""
         self.base.precision = precision
         vectors = self.base.encode(texts, **settings)  # with the prompt used in fitting
         whitened: npt.NDArray[np.float32] = ((vectors - self.mean) @ self.matrix).astype(np.float32)

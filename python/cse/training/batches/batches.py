@@ -143,7 +143,6 @@ class Batches:
         pool.shutdown(wait=False)  # the thread ends with its task
 
     def __len__(self) -> int:
-        """Number of steps of the run."""
         return self.steps
 
     def of_step(self, step: int) -> range:
