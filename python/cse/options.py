@@ -14,7 +14,7 @@ This module does not import click, and importing it is fast.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib import import_module
 from math import isfinite
@@ -141,7 +141,8 @@ class Option:
 
     def limits(self) -> dict[str, Any]:
         """Returns the limits of a number, by the names of ``annotated_types``: ge, gt, le, lt."""
-        return {name: value for mark in self.marks for name, value in vars_of(mark).items()}
+        ranges = [asdict(mark) for mark in self.marks if isinstance(mark, (Ge, Gt, Le, Lt))]
+        return {name: value for limit in ranges for name, value in limit.items()}
 
     def check(self, value: Any, flag: str = "") -> Any:
         """Returns a value, with lists as tuples; raises ``InputError`` that begins with ``flag`` if it is invalid."""
@@ -187,15 +188,6 @@ SIGNS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "lt": ("<", lambda value, limit: value < limit),
 }
 NAMED = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
-
-
-def vars_of(mark: Any) -> dict[str, Any]:
-    """Returns the limit of a range mark by its name."""
-    return {
-        kind.__name__.lower(): getattr(mark, kind.__name__.lower())
-        for kind in (Ge, Gt, Le, Lt)
-        if isinstance(mark, kind)
-    }
 
 
 def _infinite(value: Any) -> bool:

@@ -189,17 +189,13 @@ def check_widths(modules: Sequence[nn.Module], remedy: str = "correct the files 
         wanted = getattr(module, "in_features", None) or getattr(module, "dimension", None)
         if isinstance(module, (library.Pooling, library.WeightedLayerPooling)):
             wanted = module.embedding_dimension
-        if wanted is not None and width is not None and wanted != width and reads_embedding(module):
+        reads = getattr(module, "module_input_name", "sentence_embedding")  # else it changes something else
+        if wanted is not None and width is not None and wanted != width and reads == "sentence_embedding":
             raise InputError(
                 f"the module {type(module).__name__} takes {wanted} dimensions, but gets {width}; {remedy}"
             )
         if hasattr(module, "get_embedding_dimension"):
             width = module.get_embedding_dimension()
-
-
-def reads_embedding(module: nn.Module) -> bool:
-    """Returns whether a module changes the embedding of a text, and not something else that modules may store."""
-    return getattr(module, "module_input_name", "sentence_embedding") == "sentence_embedding"
 
 
 def as_output(transformer: library.Transformer) -> None:

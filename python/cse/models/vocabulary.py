@@ -85,7 +85,7 @@ def count_words(tokenizer: Any, blocks: Iterable[Sequence[str]], where: str) -> 
         by_pieces[len(pieces)] += count * len(pieces)
         if unknown is not None and unknown in pieces:
             strange += count
-        elif _is_word(text) and text not in vocabulary:
+        elif text.isalnum() and any(letter.isalpha() for letter in text) and text not in vocabulary:
             forms.setdefault(text, []).append((count, pieces))
     divided = []
     for text, pairs in forms.items():
@@ -110,7 +110,3 @@ def _words(backend: Any, chunks: Counter[str]) -> tuple[Counter[str], dict[str, 
             if word not in written:
                 written[word] = text[start:end].strip()
     return counts, written
-
-
-def _is_word(text: str) -> bool:
-    return text.isalnum() and any(letter.isalpha() for letter in text)

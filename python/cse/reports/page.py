@@ -115,9 +115,11 @@ def report_page(material: Material) -> Page:
     resources = files("cse") / "resources"
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string((resources / "report.html").read_text(encoding="utf8"))
+    version = run.environment.get("versions", {}).get("cse")
+    loaded = LOADED_BY_CSE if run.config.get("pooler") == "mask" else LOADED
     html = template.render(
         css=(resources / "report.css").read_text(encoding="utf8"),
-        version=_version(run),
+        version=f" with cse {version}" if version else "",
         run=run,
         verdict=_verdict(run, changes),
         changes=[_cells(change) for change in changes],
@@ -141,18 +143,13 @@ def report_page(material: Material) -> Page:
         stored_neighbours=[] if compared is not None else (run.result or {}).get("neighbours", []),
         changed=changed,
         total=total,
-        usage=_usage(run),
+        usage=loaded.replace("this/folder", str(run.folder / "best")),
         left_out=left_out,
     )
     records = [
         {**vars(change), "difference": change.difference, "verdict": change.verdict or None} for change in changes
     ]
     return Page(html, records, left_out)
-
-
-def _version(run: StoredRun) -> str:
-    version = run.environment.get("versions", {}).get("cse")
-    return f" with cse {version}" if version else ""
 
 
 def _verdict(run: StoredRun, changes: Sequence[Change]) -> list[str]:
@@ -279,8 +276,3 @@ def _explain(run: StoredRun) -> str | None:
         return None
     quoted = texts[0].replace("'", "'\\''")
     return f"cse explain '{quoted}' --tfidf {run.config.get('tfidf', 'tfidf')}"
-
-
-def _usage(run: StoredRun) -> str:
-    loaded = LOADED_BY_CSE if run.config.get("pooler") == "mask" else LOADED
-    return loaded.replace("this/folder", str(run.folder / "best"))

@@ -79,14 +79,11 @@ class Terms:
         results = []
         for text in texts:
             spans = _core.tokenize(text, split)
-            terms = _identifiers(spans) if self.tokenizer == "code" else _pairs(spans)
+            parts = (part.lower() for _, _, term in spans for part in CUT.split(term) if part)
+            terms = parts if self.tokenizer == "code" else _pairs(spans)
             kept = [term for term in terms if term not in left_out]
             results.append(kept if stemmer is None else stemmer.stemWords(kept))
         return results
-
-
-def _identifiers(spans: Iterable[tuple[int, int, str]]) -> list[str]:
-    return [part.lower() for _, _, term in spans for part in CUT.split(term) if part]
 
 
 def _pairs(spans: Iterable[tuple[int, int, str]]) -> list[str]:

@@ -184,9 +184,6 @@ class Selector:
             for row in np.flatnonzero(old != new)[:count]
         ]
 
-    def _sets(self) -> str:
-        return "the development set" if len(self.pairs) == 1 else f"the mean of {len(self.pairs)} development sets"
-
     def verdict(self) -> list[str]:
         """Returns remarks for the user on the interpretation of the scores."""
         notes = []
@@ -194,7 +191,9 @@ class Selector:
         if self.pairs:
             if self.best_step == 0 and last:
                 notes.append("No checkpoint scored higher than the model before training, so best/ is that model.")
-            notes.append(f"best/ is step {self.best_step} of {last}, chosen by Spearman on {self._sets()}.")
+            several = f"the mean of {len(self.pairs)} development sets"
+            sets = several if len(self.pairs) > 1 else "the development set"
+            notes.append(f"best/ is step {self.best_step} of {last}, chosen by Spearman on {sets}.")
         elif self.held_out:
             if last:
                 notes += self._change()

@@ -6,14 +6,18 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from ..background import ProgressCallback
 from ..context import Context
+from ..errors import InputError
 from ..features import FEATURE_AUGMENTATIONS, HOOKS
 from ..models import prompts
 from ..models.reading import resolve
+from ..models.running.encoder import load_encoder
 from .batches import batches, checks, tokens
 from .folder.outputs import choose_folder
-from .parts import data, encoder, evaluation, loss, methods, optimisation, output
+from .parts import data, evaluation, loss, methods, optimisation, output
 from .run import Plan, Run
 from .settings import config, precedence
 from .step import distributed, encode, state
@@ -60,7 +64,12 @@ def prepare(
         seed=settings.seed,
         held_out=not settings.dev,
     )
-    source, final, place = settle(settings, machine, folder)
+    place = folder
+    if settings.name is not None:
+        place = place or free_folder(settings)  # checked before the model is searched for
+    source = resolve.find_model(settings.model or precedence.DEFAULT_MODEL)
+    final = precedence.resolve(settings, source.family, source.pooler, machine.precision)
+    place = place or free_folder(final)
     made = methods.text_methods(final.positive, final.negatives, final.options, context)
     rows = made.batches(
         opened,
@@ -75,7 +84,7 @@ def prepare(
     built = build_modules(final, source, context, rows, world.rank)
     final = final.with_used_options({**made.all, **built.by_name})
     ids = tokens.open_tokens(rows, opened.columns, built.encoder.tokenizer, final.max_length, opened.reading, progress)
-    selector = evaluated.selector(built.encoder, opened, made.first_negative, final.seed)
+    selector = evaluated.selector(built.encoder, opened, next(iter(made.negatives.values()), None), final.seed)
     optimizer = optimisation.build_optimizer(list(built.modules().values()), final.lr, final.weight_decay)
     started = built.begin(optimizer, selector, final.positive, final.temperature, len(rows))
     forward = encode.Forward(machine.device, machine.precision, final.chunk_size, final.compile, final.seed)
@@ -102,19 +111,12 @@ def plan_of(final: config.ResolvedConfig, made: methods.TextMethods) -> Plan:
         "methods": final.public_text(text),
         "config": final.public().to_toml(),
     }
+    same = ["batch_size", "max_length", "chunk_size", "max_grad_norm", "merge_with_base"]
+    same += ["eval_every", "log_every", "save_every", "keep_checkpoints", "patience"]
     return Plan(
         schedule=optimisation.Schedule(final.lr, final.lr_scheduler, final.warmup),
-        batch_size=final.batch_size,
-        max_length=final.max_length,
-        chunk_size=final.chunk_size,
-        max_grad_norm=final.max_grad_norm,
-        merge_with_base=final.merge_with_base,
         compiled=final.compile,
-        eval_every=final.eval_every,
-        log_every=final.log_every,
-        save_every=final.save_every,
-        keep_checkpoints=final.keep_checkpoints,
-        patience=final.patience,
+        **{name: getattr(final, name) for name in same},
         free_folder=partial(free_folder, final),
         card=card,
     )
@@ -124,17 +126,6 @@ def free_folder(settings: config.TrainConfig) -> Path:
     """Returns the folder of a new run; raises ``InputError`` for a name that is invalid or in use."""
     model = settings.model or precedence.DEFAULT_MODEL
     return choose_folder(settings.output, settings.name, model, (settings.loss, *settings.negatives), settings.seed)
-
-
-def settle(
-    settings: config.TrainConfig, machine: output.Machine, folder: Path | None
-) -> tuple[resolve.Source, config.ResolvedConfig, Path]:
-    """Finds the model, fills in the defaults that depend on it, and chooses the folder of the run."""
-    if settings.name is not None:
-        folder = folder or free_folder(settings)  # checked before the model is searched for
-    source = resolve.find_model(settings.model or precedence.DEFAULT_MODEL)
-    final = precedence.resolve(settings, source.family, source.pooler, machine.precision)
-    return source, final, folder or free_folder(final)
 
 
 def build_modules(
@@ -148,10 +139,13 @@ def build_modules(
 
     The order of creation determines the initial weights, which come from PyTorch's generator.
     """
-    trained = encoder.build_encoder(
-        source, context, final.seed, final.pooler, keep_head=final.keep_head, eval_pooler=final.eval_pooler
-    )
-    encoder.check_length(final.max_length, trained.max_length)
+    torch.manual_seed(final.seed)  # for the initial weights of new modules and, in training, for dropout
+    loaded = load_encoder(source, final.pooler, keep_head=final.keep_head, eval_pooler=final.eval_pooler)
+    trained = context.encoder = loaded.to(context.device)
+    if final.max_length > trained.max_length:
+        raise InputError(
+            f"--max-length: {final.max_length} is more than the {trained.max_length} tokens of the model; lower it"
+        )
     prompted = prompts.training_prompts(trained.evaluated, final.prompt, bool(final.pairs))
     hooks = {"anchor": final.anchor_hook, "positive": final.positive_hook}
     dropout = {"anchor": final.anchor_dropout, "positive": final.positive_dropout}
@@ -168,7 +162,8 @@ def build_modules(
     )
     methods.check_used(built, context, final.given or {}, dropout)
     state.accelerate(built, context.device, final.chunk_size, final.accumulate, compiled=final.compile)
-    encoder.seed_dropout(final.seed, rank)
+    if rank:  # rank 0 continues after the initial weights
+        torch.manual_seed(final.seed + 2**32 * rank)
     views = methods.views_of(hooks, dropout, second=final.positive_encoder is not None)
     state.connect(rows, views, built, prompted.counted(trained))
     return built

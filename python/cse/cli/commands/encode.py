@@ -103,7 +103,9 @@ def encode_file(model: str, sentences: tuple[str, ...], output: str | None, enco
     from ...models.running.inference import Encoder
     from ...models.running.vector_files import check_format, encode_to_file, model_stamp, resume_precision
 
-    target = None if output is None or is_device(output) else output
+    place = Path(output or "-")
+    is_device = place.exists() and not place.is_file() and not place.is_dir()  # such as /dev/null or a pipe
+    target = None if output is None or is_device else output
     if target is not None:
         check_format(target)
     set_threads(encoding.threads)
@@ -244,8 +246,3 @@ def encode_parts(
     del encoder
     made = parts.run(job, settings, sentences, column, output, engine, gpus=gpus)
     parts.report({**made, "precision": job.precision, "embedding_dim": settings["width"]}, "rows", as_json)
-
-
-def is_device(path: str) -> bool:
-    """Returns whether a path exists and is neither a regular file nor a folder, such as /dev/null or a pipe."""
-    return Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir()

@@ -171,7 +171,10 @@ def cluster_command(
     seconds = time.perf_counter() - started
     left_out = int((labels < 0).sum())
     if output is not None:
-        write_members(output, clusters, index)
+        of_row = {int(row): number for number, group in enumerate(clusters, 1) for row in group.rows}
+        rows = sorted(of_row)
+        table = zip(rows, index.ids(rows), map(of_row.__getitem__, rows), strict=True)
+        write_table(output, ("row", "id", "group"), table)
     if as_json:
         summary = {
             "rows": len(index),
@@ -189,13 +192,6 @@ def cluster_command(
             printing.echo(f"        {shortened(text)}")
     unused = f", {left_out:,} rows in no group" if left_out else ""
     printing.say(f"{len(labels):,} rows by {method} in {seconds:.1f} s: {len(clusters):,} groups{unused}")
-
-
-def write_members(output: str, clusters: Sequence[Cluster], index: SearchIndex) -> None:
-    """Writes the number, the id and the group of each row that is in a group, in the order of the rows."""
-    of_row = {int(row): number for number, cluster in enumerate(clusters, 1) for row in cluster.rows}
-    rows = sorted(of_row)
-    write_table(output, ("row", "id", "group"), zip(rows, index.ids(rows), map(of_row.__getitem__, rows), strict=True))
 
 
 def group_record(number: int, group: Cluster, index: SearchIndex) -> dict[str, Any]:

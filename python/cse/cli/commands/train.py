@@ -83,8 +83,11 @@ def train_command(
         method, option, value = parse_setting(text)
         chosen.setdefault("options", {}).setdefault(method, {})[option] = value
     if resume is not None:
-        config = _resumed(resume, chosen, config_file)
-        _run(config, resume, verbose, as_json)
+        if config_file or "preset" in chosen:
+            raise InputError("--resume uses the configuration of the run; leave out --config and --preset")
+        from ...training.loop import resumed_config
+
+        _run(resumed_config(resume, chosen), resume, verbose, as_json)
         return
     if "preset" in chosen and config_file:
         raise InputError("--preset cannot be combined with --config; choose one")
@@ -94,14 +97,6 @@ def train_command(
     config = with_preset(TrainConfig(**merge(chosen, base), given=before))
     check_source(config.corpus, config.pairs, config.tfidf)
     _run(config, None, verbose, as_json)
-
-
-def _resumed(resume: str, changes: dict[str, Any], config_file: str | None) -> TrainConfig:
-    if config_file or "preset" in changes:
-        raise InputError("--resume uses the configuration of the run; leave out --config and --preset")
-    from ...training.loop import resumed_config
-
-    return resumed_config(resume, changes)
 
 
 def _run(config: TrainConfig, resume: str | None, verbose: bool, as_json: bool) -> None:

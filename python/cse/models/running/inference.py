@@ -126,7 +126,10 @@ class Encoder(TextEncoder, SentenceTransformer):
         """Whether every loader has to use all of tokenizer.json, since a template was added to it."""
         other = None if modules is not None else find_encoder(name, place)
         if other is not None:
-            self._check_other(other, name, pooler, prompt, dims)
+            if pooler is not None:
+                raise InputError(f"--pooler: {name} has no pooling to choose; leave it out")
+            if other.queries_only and (prompt is not None or dims is not None):
+                raise InputError(f"--prompt, --dims: {name} was written with its own; leave them out")
             modules = [OtherModule(other)]
             settings |= {"similarity_fn_name": "dot"} if other.queries_only else {}
             if isinstance(other, Onnx):
@@ -160,13 +163,6 @@ class Encoder(TextEncoder, SentenceTransformer):
         self._choose_prompt(prompt)
         if dims is not None:
             self.keep_dims(dims)
-
-    @staticmethod
-    def _check_other(other: OtherEncoder, name: str, pooler: str | None, prompt: str | None, dims: int | None) -> None:
-        if pooler is not None:
-            raise InputError(f"--pooler: {name} has no pooling to choose; leave it out")
-        if other.queries_only and (prompt is not None or dims is not None):
-            raise InputError(f"--prompt, --dims: {name} was written with its own; leave them out")
 
     def _load_default_modules(self, model_name_or_path: str, *_: Any, **settings: Any) -> tuple[list[nn.Module], Any]:
         """Returns the modules for a plain Hugging Face folder: a transformer, and mean pooling or the last token."""

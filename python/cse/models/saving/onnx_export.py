@@ -124,7 +124,9 @@ def _export(encoder: Encoder, folder: Path, final: Path, int8: bool, say: Callab
             say("quantising the weights")
             small = temporary / INT8
             _quantise(file, small)
-            cosines = _cosines(LightEncoder(f"onnx:{small}").encode(texts), expected)
+            vectors = LightEncoder(f"onnx:{small}").encode(texts)
+            norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(expected, axis=1)
+            cosines = (vectors * expected).sum(1) / norms
             more = {
                 "int8_file": str(final / FOLDER / INT8),
                 "int8_bytes": _size(small),
@@ -205,11 +207,6 @@ def _texts() -> list[str]:
     """Returns texts of different lengths: 32 sample sentences, a single word, and a text that will be truncated."""
     sample = (files("cse") / "resources" / "sample.txt").read_text(encoding="utf8").split("\n")[:32]
     return [*sample, "word", " ".join(sample)]
-
-
-def _cosines(one: np.ndarray[Any, Any], two: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    cosines: np.ndarray[Any, Any] = (one * two).sum(1) / (np.linalg.norm(one, axis=1) * np.linalg.norm(two, axis=1))
-    return cosines
 
 
 def _size(file: Path) -> int:

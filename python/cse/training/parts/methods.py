@@ -45,11 +45,6 @@ class TextMethods:
         """All methods by name."""
         return {**self.positive, **self.negatives}
 
-    @property
-    def first_negative(self) -> Edit | None:
-        """The first method that makes synthetic negatives, if any."""
-        return next(iter(self.negatives.values()), None)
-
     def batches(self, data: TrainingData, seed: int, world: World, *, accumulate: int, **sizes: Any) -> Batches:
         """Returns the batches of the run; raises ``InputError`` if nothing can be learned from them.
 

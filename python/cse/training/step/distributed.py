@@ -77,14 +77,6 @@ class World:
         dist.all_reduce(total)
         return total
 
-    def share_of_batch_term(self, value: Tensor) -> Tensor:
-        """Returns this rank's share of a batch term, whose ``value`` is the same on every rank."""
-        return value / self.size
-
-    def share_of_row_term(self, total: Tensor, count: Tensor) -> Tensor:
-        """Returns this rank's share of a row term: the sum over its rows, divided by the count over all ranks."""
-        return total / self.total(count).clamp(min=1)
-
     def sum_gradients(self, parameters: Sequence[torch.nn.Parameter], kind: Hashable) -> None:
         """Replaces the gradients of the parameters with their sums over the ranks, in one transfer.
 

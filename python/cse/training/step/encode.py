@@ -294,9 +294,5 @@ def rates_of(backbone: nn.Module) -> list[tuple[Any, str, float]]:
     rates: list[tuple[Any, str, float]] = []
     for module in backbone.modules():
         names = ("p",) if isinstance(module, (nn.Dropout, FastDropout)) else RATES
-        rates += [(module, name, getattr(module, name)) for name in names if isinstance(_own(module, name), float)]
+        rates += [(module, name, getattr(module, name)) for name in names if isinstance(vars(module).get(name), float)]
     return rates
-
-
-def _own(module: nn.Module, name: str) -> Any:
-    return module.__dict__.get(name)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import torch
@@ -92,7 +93,7 @@ def propagate(
             value, local = row_value(term, views, batch, tokens, forward, world, metrics, state.steps)
         else:
             value = term(views, step)
-            local = world.share_of_batch_term(value)
+            local = value / world.size  # the value is the same on every rank
             metrics.update(term.metrics)
         total = local if total is None else total + local
         values[name] = value.detach()
@@ -101,15 +102,7 @@ def propagate(
         (total * share).backward()  # type: ignore[no-untyped-call]
     if len(values) > 1:
         metrics |= {f"loss/{name}": value for name, value in values.items()}
-    return {"loss": sum_of(values.values()), **metrics, **similarity_summary(views.embeddings, views.masks)}
-
-
-def sum_of(values: Iterable[Tensor]) -> Tensor:
-    """Returns the sum of one or more tensors, added in their order."""
-    first, *others = values
-    for value in others:
-        first = first + value
-    return first
+    return {"loss": reduce(torch.add, values.values()), **metrics, **similarity_summary(views.embeddings, views.masks)}
 
 
 def row_value(
@@ -155,7 +148,7 @@ def row_value(
             sums[name] = (before[0] + first.detach(), before[1] + second)
     for name, (first, second) in sums.items():
         metrics[name] = world.total(first) / world.total(second).clamp(min=1)
-    local = world.share_of_row_term(total, count)
+    local = total / world.total(count).clamp(min=1)
     return world.total(local.detach()), local
 
 
