@@ -488,13 +488,8 @@ def _rows(values: Any, column: str) -> tuple[bytes, int]:
     kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
     if pa.types.is_null(kind):
         return b"\n" * len(values), 0
-    if not (
-        pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_string_view(kind)
-        or pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-    ):
+    kinds = ("string", "large_string", "string_view", "binary", "large_binary")
+    if not any(getattr(pa.types, f"is_{name}")(kind) for name in kinds):
         raise pa.ArrowTypeError(f"column {column!r} must be text, got {kind}")
     texts = values.cast(pa.large_binary())
     # If a block of the file ends between \r and \n, pyarrow reads this line break inside a field as \r.

@@ -33,6 +33,7 @@ RUN = "run:"
 """Beginning of the name of a system whose rankings are in a TREC run file."""
 
 Progress = Callable[[int], None]
+Texts = Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -161,12 +162,7 @@ class ByWords:
         raise InputError(f"{self.name}: has no embeddings; use a model")
 
     def rank_documents(
-        self,
-        queries: Mapping[str, str],
-        documents: Mapping[str, str],
-        progress: Progress | None = None,
-        depth: int = 100,
-        passages: int | None = None,
+        self, queries: Texts, documents: Texts, progress: Progress | None = None, depth: int = 100, **_: Any
     ) -> list[dict[str, float]]:
         """Returns the documents with the highest positive scores; ``passages`` is ignored, as in hybrid search."""
         from ..search.bm25 import Bm25
@@ -187,12 +183,7 @@ class FromRun(ByWords):
         self.name, self._rankings = RUN + path, read_run(path)
 
     def rank_documents(
-        self,
-        queries: Mapping[str, str],
-        documents: Mapping[str, str],
-        progress: Progress | None = None,
-        depth: int = 100,
-        passages: int | None = None,
+        self, queries: Texts, documents: Texts, progress: Progress | None = None, depth: int = 100, **_: Any
     ) -> list[dict[str, float]]:
         """Returns the first ``depth`` documents of each query; {} for a query that is not in the file.
 
@@ -222,7 +213,7 @@ class Indexed:
         self,
         encoder: Encoder,
         system: System,
-        documents: Mapping[str, str],
+        documents: Texts,
         passages: int | None,
         progress: Progress | None,
     ) -> tuple[list[str], SearchIndex]:
@@ -293,8 +284,8 @@ class Searched:
 
     def rank_documents(
         self,
-        queries: Mapping[str, str],
-        documents: Mapping[str, str],
+        queries: Texts,
+        documents: Texts,
         progress: Progress | None = None,
         depth: int = 100,
         passages: int | None = None,
@@ -315,7 +306,7 @@ class Searched:
         return [{ids[hit.row]: hit.score for hit in hits} for hits in results]
 
     def _by_one_vector(
-        self, queries: Mapping[str, str], documents: Mapping[str, str], progress: Progress | None, depth: int
+        self, queries: Texts, documents: Texts, progress: Progress | None, depth: int
     ) -> list[dict[str, float]]:
         """Ranks by inner products of the vectors of ``encode_one_vector``, which are written to a temporary folder."""
         from ..models.opening import open_encoder

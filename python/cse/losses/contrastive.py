@@ -115,12 +115,8 @@ def contrastive_loss(
             role, or different numbers of anchor and positive views.
     """
     layout = arrange(views, objective, roles)
-    if problem := incompatibility(
-        objective=objective,
-        logits=logits,
-        mixed=mixed,
-        synthetic_pairs=len(layout.pairs) > 1,
-    ):
+    pairs = len(layout.pairs) > 1
+    if problem := incompatibility(objective=objective, logits=logits, mixed=mixed, synthetic_pairs=pairs):
         raise ValueError(problem)
     if hard_negative_weight != 1.0 and "hard_negative" not in views:
         raise ValueError("--hard-negative-weight needs a column of hard negatives; give --pairs three columns")
@@ -295,23 +291,10 @@ class Contrastive(BatchTerm):
 
     def evaluate(self, views: Views, step: BatchStep, **changes: Any) -> Tensor:
         """Returns the loss for any views; ``changes`` replace arguments of ``contrastive_loss``. See ``BatchStep``."""
-        options: ContrastiveOptions = self.options
-        settings = {
-            "objective": options.objective,
-            "logits": options.logits,
-            "temperature": options.temperature,
-            "margin": options.margin,
-            "mixed": options.mixed,
-            "mix_lambda": options.mix_lambda,
-            "hard_negative_weight": options.hard_negative_weight,
-            "roles": views.roles,
-            "masks": views.masks,
-            "log_weights": views.log_weights,
-            "own_negatives": views.own_negatives,
-            "compared": views.compared,
-            "partners": step.partners,
-            "duplicates": step.duplicates,
-        }
+        names = ("objective", "logits", "temperature", "margin", "mixed", "mix_lambda", "hard_negative_weight")
+        settings: dict[str, Any] = {name: getattr(self.options, name) for name in names}
+        settings |= {name: value for name, value in vars(views).items() if name != "embeddings"}
+        settings |= {"partners": step.partners, "duplicates": step.duplicates}
         return contrastive_loss(views.embeddings, **{**settings, **changes})
 
     def partner_views(self, roles: Mapping[str, Role]) -> tuple[int, list[str]] | None:

@@ -133,13 +133,7 @@ def without_effect(
     return None
 
 
-def incompatibility(
-    *,
-    objective: str | None,
-    logits: str,
-    mixed: str | None,
-    synthetic_pairs: bool,
-) -> str | None:
+def incompatibility(*, objective: str | None, logits: str, mixed: str | None, synthetic_pairs: bool) -> str | None:
     """Returns an error message if a combination of loss parts is not defined, else None.
 
     Args:

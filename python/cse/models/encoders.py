@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -55,11 +55,6 @@ class OtherEncoder(ABC):
     @abstractmethod
     def files(self) -> list[Path]:
         """Returns the files that the embeddings depend on."""
-
-    def stamp(self) -> dict[str, Any]:
-        """Returns values that identify the encoder: its name, and the sizes and modification times of its files."""
-        status = [(str(path.resolve()), path.stat()) for path in self.files()]
-        return {"name": self.what, "files": [[name, stat.st_size, stat.st_mtime_ns] for name, stat in status]}
 
 
 ENCODERS: Registry[type[OtherEncoder]] = Registry(

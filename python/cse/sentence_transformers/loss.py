@@ -363,12 +363,7 @@ def _check_combination(objective: str, logits: str, mixed: str | None, negatives
         raise InputError('negatives_as="pairs": needs objective="nt-xent", in which every text is an anchor')
     if pairs and weight != 1:
         raise InputError('hard_negative_weight: has no meaning with negatives_as="pairs"; leave it out')
-    if incompatibility(
-        objective=objective,
-        logits=logits,
-        mixed=mixed,
-        synthetic_pairs=pairs,
-    ):
+    if incompatibility(objective=objective, logits=logits, mixed=mixed, synthetic_pairs=pairs):
         raise InputError(
             'mixed="release": is defined for objective="infonce", logits="cosine" and '
             'negatives_as="hard-negatives" only; use mixed="paper"'

@@ -274,11 +274,12 @@ class EncodeJob:
 
         from ..data.corpus import Corpus
         from ..models.device import set_threads
-        from ..models.running.vector_files import encode_to_file, model_stamp, write_vectors
+        from ..models.digest import model_digest
+        from ..models.running.vector_files import encode_to_file, write_vectors
 
         set_threads(threads)
         encoder = self.encoder()
-        stamp = model_stamp(encoder)
+        digest = model_digest(encoder)
         errors, longest = self.reading["encoding_errors"], self.reading["max_line_bytes"]
 
         def work(shard: Shard, path: Path, progress: Progress) -> dict[str, Any]:
@@ -290,7 +291,7 @@ class EncodeJob:
             key = {
                 "file": file,
                 "encoding_errors": errors,
-                "model": stamp,
+                "model": digest,
                 "precision": self.precision,
                 "first_row": shard.first_row,
             }

@@ -116,7 +116,7 @@ class MLflow(Tracker):
             self.client.end_run()
 
 
-class Trackio(Tracker):
+class Trackio(Wandb):
     """Writes to Trackio's project ``cse``; a resumed run is continued there."""
 
     module = "trackio"
@@ -126,13 +126,6 @@ class Trackio(Tracker):
         self._run = self.client.init(
             project=PROJECT, name=run.folder.name, config=_settings(run), resume="allow", embed=False
         )
-
-    def write(self, step: int, values: dict[str, float]) -> None:
-        self._run.log(values, step=step)
-
-    def close(self) -> None:
-        if hasattr(self, "_run"):
-            self._run.finish()
 
 
 def _finite(group: str, record: dict[str, Any]) -> dict[str, float]:

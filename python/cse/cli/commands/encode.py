@@ -100,8 +100,9 @@ def encode_file(model: str, sentences: tuple[str, ...], output: str | None, enco
     """Encodes all rows into one file or into standard output, and prints a summary."""
     check_output(output, as_json)
     from ...models.device import describe_device, set_threads
+    from ...models.digest import model_digest
     from ...models.running.inference import Encoder
-    from ...models.running.vector_files import check_format, encode_to_file, model_stamp, resume_precision
+    from ...models.running.vector_files import check_format, encode_to_file, resume_precision
 
     place = Path(output or "-")
     is_device = place.exists() and not place.is_file() and not place.is_dir()  # such as /dev/null or a pipe
@@ -117,7 +118,7 @@ def encode_file(model: str, sentences: tuple[str, ...], output: str | None, enco
     elif encoder.pooler == "cls":
         printing.say(f"pooling {encoder.pooling}")
     files = [[file.xxh3, file.column, file.rows] for file in corpus.files]
-    key = {"corpus": files, "encoding_errors": encoding.reading["encoding_errors"], "model": model_stamp(encoder)}
+    key = {"corpus": files, "encoding_errors": encoding.reading["encoding_errors"], "model": model_digest(encoder)}
     if target is not None:
         resume_precision(encoder, target, key, encoding.precision)
     key["precision"] = encoder.precision

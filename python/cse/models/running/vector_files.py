@@ -26,7 +26,6 @@ from ..._core import hash_bytes
 from ...errors import InputError
 from ...io import Journal, copy_mode, dumps, naming, remove_leftovers, write_atomically
 from ..device import pick_precision
-from ..digest import in_memory
 from .inference import Encoder
 
 FORMATS = (".npy", ".safetensors", ".parquet")
@@ -63,28 +62,6 @@ def check_format(output: str) -> None:
     """Raises ``InputError`` if the suffix is not one of ``FORMATS``."""
     if Path(output).suffix not in FORMATS:
         raise InputError(f"-o {output}: the name must end in one of {', '.join(FORMATS)}")
-
-
-def model_stamp(encoder: Encoder) -> dict[str, Any]:
-    """Returns values that change if the embeddings of a model may have changed.
-
-    They include the model's path and pooling; the name, size and modification time of each file that the embeddings
-    depend on; the prompt; and the number of dimensions.
-    """
-    used = {
-        **({"prompt": encoder.prompt} if encoder.prompt else {}),
-        **({"dims": encoder.dims} if encoder.dims else {}),
-    }
-    if encoder.other is not None:
-        return {**encoder.other.stamp(), **used}
-    status = [(name, path.stat()) for name, path in encoder.files()]
-    return {
-        "path": str(Path(encoder.folder or "").resolve()),
-        "pooling": encoder.pooling,
-        "files": [[name, stat.st_size, stat.st_mtime_ns] for name, stat in status],
-        **({} if status else {"in_memory": in_memory(encoder)}),
-        **used,
-    }
 
 
 def resume_precision(encoder: Encoder, output: str | Path, key: dict[str, Any], wanted: str) -> None:
