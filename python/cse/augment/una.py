@@ -109,15 +109,7 @@ class UDA(Edit):
         super().__init__(replace(options, radius=self.index.ranks(options.radius)), context)
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
-        options = self.options
         edited: list[str] = self.index.augment(
-            list(texts),
-            rows=rows.tolist(),
-            seed=draws.seed,
-            epoch=draws.epoch,
-            beta=options.beta,
-            radius=options.radius,
-            surface=options.surface,
-            mode="positive",
+            list(texts), rows=rows.tolist(), seed=draws.seed, epoch=draws.epoch, mode="positive", **vars(self.options)
         )
         return edited

@@ -114,7 +114,7 @@ def pair_columns(
         if marks and where is None and all(mark.lower() in MARKS for mark in marks):
             chosen = next((mark for mark in marks if mark.lower() in POSITIVE_MARKS), values[0].strip())
             raise _needs_selection(path, name, f"--where {name}={chosen}", names)
-        if 2 * sum(_number(text) is not None for text in values) > len(values):
+        if 2 * sum(number_of(text) is not None for text in values) > len(values):
             raise InputError(
                 f"--pairs {path}: most of the first rows of column {name!r} are numbers; name the columns of text with "
                 f"--columns; the columns are: {listed}"
@@ -173,7 +173,7 @@ def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None
             )
         kept = []
         for number, text in enumerate(_values(files, "--min-score", scores[0]), start=1):
-            score = _number(text)
+            score = number_of(text)
             if score is None and text.strip():
                 raise InputError(f"--min-score: row {number} of column {scores[0]} is {text[:40]!r}, not a number")
             kept.append(score is not None and score >= min_score)
@@ -203,14 +203,15 @@ def _check_header(path: str, names: Sequence[str]) -> None:
     if not readers.has_header_line(path) or any(role_of(name) or _is_identifier(name) for name in names):
         return
     for name in names:
-        if len(name.split()) > 3 or len(name) > 60 or name.endswith((".", "?", "!")) or _number(name) is not None:
+        if len(name.split()) > 3 or len(name) > 60 or name.endswith((".", "?", "!")) or number_of(name) is not None:
             raise InputError(
                 f"--pairs {path}: the first line must name the columns, but holds {shortened(name, 60)!r}; add a line "
                 "like anchor,positive (in a .tsv file separated by a tab), or name the columns with --columns"
             )
 
 
-def _number(text: str) -> float | None:
+def number_of(text: str) -> float | None:
+    """Returns the finite number that a text stands for; None for another text."""
     try:
         value = float(text)
     except ValueError:
@@ -221,7 +222,7 @@ def _number(text: str) -> float | None:
 def _equal(text: str, wanted: str) -> bool:
     if text.strip() == wanted.strip():
         return True
-    one, other = _number(text), _number(wanted)
+    one, other = number_of(text), number_of(wanted)
     return one == other if one is not None else text.strip().lower() == wanted.strip().lower()
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..data.pairs import ROLE_OF
+from ..data.pairs import ROLE_OF, number_of
 from ..data.readers import reading_options
 from ..errors import InputError
 from ..options import NoOptions
@@ -129,7 +129,7 @@ def read_pairs(path: str | Path) -> Pairs:
                 f"{path}: line {number} has {len(fields)} fields separated by {separator}, but line {width[0]} has "
                 f"{width[1]}; a sentence must not contain the separator"
             )
-        numbers = {place for place in numbers if is_number(fields[place])}
+        numbers = {place for place in numbers if number_of(fields[place]) is not None}
         try:
             score = float(fields[places[0]])
             if not math.isfinite(score):
@@ -153,13 +153,6 @@ def read_pairs(path: str | Path) -> Pairs:
             "sentence1 and sentence2"
         )
     return Pairs(np.array(gold), left, right)
-
-
-def is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
 
 
 def _is_csv(path: Path) -> bool:

@@ -33,12 +33,13 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 import numpy as np
 from annotated_types import Ge
 
+from ..data.pairs import number_of
 from ..errors import InputError, shown
 from ..io import parse_json
 from ..models.running.inference import Encoder
 from ..models.running.passages import Cutter
 from ..options import Opt
-from .base import Encodes, Evaluation, Report, Sample, find_file, is_number, read_lines
+from .base import Encodes, Evaluation, Report, Sample, find_file, read_lines
 from .geometry import unit
 from .ranking import FromRun
 
@@ -324,10 +325,10 @@ def read_judgements(path: Path) -> dict[str, dict[str, int]]:
                 f"{path}: line {number} must have three fields (query, document, relevance) or four (query, iteration, "
                 f"document, relevance), separated by white space, got {len(fields)}"
             )
-        relevance = fields[-1]
-        if not qrels and not is_number(relevance) and (fields[0].lower() in IDS | TEXTS or fields[-2].lower() in IDS):
+        relevance, value = fields[-1], number_of(fields[-1])
+        if not qrels and value is None and (fields[0].lower() in IDS | TEXTS or fields[-2].lower() in IDS):
             continue
-        if not is_number(relevance) or not float(relevance).is_integer():
+        if value is None or not value.is_integer():
             raise InputError(f"{path}: line {number}: the relevance must be an integer, got {shown(relevance)}")
-        qrels.setdefault(fields[0], {})[fields[-2]] = int(float(relevance))
+        qrels.setdefault(fields[0], {})[fields[-2]] = int(value)
     return qrels

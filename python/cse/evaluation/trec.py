@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ..data.pairs import number_of
 from ..errors import InputError, shown
 from ..io import write_text
-from .base import is_number, read_lines
+from .base import read_lines
 
 Ranking = Mapping[str, float]
 """The scores of ranked documents by id, best first."""
@@ -53,7 +54,7 @@ def read_run(path: str | Path) -> dict[str, dict[str, float]]:
     rankings: dict[str, dict[str, float]] = {}
     for number, line in read_lines(Path(path)):
         fields = line.split()
-        if len(fields) != 6 or not is_number(fields[4]):
+        if len(fields) != 6 or number_of(fields[4]) is None:
             raise InputError(
                 f"{path}: line {number} must have six fields (query, Q0, document, rank, score, name of the system), "
                 "separated by white space"

@@ -49,19 +49,14 @@ def prepare(
         settings.tfidf, settings.min_df, settings.max_terms, settings.imports, machine.device, world.part
     )
     evaluated = evaluation.open_evaluation(settings.dev, settings.data, settings.allow_partial)
+    of_data = ("corpus", "column", "pairs", "columns", "where", "min_score", "seed")
     opened = data.open_data(
         context,
         progress,
         texts,
         {name: getattr(settings, name) for name in ("encoding_errors", "max_line_bytes", "threads", "cache")},
-        corpus=settings.corpus,
-        column=settings.column,
-        pairs=settings.pairs,
-        columns=settings.columns,
-        where=settings.where,
-        min_score=settings.min_score,
+        **{name: getattr(settings, name) for name in of_data},
         weighted=settings.contrastive.hard_negative_weight != 1,
-        seed=settings.seed,
         held_out=not settings.dev,
     )
     place = folder
@@ -71,16 +66,8 @@ def prepare(
     final = precedence.resolve(settings, source.family, source.pooler, machine.precision)
     place = place or free_folder(final)
     made = methods.text_methods(final.positive, final.negatives, final.options, context)
-    rows = made.batches(
-        opened,
-        final.seed,
-        world,
-        batch_size=final.batch_size,
-        epochs=final.epochs,
-        max_steps=final.max_steps,
-        accumulate=final.accumulate,
-        keep_duplicates=final.keep_duplicates,
-    )
+    sizes = ("batch_size", "epochs", "max_steps", "accumulate", "keep_duplicates")
+    rows = made.batches(opened, final.seed, world, **{name: getattr(final, name) for name in sizes})
     built = build_modules(final, source, context, rows, world.rank)
     final = final.with_used_options({**made.all, **built.by_name})
     ids = tokens.open_tokens(rows, opened.columns, built.encoder.tokenizer, final.max_length, opened.reading, progress)

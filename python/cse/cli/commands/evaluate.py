@@ -230,14 +230,7 @@ def cells(row: dict[str, Any]) -> dict[str, str]:
     return {name: cell(name, value) for name, value in row.items() if name not in ("key", "expected")}
 
 
-PERCENT = (
-    "spearman",
-    "average_of_seven",
-    "accuracy",
-    "average",
-    "f1",
-    "score",
-)
+PERCENT = ("spearman", "average_of_seven", "accuracy", "average", "f1", "score")
 
 
 def cell(name: str, value: Any) -> str:
