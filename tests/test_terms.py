@@ -176,12 +176,16 @@ def test_which_collections_a_model_can_read(shared, file, readable):
     assert readability(_tokenizer("minilm"), texts[:: len(texts) // 200]).good is readable
 
 
-def test_importing_bm25s_does_not_import_jax(tmp_path):
+@pytest.mark.parametrize(
+    "used", ["from cse.search.bm25 import library as use", "from cse.search.terms import stop_words as use"]
+)
+def test_importing_bm25s_does_not_import_jax(tmp_path, used):
     """JAX reserves three quarters of the memory of a GPU."""
     (tmp_path / "jax").mkdir()
     (tmp_path / "jax" / "__init__.py").write_text("print('imported')")
     (tmp_path / "jax" / "lax.py").write_text("def top_k(*_): pass")
-    code = "import sys; from cse.search.bm25 import library; print(library().__name__, 'jax' in sys.modules)"
+    arguments = "" if "library" in used else "'german'"
+    code = f"import sys; {used}; use({arguments}); print('bm25s' in sys.modules, 'jax' in sys.modules)"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout == "bm25s False\n"
+    assert done.stdout == "True False\n"

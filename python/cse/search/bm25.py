@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import islice
@@ -18,29 +17,11 @@ import numpy.typing as npt
 from ..errors import InputError
 from .store import hashed_folder, open_hashed
 from .terms import Terms
+from .terms import library as library
 from .vectors import Rows, top
 
 # Number of texts read between two calls of ``progress``.
 PROGRESS_ROWS = 4096
-
-
-def library() -> Any:
-    """Imports bm25s; raises ``InputError`` if it is not installed.
-
-    bm25s imports JAX if it is installed, and JAX then reserves three quarters of the memory of a GPU. The functions of
-    bm25s that use JAX are not called here, so JAX is hidden during the import.
-    """
-    hidden = "jax" not in sys.modules
-    if hidden:
-        sys.modules["jax"] = None  # type: ignore[assignment]  # import statements raise ImportError
-    try:
-        import bm25s
-    except ImportError:
-        raise InputError("BM25 needs bm25s, which is not installed; run pip install 'cse[search]'") from None
-    finally:
-        if hidden:
-            del sys.modules["jax"]
-    return bm25s
 
 
 class Bm25:

@@ -8,6 +8,7 @@ adjacent characters (Nie, Gao, Zhang and Zhou 2000). Texts and queries are norma
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,21 +22,9 @@ from ..errors import InputError
 from ..tfidf.options import word_options
 from ..tfidf.pieces import Pieces
 
-# Languages with a stemmer of Snowball and a list of stop words in bm25s, and the names of these lists.
-LANGUAGES = {
-    "danish": "DANISH",
-    "dutch": "DUTCH",
-    "english": "",
-    "french": "FRENCH",
-    "german": "GERMAN",
-    "italian": "ITALIAN",
-    "norwegian": "NORWEGIAN",
-    "portuguese": "PORTUGUESE",
-    "russian": "RUSSIAN",
-    "spanish": "SPANISH",
-    "swedish": "SWEDISH",
-    "turkish": "TURKISH",
-}
+# Languages with a stemmer of Snowball and a list of stop words in bm25s.
+_LANGUAGES = "danish dutch english french german italian norwegian portuguese russian spanish swedish turkish"
+LANGUAGES = _LANGUAGES.split()
 # Number of texts by which the language is guessed, and the least share of stop words. In seven English and German
 # collections, a share of .22 (code) to .44 was in the list of the language and at most .12 in any other list; in
 # tweets, .19; in Chinese text, .001.
@@ -109,7 +98,7 @@ def stop_words(language: str) -> frozenset[str]:
     """Returns the stop words of a language in lower case; none for ``none``."""
     if language in ("none", "english"):
         return words.STOP_WORDS if language == "english" else frozenset()
-    return frozenset(getattr(_lists(), f"STOPWORDS_{LANGUAGES[language]}"))
+    return frozenset(getattr(library().stopwords, f"STOPWORDS_{language.upper()}"))
 
 
 def guess_language(texts: Iterable[str]) -> str:
@@ -163,9 +152,20 @@ def _stemmers() -> Any:
     return Stemmer
 
 
-def _lists() -> Any:
+def library() -> Any:
+    """Imports bm25s; raises ``InputError`` if it is not installed.
+
+    bm25s imports JAX if it is installed, and JAX then reserves three quarters of the memory of a GPU. The functions of
+    bm25s that use JAX are not called here, so JAX is hidden during the import.
+    """
+    hidden = "jax" not in sys.modules
+    if hidden:
+        sys.modules["jax"] = None  # type: ignore[assignment]  # import statements raise ImportError
     try:
-        from bm25s import stopwords
+        import bm25s
     except ImportError:
         raise InputError("BM25 needs bm25s, which is not installed; run pip install 'cse[search]'") from None
-    return stopwords
+    finally:
+        if hidden:
+            del sys.modules["jax"]
+    return bm25s
