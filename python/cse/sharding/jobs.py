@@ -237,14 +237,8 @@ class EncodeJob:
         """Loads the job's encoder, on ``device`` instead of the job's device if it is given."""
         from ..models.running.inference import Encoder
 
-        return Encoder(
-            self.model,
-            pooler=self.pooler,
-            device=device or self.device,
-            precision=self.precision,
-            prompt=self.prompt,
-            dims=self.dims,
-        )
+        settings = {name: getattr(self, name) for name in ("pooler", "precision", "prompt", "dims")}
+        return Encoder(self.model, device=device or self.device, **settings)
 
     def settings(self, encoder: Encoder) -> dict[str, Any]:
         """Returns the settings that the parts depend on or that a search needs; ``encoder`` is the job's encoder."""

@@ -33,20 +33,11 @@ def methods_command(
         ]
         printing.result({"combinations": records}, as_json, [changes.table_of_combinations()])
         return
-    from ...augment import AUGMENTATIONS
     from ...errors import InputError, visible
     from ...evaluation import EVALUATIONS
-    from ...features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
-    from ...losses import LOSS_TERMS
+    from ...training.settings.config import TABLES
 
-    tables: list[Registry[Any]] = [
-        AUGMENTATIONS,
-        FEATURE_AUGMENTATIONS,
-        ENCODER_METHODS,
-        HOOKS,
-        LOSS_TERMS,
-        EVALUATIONS,
-    ]
+    tables: list[Registry[Any]] = [*TABLES, EVALUATIONS]
     methods = []
     for table in tables:
         for entry in table.names():
