@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from importlib.resources import files
 from typing import Any
 
 import torch
@@ -20,78 +21,20 @@ from ..rng import partners, valid_candidates
 from ..views import Role
 from .negatives import Facts, facts_of, stripped
 
-SIMCSE = """
-@inproceedings{gao2021simcse,
-    title={{SimCSE}: Simple Contrastive Learning of Sentence Embeddings},
-    author={Tianyu Gao and Xingcheng Yao and Danqi Chen},
-    booktitle={Proceedings of EMNLP},
-    year={2021},
-    eprint={2104.08821},
-    archivePrefix={arXiv}
-}
-"""
-SIMCLR = """
-@inproceedings{chen2020simclr,
-    title={A Simple Framework for Contrastive Learning of Visual Representations},
-    author={Ting Chen and Simon Kornblith and Mohammad Norouzi and Geoffrey Hinton},
-    booktitle={Proceedings of ICML},
-    year={2020},
-    eprint={2002.05709},
-    archivePrefix={arXiv}
-}
-"""
-FOCAL = """
-@inproceedings{hou2023focal,
-    title={Improving Contrastive Learning of Sentence Embeddings with Focal-{InfoNCE}},
-    author={Pengyue Hou and Xingyu Li},
-    booktitle={Findings of EMNLP},
-    year={2023},
-    eprint={2310.06918},
-    archivePrefix={arXiv}
-}
-"""
-MIXCSE = """
-@inproceedings{zhang2022mixcse,
-    title={Unsupervised Sentence Representation via Contrastive Learning with Mixing Negatives},
-    author={Yanzhao Zhang and Richong Zhang and Samuel Mensah and Xudong Liu and Yongyi Mao},
-    booktitle={Proceedings of AAAI},
-    year={2022}
-}
-"""
-UNA = """
-@article{shu2024una,
-    title={Unsupervised hard Negative Augmentation for contrastive learning},
-    author={Yuxuan Shu and Vasileios Lampos},
-    year={2024},
-    eprint={2401.02594},
-    archivePrefix={arXiv}
-}
-"""
-GRADCACHE = """
-@misc{gao2021scaling,
-    title={Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup},
-    author={Luyu Gao and Yunyi Zhang and Jiawei Han and Jamie Callan},
-    year={2021},
-    eprint={2101.06983},
-    archivePrefix={arXiv}
-}
-"""
-
 
 def citations(parts: Mapping[str, Any], negatives_as: str, cached: bool) -> str:
     """Returns the BibTeX entries of the papers behind the given loss parts, with SimCSE first."""
-    entries = [SIMCSE]
-    if parts["objective"] == "nt-xent":
-        entries.append(SIMCLR)
-    if negatives_as == "pairs":
-        entries.append(UNA)
-    if parts["logits"] == "focal":
-        entries.append(FOCAL)
-    if parts["mixed"] is not None:
-        entries.append(MIXCSE)
-    if cached:
-        entries.append(GRADCACHE)
-    return "".join(entries)
+    used = {
+        "gao2021simcse": True,
+        "chen2020simclr": parts["objective"] == "nt-xent",
+        "shu2024una": negatives_as == "pairs",
+        "hou2023focal": parts["logits"] == "focal",
+        "zhang2022mixcse": parts["mixed"] is not None,
+        "gao2021scaling": cached,
+    }
+    entries = (files("cse") / "resources" / "citations.bib").read_text(encoding="utf8").split("\n\n")
+    by_key = {entry.partition("{")[2].partition(",")[0]: entry.strip() for entry in entries}
+    return "".join(f"\n{by_key[key]}\n" for key, holds in used.items() if holds)
 
 
 OBJECTIVES = ("infonce", "nt-xent")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -75,39 +76,6 @@ LOADED_BY_CSE = """\
 from cse import Encoder  # sentence-transformers cannot pool at the mask token, and rejects this folder
 vectors = Encoder("this/folder").encode(["A sentence.", "Another one."])"""
 
-TEMPLATE = """\
----
-{{ card_data }}
----
-
-# A sentence encoder trained with cse
-
-Base model: `{{ base }}`. Embeddings: {{ embedding_dim }} dimensions, {{ pooling }}{{ normalised }}; compare them by
-cosine similarity. Inputs of up to {{ max_length }} tokens.
-
-```python
-{{ usage }}
-```
-{% if dims %}
-The embeddings were also trained to be truncated to their first {{ dims }} dimensions (Matryoshka):
-`SentenceTransformer("this/folder", truncate_dim={{ least }})`, or, with cse,
-`Encoder("this/folder", dims={{ least }})`.
-{% endif %}
-{{ head }}
-
-## Training
-
-Step {{ step }}, seed {{ seed }}. {{ methods }}
-
-```toml
-{{ config }}
-```
-{% if scores %}
-## Scores during training
-
-{{ scores }}
-{% endif %}"""
-
 
 @dataclass(frozen=True)
 class CardRecord:
@@ -171,7 +139,7 @@ def model_card(record: CardRecord) -> str:
             lines.append(f"| {score['step']} | {cells} |")
     card = ModelCard.from_template(
         data,
-        template_str=TEMPLATE,
+        template_str=(files("cse") / "resources" / "model_card.md").read_text(encoding="utf8"),
         base=base,
         usage=LOADED_BY_CSE if record.pooler == "mask" else LOADED,
         embedding_dim=record.embedding_dim,
