@@ -26,7 +26,7 @@ from ..tfidf.options import (
 if TYPE_CHECKING:
     from .base import TextMethod
 
-__all__ = ["AUGMENTATIONS", "DEFAULT_POSITIVE", "PAIRS_POSITIVE"]
+__all__ = ["AUGMENTATIONS", "PAIRS_POSITIVE"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,6 @@ class UNAOptions:
         return cast(DrawOptions, {name: getattr(self, name) for name in names})
 
 
-DEFAULT_POSITIVE = "dropout"
 PAIRS_POSITIVE = "labelled"
 """The default of ``--positive`` in a run with ``--pairs``."""
 

@@ -26,6 +26,7 @@ from ..checking import cutting, is_static, read_json
 from ..device import autocast, copied_to, pick_device, pick_precision
 from ..encoders import OtherEncoder, find_encoder
 from ..layout import load_as_stored, write_older_names
+from ..light import STATIC
 from ..modules import Transformer, as_output, check_widths, normalizes, split
 from ..pooling import POOLERS
 from ..pooling_modules import MaskPooling, pooler_of, pooling_modules
@@ -246,7 +247,7 @@ class Encoder(TextEncoder, SentenceTransformer):
         if self.other is not None:
             return self.other.summary
         if isinstance(self[0], library.StaticEmbedding):
-            return "mean of the vectors of the tokens (StaticEmbedding)"
+            return STATIC
         name = self.pooler
         if name == "cls":
             trained = self[0].module_output_name != "token_embeddings" or bool(

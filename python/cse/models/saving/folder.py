@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from ...io import file_mode, fresh_folder
-from ..digest import model_digest as model_digest
 from ..pooling import POOLERS
 from ..running.encoder import SentenceEncoder
 
