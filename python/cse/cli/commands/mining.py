@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -431,12 +430,10 @@ def mine(
 
 def parse_margin(text: str) -> float | None:
     """Returns --margin as a number, or None for ``none``; raises ``InputError`` for any other value."""
+    from ...data.pairs import number_of
+
     if text == "none":
         return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not math.isfinite(value):
+    if (value := number_of(text)) is None:
         raise InputError(f"--margin must be a difference of scores, or none, got {text!r}")
     return value
