@@ -282,7 +282,10 @@ class Bench:
         workers = ["-n", "6"] if find_spec("xdist") else []
         command = [sys.executable, "-m", "pytest", "-m", "cuda", "-q", *workers, f"--junit-xml={report}"]
         limit = max(self.left - 130, 60)  # leaves time for the sections that follow
-        done = subprocess.run([*command, *map(str, files)], cwd=ROOT, env=environment(), check=False, timeout=limit)
+        try:
+            done = subprocess.run([*command, *map(str, files)], cwd=ROOT, env=environment(), check=False, timeout=limit)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"pytest -m cuda did not end within {limit:.0f} s") from None
         suite = next(ElementTree.parse(report).iter("testsuite"))
         found = {key: int(suite.attrib[key]) for key in ("tests", "failures", "errors", "skipped")}
         print(found)

@@ -162,7 +162,12 @@ class ByWords:
         raise InputError(f"{self.name}: has no embeddings; use a model")
 
     def rank_documents(
-        self, queries: Texts, documents: Texts, progress: Progress | None = None, depth: int = 100, **_: Any
+        self,
+        queries: Texts,
+        documents: Texts,
+        progress: Progress | None = None,
+        depth: int = 100,
+        passages: int | None = None,
     ) -> list[dict[str, float]]:
         """Returns the documents with the highest positive scores; ``passages`` is ignored, as in hybrid search."""
         from ..search.bm25 import Bm25
@@ -183,7 +188,12 @@ class FromRun(ByWords):
         self.name, self._rankings = RUN + path, read_run(path)
 
     def rank_documents(
-        self, queries: Texts, documents: Texts, progress: Progress | None = None, depth: int = 100, **_: Any
+        self,
+        queries: Texts,
+        documents: Texts,
+        progress: Progress | None = None,
+        depth: int = 100,
+        passages: int | None = None,
     ) -> list[dict[str, float]]:
         """Returns the first ``depth`` documents of each query; {} for a query that is not in the file.
 

@@ -192,9 +192,13 @@ def compare_models(
     seeds: bool = False,
     options: Options | None = None,
     allow_partial: bool = False,
+    pooler: str | None = None,
+    prompt: str | None = None,
     dims: Sequence[int] | None = None,
+    device: str = "auto",
+    precision: str = "fp32",
+    threads: int | None = None,
     progress: Progress | None = None,
-    **loading: Any,
 ) -> list[Comparison]:
     """Compares the first list of models with each further list; every text is encoded once by each model.
 
@@ -218,7 +222,7 @@ def compare_models(
 
     def opened(group: dict[Any, System]) -> Encodes:
         nonlocal used
-        name, encoder = _load(next(iter(group.values())).model, **loading)
+        name, encoder = _load(next(iter(group.values())).model, pooler, device, precision, prompt, threads)
         names.update({key: " ".join([name, *system.flags]) for key, system in group.items()})
         if known := _as_encoder(encoder, dims):
             used = (known.precision, known.precision_reason)

@@ -167,5 +167,5 @@ def library() -> Any:
         raise InputError("BM25 needs bm25s, which is not installed; run pip install 'cse[search]'") from None
     finally:
         if hidden:
-            del sys.modules["jax"]
+            sys.modules.pop("jax", None)
     return bm25s

@@ -171,13 +171,16 @@ class SentenceEncoder(nn.Module):
         encoder.keeps_tokenizer |= self.template is not None
         return encoder
 
-    def encode(self, texts: Sequence[str], *, precision: str = "fp32", **settings: Any) -> npt.NDArray[np.float32]:
+    def encode(
+        self, texts: Sequence[str], *, precision: str = "fp32", prompt: str | None = None, **settings: Any
+    ) -> npt.NDArray[np.float32]:
         """Encodes texts in evaluation mode.
 
         Args:
             texts: n texts.
             precision: Precision of the transformer, ``fp32``, ``bf16`` or ``auto``; see ``pick_precision``.
-            settings: Those of ``Encoder.encode``; the default of ``prompt`` is ``self.prompt``.
+            prompt: Text that is put before each of the texts; default: ``self.prompt``.
+            settings: Further arguments of ``Encoder.encode``.
 
         Returns:
             ``(n, D)`` float32, normalised to unit length if the model has a final Normalize.
@@ -188,7 +191,9 @@ class SentenceEncoder(nn.Module):
         self.eval()
         try:
             with uncompiled():
-                vectors: npt.NDArray[np.float32] = encoder.encode(texts, **{"prompt": self.prompt, **settings})
+                vectors: npt.NDArray[np.float32] = encoder.encode(
+                    texts, prompt=self.prompt if prompt is None else prompt, **settings
+                )
         finally:
             self.train(was_training)
         return vectors

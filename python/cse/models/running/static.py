@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -65,9 +64,14 @@ class WordVectors(OtherEncoder):
         return int(self.vectors.shape[1])
 
     def encode(
-        self, texts: Sequence[str], *, progress: Callable[[int], None] | None = None, **_: Any
+        self,
+        texts: Sequence[str],
+        *,
+        batch_size: int = 64,
+        progress: Callable[[int], None] | None = None,
+        precision: str = "fp32",
     ) -> npt.NDArray[np.float32]:
-        """Returns the mean vectors ``(n, D)``; other settings have no effect."""
+        """Returns the mean vectors ``(n, D)``; ``batch_size`` and ``precision`` have no effect."""
         out = np.zeros((len(texts), self.embedding_dim), dtype=np.float32)
         for number, text in enumerate(texts):
             words = TOKENS.findall(text)
