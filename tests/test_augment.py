@@ -374,8 +374,10 @@ def test_random_stream_of_the_core_is_chacha8(sample_index):
 def test_bench_augment_compares_the_core_with_a_plain_loop_of_the_same_law(cse, short_corpus):
     found = json.loads(cse("bench", "augment", short_corpus, "--repeat", "2", "--json").stdout)
     assert found["cse"]["rows"] == found["plain Python"]["rows"] == 600
-    assert found["plain Python"]["ratio"] > 5
     assert found["plain Python"]["ratio"] == found["cse"]["per_minute"] / found["plain Python"]["per_minute"]
+    # The 600 rows take the core a few milliseconds, so that on a busy machine a median of few calls measures the machine.
+    found = json.loads(cse("bench", "augment", short_corpus, "--repeat", "30", "--json").stdout)
+    assert found["cse"]["highest"] > 5 * found["plain Python"]["highest"]
     shown = cse("bench", "augment", short_corpus, "--repeat", "1")
     assert "plain Python" in shown.stdout
     wrong = cse("bench", "encode", short_corpus)
