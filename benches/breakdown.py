@@ -43,7 +43,7 @@ def breakdown(run: Callable[[Any], object]) -> dict[str, float]:
 
     profiler = profile(activities=[ProfilerActivity.CPU])
     with (
-        patch.object(acceleration, "keep_mask", recorded(acceleration.keep_mask, "dropout masks")),
+        patch.object(acceleration, "dropout_mask", recorded(acceleration.dropout_mask, "dropout masks")),
         patch.object(loop, "training_step", recorded(step.training_step, "step")),
     ):
         run(profiler)

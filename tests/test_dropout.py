@@ -3,25 +3,64 @@
 import pytest
 import torch
 
+from cse import _core
 from cse.models.reading.resolve import find_model
 from cse.models.running import acceleration
-from cse.models.running.acceleration import FastDropout, keep_mask, use_fast_dropout
+from cse.models.running.acceleration import FastDropout, dropout_mask, use_fast_dropout
 from cse.models.running.encoder import load_encoder, tokenize
+from una_reference import chacha8_block
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.01])
 def test_masks_drop_elements_with_the_given_probability_and_depend_on_the_seed_of_torch(p):
+    def kept():
+        return dropout_mask((1000, 333), p, torch.float32) != 0
+
     torch.manual_seed(3)
-    first = keep_mask((1000, 333), p)
-    second = keep_mask((1000, 333), p)
+    first, second = kept(), kept()
     torch.manual_seed(3)
-    assert torch.equal(keep_mask((1000, 333), p), first)
+    assert torch.equal(kept(), first)
     assert not torch.equal(first, second)
     error = (p * (1 - p) / first.numel()) ** 0.5
     assert float((~first).float().mean()) == pytest.approx(p, abs=4.5 * error + 2**-17)
-    # Neighbouring elements are independent, so two of them are both dropped with probability p * p.
-    both = (~first[:, 1:] & ~first[:, :-1]).float().mean()
-    assert float(both) == pytest.approx(p * p, abs=6 * (p * p / first.numel()) ** 0.5 + 1e-4)
+    # Elements are independent, so two of them are both dropped with probability p * p, whatever their distance.
+    flat = ~first.flatten()
+    for distance in (1, 2, 16, 32, 512):
+        both = (flat[distance:] & flat[:-distance]).float().mean()
+        assert float(both) == pytest.approx(p * p, abs=6 * (p * p / first.numel()) ** 0.5 + 1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_masks_take_16_bits_of_the_chacha8_stream_of_their_seed(dtype):
+    """Bits of words 16 w + l of a block of 512 elements: word w of the stream whose row is 16 block + l."""
+    torch.manual_seed(5)
+    seed = int(torch.randint(2**63 - 1, ()).item())
+    torch.manual_seed(5)
+    mask = dropout_mask((7, 91), 0.3, dtype).flatten()
+    assert mask.dtype == dtype
+    expected = torch.zeros(1024, dtype=dtype)
+    for row in range(32):
+        for word, bits in enumerate(chacha8_block(seed, 0, row, 2**64 - 2)):
+            for half, value in enumerate((bits & 0xFFFF, bits >> 16)):
+                if value >= round(0.3 * 2**16):
+                    expected[512 * (row // 16) + 2 * (16 * word + row % 16) + half] = 1 / 0.7
+    assert torch.equal(mask, expected[: 7 * 91])
+
+
+def test_masks_do_not_depend_on_the_number_of_threads():
+    def mask(threads):
+        _core.set_default_threads(threads)
+        torch.manual_seed(7)
+        return dropout_mask((3, 70_001), 0.1, torch.bfloat16)
+
+    try:
+        assert torch.equal(mask(1), mask(3))
+    finally:
+        _core.set_default_threads(0)
+
+
+def test_a_mask_without_elements_is_empty():
+    assert dropout_mask((0, 3), 0.1, torch.float32).shape == (0, 3)
 
 
 def test_kept_elements_and_their_gradients_are_scaled():
@@ -58,11 +97,11 @@ def test_embeddings_without_dropped_elements_equal_those_of_transformers(request
     # In training mode, the embeddings are the same if masks keep every element and hidden states are not scaled.
     calls = []
 
-    def everything(shape, p):
+    def everything(shape, p, dtype):
         calls.append(shape)
-        return torch.full(shape, True)
+        return torch.ones(shape, dtype=dtype)
 
-    monkeypatch.setattr(acceleration, "keep_mask", everything)
+    monkeypatch.setattr(acceleration, "dropout_mask", everything)
     expected = plain.eval()(batch)
     for module in fast.backbone.modules():
         if isinstance(module, FastDropout):

@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import count
 
 Words = list[tuple[int, int, str]]
 
@@ -201,20 +202,23 @@ def in_case_of(old: str, term: str) -> str:
 
 def chacha8(seed: int, epoch: int, row: int, copy: int) -> Iterator[float]:
     """Yields uniform random numbers in [0, 1) from ChaCha with 8 rounds and the key (seed, epoch, row, copy)."""
+    for counter in count():
+        block = chacha8_block(seed, epoch, row, copy, counter)
+        for low, high in zip(block[0::2], block[1::2], strict=True):
+            yield ((high << 32 | low) >> 11) * 2.0**-53
+
+
+def chacha8_block(seed: int, epoch: int, row: int, copy: int, counter: int = 0) -> list[int]:
+    """Returns the 16 words of a block of ChaCha with 8 rounds and the key (seed, epoch, row, copy)."""
     key = b"".join(part.to_bytes(8, "little") for part in (seed, epoch, row, copy))
     words = [int.from_bytes(key[i : i + 4], "little") for i in range(0, 32, 4)]
     constants = [0x61707865, 0x3320646E, 0x79622D32, 0x6B206574]
-    counter = 0
-    while True:
-        start = [*constants, *words, counter & 0xFFFFFFFF, counter >> 32, 0, 0]
-        state = list(start)
-        for _ in range(4):
-            for a, b, c, d in COLUMNS + DIAGONALS:
-                quarter_round(state, a, b, c, d)
-        block = [(x + y) & 0xFFFFFFFF for x, y in zip(state, start, strict=True)]
-        for low, high in zip(block[0::2], block[1::2], strict=True):
-            yield ((high << 32 | low) >> 11) * 2.0**-53
-        counter += 1
+    start = [*constants, *words, counter & 0xFFFFFFFF, counter >> 32, 0, 0]
+    state = list(start)
+    for _ in range(4):
+        for a, b, c, d in COLUMNS + DIAGONALS:
+            quarter_round(state, a, b, c, d)
+    return [(x + y) & 0xFFFFFFFF for x, y in zip(state, start, strict=True)]
 
 
 COLUMNS = [(0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15)]

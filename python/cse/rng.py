@@ -20,7 +20,7 @@ import numpy.typing as npt
 from . import _core
 
 # One stream per purpose; the streams of ``Draws`` start at PURPOSES. UNA uses the copy number (0, 1, 2, ...) as its
-# stream; TfidfIndex.explain uses 2**64 - 1 (rust/src/random.rs).
+# stream; TfidfIndex.explain uses 2**64 - 1, and dropout masks use 2**64 - 2 (rust/src/random.rs).
 SHUFFLE = 2**32
 HOLD_OUT = 2**32 + 1
 MIX = 2**33

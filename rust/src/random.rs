@@ -10,10 +10,18 @@ use crate::parallel::in_pool;
 
 /// The stream from which `explain` draws sample replacements; `python/cse/rng.py` lists the other streams.
 pub(crate) const EXPLAIN: u64 = u64::MAX;
+/// The stream of dropout masks.
+const DROPOUT: u64 = u64::MAX - 1;
 /// Number of rows whose bits one thread computes at a time.
 const PART: usize = 1 << 14;
 /// Number of lanes of the widest supported vectors (AVX-512).
 const MAX_LANES: usize = 16;
+/// Number of words of a ChaCha block.
+const WORDS: usize = 16;
+/// Number of elements of a dropout mask that are computed at once: two for each word of `MAX_LANES` blocks.
+const MASK_BLOCK: usize = 2 * WORDS * MAX_LANES;
+/// Number of blocks of a dropout mask that one thread computes at a time.
+const MASK_PART: usize = 128;
 
 /// Returns the next number of `rng`, uniform in [0, 1).
 pub(crate) fn uniform(rng: &mut ChaCha8Rng) -> f64 {
@@ -70,7 +78,7 @@ fn first_numbers<S: Simd>(simd: S, key: [u64; 3], rows: &[u64], bits: &mut [u64]
             high[lane] = (*row >> 32) as u32;
         }
         let row = [&*low, &*high].map(|half| S::u32s::from_slice(simd, half));
-        let [first, second] = first_words(simd, key, row);
+        let [first, second, ..] = first_block(simd, key, row);
         first.store_slice(low);
         second.store_slice(high);
         for (lane, bits) in bits.iter_mut().enumerate() {
@@ -79,9 +87,70 @@ fn first_numbers<S: Simd>(simd: S, key: [u64; 3], rows: &[u64], bits: &mut [u64]
     }
 }
 
-/// Returns the first two words of the first ChaCha8 block of each row, with one row per lane.
+/// Sets each element of a dropout mask of N-byte numbers to `kept` or, with probability `dropped` / 2^16, to 0.
+///
+/// Each element takes 16 bits of the first block of a [`keyed`] stream, whose row is the number of the block. The mask is
+/// a function of the seed only: it depends neither on the number of threads nor on the width of vectors.
+pub fn dropout_mask<const N: usize>(
+    seed: u64,
+    dropped: u32,
+    kept: [u8; N],
+    mask: &mut [[u8; N]],
+) {
+    let level = Level::new();
+    let fill = |(part, mask): (usize, &mut [[u8; N]])| {
+        let first = (part * MASK_PART) as u64;
+        dispatch!(level, simd => mask_blocks(simd, seed, first, dropped, kept, mask));
+    };
+    let size = MASK_PART * MASK_BLOCK;
+    if mask.len() <= size {
+        fill((0, mask));
+    } else {
+        in_pool(|| mask.par_chunks_mut(size).enumerate().for_each(fill));
+    }
+}
+
+/// Computes the part of a dropout mask that begins with block number `first`.
 #[simd]
-fn first_words<S: Simd>(simd: S, key: [u64; 3], row: [S::u32s; 2]) -> [S::u32s; 2] {
+fn mask_blocks<S: Simd, const N: usize>(
+    simd: S,
+    seed: u64,
+    first: u64,
+    dropped: u32,
+    kept: [u8; N],
+    mask: &mut [[u8; N]],
+) {
+    let lanes = S::u32s::LEN;
+    let mut words = [0; MASK_BLOCK / 2];
+    let mut rows = [[0; MAX_LANES]; 2];
+    for (mask, number) in mask.chunks_mut(MASK_BLOCK).zip(first..) {
+        // Word w of the block of lane l is stored at 16 w + l, whatever the number of lanes of a vector.
+        for start in (0..MAX_LANES).step_by(lanes) {
+            for lane in 0..lanes {
+                let row = number * MAX_LANES as u64 + (start + lane) as u64;
+                rows[0][lane] = row as u32;
+                rows[1][lane] = (row >> 32) as u32;
+            }
+            let row = [0, 1].map(|half: usize| S::u32s::from_slice(simd, &rows[half][..lanes]));
+            let block = first_block(simd, [seed, 0, DROPOUT], row);
+            for (word, words) in block.iter().zip(words.chunks_mut(MAX_LANES)) {
+                word.store_slice(&mut words[start..start + lanes]);
+            }
+        }
+        let chosen = |bits: u32| if bits >= dropped { kept } else { [0; N] };
+        let (pairs, last) = mask.as_chunks_mut::<2>();
+        for (pair, word) in pairs.iter_mut().zip(&words) {
+            *pair = [chosen(word & 0xffff), chosen(word >> 16)];
+        }
+        if let [last] = last {
+            *last = chosen(words[pairs.len()] & 0xffff);
+        }
+    }
+}
+
+/// Returns the first ChaCha8 block of each row, with one row per lane.
+#[simd]
+fn first_block<S: Simd>(simd: S, key: [u64; 3], row: [S::u32s; 2]) -> [S::u32s; WORDS] {
     let all = |word: u32| S::u32s::splat(simd, word);
     let halves = |value: u64| [all(value as u32), all((value >> 32) as u32)];
     let [[s0, s1], [e0, e1], [t0, t1]] = key.map(halves);
@@ -89,9 +158,10 @@ fn first_words<S: Simd>(simd: S, key: [u64; 3], row: [S::u32s; 2]) -> [S::u32s; 
     // The initial state: the constant "expand 32-byte k", the key, and a counter and a nonce of 0.
     let [k0, k1, k2, k3] = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574].map(all);
     let o = all(0);
-    let mut s = [
+    let initial = [
         k0, k1, k2, k3, s0, s1, e0, e1, row0, row1, t0, t1, o, o, o, o,
     ];
+    let mut s = initial;
     for _ in 0..4 {
         quarter_round(simd, &mut s, [0, 4, 8, 12]);
         quarter_round(simd, &mut s, [1, 5, 9, 13]);
@@ -102,7 +172,10 @@ fn first_words<S: Simd>(simd: S, key: [u64; 3], row: [S::u32s; 2]) -> [S::u32s; 
         quarter_round(simd, &mut s, [2, 7, 8, 13]);
         quarter_round(simd, &mut s, [3, 4, 9, 14]);
     }
-    [s[0] + k0, s[1] + k1]
+    for (word, initial) in s.iter_mut().zip(initial) {
+        *word += initial;
+    }
+    s
 }
 
 /// Performs the quarter round of ChaCha in each lane.
@@ -138,5 +211,29 @@ mod tests {
             random_bits(seed, epoch, &rows[..19], stream),
             expected[..19]
         );
+    }
+
+    #[test]
+    fn dropout_masks_take_16_bits_of_the_keyed_streams() {
+        let (seed, dropped) = (u64::MAX - 5, 6554);
+        let elements = 2 * MASK_PART * MASK_BLOCK + MASK_BLOCK + 77;
+        let mut expected = vec![[0; 2]; elements.next_multiple_of(MASK_BLOCK)];
+        for (number, block) in expected.chunks_mut(MASK_BLOCK).enumerate() {
+            for lane in 0..MAX_LANES {
+                let mut stream = keyed(seed, 0, (number * MAX_LANES + lane) as u64, DROPOUT);
+                for word in 0..WORDS {
+                    let bits = stream.next_u32();
+                    for (place, bits) in [bits & 0xffff, bits >> 16].into_iter().enumerate() {
+                        let kept = if bits >= dropped { [1, 2] } else { [0; 2] };
+                        block[2 * (MAX_LANES * word + lane) + place] = kept;
+                    }
+                }
+            }
+        }
+        for len in [0, 1, 33, MASK_BLOCK, elements] {
+            let mut mask = vec![[9; 2]; len];
+            dropout_mask(seed, dropped, [1, 2], &mut mask);
+            assert!(mask == expected[..len], "{len}");
+        }
     }
 }

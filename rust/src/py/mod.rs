@@ -7,7 +7,7 @@ use pyo3::exceptions::{
     PyFileNotFoundError, PyIsADirectoryError, PyKeyboardInterrupt, PyOSError, PyValueError,
 };
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyByteArray, PyBytes};
 
 use crate::index::build;
 use crate::random;
@@ -169,6 +169,38 @@ fn random_bits<'py>(
     })
 }
 
+/// Returns a dropout mask of `count` numbers: `kept`, the bytes of a number, or 0 with probability `dropped` / 2^16.
+#[pyfunction]
+fn dropout_mask<'py>(
+    py: Python<'py>,
+    seed: u64,
+    dropped: u32,
+    kept: &[u8],
+    count: usize,
+) -> PyResult<Bound<'py, PyByteArray>> {
+    let size = count.saturating_mul(kept.len());
+    match kept.len() {
+        2 => masked::<2>(py, seed, dropped, kept, size),
+        4 => masked::<4>(py, seed, dropped, kept, size),
+        8 => masked::<8>(py, seed, dropped, kept, size),
+        other => Err(PyValueError::new_err(format!("a number of {other} bytes"))),
+    }
+}
+
+fn masked<'py, const N: usize>(
+    py: Python<'py>,
+    seed: u64,
+    dropped: u32,
+    kept: &[u8],
+    size: usize,
+) -> PyResult<Bound<'py, PyByteArray>> {
+    let kept: [u8; N] = kept.try_into()?;
+    PyByteArray::new_with(py, size, |bytes| {
+        random::dropout_mask(seed, dropped, kept, bytes.as_chunks_mut().0);
+        Ok(())
+    })
+}
+
 /// Returns the XXH3-128 checksum of the contents of a file, as 32 hexadecimal digits.
 #[pyfunction]
 fn hash_file(py: Python<'_>, path: PathBuf) -> PyResult<String> {
@@ -220,6 +252,7 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(diagnose, m)?)?;
     m.add_function(wrap_pyfunction!(set_default_threads, m)?)?;
     m.add_function(wrap_pyfunction!(random_bits, m)?)?;
+    m.add_function(wrap_pyfunction!(dropout_mask, m)?)?;
     m.add_function(wrap_pyfunction!(write_rows, m)?)?;
     m.add_function(wrap_pyfunction!(hash_file, m)?)?;
     m.add_function(wrap_pyfunction!(hash_bytes, m)?)?;

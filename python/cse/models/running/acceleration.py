@@ -4,11 +4,12 @@
 by name.
 
 On the CPU, PyTorch draws dropout masks element by element on one thread, which takes up a large part of a training step
-of a small transformer. In ``FastDropout``, each element of a mask is decided by 16 random bits from NumPy's SFC64,
-which is seeded from PyTorch's generator. Runs are therefore reproducible, and gradient caching and checkpoints need to
-store only the state of PyTorch's generator.
+of a small transformer. In ``FastDropout``, each element of a mask is decided by 16 random bits of ChaCha8, which the
+core computes in parallel; the seed of a mask is drawn from PyTorch's generator. Runs are therefore reproducible, and
+gradient caching and checkpoints need to store only the state of PyTorch's generator.
 
-``batches_by_length`` and ``by_length`` group rows by length, so that little padding is processed.
+``batches_by_length`` and ``by_length`` group rows by length, so that little padding is processed. Models whose rows can
+be packed (``cse.models.running.packing``) need no groups.
 
 ``one_lookup`` looks up the token embeddings of several forward passes at once. The gradient of a lookup has the size of
 the whole embedding table. If each pass looks up its tokens separately, a gradient of this size is zeroed and
@@ -18,14 +19,19 @@ one such gradient.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+
+from ... import _core
+from .packing import Layout
 
 
 def replace_attention(
@@ -74,22 +80,21 @@ def _whole_mask(**arguments: Any) -> Tensor | None:
 ATTENTION = "cse_fast_dropout"
 
 
-def keep_mask(shape: torch.Size | tuple[int, ...], p: float) -> Tensor:
-    """Returns a bool mask that is False with probability ``p``, rounded to a multiple of 2**-16."""
+def dropout_mask(shape: torch.Size | tuple[int, ...], p: float, dtype: torch.dtype) -> Tensor:
+    """Returns a mask that is 0 with probability ``p``, rounded to a multiple of 2**-16, and 1 / (1 - p) elsewhere."""
     seed = int(torch.randint(2**63 - 1, ()).item())
-    count = int(np.prod(shape))
-    bits = np.random.SFC64(seed).random_raw(-(-count // 4)).view(np.int16)[:count]
-    values = torch.from_numpy(bits).view(shape)
-    dropped = round(p * 2**16)
-    if dropped == 2**16:  # the threshold does not fit into 16 bits
-        return torch.zeros_like(values, dtype=torch.bool)
-    keep: Tensor = values >= dropped - 2**15
-    return keep
+    count = math.prod(shape)
+    if not count:
+        return torch.empty(shape, dtype=dtype)
+    mask = _core.dropout_mask(seed, round(p * 2**16), _scale(p, dtype), count)
+    return torch.frombuffer(mask, dtype=dtype).view(shape)
 
 
-def keep_scale(p: float) -> float:
-    """Returns 1 / (1 - p), the factor by which kept elements are scaled; 0 for p = 1, where all are dropped."""
-    return 1 / (1 - p) if p < 1 else 0.0
+@cache
+def _scale(p: float, dtype: torch.dtype) -> bytes:
+    """Returns the bytes of 1 / (1 - p), the factor by which kept elements are scaled; 0 for p = 1."""
+    scale = torch.tensor([1 / (1 - p) if p < 1 else 0.0], dtype=dtype)
+    return scale.view(torch.uint8).numpy().tobytes()
 
 
 class FastDropout(nn.Module):
@@ -103,7 +108,7 @@ class FastDropout(nn.Module):
         """Sets elements to 0 with probability p and divides the others by 1 - p, in training mode only."""
         if not self.training or self.p == 0:
             return x
-        return x * keep_mask(x.shape, self.p).to(x.dtype).mul_(keep_scale(self.p))
+        return x * dropout_mask(x.shape, self.p, x.dtype)
 
     def extra_repr(self) -> str:
         """Returns the probability in the form that ``nn.Dropout`` prints."""
@@ -118,12 +123,13 @@ def attention(
     attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
+    layout: Layout | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Computes attention with fast dropout of the probabilities; has the interface that transformers expects.
 
     The scaled-dot-product attention of transformers is called instead if there is no dropout, if the attention is
-    causal without a mask, or if there are fewer key heads than query heads.
+    causal without a mask, or if there are fewer key heads than query heads. Packed rows always use this function.
 
     Args:
         module: The attention layer.
@@ -133,6 +139,7 @@ def attention(
         attention_mask: ``(B, 1, T, T)``, bool or additive, or None.
         dropout: Probability of dropout; 0 in evaluation.
         scaling: Factor by which the scores are multiplied; default: d ** -0.5.
+        layout: Layout of packed rows, which are the only row of ``query``, ``key`` and ``value``.
         kwargs: Passed to the attention of transformers if it is called; otherwise ignored.
 
     Returns:
@@ -140,19 +147,35 @@ def attention(
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+    factor = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if layout is not None:
+
+        def of_group(query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None) -> Tensor:
+            scores = (query @ key.transpose(2, 3)).mul_(factor)
+            if padding is not None:  # a finite number, because rows without tokens have only padding
+                scores = scores.masked_fill_(padding, torch.finfo(scores.dtype).min)
+            return _weighted(scores, value, dropout)
+
+        return layout.attend(of_group, query, key, value), None
     causal = attention_mask is None and getattr(module, "is_causal", False)
     if dropout == 0 or causal or key.shape[1] != query.shape[1]:
         result: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
         return result
-    scores = query @ key.transpose(2, 3) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    scores = query @ key.transpose(2, 3) * factor
     if attention_mask is not None:
         allowed = attention_mask[..., : key.shape[2]]
         scores = scores.masked_fill(~allowed, -torch.inf) if allowed.dtype == torch.bool else scores + allowed
-    probabilities = scores.softmax(-1)
-    keep = keep_mask(probabilities.shape, dropout).to(scores.dtype).mul_(keep_scale(dropout))
-    return (probabilities * keep @ value).transpose(1, 2).contiguous(), None
+    return _weighted(scores, value, dropout).transpose(1, 2).contiguous(), None
+
+
+def _weighted(scores: Tensor, value: Tensor, dropout: float) -> Tensor:
+    """Returns the sums of the values, weighted by the softmax of the scores, to which dropout is applied."""
+    weights = scores.softmax(-1)
+    if dropout:
+        weights = weights * dropout_mask(weights.shape, dropout, weights.dtype)
+    return weights @ value
 
 
 def use_fast_dropout(backbone: Any) -> None:

@@ -26,6 +26,7 @@ from ..tokens import pad as pad
 from ..tokens import token_lists as token_lists
 from ..tokens import tokenize as tokenize
 from .inference import Encoder, quiet
+from .packing import INPUTS, encode_packed
 
 
 class SentenceEncoder(nn.Module):
@@ -81,6 +82,8 @@ class SentenceEncoder(nn.Module):
         """Whether the tokens of a prompt are pooled."""
         self.denoise: Callable[[Any, dict[str, Tensor]], Tensor] | None = None
         """Computes vectors ``(B, D)`` that training subtracts from the pooled output; see ``cse.features``."""
+        self.packed = False
+        """Whether the transformer encodes rows without padding where it can; see ``cse.models.running.packing``."""
         self.template: Any = None
         self.adapters: Adapters | None = None
         """The adapters that are trained instead of the weights; see ``cse.features.encoder_methods``."""
@@ -140,14 +143,19 @@ class SentenceEncoder(nn.Module):
         batch = {key: value for key, value in batch.items() if key not in self._dropped}
         chosen = batch.pop(POOLED, None)
         pooling = self.pooling if self.training else self.eval_pooling
-        with around or nullcontext():
-            outputs = self.backbone(**batch, output_hidden_states=len(pooling) > 1)
+        layers = len(pooling) > 1
+        if self.packed and around is None and not self.use_trained_pooler and batch.keys() <= INPUTS:
+            last, states = encode_packed(self.backbone, batch, layers=layers)
+        else:
+            with around or nullcontext():
+                outputs = self.backbone(**batch, output_hidden_states=layers)
+            last, states = outputs.last_hidden_state, outputs.hidden_states
         if self.use_trained_pooler:
             pooled: Tensor = outputs.pooler_output
         else:
-            features = {**batch, "token_embeddings": outputs.last_hidden_state}
-            if len(pooling) > 1:
-                features["all_layer_embeddings"] = outputs.hidden_states
+            features = {**batch, "token_embeddings": last}
+            if layers:
+                features["all_layer_embeddings"] = states
             if chosen is not None:
                 features["prompt_length"] = (batch["attention_mask"] - chosen).sum(1).amax(0, keepdim=True)
             for module in pooling:

@@ -22,6 +22,7 @@ from ...features.base import hooked
 from ...models.device import autocast, on_device
 from ...models.running.acceleration import FastDropout, by_length, one_lookup
 from ...models.running.encoder import SentenceEncoder
+from ...models.running.packing import GROUP
 from ...views import RowStep, Views
 from ..batches.batches import Batch
 from .distributed import World
@@ -29,8 +30,6 @@ from .distributed import World
 if TYPE_CHECKING:
     from .state import TrainState
 
-# Rows per group of similar length. Groups are used only on the CPU, where small batches are as efficient as large ones.
-GROUP = 32
 # Name of an additional input: the position of each row in the view. If the rows are encoded in chunks, these positions
 # select the ``RowStep`` of each chunk.
 ROW = "row"
@@ -86,7 +85,7 @@ class Forward:
 
     @property
     def by_groups(self) -> bool:
-        """Whether rows are encoded in groups of similar length."""
+        """Whether rows are encoded in groups of similar length: only on the CPU, where small batches are efficient."""
         return self.device == "cpu" and self.chunk_size is None and not self.compiled
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -164,7 +163,8 @@ def encode_views(
                     continue
                 run, inputs = encoder_of(views[0], encoder, state, tokens[name], row_step)
                 times = 1 if block.shared else len(views)
-                local = forward.encode(run, inputs, times, whole_rows=views[0].hook is not None)
+                whole = views[0].hook is not None or encoder.packed
+                local = forward.encode(run, inputs, times, whole_rows=whole)
                 parts = local.view(times, -1, local.shape[-1]).expand(len(views), -1, -1)
                 embeddings |= {view.name: z for view, z in zip(views, parts, strict=True)}
     # In the order of the blocks and their views, even if some views shared a forward pass.

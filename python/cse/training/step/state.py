@@ -17,6 +17,7 @@ from ...losses.base import BatchTerm, LossTerm
 from ...models.device import compile_backbone
 from ...models.prompts import TrainingPrompts
 from ...models.running.acceleration import mask_always, use_fast_dropout
+from ...models.running.packing import can_pack
 from ...models.running.encoder import SentenceEncoder
 from ..batches.batches import Batch, Batches
 from ..selection import Selector
@@ -160,7 +161,8 @@ def accelerate(modules: Modules, device: str, chunk_size: int | None, accumulate
     """Moves the modules to the device and replaces slow parts of the backbones.
 
     Compiles the backbone of the first encoder if ``compiled``. On a GPU, attention always uses the mask
-    (``mask_always``). On the CPU, dropout is replaced (``use_fast_dropout``), unless ``compiled``.
+    (``mask_always``). On the CPU, unless ``compiled``, dropout is replaced (``use_fast_dropout``), and models whose rows
+    can be packed encode them without padding.
 
     Args:
         modules: The modules of the run.
@@ -178,6 +180,7 @@ def accelerate(modules: Modules, device: str, chunk_size: int | None, accumulate
             mask_always(encoder.backbone)
         elif not compiled:
             use_fast_dropout(encoder.backbone)
+            encoder.packed = can_pack(encoder.backbone)
     if compiled:
         # CUDA graphs require that a step encodes one batch as a whole.
         one_pass = accumulate == 1 and chunk_size is None and modules.second is None and not modules.hooks

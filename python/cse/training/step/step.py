@@ -171,7 +171,8 @@ def batch_step(
 
     def embeddings(block: str, model: Callable[[dict[str, Tensor]], Tensor]) -> Tensor:
         if block in tokens:
-            return world.gather(forward.encode(model, tokens[block]), len(batch.rows))
+            packed = getattr(model, "packed", False)
+            return world.gather(forward.encode(model, tokens[block], whole_rows=packed), len(batch.rows))
         width = getattr(getattr(model, "model", model), "embedding_dim", None)  # a Frozen wraps the model
         return world.gather(nothing(state.encoder, width), len(batch.rows))
 

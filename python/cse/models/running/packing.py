@@ -1,0 +1,180 @@
+"""Packed batches: a transformer encodes the tokens of all rows as one sequence without padding.
+
+All operations but attention treat each token on its own, so that they need neither padding nor rows. ``Layout`` divides
+the sequence into groups of rows of similar length for attention, where short rows of a group are padded. Compared with
+a forward pass for each group, the matrix products are larger, and the weights are converted to bfloat16 only once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+# Rows per group of similar length.
+GROUP = 32
+# The types of models whose attention can be packed, and whether their position ids begin after the padding index.
+MODELS = {"bert": False, "roberta": True, "xlm-roberta": True, "camembert": True}
+INPUTS = {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
+
+
+class _Pad(torch.autograd.Function):
+    """Copies rows to the given places of a larger matrix, which is 0 elsewhere."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, places: Tensor, rows: int) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(places)
+        return x.new_zeros(rows, x.shape[1]).index_copy_(0, places, x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        return gradient.index_select(0, *ctx.saved_tensors), None, None
+
+
+class _Unpad(torch.autograd.Function):
+    """Selects the rows at the given places, which are distinct: the gradient of ``index_select`` sums, which is slow."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, places: Tensor) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(places)
+        ctx.rows = len(x)
+        return x.index_select(0, places)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        zeros = gradient.new_zeros(ctx.rows, gradient.shape[1])
+        return zeros.index_copy_(0, *ctx.saved_tensors, gradient), None
+
+
+class Group(NamedTuple):
+    """Rows of similar length, which attention processes at once."""
+
+    tokens: int
+    """Number of tokens, n."""
+    rows: int
+    """Number of rows, R."""
+    length: int
+    """Number of tokens of the longest row, T."""
+    places: Tensor
+    """``(n,)`` places of the tokens among R x T."""
+    padding: Tensor | None
+    """``(R, 1, 1, T)`` bool, True for padding; None if there is none."""
+
+
+class Layout:
+    """Where the tokens of each row stand in the packed sequence; rows are sorted by length.
+
+    Args:
+        mask: ``(B, T)`` attention mask.
+    """
+
+    def __init__(self, mask: Tensor) -> None:
+        real = mask.bool()
+        lengths = real.sum(1)
+        order = lengths.argsort(stable=True)
+        rows, columns = real[order].nonzero(as_tuple=True)
+        self.shape = tuple(mask.shape)
+        self.places = order[rows] * mask.shape[1] + columns
+        """``(N,)`` places of the packed tokens among B x T."""
+        self.groups = [_group(lengths[some]) for some in torch.split(order, GROUP)]
+
+    def pack(self, values: Tensor) -> Tensor:
+        """Returns the values ``(B, T)`` of the packed tokens, ``(1, N)``."""
+        return values.flatten()[self.places][None]
+
+    def unpack(self, hidden: Tensor) -> Tensor:
+        """Returns packed vectors ``(1, N, D)`` by row, ``(B, T, D)``; those of padding are 0."""
+        rows, columns = self.shape
+        padded: Tensor = _Pad.apply(hidden[0], self.places, rows * columns)  # type: ignore[no-untyped-call]
+        return padded.view(rows, columns, -1)
+
+    def attend(
+        self,
+        attention: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor],
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+    ) -> Tensor:
+        """Applies attention to each group.
+
+        Args:
+            attention: Maps queries, keys and values ``(R, H, T, d)`` and padding (see ``Group``) to ``(R, H, T, d)``.
+            query: ``(1, H, N, d)``, like ``key`` and ``value``.
+            key: See ``query``.
+            value: See ``query``.
+
+        Returns:
+            ``(1, N, H, d)``.
+        """
+        heads, size = query.shape[1], query.shape[3]
+        sizes = [group.tokens for group in self.groups]
+        parts = [x.transpose(1, 2).reshape(-1, heads * size).split(sizes) for x in (query, key, value)]
+        results = []
+        for group, *inputs in zip(self.groups, *parts, strict=True):
+            whole = group.padding is None
+            cells = group.rows * group.length
+            if not whole:
+                inputs = [_Pad.apply(x, group.places, cells) for x in inputs]  # type: ignore[no-untyped-call]
+            by_row = (x.view(group.rows, group.length, heads, size).transpose(1, 2) for x in inputs)
+            result = attention(*by_row, group.padding).transpose(1, 2).reshape(cells, heads * size)
+            results.append(result if whole else _Unpad.apply(result, group.places))  # type: ignore[no-untyped-call]
+        return torch.cat(results).view(1, -1, heads, size)
+
+
+def _group(lengths: Tensor) -> Group:
+    length = int(lengths.max())
+    real = torch.arange(length) < lengths[:, None]
+    padding = None if bool(real.all()) else ~real[:, None, None]
+    return Group(int(lengths.sum()), len(lengths), length, real.flatten().nonzero()[:, 0], padding)
+
+
+def encode_packed(backbone: Any, inputs: Mapping[str, Tensor], *, layers: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Encodes rows as one sequence without padding.
+
+    Args:
+        backbone: A transformer for which ``can_pack`` is True.
+        inputs: Inputs of the transformer, ``(B, T)`` each, with the names of ``INPUTS``.
+        layers: Whether to return the hidden states of all layers.
+
+    Returns:
+        The last hidden states ``(B, T, D)``, and those of all layers (none without ``layers``). They are 0 for padding.
+    """
+    ids = inputs["input_ids"]
+    positions = inputs.get("position_ids")
+    if positions is None:
+        positions = torch.arange(ids.shape[1]).expand(ids.shape)
+        if MODELS[backbone.config.model_type]:
+            padding = backbone.config.pad_token_id
+            positions = (ids != padding).cumsum(1) * (ids != padding) + padding
+    layout = Layout(inputs["attention_mask"])
+    packed = {name: layout.pack(values) for name, values in inputs.items() if name != "attention_mask"}
+    packed["position_ids"] = layout.pack(positions)
+    outputs = backbone(**packed, output_hidden_states=layers, layout=layout)
+    states = outputs.hidden_states if layers else ()
+    return layout.unpack(outputs.last_hidden_state), tuple(layout.unpack(state) for state in states)
+
+
+@torch.no_grad()
+def can_pack(backbone: Any) -> bool:
+    """Returns whether a transformer, whose attention applies a ``Layout``, encodes packed rows as it does padded ones.
+
+    Two short rows are encoded in both ways, because releases of transformers differ in what they pass to attention.
+    """
+    config = backbone.config
+    if config.model_type not in MODELS or getattr(config, "is_decoder", False):
+        return False
+    ids = torch.tensor([[5, 6, 7], [8, config.pad_token_id or 0, config.pad_token_id or 0]]) % config.vocab_size
+    inputs = {"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 1], [1, 0, 0]])}
+    training = backbone.training
+    backbone.eval()
+    try:
+        expected = backbone(**inputs).last_hidden_state
+        found, _ = encode_packed(backbone, inputs, layers=False)
+    except (TypeError, ValueError, RuntimeError):
+        return False
+    finally:
+        backbone.train(training)
+    real = inputs["attention_mask"].bool()
+    return torch.allclose(found[real], expected[real], rtol=0, atol=1e-4)

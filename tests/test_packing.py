@@ -1,0 +1,156 @@
+"""Packed batches: embeddings and gradients equal those of padded batches, for every type of model that is packed."""
+
+import pytest
+import torch
+import transformers
+
+from cse.models.reading.resolve import find_model
+from cse.models.running import packing
+from cse.models.running.acceleration import FastDropout, use_fast_dropout
+from cse.models.running.encoder import load_encoder
+from cse.models.running.packing import GROUP, Layout, can_pack, encode_packed
+from cse.training.setup import prepare
+
+SIZES = {
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 48,
+    "vocab_size": 100,
+    "max_position_embeddings": 40,
+    "pad_token_id": 1,
+}
+FAMILIES = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"}
+
+
+def backbone(kind, **changes):
+    torch.manual_seed(0)
+    family = FAMILIES.get(kind, kind)
+    config = getattr(transformers, f"{family}Config")(**{**SIZES, **changes})
+    model = getattr(transformers, f"{family}Model")(config).double().eval()
+    use_fast_dropout(model)
+    return model
+
+
+def batch(rows=GROUP + 9, columns=17, left=False, empty=False):
+    generator = torch.Generator().manual_seed(1)
+    lengths = torch.randint(1, columns + 1, (rows,), generator=generator)
+    lengths[3] = 0 if empty else columns
+    places = torch.arange(columns).flip(0) if left else torch.arange(columns)
+    mask = (places < lengths[:, None]).long()
+    ids = torch.randint(2, 100, (rows, columns), generator=generator)
+    return {"input_ids": torch.where(mask.bool(), ids, 1), "attention_mask": mask}
+
+
+def test_every_type_of_model_that_is_packed_is_tested():
+    assert packing.MODELS.keys() == FAMILIES.keys()
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("types", [False, True])
+def test_packed_rows_have_the_hidden_states_and_gradients_of_padded_rows(kind, side, types):
+    model = backbone(kind, type_vocab_size=2)
+    assert can_pack(model)
+    inputs = batch(left=side == "left")
+    if types:
+        inputs["token_type_ids"] = (torch.arange(17) > 5).long().expand_as(inputs["input_ids"])
+    real = inputs["attention_mask"].bool()
+    weights = torch.randn(real.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+    def gradients(states):
+        model.zero_grad()
+        sum((weights * state.tanh().sum(2))[real].sum() for state in states).backward()
+        return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+    outputs = model(**inputs, output_hidden_states=True)
+    expected = (outputs.last_hidden_state, *outputs.hidden_states)
+    wanted = gradients(expected)
+    last, states = encode_packed(model, inputs, layers=True)
+    assert len(states) == 3
+    for found, other in zip((last, *states), expected, strict=True):
+        assert torch.allclose(found[real], other[real], rtol=0, atol=1e-12)
+        assert not found[~real].any()
+    found = gradients((last, *states))
+    # The padded model also has a pooler, which the packed model computes for the first row, in vain.
+    assert found.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        assert torch.allclose(found[name], gradient, rtol=1e-9, atol=1e-11), name
+
+
+def test_rows_without_tokens_are_zero_and_have_finite_gradients():
+    model = backbone("bert")
+    inputs = batch(empty=True)
+    last, _ = encode_packed(model, inputs, layers=False)
+    last.tanh().sum().backward()
+    assert not last[3].any()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
+def test_dropout_of_packed_rows_is_that_of_padded_rows_on_average():
+    """The mean over many masks of the loss, of its gradient, and of the squared hidden states."""
+    model = backbone("bert", attention_probs_dropout_prob=0.2, hidden_dropout_prob=0.2).train()
+    inputs = batch(rows=GROUP + 2, columns=6)
+    real = inputs["attention_mask"].bool()
+
+    def samples(encode, count=400):
+        values = []
+        for number in range(count):
+            torch.manual_seed(number)
+            states = encode()[real]
+            values.append(torch.stack([states[:, 0].mean(), (states[:, 1] * states[:, 2]).mean(), states.std()]))
+        return torch.stack(values).detach()
+
+    packed = samples(lambda: encode_packed(model, inputs, layers=False)[0])
+    padded = samples(lambda: model(**inputs).last_hidden_state)
+    error = (packed.var(0) / len(packed) + padded.var(0) / len(padded)).sqrt()
+    assert bool(((packed.mean(0) - padded.mean(0)).abs() < 5 * error).all())
+    assert bool((packed.std(0) > 0).all())
+
+
+@pytest.mark.parametrize(
+    "kind", [("Bert", {"is_decoder": True}), ("MPNet", {}), ("Bert", {"_attn_implementation": "eager"})], ids=str
+)
+def test_other_models_are_not_packed(kind):
+    name, changes = kind
+    assert not can_pack(backbone(name, **changes))
+
+
+def test_a_model_that_ignores_the_layout_is_not_packed():
+    """As in a release of transformers that does not pass further arguments to attention."""
+    model = backbone("bert")
+    forward = model.forward
+    model.forward = lambda layout=None, **inputs: forward(**inputs)
+    assert not can_pack(model)
+
+
+def test_a_layout_divides_rows_by_length_and_restores_their_order():
+    inputs = batch()
+    layout = Layout(inputs["attention_mask"])
+    assert [group.rows for group in layout.groups] == [GROUP, 9]
+    assert sum(group.tokens for group in layout.groups) == int(inputs["attention_mask"].sum())
+    assert layout.groups[0].length <= layout.groups[1].length == 17
+    ids = layout.pack(inputs["input_ids"])
+    vectors = layout.unpack(ids[..., None].double())[..., 0]
+    real = inputs["attention_mask"].bool()
+    assert torch.equal(vectors[real].long(), inputs["input_ids"][real])
+
+
+@pytest.mark.parametrize("pooler", ["avg", "cls", "avg_first_last"])
+@pytest.mark.parametrize("kind", ["tiny_bert", "tiny_roberta"])
+def test_training_packs_rows_and_gives_the_same_embeddings(request, run_config, kind, pooler):
+    folder = request.getfixturevalue(kind)
+    encoder = prepare(run_config.replace(model=str(folder), pooler=pooler)).state.encoder
+    assert encoder.packed
+    assert any(isinstance(module, FastDropout) for module in encoder.modules())
+    encoder.double().eval()
+    inputs = batch(rows=GROUP + 3, columns=9)
+    padding = encoder.tokenizer.pad_token_id
+    inputs["input_ids"] = torch.where(inputs["attention_mask"].bool(), inputs["input_ids"] + 10, padding)
+    found = encoder(inputs)
+    encoder.packed = False
+    assert torch.allclose(found, encoder(inputs), rtol=0, atol=1e-12)
+
+
+def test_an_encoder_for_inference_is_not_packed(tiny_bert):
+    assert not load_encoder(find_model(str(tiny_bert)), "avg").packed
