@@ -91,12 +91,7 @@ fn first_numbers<S: Simd>(simd: S, key: [u64; 3], rows: &[u64], bits: &mut [u64]
 ///
 /// Each element takes 16 bits of the first block of a [`keyed`] stream, whose row is the number of the block. The mask is
 /// a function of the seed only: it depends neither on the number of threads nor on the width of vectors.
-pub fn dropout_mask<const N: usize>(
-    seed: u64,
-    dropped: u32,
-    kept: [u8; N],
-    mask: &mut [[u8; N]],
-) {
+pub fn dropout_mask<const N: usize>(seed: u64, dropped: u32, kept: [u8; N], mask: &mut [[u8; N]]) {
     let level = Level::new();
     let fill = |(part, mask): (usize, &mut [[u8; N]])| {
         let first = (part * MASK_PART) as u64;

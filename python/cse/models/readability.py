@@ -53,7 +53,7 @@ def readability(tokenizer: Any, texts: Iterable[str]) -> Readability:
         tokenizer: A tokenizer of the library transformers or tokenizers.
         texts: The texts; blank ones are skipped.
     """
-    split, words, ids = word_options(), 0, list[list[int]]()
+    split, words, rows = word_options(), 0, list[str]()
     for text in islice((text for text in texts if text.strip()), TEXTS):
         joined, last = "", -1
         for start, end, _ in _core.tokenize(text, split)[:WORDS]:
@@ -62,7 +62,8 @@ def readability(tokenizer: Any, texts: Iterable[str]) -> Readability:
                 joined += text[start:end] if start == last else f" {text[start:end]}"
                 words, last = words + 1, end
         if joined:
-            ids.append(_ids(tokenizer, joined[1:]))
+            rows.append(joined[1:])
+    ids = _ids(tokenizer, rows)
     pieces = sum(map(len, ids))
     unknown = _unknown(tokenizer)
     return Readability(pieces / max(words, 1), sum(row.count(unknown) for row in ids) / max(pieces, 1))
@@ -77,22 +78,25 @@ def share_read(encoder: Any, texts: Sequence[str]) -> tuple[float, int]:
     if tokenizer is None or limit is None or not isfinite(limit):
         return 1.0, 0
     limit -= tokenizer.num_special_tokens_to_add()
-    sizes = [len(_ids(tokenizer, text)) for text in texts]
+    sizes = [len(ids) for ids in _ids(tokenizer, texts)]
     return sum(min(size, limit) for size in sizes) / max(sum(sizes), 1), limit
 
 
-def _ids(tokenizer: Any, text: str) -> list[int]:
-    """Returns the numbers of the pieces of a text, without special tokens, truncation and padding."""
+def _ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    """Returns the numbers of the pieces of each text, without special tokens, truncation and padding."""
+    if not texts:
+        return []
     if callable(tokenizer):  # of the library transformers
         from .tokens import TOKENIZING
 
+        options = {"add_special_tokens": False, "truncation": False, "padding": False, "verbose": False}
         with TOKENIZING:
-            ids: list[int] = tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
+            ids: list[list[int]] = tokenizer(list(texts), **options)["input_ids"]
         return ids
-    if not hasattr(tokenizer, "encode"):
-        return []
-    encoded = tokenizer.encode(text, add_special_tokens=False)
-    return [number for number, real in zip(encoded.ids, encoded.attention_mask, strict=True) if real]
+    if not hasattr(tokenizer, "encode_batch"):
+        return [[] for _ in texts]
+    encoded = tokenizer.encode_batch(list(texts), add_special_tokens=False)
+    return [[number for number, real in zip(e.ids, e.attention_mask, strict=True) if real] for e in encoded]
 
 
 def _unknown(tokenizer: Any) -> int:

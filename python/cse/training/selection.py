@@ -11,7 +11,7 @@ see ``cse.evaluation.geometry``.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,8 @@ class Selector:
         held_out: Held-out sentences for the label-free score; may be empty.
         negatives: Synthetic negatives of the held-out sentences; their mean cosine with these sentences is logged as
             ``cos_syn``.
+        precision: Precision in which held-out sentences are encoded, that of the run. Development sets are encoded in
+            float32, since their scores are compared with those of other programs.
     """
 
     def __init__(
@@ -58,8 +60,9 @@ class Selector:
         pairs: Mapping[str, Pairs],
         held_out: list[str],
         negatives: list[str] | None = None,
+        precision: str = "fp32",
     ) -> None:
-        self.model, self.pairs, self.held_out = model, pairs, held_out
+        self.model, self.pairs, self.held_out, self.precision = model, pairs, held_out, precision
         self.negatives = negatives or []
         self.records: list[dict[str, Any]] = []
         self.best_step = 0
@@ -121,13 +124,11 @@ class Selector:
             best = self.best_record.get("spearman", -math.inf)
             keep = not self.records or record["spearman"] > best or math.isnan(best)
         elif self.held_out:
-            score = score_halves(self.model, self.held_out)
+            score = score_halves(self, self.held_out)
             record = score.to_dict()
-            vectors = unit(self.model.encode(self.held_out[:NEIGHBOURS]))
+            vectors = unit(self.encode(self.held_out[:NEIGHBOURS]))
             if self.negatives:
-                record["cos_syn"] = float(
-                    (vectors * unit(self.model.encode(self.negatives[:NEIGHBOURS]))).sum(1).mean()
-                )
+                record["cos_syn"] = float((vectors * unit(self.encode(self.negatives[:NEIGHBOURS]))).sum(1).mean())
             peak = max((earlier.mrr for earlier in self.halves), default=0.0)
             keep = score.mrr >= COLLAPSED * peak and math.isfinite(score.uniformity)
             if is_collapsed(score) and not all(is_collapsed(earlier) for earlier in self.halves):
@@ -143,6 +144,10 @@ class Selector:
         if keep:
             self.best_step, self.best_record = step, self.records[-1]
         return record, keep
+
+    def encode(self, texts: Sequence[str], **settings: Any) -> npt.NDArray[np.float32]:
+        """Returns the embeddings of texts in the precision of the run, ``(n, D)``."""
+        return self.model.encode(texts, precision=self.precision, **settings)
 
     def out_of_patience(self, patience: int | None) -> bool:
         """Returns whether the run ends early, because none of the last ``patience`` evaluations selected an encoder."""

@@ -24,7 +24,9 @@ class EvaluationData:
     tasks: list[tuple[Task, Pairs]]
     """STS tasks on which best/ is evaluated at the end."""
 
-    def selector(self, encoder: SentenceEncoder, data: TrainingData, negative: Edit | None, seed: int) -> Selector:
+    def selector(
+        self, encoder: SentenceEncoder, data: TrainingData, negative: Edit | None, seed: int, precision: str
+    ) -> Selector:
         """Returns the object that evaluates the encoder and selects best/.
 
         Args:
@@ -32,6 +34,7 @@ class EvaluationData:
             data: The data of the run, with the held-out rows.
             negative: The first method that makes synthetic negatives, if any; the cosine with them is logged.
             seed: Seed of the run.
+            precision: Precision of the run.
         """
         from ...rng import Draws
         from ..selection import Selector
@@ -39,7 +42,7 @@ class EvaluationData:
         rows = data.split.held_out
         held_out = data.corpus.take(rows)
         synthetic = negative(held_out, rows, Draws(seed, 0)) if held_out and negative else []
-        return Selector(encoder, self.pairs, held_out, synthetic)
+        return Selector(encoder, self.pairs, held_out, synthetic, precision)
 
 
 def open_evaluation(dev: Sequence[str], data: str | None, allow_partial: bool) -> EvaluationData:
