@@ -7,13 +7,13 @@ which the text between words is kept.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import count
 
 Words = list[tuple[int, int, str]]
 
@@ -202,7 +202,7 @@ def in_case_of(old: str, term: str) -> str:
 
 def chacha8(seed: int, epoch: int, row: int, copy: int) -> Iterator[float]:
     """Yields uniform random numbers in [0, 1) from ChaCha with 8 rounds and the key (seed, epoch, row, copy)."""
-    for counter in count():
+    for counter in itertools.count():
         block = chacha8_block(seed, epoch, row, copy, counter)
         for low, high in zip(block[0::2], block[1::2], strict=True):
             yield ((high << 32 | low) >> 11) * 2.0**-53

@@ -117,16 +117,17 @@ fn mask_blocks<S: Simd, const N: usize>(
 ) {
     let lanes = S::u32s::LEN;
     let mut words = [0; MASK_BLOCK / 2];
-    let mut rows = [[0; MAX_LANES]; 2];
+    let (mut low, mut high) = ([0; MAX_LANES], [0; MAX_LANES]);
     for (mask, number) in mask.chunks_mut(MASK_BLOCK).zip(first..) {
         // Word w of the block of lane l is stored at 16 w + l, whatever the number of lanes of a vector.
         for start in (0..MAX_LANES).step_by(lanes) {
-            for lane in 0..lanes {
-                let row = number * MAX_LANES as u64 + (start + lane) as u64;
-                rows[0][lane] = row as u32;
-                rows[1][lane] = (row >> 32) as u32;
+            let row = number * MAX_LANES as u64 + start as u64;
+            for (lane, (low, high)) in low.iter_mut().zip(&mut high).enumerate() {
+                let row = row + lane as u64;
+                *low = row as u32;
+                *high = (row >> 32) as u32;
             }
-            let row = [0, 1].map(|half: usize| S::u32s::from_slice(simd, &rows[half][..lanes]));
+            let row = [&low, &high].map(|half| S::u32s::from_slice(simd, &half[..lanes]));
             let block = first_block(simd, [seed, 0, DROPOUT], row);
             for (word, words) in block.iter().zip(words.chunks_mut(MAX_LANES)) {
                 word.store_slice(&mut words[start..start + lanes]);

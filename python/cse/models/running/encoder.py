@@ -144,6 +144,7 @@ class SentenceEncoder(nn.Module):
         chosen = batch.pop(POOLED, None)
         pooling = self.pooling if self.training else self.eval_pooling
         layers = len(pooling) > 1
+        states: tuple[Tensor, ...]
         if self.packed and around is None and not self.use_trained_pooler and batch.keys() <= INPUTS:
             last, states = encode_packed(self.backbone, batch, layers=layers)
         else:
@@ -153,7 +154,7 @@ class SentenceEncoder(nn.Module):
         if self.use_trained_pooler:
             pooled: Tensor = outputs.pooler_output
         else:
-            features = {**batch, "token_embeddings": last}
+            features: dict[str, Any] = {**batch, "token_embeddings": last}
             if layers:
                 features["all_layer_embeddings"] = states
             if chosen is not None:

@@ -24,28 +24,29 @@ class _Pad(torch.autograd.Function):
     """Copies rows to the given places of a larger matrix, which is 0 elsewhere."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, places: Tensor, rows: int) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor, places: Tensor, rows: int) -> Tensor:
         ctx.save_for_backward(places)
         return x.new_zeros(rows, x.shape[1]).index_copy_(0, places, x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        return gradient.index_select(0, *ctx.saved_tensors), None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (places,) = ctx.saved_tensors
+        return gradient.index_select(0, places), None, None
 
 
 class _Unpad(torch.autograd.Function):
-    """Selects the rows at the given places, which are distinct: the gradient of ``index_select`` sums, which is slow."""
+    """Selects rows at distinct places. The gradient of PyTorch's ``index_select`` sums rows, which is slow."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, places: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor, places: Tensor) -> Tensor:
         ctx.save_for_backward(places)
         ctx.rows = len(x)
         return x.index_select(0, places)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        zeros = gradient.new_zeros(ctx.rows, gradient.shape[1])
-        return zeros.index_copy_(0, *ctx.saved_tensors, gradient), None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (places,) = ctx.saved_tensors
+        return gradient.new_zeros(ctx.rows, gradient.shape[1]).index_copy_(0, places, gradient), None
 
 
 class Group(NamedTuple):
@@ -110,16 +111,17 @@ class Layout:
         """
         heads, size = query.shape[1], query.shape[3]
         sizes = [group.tokens for group in self.groups]
-        parts = [x.transpose(1, 2).reshape(-1, heads * size).split(sizes) for x in (query, key, value)]
+        parts = [torch.split(x.transpose(1, 2).reshape(-1, heads * size), sizes) for x in (query, key, value)]
         results = []
         for group, *inputs in zip(self.groups, *parts, strict=True):
-            whole = group.padding is None
             cells = group.rows * group.length
-            if not whole:
+            if group.padding is not None:
                 inputs = [_Pad.apply(x, group.places, cells) for x in inputs]  # type: ignore[no-untyped-call]
-            by_row = (x.view(group.rows, group.length, heads, size).transpose(1, 2) for x in inputs)
-            result = attention(*by_row, group.padding).transpose(1, 2).reshape(cells, heads * size)
-            results.append(result if whole else _Unpad.apply(result, group.places))  # type: ignore[no-untyped-call]
+            q, k, v = (x.view(group.rows, group.length, heads, size).transpose(1, 2) for x in inputs)
+            result = attention(q, k, v, group.padding).transpose(1, 2).reshape(cells, heads * size)
+            if group.padding is not None:
+                result = _Unpad.apply(result, group.places)  # type: ignore[no-untyped-call]
+            results.append(result)
         return torch.cat(results).view(1, -1, heads, size)
 
 

@@ -17,8 +17,8 @@ from ...losses.base import BatchTerm, LossTerm
 from ...models.device import compile_backbone
 from ...models.prompts import TrainingPrompts
 from ...models.running.acceleration import mask_always, use_fast_dropout
-from ...models.running.packing import can_pack
 from ...models.running.encoder import SentenceEncoder
+from ...models.running.packing import can_pack
 from ..batches.batches import Batch, Batches
 from ..selection import Selector
 from ..watching import SaturationCheck
@@ -161,8 +161,8 @@ def accelerate(modules: Modules, device: str, chunk_size: int | None, accumulate
     """Moves the modules to the device and replaces slow parts of the backbones.
 
     Compiles the backbone of the first encoder if ``compiled``. On a GPU, attention always uses the mask
-    (``mask_always``). On the CPU, unless ``compiled``, dropout is replaced (``use_fast_dropout``), and models whose rows
-    can be packed encode them without padding.
+    (``mask_always``). On the CPU, unless ``compiled``, dropout is replaced (``use_fast_dropout``), and models that can
+    pack rows (``can_pack``) encode them without padding.
 
     Args:
         modules: The modules of the run.
