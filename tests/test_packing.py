@@ -152,5 +152,21 @@ def test_training_packs_rows_and_gives_the_same_embeddings(request, run_config, 
     assert torch.allclose(found, encoder(inputs), rtol=0, atol=1e-12)
 
 
+def test_hooks_of_the_transformer_receive_hidden_states_by_row(run_config):
+    encoder = prepare(run_config.replace(pooler="avg_first_last")).state.encoder
+    inputs = batch(rows=5, columns=9)
+    encoder(inputs)  # leaves the hooks with which transformers captures hidden states
+    assert not packing.is_hooked(encoder.backbone)
+    seen = []
+    layer = encoder.backbone.encoder.layer[0]
+    handle = layer.register_forward_hook(lambda module, inputs, output: seen.append(tuple(output.shape[:2])))
+    assert packing.is_hooked(encoder.backbone)
+    encoder(inputs)
+    handle.remove()
+    encoder(inputs)
+    assert seen == [(5, 9)]
+    assert not packing.is_hooked(encoder.backbone)
+
+
 def test_an_encoder_for_inference_is_not_packed(tiny_bert):
     assert not load_encoder(find_model(str(tiny_bert)), "avg").packed

@@ -239,11 +239,14 @@ def test_gradients_of_a_system_on_cuda_equal_those_on_the_cpu(run_config, system
 
 @pytest.mark.slow
 def test_training_lowers_the_loss(run_config, system, name):
-    steps = 40 if name in ("prompt", "sncse") else 20  # embeddings from a mask token are learnt more slowly
+    # Embeddings from a mask token are learnt more slowly, and the loss of InfoCSE is that of a few masked tokens.
+    steps = {"prompt": 40, "sncse": 40, "infocse": 80}.get(name, 20)
     config = run_config.replace(**system(name), max_steps=steps, batch_size=16, lr=2e-3, eval_every=0, log_every=1)
     records = map(json.loads, (train(config).folder / "log.jsonl").read_text(encoding="utf8").splitlines())
     losses = [record["loss"] for record in records if "loss" in record]
-    assert np.mean(losses[-5:]) < np.mean(losses[:5])
+    assert len(losses) == steps
+    quarter = steps // 4
+    assert np.mean(losses[-quarter:]) < np.mean(losses[:quarter])
 
 
 def test_a_shared_dropout_mask_makes_both_views_equal(run_config, system):

@@ -543,6 +543,7 @@ def test_a_training_step_equals_one_written_in_plain_pytorch(base):
     torch.manual_seed(0)
     model = load_encoder(find_model(config.model), "avg")
     use_fast_dropout(model.backbone)
+    model.packed = True
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
     views = {}

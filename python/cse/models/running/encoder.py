@@ -26,7 +26,7 @@ from ..tokens import pad as pad
 from ..tokens import token_lists as token_lists
 from ..tokens import tokenize as tokenize
 from .inference import Encoder, quiet
-from .packing import INPUTS, encode_packed
+from .packing import INPUTS, encode_packed, is_hooked
 
 
 class SentenceEncoder(nn.Module):
@@ -145,7 +145,8 @@ class SentenceEncoder(nn.Module):
         pooling = self.pooling if self.training else self.eval_pooling
         layers = len(pooling) > 1
         states: tuple[Tensor, ...]
-        if self.packed and around is None and not self.use_trained_pooler and batch.keys() <= INPUTS:
+        packed = self.packed and around is None and not self.use_trained_pooler and batch.keys() <= INPUTS
+        if packed and not is_hooked(self.backbone):
             last, states = encode_packed(self.backbone, batch, layers=layers)
         else:
             with around or nullcontext():

@@ -18,6 +18,8 @@ GROUP = 32
 # The types of models whose attention can be packed, and whether their position ids begin after the padding index.
 MODELS = {"bert": False, "roberta": True, "xlm-roberta": True, "camembert": True}
 INPUTS = {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
+# The module of transformers whose hooks, which stay after the first request for hidden states, pass them on unchanged.
+CAPTURING = "transformers.utils.output_capturing"
 
 
 class _Pad(torch.autograd.Function):
@@ -156,6 +158,16 @@ def encode_packed(backbone: Any, inputs: Mapping[str, Tensor], *, layers: bool) 
     outputs = backbone(**packed, output_hidden_states=layers, layout=layout)
     states = outputs.hidden_states if layers else ()
     return layout.unpack(outputs.last_hidden_state), tuple(layout.unpack(state) for state in states)
+
+
+def is_hooked(backbone: torch.nn.Module) -> bool:
+    """Returns whether hooks of a transformer's modules may read hidden states, which they expect by row."""
+    hooks = (
+        hook
+        for module in backbone.modules()
+        for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    )
+    return any(getattr(hook, "__module__", "") != CAPTURING for hook in hooks)
 
 
 @torch.no_grad()
