@@ -9,8 +9,8 @@ All systems train on the same sentences, in batches of 64 sentences (``--batch-s
 (a) cse, with the losses standard, focal and mixed, and with the standard loss and UNA's negatives at every step;
 (b) sentence-transformers' trainer with MultipleNegativesRankingLoss;
 (c) a plain loop as in SimCSE's code: every sentence twice in one forward pass, loss.item() at every step;
-(d) the minimum time of a step: that of 6 x matrix parameters x tokens (with padding) operations at the speed of a large
-    matrix product, which is measured in the same run.
+(d) the minimum time of a step: that of 6 x matrix parameters x tokens (without padding) operations at the speed of a
+    large matrix product, which is measured in the same run.
 
 If peft is installed, (a) has a row with LoRA of rank 16, as with ``cse train --lora 16``. In bf16 on the CPU, (a) has
 only the standard loss, with and without UNA, and (c) is left out. --memory prints only the peak memory of training all
@@ -290,7 +290,7 @@ def minimum(model: str, rows: list[str], options: Any, precision: str) -> tuple[
     parameters = matrix_parameters(encoder)
     used = rows[: options.batch_size * options.steps]
     tokens = sum(
-        tokenize(encoder.tokenizer, used[i : i + options.batch_size], LENGTH)["input_ids"].numel()
+        int(tokenize(encoder.tokenizer, used[i : i + options.batch_size], LENGTH)["attention_mask"].sum())
         for i in range(0, len(used), options.batch_size)
     )
     size = 8192 if options.gpu else 2048
