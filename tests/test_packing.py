@@ -1,5 +1,7 @@
 """Packed batches: embeddings and gradients equal those of padded batches, for every type of model that is packed."""
 
+import copy
+
 import pytest
 import torch
 import transformers
@@ -8,8 +10,9 @@ from cse.models.reading.resolve import find_model
 from cse.models.running import packing
 from cse.models.running.acceleration import FastDropout, use_fast_dropout
 from cse.models.running.encoder import load_encoder
-from cse.models.running.packing import GROUP, Layout, can_pack, encode_packed
+from cse.models.running.packing import GROUP, Layout, can_pack, encode_packed, is_packable
 from cse.training.setup import prepare
+from cse.views import Frozen, WithoutDropout
 
 SIZES = {
     "hidden_size": 24,
@@ -116,12 +119,49 @@ def test_other_models_are_not_packed(kind):
     assert not can_pack(backbone(name, **changes))
 
 
-def test_a_model_that_ignores_the_layout_is_not_packed():
-    """As in a release of transformers that does not pass further arguments to attention."""
+@pytest.mark.parametrize("fault", [None, KeyError, AttributeError, TypeError])
+def test_a_model_that_does_not_know_the_layout_is_not_packed(fault):
+    """As in a release of transformers that does not pass further arguments to attention, or refuses them."""
     model = backbone("bert")
     forward = model.forward
-    model.forward = lambda layout=None, **inputs: forward(**inputs)
+
+    def older(layout=None, **inputs):
+        if layout is not None and fault is not None:
+            raise fault
+        return forward(**inputs)
+
+    model.forward = older
     assert not can_pack(model)
+    assert not model.training
+
+
+def test_only_inputs_of_one_shape_with_a_token_on_the_cpu_are_packed():
+    inputs = batch(rows=4, columns=5)
+    assert is_packable(inputs)
+    assert not is_packable({**inputs, "position_ids": torch.arange(5)[None]})
+    assert not is_packable({**inputs, "inputs_embeds": inputs["input_ids"]})
+    assert not is_packable({**inputs, "attention_mask": torch.zeros(4, 5)})
+    assert not is_packable({"input_ids": inputs["input_ids"]})
+    assert not is_packable({name: values.to("meta") for name, values in inputs.items()})
+
+
+def test_a_pass_without_tokens_is_that_of_padded_rows(run_config):
+    encoder = prepare(run_config.replace(pooler="avg")).state.encoder
+    assert encoder.packs
+    z = encoder({"input_ids": torch.zeros(2, 3, dtype=torch.long), "attention_mask": torch.zeros(2, 3)})
+    assert z.shape == (2, encoder.embedding_dim)
+
+
+def test_wrappers_of_an_encoder_pack_as_it_does(run_config):
+    encoder = prepare(run_config.replace(pooler="avg")).state.encoder
+    assert WithoutDropout(encoder).packs
+    assert Frozen(copy.deepcopy(encoder)).packs
+    assert not Frozen(torch.nn.Linear(2, 2)).packs
+
+
+def test_fast_dropout_keeps_the_mode_of_the_dropout_that_it_replaces():
+    model = backbone("MPNet")
+    assert not any(module.training for module in model.modules())
 
 
 def test_a_layout_divides_rows_by_length_and_restores_their_order():
@@ -161,11 +201,16 @@ def test_hooks_of_the_transformer_receive_hidden_states_by_row(run_config):
     layer = encoder.backbone.encoder.layer[0]
     handle = layer.register_forward_hook(lambda module, inputs, output: seen.append(tuple(output.shape[:2])))
     assert packing.is_hooked(encoder.backbone)
+    assert not encoder.packs
     encoder(inputs)
     handle.remove()
     encoder(inputs)
     assert seen == [(5, 9)]
-    assert not packing.is_hooked(encoder.backbone)
+    assert encoder.packs
+    handle = layer.register_full_backward_hook(lambda module, inputs, outputs: None)
+    assert not encoder.packs
+    handle.remove()
+    assert encoder.packs
 
 
 def test_an_encoder_for_inference_is_not_packed(tiny_bert):

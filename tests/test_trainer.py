@@ -224,6 +224,30 @@ def test_evaluation_does_not_depend_on_batches_prepared_at_the_same_time(base, t
     assert score == pytest.approx(evaluations(first.folder)[-1]["spearman"], abs=1e-3)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_scores_without_labels_are_computed_in_the_precision_of_the_run_and_dev_sets_in_float32(
+    base, precision, tmp_path, monkeypatch
+):
+    from cse.models.running.encoder import SentenceEncoder
+
+    used = []
+    encode = SentenceEncoder.encode
+
+    def recorded(self, texts, **settings):
+        used.append(settings.get("precision", "fp32"))
+        vectors = encode(self, texts, **settings)
+        assert self.evaluated.precision == "fp32"
+        return vectors
+
+    monkeypatch.setattr(SentenceEncoder, "encode", recorded)
+    pairs = tmp_path / "dev.tsv"
+    pairs.write_text("".join(f"{n}\tword {n}\tword {n * n}\n" for n in range(4)))
+    for dev, expected in (((), precision), ((str(pairs),), "fp32")):
+        used.clear()
+        train(base.replace(max_steps=1, precision=precision, dev=dev))
+        assert set(used) == {expected}
+
+
 def test_a_configuration_file_repeats_a_run(base):
     first = train(base.replace(una=True))
     again = train(TrainConfig.from_toml(first.folder / "config.toml").replace(name="again"))

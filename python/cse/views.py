@@ -204,6 +204,11 @@ class Frozen(nn.Module):
         """The model."""
         return self._model[0]
 
+    @property
+    def packs(self) -> bool:
+        """Whether the model encodes rows without padding."""
+        return getattr(self.model, "packs", False)
+
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         self.model._apply(fn)
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -223,6 +228,11 @@ class WithoutDropout:
 
     def __init__(self, encoder: Any) -> None:
         self.encoder = encoder
+
+    @property
+    def packs(self) -> bool:
+        """Whether the encoder encodes rows without padding."""
+        return getattr(self.encoder, "packs", False)
 
     def __call__(self, tokens: dict[str, Tensor]) -> Tensor:
         training = self.encoder.backbone.training

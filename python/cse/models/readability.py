@@ -78,7 +78,7 @@ def share_read(encoder: Any, texts: Sequence[str]) -> tuple[float, int]:
     if tokenizer is None or limit is None or not isfinite(limit):
         return 1.0, 0
     limit -= tokenizer.num_special_tokens_to_add()
-    sizes = [len(ids) for ids in _ids(tokenizer, texts)]
+    sizes = [len(_ids(tokenizer, [text])[0]) for text in texts]  # one by one, since texts may be whole books
     return sum(min(size, limit) for size in sizes) / max(sum(sizes), 1), limit
 
 
@@ -93,9 +93,9 @@ def _ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
         with TOKENIZING:
             ids: list[list[int]] = tokenizer(list(texts), **options)["input_ids"]
         return ids
-    if not hasattr(tokenizer, "encode_batch"):
+    if not hasattr(tokenizer, "encode"):
         return [[] for _ in texts]
-    encoded = tokenizer.encode_batch(list(texts), add_special_tokens=False)
+    encoded = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
     return [[number for number, real in zip(e.ids, e.attention_mask, strict=True) if real] for e in encoded]
 
 

@@ -187,7 +187,7 @@ def use_fast_dropout(backbone: Any) -> None:
     for parent in list(backbone.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is nn.Dropout:
-                setattr(parent, name, FastDropout(child.p))
+                setattr(parent, name, FastDropout(child.p).train(child.training))
     replace_attention(backbone, ATTENTION, attention)
 
 

@@ -26,7 +26,7 @@ from ..tokens import pad as pad
 from ..tokens import token_lists as token_lists
 from ..tokens import tokenize as tokenize
 from .inference import Encoder, quiet
-from .packing import INPUTS, encode_packed, is_hooked
+from .packing import encode_packed, is_hooked, is_packable
 
 
 class SentenceEncoder(nn.Module):
@@ -83,7 +83,7 @@ class SentenceEncoder(nn.Module):
         self.denoise: Callable[[Any, dict[str, Tensor]], Tensor] | None = None
         """Computes vectors ``(B, D)`` that training subtracts from the pooled output; see ``cse.features``."""
         self.packed = False
-        """Whether the transformer encodes rows without padding where it can; see ``cse.models.running.packing``."""
+        """Whether the transformer can encode rows without padding; see ``cse.models.running.packing``."""
         self.template: Any = None
         self.adapters: Adapters | None = None
         """The adapters that are trained instead of the weights; see ``cse.features.encoder_methods``."""
@@ -118,6 +118,11 @@ class SentenceEncoder(nn.Module):
         return nn.Sequential(dense, nn.Tanh())
 
     @property
+    def packs(self) -> bool:
+        """Whether the transformer encodes rows without padding: it can, and no hook expects hidden states by row."""
+        return self.packed and not is_hooked(self.backbone)
+
+    @property
     def embedding_dim(self) -> int:
         """D, the number of dimensions of an embedding."""
         modules = [self._encoder[0][0], *self.eval_pooling, *self.stages]
@@ -145,8 +150,7 @@ class SentenceEncoder(nn.Module):
         pooling = self.pooling if self.training else self.eval_pooling
         layers = len(pooling) > 1
         states: tuple[Tensor, ...]
-        packed = self.packed and around is None and not self.use_trained_pooler and batch.keys() <= INPUTS
-        if packed and not is_hooked(self.backbone):
+        if self.packs and around is None and not self.use_trained_pooler and is_packable(batch):
             last, states = encode_packed(self.backbone, batch, layers=layers)
         else:
             with around or nullcontext():
@@ -197,6 +201,7 @@ class SentenceEncoder(nn.Module):
         """
         was_training = self.training
         encoder = self.evaluated
+        before = encoder.precision
         encoder.precision, _ = pick_precision(str(encoder.device), precision)
         self.eval()
         try:
@@ -206,6 +211,7 @@ class SentenceEncoder(nn.Module):
                 )
         finally:
             self.train(was_training)
+            encoder.precision = before
         return vectors
 
     def masked_language_model(self) -> tuple[nn.Module, bool]:

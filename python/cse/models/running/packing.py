@@ -8,6 +8,7 @@ a forward pass for each group, the matrix products are larger, and the weights a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -161,13 +162,18 @@ def encode_packed(backbone: Any, inputs: Mapping[str, Tensor], *, layers: bool) 
 
 
 def is_hooked(backbone: torch.nn.Module) -> bool:
-    """Returns whether hooks of a transformer's modules may read hidden states, which they expect by row."""
-    hooks = (
-        hook
-        for module in backbone.modules()
-        for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
-    )
+    """Returns whether hooks in a transformer may read hidden states or gradients, which they expect by row."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    hooks = (hook for module in backbone.modules() for kind in kinds for hook in getattr(module, kind).values())
     return any(getattr(hook, "__module__", "") != CAPTURING for hook in hooks)
+
+
+def is_packable(inputs: Mapping[str, Tensor]) -> bool:
+    """Returns whether inputs can be packed: those of ``INPUTS``, of one shape, on the CPU, with at least one token."""
+    mask = inputs.get("attention_mask")
+    if mask is None or not inputs.keys() <= INPUTS or mask.device.type != "cpu":
+        return False
+    return all(values.shape == mask.shape for values in inputs.values()) and bool(mask.any())
 
 
 @torch.no_grad()
@@ -184,11 +190,11 @@ def can_pack(backbone: Any) -> bool:
     training = backbone.training
     backbone.eval()
     try:
-        expected = backbone(**inputs).last_hidden_state
-        found, _ = encode_packed(backbone, inputs, layers=False)
-    except (TypeError, ValueError, RuntimeError):
+        with suppress(Exception):  # whatever a release raises that does not know the layout
+            expected = backbone(**inputs).last_hidden_state
+            found, _ = encode_packed(backbone, inputs, layers=False)
+            real = inputs["attention_mask"].bool()
+            return torch.allclose(found[real], expected[real], rtol=0, atol=1e-4)
         return False
     finally:
         backbone.train(training)
-    real = inputs["attention_mask"].bool()
-    return torch.allclose(found[real], expected[real], rtol=0, atol=1e-4)

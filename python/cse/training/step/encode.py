@@ -163,7 +163,7 @@ def encode_views(
                     continue
                 run, inputs = encoder_of(views[0], encoder, state, tokens[name], row_step)
                 times = 1 if block.shared else len(views)
-                whole = views[0].hook is not None or encoder.packed
+                whole = views[0].hook is not None or encoder.packs
                 local = forward.encode(run, inputs, times, whole_rows=whole)
                 parts = local.view(times, -1, local.shape[-1]).expand(len(views), -1, -1)
                 embeddings |= {view.name: z for view, z in zip(views, parts, strict=True)}

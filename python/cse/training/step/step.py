@@ -171,8 +171,8 @@ def batch_step(
 
     def embeddings(block: str, model: Callable[[dict[str, Tensor]], Tensor]) -> Tensor:
         if block in tokens:
-            packed = getattr(model, "packed", False)
-            return world.gather(forward.encode(model, tokens[block], whole_rows=packed), len(batch.rows))
+            packs = getattr(model, "packs", False)
+            return world.gather(forward.encode(model, tokens[block], whole_rows=packs), len(batch.rows))
         width = getattr(getattr(model, "model", model), "embedding_dim", None)  # a Frozen wraps the model
         return world.gather(nothing(state.encoder, width), len(batch.rows))
 
