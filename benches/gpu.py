@@ -279,7 +279,7 @@ class Bench:
         """Runs the tests marked ``cuda``; raises ``AssertionError`` if one fails."""
         report = self.folder / "tests.xml"
         files = [path for path in (ROOT / "tests").rglob("test_*.py") if "mark.cuda" in path.read_text(encoding="utf8")]
-        workers = ["-n", "6"] if find_spec("xdist") else []
+        workers = ["-n", "6"] if find_spec("xdist") and not self.options.smoke else []
         command = [sys.executable, "-m", "pytest", "-m", "cuda", "-q", *workers, f"--junit-xml={report}"]
         limit = max(self.left - 130, 60)  # leaves time for the sections that follow
         try:
