@@ -1,6 +1,6 @@
 """Prints the tables of benches/effects from the stored results.
 
-    python benches/effects/table.py [--base masked masked-2 ...] [--markdown]
+    python benches/effects/table.py [--base masked masked-2 ...] [--grid masked] [--markdown]
 
 The table of systems compares each system with the standard loss (SimCSE) twice: both at their best temperatures, which
 have the highest score on STS-B dev with seed 0, and both at the temperatures of the papers. Intervals are 95 %
@@ -43,9 +43,9 @@ class Published:
 
 
 class Stored:
-    """The results in folders, by name; the grid of the first folder chooses the best temperatures."""
+    """The results in folders, by name; ``grid`` (default: the first folder) chooses the best temperatures."""
 
-    def __init__(self, folders: Sequence[Path]) -> None:
+    def __init__(self, folders: Sequence[Path], grid: Path | None = None) -> None:
         self.records: dict[str, dict[str, Any]] = {}
         bases: dict[int, tuple[str, str]] = {}
         for path in (path for folder in folders for path in sorted(folder.glob("*.json"))):
@@ -54,7 +54,7 @@ class Stored:
             if "seed" in record and bases.setdefault(record["seed"], base) != base:
                 raise SystemExit(f"{path}: seed {record['seed']} was run from another base or device too")
             self.records.setdefault(path.stem, record)
-        self.best = best_taus(folders[0])
+        self.best = best_taus(grid or folders[0])
 
     def has(self, experiment: Experiment) -> bool:
         """Whether a run is stored."""
@@ -174,9 +174,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--base", nargs="+", default=["masked"], help="names of base models, folders of the results")
+    parser.add_argument("--grid", help="name of the base whose grid chooses the best temperatures; default: the first")
     parser.add_argument("--markdown", action="store_true")
     options = parser.parse_args()
-    stored, published = Stored([options.results / name for name in options.base]), Published()
+    grid = options.results / options.grid if options.grid else None
+    stored, published = Stored([options.results / name for name in options.base], grid), Published()
     tables = {
         "Systems": systems(stored, published),
         "Temperatures": temperatures(stored),
