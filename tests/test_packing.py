@@ -91,7 +91,7 @@ def test_rows_without_tokens_are_zero_and_have_finite_gradients():
 
 
 def test_dropout_of_packed_rows_is_that_of_padded_rows_on_average():
-    """The mean over many masks of the loss, of its gradient, and of the squared hidden states."""
+    """Compares means over many masks: of hidden states, of a product of two of them, and of their deviation."""
     model = backbone("bert", attention_probs_dropout_prob=0.2, hidden_dropout_prob=0.2).train()
     inputs = batch(rows=GROUP + 2, columns=6)
     real = inputs["attention_mask"].bool()
