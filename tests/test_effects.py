@@ -31,8 +31,10 @@ def test_the_settings_of_every_experiment_are_valid():
 
     context = cli.make_context("cse", [], resilient_parsing=True)
     for experiment in ALL:
-        used = {"negatives": ("una",)} if "una" in experiment.keywords() else {}
-        config = TrainConfig(corpus="c.txt", model="m", **experiment.keywords(), **used)
+        settings = experiment.keywords()
+        if "una" in settings:
+            settings["negatives"] = ("una", *settings.get("negatives", ()))
+        config = TrainConfig(corpus="c.txt", model="m", **settings)
         resolve(with_preset(config), "bert-base")
         arguments = ["train", "c.txt", "--model", "m", *experiment.arguments()]
         _, command, rest = cli.resolve_command(context, arguments)

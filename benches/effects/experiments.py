@@ -6,7 +6,7 @@ An ``Experiment`` is one training run. ``declared`` lists the runs of three stag
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -48,8 +48,13 @@ PUBLISHED = {
     "focal": (("focal-readme", "Focal-InfoNCE"), ("focal-table2", "SimCSE")),
     "mixed": (("mixcse-sts", "MixCSE"), ("mixcse-sts", "SimCSE")),
 }
-# In an option, stands for the folder of the base model.
+# In an option, stands for the folder of the base model, and ``trained`` for that of a model that another run trains.
 BASE = "{base}"
+
+
+def trained(name: str) -> str:
+    """Stands in an option for the folder of the model that the run with this name trains."""
+    return f"{{trained {name}}}"
 
 
 def merged(options: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
@@ -78,6 +83,11 @@ class Experiment:
         """Whether the run needs a TF-IDF index."""
         settings = self.keywords()
         return "una" in settings or settings["positive"] == "uda"
+
+    @property
+    def teachers(self) -> list[str]:
+        """Names of the runs whose models this run needs; see ``trained``."""
+        return re.findall(r"{trained ([^}]+)}", " ".join(self.arguments()))
 
     def keywords(self) -> dict[str, Any]:
         """The keyword arguments of ``TrainConfig``, without model, corpus, index and output."""
@@ -109,6 +119,7 @@ class Ablation:
     """A table of a paper: rows of one score by label, all compared with the first one.
 
     ``column`` of the published ``table`` has the published values; a row without a published row has an empty name.
+    The rows are run with ``seeds``, each.
     """
 
     title: str
@@ -117,9 +128,10 @@ class Ablation:
     table: str
     column: str
     rows: Mapping[str, Change]
+    seeds: Sequence[int] = (0,)
 
     def experiment(self, label: str) -> Experiment:
-        """The run of a row."""
+        """The run of a row with seed 0."""
         change = self.rows[label][0]
         if isinstance(change, Experiment):
             return change
@@ -187,6 +199,22 @@ LATER: dict[str, Change] = {
         },
         "InfoCSE",
     ),
+    # The published teachers are a DiffCSE and a large SimCSE model, which the paper distils at the temperature .05.
+    "RankCSE": (
+        {
+            "loss_terms": ["rankcse"],
+            "rankcse": {"teachers": [trained("standard-tau0.05-seed0"), trained("una-tau0.05-seed0")]},
+        },
+        "RankCSE",
+    ),
+    # Half as many clusters as rows, as in the published recipe.
+    "ClusterNS": ({"loss_terms": ["clusterns"], "clusterns": {"clusters": 32}}, "ClusterNS"),
+    "PCL": ({"positive": "diverse", "loss_terms": ["pcl"], "diverse": {"longest": 30}}, "PCL"),
+    # The base model lower-cases its texts, so that the other part, switched case, would have no effect.
+    "CARDS, retrieved negatives": (
+        {"negatives": ["retrieved"], "retrieved": {"model": trained("standard-tau0.05-seed0")}},
+        "",
+    ),
     "PromptBERT": (PROMPT, ""),
     "SNCSE": (PROMPT | {"positive": "negation", "loss_terms": ["soft-negative"]}, "SNCSE"),
 }
@@ -198,7 +226,15 @@ RIVALS: dict[str, Change] = {
     "GIST, margin 0.1": ({"feature_augmentations": ["gist"], "gist": {"margin": 0.1}}, ""),
     "orthogonality": ({"loss_terms": ["orthogonality"]}, ""),
 }
+AT_LARGER_TAU = {label: change for label, change in RIVALS.items() if label != "focal"}
+AT_LARGER_TAU["focal"] = (Experiment("focal", 0.1), "")
 LAMBDAS: dict[str, Change] = {f"{value}": ({"mix_lambda": value}, "") for value in (0.2, 0.1, 0.3, 0.4, 0.5)}
+MIXTURES = {"imports": ["benches/effects/mixtures.py"], "feature_augmentations": ["mixtures"]}
+GRADIENTS: dict[str, Change] = {
+    "without (MixCSE)": ({}, ""),
+    "with": (Experiment("standard", 0.05, change="mixtures with gradient", settings=MIXTURES), ""),
+    "none mixed": (STANDARD, ""),
+}
 EDITS: dict[str, Change] = {"none": ({}, "none (unsup SimCSE)")}
 for title, edit in (("crop", "crop"), ("word deletion", "delete")):
     for n in (10, 20, 30):
@@ -212,6 +248,29 @@ DROPOUT: dict[str, Change] = {"0.1": ({}, "dropout p")}
 for p in ("0.0", "0.01", "0.05", "0.15", "0.2", "0.5"):
     DROPOUT[p] = ({"anchor_dropout": float(p), "positive_dropout": float(p)}, "dropout p", p)
 DROPOUT["0.1, same mask"] = ({"dropout": {"mask": "shared"}}, "dropout p", "fixed 0.1")
+SCALES: dict[str, dict[str, Any]] = {
+    "1,600 steps": {"max_steps": 4 * STEPS},
+    "batches of 256": {"batch_size": 256},
+    "CLS with a head": {"pooler": "cls"},
+}
+
+
+def scaled(title: str) -> Ablation:
+    """The systems of the papers at their temperatures, with changed settings that could explain a difference."""
+    runs = {
+        run.system: replace(run, change=title, settings=SCALES[title]) for run in (STANDARD, WITH_UNA, FOCAL, MIXED)
+    }
+    rows: dict[str, Change] = {system: (run, "") for system, run in runs.items()}
+    return Ablation(f"{title}: system", "mean", runs["standard"], "", "", rows)
+
+
+def with_later(base: Experiment) -> Ablation:
+    """The later systems, each together with another one."""
+    rows: dict[str, Change] = {base.system: ({}, "")}
+    rows |= {label: (change[0], "") for label, change in LATER.items() if label != "SimCSE"}
+    return Ablation(f"Later systems with {base.system}: system", "mean", base, "", "", rows)
+
+
 DEV = "STS-B dev"
 ABLATIONS = (
     Ablation("UNA, Table 2: steps", "mean", WITH_UNA, "una-table2", "STS Avg.", RANDOM_STEPS),
@@ -221,12 +280,17 @@ ABLATIONS = (
     Ablation("Focal-InfoNCE, Table 5: m", "STS-B", FOCAL, "focal-table5", "bert-base STS-B", MARGINS),
     Ablation("Focal-InfoNCE, Table 4: temperature", "STS-B", FOCAL, "focal-table4", "bert-base-uncased", FOCAL_TAUS),
     Ablation("MixCSE: lambda", "mean", MIXED, "", "", LAMBDAS),
+    Ablation("MixCSE: gradient", "mean", MIXED, "", "", GRADIENTS),
     Ablation("SimCSE, Table 1: edit", DEV, STANDARD, "simcse-table1", "value", EDITS),
     Ablation("SimCSE, Table 3: dropout", DEV, STANDARD, "simcse-table3", "0.1", DROPOUT),
     Ablation("SimCSE, Table 2: positive", DEV, STANDARD, "simcse-table2", "one encoder", POSITIVES),
     Ablation("UNA, Table C3: augmentation", "mean", NT_XENT, "una-tableC3", "Avg.", AUGMENTATIONS),
-    Ablation("Rivals of focal logits: loss", "mean", STANDARD, "", "", RIVALS),
+    Ablation("Rivals of focal logits: loss", "mean", STANDARD, "", "", RIVALS, SEEDS),
+    Ablation("Rivals of focal logits at 0.1: loss", "mean", replace(STANDARD, tau=0.1), "", "", AT_LARGER_TAU, SEEDS),
     Ablation("Later systems: system", "mean", STANDARD, "later-systems", "Avg.", LATER),
+    with_later(WITH_UNA),
+    with_later(FOCAL),
+    *map(scaled, SCALES),
     Ablation("Focal-InfoNCE, Table 3: with", "uniformity", STANDARD, "focal-table3", "UNIF", WITH_FOCAL),
     Ablation("Focal-InfoNCE, Table 3: alignment with", "alignment", STANDARD, "focal-table3", "ALGN", WITH_FOCAL),
 )
@@ -236,14 +300,21 @@ def declared(best: Mapping[str, float]) -> dict[str, list[Experiment]]:
     """The runs of each stage; a run that two stages need is listed in the first of them.
 
     grid: every system at every temperature with seed 0, the systems of the papers first. seeds: the other seeds at the
-    published temperature and at ``best``, the best temperature of each system in the grid. ablations: with seed 0.
+    published temperature and at ``best``, the best temperature of each system in the grid. ablations: every row with
+    seed 0, then the rows of the tables that have further seeds.
     """
     systems = list(SYSTEMS)
     chosen = {system: sorted({PUBLISHED_TAU[system], best.get(system, PUBLISHED_TAU[system])}) for system in systems}
     stages: dict[str, Iterable[Experiment]] = {
         "grid": (Experiment(system, tau) for part in (systems[:5], systems[5:]) for tau in TAUS for system in part),
         "seeds": (Experiment(system, tau, seed) for seed in SEEDS[1:] for system in systems for tau in chosen[system]),
-        "ablations": (table.experiment(label) for table in ABLATIONS for label in table.rows),
+        "ablations": (
+            replace(table.experiment(label), seed=seed)
+            for seed in SEEDS
+            for table in ABLATIONS
+            if seed in table.seeds
+            for label in table.rows
+        ),
     }
     result: dict[str, list[Experiment]] = {}
     known: set[str] = set()

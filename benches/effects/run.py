@@ -31,20 +31,21 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import masked_model
 import numpy as np
 import scores
-from experiments import BASE, STEPS, SYSTEMS, TAUS, Experiment, declared
+from experiments import ABLATIONS, BASE, SEEDS, SYSTEMS, TAUS, Experiment, declared, trained
 
 RESULTS = Path("benches/results/effects")
 SENTENCES = 60_000
 # Commands run in processes that are forked from one that has imported these modules, which takes several seconds.
 CONTEXT = multiprocessing.get_context("forkserver")
 PRELOADED = ["torch", "transformers.models.bert.modeling_bert", "sentence_transformers", "cse.training", "cse.cli"]
+STAGES = ("grid", "seeds", "ablations", "repeats")
 BEFORE, BEFORE_FLAGS = "before-training", ["--pooler", "avg"]
 # Prints versions and the device of the interpreter that runs cse, and the git revision of cse, if it has one.
 VERSIONS = """
@@ -140,26 +141,38 @@ class Lab:
         part.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
         part.replace(self.results / f"{name}.json")
 
-    def run(self, experiment: Experiment) -> dict[str, Any]:
-        """Trains and evaluates an experiment and stores the result."""
-        folder = self.work / "runs" / experiment.name
+    def model(self, name: str) -> Path:
+        """The folder of the model that a run trains."""
+        return self.work / "runs" / name / "last"
+
+    def train(self, experiment: Experiment) -> dict[str, float]:
+        """Trains the model of an experiment; returns the cost. The models of its teachers must have been trained."""
+        folder = self.model(experiment.name).parent
         shutil.rmtree(folder, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
         places = ["--model", str(self.base), "--output", str(folder.parent), "--name", folder.name]
         places += ["--tfidf", str(self.index)] if experiment.uses_index else []
-        flags = [flag.replace(BASE, str(self.base)) for flag in experiment.arguments()]
-        cost = self.cse(experiment.name, "train", str(self.corpus), *places, *flags)
+        folders = {BASE: self.base} | {trained(name): self.model(name) for name in experiment.teachers}
+        flags = experiment.arguments()
+        for word, path in folders.items():
+            flags = [flag.replace(word, str(path)) for flag in flags]
+        return self.cse(experiment.name, "train", str(self.corpus), *places, *flags)
+
+    def run(self, experiment: Experiment, *, keep: bool = False) -> dict[str, Any]:
+        """Trains and evaluates an experiment and stores the result; the model is removed unless ``keep`` is True."""
+        cost = self.train(experiment)
         record = {
             "system": experiment.system,
             "tau": experiment.tau,
             "seed": experiment.seed,
             "change": experiment.change,
             "arguments": experiment.arguments(),
-            **self.evaluate(folder / "last", experiment.name),
-            "train_seconds": cost | {"core_per_step": round(cost["core"] / STEPS, 3)},
+            **self.evaluate(self.model(experiment.name), experiment.name),
+            "train_seconds": cost | {"core_per_step": round(cost["core"] / experiment.keywords()["max_steps"], 3)},
         }
         self.store(experiment.name, record)
-        shutil.rmtree(folder)
+        if not keep:
+            shutil.rmtree(self.model(experiment.name).parent)
         return record
 
 
@@ -172,6 +185,15 @@ def best_taus(results: Path) -> dict[str, float]:
             dev = {tau: json.loads(path.read_text("utf-8"))["scores"]["STS-B dev"] for tau, path in paths.items()}
             best[system] = max(dev, key=lambda tau: dev[tau])
     return best
+
+
+def undecided(results: Path) -> list[Experiment]:
+    """Two further seeds of the rows of ablations whose change has no sign with seed 0, and of what they change."""
+    import table  # imports this module
+
+    stored = table.Stored([results])
+    runs = {run.name: run for each in ABLATIONS for run in table.undecided(stored, each)}
+    return [replace(run, seed=seed) for seed in SEEDS[1:3] for run in runs.values()]
 
 
 def prepare(options: argparse.Namespace, results: Path) -> Lab:
@@ -212,7 +234,7 @@ def main() -> None:
     parser.add_argument(
         "--grid", type=Path, metavar="DIR", help="results whose grid chooses the temperatures (default: the base's)"
     )
-    parser.add_argument("--stage", choices=("grid", "seeds", "ablations"), help="default: all, in this order")
+    parser.add_argument("--stage", choices=STAGES, help="default: all, in this order")
     parser.add_argument("--only", default="*", metavar="PATTERN", help="only the runs whose names match")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on one core (default: 1)")
     parser.add_argument("--python", default=sys.executable, help="interpreter that runs cse (default: this one)")
@@ -229,9 +251,12 @@ def main() -> None:
         lab.store(BEFORE, {"arguments": BEFORE_FLAGS, **lab.evaluate(lab.base, BEFORE, *BEFORE_FLAGS)})
     failed: list[str] = []
 
+    every = {run.name: run for runs in declared({}).values() for run in runs}
+    teachers = {name for run in every.values() for name in run.teachers}
+
     def attempt(experiment: Experiment) -> None:
         try:
-            record = lab.run(experiment)
+            record = lab.run(experiment, keep=experiment.name in teachers)
         except RuntimeError as error:
             failed.append(experiment.name)
             print(f"{experiment.name}: {error}", file=sys.stderr, flush=True)
@@ -246,15 +271,17 @@ def main() -> None:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    for stage in ("grid", "seeds", "ablations") if options.stage is None else (options.stage,):
-        # The runs with further seeds depend on the results of the grid, so a stage is listed when it begins.
-        runs = declared(best_taus(options.grid or results))[stage]
+    for stage in STAGES if options.stage is None else (options.stage,):
+        # The runs with further seeds depend on the results of earlier stages, so a stage is listed when it begins.
+        runs = undecided(results) if stage == "repeats" else declared(best_taus(options.grid or results))[stage]
         listed = [run for run in runs if fnmatch.fnmatch(run.name, options.only)]
         missing = [run for run in listed if not lab.is_stored(run.name, run.arguments())]
         if options.list:
             print("".join(f"{stage} {run.name}\n" for run in missing), end="")
             continue
+        asked = {name for run in missing for name in run.teachers}
         with ThreadPoolExecutor(options.jobs) as pool:
+            list(pool.map(lab.train, (every[name] for name in sorted(asked) if not lab.model(name).exists())))
             list(pool.map(attempt, missing))
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}")

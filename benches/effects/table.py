@@ -15,6 +15,7 @@ import json
 import statistics
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,11 @@ class Stored:
 
     def runs(self, system: str, tau: float) -> list[Experiment]:
         """The stored runs of a system at a temperature, one for each seed."""
-        return [run for run in (Experiment(system, tau, seed) for seed in SEEDS) if self.has(run)]
+        return self.repeated(Experiment(system, tau))
+
+    def repeated(self, run: Experiment) -> list[Experiment]:
+        """The stored runs that differ from a run in nothing but the seed."""
+        return [each for each in (replace(run, seed=seed) for seed in SEEDS) if self.has(each)]
 
     def mean(self, runs: Sequence[Experiment], score: str) -> float:
         """The mean score of runs."""
@@ -140,24 +145,40 @@ def data_sets(stored: Stored) -> Table:
 
 
 def ablation(stored: Stored, published: Published, table: Ablation) -> Table:
-    """The rows of an ablation that are stored, compared with its first row; none if fewer than two are stored."""
+    """The rows of an ablation that are stored, compared with its first row; none if fewer than two are stored.
+
+    The mean of a row is over all its seeds, the change over those that its first row has too.
+    """
     first, *_ = table.rows
     rows = []
     for label in table.rows:
-        run, base, cell, reference = table.experiment(label), table.experiment(first), table.published(label), None
-        if not stored.has(run):
+        runs, cell, reference = stored.repeated(table.experiment(label)), table.published(label), None
+        if not runs:
             continue
-        row = [label, f"{stored.mean([run], table.score):.2f}", "", "", "", ""]
+        row = [label, str(len(runs)), f"{stored.mean(runs, table.score):.2f}", "", "", "", ""]
         if cell is not None:
-            row[3] = f"{published.cell(*cell):.2f}"
+            row[4] = f"{published.cell(*cell):.2f}"
             reference = published.cell(*cell) - published.cell(*(table.published(first) or cell))
-        if label != first and stored.has(base):
-            row[2], sign = stored.change([run], [base], table.score)
+        pairs = [(run, replace(table.experiment(first), seed=run.seed)) for run in runs]
+        pairs = [pair for pair in pairs if stored.has(pair[1])]
+        if label != first and pairs:
+            row[3], sign = stored.change([run for run, _ in pairs], [base for _, base in pairs], table.score)
+            row[1] += f", {len(pairs)} compared" if len(pairs) < len(runs) else ""
             if reference is not None:
-                row[4:] = f"{reference:+.2f}", agreement(sign, reference)
+                row[5:] = f"{reference:+.2f}", agreement(sign, reference)
         rows.append(row)
-    head = [table.title.split(": ")[1], table.score, "change [over pairs]", "published", "published change", "sign"]
-    return head, rows if len(rows) > 1 else []
+    head = [table.title.split(": ")[1], "seeds", table.score, "change [95 % interval]", "published"]
+    return [*head, "published change", "sign"], rows if len(rows) > 1 else []
+
+
+def undecided(stored: Stored, table: Ablation) -> list[Experiment]:
+    """The runs of seed 0 of the rows whose change with this seed has no sign, each with the run that it changes."""
+    base = table.experiment(next(iter(table.rows)))
+    found: list[Experiment] = []
+    for run in (table.experiment(label) for label in table.rows):
+        if run != base and stored.has(run) and stored.has(base) and stored.change([run], [base], table.score)[1] == 0:
+            found += [base, run]
+    return found
 
 
 def lines(table: Table, markdown: bool) -> list[str]:

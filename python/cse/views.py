@@ -11,7 +11,8 @@ name                    role      contents
                                   negatives, ``hard_negative_2``, ... follow
 ``synthetic``           negative  a synthetic hard negative; role ``anchor`` if ``synthetic_positive`` exists
 ``synthetic_positive``  positive  ``synthetic`` encoded with another dropout mask: the positive of ``synthetic``
-``edited``              other     an edited sentence that is neither a positive nor a negative (AugCSE)
+``edited``              other     an edited sentence that is neither a positive nor a negative (AugCSE); with several
+                                  edits, ``edited_2``, ... follow
 ======================  ========  ==================================================================================
 
 The first view of role ``anchor`` is paired with the first view of role ``positive``, the second with the second, and
@@ -31,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 Role = Literal["anchor", "positive", "negative", "other"]
-TEXTS = re.compile(r"anchor|positive|edited|hard_negative(_\d+)?|synthetic(_\d+)?(_positive)?")
+TEXTS = re.compile(r"anchor|positive|(edited|hard_negative)(_\d+)?|synthetic(_\d+)?(_positive)?")
 """Names of views that are encodings of texts."""
 
 

@@ -290,5 +290,6 @@ def test_orthogonality_equals_that_of_sentence_transformers():
 
 
 def test_the_presets_of_later_systems_are_complete():
-    for name in ("simcse-plus", "sscl", "whitenedcse", "infocse", "sncse"):
+    for name in ("simcse-plus", "sscl", "whitenedcse", "infocse", "sncse", "pcl", "clusterns"):
         assert TrainConfig(preset=f"{name}-bert-base").preset == f"{name}-bert-base"
+    assert TrainConfig(preset="cards-roberta-base").preset == "cards-roberta-base"

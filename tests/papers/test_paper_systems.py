@@ -130,7 +130,19 @@ SYSTEMS = {
         "una": {"every": 1},
     },
     "gist": {"feature_augmentations": ("gist",), "positive": "crop", "options": {"gist": {"margin": 0.0}}},
+    "cards": {
+        "positive": "switch-case",
+        "negatives": ("retrieved",),
+        "options": {"switch-case": {"probability": 0.5}, "retrieved": {"model": "TINY", "nearest": 9}},
+    },
     "sscl": {"loss_terms": ("sscl",), "options": {"sscl": {"layers": 1}}},
+    "clusterns": {
+        "loss": "focal",
+        "loss_terms": ("clusterns",),
+        "negatives": ("una",),
+        "una": {"every": 1},
+        "options": {"clusterns": {"clusters": 2, "threshold": 1.0, "rate": 0.3, "weight": 0.5, "alpha": 0.1}},
+    },
     "whitenedcse": {"feature_augmentations": ("group-whitening",), "options": {"group-whitening": {"size": 4}}},
     "infocse": {
         "model": "MASKED",
@@ -141,6 +153,11 @@ SYSTEMS = {
         "encoder_methods": ("prompt",),
         "loss_terms": ("soft-negative",),
         "options": {"soft-negative": {"weight": 1.0}},
+    },
+    "pcl": {"loss": "focal", "loss_terms": ("pcl",), "negatives": ("una",), "una": {"every": 1}},
+    "pcl release": {
+        "loss_terms": ("pcl",),
+        "options": {"diverse": {"edits": ("repeat", "delete"), "longest": 10}, "pcl": {"variant": "release"}},
     },
 }
 

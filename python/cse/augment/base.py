@@ -204,6 +204,13 @@ class Edit(TextMethod):
         """
         return True
 
+    def further(self) -> Sequence[Edit]:
+        """Returns edits whose sentences are the further views ``edited_2``, ``edited_3``, ..., like ``edited``.
+
+        Used only if ``is_positive`` returns False. Each call returns the same edits. Default: none.
+        """
+        return ()
+
     def applies(self, step: int) -> bool:
         """Returns whether the method provides negatives at this step (counted from 0). Default: always True."""
         return True

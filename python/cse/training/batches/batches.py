@@ -193,9 +193,12 @@ class Batches:
         anchor, positive = self.views
         if isinstance(self.positive, Edit):
             if not self.positive.is_positive(self.positive.options):
-                other = replace(positive, name="edited", role="other")
-                edited = self._edited(self.positive, texts, rows, draws, (other,))
-                return {"anchor": Block(texts, (anchor, positive), column=0), "edited": edited}
+                blocks = {"anchor": Block(texts, (anchor, positive), column=0)}
+                for number, edit in enumerate([self.positive, *self.positive.further()], 1):
+                    name = "edited" if number == 1 else f"edited_{number}"
+                    other = replace(positive, name=name, role="other")
+                    blocks[name] = self._edited(edit, texts, rows, draws, (other,))
+                return blocks
             edited = self._edited(self.positive, texts, rows, draws, (positive,))
             return {"anchor": Block(texts, (anchor,), column=0), "positive": edited}
         paired = self.positive(texts, rows, draws)

@@ -1,0 +1,183 @@
+"""Compares focal logits with other losses that weight hard negatives, in training on the documents of a collection.
+
+    python benches/domain/rivals.py train COLLECTION --device cuda [--seeds 0 1 2 3 4]
+    python benches/domain/rivals.py table
+
+A collection is a folder in the layout of BEIR. ``train`` trains all-MiniLM-L6-v2 on all its documents with each loss
+and seed, and computes nDCG@10 x 100 of the vectors for all queries; queries and judgements are never trained on. Apart
+from the loss, every run has the settings of ``cse train CORPUS --model minilm`` (60 steps of 64 pairs of spans, and the
+similarities of the untrained model are kept), whose loss is the row ``focal, .05``. Results are written to
+benches/results/rivals/COLLECTION.json after each run; stored runs are not repeated. ``table`` prints the changes from
+the untrained model, with 95 % intervals of a bootstrap over queries and seeds, and whether each loss differs from the
+standard one at the same temperature. Texts are encoded in bfloat16 where this is faster, before and after alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from domain_scores import Collection
+
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "rivals"
+RESAMPLES = 2000
+KEPT = "keep-similarities"
+WEIGHTED = {"feature_augmentations": ("hardness",)}
+LOSSES: dict[str, dict[str, Any]] = {
+    "standard": {"loss": "standard"},
+    "focal": {"loss": "focal"},
+    "hardness, alpha 2": {"loss": "standard", **WEIGHTED, "options": {"hardness": {"alpha": 2.0}}},
+    "hardness, alpha 9": {"loss": "standard", **WEIGHTED},
+    "GIST, margin .1": {
+        "loss": "standard",
+        "feature_augmentations": ("gist",),
+        "options": {"gist": {"margin": 0.1}},
+    },
+    "orthogonality": {"loss": "standard", "loss_terms": (KEPT, "orthogonality")},
+}
+TAUS = (0.05, 0.1)
+Vector = npt.NDArray[np.float64]
+
+
+def named(loss: str, tau: float) -> str:
+    """Name of a loss with its temperature."""
+    return f"{loss}, {f'{tau:g}'.lstrip('0')}"
+
+
+def ndcg(collection: Collection, model: str, device: str) -> Vector:
+    """nDCG@10 x 100 of each query by the vectors of a model; equal scores are in the order of the documents."""
+    from cse import Encoder
+
+    encoder = Encoder(model, device=device, precision="auto")
+    queries, documents = encoder.encode_query(collection.queries), encoder.encode_document(collection.documents)
+    scores = queries.astype(np.float64) @ documents.astype(np.float64).T
+    place = {key: number for number, key in enumerate(collection.ids)}
+    relevance = np.zeros(scores.shape)
+    for line, grades in zip(relevance, collection.judgements, strict=True):
+        for key, grade in grades.items():
+            if key in place:
+                line[place[key]] = grade
+    discount = 1 / np.log2(np.arange(10) + 2)
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :10]
+    found = np.take_along_axis(relevance, best, axis=1) @ discount[: best.shape[1]]
+    ideal = -np.sort(-relevance, axis=1)[:, :10] @ discount[: best.shape[1]]
+    values: Vector = 100 * found / ideal
+    return values
+
+
+def trained(documents: Sequence[str], place: str, loss: str, tau: float, seed: int, device: str) -> str:
+    """Trains with a loss; returns the folder of the encoder."""
+    from cse import TrainConfig, train
+
+    corpus = Path(place) / "corpus.txt"
+    corpus.write_text("".join(f"{line}\n" for line in documents), encoding="utf8")
+    settings = {"loss_terms": (KEPT,), **LOSSES[loss]}
+    config = TrainConfig(
+        corpus=str(corpus),
+        output=place,
+        model="minilm",
+        temperature=tau,
+        seed=seed,
+        device=device,
+        eval_every=0,
+        merge_with_base=0.0,
+        **settings,
+    )
+    return str(train(config).folder / "last")
+
+
+def run(folder: Path, seeds: Sequence[int], results: Path, device: str) -> None:
+    """Trains and measures all runs of a collection that are not stored."""
+    collection = Collection(folder)
+    documents = [" ".join(text.split()) for text in collection.documents if text.strip()]
+    path = results / f"{collection.name}.json"
+    stored = json.loads(path.read_text("utf8")) if path.exists() else {"before": [], "runs": {}}
+    stored["before"] = stored["before"] or ndcg(collection, "minilm", device).round(1).tolist()
+    results.mkdir(parents=True, exist_ok=True)
+    for seed, tau, loss in itertools.product(seeds, TAUS, LOSSES):
+        own = stored["runs"].setdefault(named(loss, tau), {})
+        if str(seed) in own:
+            continue
+        started = time.perf_counter()
+        with tempfile.TemporaryDirectory() as place:
+            values = ndcg(collection, trained(documents, place, loss, tau, seed, device), device)
+        own[str(seed)] = values.round(1).tolist()
+        seconds = time.perf_counter() - started
+        print(f"{collection.name}, {named(loss, tau)}, {seed}: {values.mean():.2f}, {seconds:.0f} s", flush=True)
+        part = path.with_suffix(".part")
+        runs = ",\n".join(f"{json.dumps(name)}: {json.dumps(each)}" for name, each in stored["runs"].items())
+        part.write_text(f'{{"before": {json.dumps(stored["before"])},\n"runs": {{\n{runs}}}}}\n', encoding="utf8")
+        part.replace(path)
+
+
+def resampled(change: Vector) -> Vector:
+    """Means of resamples of changes ``(seeds, queries)``: queries and seeds are drawn with replacement.
+
+    The deviations of the seeds are multiplied by sqrt(n / (n - 1)), as in ``benches/effects/scores.py``.
+    """
+    seeds, queries = change.shape
+    generator = np.random.default_rng(0)
+    chosen = change[:, generator.integers(0, queries, (RESAMPLES, queries))].mean(-1)  # (seeds, RESAMPLES)
+    if seeds > 1:
+        mean = chosen.mean(0)
+        chosen = mean + (chosen - mean) * np.sqrt(seeds / (seeds - 1))
+    means: Vector = chosen[generator.integers(0, seeds, (seeds, RESAMPLES)), np.arange(RESAMPLES)].mean(0)
+    return means
+
+
+def table(results: Path) -> None:
+    """Prints the changes of each loss by collection, their means, and the differences from the standard loss."""
+    stored = {path.stem: json.loads(path.read_text("utf8")) for path in sorted(results.glob("*.json"))}
+    names = [named(loss, tau) for tau in TAUS for loss in LOSSES]
+    values = {
+        name: {key: np.array([each for _, each in sorted(own["runs"][name].items())]) for key, own in stored.items()}
+        for name in names
+        if all(name in own["runs"] for own in stored.values())
+    }
+    before = {key: np.array(own["before"]) for key, own in stored.items()}
+    print(f"| loss, tau | {' | '.join(stored)} | mean | minus standard | worst |")
+    print(f"| --- | {' | '.join(['---:'] * (len(stored) + 3))} |")
+    print(f"| before | {' | '.join(f'{each.mean():.1f}' for each in before.values())} | | | |")
+    for name, own in values.items():
+        changes = {key: own[key] - before[key] for key in stored}
+        base = values["standard," + name.rpartition(",")[2]]
+        against = {key: own[key] - base[key] for key in stored}
+        both = []
+        for each in (changes, against):
+            draws = np.mean([resampled(change) for change in each.values()], axis=0)
+            low, high = np.quantile(draws, [0.025, 0.975])
+            both.append(f"{np.mean([change.mean() for change in each.values()]):+.2f} [{low:+.2f}, {high:+.2f}]")
+        worst = min(change.mean() for change in changes.values())
+        cells = [f"{change.mean():+.1f}" for change in changes.values()]
+        difference = "" if name.startswith("standard") else both[1]
+        print(f"| {name} | {' | '.join(cells)} | {both[0]} | {difference} | {worst:+.1f} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("train", "table"))
+    parser.add_argument("collections", nargs="*", type=Path)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--device", default="cpu", help="device of training and encoding (default: cpu)")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    if options.what == "table":
+        table(options.results)
+        return
+    for folder in options.collections:
+        run(folder, options.seeds, options.results, options.device)
+
+
+if __name__ == "__main__":
+    main()

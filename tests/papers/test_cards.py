@@ -1,0 +1,252 @@
+"""CARDS: words whose case is switched, and negatives drawn from the nearest rows of the corpus."""
+
+import math
+from collections import Counter
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+
+from cse import Encoder, InputError, TrainConfig
+from cse.context import Context
+from cse.data.corpus import Corpus
+from cse.losses.contrastive import contrastive_loss
+from cse.rng import Draws
+from cse.training.batches.tokens import Prefetcher
+from cse.training.setup import prepare
+from cse_papers import cards
+from cse_papers.cards import Retrieved, RetrievedOptions, SwitchCase, SwitchCaseOptions, nearest_others, switched
+
+TEXT = "Thebes  held onto power until\tthe 12th Dynasty, when its (first) king 東京 b.c. died."
+
+
+def switch(texts, rows, epoch=0, **options):
+    return SwitchCase(SwitchCaseOptions(**options), Context())(texts, rows, Draws(3, epoch))
+
+
+def other_case(word):
+    """As in the released code: a lower-case first letter becomes upper case, any other letter becomes lower case."""
+    if word[0].isalpha():
+        return (word[0].upper() if word[0].islower() else word[0].lower()) + word[1:]
+    return word
+
+
+def test_v2_switches_each_word_independently_and_keeps_white_space():
+    rows = np.arange(3000)
+    found = switch([TEXT] * 3000, rows, probability=0.3)
+    words, counts = TEXT.split(), Counter()
+    u = Draws(3, 0).uniform(rows, "switch-case", len(words))
+    for text, keys in zip(found, u, strict=True):
+        assert text.split() == [other_case(w) if key < 0.3 else w for w, key in zip(words, keys, strict=True)]
+        assert [len(part) for part in text.split(" ")] == [len(part) for part in TEXT.split(" ")]
+        counts.update(place for place, word in enumerate(text.split()) if word != words[place])
+    cased = [place for place, word in enumerate(words) if word[0].isascii() and word[0].isalpha()]
+    assert sorted(counts) == cased
+    # Within five standard deviations of 900.
+    assert all(abs(count - 900) < 5 * math.sqrt(3000 * 0.3 * 0.7) for count in counts.values())
+
+
+@pytest.mark.parametrize(("probability", "count"), [(0.05, 1), (0.4, 6), (1.0, 12)])
+def test_v1_switches_a_fixed_number_of_words_that_have_a_case(probability, count):
+    rows, words, counts = np.arange(2000), TEXT.split(), Counter()
+    for text in switch([TEXT] * 2000, rows, probability=probability, variant="v1"):
+        moved = [place for place, word in enumerate(text.split()) if word != words[place]]
+        assert len(moved) == count  # of 15 words, 12 have a case
+        assert all(text.split()[place] == other_case(words[place]) for place in moved)
+        counts.update(moved)
+    assert len(counts) == 12
+    expected = 2000 * count / 12
+    assert all(abs(each - expected) <= 5 * math.sqrt(expected * (1 - count / 12)) for each in counts.values())
+
+
+def test_switched_letters_and_texts_without_words():
+    assert [switched(letter) for letter in "aZéЖß東1ⓐ"] == ["A", "z", "É", "ж", "SS", "東", "1", "ⓐ"]
+    assert switch(["", " ", "12 東京"], np.arange(3), probability=1.0) == ["", " ", "12 東京"]
+    assert switch(["", " ", "12 東京"], np.arange(3), probability=1.0, variant="v1") == ["", " ", "12 東京"]
+
+
+@pytest.mark.parametrize("variant", ["v1", "v2"])
+def test_switched_words_depend_only_on_seed_epoch_and_row(variant):
+    rows = np.arange(50)
+    whole = switch([TEXT] * 50, rows, probability=0.3, variant=variant)
+    assert (
+        switch([TEXT] * 3 + ["a " * 40], np.array([7, 8, 9, 60]), probability=0.3, variant=variant)[:3] == whole[7:10]
+    )
+    assert switch([TEXT] * 50, rows, epoch=1, probability=0.3, variant=variant) != whole
+
+
+def test_a_tokenizer_that_lower_cases_makes_all_positives_unchanged(run_config):
+    run = prepare(
+        run_config.replace(positive="switch-case", options={"switch-case": {"probability": 1.0}}, max_length=24)
+    )
+    with Prefetcher(run.batches, run.state.encoder.tokenizer, 24) as prefetcher:
+        (batch,) = prefetcher.get(0)
+    assert batch.blocks["positive"].texts != batch.blocks["anchor"].texts
+    assert batch.unchanged == {"positive": len(batch.rows)}
+    assert batch.blocks["positive"].mask is None  # it has another dropout mask
+
+
+@pytest.mark.parametrize("together", [1, 7, 100])
+@pytest.mark.parametrize(("pool", "count"), [(40, 9), (33, 9), (12, 30)])
+def test_the_nearest_vectors_are_those_of_a_loop(together, pool, count, monkeypatch):
+    monkeypatch.setattr(cards, "TOGETHER", together)
+    x = np.random.default_rng(0).standard_normal((40, 6))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    done = []
+    found = nearest_others(x.astype(np.float32), pool, count, "cpu", done.append)
+    assert found.dtype == np.int32
+    assert found.shape == (40, min(count, pool - 1))
+    assert sum(done) == 40
+    for i in range(40):
+        ranked = sorted((j for j in range(pool) if j != i), key=lambda j: -float(x[i] @ x[j]))
+        assert found[i].tolist() == sorted(ranked[: min(count, pool - 1)])
+
+
+@pytest.fixture
+def corpus(sample_rows):
+    """20 distinct sentences in 26 rows: two of the sentences occur four times each; row 9 is blank."""
+    texts = list(sample_rows[:20])
+    return Corpus.from_texts([*texts[:9], " ", *texts[9:], *[texts[4]] * 3, *[texts[11]] * 3][:27])
+
+
+def context_of(corpus, held_out=(), **values):
+    rows = np.array([row for row in corpus.filled() if row not in held_out])
+    return Context(corpus=corpus, rows=rows, **values)
+
+
+def ranks_of(corpus, rows, model, row):
+    """Returns the distinct other texts of ``rows``, nearest to a row first, by cosines in float64."""
+    encoder = Encoder(model, device="cpu")
+    own = corpus.take([row])[0]
+    texts = [text for text in dict.fromkeys(corpus.take(rows)) if text != own]
+    vectors = encoder.encode([own, *texts]).astype(np.float64)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return [texts[at] for at in np.argsort(-(vectors[1:] @ vectors[0]), kind="stable")]
+
+
+@pytest.mark.parametrize("nearest", [2, 6, 65])
+def test_negatives_are_drawn_uniformly_from_the_other_texts_up_to_a_rank(corpus, tiny_bert, nearest):
+    held_out = (2, 14)
+    context = context_of(corpus, held_out)
+    method = Retrieved(RetrievedOptions(str(tiny_bert), nearest), context)
+    rows = np.array(corpus.filled())
+    counts = [Counter() for _ in rows]
+    for epoch in range(600):
+        drawn = method(corpus.take(rows), rows, Draws(0, epoch))
+        for count, text in zip(counts, drawn, strict=True):
+            count[text] += 1
+    for row, count in zip(rows.tolist(), counts, strict=True):
+        # Held-out rows have neighbours among the rows that are trained on, and are never neighbours themselves.
+        expected = ranks_of(corpus, context.rows, tiny_bert, row)[: min(nearest, len(method.pool)) - 1]
+        assert set(count) == set(expected), row
+        mean = 600 / len(expected)
+        assert all(abs(each - mean) <= 5.5 * math.sqrt(mean) for each in count.values())
+
+
+def test_rows_with_equal_texts_have_the_same_neighbours_but_their_own_draws(corpus, tiny_bert):
+    method = Retrieved(RetrievedOptions(str(tiny_bert), 9), context_of(corpus))
+    same = [row for row in corpus.filled() if corpus.take([row]) == corpus.take([4])]
+    assert len(same) == 4
+    assert len({tuple(method.near[method.place[row]]) for row in same}) == 1
+    assert method.near.shape == (20, 8)
+    assert len(set(method.pool.tolist())) == 20
+    rows = np.array(same)
+    whole = [method(corpus.take(rows), rows, Draws(0, epoch)) for epoch in range(10)]
+    assert any(len(set(drawn)) > 1 for drawn in whole)
+    assert method(corpus.take(rows[1:2]), rows[1:2], Draws(0, 3)) == whole[3][1:2]
+
+
+def test_blocks_of_texts_do_not_change_the_neighbours(corpus, tiny_bert, monkeypatch):
+    whole = Retrieved(RetrievedOptions(str(tiny_bert), 6), context_of(corpus))
+    monkeypatch.setattr(cards, "BLOCK", 3)
+    monkeypatch.setattr(cards, "COSINES", 50)
+    parts = Retrieved(RetrievedOptions(str(tiny_bert), 6), context_of(corpus))
+    assert np.array_equal(parts.near, whole.near)
+    assert np.array_equal(parts.place, whole.place)
+
+
+def test_only_the_first_process_shows_the_progress(corpus, tiny_bert, monkeypatch):
+    shown = []
+
+    @contextmanager
+    def counting(label, total, unit):
+        yield lambda more: shown.append((label, more))
+
+    monkeypatch.setattr(cards, "counting", counting)
+    second = context_of(corpus, part=lambda rows: slice(rows // 2, rows))
+    assert Retrieved(RetrievedOptions(str(tiny_bert), 6), second).near.shape == (20, 5)
+    assert not shown
+    first = context_of(corpus, part=lambda rows: slice(0, rows // 2))
+    Retrieved(RetrievedOptions(str(tiny_bert), 6), first)
+    totals = Counter()
+    for label, more in shown:
+        totals[label] += more
+    assert set(totals.values()) == {20}
+    assert len(totals) == 2
+
+
+def test_the_negative_of_a_sentence_is_a_negative_of_all_anchors(run_config, tiny_bert):
+    options = {"retrieved": {"model": str(tiny_bert), "nearest": 5}}
+    run = prepare(run_config.replace(positive="dropout", negatives=("retrieved",), options=options))
+    with Prefetcher(run.batches, run.state.encoder.tokenizer, 32) as prefetcher:
+        (batch,) = prefetcher.get(0)
+    assert batch.roles == {"anchor": "anchor", "positive": "positive", "synthetic": "negative"}
+    assert set(batch.blocks["synthetic"].texts).isdisjoint({""})
+    generator = torch.Generator().manual_seed(0)
+    z = {name: torch.randn(5, 4, dtype=torch.float64, generator=generator) for name in batch.roles}
+    z["synthetic"].requires_grad_()
+    found = contrastive_loss(z, roles=batch.roles, temperature=0.05)
+    cosine = lambda x, y: x @ y / x.norm() / y.norm()  # noqa: E731
+    losses = []
+    for i in range(5):
+        logits = [cosine(z["anchor"][i], y) / 0.05 for y in (*z["positive"], *z["synthetic"])]
+        losses.append(torch.logsumexp(torch.stack(logits), 0) - logits[i])
+    expected = sum(losses) / 5
+    assert found.item() == pytest.approx(expected.item(), rel=1e-9)
+    ours, theirs = (torch.autograd.grad(loss, z["synthetic"], retain_graph=True)[0] for loss in (found, expected))
+    assert torch.allclose(ours, theirs, rtol=1e-9)
+
+
+def test_retrieved_negatives_need_an_encoder_and_two_texts(corpus, tiny_bert, run_config, tmp_path):
+    with pytest.raises(InputError, match=r"retrieved\.model: no encoder is named; give --set retrieved\.model=MODEL"):
+        prepare(run_config.replace(negatives=("retrieved",)))
+    with pytest.raises(InputError, match="missing"):
+        Retrieved(RetrievedOptions(str(tmp_path / "missing")), context_of(corpus))
+    alike = Corpus.from_texts(["one text"] * 3)
+    with pytest.raises(InputError, match="all rows have the same text"):
+        Retrieved(RetrievedOptions(str(tiny_bert)), context_of(alike))
+    pair = context_of(Corpus.from_texts(["one text", "another text"]))
+    method = Retrieved(RetrievedOptions(str(tiny_bert)), pair)
+    assert method(["one text", "another text"], np.arange(2), Draws(0, 0)) == ["another text", "one text"]
+    with pytest.raises(InputError, match=r"retrieved\.nearest"):
+        run_config.replace(negatives=("retrieved",), options={"retrieved": {"model": "x", "nearest": 1}})
+
+
+def test_labelled_pairs_have_neighbours_of_their_complete_rows(run_config, tmp_path, sample_rows, tiny_bert):
+    lines = [f"{anchor}\t{positive}" for anchor, positive in zip(sample_rows[:40], sample_rows[40:80], strict=True)]
+    lines[5] = f"{sample_rows[5]}\t"
+    (tmp_path / "pairs.tsv").write_text("\n".join(["anchor\tpositive", *lines]) + "\n", encoding="utf8")
+    options = {"retrieved": {"model": str(tiny_bert), "nearest": 100}}
+    config = run_config.replace(corpus=(), pairs=(str(tmp_path / "pairs.tsv"),), negatives=("retrieved",))
+    run = prepare(config.replace(positive="labelled", options=options))
+    rows = np.array([row for row in range(40) if row != 5])
+    (method,) = run.batches.negatives
+    drawn = {text for epoch in range(20) for text in method([""] * 39, rows, Draws(0, epoch))}
+    assert sample_rows[5] not in drawn
+    assert drawn <= set(sample_rows[:40])
+    assert len(drawn) > 30
+
+
+@pytest.mark.parametrize(
+    ("name", "lr", "nearest", "variant"), [("roberta-base", 4e-5, 65, "v2"), ("roberta-large", 7.5e-6, 9, "v1")]
+)
+def test_the_presets_have_the_settings_of_the_released_commands(name, lr, nearest, variant):
+    from cse.training.settings.presets import preset_values
+
+    assert TrainConfig(preset=f"cards-{name}").preset == f"cards-{name}"
+    values = preset_values(f"cards-{name}")
+    assert (values["lr"], values["batch_size"], values["positive"]) == (lr, 512, "switch-case")
+    assert values["negatives"] == ["retrieved"]
+    assert values["retrieved"] == {"model": name, "nearest": nearest}
+    assert values["switch-case"]["variant"] == variant
