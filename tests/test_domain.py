@@ -415,3 +415,26 @@ def test_max_sim_is_the_weighted_mean_of_the_largest_cosines():
                 cosines = queries.states[q].astype(float) @ documents.states[d].astype(float).T
                 expected[i, j] = (idf * cosines.max(1)).sum() / idf.sum()
     assert rankings.max_sim(queries, documents) == pytest.approx(expected, abs=1e-6)
+
+
+def test_losses_are_compared_with_the_standard_loss_at_the_same_temperature(tmp_path, capsys):
+    rivals = import_module("rivals")
+    generator = np.random.default_rng(0)
+    for name, gain in (("a", 2.0), ("b", 4.0)):
+        before = generator.uniform(40, 60, 200)
+        runs = {
+            rivals.named(loss, tau): {
+                str(seed): (before + gain * (loss == "focal") + 0.5 * (tau == 0.1) + 0.1 * seed).tolist()
+                for seed in range(3)
+            }
+            for loss in rivals.LOSSES
+            for tau in rivals.TAUS
+        }
+        (tmp_path / f"{name}.json").write_text(json.dumps({"before": before.tolist(), "runs": runs}))
+    rivals.table(tmp_path)
+    rows = {line.split(" | ")[0]: line for line in capsys.readouterr().out.splitlines()}
+    # The mean of the seeds adds .1; the change has the interval of three seeds, the difference from standard none.
+    assert "| +2.1 | +4.1 | +3.10 [+2.9" in rows["| focal, .05"]
+    assert "| +3.00 [+3.00, +3.00] | +2.1 |" in rows["| focal, .05"]
+    assert "| +0.6 | +0.6 | +0.60 [+0.4" in rows["| standard, .1"]
+    assert rows["| standard, .1"].endswith("|  | +0.6 |")

@@ -5,6 +5,7 @@ import sys
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -163,3 +164,67 @@ def test_runs_of_two_bases_are_read_together_if_each_seed_belongs_to_one(tmp_pat
     lab.store(Experiment("focal", 0.07, 0).name, {"arguments": [], "seed": 0, **record(70)})
     with pytest.raises(SystemExit, match="seed 0 was run from another base"):
         table.Stored([tmp_path / "A", tmp_path / "B"])
+
+
+def test_a_run_names_the_models_that_it_needs(tmp_path):
+    needed = {name for each in ALL for name in each.teachers}
+    assert needed
+    assert needed <= {each.name for each in experiments.declared({})["grid"]}
+    lab = run.Lab(tmp_path, {}, work=tmp_path, base=Path("base"))
+    flags = []
+    lab.cse = lambda name, *arguments: flags.extend(arguments)
+    lab.train(next(each for each in ALL if each.teachers))
+    assert "{" not in "".join(flags)
+    assert str(tmp_path / "runs" / sorted(needed)[0] / "last") in " ".join(flags)
+
+
+def test_rows_without_a_sign_are_repeated_with_further_seeds(tmp_path):
+    ablation = next(each for each in experiments.ABLATIONS if each.title.startswith("UNA, Table C5"))
+    lab = run.Lab(tmp_path, {})
+    for label, values in (("0.5", (70, 70)), ("0.3", (69, 71)), ("0.4", (71, 71.5))):
+        experiment = ablation.experiment(label)
+        draws = " ".join(f"{value:.3f}" for value in np.linspace(*values, 100))
+        rest = {"scores": record(np.mean(values))["scores"], "train_seconds": {"core_per_step": 1.0}}
+        lab.store(experiment.name, {"arguments": [], "seed": 0, "resampled": {"STS-B dev": draws}, **rest})
+    stored = table.Stored([tmp_path])
+    assert [each.name for each in table.undecided(stored, ablation)] == [
+        ablation.experiment(label).name for label in ("0.5", "0.3")
+    ]
+    repeated = run.undecided(tmp_path)
+    assert [each.seed for each in repeated] == [1, 1, 2, 2]
+    for each in repeated:
+        lab.store(each.name, {"arguments": [], "seed": each.seed, **record(72 if "0.3" in each.name else 70)})
+    rows = {row[0]: row for row in table.ablation(table.Stored([tmp_path]), table.Published(), ablation)[1]}
+    assert rows["0.3"][1:3] == ["3", "71.33"]
+    assert rows["0.4"][1] == "1"
+
+
+def test_mixtures_with_a_gradient_differ_from_mixed_negatives_in_the_gradient_alone():
+    import torch
+
+    from cse.features import FEATURE_AUGMENTATIONS
+    from cse.losses.contrastive import contrastive_loss
+    from cse.views import Views
+
+    with FEATURE_AUGMENTATIONS.preserved():
+        mixtures = import_module("mixtures")
+    generator = torch.Generator().manual_seed(0)
+    anchor, positive = (torch.randn(6, 4, generator=generator, dtype=torch.float64) for _ in range(2))
+    u = torch.rand(6, 1, generator=generator)
+    partners = torch.tensor([(row + 1 + int(u[row] * 5)) % 6 for row in range(6)])
+    step = SimpleNamespace(uniform=lambda purpose, count: u)
+    found = {}
+    for gradient in (True, False):
+        z = positive.clone().requires_grad_()
+        options = mixtures.MixturesOptions(gradient=gradient)
+        views = mixtures.Mixtures(options, None)(Views({"anchor": anchor, "positive": z}), step)
+        loss = contrastive_loss(dict(views.embeddings), own_negatives=views.own_negatives)
+        loss.backward()
+        found[gradient] = loss.detach(), z.grad
+    z = positive.clone().requires_grad_()
+    loss = contrastive_loss({"anchor": anchor, "positive": z}, mixed="paper", partners=partners)
+    loss.backward()
+    assert torch.allclose(found[False][0], loss, rtol=1e-12)
+    assert torch.allclose(found[False][1], z.grad, rtol=1e-10)
+    assert torch.allclose(found[True][0], loss, rtol=1e-12)
+    assert not torch.allclose(found[True][1], z.grad, rtol=1e-2)
