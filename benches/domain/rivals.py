@@ -1,13 +1,14 @@
 """Compares focal logits with other losses that weight hard negatives, in training on the documents of a collection.
 
-    python benches/domain/rivals.py train COLLECTION --device cuda [--seeds 0 1 2 3 4]
+    python benches/domain/rivals.py train COLLECTION ... --name h200 --device cuda [--seeds 0 1 2 3 4] [--only 'focal*']
     python benches/domain/rivals.py table
 
 A collection is a folder in the layout of BEIR. ``train`` trains all-MiniLM-L6-v2 on all its documents with each loss
 and seed, and computes nDCG@10 x 100 of the vectors for all queries; queries and judgements are never trained on. Apart
 from the loss, every run has the settings of ``cse train CORPUS --model minilm`` (60 steps of 64 pairs of spans, and the
 similarities of the untrained model are kept), whose loss is the row ``focal, .05``. Results are written to
-benches/results/rivals/COLLECTION.json after each run; stored runs are not repeated. ``table`` prints the changes from
+benches/results/rivals/NAME/COLLECTION.json after each run; stored runs are not repeated. NAME stands for a device: the
+seeds of one device are compared with each other. ``table`` prints the changes from
 the untrained model, with 95 % intervals of a bootstrap over queries and seeds, and whether each loss differs from the
 standard one at the same temperature. Texts are encoded in bfloat16 where this is faster, before and after alike.
 """
@@ -15,6 +16,7 @@ standard one at the same temperature. Texts are encoded in bfloat16 where this i
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import itertools
 import json
 import sys
@@ -97,8 +99,8 @@ def trained(documents: Sequence[str], place: str, loss: str, tau: float, seed: i
     return str(train(config).folder / "last")
 
 
-def run(folder: Path, seeds: Sequence[int], results: Path, device: str) -> None:
-    """Trains and measures all runs of a collection that are not stored."""
+def run(folder: Path, seeds: Sequence[int], only: str, results: Path, device: str) -> None:
+    """Trains and measures the runs of a collection whose names match and that are not stored."""
     collection = Collection(folder)
     documents = [" ".join(text.split()) for text in collection.documents if text.strip()]
     path = results / f"{collection.name}.json"
@@ -106,13 +108,13 @@ def run(folder: Path, seeds: Sequence[int], results: Path, device: str) -> None:
     stored["before"] = stored["before"] or ndcg(collection, "minilm", device).round(1).tolist()
     results.mkdir(parents=True, exist_ok=True)
     for seed, tau, loss in itertools.product(seeds, TAUS, LOSSES):
-        own = stored["runs"].setdefault(named(loss, tau), {})
-        if str(seed) in own:
+        own = stored["runs"].get(named(loss, tau), {})
+        if str(seed) in own or not fnmatch.fnmatch(named(loss, tau), only):
             continue
         started = time.perf_counter()
         with tempfile.TemporaryDirectory() as place:
             values = ndcg(collection, trained(documents, place, loss, tau, seed, device), device)
-        own[str(seed)] = values.round(1).tolist()
+        stored["runs"][named(loss, tau)] = own | {str(seed): values.round(1).tolist()}
         seconds = time.perf_counter() - started
         print(f"{collection.name}, {named(loss, tau)}, {seed}: {values.mean():.2f}, {seconds:.0f} s", flush=True)
         part = path.with_suffix(".part")
@@ -136,32 +138,49 @@ def resampled(change: Vector) -> Vector:
     return means
 
 
+def changes(results: Path) -> dict[str, dict[str, dict[tuple[str, str], Vector]]]:
+    """The change of each query from the untrained model, by name of the loss, collection, and (device, seed)."""
+    found: dict[str, dict[str, dict[tuple[str, str], Vector]]] = {}
+    for path in sorted(results.glob("*/*.json")):
+        stored = json.loads(path.read_text("utf8"))
+        for name, runs in stored["runs"].items():
+            own = found.setdefault(name, {}).setdefault(path.stem, {})
+            own |= {(path.parent.name, seed): np.subtract(each, stored["before"]) for seed, each in runs.items()}
+    return found
+
+
+def summary(values: Sequence[Vector]) -> str:
+    """Mean over collections of values ``(seeds, queries)``, and its interval."""
+    low, high = np.quantile(np.mean([resampled(each) for each in values], axis=0), [0.025, 0.975])
+    return f"{np.mean([each.mean() for each in values]):+.2f} [{low:+.2f}, {high:+.2f}]"
+
+
 def table(results: Path) -> None:
-    """Prints the changes of each loss by collection, their means, and the differences from the standard loss."""
-    stored = {path.stem: json.loads(path.read_text("utf8")) for path in sorted(results.glob("*.json"))}
-    names = [named(loss, tau) for tau in TAUS for loss in LOSSES]
-    values = {
-        name: {key: np.array([each for _, each in sorted(own["runs"][name].items())]) for key, own in stored.items()}
-        for name in names
-        if all(name in own["runs"] for own in stored.values())
-    }
-    before = {key: np.array(own["before"]) for key, own in stored.items()}
-    print(f"| loss, tau | {' | '.join(stored)} | mean | minus standard | worst |")
-    print(f"| --- | {' | '.join(['---:'] * (len(stored) + 3))} |")
-    print(f"| before | {' | '.join(f'{each.mean():.1f}' for each in before.values())} | | | |")
-    for name, own in values.items():
-        changes = {key: own[key] - before[key] for key in stored}
-        base = values["standard," + name.rpartition(",")[2]]
-        against = {key: own[key] - base[key] for key in stored}
-        both = []
-        for each in (changes, against):
-            draws = np.mean([resampled(change) for change in each.values()], axis=0)
-            low, high = np.quantile(draws, [0.025, 0.975])
-            both.append(f"{np.mean([change.mean() for change in each.values()]):+.2f} [{low:+.2f}, {high:+.2f}]")
-        worst = min(change.mean() for change in changes.values())
-        cells = [f"{change.mean():+.1f}" for change in changes.values()]
-        difference = "" if name.startswith("standard") else both[1]
-        print(f"| {name} | {' | '.join(cells)} | {both[0]} | {difference} | {worst:+.1f} |")
+    """Prints the changes of each loss by collection, their means, and the differences from the standard loss.
+
+    A loss without a run on some collection has no row. The difference from the standard loss is over the seeds of the
+    same device that both have.
+    """
+    found = changes(results)
+    collections = sorted(found[named("standard", TAUS[0])])
+    print(f"| loss, tau | seeds | {' | '.join(collections)} | mean | minus standard | worst |")
+    print(f"| --- | {' | '.join(['---:'] * (len(collections) + 4))} |")
+    for tau, loss in itertools.product(TAUS, LOSSES):
+        own, standard = found.get(named(loss, tau), {}), found.get(named("standard", tau), {})
+        if not own.keys() >= set(collections):
+            continue
+        values = [np.array(list(own[key].values())) for key in collections]
+        difference = ""
+        if loss != "standard":
+            both = {key: [seed for seed in own[key] if seed in standard.get(key, {})] for key in collections}
+            pairs = [[own[key][seed] - standard[key][seed] for seed in both[key]] for key in collections]
+            difference = summary([np.array(each) for each in pairs])
+        numbers = sorted({len(each) for each in values})
+        seeds = str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+        cells = [f"{each.mean():+.1f}" for each in values]
+        worst = min(each.mean() for each in values)
+        row = (named(loss, tau), seeds, *cells, summary(values), difference, f"{worst:+.1f}")
+        print(f"| {' | '.join(row)} |")
 
 
 def main() -> None:
@@ -170,13 +189,15 @@ def main() -> None:
     parser.add_argument("collections", nargs="*", type=Path)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2, 3, 4])
     parser.add_argument("--device", default="cpu", help="device of training and encoding (default: cpu)")
+    parser.add_argument("--name", default="cpu", help="name of the device, a folder of the results (default: cpu)")
+    parser.add_argument("--only", default="*", metavar="PATTERN", help="only the losses whose names match")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     if options.what == "table":
         table(options.results)
         return
     for folder in options.collections:
-        run(folder, options.seeds, options.results, options.device)
+        run(folder, options.seeds, options.only, options.results / options.name, options.device)
 
 
 if __name__ == "__main__":
