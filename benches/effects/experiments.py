@@ -260,6 +260,13 @@ SOFTER: dict[str, Change] = {
     "PromptBERT": (LATER["PromptBERT"][0], ""),
     "mixed, lambda 0.4": (Experiment("mixed", 0.1, change="lambda 0.4", settings={"mix_lambda": 0.4}), ""),
 }
+HARDNESS, ORTHOGONALITY = {"feature_augmentations": ["hardness"]}, {"loss_terms": ["orthogonality"]}
+TOGETHER: dict[str, Change] = {
+    "UNA": ({}, ""),
+    "hardness": (HARDNESS, ""),
+    "orthogonality": (ORTHOGONALITY, ""),
+    "both": (HARDNESS | ORTHOGONALITY, ""),
+}
 SCALES: dict[str, dict[str, Any]] = {
     "1,600 steps": {"max_steps": 4 * STEPS},
     "batches of 256": {"batch_size": 256},
@@ -303,6 +310,7 @@ ABLATIONS = (
     with_later(FOCAL),
     *map(scaled, SCALES),
     Ablation("At 0.1: change", "mean", AT_BEST, "", "", SOFTER),
+    Ablation("UNA at 0.1: with", "mean", replace(WITH_UNA, tau=0.1), "", "", TOGETHER),
     Ablation("Focal-InfoNCE, Table 3: with", "uniformity", STANDARD, "focal-table3", "UNIF", WITH_FOCAL),
     Ablation("Focal-InfoNCE, Table 3: alignment with", "alignment", STANDARD, "focal-table3", "ALGN", WITH_FOCAL),
 )
