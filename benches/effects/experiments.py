@@ -176,14 +176,15 @@ for kind, method in (
 FOCAL_TAUS: dict[str, Change] = {f"{t}": (Experiment("focal", t), f"temp {t}") for t in (0.07, 0.03, 0.05, 0.1)}
 MARGINS: dict[str, Change] = {f"{m}": ({"margin": m}, f"m {m}") for m in (0.3, 0.1, 0.2, 0.4)}
 DIFFCSE = {"loss_terms": ["diffcse"], "feature_augmentations": ["projector"], "diffcse": {"generator": BASE}}
-DCLR = {"feature_augmentations": ["dclr"]}
+# The published second encoder is a SimCSE model, too.
+DCLR = {"feature_augmentations": ["dclr"], "dclr": {"model": trained("standard-tau0.05-seed0")}}
 WITH_FOCAL: dict[str, Change] = {
     "SimCSE": ({}, "SimCSE"),
     "SimCSE + focal": (FOCAL, "SimCSE + Focal"),
     "DiffCSE": (DIFFCSE, "DiffCSE"),
     "DiffCSE + focal": (replace(FOCAL, change="with DiffCSE", settings=DIFFCSE), "DiffCSE + Focal"),
-    "DCLR, noise alone": (DCLR, "DCLR"),
-    "DCLR, noise alone + focal": (replace(FOCAL, change="with DCLR", settings=DCLR), "DCLR + Focal"),
+    "DCLR": (DCLR, "DCLR"),
+    "DCLR + focal": (replace(FOCAL, change="with DCLR", settings=DCLR), "DCLR + Focal"),
 }
 PROMPT = {"encoder_methods": ["prompt"], "pooler": "mask", "max_length": 42}
 LATER: dict[str, Change] = {
