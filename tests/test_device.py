@@ -27,7 +27,7 @@ from cse.models.device import bf16_speedup, compile_backbone, pick_device, pick_
 from cse.models.running.acceleration import mask_always
 from cse.training.batches.tokens import Prefetcher
 from cse.training.loop import resumed_config
-from cse.training.setup import prepare
+from cse.training.setup import describe_steps, prepare
 from cse.training.step.distributed import World
 from cse.training.step.step import skip_if_not_finite, training_step
 from cse.training.watching import failures
@@ -550,3 +550,20 @@ def test_a_section_of_the_gpu_benchmark_that_fails_does_not_end_the_others(tmp_p
 )
 def test_the_peak_of_a_gpu_is_found_by_its_name(name, peak):
     assert benchmark().peak_of(name) == peak
+
+
+@pytest.mark.parametrize(
+    ("device", "compiled", "steps", "hinted"),
+    [
+        ("cuda:0", False, 5000, True),
+        ("cuda", False, 100, False),
+        ("cuda", True, 5000, False),
+        ("cpu", False, 5000, False),
+    ],
+)
+def test_compiling_is_suggested_for_long_runs_on_a_gpu(device, compiled, steps, hinted):
+    class Rows(list):
+        size = 64
+
+    final = SimpleNamespace(accumulate=1, lr=1e-5, lr_scheduler="linear", merge_with_base=0.0, compile=compiled)
+    assert ("--compile" in describe_steps(final, Rows(range(steps)), device)) == hinted
