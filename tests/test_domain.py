@@ -434,8 +434,8 @@ def test_losses_are_compared_with_the_standard_loss_at_the_same_temperature(tmp_
         (tmp_path / "cpu" / f"{name}.json").write_text(json.dumps({"before": before.tolist(), "runs": runs}))
     rivals.table(tmp_path)
     rows = {line.split(" | ")[0]: line for line in capsys.readouterr().out.splitlines()}
-    # The mean of the seeds adds .1; the change has the interval of three seeds, the difference from standard none.
-    assert "| 3 | +2.1 | +4.1 | +3.10 [+2.9" in rows["| focal, .05"]
+    # The mean of the seeds adds .1. Change: the standard error is .1 / sqrt(3 * 2). Difference: no variance.
+    assert "| 3 | +2.1 | +4.1 | +3.10 [+3.02, +3.18] |" in rows["| focal, .05"]
     assert "| +3.00 [+3.00, +3.00] | +2.1 |" in rows["| focal, .05"]
-    assert "| +0.6 | +0.6 | +0.60 [+0.4" in rows["| standard, .1"]
+    assert "| +0.6 | +0.6 | +0.60 [+0.52, +0.68] |" in rows["| standard, .1"]
     assert rows["| standard, .1"].endswith("|  | +0.6 |")

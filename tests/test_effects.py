@@ -175,7 +175,8 @@ def test_a_run_names_the_models_that_it_needs(tmp_path):
     lab.cse = lambda name, *arguments: flags.extend(arguments)
     lab.train(next(each for each in ALL if each.teachers))
     assert "{" not in "".join(flags)
-    assert str(tmp_path / "runs" / sorted(needed)[0] / "last") in " ".join(flags)
+    assert str(lab.model(sorted(needed)[0])) in " ".join(flags)
+    assert lab.model("a") != run.Lab(tmp_path, {"base": "another"}, work=tmp_path).model("a")
 
 
 def test_rows_without_a_sign_are_repeated_with_further_seeds(tmp_path):

@@ -251,6 +251,8 @@ def test_the_error_for_a_corpus_of_an_invalid_type_states_the_file_and_the_optio
             {"feature_augmentations": ("projector",), "loss_terms": ("sscl",)},
             "--loss-term sscl adds embeddings of the encoder",
         ),
+        ({"positive": "diverse"}, "--positive diverse with these options makes edited sentences that no loss term"),
+        ({"positive": "negation"}, "--positive negation with these options makes edited sentences that no loss term"),
         ({"feature_augmentations": ("group-whitening", "projector")}, "group-whitening adds embeddings of the encoder"),
         ({"loss_terms": ("matryoshka", "diffcse"), "dims": "8"}, "--dims would train .* --feature-augmentation proj"),
         ({"loss_terms": ("mlm", "mlm")}, "--loss-term mlm was given twice"),

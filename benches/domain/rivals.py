@@ -123,13 +123,15 @@ def run(folder: Path, seeds: Sequence[int], only: str, results: Path, device: st
         part.replace(path)
 
 
-def resampled(change: Vector) -> Vector:
+def resampled(change: Vector, collection: int) -> Vector:
     """Means of resamples of changes ``(seeds, queries)``: queries and seeds are drawn with replacement.
+
+    Every collection, by number, has draws of its own.
 
     The deviations of the seeds are multiplied by sqrt(n / (n - 1)), as in ``benches/effects/scores.py``.
     """
     seeds, queries = change.shape
-    generator = np.random.default_rng(0)
+    generator = np.random.default_rng(collection)
     chosen = change[:, generator.integers(0, queries, (RESAMPLES, queries))].mean(-1)  # (seeds, RESAMPLES)
     if seeds > 1:
         mean = chosen.mean(0)
@@ -151,7 +153,9 @@ def changes(results: Path) -> dict[str, dict[str, dict[tuple[str, str], Vector]]
 
 def summary(values: Sequence[Vector]) -> str:
     """Mean over collections of values ``(seeds, queries)``, and its interval."""
-    low, high = np.quantile(np.mean([resampled(each) for each in values], axis=0), [0.025, 0.975])
+    low, high = np.quantile(
+        np.mean([resampled(each, number) for number, each in enumerate(values)], axis=0), [0.025, 0.975]
+    )
     return f"{np.mean([each.mean() for each in values]):+.2f} [{low:+.2f}, {high:+.2f}]"
 
 

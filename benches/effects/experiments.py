@@ -213,6 +213,7 @@ LATER: dict[str, Change] = {
     "ClusterNS": ({"loss_terms": ["clusterns"], "clusterns": {"clusters": 32}}, "ClusterNS"),
     "PCL": ({"positive": "diverse", "loss_terms": ["pcl"], "diverse": {"longest": 30}}, "PCL"),
     # The base model lower-cases its texts, so that the other part, switched case, would have no effect.
+    # The negatives are retrieved with a trained model, in the paper with the model before training.
     "CARDS, retrieved negatives": (
         {"negatives": ["retrieved"], "retrieved": {"model": trained("standard-tau0.05-seed0")}},
         "",

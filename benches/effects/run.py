@@ -141,9 +141,15 @@ class Lab:
         part.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
         part.replace(self.results / f"{name}.json")
 
+    @property
+    def runs(self) -> Path:
+        """The folder of the models that are trained from this base on this device."""
+        digest = hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()
+        return self.work / "runs" / digest[:12]
+
     def model(self, name: str) -> Path:
         """The folder of the model that a run trains."""
-        return self.work / "runs" / name / "last"
+        return self.runs / name / "last"
 
     def train(self, experiment: Experiment) -> dict[str, float]:
         """Trains the model of an experiment; returns the cost. The models of its teachers must have been trained."""
@@ -264,6 +270,12 @@ def main() -> None:
         mean, seconds = record["scores"]["mean"], record["train_seconds"]["core"] + record["encode_seconds"]["core"]
         print(f"{experiment.name}: mean of seven {mean:.2f}, {seconds:.0f} core-seconds", flush=True)
 
+    def teach(experiment: Experiment) -> None:
+        try:
+            lab.train(experiment)
+        except RuntimeError as error:  # the runs that need the model fail, the others do not
+            print(f"{experiment.name}: {error}", file=sys.stderr, flush=True)
+
     def stop(*_: Any) -> None:
         for child in multiprocessing.active_children():
             child.terminate()
@@ -281,7 +293,7 @@ def main() -> None:
             continue
         asked = {name for run in missing for name in run.teachers}
         with ThreadPoolExecutor(options.jobs) as pool:
-            list(pool.map(lab.train, (every[name] for name in sorted(asked) if not lab.model(name).exists())))
+            list(pool.map(teach, (every[name] for name in sorted(asked) if not lab.model(name).exists())))
             list(pool.map(attempt, missing))
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}")

@@ -4,8 +4,9 @@
 
 The table of systems compares each system with the standard loss (SimCSE) twice: both at their best temperatures, which
 have the highest score on STS-B dev with seed 0, and both at the temperatures of the papers. Intervals are 95 %
-intervals over pairs and seeds (see ``scores.interval``). A run that is not stored has no row. The runs of several bases
-are read together; a seed belongs to one base and device, so that a change is always between two runs of the same.
+intervals over pairs and seeds (see ``scores.interval``); with one seed, over pairs only. A run that is not stored has
+no row. The runs of several bases are read together; a seed belongs to one base and device, so that a change is always
+between two runs of the same.
 """
 
 from __future__ import annotations
@@ -147,26 +148,30 @@ def data_sets(stored: Stored) -> Table:
 def ablation(stored: Stored, published: Published, table: Ablation) -> Table:
     """The rows of an ablation that are stored, compared with its first row; none if fewer than two are stored.
 
-    The mean of a row is over all its seeds, the change over those that its first row has too.
+    The mean of a row is over the seeds that its first row has too. The first row has the mean of all its seeds and, if
+    other rows have fewer, that of seed 0 in brackets, with which their means must be compared.
     """
     first, *_ = table.rows
-    rows = []
+    bases = stored.repeated(table.experiment(first))
+    rows, few = [], False
     for label in table.rows:
         runs, cell, reference = stored.repeated(table.experiment(label)), table.published(label), None
+        pairs = [(run, base) for run in runs if stored.has(base := replace(table.experiment(first), seed=run.seed))]
         if not runs:
             continue
-        row = [label, str(len(runs)), f"{stored.mean(runs, table.score):.2f}", "", "", "", ""]
+        compared = [run for run, _ in pairs] or runs
+        row = [label, str(len(compared)), f"{stored.mean(compared, table.score):.2f}", "", "", "", ""]
         if cell is not None:
             row[4] = f"{published.cell(*cell):.2f}"
             reference = published.cell(*cell) - published.cell(*(table.published(first) or cell))
-        pairs = [(run, replace(table.experiment(first), seed=run.seed)) for run in runs]
-        pairs = [pair for pair in pairs if stored.has(pair[1])]
         if label != first and pairs:
-            row[3], sign = stored.change([run for run, _ in pairs], [base for _, base in pairs], table.score)
-            row[1] += f", {len(pairs)} compared" if len(pairs) < len(runs) else ""
+            row[3], sign = stored.change(compared, [base for _, base in pairs], table.score)
+            few = few or len(pairs) < len(bases)
             if reference is not None:
                 row[5:] = f"{reference:+.2f}", agreement(sign, reference)
         rows.append(row)
+    if few and rows and rows[0][0] == first:
+        rows[0][2] += f" ({stored.mean(bases[:1], table.score):.2f})"
     head = [table.title.split(": ")[1], "seeds", table.score, "change [95 % interval]", "published"]
     return [*head, "published change", "sign"], rows if len(rows) > 1 else []
 

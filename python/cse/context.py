@@ -36,6 +36,8 @@ class Context:
     """Labelled pairs; None if the run has no labelled pairs."""
     corpus: Corpus | None = None
     """The sentences; for labelled pairs, the anchors."""
+    model: str = ""
+    """Name or folder of the model that is trained."""
     rows: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """``(n,)`` numbers of the corpus rows to train on."""
     device: str = "cpu"

@@ -179,8 +179,8 @@ class BatchStep(_Facts):
     encode: Callable[..., Tensor] | None = None
     """``encode(name, encoder=None)`` runs a further forward pass in the run's precision, and returns the embeddings
     ``(B, D)`` of the texts of a view or block, such as ``anchor``. The encoder is the run's by default; any other must
-    accept the same token ids. The embeddings of a ``Frozen`` encoder, and those ``WithoutDropout``, are computed only
-    once per batch."""
+    accept the same token ids, and have a ``backbone``, which has the dropout of the view. A ``Frozen`` encoder and one
+    ``WithoutDropout`` have none, and their embeddings are computed only once per batch."""
     contrastive: Callable[..., Tensor] | None = None
     """``contrastive(views, **changes)`` returns the run's contrastive loss of the given views; ``changes`` override the
     options of this loss. None if the run has no contrastive loss."""

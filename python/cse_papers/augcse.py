@@ -75,7 +75,10 @@ class OneOf(Edit):
             kind: Any = AUGMENTATIONS.get(name)
             if not issubclass(kind, Edit) or kind.expensive or kind is OneOf:
                 raise InputError(f"one-of.edits: {name} is not a fast edit of single sentences; leave it out")
-            self.edits.append(kind(kind.Options(), context))
+            edit = kind(kind.Options(), context)
+            if edit.further():
+                raise InputError(f"one-of.edits: {name} makes several sentences at a time; leave it out")
+            self.edits.append(edit)
         # With these values, the loss term of AugCSE repeats the draw to find out which edit was applied to each row.
         context.told["edits"] = (len(self.edits), PURPOSE)
 
@@ -166,7 +169,7 @@ class AugCSE(RowTerm):
 
     Options = AugCSEOptions
     summary = "an adversarial discriminator of the edits of --positive one-of (AugCSE)"
-    reads = frozenset({"positive"})
+    reads = frozenset({"positive", "other"})
     logged = ("edit_accuracy",)
 
     def __init__(self, options: AugCSEOptions, context: Context) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge, Gt, Le
@@ -103,7 +103,9 @@ class ClusterNS(BatchTerm):
       divided by B^2, the number of all pairs of rows, as in the released code, for which the published weights were
       chosen. There, the other pairs add a constant. Rows with the same sentence are left out if the run masks them.
 
-    Rows without a valid anchor and positive are left out of everything. Checkpoints contain the centroids.
+    Rows without a valid anchor and positive are left out of everything. The metric ``clustering`` in the log is 1 once
+    clusters exist; if it stays 0, the cosines never fell to ``threshold``, and the run is one without the term.
+    Checkpoints contain the centroids.
 
     Difference from the released code: a centroid moves towards the mean of its rows; with ``variant="release"``, it
     moves towards their sum, as there.
@@ -122,6 +124,11 @@ class ClusterNS(BatchTerm):
         self.register_buffer("centroids", torch.zeros(options.clusters, context.trained.embedding_dim))
         self.register_buffer("begun", torch.zeros((), dtype=torch.bool))
         self.checked = False
+
+    @classmethod
+    def implies(cls, options: ClusterNSOptions) -> dict[str, Any]:
+        """Returns twice the number of clusters as the default batch size, as published for BERT-base."""
+        return {"batch_size": 2 * options.clusters}
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
         """Returns the difference of the contrastive losses plus the margin loss, and updates the centroids."""

@@ -199,6 +199,11 @@ class PooledPeer:
     def __init__(self, peer: Any, encoder: Any) -> None:
         self.peer, self.encoder, self.embedding_dim = peer, encoder, peer.embedding_dim
 
+    @property
+    def backbone(self) -> Any:
+        """The transformer of the peer."""
+        return self.peer.backbone
+
     def __call__(self, tokens: dict[str, Tensor]) -> Tensor:
         """Returns ``(n, D)``."""
         z: Tensor = self.peer(tokens)
@@ -229,7 +234,7 @@ class PCL(BatchTerm):
     encoder, if any, is applied to the result. In the released code, the peer also attends to padding; this is left out
     in both variants, since embeddings would depend on the other sentences of the batch. The released options for a
     fixed peer and for training without a peer are left out, too. Rows with the same sentence are not negatives of each
-    other, unless the run keeps duplicates, as in the preset.
+    other, unless the run keeps duplicates, as in the preset. The peer has the dropout of each view, but not its hook.
 
     Raises ``InputError`` for ``variant="release"`` and a model without a pooler; without edited sentences; and for a
     run without a contrastive loss.
@@ -237,7 +242,7 @@ class PCL(BatchTerm):
 
     Options = PCLOptions
     summary = "a peer encoder and several positives, with --positive diverse (PCL)"
-    reads = frozenset({"anchor", "positive"})
+    reads = frozenset({"anchor", "positive", "other"})
     encodes = True
 
     def __init__(self, options: PCLOptions, context: Context) -> None:

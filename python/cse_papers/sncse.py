@@ -140,7 +140,7 @@ class SoftNegative(BatchTerm):
 
     Options = SoftNegativeOptions
     summary = "a margin between negated sentences and positives (SNCSE)"
-    reads = frozenset({"anchor", "positive"})
+    reads = frozenset({"anchor", "positive", "other"})
 
     @classmethod
     def implies(cls, options: SoftNegativeOptions) -> dict[str, Any]:

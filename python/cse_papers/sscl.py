@@ -35,6 +35,11 @@ class InnerStates:
         self.encoder, self.layers = encoder, layers
         self.embedding_dim = layers * encoder.embedding_dim
 
+    @property
+    def backbone(self) -> Any:
+        """The transformer."""
+        return self.encoder.backbone
+
     def __call__(self, tokens: dict[str, Tensor]) -> Tensor:
         """Returns ``(n, layers * D)``: the embeddings of the layers, the last one first."""
         encoder, states = self.encoder, []

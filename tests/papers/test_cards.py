@@ -85,6 +85,8 @@ def test_a_tokenizer_that_lower_cases_makes_all_positives_unchanged(run_config):
     assert batch.blocks["positive"].texts != batch.blocks["anchor"].texts
     assert batch.unchanged == {"positive": len(batch.rows)}
     assert batch.blocks["positive"].mask is None  # it has another dropout mask
+    assert "the edits of --positive change the tokens of none of" in run.facts["warning"]
+    assert "the edits of --positive" not in prepare(run_config.replace(positive="delete")).facts.get("warning", "")
 
 
 @pytest.mark.parametrize("together", [1, 7, 100])
@@ -209,8 +211,7 @@ def test_the_negative_of_a_sentence_is_a_negative_of_all_anchors(run_config, tin
 
 
 def test_retrieved_negatives_need_an_encoder_and_two_texts(corpus, tiny_bert, run_config, tmp_path):
-    with pytest.raises(InputError, match=r"retrieved\.model: no encoder is named; give --set retrieved\.model=MODEL"):
-        prepare(run_config.replace(negatives=("retrieved",)))
+    assert prepare(run_config.replace(negatives=("retrieved",)))  # by the model before training
     with pytest.raises(InputError, match="missing"):
         Retrieved(RetrievedOptions(str(tmp_path / "missing")), context_of(corpus))
     alike = Corpus.from_texts(["one text"] * 3)
@@ -248,5 +249,5 @@ def test_the_presets_have_the_settings_of_the_released_commands(name, lr, neares
     values = preset_values(f"cards-{name}")
     assert (values["lr"], values["batch_size"], values["positive"]) == (lr, 512, "switch-case")
     assert values["negatives"] == ["retrieved"]
-    assert values["retrieved"] == {"model": name, "nearest": nearest}
+    assert values["retrieved"] == {"nearest": nearest}
     assert values["switch-case"]["variant"] == variant

@@ -1,5 +1,6 @@
 """PCL: the edits of the released code, the losses of both encoders as loops in float64, and the peer in a run."""
 
+import json
 import math
 from types import SimpleNamespace
 
@@ -275,3 +276,26 @@ def test_the_preset_has_the_limit_of_the_released_code():
         config = with_preset(TrainConfig(preset=f"pcl-{model}"))
         assert config.max_length == 32
         assert config.options["diverse"]["longest"] == 30
+
+
+@pytest.mark.parametrize("chunk_size", [None, 3])
+def test_the_peer_has_the_dropout_of_the_views(run_config, chunk_size):
+    """At the first step, the peer is a copy of the encoder: without dropout, both have the same losses."""
+    config = run_config.replace(
+        loss_terms=("pcl",), positive="diverse", max_steps=1, chunk_size=chunk_size, precision="fp32", log_every=1
+    )
+    logs = {}
+    for rate in (0.0, 0.3):
+        folder = train(config.replace(anchor_dropout=rate, positive_dropout=rate, name=f"rate {rate}")).folder
+        records = map(json.loads, (folder / "log.jsonl").read_text("utf8").splitlines())
+        logs[rate] = next(record for record in records if "pcl_peer" in record)
+    assert logs[0.0]["pcl_peer"] == pytest.approx(logs[0.0]["loss/contrastive"], rel=1e-5)
+    assert logs[0.0]["pcl_cooperation"] == pytest.approx(0, abs=1e-9)
+    assert logs[0.3]["pcl_cooperation"] > 1e-4
+
+
+def test_several_edits_are_refused_as_negatives_and_within_one_of(run_config):
+    with pytest.raises(InputError, match="--negative diverse makes several sentences, and a negative is one; use --po"):
+        prepare(run_config.replace(negatives=("diverse",)))
+    with pytest.raises(InputError, match=r"one-of\.edits: diverse makes several sentences at a time; leave it out"):
+        prepare(run_config.replace(positive="one-of", options={"one-of": {"edits": ("crop", "diverse")}}))

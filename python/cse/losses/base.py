@@ -48,8 +48,8 @@ class LossTerm(nn.Module):
     Options: ClassVar[type] = NoOptions
     summary: ClassVar[str] = ""
     reads: ClassVar[frozenset[Role]] = frozenset(("anchor", "positive", "negative"))
-    """Roles of the views whose embeddings the term uses. A setting that affects only views that no term of the run uses
-    is refused."""
+    """Roles of the views whose embeddings the term uses; ``other``: the views ``edited``, ``edited_2``, and so on. A
+    setting that affects only views that no term of the run uses is refused."""
     is_loss: ClassVar[bool] = False
     """Whether the term is used as the loss (``--loss``); ``cse methods --combinations`` then lists it."""
     encodes: ClassVar[bool] = False

@@ -65,7 +65,8 @@ def prepare(
     place = folder
     if settings.name is not None:
         place = place or free_folder(settings)  # checked before the model is searched for
-    source = resolve.find_model(settings.model or precedence.DEFAULT_MODEL)
+    context.model = settings.model or precedence.DEFAULT_MODEL
+    source = resolve.find_model(context.model)
     final = precedence.resolve(settings, source.family, source.pooler, machine.precision)
     place = place or free_folder(final)
     made = methods.text_methods(final.positive, final.negatives, final.options, context)

@@ -181,22 +181,35 @@ def once_warnings(negatives: Mapping[str, Edit], steps: int) -> list[str]:
 
 
 def unchanged_warning(batches: Batches, tokenizer: Any, max_length: int) -> list[str]:
-    """Returns a warning for the first method that leaves over 5 % of the sampled rows unchanged, if there is one.
+    """Returns a warning for an edit that leaves all sampled positives unchanged, or over 5 % without a negative.
 
-    The sample has at most 2,000 rows, or 64 for an expensive method (``TextMethod.expensive``).
+    The sample has at most 2,000 rows, or 64 for an expensive method (``TextMethod.expensive``). Only the first such
+    method is named.
     """
-    for method in batches.negatives:
+
+    def unchanged(method: Edit) -> tuple[list[str], int]:
+        """Returns the sampled texts that the method leaves unchanged, and the number of sampled texts."""
         chosen = sample_of(batches.rows, method)
         texts = batches.corpus.take(chosen)
         ids = [
             token_lists(tokenizer, sentences, max_length)["input_ids"]
             for sentences in (texts, method(texts, chosen, Draws(batches.seed, 0)))
         ]
-        unchanged = [text for text, changed in zip(texts, changed_rows(*ids), strict=True) if not changed]
-        share = len(unchanged) / len(texts)
-        if share > MANY:
+        return [text for text, changed in zip(texts, changed_rows(*ids), strict=True) if not changed], len(texts)
+
+    positive = batches.positive
+    if isinstance(positive, Edit) and positive.is_positive(positive.options):
+        left, count = ([], 1) if positive.edits_tokens or positive.expensive else unchanged(positive)
+        if len(left) == count:
             return [
-                f"{share:.0%} of the sentences have no word that can be replaced, and are left without a synthetic "
-                f"negative; {replaceable(unchanged)}"
+                f"the edits of --positive change the tokens of none of {count:,} sampled sentences, perhaps because "
+                "the tokenizer lower-cases them; the run trains as with --positive dropout"
+            ]
+    for method in batches.negatives:
+        left, count = unchanged(method)
+        if len(left) > MANY * count:
+            return [
+                f"{len(left) / count:.0%} of the sentences have no word that can be replaced, and are left without a "
+                f"synthetic negative; {replaceable(left)}"
             ]
     return []

@@ -55,6 +55,11 @@ class TextMethods:
         from .optimisation import check_sizes
 
         (positive,) = self.positive.values()
+        for name, edit in self.negatives.items():
+            if edit.further():
+                raise InputError(
+                    f"--negative {name} makes several sentences, and a negative is one; use --positive {name}"
+                )
         batches = Batches(
             data.corpus,
             data.rows,

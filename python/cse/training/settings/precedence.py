@@ -138,6 +138,13 @@ def _without_effect(config: ResolvedConfig) -> str | None:
             f"{pairs[0][0]} adds embeddings of the encoder, and {pairs[0][1]} maps the others to another space; leave "
             "one of them out"
         )
+    positive = AUGMENTATIONS.get(config.positive)
+    is_view = issubclass(positive, Edit) and not positive.is_positive(config.options_of(config.positive))
+    if is_view and not any("other" in term.reads for term in terms.values()):
+        return (
+            f"--positive {config.positive} with these options makes edited sentences that no loss term of the run "
+            f"reads; add the loss term of its paper (cse methods {config.positive}), or choose another positive"
+        )
     if config.loss in CONTRASTIVE_LOSSES:
         return None  # reads all views
     named: list[tuple[str, Collection[str]]] = [(f"--negative {name}", {"negative"}) for name in config.negatives]

@@ -289,6 +289,13 @@ def dropout_of(backbone: nn.Module, probability: float | None) -> Iterator[None]
             setattr(module, name, value)
 
 
+def with_dropout(model: Any, probability: float, tokens: dict[str, Tensor]) -> Tensor:
+    """Encodes tokens with the given dropout probability in the transformer of ``model``, its ``backbone``."""
+    with dropout_of(model.backbone, probability):
+        z: Tensor = model(tokens)
+    return z
+
+
 def rates_of(backbone: nn.Module) -> list[tuple[Any, str, float]]:
     """Returns the dropout probabilities in a transformer: the module, the name of the attribute, and its value."""
     rates: list[tuple[Any, str, float]] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from ...models.tokens import POOLED
 from ...views import BatchStep, Frozen, RowStep, Views, WithoutDropout
 from ..batches.batches import Batch
 from .distributed import World
-from .encode import Forward, chunks_of, gathered_views, keyed_uniform, nothing, step_of_rows
+from .encode import Forward, chunks_of, gathered_views, keyed_uniform, nothing, step_of_rows, with_dropout
 from .state import TrainState, unique_parameters
 
 SINGLE = World()
@@ -159,20 +159,22 @@ def batch_step(
     device = forward.device
 
     block_of = {view.name: name for name, block in batch.blocks.items() for view in block.views}
+    rates = {view.name: view.dropout for block in batch.blocks.values() for view in block.views}
     known: dict[tuple[str, Frozen | WithoutDropout], Tensor] = {}
 
     def encode(name: str, encoder: Callable[[dict[str, Tensor]], Tensor] | None = None) -> Tensor:
         block = block_of.get(name, name)
         if not isinstance(encoder, (Frozen, WithoutDropout)):
-            return embeddings(block, state.encoder if encoder is None else encoder)
+            return embeddings(block, state.encoder if encoder is None else encoder, rates.get(name))
         if (block, encoder) not in known:
             known[block, encoder] = embeddings(block, encoder)
         return known[block, encoder]
 
-    def embeddings(block: str, model: Callable[[dict[str, Tensor]], Tensor]) -> Tensor:
+    def embeddings(block: str, model: Callable[[dict[str, Tensor]], Tensor], dropout: float | None = None) -> Tensor:
         if block in tokens:
             packs = getattr(model, "packs", False)
-            return world.gather(forward.encode(model, tokens[block], whole_rows=packs), len(batch.rows))
+            run = model if dropout is None else partial(with_dropout, model, dropout)
+            return world.gather(forward.encode(run, tokens[block], whole_rows=packs), len(batch.rows))
         width = getattr(getattr(model, "model", model), "embedding_dim", None)  # a Frozen wraps the model
         return world.gather(nothing(state.encoder, width), len(batch.rows))
 
