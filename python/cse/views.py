@@ -184,6 +184,8 @@ class BatchStep(_Facts):
     contrastive: Callable[..., Tensor] | None = None
     """``contrastive(views, **changes)`` returns the run's contrastive loss of the given views; ``changes`` override the
     options of this loss. None if the run has no contrastive loss."""
+    temperature: float | None = None
+    """Temperature of the run's contrastive loss; None if the run has none."""
 
 
 class Frozen(nn.Module):

@@ -136,7 +136,9 @@ class Diverse(Edit):
 class PCLOptions:
     """Options of PCL; the defaults are those of the released code."""
 
-    temperature: Annotated[float, Gt(0), Opt("divisor of the cosines in this term, usually that of the loss")] = 0.05
+    temperature: Annotated[float, Ge(0), Opt("divisor of the cosines in this term; 0: the temperature of the loss")] = (
+        0.0
+    )
     cooperation: Annotated[float, Ge(0), Opt("weight of the two divergences between the encoder and its peer")] = 1.0
     contrast: Annotated[float, Ge(0), Opt("weight of the classification of positives, in both encoders")] = 1.0
     variant: Annotated[
@@ -289,7 +291,7 @@ class PCL(BatchTerm):
         kept = self.kept(views, names, step)
 
         def logits(anchors: Tensor, group: Tensor, others: Tensor) -> Tensor:
-            return group_logits(anchors, group, others, kept, options.temperature)
+            return group_logits(anchors, group, others, kept, options.temperature or step.temperature or 1.0)
 
         of_first, of_second = logits(own, first, own), logits(other, second, other)
         of_peer = step.contrastive(peer)

@@ -142,7 +142,7 @@ def contrast(views):
 
 def term_of(run_config, **options):
     state = prepare(run_config).state
-    return PCL(PCLOptions(temperature=0.1, **options), Context(encoder=state.encoder))
+    return PCL(PCLOptions(**options), Context(encoder=state.encoder))
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -159,7 +159,9 @@ def test_pcl_and_its_gradients_equal_loops(run_config, masked):
         duplicates = torch.zeros(6, 6, dtype=torch.bool)
         duplicates[0, 4] = duplicates[4, 0] = True
     equal = [{0, 4}] if masked else []
-    step = SimpleNamespace(encode=lambda name, encoder: peer[name], contrastive=contrast, duplicates=duplicates)
+    step = SimpleNamespace(
+        encode=lambda name, encoder: peer[name], contrastive=contrast, temperature=0.1, duplicates=duplicates
+    )
     term = term_of(run_config, cooperation=0.7, contrast=0.4)
     found = term(Views(z, roles, masks), step)
 
@@ -211,6 +213,7 @@ def test_the_losses_are_those_of_the_released_code(run_config):
     step = SimpleNamespace(
         encode=lambda name, encoder: peer[:, names.index(name)],
         contrastive=lambda views: contrastive_loss(views.embeddings, roles=views.roles, temperature=0.1),
+        temperature=0.1,
         duplicates=None,
     )
     views = Views({name: z[:, number] for number, name in enumerate(names)}, roles)

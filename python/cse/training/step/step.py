@@ -192,7 +192,8 @@ def batch_step(
     main = next((term for term in state.terms.values() if isinstance(term, Contrastive)), None)
     if main is None:
         return step
-    return replace(step, contrastive=lambda views, **changes: main.evaluate(views, step, **changes))
+    evaluate = partial(main.evaluate, step=step)
+    return replace(step, contrastive=evaluate, temperature=main.options.temperature)
 
 
 def skip_if_not_finite(optimizer: torch.optim.Optimizer, loss: Tensor, norm: Tensor) -> Tensor:
