@@ -683,7 +683,7 @@ def test_given_options_of_a_method_are_merged_with_the_preset_key_by_key():
 
 
 def test_every_preset_is_a_valid_configuration():
-    assert len(preset_names()) == 47
+    assert len(preset_names()) == 55
     for name in preset_names():
         # The supervised presets, and the one for queries, need a file of pairs.
         given = {"pairs": "nli.csv"} if "sup" in name or name == "adapt-queries" else {}
