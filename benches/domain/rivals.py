@@ -8,9 +8,9 @@ and seed, and computes nDCG@10 x 100 of the vectors for all queries; queries and
 from the loss, every run has the settings of ``cse train CORPUS --model minilm`` (60 steps of 64 pairs of spans, and the
 similarities of the untrained model are kept), whose loss is the row ``focal, .05``. Results are written to
 benches/results/rivals/NAME/COLLECTION.json after each run; stored runs are not repeated. NAME stands for a device: the
-seeds of one device are compared with each other. ``table`` prints the changes from
-the untrained model, with 95 % intervals of a bootstrap over queries and seeds, and whether each loss differs from the
-standard one at the same temperature. Texts are encoded in bfloat16 where this is faster, before and after alike.
+seeds of one device are compared with each other. ``table`` prints the changes from the untrained model, with 95 %
+intervals of a bootstrap over queries and seeds, and the difference of each loss from the standard one at the same
+temperature. Texts are encoded in bfloat16 where this is faster, before and after alike.
 """
 
 from __future__ import annotations
@@ -126,9 +126,8 @@ def run(folder: Path, seeds: Sequence[int], only: str, results: Path, device: st
 def resampled(change: Vector, collection: int) -> Vector:
     """Means of resamples of changes ``(seeds, queries)``: queries and seeds are drawn with replacement.
 
-    Every collection, by number, has draws of its own.
-
-    The deviations of the seeds are multiplied by sqrt(n / (n - 1)), as in ``benches/effects/scores.py``.
+    Every collection, by number, has draws of its own. The deviations of the seeds are multiplied by sqrt(n / (n - 1)),
+    as in ``benches/effects/scores.py``.
     """
     seeds, queries = change.shape
     generator = np.random.default_rng(collection)

@@ -289,9 +289,11 @@ class PCL(BatchTerm):
         first, second = (torch.stack([z[name] for name in names], dim=1) for z in (views, peer))  # (B, k, D)
         own, other = views["anchor"], peer["anchor"]
         kept = self.kept(views, names, step)
+        tau = options.temperature or step.temperature
+        assert tau is not None  # the run has a contrastive loss
 
         def logits(anchors: Tensor, group: Tensor, others: Tensor) -> Tensor:
-            return group_logits(anchors, group, others, kept, options.temperature or step.temperature or 1.0)
+            return group_logits(anchors, group, others, kept, tau)
 
         of_first, of_second = logits(own, first, own), logits(other, second, other)
         of_peer = step.contrastive(peer)

@@ -198,9 +198,9 @@ def unchanged_warning(batches: Batches, tokenizer: Any, max_length: int) -> list
         return [text for text, changed in zip(texts, changed_rows(*ids), strict=True) if not changed], len(texts)
 
     positive = batches.positive
-    if isinstance(positive, Edit) and positive.is_positive(positive.options):
-        left, count = ([], 1) if positive.edits_tokens or positive.expensive else unchanged(positive)
-        if len(left) == count:
+    if isinstance(positive, Edit) and not (positive.edits_tokens or positive.expensive):
+        left, count = unchanged(positive)
+        if len(left) == count and positive.is_positive(positive.options):
             return [
                 f"the edits of --positive change the tokens of none of {count:,} sampled sentences, perhaps because "
                 "the tokenizer lower-cases them; the run trains as with --positive dropout"
