@@ -2,11 +2,12 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from cse.io import lock, locked
+from cse.io import fresh_folder, lock, locked, write_text
 
 HOLD = """
 import sys
@@ -77,3 +78,18 @@ def test_a_file_system_without_locks_is_reported_not_refused(tmp_path, monkeypat
     monkeypatch.setattr("fcntl.flock", unsupported)
     with locked(Path(tmp_path)) as held:
         assert not held
+
+
+def test_files_that_are_being_written_are_not_removed_as_leftovers(tmp_path):
+    """Each write to a folder removes leftovers, and must not take the files and folders of other threads for such."""
+
+    def write(number):
+        write_text(tmp_path / f"file{number}", "text")
+        with fresh_folder(tmp_path / f"folder{number}") as folder:
+            (folder / "file").write_text("text")
+
+    with ThreadPoolExecutor(8) as threads:
+        for _ in threads.map(write, range(200)):
+            pass
+    assert len([*tmp_path.glob("file*")]) == len([*tmp_path.glob("folder*/file")]) == 200
+    assert not [*tmp_path.glob(".*")]

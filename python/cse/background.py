@@ -21,8 +21,10 @@ from .errors import InputError, first_line
 
 T = TypeVar("T")
 
-STOPPING = (signal.SIGINT, signal.SIGTERM, *(() if sys.platform == "win32" else (signal.SIGHUP,)))
+STOPPING = [signal.SIGINT, signal.SIGTERM]
 """The signals that end a command: Ctrl-C, a request to end, and (except on Windows) a terminal that was closed."""
+if sys.platform != "win32":
+    STOPPING.append(signal.SIGHUP)
 
 
 def handle_stops(handler: Callable[[int, FrameType | None], object]) -> dict[int, Any]:

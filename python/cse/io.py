@@ -166,16 +166,32 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
         remove_leftovers(path.parent)
         temporary = None
         try:
-            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".cse-core-", suffix=".tmp", delete=False) as file:
+            with _temporary_file(path.parent) as file:
                 temporary = file.name
-                with suppress(BlockingIOError):  # raised while another process checks whether the file is locked
-                    lock(file.fileno())
-                write(file)  # type: ignore[arg-type]
-            copy_mode(path, Path(temporary))
-            os.replace(temporary, path)
+                write(file)
+                file.flush()
+                copy_mode(path, Path(temporary))
+                if sys.platform == "win32":  # where an open file cannot be renamed
+                    file.close()
+                os.replace(temporary, path)  # while it is locked, or remove_leftovers may remove it
         finally:
             if temporary is not None and os.path.exists(temporary):
                 os.unlink(temporary)
+
+
+def _temporary_file(folder: Path) -> Any:
+    """Creates a temporary file and locks it; returns it open.
+
+    A call of ``remove_leftovers`` elsewhere may take the file for a leftover before it is locked, and remove it;
+    another is then created.
+    """
+    while True:
+        file = tempfile.NamedTemporaryFile(dir=folder, prefix=".cse-core-", suffix=".tmp", delete=False)  # noqa: SIM115
+        with suppress(BlockingIOError):  # locked by the process that removes it
+            lock(file.fileno())
+            if os.path.exists(file.name):
+                return file
+        file.close()
 
 
 @contextmanager
@@ -188,12 +204,17 @@ def temporary_folder(folder: Path) -> Iterator[Path]:
     with naming(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder.parent)
-        made = Path(tempfile.mkdtemp(prefix=".cse-new-", suffix=f"-{folder.name}", dir=folder.parent))
-        try:
-            with _held(made):
+        with ExitStack() as stack:
+            while True:  # as in _temporary_file
+                made = Path(tempfile.mkdtemp(prefix=".cse-new-", suffix=f"-{folder.name}", dir=folder.parent))
+                with suppress(BlockingIOError, FileNotFoundError):
+                    stack.enter_context(locked(made))
+                    if made.is_dir():
+                        break
+            try:
                 yield made
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
+            finally:
+                shutil.rmtree(made, ignore_errors=True)
 
 
 @contextmanager
