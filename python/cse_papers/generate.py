@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -31,29 +31,29 @@ from cse.progress import counting
 
 # Rows per window; the rows of a window are sorted by length.
 WINDOW = 2048
+# Beams of the beam search, as for UNA: for paraphrases, and for each direction of a back-translation.
+BEAMS, VIA_BEAMS = 10, 4
 
 
 @dataclass(frozen=True)
 class GenerationOptions:
-    """How texts are generated."""
+    """How texts are generated. Limits above those of the model are reduced to them."""
 
-    prefix: str = ""
-    """Text before each row, such as ``paraphrase: ``, if the model was trained with one."""
-    beams: int = 10
-    """Number of beams of the beam search; 1: greedy search. UNA uses 10 for paraphrases and 4 for back-translations."""
-    sample: bool = False
-    """Whether to sample tokens instead of using beam search."""
-    top_p: float = 0.95
-    """With ``sample``: each token is drawn from the most likely ones, which together have this probability (nucleus
-    sampling)."""
-    temperature: float = 1.0
-    """With ``sample``: the temperature, by which the logits are divided."""
-    max_new_tokens: int = 64
-    """Maximum number of tokens in a generated text; values above the model's limit are reduced to that limit."""
-    max_input_tokens: int = 256
-    """Maximum number of input tokens; values above the model's limit are reduced to that limit."""
-    batch_size: int = 16
-    seed: int = 0
+    prefix: Annotated[str, Opt("Text to put before each row.", "TEXT", "none")] = ""
+    beams: Annotated[
+        int | None, Ge(1), Le(100), Opt("Number of beams.", "N", f"{BEAMS}; {VIA_BEAMS} with --via", excludes="sample")
+    ] = None
+    sample: Annotated[
+        bool | None, Opt("Sample instead of using beam search.", default="yes for queries without --beams, else no")
+    ] = None
+    top_p: Annotated[
+        float, Gt(0), Le(1), Opt("With --sample: sample from the likeliest tokens, up to this total probability.", "P")
+    ] = 0.95
+    temperature: Annotated[float, Gt(0), Opt("With --sample: the divisor of the logits.", "T")] = 1.0
+    max_new_tokens: Annotated[int, Ge(1), Opt("Maximum number of tokens per text.", "N")] = 64
+    max_input_tokens: Annotated[int, Ge(1), Opt("Maximum number of tokens read per row.", "N")] = 256
+    batch_size: Annotated[int, Ge(1), Opt("Rows per forward pass.", "N")] = 16
+    seed: Seed = 0
 
 
 class Generator:
@@ -112,8 +112,8 @@ class Generator:
                     **tokens,
                     max_new_tokens=min(options.max_new_tokens, _positions(model) - 1),
                     max_length=None,
-                    do_sample=options.sample,
-                    num_beams=1 if options.sample else options.beams,
+                    do_sample=bool(options.sample),
+                    num_beams=1 if options.sample else options.beams or BEAMS,
                     **drawn,
                 )
             generated = [" ".join(text.split()) for text in tokenizer.batch_decode(out, skip_special_tokens=True)]
@@ -211,7 +211,6 @@ def _write(texts: Sequence[str], generated: dict[int, str], output: Path) -> dic
 # Whether texts are sampled, by task. Paraphrases are decoded by beam search, because they should keep the meaning;
 # queries are sampled, because the most likely query repeats the text (Nogueira and Lin 2019).
 SAMPLED = {"paraphrase": False, "query": True}
-BEAMS, VIA_BEAMS = 10, 4
 
 
 @command("generate", short_help="Write a paraphrase or a query for each sentence.")
@@ -222,21 +221,7 @@ def generate_command(
     task: Annotated[Literal["paraphrase", "query"], Opt("What the model generates.")] = "paraphrase",
     via: Annotated[str | None, Opt("Model that translates the output of --model back.", "NAME")] = None,
     output: Annotated[str, Opt("Output file: .txt for lines, .jsonl for pairs.", "FILE", short="-o")],
-    prefix: Annotated[str, Opt("Text to put before each row.", "TEXT", "none")] = "",
-    beams: Annotated[
-        int | None, Ge(1), Le(100), Opt("Number of beams.", "N", "10; 4 with --via", excludes="sample")
-    ] = None,
-    sample: Annotated[
-        bool | None, Opt("Sample instead of using beam search.", default="yes for queries without --beams, else no")
-    ] = None,
-    top_p: Annotated[
-        float, Gt(0), Le(1), Opt("With --sample: sample from the likeliest tokens, up to this total probability.", "P")
-    ] = 0.95,
-    temperature: Annotated[float, Gt(0), Opt("With --sample: the divisor of the logits.", "T")] = 1.0,
-    max_new_tokens: Annotated[int, Ge(1), Opt("Maximum number of tokens per text.", "N")] = 64,
-    max_input_tokens: Annotated[int, Ge(1), Opt("Maximum number of tokens read per row.", "N")] = 256,
-    batch_size: Annotated[int, Ge(1), Opt("Rows per forward pass.", "N")] = 16,
-    seed: Seed = 0,
+    generation: GenerationOptions,
     column: Column = None,
     encoding_errors: EncodingErrors = "strict",
     max_line_bytes: MaxLineBytes = 1 << 20,
@@ -256,19 +241,9 @@ def generate_command(
     from cse.models.device import set_threads
 
     set_threads(threads)
-    sampled = SAMPLED[task] if sample is None and beams is None else bool(sample)
-    beams = 1 if sampled else beams or (VIA_BEAMS if via else BEAMS)
-    options = GenerationOptions(
-        prefix=prefix,
-        beams=beams,
-        sample=sampled,
-        top_p=top_p,
-        temperature=temperature,
-        max_new_tokens=max_new_tokens,
-        max_input_tokens=max_input_tokens,
-        batch_size=batch_size,
-        seed=seed,
-    )
+    sample = SAMPLED[task] if generation.sample is None and generation.beams is None else bool(generation.sample)
+    beams = 1 if sample else generation.beams or (VIA_BEAMS if via else BEAMS)
+    options = replace(generation, sample=sample, beams=beams)
     reading = readers.reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
     texts = Corpus.read(readers.resolve(corpus, column), **reading)
     rows = texts.take(range(len(texts)))
