@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .. import _core
 from ..background import in_thread
@@ -79,31 +79,6 @@ the input file as it was read.
 """
 
 
-class Job(Protocol):
-    """Protocol of jobs; a job makes a part from each file of a corpus."""
-
-    kind: ClassVar[str]
-    """Name of the command, ``augment`` or ``encode``."""
-
-    @property
-    def reading(self) -> ReadOptions:
-        """Options with which the files are read; ``threads`` is the number of CPU threads of each worker."""
-        ...
-
-    @property
-    def suffix(self) -> str:
-        """Suffix of the names of the parts."""
-        ...
-
-    def shared(self) -> bytes | None:
-        """Returns data that every worker needs and that a cluster stores once; None if there are none."""
-        ...
-
-    def worker(self, shared: bytes | None, threads: int) -> Work:
-        """Loads the index or model, and returns the function that makes a part; ``threads=0`` uses all cores."""
-        ...
-
-
 def as_input(shard: Shard) -> list[str | readers.Column]:
     """Returns the file of a shard as an input of the Rust core; raises ``InputError`` if it cannot be opened."""
     return readers.resolve([shard.source.path], shard.source.column)
@@ -151,7 +126,7 @@ class AugmentJob:
 
     @property
     def suffix(self) -> str:
-        """See ``Job``."""
+        """Suffix of the names of the parts."""
         plain = ".txt" if self.form == "text" else ".jsonl"
         return plain if self.compression == "none" else f"{plain}.{self.compression}"
 
@@ -174,11 +149,14 @@ class AugmentJob:
         }
 
     def shared(self) -> bytes | None:
-        """Returns the bytes of the index."""
+        """Returns the bytes of the index, which every worker needs and a cluster stores once."""
         return self._index_file.read_bytes()
 
     def worker(self, shared: bytes | None, threads: int) -> Work:
-        """Opens the index, from ``shared`` or else from its folder, and returns the function that makes a part."""
+        """Opens the index, from ``shared`` or else from its folder, and returns the function that makes a part.
+
+        ``threads=0`` uses all cores.
+        """
         if shared is None:
             index = TfidfIndex.open(self.tfidf, min_df=self.min_df, max_terms=self.max_terms)
         else:
@@ -263,7 +241,7 @@ class EncodeJob:
         return None
 
     def worker(self, shared: bytes | None, threads: int) -> Work:
-        """Loads the model, and returns the function that makes a part; see ``Job``."""
+        """Loads the model, and returns the function that makes a part; ``threads=0`` uses all cores."""
         import numpy as np
 
         from ..data.corpus import Corpus
@@ -295,3 +273,6 @@ class EncodeJob:
             return {"blank": done.blank, "joined_lines": corpus.joined_lines, "repaired": corpus.repaired, "file": file}
 
         return work
+
+
+Job = AugmentJob | EncodeJob
