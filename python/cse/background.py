@@ -108,7 +108,8 @@ def connected() -> Iterator[Any]:
     If this process is already connected, that connection is used and stays open. Otherwise, Ray connects to the cluster
     at ``RAY_ADDRESS`` or, if this is not set, to a cluster that runs on this machine, or starts a local cluster.
 
-    Raises ``InputError`` if Ray is not installed, or if no cluster can be reached.
+    Raises ``InputError`` if Ray is not installed, if no cluster can be reached, or if it fails. If an ``InputError`` or
+    ``OSError`` ended a task, it is raised itself.
     """
     try:
         import ray
@@ -124,6 +125,13 @@ def connected() -> Iterator[Any]:
             ) from None
     try:
         yield ray
+    except ray.exceptions.RayTaskError as error:
+        raise cause_of(error) from None
+    except ray.exceptions.RayError as error:
+        raise InputError(
+            f"--engine ray: the cluster failed, despite up to {RETRIES} retries per task ({first_line(error)}); "
+            "look at its logs, or use --engine local"
+        ) from None
     finally:
         if ours:
             ray.shutdown()

@@ -93,7 +93,7 @@ def make_parts(
 
 def missing(output: str, failures: Sequence[Failure], left: Sequence[Shard], total: int) -> str:
     """Returns the error message for parts that could not be made."""
-    reasons = {failure.shard.part: failure.error for failure in failures}
+    reasons = {shard.part: error for shard, error in failures}
     named = []
     for shard in left[:LISTED]:
         error = reasons[shard.part]

@@ -14,7 +14,6 @@ import logging
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +25,13 @@ from ..errors import InputError, first_line
 from .jobs import Job, make
 from .parts import Shard
 
-
-@dataclass(frozen=True)
-class Failure:
-    """A part that could not be made, and the reason."""
-
-    shard: Shard
-    error: Exception
+Failure = tuple[Shard, Exception]
+"""A shard whose part could not be made, and the reason."""
 
 
-def count(path: str, column: str | None, reading: ReadOptions) -> SourceFile:
-    """Counts the rows of a file, and returns the file as a ``SourceFile``."""
+def count(path: str, column: str | None, reading: ReadOptions, home: str = "") -> SourceFile:
+    """Counts the rows of a file, and returns it as a ``SourceFile``; on a worker, ``home`` is that of ``enter``."""
+    enter(home)
     ((_, size, rows, xxh3, name),) = _core.count_rows(readers.resolve([path], column), reading)
     return SourceFile(path, size, rows, xxh3, name)
 
@@ -49,6 +44,13 @@ def count_here(
     for path, column in files:
         counted.append(count(path, column, reading))
         progress(1)
+    return counted
+
+
+def count_on_cluster(ray: Any, files: Sequence[tuple[str, str | None]], reading: ReadOptions) -> list[SourceFile]:
+    """Counts like ``count_here``, with one task per file."""
+    task = ray.remote(num_cpus=1, max_retries=RETRIES)(count)
+    counted: list[SourceFile] = ray.get([task.remote(path, column, reading, os.getcwd()) for path, column in files])
     return counted
 
 
@@ -65,30 +67,13 @@ def run_here(
         progress: Called with the number of rows done since its last call.
     """
     work = job.worker(None, threads)
-    failures = []
+    failures: list[Failure] = []
     for shard in shards:
         try:
             make(work, shard, folder, progress)
         except (InputError, OSError) as error:
-            failures.append(Failure(shard, error))
+            failures.append((shard, error))
     return failures
-
-
-def _count_there(path: str, column: str | None, reading: ReadOptions, home: str) -> SourceFile:
-    enter(home)
-    return count(path, column, reading)
-
-
-def count_on_cluster(ray: Any, files: Sequence[tuple[str, str | None]], reading: ReadOptions) -> list[SourceFile]:
-    """Counts like ``count_here``, with one task per file; raises the error of the first file that cannot be read."""
-    task = ray.remote(num_cpus=1, max_retries=RETRIES)(_count_there)
-    try:
-        counted: list[SourceFile] = ray.get([task.remote(path, column, reading, os.getcwd()) for path, column in files])
-    except ray.exceptions.RayTaskError as error:
-        raise cause_of(error) from None
-    except ray.exceptions.RayError as error:
-        raise InputError(f"--engine ray: the cluster failed ({first_line(error)}); look at its logs") from None
-    return counted
 
 
 class _Worker:
@@ -174,14 +159,14 @@ def run_on_cluster(
                 cause = cause_of(error)
                 if shard is None:
                     raise cause from None  # the index or the model cannot be loaded
-                failures.append(Failure(shard, cause))
+                failures.append((shard, cause))
             except ray.exceptions.RayError as error:
                 lost += 1
                 if shard is not None:
                     tries[shard.part] += 1
                     if tries[shard.part] > RETRIES:
                         why = f"{RETRIES + 1} workers were lost while they read it ({first_line(error)})"
-                        failures.append(Failure(shard, InputError(f"{shard.source.path}: {why}")))
+                        failures.append((shard, InputError(f"{shard.source.path}: {why}")))
                     else:
                         waiting.appendleft(shard)
                 if lost > RETRIES + len(shards):

@@ -11,13 +11,12 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any
 
 from .. import _core
-from ..background import RETRIES, cause_of, connected, enter
+from ..background import RETRIES, connected, enter
 from ..data import readers
 from ..data.readers import ReadOptions, SourceFile, reading_options
-from ..errors import InputError, first_line
+from ..errors import InputError
 from .options import WordOptions, word_options
 from .pieces import Pieces
 
@@ -128,39 +127,20 @@ def count_on_cluster(
     files = [item if isinstance(item, str) else item.path for item in readers.resolve(paths, column)]
     if "-" in files:
         raise InputError("-: standard input cannot be read by --engine ray; name files that every worker can open")
-    with connected() as ray:
-        return _on_cluster(ray, files, column, words, reading, counted)
-
-
-def _on_cluster(
-    ray: Any,
-    files: list[str],
-    column: str | None,
-    words: WordOptions,
-    reading: ReadOptions,
-    counted: Callable[[int, int], object],
-) -> tuple[bytes, int]:
     one_thread: ReadOptions = {**reading, "threads": 1}
-    count = ray.remote(num_cpus=1, max_retries=RETRIES, num_returns=2)(count_shard)
-    merge = ray.remote(num_cpus=1, max_retries=RETRIES)(merge_shards)
-    tasks = [count.remote(path, column, words, one_thread, os.getcwd()) for path in files]
-    level = [data for data, _ in tasks]
-    while len(level) > 1:
-        level = [merge.remote(*level[i : i + 2]) for i in range(0, len(level), 2)]
-    waiting = [joined for _, joined in tasks]
-    try:
+    with connected() as ray:
+        count = ray.remote(num_cpus=1, max_retries=RETRIES, num_returns=2)(count_shard)
+        merge = ray.remote(num_cpus=1, max_retries=RETRIES)(merge_shards)
+        tasks = [count.remote(path, column, words, one_thread, os.getcwd()) for path in files]
+        level = [data for data, _ in tasks]
+        while len(level) > 1:
+            level = [merge.remote(*level[i : i + 2]) for i in range(0, len(level), 2)]
+        waiting = [joined for _, joined in tasks]
         while waiting:
             ready, waiting = ray.wait(waiting, timeout=1)
             ray.get(ready)  # raises the error of a file as soon as it occurs
             counted(len(tasks) - len(waiting), len(tasks))
         return ray.get(level[0]), sum(ray.get([joined for _, joined in tasks]))
-    except ray.exceptions.RayTaskError as error:
-        raise cause_of(error) from None
-    except ray.exceptions.RayError as error:
-        raise InputError(
-            f"--engine ray: the cluster failed, despite up to {RETRIES} retries per task ({first_line(error)}); "
-            "look at its logs, or use --engine local"
-        ) from None
 
 
 def prepared(reading: ReadOptions, pieces: Pieces | None) -> Mapping[str, object]:
