@@ -174,8 +174,7 @@ def column_values(path: str, column: str) -> Iterator[str]:
     if _kind(path) in (".jsonl", ".ndjson"):
         values = (record.get(column) for _, record in json_records(path))
     else:
-        batches = _guarded(path, lambda: _blocks(path, column, column))
-        values = (value for batch in batches for value in batch.column(column).to_pylist())
+        values = (value for batch in _blocks(path, column, column) for value in batch.column(column).to_pylist())
     end = object()
     while (value := _guarded(path, lambda: next(values, end))) is not end:
         yield value.decode("utf8", "replace") if isinstance(value, bytes) else "" if value is None else str(value)
@@ -297,9 +296,9 @@ class Column:
     def next_block(self) -> tuple[bytes, int] | None:
         """Returns the next rows, each ended by a line feed, and their approximate size in the file; None at the end."""
         if self._blocks is None:
-            self._blocks = _guarded(self.path, lambda: _blocks(self.path, self.column, self._last), self._explain)
+            self._blocks = _blocks(self.path, self.column, self._last)
         blocks = self._blocks
-        batch = _guarded(self.path, lambda: next(blocks, None), self._explain)
+        batch = _guarded(self.path, lambda: next(blocks, None))
         if batch is None:
             if self._ends_in_line_break:
                 _check_quotes(self.path)
@@ -314,16 +313,9 @@ class Column:
         self._told += stored
         return text, stored
 
-    def _explain(self) -> None:
-        if _kind(self.path) in (".jsonl", ".ndjson"):
-            check_records(self.path, self.column)
 
-
-def _guarded(path: str, work: Callable[[], Any], explain: Callable[[], None] = lambda: None) -> Any:
-    """Calls ``work``, and converts an error of pyarrow to an ``InputError`` that starts with the path.
-
-    ``explain`` may raise a better error.
-    """
+def _guarded(path: str, work: Callable[[], Any]) -> Any:
+    """Calls ``work``, and converts an error of pyarrow to an ``InputError`` that starts with the path."""
     import pyarrow as pa
 
     try:
@@ -331,7 +323,6 @@ def _guarded(path: str, work: Callable[[], Any], explain: Callable[[], None] = l
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise OSError(error.errno, os.strerror(error.errno), path) from None
-        explain()
         why = first_line(error).rstrip(".")
         raise InputError(f"{path}: cannot be read as a table ({why}); check its format") from None
 
