@@ -112,23 +112,14 @@ class AugCSEOptions:
     ] = "cross-entropy"
 
 
-class _Reversed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, scale: float) -> Tensor:
-        ctx.scale = scale
-        return z.view_as(z)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return -ctx.scale * gradient, None
-
-
 def reversed_gradient(z: Tensor, scale: float) -> Tensor:
     """Returns ``z``; in the backward pass, its gradient is multiplied by ``-scale``.
 
     See Ganin and Lempitsky (2015, arXiv:1409.7495).
     """
-    result: Tensor = _Reversed.apply(z, scale)  # type: ignore[no-untyped-call]
+    result = z.view_as(z)  # the hook of z itself would also change other gradients of z
+    if result.requires_grad:
+        result.register_hook(lambda gradient: -scale * gradient)  # type: ignore[no-untyped-call]
     return result
 
 
