@@ -23,7 +23,7 @@ from cse.errors import InputError
 from cse.io import dumps, write_text
 
 from .inputs import SENTENCES, SYNONYMS, Inputs
-from .suites import Recipe, Row, Scorer, Table, hash_file, merged
+from .suites import Recipe, Row, Scorer, Table, find, hash_file, merged
 
 if TYPE_CHECKING:
     from cse.training.callbacks import Callback
@@ -128,7 +128,8 @@ def settings_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
         settings["model"] = cell.row.model
         settings.pop("preset")
     else:
-        settings["dev"] = inputs.dev(DEV.get(recipe.preset.split("-")[0], STSB))
+        names = DEV.get(recipe.preset.split("-")[0], STSB)
+        settings["dev"] = [str(find(inputs.data, name)) for name in names]
     if inputs.model is not None:
         settings["model"] = inputs.model
         methods = with_preset(TrainConfig(**{**source_of(cell, inputs), **settings})).methods
@@ -154,7 +155,6 @@ def source_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
 def config_of(cell: Cell, inputs: Inputs, place: Path) -> TrainConfig:
     """Returns the configuration of the run of a cell. The TF-IDF index that it may name is not built here."""
     from cse.training.settings.config import TrainConfig
-    from cse.training.settings.precedence import with_preset
 
     config = TrainConfig(
         **{**source_of(cell, inputs), **settings_of(cell, inputs)},
@@ -164,27 +164,21 @@ def config_of(cell: Cell, inputs: Inputs, place: Path) -> TrainConfig:
         precision=inputs.precision,
         threads=inputs.threads,
     )
-    completed = with_preset(config)
-    tokenizer = _index_tokenizer(completed.negatives, completed.options)
+    tokenizer = _index_tokenizer(config)
     if tokenizer is not None:
         corpus = "-".join(hash_file(path) for path in config.corpus)
         config = config.replace(tfidf=str(place / f"tfidf-{tokenizer}-{corpus}"))
     return config
 
 
-def _index_tokenizer(negatives: Sequence[str], options: Mapping[str, Any]) -> Any:
-    """Returns the tokenizer of the TF-IDF index, given the negatives and options with preset; None without UNA."""
-    if "una" not in negatives:
+def _index_tokenizer(config: TrainConfig) -> Any:
+    """Returns the tokenizer of the TF-IDF index of a run; None without UNA."""
+    from cse.training.settings.precedence import with_preset
+
+    completed = with_preset(config)
+    if "una" not in completed.negatives:
         return None
-    return options.get("una", {}).get("tokenizer") or "unicode"  # the default of cse build-tfidf
-
-
-def _build_index(folder: str, corpus: Sequence[str], tokenizer: Any) -> None:
-    """Builds the TF-IDF index of a run, if the run needs one that does not exist yet."""
-    from cse.tfidf.index import TfidfIndex
-
-    if tokenizer is not None and not (Path(folder) / "index.safetensors").exists():
-        TfidfIndex.build(list(corpus), tokenizer=tokenizer).save(folder)
+    return completed.options.get("una", {}).get("tokenizer") or "unicode"  # the default of cse build-tfidf
 
 
 def identity(cell: Cell, inputs: Inputs, scorer: Scorer) -> dict[str, Any]:
@@ -313,9 +307,9 @@ def peak_bytes() -> int | None:
 
 def _train(cell: Cell, inputs: Inputs, made: dict[str, Any], place: Path, callback: Callback | None) -> Any:
     """Trains the encoder of a cell, from the last checkpoint of its run if there is one."""
+    from cse.tfidf.index import TfidfIndex
     from cse.training.folder.lock import has_checkpoint
     from cse.training.loop import resumed_config, train
-    from cse.training.settings.precedence import with_preset
 
     folder = cell.path(place).with_suffix("")
     begun = folder.with_name(f"{folder.name}.begun.json")
@@ -324,8 +318,9 @@ def _train(cell: Cell, inputs: Inputs, made: dict[str, Any], place: Path, callba
     if folder.exists():
         shutil.rmtree(folder)  # left by a run that was killed before its first checkpoint
     config = config_of(cell, inputs, place)
-    completed = with_preset(config)
-    _build_index(config.tfidf, config.corpus, _index_tokenizer(completed.negatives, completed.options))
+    tokenizer = _index_tokenizer(config)
+    if tokenizer is not None and not (Path(config.tfidf) / "index.safetensors").exists():
+        TfidfIndex.build(list(config.corpus), tokenizer=tokenizer).save(config.tfidf)
     begun.parent.mkdir(parents=True, exist_ok=True)
     write_text(begun, dumps({"identity": made}) + "\n")
     return train(config, callback)

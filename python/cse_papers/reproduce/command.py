@@ -209,11 +209,12 @@ def announce(wanted: list[Cell], inputs: Inputs, place: Path) -> None:
     """Prints the estimated time and memory of the training runs, if any, without loading weights."""
     from .plan import estimate
 
-    cost = estimate(wanted, inputs, place)
-    if cost.runs:
-        hours = cost.seconds / 3600
-        shown = f"{hours:,.1f} hours" if hours >= 1 else f"{math.ceil(cost.seconds / 60)} minutes"
+    trained = [cell for cell in wanted if cell.recipe.encoder is None]
+    if trained:
+        seconds, memory = estimate(trained, inputs, place)
+        hours = seconds / 3600
+        shown = f"{hours:,.1f} hours" if hours >= 1 else f"{math.ceil(seconds / 60)} minutes"
         printing.say(
-            f"{cost.runs:,} training runs: about {shown} in total and {cost.memory / 1e9:.1f} GB of memory, estimated "
+            f"{len(trained):,} training runs: about {shown} in total and {memory / 1e9:.1f} GB of memory, estimated "
             "from full batches of the longest rows, to within a factor of about two"
         )

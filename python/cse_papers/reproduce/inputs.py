@@ -57,10 +57,6 @@ class Inputs:
     partial: bool = False
     """Whether to accept incomplete evaluation data, and to evaluate transfer tasks with two folds; for trials."""
 
-    def dev(self, names: Sequence[str]) -> list[str]:
-        """Returns the paths of the development sets with the given file names."""
-        return [str(find(self.data, name)) for name in names]
-
 
 def open_inputs(
     table: Table,

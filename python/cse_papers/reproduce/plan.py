@@ -60,39 +60,27 @@ OVERHEAD = 2.0
 ACTIVATIONS, ATTENTION = 68, 10
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """Cost of runs, to within a factor of about two; all texts are assumed to have the maximum length."""
-
-    runs: int
-    seconds: float
-    memory: int
-    """Bytes of weights, gradients, AdamW's moments and activations of the largest run."""
-
-
-def estimate(cells: Sequence[Cell], inputs: Inputs, place: Path) -> Estimate:
-    """Estimates the cost of the training runs for cells of a table.
+def estimate(cells: Sequence[Cell], inputs: Inputs, place: Path) -> tuple[float, int]:
+    """Estimates the cost of training runs, to within a factor of about two; all texts are assumed to be of full length.
 
     Args:
-        cells: Cells whose scores are not stored yet.
+        cells: The cells to train.
         inputs: Files and settings of the runs.
         place: Folder in which the cells are stored.
 
     Returns:
-        The estimate. It counts neither evaluations nor encoders that are not trained.
+        The seconds of all runs, without evaluations; and the bytes of weights, gradients, AdamW's moments and
+        activations of the largest run.
     """
-    trained = [cell for cell in cells if cell.recipe.encoder is None]
-    if not trained:
-        return Estimate(0, 0.0, 0)
     rate = matrix_rate(inputs.device)
-    seconds, memory = 0.0, 0
-    known: dict[str, tuple[float, int]] = {}
-    for cell in trained:
-        key = f"{cell.row.name} {cell.column}"
+    known: dict[tuple[str, str | None], tuple[float, int]] = {}
+    costs = []
+    for cell in cells:
+        key = cell.row.name, cell.column
         if key not in known:
             known[key] = _cost(config_of(cell, inputs, place), rate)
-        seconds, memory = seconds + known[key][0], max(memory, known[key][1])
-    return Estimate(len(trained), seconds, memory)
+        costs.append(known[key])
+    return sum(seconds for seconds, _ in costs), max(memory for _, memory in costs)
 
 
 def _cost(config: Any, rate: float) -> tuple[float, int]:
