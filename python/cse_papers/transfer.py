@@ -26,7 +26,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -39,22 +39,12 @@ from cse.options import Opt
 Matrix = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 
-SEED = 1111  # as in SentEval
+SEED = 1111  # as in SentEval, for the folds and for the classifiers
 MAX_EPOCH = 200  # SentEval's limit; training ends after 204 epochs, see ``senteval``
 
 
-class Classifier(Protocol):
-    """A trained classifier."""
-
-    def predict(self, x: Matrix) -> Labels:
-        """Returns the predicted labels ``(n,)`` for features ``(n, D)``."""
-        ...
-
-    def score(self, x: Matrix, y: Labels) -> float:
-        """Returns the accuracy, 0 to 1."""
-        ...
-
-
+Classifier = Any
+"""A trained classifier, with scikit-learn's methods ``predict(x)`` and ``score(x, y)``."""
 Fit = Callable[[Matrix, Labels, float, "tuple[Matrix, Labels] | None"], Classifier]
 """A function that returns a trained classifier. Its arguments are features ``(n, D)``, labels ``(n,)``, the penalty,
 and validation data for early stopping, which may be None."""
@@ -74,8 +64,7 @@ def converged(x: Matrix, y: Labels, penalty: float, valid: tuple[Matrix, Labels]
     solver, factor = ("newton-cholesky", 2) if y.max() < 2 else ("lbfgs", 1)
     # At the default tolerance of 1e-4, rounding errors in the embeddings changed three of TREC's 500 predictions.
     model = LogisticRegression(C=factor / (len(y) * penalty), solver=solver, max_iter=10_000, tol=1e-6)
-    fitted: Classifier = model.fit(x, y)
-    return fitted
+    return model.fit(x, y)
 
 
 def senteval(
@@ -89,48 +78,43 @@ def senteval(
     before each block of 4 epochs, and a block still begins after exactly 200. The weights with the best accuracy are
     kept. Without ``valid``, a random 5 % of the rows are held out for validation.
     """
-    return AdamClassifier(penalty, seed).fit(x, y, valid)
+    import torch
+
+    random = np.random.RandomState(seed)
+    classes = int(y.max()) + 1
+    if valid is None:
+        order = random.permutation(len(x))
+        cut = max(1, int(0.05 * len(x)))
+        valid, x, y = (x[order[:cut]], y[order[:cut]]), x[order[cut:]], y[order[cut:]]
+    features, labels = torch.from_numpy(x).float(), torch.from_numpy(y)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = torch.nn.Linear(x.shape[1], classes)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.001, weight_decay=penalty, fused=True)
+    best, best_model, failures, epoch = -1.0, model, 0, 0
+    while epoch <= MAX_EPOCH:
+        for _ in range(4):
+            for rows in torch.from_numpy(random.permutation(len(x))).split(64):  # type: ignore[no-untyped-call]
+                loss = torch.nn.functional.cross_entropy(model(features[rows]), labels[rows])
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+            epoch += 1
+        accuracy = AdamClassifier(model).score(*valid)
+        if accuracy > best:
+            best, best_model = accuracy, copy.deepcopy(model)
+        else:
+            if failures >= 5:  # a new best does not reset ``failures``, as in SentEval
+                break
+            failures += 1
+    return AdamClassifier(best_model)
 
 
 class AdamClassifier:
-    """The classifier that ``senteval`` trains."""
+    """The classifier that ``senteval`` trains: a linear layer."""
 
-    def __init__(self, penalty: float, seed: int) -> None:
-        self.penalty, self.seed = penalty, seed
-
-    def fit(self, x: Matrix, y: Labels, valid: tuple[Matrix, Labels] | None) -> AdamClassifier:
-        """Trains the classifier; see ``senteval``."""
-        import torch
-
-        random = np.random.RandomState(self.seed)
-        classes = int(y.max()) + 1
-        if valid is None:
-            order = random.permutation(len(x))
-            cut = max(1, int(0.05 * len(x)))
-            valid, x, y = (x[order[:cut]], y[order[:cut]]), x[order[cut:]], y[order[cut:]]
-        features, labels = torch.from_numpy(x).float(), torch.from_numpy(y)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            self.model = torch.nn.Linear(x.shape[1], classes)
-        optimizer = torch.optim.Adam(self.model.parameters(), lr=0.001, weight_decay=self.penalty, fused=True)
-        best, best_model, failures, epoch = -1.0, self.model, 0, 0
-        while epoch <= MAX_EPOCH:
-            for _ in range(4):
-                for rows in torch.from_numpy(random.permutation(len(x))).split(64):  # type: ignore[no-untyped-call]
-                    loss = torch.nn.functional.cross_entropy(self.model(features[rows]), labels[rows])
-                    optimizer.zero_grad()
-                    loss.backward()  # type: ignore[no-untyped-call]
-                    optimizer.step()
-                epoch += 1
-            accuracy = self.score(*valid)
-            if accuracy > best:
-                best, best_model = accuracy, copy.deepcopy(self.model)
-            else:
-                if failures >= 5:  # a new best does not reset ``failures``, as in SentEval
-                    break
-                failures += 1
-        self.model = best_model
-        return self
+    def __init__(self, model: Any) -> None:
+        self.model = model
 
     def predict(self, x: Matrix) -> Labels:
         """Returns the predicted labels ``(n,)`` for features ``(n, D)``."""
@@ -150,7 +134,6 @@ CLASSIFIERS: dict[str, Fit] = {"converged": converged, "senteval": senteval}
 
 
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2)
-SPLIT_SEED = 1111  # seed of the folds, as in SentEval
 # Units of progress for training one classifier; encoding one text is one unit.
 FIT = 50
 
@@ -267,7 +250,7 @@ def folds_of(y: Labels, folds: int) -> list[tuple[npt.NDArray[np.int64], npt.NDA
     """Returns the (training, validation) rows of stratified folds."""
     from sklearn.model_selection import StratifiedKFold
 
-    return list(StratifiedKFold(folds, shuffle=True, random_state=SPLIT_SEED).split(np.zeros(len(y)), y))
+    return list(StratifiedKFold(folds, shuffle=True, random_state=SEED).split(np.zeros(len(y)), y))
 
 
 def best_penalty(fit: Fit, x: Matrix, y: Labels, folds: int, advance: Advance) -> float:
