@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -152,7 +152,8 @@ class Retrieved(Edit):
         # Held-out rows get negatives, too (for the statistics of the log), but are never drawn.
         asked = np.concatenate([self.pool, first_of_each_text(np.setdiff1d(every, context.rows), hashes)])
         # Every process of a run computes the same; only the first one shows the progress.
-        shows = counting if context.part(2**20).start == 0 else _silently
+        silent: Any = nullcontext(lambda more: None)
+        shows: Any = counting if context.part(2**20).start == 0 else lambda *_: silent
         encoder = Encoder(options.model or context.model, device=context.device)
         vectors = np.empty((len(asked), encoder.width), dtype=np.float32)
         with shows("encoding for --negative retrieved", len(asked), "texts") as advance:
@@ -210,7 +211,3 @@ def nearest_others(
         found[start : start + together] = near.cpu().numpy()
         advance(len(part))
     return found
-
-
-def _silently(label: str, total: int, unit: str) -> AbstractContextManager[Callable[[int], None]]:
-    return nullcontext(lambda more: None)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -69,10 +69,6 @@ def _from_file(path: Path) -> Synonyms:
             table[word.strip().lower()] = synonyms
     if not table:
         raise InputError(f"{path}: holds no synonyms; a line must be a word, a tab, and synonyms separated by commas")
-    return _looked_up(table)
-
-
-def _looked_up(table: Mapping[str, tuple[str, ...]]) -> Synonyms:
     return lambda word: table.get(word.lower(), ())
 
 

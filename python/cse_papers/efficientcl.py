@@ -118,7 +118,7 @@ class PCAJitter(Hook):
 
     def embedded(self, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
         """Returns the output of the embedding layer, changed if layer 0 was drawn."""
-        return self.changed(states, tokens, step) if self.drawn(step) == 0 else states
+        return self.layer(0, states, tokens, step) if self.drawn(step) == 0 else states
 
     def layers(self, count: int, step: RowStep) -> list[int]:
         """Returns a list with the index of the block whose input is changed, or an empty list if there is none.
@@ -130,10 +130,6 @@ class PCAJitter(Hook):
         return [number] if number else []
 
     def layer(self, number: int, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
-        """Returns the changed input of a block."""
-        return self.changed(states, tokens, step)
-
-    def changed(self, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
-        """Returns the changed states ``(n, T, D)``."""
+        """Returns the changed states ``(n, T, D)``, in any layer."""
         alpha = step.normal("pca alpha", 1)[:, 0] * self.ratio(step)
         return pca_jitter(states, tokens["attention_mask"], alpha, self.options.variant)
