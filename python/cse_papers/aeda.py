@@ -34,7 +34,6 @@ class AEDA(Edit):
     summary = "inserts punctuation marks (AEDA)"
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
-        """Returns the sentences with marks inserted."""
         split = [text.split() for text in texts]
         longest = max(map(len, split), default=0)
         counts = draws.uniform(rows, "aeda count")[:, 0]

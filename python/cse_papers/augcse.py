@@ -84,11 +84,9 @@ class OneOf(Edit):
 
     @classmethod
     def is_positive(cls, options: OneOfOptions) -> bool:
-        """Returns the option ``as_positive``."""
         return options.as_positive
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
-        """Returns the edited sentences."""
         chosen = choices(draws.uniform(rows, PURPOSE)[:, 0], len(self.edits))
         edited = list(texts)
         for number, edit in enumerate(self.edits):
@@ -180,11 +178,9 @@ class AugCSE(RowTerm):
 
     @classmethod
     def implies(cls, options: AugCSEOptions) -> dict[str, Any]:
-        """Returns ``one-of`` as the default of ``positive``."""
         return {"positive": "one-of"}
 
     def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:
-        """Returns the sum of the weighted losses of these rows, and the number of rows."""
         options: AugCSEOptions = self.options
         name = "edited" if "edited" in views else "positive"
         z = torch.cat([views["anchor"], views[name]], dim=1)

@@ -69,7 +69,6 @@ class SwitchCase(Edit):
     summary = "switches the case of words (CARDS); has no effect on a tokenizer that lower-cases texts"
 
     def __call__(self, texts: Sequence[str], rows: Rows, draws: Draws) -> list[str]:
-        """Returns the sentences with the case of some words switched."""
         starts = [[match.start() for match in re.finditer(r"\S+", text)] for text in texts]
         keys = draws.uniform(rows, "switch-case", max(map(len, starts), default=0))
         edited = []
@@ -171,7 +170,6 @@ class Retrieved(Edit):
         self.place[every] = found
 
     def __call__(self, texts: Sequence[str], rows: Rows, draws: Draws) -> list[str]:
-        """Returns the texts of the rows that are drawn."""
         near = self.near[self.place[rows]]
         drawn = (draws.uniform(rows, "retrieved")[:, 0] * near.shape[1]).astype(np.int64)
         return self.corpus.take(self.pool[near[np.arange(len(rows)), drawn]])

@@ -44,7 +44,6 @@ class FeatureCutoff(Hook):
     summary = "sets random dimensions of the embedding layer's output to 0 (ConSERT)"
 
     def embedded(self, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
-        """Returns the output ``(n, T, D)`` with some dimensions set to 0."""
         size = states.shape[-1]
         ranks = step.uniform("feature cutoff", size).argsort(1).argsort(1)
         return states * (ranks >= int(self.options.share * size)).to(states)[:, None]
@@ -57,7 +56,6 @@ class TokenCutoff(Hook):
     summary = "sets the embedding layer's output of random tokens to 0 (ConSERT)"
 
     def embedded(self, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
-        """Returns the output ``(n, T, D)`` with some tokens set to 0."""
         mask = tokens["attention_mask"].bool()
         keys = step.uniform("token cutoff", mask.shape[1]).to(mask.device).masked_fill(~mask, 2.0)
         cut = (mask.sum(1, keepdim=True) * self.options.share).long()

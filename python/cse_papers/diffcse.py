@@ -42,7 +42,6 @@ class Projector(FeatureMethod):
         )
 
     def forward(self, views: Views, step: BatchStep) -> Views:
-        """Returns the projected views."""
         names = list(views.embeddings)
         projected = self.layers(torch.cat([views[name] for name in names]))
         parts = projected.split([len(views[name]) for name in names])
@@ -103,7 +102,6 @@ class DiffCSE(RowTerm):
         return {"feature_augmentations": ("projector",)}
 
     def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:
-        """Returns the weighted sum of the losses over the tokens of both views, and the number of tokens."""
         tokens = step.tokens["anchor"]
         total, count, right = (views["anchor"].new_zeros(()) for _ in range(3))
         for view in ("anchor", "positive"):

@@ -122,7 +122,6 @@ class WordEdit(Edit):
     purpose = ""
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
-        """Returns the edited sentences."""
         texts = [cleaned(text) or text for text in texts] if self.options.clean else list(texts)
         split = [text.split() for text in texts]
         longest = max(map(len, split), default=0)
@@ -150,7 +149,6 @@ class SwapWords(WordEdit):
     purpose = "eda swap"
 
     def edit(self, words: list[str], keys: Keys) -> list[str]:
-        """Returns the words after the swaps."""
         words, count = list(words), len(words)
         if count < 2:
             return words
@@ -169,7 +167,6 @@ class DeleteWords(WordEdit):
     purpose = "eda delete"
 
     def edit(self, words: list[str], keys: Keys) -> list[str]:
-        """Returns the words that are kept."""
         kept = [word for word, key in zip(words, keys, strict=False) if key >= self.options.alpha]
         return kept or [words[int(keys[len(words)] * len(words))]]
 
@@ -198,7 +195,6 @@ class ReplaceBySynonyms(SynonymEdit):
     purpose = "eda synonym"
 
     def edit(self, words: list[str], keys: Keys) -> list[str]:
-        """Returns the words after the replacements."""
         words, count = list(words), len(words)
         places = sorted(self.known(words), key=lambda place: keys[place])
         for place in places[: self.changes(words)]:
@@ -213,7 +209,6 @@ class InsertSynonyms(SynonymEdit):
     purpose = "eda insert"
 
     def edit(self, words: list[str], keys: Keys) -> list[str]:
-        """Returns the words with synonyms inserted."""
         new = list(words)
         places = self.known(words)
         for number in range(self.changes(words) if places else 0):

@@ -117,7 +117,6 @@ class PCAJitter(Hook):
         return int(self.options.layers[int(float(u[0, 0]) * len(self.options.layers))])
 
     def embedded(self, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
-        """Returns the output of the embedding layer, changed if layer 0 was drawn."""
         return self.layer(0, states, tokens, step) if self.drawn(step) == 0 else states
 
     def layers(self, count: int, step: RowStep) -> list[int]:

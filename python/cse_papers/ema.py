@@ -60,7 +60,6 @@ class EMA(EncoderMethod):
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Moves the average towards the weights."""
         self.steps += 1
         kept = torch.full((), self.options.decay, device=self.steps.device)
         if self.options.warmup:

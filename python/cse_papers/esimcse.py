@@ -45,7 +45,6 @@ class Repetition(Edit):
     edits_tokens = True
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
-        """Returns the sentences with repeated words."""
         split = [text.split() for text in texts]
         edited = self.edit_tokens(split, rows, draws)
         return [
@@ -60,11 +59,9 @@ class Repetition(Edit):
         return min(max(2, int(self.options.rate * count)), count)
 
     def most_tokens(self, count: int) -> int:
-        """Returns the largest number of tokens after the repetition of some of ``count`` tokens."""
         return count + self.most(count)
 
     def edit_tokens(self, ids: Sequence[list[Any]], rows: npt.NDArray[np.int64], draws: Draws) -> list[list[Any]]:
-        """Returns the sentences with repeated tokens; see ``Edit.edit_tokens``."""
         counts = draws.uniform(rows, "repetition count")[:, 0]
         places = draws.uniform(rows, "repetition", max(map(len, ids), default=0))
         edited = []
@@ -120,7 +117,6 @@ class Momentum(FeatureMethod):
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Moves the momentum encoder towards the encoder."""
         ours, theirs = self.encoder.parameters(), self.source[0].parameters()
         for average, parameter in zip(ours, theirs, strict=True):
             average.lerp_(parameter, 1 - self.options.decay)

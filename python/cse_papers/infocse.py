@@ -106,11 +106,9 @@ class InfoCSE(RowTerm):
 
     @classmethod
     def implies(cls, options: InfoCSEOptions) -> dict[str, Any]:
-        """Returns ``state-projector`` as the default of ``feature_augmentations``."""
         return {"feature_augmentations": ("state-projector",)}
 
     def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:
-        """Returns the weighted sum of the losses over the masked tokens of both views, and the number of tokens."""
         tokens = step.tokens["anchor"]
         ids = tokens["input_ids"]
         total, count = (views["anchor"].new_zeros(()) for _ in range(2))

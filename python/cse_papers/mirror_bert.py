@@ -34,7 +34,6 @@ class MaskedSpan(Edit):
     summary = "replaces a span of characters with a mask token (Mirror-BERT)"
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
-        """Returns the sentences with a masked span."""
         options: MaskedSpanOptions = self.options
         edited = []
         for text, u in zip(texts, draws.uniform(rows, "masked span")[:, 0], strict=True):

@@ -43,7 +43,6 @@ class Orthogonality(BatchTerm):
     reads = frozenset({"anchor", "positive"})
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
-        """Returns the mean of the weighted terms."""
         options: OrthogonalityOptions = self.options
         total = views["anchor"].new_zeros(())
         for name in ("anchor", "positive"):

@@ -74,15 +74,12 @@ class Diverse(Edit):
 
     @classmethod
     def is_positive(cls, options: DiverseOptions) -> bool:
-        """Returns False: the positive is the original."""
         return False
 
     def further(self) -> Sequence[Edit]:
-        """Returns the edits after the first one."""
         return self.others
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
-        """Returns the sentences with their words edited."""
         split = [text.split() for text in texts]
         return [
             text if new == words else " ".join(new)
@@ -98,13 +95,11 @@ class Diverse(Edit):
         return changed
 
     def most_tokens(self, count: int) -> int:
-        """Returns the largest number of tokens after the edit of at most ``count`` tokens."""
         if self.options.edits[self.number] != "repeat":
             return count
         return max(fewer + self.changes(fewer) for fewer in range(count + 1))
 
     def edit_tokens(self, ids: Sequence[list[Any]], rows: npt.NDArray[np.int64], draws: Draws) -> list[list[Any]]:
-        """Returns the edited sentences; see ``Edit.edit_tokens``."""
         kind: Kind = self.options.edits[self.number]
         if kind == "dropout":
             return [list(tokens) for tokens in ids]
@@ -267,11 +262,9 @@ class PCL(BatchTerm):
 
     @classmethod
     def implies(cls, options: PCLOptions) -> dict[str, Any]:
-        """Returns ``diverse`` as the default of ``positive``."""
         return {"positive": "diverse"}
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
-        """Returns the sum of the losses."""
         assert step.encode is not None
         options: PCLOptions = self.options
         if step.contrastive is None:

@@ -106,7 +106,6 @@ class RankCSE(BatchTerm):
         )
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
-        """Returns the weighted sum of the two losses."""
         assert step.encode is not None
         options: RankCSEOptions = self.options
         names = ("anchor", "positive")

@@ -69,7 +69,6 @@ class SCD(BatchTerm):
         self.norm = nn.BatchNorm1d(width, affine=False)
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
-        """Returns the loss of the batch."""
         options: SCDOptions = self.options
         z1, z2 = views["anchor"], views["positive"]
         first, second = (self.norm(self.projector(z)) for z in (z1, z2))

@@ -36,7 +36,6 @@ class Crop(Edit):
     summary = "cuts words off the ends of the sentence (SimCSE's ablation)"
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
-        """Returns the cropped sentences."""
         cropped = []
         for text, place in zip(texts, rng.uniform(draws.seed, draws.epoch, rows, CROP).tolist(), strict=True):
             words = text.split()
@@ -63,7 +62,6 @@ class Delete(Edit):
     summary = "deletes random words (SimCSE's ablation)"
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
-        """Returns the shortened sentences."""
         split = [text.split() for text in texts]
         longest = max((len(words) for words in split), default=0)
         # One key per word; the words with the smallest keys are deleted.
@@ -101,7 +99,6 @@ class NextSentence(Pairing):
         self.context = context
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:
-        """Returns the sentences and the rows drawn as their positives."""
         further = 1 + (draws.uniform(rows, "next sentence")[:, 0] * self.options.within).astype(np.int64)
         wanted = rows + further
         train: npt.NDArray[np.int64] = self.context.rows
@@ -145,7 +142,6 @@ class Substitution(Edit):
         self.words = whole_words(self.tokenizer)
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
-        """Returns the sentences with some words replaced."""
         split = [text.split() for text in texts]
         longest = max((len(words) for words in split), default=0)
         keys = draws.uniform(rows, "substitution", max(longest, 1))

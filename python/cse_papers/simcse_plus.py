@@ -77,7 +77,6 @@ class Dimensions(BatchTerm):
     reads = frozenset({"anchor", "positive"})
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
-        """Returns the weighted contrast."""
         options: DimensionsOptions = self.options
         z1, z2 = views["anchor"], views["positive"]
         return options.weight * dimension_contrast(z1, z2, views.valid("anchor", "positive"), options.temperature)

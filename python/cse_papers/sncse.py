@@ -106,11 +106,9 @@ class Negation(Edit):
 
     @classmethod
     def is_positive(cls, options: NegationOptions) -> bool:
-        """Returns False: the positive is the original."""
         return False
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
-        """Returns the negated sentences."""
         if self.parser is None:
             return [negate_words(text) for text in texts]
         return [negate_parsed(list(parsed)) for parsed in self.parser.pipe(texts)]
@@ -144,7 +142,6 @@ class SoftNegative(BatchTerm):
 
     @classmethod
     def implies(cls, options: SoftNegativeOptions) -> dict[str, Any]:
-        """Returns ``negation`` as the default of ``positive``."""
         return {"positive": "negation"}
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
