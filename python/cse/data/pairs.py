@@ -158,11 +158,11 @@ def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None
         column, _, value = where.partition("=")
         if not column or not value:
             raise InputError(f"--where must be COLUMN=VALUE, like label=1, got {where!r}")
-        seen: dict[str, None] = {}
-        masks.append([_equal(_note(seen, cell), value) for cell in _values(files, "--where", column)])
+        masks.append([_equal(cell, value) for cell in _values(files, "--where", column)])
         if not any(masks[0]):
+            seen = list(dict.fromkeys(cell[:40] for cell in _values(files, "--where", column)))
             raise InputError(
-                f"--where {where}: no row has this value; the first distinct values are {', '.join(list(seen)[:10])}"
+                f"--where {where}: no row has this value; the first distinct values are {', '.join(seen[:10])}"
             )
     if min_score is not None:
         scores = [name for name in readers.column_names(files[0]) if ROLE_OF.get(name.lower()) == "score"]
@@ -224,12 +224,6 @@ def _equal(text: str, wanted: str) -> bool:
         return True
     one, other = number_of(text), number_of(wanted)
     return one == other if one is not None else text.strip().lower() == wanted.strip().lower()
-
-
-def _note(seen: dict[str, None], text: str) -> str:
-    if len(seen) < 10:
-        seen.setdefault(text[:40])
-    return text
 
 
 def _values(files: Sequence[str], option: str, column: str) -> Iterator[str]:
@@ -313,10 +307,10 @@ def open_pairs(
     Raises:
         InputError: If a file is not a table or lacks a column, or if ``pair_columns`` or ``chosen_rows`` raises it.
     """
-    texts = [name for name in readers.expand(files) if not readers.is_table(name)]
+    paths = readers.expand(files)
+    texts = [name for name in paths if not readers.is_table(name)]
     if texts:
         raise InputError(f"--pairs {texts[0]} is not a table; give one of {', '.join(readers.TABLES)}")
-    paths = readers.expand(files)
     names = pair_columns(paths[0], columns, where, min_score)
     chosen = None if where is None and min_score is None else chosen_rows(paths, where, min_score)
     corpora = [Corpus.open(readers.resolve(files, name), **reading) for name in names]
