@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from importlib.resources import files
 from typing import Any
 
@@ -20,22 +20,6 @@ from ..losses.options import ContrastiveOptions, incompatibility
 from ..rng import partners, valid_candidates
 from ..views import Role
 from .negatives import Facts, facts_of, stripped
-
-
-def citations(parts: Mapping[str, Any], negatives_as: str, cached: bool) -> str:
-    """Returns the BibTeX entries of the papers behind the given loss parts, with SimCSE first."""
-    used = {
-        "gao2021simcse": True,
-        "chen2020simclr": parts["objective"] == "nt-xent",
-        "shu2024una": negatives_as == "pairs",
-        "hou2023focal": parts["logits"] == "focal",
-        "zhang2022mixcse": parts["mixed"] is not None,
-        "gao2021scaling": cached,
-    }
-    entries = (files("cse") / "resources" / "citations.bib").read_text(encoding="utf8").split("\n\n")
-    by_key = {entry.partition("{")[2].partition(",")[0]: entry.strip() for entry in entries}
-    return "".join(f"\n{by_key[key]}\n" for key, holds in used.items() if holds)
-
 
 OBJECTIVES = ("infonce", "nt-xent")
 MIXED = ("paper", "release")
@@ -194,8 +178,18 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
 
     @property
     def citation(self) -> str:
-        """BibTeX entries of the papers behind the parts in use."""
-        return citations(self.parts, self.negatives_as, self.uses_gradient_cache)
+        """BibTeX entries of the papers behind the parts in use, with SimCSE first."""
+        used = {
+            "gao2021simcse": True,
+            "chen2020simclr": self.parts["objective"] == "nt-xent",
+            "shu2024una": self.negatives_as == "pairs",
+            "hou2023focal": self.parts["logits"] == "focal",
+            "zhang2022mixcse": self.parts["mixed"] is not None,
+            "gao2021scaling": self.uses_gradient_cache,
+        }
+        entries = (files("cse") / "resources" / "citations.bib").read_text(encoding="utf8").split("\n\n")
+        by_key = {entry.partition("{")[2].partition(",")[0]: entry.strip() for entry in entries}
+        return "".join(f"\n{by_key[key]}\n" for key, holds in used.items() if holds)
 
     def _check_columns(self, count: int) -> None:
         if count < 2:
