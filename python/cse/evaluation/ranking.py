@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import InputError
+from ..options import options_of
 from . import EVALUATIONS
 from .base import Encodes
 from .trec import read_run
@@ -84,11 +85,9 @@ class System:
         """The options as flags of ``cse eval``; empty for a system that ranks by embeddings alone."""
         flags = []
         if fusion := self.fusion:
-            plain = type(fusion)()
-            values = {"--bm25-weight": "bm25_weight", "--feedback": "feedback", "--fusion": "kind"}
-            values |= {f"--{name.replace('_', '-')}": name for name in ("stop_words", "bm25_tokenizer", "language")}
-            used = {flag: getattr(fusion, name) for flag, name in values.items()}
-            changed = [f"{flag} {used[flag]}" for flag, name in values.items() if used[flag] != getattr(plain, name)]
+            options = [option for option in options_of(type(fusion)) if option.opt.help]
+            used = [(option, getattr(fusion, option.name)) for option in options]
+            changed = [f"{option.flag} {value}" for option, value in used if value != option.default]
             flags += ["--hybrid", *changed]
         if self.one_vector:
             flags.append("--one-vector")
@@ -207,7 +206,7 @@ class FromRun(ByWords):
 
 
 class Indexed:
-    """Search indexes of a model, one per collection, and the query vectors; each text is encoded once.
+    """Search indexes of a model, one per collection, and cross-encoders by name.
 
     Args:
         tokens: Dimensions of the vectors of tokens to store, unless a system that ranks by them says otherwise.
@@ -239,8 +238,7 @@ class Indexed:
         if key not in self._indexes:
             size = "max" if passages == 0 else passages
             texts = [documents[document] for document in ids]
-            remembering: Any = Remembering(encoder)
-            self._indexes[key] = SearchIndex.build(remembering, texts, passages=size, tokens=tokens, progress=progress)
+            self._indexes[key] = SearchIndex.build(encoder, texts, passages=size, tokens=tokens, progress=progress)
             self._kept.append(documents)  # so that its id remains its own
         elif progress is not None:
             progress(len(ids))
@@ -256,25 +254,6 @@ class Indexed:
             loaded = Reranker(system.reranker, device=str(encoder.device), precision=encoder.precision)
             self._rerankers[system.reranker] = loaded
         return self._rerankers[system.reranker]
-
-
-class Remembering:
-    """Wraps an encoder, and encodes the same queries once."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        self._encoder = self.wrapped = encoder
-        self._found: dict[tuple[str, ...], Any] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._encoder, name)
-
-    def encode_query(self, texts: Sequence[str], progress: Progress | None = None, **settings: Any) -> Any:
-        key = tuple(texts)
-        if key not in self._found:
-            self._found[key] = self._encoder.encode_query(texts, progress=progress, **settings)
-        elif progress is not None:
-            progress(len(texts))
-        return self._found[key]
 
 
 class Searched:

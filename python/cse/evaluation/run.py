@@ -132,23 +132,10 @@ def evaluate(
         InputError: For an unknown suite or option, data that are missing or invalid, or a model that cannot be loaded.
     """
     system = as_system(model)
-    check_systems([system], suite, options, dims)
     if system.fixed and (pooler is not None or prompt is not None):
         raise InputError(f"--pooler, --prompt have no effect on {system.fixed}; leave them out")
-    suites = open_suites(suite, data, options, allow_partial)
-    name, encoder = _load(system.model, pooler, device, precision, prompt, threads)
-    known = _as_encoder(encoder, dims)
-    (reports,) = _run(suites, [(lambda: encoder, [system])], progress, list(dims or ()))[0]
-    notes: list[str] = []
-    title = " ".join([name, *system.flags])
-    if known is None:
-        return EvaluationResult(title, "", "", "", reports, notes)
-    if known.plain:
-        notes.append(f"{name}: the folder does not declare a pooling; used --pooler {known.pooler}")
-    if known.pooler == "cls":
-        notes.append(f"pooling {known.pooling}")
-    notes.append(f"encoded in {known.precision} ({known.precision_reason})")
-    return EvaluationResult(title, known.pooling, known.precision, known.precision_reason, reports, notes)
+    loading = {"pooler": pooler, "prompt": prompt, "device": device, "precision": precision, "threads": threads}
+    return _evaluated([system], suite, data, options, allow_partial, dims, progress, **loading)[system.key]
 
 
 def compare(
@@ -212,92 +199,101 @@ def compare_models(
     if len(sides) < 2 or (not seeds and sizes != {1}):
         raise InputError("MODELS: at least two models are needed, one on each side; name another one")
     systems = [[as_system(model) for model in side] for side in sides]
-    check_systems([system for side in systems for system in side], suite, options, dims)
+    loading = {"pooler": pooler, "prompt": prompt, "device": device, "precision": precision, "threads": threads}
+    every = [system for side in systems for system in side]
+    results = _evaluated(every, suite, data, options, allow_partial, dims, progress, **loading)
+    encoded = [(result.precision, result.precision_reason) for result in results.values() if result.precision]
+    before, *others = ([results[system.key] for system in side] for side in systems)
+    comparisons = []
+    for after in others:
+        records: list[dict[str, Any]] = []
+        for name in before[0].reports:
+            first, second = ([result.reports[name] for result in side] for side in (before, after))
+            records += compare_reports(first, second, seeds)
+        adjust(records)
+        a, b = (",".join(result.model for result in side) for side in (before, after))
+        comparisons.append(Comparison(a, b, seeds, *(encoded or [("", "")])[-1], records))
+    return comparisons
+
+
+def _evaluated(
+    systems: Sequence[System],
+    suite: str | Sequence[str],
+    data: str | PathLike[str] | None,
+    options: Options | None,
+    allow_partial: bool,
+    dims: Sequence[int] | None,
+    progress: Progress | None,
+    **loading: Any,
+) -> dict[Any, EvaluationResult]:
+    """Returns the result of each system, by its key; ``loading`` are arguments of ``_load``."""
+    check_systems(systems, suite, options, dims)
     suites = open_suites(suite, data, options, allow_partial)
     groups: dict[Any, dict[Any, System]] = {}
-    for system in (system for side in systems for system in side):
+    for system in systems:
         groups.setdefault(system.model_key, {})[system.key] = system
-    names: dict[Any, str] = {}
-    used = ("", "")
-
-    def opened(group: dict[Any, System]) -> Encodes:
-        nonlocal used
-        name, encoder = _load(next(iter(group.values())).model, pooler, device, precision, prompt, threads)
-        names.update({key: " ".join([name, *system.flags]) for key, system in group.items()})
-        if known := _as_encoder(encoder, dims):
-            used = (known.precision, known.precision_reason)
-        return encoder
-
-    makers = [(partial(opened, group), list(group.values())) for group in groups.values()]
-    lines = _run(suites, makers, progress, list(dims or ()))
-    reports = {
-        key: report
-        for group, line in zip(groups.values(), lines, strict=True)
-        for key, report in zip(group, line, strict=True)
-    }
-    first = systems[0]
-    results = []
-    for side in systems[1:]:
-        records = []
-        for name in suites:
-            before, after = ([reports[system.key][name] for system in members] for members in (first, side))
-            records += compare_reports(before, after, seeds)
-        adjust(records)
-        a, b = (",".join(names[system.key] for system in members) for members in (first, side))
-        results.append(Comparison(a, b, seeds, *used, records))
+    runs = [(each, len(group) if each.ranks else 1) for each in suites.values() for group in groups.values()]
+    advance = counted(len(dims or (0,)) * sum(count * each.work() for each, count in runs), progress)
+    results: dict[Any, EvaluationResult] = {}
+    for group in groups.values():
+        results |= _evaluated_model(group, suites, dims or (), advance, loading)
     return results
 
 
-def _run(
+def _evaluated_model(
+    systems: Mapping[Any, System],
     suites: Mapping[str, Evaluation],
-    groups: Sequence[tuple[Callable[[], Encodes], Sequence[System]]],
-    progress: Progress | None,
-    dims: Sequence[int] = (),
-) -> list[list[dict[str, Report]]]:
-    """Returns the reports of each system by suite, in a list for each encoder.
+    dims: Sequence[int],
+    advance: Callable[[int], None],
+    loading: Mapping[str, Any],
+) -> dict[Any, EvaluationResult]:
+    """Loads the model of the systems, evaluates these, and releases the model before the next one is loaded.
 
-    Suites that do not rank documents are run once for each encoder. ``dims`` requires a ``cse.Encoder`` (see
-    ``evaluate_dims``).
+    Suites that do not rank documents are run once.
     """
-    runs = [(suite, len(systems) if suite.ranks else 1) for suite in suites.values() for _, systems in groups]
-    advance = counted(max(len(dims), 1) * sum(count * suite.work() for suite, count in runs), progress)
-    results = []
-    for make, systems in groups:
-        encoder = make()
-        for size in dims:
-            encoder.keep_dims(size)  # type: ignore[attr-defined]  # checks dims before texts are encoded
-        advance(0)
-        if dims:
-            encoder.keep_dims(None)  # type: ignore[attr-defined]
-        lines: list[dict[str, Report]] = [{} for _ in systems]
-        for name, suite in suites.items():
-            for line, wrap in zip(lines, _wraps(encoder, systems, suite.ranks), strict=True):
-                if not suite.ranks and name in lines[0]:
-                    line[name] = lines[0][name]
-                elif dims:
-                    line[name] = evaluate_dims(suite, encoder, dims, advance, wrap)
-                else:
-                    line[name] = suite(wrap(encoder), advance)
-        results.append(lines)
-        del encoder  # frees its memory before the next one is loaded
-    return results
+    name, encoder = _load(next(iter(systems.values())).model, **loading)
+    known = _as_encoder(encoder, dims)
+    if known is not None and dims:
+        for size in (*dims, None):  # checks dims before texts are encoded
+            known.keep_dims(size)
+    advance(0)
+    reports: dict[Any, dict[str, Report]] = {key: {} for key in systems}
+    with tempfile.TemporaryDirectory(prefix="cse-eval-") as folder:
+        for title, suite in suites.items():
+            wraps = _wraps(encoder, list(systems.values())) if suite.ranks else [lambda view: view]
+            sizes: Sequence[int | None] = dims or ([None] if len(wraps) > 1 else [])
+            views: list[Any] = [Replayed(encoder, Path(folder), size) for size in sizes] or [encoder]
+            found = [_by_dims([suite(wrap(view), advance) for view in views], dims) for wrap in wraps]
+            for line, report in zip(reports.values(), found if suite.ranks else found * len(systems), strict=True):
+                line[title] = report
+    about, notes = ("", "", ""), []
+    if known is not None:
+        about = (known.pooling, known.precision, known.precision_reason)
+        if known.plain:
+            notes.append(f"{name}: the folder does not declare a pooling; used --pooler {known.pooler}")
+        if known.pooler == "cls":
+            notes.append(f"pooling {known.pooling}")
+        notes.append(f"encoded in {known.precision} ({known.precision_reason})")
+    return {
+        key: EvaluationResult(" ".join([name, *system.flags]), *about, reports[key], notes)
+        for key, system in systems.items()
+    }
 
 
 def opened(model: Model) -> tuple[str, Any]:
     """Returns the name of a model, and what the suites evaluate for it."""
     system = as_system(model)
     name, encoder = _load(system.model)
-    return " ".join([name, *system.flags]), _wraps(encoder, [system], True)[0](encoder)
+    return " ".join([name, *system.flags]), _wraps(encoder, [system])[0](encoder)
 
 
-def _wraps(encoder: Encodes, systems: Sequence[System], ranks: bool) -> list[Callable[[Any], Encodes]]:
-    """Returns, for each system, a function from an encoder to what the suite evaluates.
+def _wraps(encoder: Encodes, systems: Sequence[System]) -> list[Callable[[Any], Encodes]]:
+    """Returns, for each system, a function from an encoder to what a suite that ranks documents evaluates.
 
-    If one of the systems has options of search and the suite ranks documents, all are ranked by a search index, so that
-    they share the vectors.
+    If one of the systems has options of search, all are ranked by a search index, so that they share the vectors.
     """
     flags = [flag for system in systems for flag in system.flags]
-    if not ranks or not flags:
+    if not flags:
         return [lambda encoder: encoder for _ in systems]
     if _as_encoder(encoder) is None:
         raise InputError(f"{flags[0]} needs a cse.Encoder; leave it out for other encoders")
@@ -345,16 +341,18 @@ def _as_encoder(encoder: Encodes, dims: Sequence[int] | None = None) -> Encoder 
 
 
 class Replayed:
-    """Wraps a ``cse.Encoder`` for several passes of an evaluation, each with a different number of dimensions.
+    """Wraps a ``cse.Encoder``, and encodes the same texts once: the vectors are kept in files in ``folder``.
 
-    The first pass encodes texts and stores all dimensions of their vectors in ``folder``; later passes read them.
+    Args:
+        encoder: The encoder, which keeps all dimensions of its embeddings.
+        folder: A folder, which may be shared with other views of the same encoder.
+        dims: Number of dimensions to which embeddings are truncated; None: they are not.
     """
 
-    def __init__(self, encoder: Any, folder: Path) -> None:
+    def __init__(self, encoder: Any, folder: Path, dims: int | None = None) -> None:
         self.encoder = self.wrapped = encoder
-        self.folder = folder
-        self.calls: list[int] = []
-        self.place, self.embedding_dim = 0, 0
+        self.folder, self.dims = folder, dims
+        self.embedding_dim = encoder.embedding_dim if dims is None else dims
 
     def __getattr__(self, name: str) -> Any:
         """Returns an attribute of the encoder; ``encode`` and its variants return truncated embeddings."""
@@ -362,57 +360,32 @@ class Replayed:
         return partial(self._vectors, value) if name.startswith("encode") and callable(value) else value
 
     def _vectors(self, encode: Callable[..., Any], texts: Sequence[str], **settings: Any) -> npt.NDArray[np.float32]:
-        number, self.place = self.place, self.place + 1
-        file, key = self.folder / f"{number}.npy", hash((encode.__name__, *texts))
-        if number < len(self.calls) and self.calls[number] == key:
-            vectors = np.load(file, mmap_mode="r")
+        file = self.folder / f"{hash((encode.__name__, *texts))}.npy"
+        if file.exists():
             if progress := settings.get("progress"):
                 progress(len(texts))
         else:
-            vectors = encode(texts, **settings)
-            np.save(file, vectors)
-            self.calls[number:] = [key]
-        shortened: npt.NDArray[np.float32] = self.encoder.shortened(np.asarray(vectors), self.embedding_dim)
-        return shortened
+            np.save(file, encode(texts, **settings))
+        vectors: npt.NDArray[np.float32] = np.asarray(np.load(file, mmap_mode="r"))
+        return vectors if self.dims is None else self.encoder.shortened(vectors, self.dims)
 
 
-def evaluate_dims(
-    evaluation: Evaluation,
-    encoder: Any,
-    dims: Sequence[int],
-    progress: Callable[[int], None] | None = None,
-    wrap: Callable[[Any], Encodes] | None = None,
-) -> Report:
-    """Evaluates an encoder once for each number of dimensions to which its embeddings are truncated.
+def _by_dims(reports: Sequence[Report], dims: Sequence[int]) -> Report:
+    """Returns a report with one row for each combination of task and number of dimensions.
 
-    Texts are encoded once, and their vectors are kept in temporary files.
-
-    Args:
-        evaluation: The evaluation.
-        encoder: A ``cse.Encoder`` that keeps all dimensions.
-        dims: Numbers of dimensions to keep.
-        progress: Called with the units of work done since its last call; their total is
-            ``len(dims) * evaluation.work()``.
-        wrap: Returns what is evaluated, given an encoder of truncated embeddings. None: that encoder.
-
-    Returns:
-        A report with one row for each combination of task and number of dimensions. The keys of its summary and the
-        task names of its samples include the number of dimensions.
+    The keys of its summary and the task names of its samples include the number. Without ``dims``, the report remains.
     """
+    if not dims:
+        return reports[0]
     rows: list[dict[str, Any]] = []
     summary: dict[str, Any] = {}
-    notes: dict[str, None] = {}
     samples: list[Sample] = []
-    with tempfile.TemporaryDirectory(prefix="cse-dims-") as folder:
-        replayed = Replayed(encoder, Path(folder))
-        for size in dims:
-            replayed.place, replayed.embedding_dim = 0, size
-            report = evaluation(wrap(replayed) if wrap else replayed, progress)
-            rows += [{"task": row["task"], "dims": size, **row} for row in report.rows]
-            summary |= {f"{key} ({size} dimensions)": value for key, value in report.summary.items()}
-            notes |= dict.fromkeys(report.notes)
-            samples += [replace(sample, task=f"{sample.task} ({size} dimensions)") for sample in report.samples]
+    for size, report in zip(dims, reports, strict=True):
+        rows += [{"task": row["task"], "dims": size, **row} for row in report.rows]
+        summary |= {f"{key} ({size} dimensions)": value for key, value in report.summary.items()}
+        samples += [replace(sample, task=f"{sample.task} ({size} dimensions)") for sample in report.samples]
     tasks = list(dict.fromkeys(row["task"] for row in rows))
+    notes = dict.fromkeys(note for report in reports for note in report.notes)
     return Report(sorted(rows, key=lambda row: tasks.index(row["task"])), summary, list(notes), samples)
 
 
