@@ -161,14 +161,9 @@ class ByWords:
         raise InputError(f"{self.name}: has no embeddings; use a model")
 
     def rank_documents(
-        self,
-        queries: Texts,
-        documents: Texts,
-        progress: Progress | None = None,
-        depth: int = 100,
-        passages: int | None = None,
+        self, queries: Texts, documents: Texts, progress: Progress | None = None, depth: int = 100, **settings: Any
     ) -> list[dict[str, float]]:
-        """Returns the documents with the highest positive scores; ``passages`` is ignored, as in hybrid search."""
+        """Returns the documents with the highest positive scores; further settings have no effect."""
         from ..search.bm25 import Bm25
         from ..search.terms import terms_for
 
@@ -187,12 +182,7 @@ class FromRun(ByWords):
         self.name, self._rankings = RUN + path, read_run(path)
 
     def rank_documents(
-        self,
-        queries: Texts,
-        documents: Texts,
-        progress: Progress | None = None,
-        depth: int = 100,
-        passages: int | None = None,
+        self, queries: Texts, documents: Texts, progress: Progress | None = None, depth: int = 100, **settings: Any
     ) -> list[dict[str, float]]:
         """Returns the first ``depth`` documents of each query; {} for a query that is not in the file.
 
