@@ -54,15 +54,16 @@ Lexical = Callable[[Rows], Doubles]
 
 
 class Smoothing:
-    """The neighbours of n documents, and the norms of their smoothed vectors before normalisation.
+    """Smoothed vectors: those of n documents, their neighbours, and the norms before normalisation.
 
     Args:
+        vectors: n vectors of unit length.
         near: ``(n, k)`` int32 positions of the neighbours of each document; k is ``NEIGHBOURS``, or n - 1 if smaller.
         norms: ``(n,)`` float64.
     """
 
-    def __init__(self, near: npt.NDArray[np.int32], norms: Doubles) -> None:
-        self.near, self.norms = near, norms
+    def __init__(self, vectors: Vectors, near: npt.NDArray[np.int32], norms: Doubles) -> None:
+        self.vectors, self.near, self.norms = vectors, near, norms
         self.largest = 1 / float(norms.min(initial=np.inf)) if len(norms) else 1.0
         """Upper bound on the factor by which the rounding error of a score can grow."""
 
@@ -90,12 +91,12 @@ class Smoothing:
             near[rows] = [top(line, near.shape[1]) for line in scores]
             if progress:
                 progress(len(rows))
-        unscaled = cls(near, np.ones(n))
+        unscaled = cls(vectors, near, np.ones(n))
         norms = np.empty(n)
         for start in range(0, n, 4096):
             rows = np.arange(start, min(start + 4096, n))
-            norms[rows] = np.linalg.norm(unscaled.take(vectors, rows), axis=1)
-        return cls(near, np.where(norms > 0, norms, 1))
+            norms[rows] = np.linalg.norm(unscaled.take(rows), axis=1)
+        return cls(vectors, near, np.where(norms > 0, norms, 1))
 
     def scores(self, scores: Doubles) -> Doubles:
         """Returns the scores of the smoothed vectors, given those of the stored vectors, both ``(n,)``."""
@@ -115,24 +116,14 @@ class Smoothing:
         starts = np.arange(0, n * k + 1, k, dtype=np.int32 if n * k < 2**31 else np.int64)
         return csr_matrix((values, self.near.ravel(), starts), shape=(n, n))
 
-    def take(self, vectors: Vectors, rows: Rows) -> Doubles:
+    def take(self, rows: Rows) -> Doubles:
         """Returns the smoothed vectors at some positions, ``(len(rows), D)`` float64."""
-        result = vectors.take(rows)
+        result = self.vectors.take(rows)
         if self.near.shape[1]:
             near = self.near[rows]
-            mean = vectors.take(near.ravel().astype(np.int64)).reshape(*near.shape, -1).mean(axis=1)
+            mean = self.vectors.take(near.ravel().astype(np.int64)).reshape(*near.shape, -1).mean(axis=1)
             result = (1 - SHARE) * result + SHARE * mean
         return result / self.norms[rows, None]
-
-
-class Smoothed:
-    """A view of vectors of unit length that returns the smoothed ones."""
-
-    def __init__(self, vectors: Vectors, smoothing: Smoothing) -> None:
-        self._vectors, self._smoothing = vectors, smoothing
-
-    def take(self, rows: Rows) -> Doubles:
-        return self._smoothing.take(self._vectors, rows)
 
 
 # The constant of reciprocal rank fusion, as in the paper.
@@ -152,7 +143,7 @@ class Ranker:
     """Ranks the rows of an index by combined scores.
 
     Args:
-        vectors: The vectors of the index, of n places.
+        vectors: The vectors of the index, of n places; those of ``smoothing``, if it is given.
         rows: ``(n,)`` row of each place, ascending; a row with several passages has several places.
         cosine: Whether vectors have unit length, so that the query is normalised after feedback.
         smoothing: Rank by the smoothed vectors; each row must have one place.
@@ -160,7 +151,7 @@ class Ranker:
 
     def __init__(self, vectors: Vectors, rows: Rows, *, cosine: bool, smoothing: Smoothing | None = None) -> None:
         self.vectors, self.cosine, self.smoothing = vectors, cosine, smoothing
-        self.exact: Takes = vectors if smoothing is None else Smoothed(vectors, smoothing)
+        self.exact: Takes = vectors if smoothing is None else smoothing
         """The vectors that are searched."""
         self.rows, self.starts = np.unique(rows, return_index=True)
         """Rows with a vector, ascending, and the first place of each."""

@@ -122,11 +122,11 @@ def encode_one_vector(
         out = np.lib.format.open_memmap(fresh / VECTORS, mode="w+", dtype=np.float32, shape=shape)
         for start in range(0, len(filled), BLOCK):
             rows = np.arange(start, min(start + BLOCK, len(filled)))
-            out[filled[rows]] = np.hstack([smoothing.take(dense, rows), scale * latent[rows]])
+            out[filled[rows]] = np.hstack([smoothing.take(rows), scale * latent[rows]])
         out.flush()
         del out
         (fresh / TERMS).write_text(dumps(vocabulary), encoding="utf8")
-        arrays = (projection / scale, variances * scale**2, _covariance(smoothing, dense))
+        arrays = (projection / scale, variances * scale**2, _covariance(smoothing))
         for name, values in zip(ARRAYS, arrays, strict=True):
             np.save(fresh / f"{name}.npy", values.astype(np.float32))
         settings = {"version": VERSION, **model_settings(encoder), "bm25_weight": bm25_weight, "rows": len(corpus)}
@@ -195,11 +195,12 @@ def _decomposed(matrix: Any, k: int) -> tuple[Doubles, Doubles]:
     return values, vectors
 
 
-def _covariance(smoothing: Smoothing, dense: Array) -> Doubles:
+def _covariance(smoothing: Smoothing) -> Doubles:
     """Returns the covariance ``(D, D)`` of the smoothed vectors."""
-    n, total, squares = len(dense), np.zeros(dense.width), np.zeros((dense.width, dense.width))
+    n, width = len(smoothing.vectors), smoothing.vectors.width
+    total, squares = np.zeros(width), np.zeros((width, width))
     for start in range(0, n, BLOCK):
-        block = smoothing.take(dense, np.arange(start, min(start + BLOCK, n)))
+        block = smoothing.take(np.arange(start, min(start + BLOCK, n)))
         total += block.sum(0)
         squares += block.T @ block
     mean = total / n

@@ -182,6 +182,7 @@ class Searcher:
     def smoothing(self, terms: Terms, progress: Progress | None = None) -> Smoothing:
         """Returns the neighbours of the rows; see ``SearchIndex.smoothing``."""
         check_smoothing(self.store.manifest)
+        vectors = self.unit_vectors
 
         def make() -> tuple[Smoothing, Any]:
             bm25, rows = self.bm25(terms), self.row_of
@@ -190,12 +191,12 @@ class Searcher:
                 scores = bm25.all_scores(self.store.texts(rows[places].tolist()))
                 return scores if len(rows) == self.store.rows else scores[:, rows]
 
-            built = Smoothing.build(self.unit_vectors, lexical, progress)
+            built = Smoothing.build(vectors, lexical, progress)
             return built, lambda folder: save_arrays(folder, near=built.near, norms=built.norms)
 
         result: Smoothing = self._get(
             f"smooth-{{}}-{terms.name}",
-            lambda folder: Smoothing(*open_arrays(folder, "near", "norms", verify=self.store.verify)),
+            lambda folder: Smoothing(vectors, *open_arrays(folder, "near", "norms", verify=self.store.verify)),
             make,
         )
         return result
