@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -78,19 +78,15 @@ def sentence_clusters(left: Sequence[str], right: Sequence[str]) -> list[npt.NDA
     return list(np.split(order, np.flatnonzero(np.diff(component[order])) + 1))
 
 
-Score = Callable[[Vector, Vector | None], float]
+def score_of(values: Vector, gold: Vector | None) -> float:
+    """Returns the mean of ``values`` ``(n,)``, or Spearman's correlation x 100 with the gold scores ``(n,)``.
 
-
-def mean_score(values: Vector, gold: Vector | None = None) -> float:
-    """Returns the mean of ``values``; ``gold`` is ignored."""
-    return float(values.mean())
-
-
-def spearman_score(values: Vector, gold: Vector | None) -> float:
-    """Returns Spearman's correlation x 100 of two vectors ``(n,)``; NaN if one of them is constant or holds NaN."""
+    The correlation is NaN if one of the vectors is constant or holds NaN.
+    """
+    if gold is None:
+        return float(values.mean())
     from scipy.stats import rankdata
 
-    assert gold is not None
     if not np.ptp(values) >= 1e-9 or not np.ptp(gold) > 0:  # as in ``sts.score_vectors``
         return math.nan
     return 100 * float(np.corrcoef(rankdata(values), rankdata(gold))[0, 1])
@@ -123,11 +119,10 @@ def resampled_difference(
     Returns:
         The difference, and ``(resamples,)`` its value in each resample; these values can be averaged over tasks.
     """
-    score: Score = mean_score if gold is None else spearman_score
 
     def difference(rows: npt.NDArray[np.int64] | slice) -> float:
         chosen = None if gold is None else gold[rows]
-        sides = [float(np.mean([score(vector[rows], chosen) for vector in side])) for side in (before, after)]
+        sides = [float(np.mean([score_of(vector[rows], chosen) for vector in side])) for side in (before, after)]
         return sides[1] - sides[0]
 
     generator = np.random.default_rng(seed)
@@ -208,8 +203,7 @@ def compare(before: Sequence[Report], after: Sequence[Report], seeds: bool) -> l
         return [record for row in range(len(before[0].rows)) for record in plain_differences(before, after, row)]
     for number, sample in enumerate(before[0].samples):
         old, new = ([report.samples[number].values for report in side] for side in (before, after))
-        score = mean_score if sample.gold is None else spearman_score
-        scores = [[score(values, sample.gold) for values in side] for side in (old, new)]
+        scores = [[score_of(values, sample.gold) for values in side] for side in (old, new)]
         difference: Difference
         if seeds:
             difference = t_interval([b - a for a, b in zip(*scores, strict=True)])
