@@ -110,39 +110,32 @@ def read_pairs(path: str | Path) -> Pairs:
             names whose first column holds ids, or fewer than two different scores.
     """
     path = Path(path)
-    gold: list[float] = []
-    left: list[str] = []
-    right: list[str] = []
     separator = "commas" if _is_csv(path) else "tabs"
-    places: tuple[int, int, int] | None = None
-    header = False
-    width = (0, 0)  # line and number of fields of the first record
-    numbers: set[int] = set()  # columns in which all values are numbers
-    for number, fields in _records(path):
-        if places is None:
-            width, numbers = (number, len(fields)), set(range(len(fields)))
-            places = _named(fields) or (0, 1, 2)
-            if header := _named(fields) is not None:
-                continue
-        if len(fields) != width[1]:
+    records = list(_records(path))
+    first, names = records[0] if records else (1, [])
+    header = _named(names)
+    score_at, *texts_at = header or (0, 1, 2)
+    numbers = set(range(len(names)))  # columns in which all values are numbers
+    gold: list[float] = []
+    texts: list[list[str]] = []
+    for number, fields in records[1:] if header else records:
+        if len(fields) != len(names):
             raise InputError(
-                f"{path}: line {number} has {len(fields)} fields separated by {separator}, but line {width[0]} has "
-                f"{width[1]}; a sentence must not contain the separator"
+                f"{path}: line {number} has {len(fields)} fields separated by {separator}, but line {first} has "
+                f"{len(names)}; a sentence must not contain the separator"
             )
         numbers = {place for place in numbers if number_of(fields[place]) is not None}
         try:
-            score = float(fields[places[0]])
+            score = float(fields[score_at])
             if not math.isfinite(score):
                 raise ValueError
-            texts = [" ".join(fields[place].split()) for place in places[1:]]
+            texts.append([" ".join(fields[place].split()) for place in texts_at])
         except (ValueError, IndexError):
             wanted = "" if gold else "; a header must name the columns score, sentence1 and sentence2"
             raise InputError(
                 f"{path}: line {number} is not 'score, sentence1, sentence2' separated by {separator}{wanted}"
             ) from None
         gold.append(score)
-        left.append(texts[0])
-        right.append(texts[1])
     if len(gold) < 2 or len(set(gold)) < 2:
         raise InputError(f"{path}: at least two pairs with different scores are needed for a correlation")
     whole = all(score.is_integer() for score in gold)
@@ -152,7 +145,8 @@ def read_pairs(path: str | Path) -> Pairs:
             f"{path}: the first column seems to hold ids, not scores; add a first line that names the columns score, "
             "sentence1 and sentence2"
         )
-    return Pairs(np.array(gold), left, right)
+    left, right = zip(*texts, strict=True)
+    return Pairs(np.array(gold), list(left), list(right))
 
 
 def _is_csv(path: Path) -> bool:
