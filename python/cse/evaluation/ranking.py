@@ -204,8 +204,7 @@ class Indexed:
 
     def __init__(self, tokens: int = 0) -> None:
         self._tokens = tokens
-        self._indexes: dict[Any, SearchIndex] = {}
-        self._kept: list[Any] = []
+        self._indexes: dict[Any, tuple[Texts, SearchIndex]] = {}  # with the documents, so that their id stays theirs
         self._rerankers: dict[str, Reranker] = {}
 
     def get(
@@ -228,11 +227,11 @@ class Indexed:
         if key not in self._indexes:
             size = "max" if passages == 0 else passages
             texts = [documents[document] for document in ids]
-            self._indexes[key] = SearchIndex.build(encoder, texts, passages=size, tokens=tokens, progress=progress)
-            self._kept.append(documents)  # so that its id remains its own
+            index = SearchIndex.build(encoder, texts, passages=size, tokens=tokens, progress=progress)
+            self._indexes[key] = documents, index
         elif progress is not None:
             progress(len(ids))
-        return ids, self._indexes[key]
+        return ids, self._indexes[key][1]
 
     def reranker(self, system: System, encoder: Encoder) -> Reranker | None:
         """Returns the cross-encoder of a system, which is loaded in the first call; None if it has none."""
