@@ -350,13 +350,13 @@ class Replayed:
     """
 
     def __init__(self, encoder: Any, folder: Path, dims: int | None = None) -> None:
-        self.encoder = self.wrapped = encoder
+        self.wrapped = encoder
         self.folder, self.dims = folder, dims
         self.embedding_dim = encoder.embedding_dim if dims is None else dims
 
     def __getattr__(self, name: str) -> Any:
         """Returns an attribute of the encoder; ``encode`` and its variants return truncated embeddings."""
-        value = getattr(self.encoder, name)
+        value = getattr(self.wrapped, name)
         return partial(self._vectors, value) if name.startswith("encode") and callable(value) else value
 
     def _vectors(self, encode: Callable[..., Any], texts: Sequence[str], **settings: Any) -> npt.NDArray[np.float32]:
@@ -367,7 +367,7 @@ class Replayed:
         else:
             np.save(file, encode(texts, **settings))
         vectors: npt.NDArray[np.float32] = np.asarray(np.load(file, mmap_mode="r"))
-        return vectors if self.dims is None else self.encoder.shortened(vectors, self.dims)
+        return vectors if self.dims is None else self.wrapped.shortened(vectors, self.dims)
 
 
 def _by_dims(reports: Sequence[Report], dims: Sequence[int]) -> Report:
