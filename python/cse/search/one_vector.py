@@ -237,7 +237,7 @@ class QueryEncoder(OtherEncoder):
                 np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS
             )
             model = {name: self.settings[name] for name in ("model", "pooler", "prompt", "dims")}
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{what}: cannot be read ({error}); write it again with cse encode --hybrid") from None
         from ..models.digest import model_digest
         from ..models.running.inference import Encoder
