@@ -98,14 +98,6 @@ def load_tasks(folder: str | Path, allow_partial: bool = False) -> list[tuple[Ta
     return tasks
 
 
-def average_of_seven(scores: dict[str, float], loaded: list[tuple[Task, Pairs]]) -> float | None:
-    """Returns the mean score over the seven test sets, as in the papers; None if any is missing or incomplete."""
-    whole = {task.key for task, pairs in loaded if task.is_complete(pairs)}
-    if not set(SEVEN) <= whole:
-        return None
-    return sum(scores[key] for key in SEVEN) / len(SEVEN)
-
-
 def score_pairs(model: Encodes, pairs: Pairs, progress: Callable[[int], None] | None = None) -> PairScore:
     """Scores an encoder on sentence pairs; see ``score_vectors``. Each distinct sentence is encoded once."""
     return score_vectors(pairs, *embed(model, [pairs.left, pairs.right], progress))
@@ -171,22 +163,22 @@ class STS(Evaluation):
     def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:
         """Returns a report with one row per task; if the seven test sets are complete, the summary holds their mean."""
         vectors = iter(embed(encoder, self.columns(), progress))
-        scored, samples = [], []
+        rows, notes, samples = [], [], []
+        scores: dict[str, float] = {}  # of complete tasks
         for task, pairs in self.tasks:
             left, right = next(vectors), next(vectors)
-            scored.append((task, score_vectors(pairs, left, right)))
-            cosines = pair_cosines(left, right)
-            samples.append(Sample(task.title, cosines, pairs.gold, (pairs.left, pairs.right)))
-        rows = [
-            {"task": task.title, "key": task.key, "pairs": score.pairs, "expected": task.expected, **score.to_dict()}
-            for task, score in scored
-        ]
-        average = average_of_seven({task.key: score.spearman for task, score in scored}, self.tasks)
-        notes = [
-            f"{task.title}: {score.pairs:,} pairs, but the whole task has {task.expected:,}; not comparable"
-            for (task, pairs), (_, score) in zip(self.tasks, scored, strict=True)
-            if not task.is_complete(pairs)
-        ]
+            score = score_vectors(pairs, left, right)
+            row = {"task": task.title, "key": task.key, "pairs": score.pairs, "expected": task.expected}
+            rows.append({**row, **score.to_dict()})
+            samples.append(Sample(task.title, pair_cosines(left, right), pairs.gold, (pairs.left, pairs.right)))
+            if task.is_complete(pairs):
+                scores[task.key] = score.spearman
+            else:
+                notes.append(
+                    f"{task.title}: {score.pairs:,} pairs, but the whole task has {task.expected:,}; not comparable"
+                )
+        whole = set(SEVEN) <= scores.keys()
+        average = sum(scores[key] for key in SEVEN) / len(SEVEN) if whole else None
         return Report(rows, {"average_of_seven": average}, notes, samples)
 
 
