@@ -264,7 +264,8 @@ def test_scores_of_a_small_collection_equal_those_computed_by_hand(tmp_path, kin
     assert report.notes == ["relevant documents that are not in the corpus: 1"]
 
 
-def test_the_score_of_a_document_is_the_score_of_its_best_passage(tmp_path, tiny_bert, sample_rows, cse):
+def test_the_score_of_a_document_is_the_score_of_its_best_passage(tmp_path, tiny_bert, sample_rows, monkeypatch, cse):
+    monkeypatch.setattr("cse.evaluation.retrieval.PASSAGES_BLOCK", 7)
     folder = tmp_path / "long"
     (folder / "qrels").mkdir(parents=True)
     documents = {f"d{n:02}": " ".join(sample_rows[5 * n : 5 * n + 5]) for n in range(20)} | {"d20": ""}

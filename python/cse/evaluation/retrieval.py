@@ -36,16 +36,18 @@ from annotated_types import Ge
 from ..data.pairs import number_of
 from ..errors import InputError, shown
 from ..io import parse_json
-from ..models.base import unwrapped
 from ..models.running.inference import Encoder
+from ..models.running.passages import Cutter
 from ..options import Opt
 from .base import Encodes, Evaluation, Report, Sample, find_file, read_lines
 from .geometry import unit
-from .ranking import FromRun, Indexed, Searched, System
+from .ranking import FromRun
 
 DEPTH = 100
-# Number of documents encoded and ranked at a time, to bound memory.
+# Number of documents encoded and ranked at a time, to bound memory, unless they are cut into passages.
 BLOCK = 4096
+# Number of documents encoded and ranked at a time if they are cut into passages.
+PASSAGES_BLOCK = 256
 
 # Published nDCG@10 x 100 of all-MiniLM-L6-v2 by the numbers of queries and documents of a test set: the files
 # results/all-MiniLM-L6-v2/{SciFact,NFCorpus,ArguAna}.json of MTEB (Muennighoff et al. 2023, arXiv:2210.07316).
@@ -109,18 +111,14 @@ def rank_documents(
     """Returns the ``depth`` documents with the highest cosine for each query and their cosines, best first.
 
     If ``passages`` is given, documents are cut into passages of at most ``passages`` tokens (0: as many as the model
-    reads), and the score of a document is the score of its best passage. They are then ranked by a search index, which
-    never finds blank documents.
+    reads), and the score of a document is the score of its best passage.
 
     If the encoder has ``encode_query`` and ``encode_document``, they are used, so that the model's prompts apply. If
     its ``similarity_name`` is ``dot``, documents are ranked by dot product. The embeddings of at most ``BLOCK``
     documents are in memory at a time.
     """
-    if passages is not None:
-        if not isinstance(unwrapped(encoder), Encoder):
-            raise InputError("retrieval.passages: needs a cse.Encoder; leave it out for other encoders")
-        by_index = Searched(encoder, System(encoder), Indexed())
-        return by_index.rank_documents(queries, documents, progress, depth, passages)
+    cut = _cutter(encoder, passages)
+    rows = BLOCK if cut is None else PASSAGES_BLOCK
     ask, answer = (getattr(encoder, f"encode_{role}", encoder.encode) for role in ("query", "document"))
     by_dot = getattr(encoder, "similarity_name", "cosine") == "dot"
 
@@ -134,9 +132,16 @@ def rank_documents(
     ids = sorted(documents, reverse=True)
     scores = np.empty((len(queries), 0))
     numbers = np.empty((len(queries), 0), dtype=np.int64)
-    for start in range(0, len(ids), BLOCK):
-        block = ids[start : start + BLOCK]
-        cosines = wanted @ comparable(answer([documents[key] for key in block], progress=progress)).T
+    for start in range(0, len(ids), rows):
+        block = ids[start : start + rows]
+        texts = [documents[key] for key in block]
+        if cut is None:
+            cosines = wanted @ comparable(answer(texts, progress=progress)).T
+        else:
+            parts, firsts = _passages(cut, texts)
+            cosines = np.maximum.reduceat(wanted @ comparable(answer(parts)).T, firsts, axis=1)
+            if progress is not None:
+                progress(len(block))
         scores = np.hstack([scores, cosines])
         numbers = np.hstack([numbers, np.broadcast_to(np.arange(start, start + len(block)), cosines.shape)])
         order = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
@@ -148,6 +153,26 @@ def rank_documents(
 def ranker_of(encoder: Encodes) -> Callable[..., list[dict[str, float]]]:
     """Returns the method ``rank_documents`` of an encoder; else the function ``rank_documents`` with this encoder."""
     return getattr(encoder, "rank_documents", None) or partial(rank_documents, encoder)
+
+
+def _cutter(encoder: Encodes, passages: int | None) -> Cutter | None:
+    """Returns an object that cuts documents into passages for an encoder, or None if ``passages`` is None."""
+    if passages is None:
+        return None
+    whole = getattr(encoder, "encoder", encoder)  # Replayed (run.py) wraps the encoder
+    if not isinstance(whole, Encoder):
+        raise InputError("retrieval.passages: needs a cse.Encoder; leave it out for other encoders")
+    return Cutter(whole, passages or None)
+
+
+def _passages(cut: Cutter, texts: Sequence[str]) -> tuple[list[str], list[int]]:
+    """Returns the passages of all texts, and the position of each text's first passage; a blank text is one passage."""
+    parts: list[str] = []
+    firsts: list[int] = []
+    for text, spans in zip(texts, cut(texts), strict=True):
+        firsts.append(len(parts))
+        parts += [text[start:end] for start, end in spans] or [text]
+    return parts, firsts
 
 
 @dataclass(frozen=True)
