@@ -36,6 +36,7 @@ from annotated_types import Ge
 from ..data.pairs import number_of
 from ..errors import InputError, shown
 from ..io import parse_json
+from ..models.base import unwrapped
 from ..models.running.inference import Encoder
 from ..models.running.passages import Cutter
 from ..options import Opt
@@ -159,7 +160,7 @@ def _cutter(encoder: Encodes, passages: int | None) -> Cutter | None:
     """Returns an object that cuts documents into passages for an encoder, or None if ``passages`` is None."""
     if passages is None:
         return None
-    whole = getattr(encoder, "encoder", encoder)  # Replayed (run.py) wraps the encoder
+    whole = unwrapped(encoder)
     if not isinstance(whole, Encoder):
         raise InputError("retrieval.passages: needs a cse.Encoder; leave it out for other encoders")
     return Cutter(whole, passages or None)

@@ -360,7 +360,8 @@ class Replayed:
         return partial(self._vectors, value) if name.startswith("encode") and callable(value) else value
 
     def _vectors(self, encode: Callable[..., Any], texts: Sequence[str], **settings: Any) -> npt.NDArray[np.float32]:
-        file = self.folder / f"{hash((encode.__name__, *texts))}.npy"
+        changes = sorted((name, repr(value)) for name, value in settings.items() if name != "progress")
+        file = self.folder / f"{hash((encode.__name__, *changes, *texts))}.npy"
         if file.exists():
             if progress := settings.get("progress"):
                 progress(len(texts))
