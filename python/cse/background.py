@@ -10,9 +10,9 @@ import logging
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -65,36 +65,20 @@ def in_thread(work: Callable[[Progress], T], on_progress: Callable[[int, int], o
             raised only after the core has stopped and removed its temporary files.
     """
     progress = Progress()
-    outcome: list[T] = []
-    failure: list[BaseException] = []
-    finished = threading.Event()
-
-    def run() -> None:
-        try:
-            outcome.append(work(progress))
-        except BaseException as error:
-            failure.append(error)
-        finally:
-            finished.set()
-
-    threading.Thread(target=run).start()
+    thread = ThreadPoolExecutor(1)
+    call = thread.submit(work, progress)
+    thread.shutdown(wait=False)
     try:
-        if not finished.wait(0.3):
-            while not finished.wait(0.1):
+        if not wait([call], 0.3).done:
+            while not wait([call], 0.1).done:
                 on_progress(progress.done, progress.total)
     except BaseException:
         progress.cancel()
-        # This waits for an Event because, on Python 3.11, Thread.join returns at once after a KeyboardInterrupt. The
-        # loop keeps further interrupts from ending the process before the core has removed its temporary files.
-        while not finished.is_set():
-            try:
-                finished.wait()
-            except KeyboardInterrupt:
-                continue
+        while not call.done():  # further interrupts must not end the process before the core has removed its files
+            with suppress(KeyboardInterrupt):
+                wait([call])
         raise
-    if failure:
-        raise failure[0]
-    return outcome[0]
+    return call.result()
 
 
 RETRIES = 3
