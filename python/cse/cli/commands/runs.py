@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ...errors import InputError, unknown
 from ...options import Device, Opt, Threads
-from ...progress import ProgressDisplay
+from ...progress import progress_of
 from .. import printing
 from ..command import command
 from ..options import AsJson
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ...reports.runs import StoredRun
 
 # If more settings than this differ, they share one column of the table.
@@ -100,13 +96,6 @@ def _score(metric: str, record: dict[str, Any]) -> str:
     return "" if value is None else f"{value:.2f}" if metric == "spearman" else f"{value:.4f}"
 
 
-@contextmanager
-def encoding() -> Iterator[Callable[[int, int], None]]:
-    """Context manager that shows the progress while held-out texts of runs are encoded, one run after another."""
-    with closing(ProgressDisplay()) as phases:
-        yield lambda done, total: phases("encoding held-out texts", done, total, "texts")
-
-
 @command("plot")
 def plot_command(
     runs: tuple[str, ...],
@@ -161,7 +150,7 @@ def plot_command(
     written: list[dict[str, Any]] = []
     left_out: dict[str, str] = {}
     names = dict(zip((run.folder for run in stored), labels(stored), strict=True))
-    with encoding() as progress:
+    with progress_of("encoding held-out texts", "texts") as progress:
         materials = [Material(run, word=word, device=device, method=method, progress=progress) for run in stored]
         for kind in kinds or KINDS:
             for some in [materials] if kind in OF_RUNS else [[material] for material in materials]:
@@ -224,7 +213,7 @@ def report_command(
 
     path = Path(output) if output is not None else stored.folder / "report.html"
     set_threads(threads)
-    with encoding() as progress:
+    with progress_of("encoding held-out texts", "texts") as progress:
         material = Material(stored, word=word, device=device, method=method, progress=progress, encode=encode)
         page = report_page(material)
     path.parent.mkdir(parents=True, exist_ok=True)

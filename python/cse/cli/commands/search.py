@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,7 @@ from annotated_types import Ge
 from ...data import readers
 from ...errors import InputError, shortened
 from ...options import Device, Imports, Opt, Precision, Prompt, Threads
-from ...progress import ProgressDisplay, counting
+from ...progress import counting
 from .. import printing
 from ..command import Heading, command, given_options
 from ..corpus_index import Encoding, Ranking, load_encoder
@@ -111,7 +111,10 @@ def search_command(
         if count or not as_json:
             return
     started = time.perf_counter()
-    results = answers(index, asked, top, asking, encoding.batch_size) if asked else []
+    results: list[list[Hit]] = []
+    if asked:
+        with counting("encoding queries", len(asked), "queries") as more:
+            results = index.search(asked, top, **asking, batch_size=encoding.batch_size, progress=more)
     if as_json:
         times = {"index_seconds": round(opened, 3), "search_seconds": round(time.perf_counter() - started, 3)}
         pairs = [{"query": query, "hits": list(map(asdict, hits))} for query, hits in zip(asked, results, strict=True)]
@@ -189,22 +192,6 @@ def prepare(index: SearchIndex, asking: dict[str, Any]) -> None:
     if index.smooths(fusion) if asking["smooth"] is None else asking["smooth"]:
         with counting("neighbours", index.shape[0], "rows") as more:
             index.prepare(fusion, smooth=True, neighbours=more)
-
-
-def answers(
-    index: SearchIndex, queries: list[str], top: int, asking: dict[str, Any], batch_size: int
-) -> list[list[Hit]]:
-    """Returns the hits of each query, and shows the progress."""
-    from ...evaluation.base import counted
-
-    with closing(ProgressDisplay()) as phases:
-        return index.search(
-            queries,
-            top,
-            **asking,
-            batch_size=batch_size,
-            progress=counted(len(queries), lambda done, total: phases("encoding queries", done, total, "queries")),
-        )
 
 
 def typed_queries(encoding_errors: str, as_json: bool) -> Iterator[str]:
