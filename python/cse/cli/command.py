@@ -65,21 +65,16 @@ class Number(click.ParamType[Any]):
         return self.option.check(value)
 
 
-class WholeNumber(click.IntRange):
-    """As ``Number``, and its range is shown in the help."""
+class Ranged(Number, click.FloatRange):
+    """As ``Number``, and its range is shown in the help, up to 2**31."""
 
-    option: Option
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Returns the number; raises ``InputError`` as ``Number`` does."""
-        return Number(self.option).convert(value, param, ctx)
-
-
-class RealNumber(click.FloatRange):
-    """As ``Number``, and its range is shown in the help."""
-
-    option: Option
-    convert = WholeNumber.convert
+    def __init__(self, option: Option) -> None:
+        Number.__init__(self, option)
+        self.name += " range"
+        limits = option.limits()
+        most = limits.get("le", limits.get("lt", 2**31))
+        shown = most if most < 2**31 else None
+        click.FloatRange.__init__(self, limits.get("ge", limits.get("gt")), shown, "gt" in limits, "lt" in limits)
 
 
 class Command(click.Command):
@@ -124,26 +119,12 @@ def click_option(option: Option, heading: str = "", *, ranges: bool = True, **se
     if kind is bool:
         values |= {"is_flag": True}
     else:
-        values |= {"type": _type(option, ranges), "multiple": option.several and not opt.separator}
+        number = Ranged if ranges and option.limits() else Number
+        values |= {"type": Text(option) if kind is str else number(option)}
+        values |= {"multiple": option.several and not opt.separator}
     made = click.Option([flag, *([opt.short] if opt.short else []), option.name], **{**values, **settings})
     if heading:
         made.heading = heading  # type: ignore[attr-defined]
-    return made
-
-
-def _type(option: Option, ranges: bool) -> Any:
-    limits = option.limits()
-    if option.kind is str:
-        return Text(option)
-    if not limits or not ranges:
-        return Number(option)
-    most = limits.get("le", limits.get("lt"))
-    if most is not None and most >= 2**31:
-        most = None  # the help does not show it; Option.check enforces it
-    bounds: dict[str, Any] = {"min": limits.get("ge", limits.get("gt")), "max": most}
-    opened = {"min_open": "gt" in limits, "max_open": "lt" in limits}
-    made = (WholeNumber if option.kind is int else RealNumber)(**bounds, **opened)
-    made.option = option
     return made
 
 
