@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,39 +50,27 @@ def run(
                 return count_here(unknown, job.reading, more)
 
         sources = find_sources(files, column, known, index, count, elsewhere=ray is not None)
-        return make_parts(job, settings, sources, output, ray, gpus)
-
-
-def make_parts(
-    job: Job, settings: dict[str, Any], sources: Sequence[SourceFile], output: str, ray: Any, gpus: float
-) -> dict[str, Any]:
-    """Makes the missing parts, and returns a summary; raises ``InputError`` if some parts could not be made."""
-    threads = job.reading["threads"]
-    folder = Parts(output, job.kind, settings, sources, job.suffix)
-    started = time.perf_counter()
-    with folder.locked():
-        wanted = folder.missing()
-        kept = len(folder.shards) - len(wanted)
-        if kept:
-            printing.say(f"{output}: {kept:,} of {len(folder.shards):,} parts were made by an earlier call")
-        rows = sum(shard.source.rows for shard in wanted)
-        failures: list[Failure] = []
-        try:
-            if wanted:
-                with counting(job.kind, rows, "rows") as more:
-                    if ray is not None:
-                        failures = run_on_cluster(ray, job, wanted, folder.folder, threads, more, gpus)
-                    else:
-                        failures = run_here(job, wanted, folder.folder, threads, more)
-        finally:
-            manifest = folder.finish()
+        make = run_here if ray is None else partial(run_on_cluster, ray, gpus=gpus)
+        folder = Parts(output, job.kind, settings, sources, job.suffix)
+        started = time.perf_counter()
+        with folder.locked():
+            wanted = folder.missing()
+            if kept := len(folder.shards) - len(wanted):
+                printing.say(f"{output}: {kept:,} of {len(folder.shards):,} parts were made by an earlier call")
+            rows = sum(shard.source.rows for shard in wanted)
+            failures: list[Failure] = []
+            try:
+                if wanted:
+                    with counting(job.kind, rows, "rows") as more:
+                        failures = make(job, wanted, folder.folder, job.reading["threads"], more)
+            finally:
+                manifest = folder.finish()
+        seconds = time.perf_counter() - started
     if failures:
         raise InputError(missing(output, failures, folder.missing(), len(folder.shards)))
-    seconds = time.perf_counter() - started
-    counted: dict[str, int] = {}
+    counted = Counter[str]()
     for part in manifest["parts"]:
-        for name, value in part["counted"].items():
-            counted[name] = counted.get(name, 0) + value
+        counted.update(part["counted"])
     return {
         "output": output,
         "files": len(folder.shards),
@@ -107,7 +97,7 @@ def missing(output: str, failures: Sequence[Failure], left: Sequence[Shard], tot
 
 
 def report(summary: dict[str, Any], unit: str, as_json: bool) -> None:
-    """Prints the summary that ``make_parts`` returned; ``unit`` names what the rate counts, such as ``rows``."""
+    """Prints the summary that ``run`` returned; ``unit`` names what the rate counts, such as ``rows``."""
     lines = [
         f"{Path(summary['output'])}: {summary['files']:,} parts, {summary['rows']:,} rows; {summary['made']:,} parts "
         f"made in {summary['seconds']:.1f} s ({summary['rows_per_second']:,} {unit}/s)"
