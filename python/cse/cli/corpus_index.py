@@ -76,23 +76,14 @@ class Encoding:
             set_threads(self.threads)
         return Reranker(model, device=self.device, precision=self.precision, flag=flag)
 
-    def corpus(self, inputs: Sequence[str | readers.Column]) -> Corpus:
-        """Opens the corpus of the inputs that ``cse.data.readers.resolve`` returned, and shows the progress."""
-        from ..data.corpus import Corpus
-
-        reading = {name: value for name, value in self.reading.items() if name != "column"}
-        with closing(ProgressDisplay()) as phases:
-            return Corpus.open(inputs, progress=phases, **reading)
-
     def index(
         self, encoder: Encoder, files: Sequence[str], folder: str | None, id_column: str | None = None, **settings: Any
     ) -> SearchIndex:
         """Builds or updates the search index of ``files``, and shows the progress; see ``SearchIndex.build``."""
         from ..search.index import SearchIndex
 
-        inputs = readers.resolve(list(files), self.reading["column"])
         ids = None if id_column is None else read_ids(files, id_column)
-        corpus = self.corpus(inputs)
+        corpus = open_corpus(files, **self.reading)
         with counting("encoding", len(corpus), "rows") as more:
             index = SearchIndex.build(
                 encoder, corpus, folder, ids=ids, batch_size=self.batch_size, progress=more, **settings
@@ -163,6 +154,15 @@ class Ranking:
         reranker = None if self.rerank == "tokens" else self.rerank
         hybrid = fusion.Fusion(**values) if self.hybrid else False
         return {"hybrid": hybrid, "smooth": self.smooth, "rerank": rows, "reranker": reranker}
+
+
+def open_corpus(files: Sequence[str], column: str | None, **reading: Any) -> Corpus:
+    """Opens the corpus in the files, and shows the progress; ``reading`` is passed to ``Corpus.open``."""
+    from ..data.corpus import Corpus
+
+    inputs = readers.resolve(files, column)
+    with closing(ProgressDisplay()) as phases:
+        return Corpus.open(inputs, progress=phases, **reading)
 
 
 def load_encoder(model: str, pooler: str | None, device: str, precision: str, threads: int, **further: Any) -> Encoder:

@@ -12,7 +12,6 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from ...data import readers
 from ...data.readers import reading_options
 from ...errors import InputError
 from ...io import write_atomically
@@ -20,7 +19,7 @@ from ...options import If, Opt
 from ...progress import counting
 from .. import options, printing
 from ..command import command
-from ..corpus_index import Encoding
+from ..corpus_index import Encoding, open_corpus
 from ..options import AsJson, AsParts, Engine
 
 
@@ -110,7 +109,7 @@ def encode_file(model: str, sentences: tuple[str, ...], output: str | None, enco
     if target is not None:
         check_format(target)
     set_threads(encoding.threads)
-    corpus = encoding.corpus(readers.resolve(sentences or ["-"], encoding.reading["column"]))
+    corpus = open_corpus(sentences or ["-"], **encoding.reading)
     filled = len(corpus.filled())
     encoder = Encoder(model, **encoding.arguments)
     if encoder.plain:
@@ -164,7 +163,7 @@ def encode_hybrid(
     """Encodes all rows into vectors that combine meaning and BM25, and prints a summary."""
     from ...search.one_vector import WEIGHT, encode_one_vector
 
-    corpus = encoding.corpus(readers.resolve(sentences or ["-"], encoding.reading["column"]))
+    corpus = open_corpus(sentences or ["-"], **encoding.reading)
     encoder = encoding.encoder(model)
     started = time.perf_counter()
     with counting("encoding", len(corpus), "rows") as encoded, counting("smoothing", len(corpus), "rows") as smoothed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -10,9 +9,10 @@ from annotated_types import Ge
 
 from ...errors import InputError
 from ...options import Column, EncodingErrors, MaxLineBytes, Opt, Threads
-from ...progress import ProgressDisplay, counting, progress_of
+from ...progress import counting, progress_of
 from .. import options, printing
 from ..command import Heading, command
+from ..corpus_index import open_corpus
 from ..options import AsJson
 
 
@@ -90,17 +90,13 @@ def write_static(
         raise InputError("--static needs texts to fit the vectors to; name them with --corpus FILE")
     if output is None:
         raise InputError("--static writes a new folder; name it with -o")
-    from ...data import readers
-    from ...data.corpus import Corpus
     from ...models.device import set_threads
     from ...models.running.inference import Encoder
     from ...models.saving.static_export import check_static, export_static
 
     check_static(output)
     set_threads(threads)
-    files = readers.resolve(list(corpus), reading.pop("column"))
-    with closing(ProgressDisplay()) as phases:
-        rows = Corpus.open(files, progress=phases, **reading)
+    rows = open_corpus(corpus, **reading)
     encoder = Encoder(options.model_folder(model))
     saved = export_static(encoder, rows, output, dims=dims, words=words, counting=counting)
     if as_json:

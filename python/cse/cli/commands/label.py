@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypedDict
 
 from annotated_types import Ge, Gt, Le
 
-from ...data import readers
 from ...errors import InputError
 from ...io import dumps, holds_files, read_json, write_atomically, write_text
 from ...options import Opt, Seed
 from ...progress import counting, duration
 from .. import printing
 from ..command import Heading, command
-from ..corpus_index import Encoding, read_ids
+from ..corpus_index import Encoding, open_corpus, read_ids
 from ..judging import in_terminal, on_page
 from ..options import AsJson, IdColumn, Passages, passage_size
 from .evaluate import compared_cells
@@ -103,12 +102,11 @@ def read_documents(
     documents: str, id_column: str | None, passages: str | None, encoding: Encoding
 ) -> tuple[Corpus, list[str], int | str | None]:
     """Returns the rows of a corpus or of a search index, their ids, and the size of passages."""
-    from ...data.corpus import Corpus
-
     size = passage_size(passages)
     if Path(documents).is_dir():
         if id_column or passages or encoding.reading["column"]:
             raise InputError(f"{documents}: is an index; leave out --column, --id and --passages")
+        from ...data.corpus import Corpus
         from ...search.store import Store
 
         store = Store.open(Path(documents))
@@ -117,8 +115,7 @@ def read_documents(
         ids = store.ids(every) if store.manifest["ids"] else [str(row) for row in every]
         size = store.manifest["passages"]
     else:
-        reading = dict(encoding.reading)
-        rows = Corpus.open(readers.resolve([documents], reading.pop("column")), **reading)
+        rows = open_corpus([documents], **encoding.reading)
         ids = [str(row) for row in range(len(rows))] if id_column is None else read_ids([documents], id_column)
     rows.filled()
     if len(set(ids)) < len(ids) or any(not key or key.split() != [key] for key in ids):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -18,13 +18,14 @@ from ...data.doctor import findings
 from ...data.readers import reading_options
 from ...errors import InputError, visible
 from ...options import Column, EncodingErrors, If, MaxLineBytes, Opt, Threads
-from ...progress import ProgressDisplay, in_background, progress_of
+from ...progress import counting, in_background, progress_of
 from ...tfidf.build import build_index
 from ...tfidf.index import TfidfIndex
 from ...tfidf.options import Words, word_options
 from ...tfidf.pieces import FILE, Pieces
 from .. import options, printing
 from ..command import command
+from ..corpus_index import open_corpus
 from ..options import AsJson
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def doctor_command(
         # A corpus in the cache is found there only with the same option.
         errors = "replace" if seen["faults"]["invalid"]["rows"] else encoding_errors
         again = {"encoding_errors": errors, "max_line_bytes": max_line_bytes, "threads": threads}
-        counts, warning = _count_words(readers.resolve(corpus, column), tokenizer, model, **again)
+        counts, warning = _count_words(corpus, tokenizer, model, column=column, **again)
         value["model"] = {**_words_record(counts, model, top), "warning": warning}
     if as_json:
         printing.result({**value, "seconds": round(seconds, 3)}, True, [])
@@ -211,29 +212,25 @@ def _tokenizer(model: str) -> Any:
     return load_tokenizer(find_model(options.model_folder(model)))
 
 
-def _count_words(files: list[Any], tokenizer: Any, model: str, **reading: Any) -> tuple[WordCounts, str]:
+def _count_words(files: Sequence[str], tokenizer: Any, model: str, **reading: Any) -> tuple[WordCounts, str]:
     """Returns the counts of the words and tokens of all rows, and a warning if the model can hardly read them.
 
-    ``reading`` is passed to ``Corpus.open``.
+    ``reading`` is passed to ``open_corpus``.
     """
-    from ...data.corpus import Corpus
     from ...models.readability import TEXTS, readability
     from ...models.vocabulary import count_words
 
-    display = ProgressDisplay()
-    try:
-        corpus = Corpus.open(files, progress=display, **reading)
+    corpus = open_corpus(files, **reading)
+    with counting("counting words", len(corpus), "rows") as more:
 
         def blocks() -> Iterator[list[str]]:
             for start in range(0, len(corpus), BLOCK):
-                display("counting words", start, len(corpus), "rows")
-                yield corpus.take(range(start, min(start + BLOCK, len(corpus))))
+                yield (block := corpus.take(range(start, min(start + BLOCK, len(corpus)))))
+                more(len(block))
 
         counts = count_words(tokenizer, blocks(), f"--model {model}")
-        sample = range(0, len(corpus), max(1, len(corpus) // TEXTS))
-        return counts, readability(tokenizer, corpus.take(sample)).warning(model)
-    finally:
-        display.close()
+    sample = range(0, len(corpus), max(1, len(corpus) // TEXTS))
+    return counts, readability(tokenizer, corpus.take(sample)).warning(model)
 
 
 def _words_record(counts: WordCounts, model: str, top: int) -> dict[str, Any]:
