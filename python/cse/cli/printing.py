@@ -35,14 +35,6 @@ def check_output() -> None:
         raise InputError("standard output: is closed; redirect it to a file or a pipe")
 
 
-class OutputStream:
-    """Standard output as a binary stream that has only ``write``."""
-
-    def write(self, data: bytes) -> int:
-        """Writes bytes; raises ``BrokenPipeError`` if the reader has closed the pipe."""
-        return sys.stdout.buffer.write(data)
-
-
 def result(value: dict[str, Any], as_json: bool, lines: list[str]) -> None:
     """Prints the result of a command on standard output, as JSON or as lines of text."""
     if as_json:  # characters of JSON text may be escaped as \uXXXX without changing its meaning
@@ -151,7 +143,7 @@ def check_table(output: str | None) -> None:
         raise InputError(f"-o {output}: its folder does not exist; create it first")
 
 
-def write_table(output: str, names: Sequence[str], records: Iterable[Sequence[Any]]) -> int:
+def write_table(output: str | Path, names: Sequence[str], records: Iterable[Sequence[Any]]) -> int:
     """Writes records one at a time to a temporary file, which then replaces ``output``; returns their number.
 
     Args:

@@ -204,7 +204,7 @@ def copy(written: str, output: str | None) -> None:
     """Copies a file to a device, such as /dev/null, or to standard output if ``output`` is None."""
     with open(written, "rb") as source:
         if output is None:
-            shutil.copyfileobj(source, printing.OutputStream())
+            shutil.copyfileobj(source, sys.stdout.buffer)
         else:
             write_atomically(output, lambda file: shutil.copyfileobj(source, file))
 

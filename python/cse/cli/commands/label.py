@@ -6,12 +6,12 @@ import hashlib
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from annotated_types import Ge, Gt, Le
 
 from ...errors import InputError
-from ...io import dumps, holds_files, read_json, write_atomically, write_text
+from ...io import dumps, holds_files, read_json, write_text
 from ...options import Opt, Seed
 from ...progress import counting, duration
 from .. import printing
@@ -19,6 +19,7 @@ from ..command import Heading, command
 from ..corpus_index import Encoding, open_corpus, read_ids
 from ..judging import in_terminal, on_page
 from ..options import AsJson, IdColumn, Passages, passage_size
+from ..printing import write_table
 from .evaluate import compared_cells
 from .search import read_queries
 
@@ -159,18 +160,12 @@ def prepare(
     settings = {**wanted, "queries": queries, "rankings": known.get("rankings", {})}
     write_text(folder / SETTINGS, dumps(settings))  # first: without it, a repeated command refuses the folder
     (folder / "qrels").mkdir(exist_ok=True)
-    lines = [dumps({"_id": key, "text": text}) + "\n" for key, text in queries.items()]
-    write_text(folder / "queries.jsonl", "".join(lines))
+    write_table(folder / "queries.jsonl", ("_id", "text"), queries.items())
     if not (folder / "corpus.jsonl").exists():
-
-        def write(file: BinaryIO) -> None:
-            filled = rows.filled()  # blank rows, which are never found, are left out
-            for start in range(0, len(filled), BLOCK):
-                part = filled[start : start + BLOCK]
-                for row, text in zip(part.tolist(), rows.take(part), strict=True):
-                    file.write(dumps({"_id": ids[row], "title": "", "text": text}).encode() + b"\n")
-
-        write_atomically(folder / "corpus.jsonl", write)
+        filled = rows.filled()  # blank rows, which are never found, are left out
+        blocks = (filled[start : start + BLOCK] for start in range(0, len(filled), BLOCK))
+        records = ((ids[row], "", text) for block in blocks for row, text in zip(block, rows.take(block), strict=True))
+        write_table(folder / "corpus.jsonl", ("_id", "title", "text"), records)
     return settings
 
 
