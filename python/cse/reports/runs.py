@@ -17,9 +17,6 @@ from ..training.settings.changes import may_change
 # ``given``.
 NOT_COMPARED = {*may_change(computed=False), "save_every", "keep_checkpoints", "given"}
 
-# Top-level settings of older versions that are now options of the contrastive loss.
-MOVED = {"margin", "mix_lambda", "mix_variant", "hard_negative_weight"}
-
 
 @dataclass(frozen=True)
 class StoredRun:
@@ -85,9 +82,7 @@ class StoredRun:
         for name, value in self.config.items():
             if name in NOT_COMPARED:
                 continue
-            if name in MOVED:
-                settings[f"contrastive.{name}"] = value
-            elif isinstance(value, dict):
+            if isinstance(value, dict):
                 settings |= {f"{name}.{option}": item for option, item in value.items()}
             else:
                 settings[name] = value
