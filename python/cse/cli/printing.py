@@ -45,6 +45,15 @@ def result(value: dict[str, Any], as_json: bool, lines: list[str]) -> None:
         echo("\n".join(lines))
 
 
+def plain(value: Any) -> str:
+    """Returns the value of a setting as text; "" for None and for an empty list."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(plain, value))
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def span(radius: int, terms: int) -> str:
     """Returns a radius as text: a number of ranks, and this number as a percentage of all terms."""
     return (

@@ -8,11 +8,12 @@ from typing import Any
 import click
 
 from ..augment import AUGMENTATIONS
-from ..options import Option, phrase
+from ..options import Option, options_of, phrase
 from ..training.settings.config import method_flags, with_tables
 from ..training.settings.declared import GROUPS
 from ..training.settings.presets import conditions, families
 from .command import click_option
+from .printing import plain
 
 HEADINGS = [str(group.__doc__) for group in GROUPS]
 """Headings of the help of ``cse train``, in order."""
@@ -20,8 +21,6 @@ HEADINGS = [str(group.__doc__) for group in GROUPS]
 
 def setting_options() -> list[click.Option]:
     """Returns one option per setting, per method with a switch (like ``--una``), and per method option with a flag."""
-    from ..options import options_of
-
     switched = {name: str(kind.__doc__).partition("\n")[0] for name, kind in AUGMENTATIONS.flagged().items()}
     made: list[click.Option] = []
     for group in GROUPS:
@@ -64,14 +63,14 @@ def given_values(values: Mapping[str, Any]) -> dict[str, Any]:
 def _by_family(path: tuple[str, ...], default: Any) -> str:
     """Returns the default, then the defaults of model families that differ from it: ``5e-05; 3e-05 for bert-base``."""
     values: dict[str, list[str]] = {}
-    common = _text(_at(families()["all"], path, default))
+    common = plain(_at(families()["all"], path, default))
     for family, table in families().items():
         if family == "all":
             continue
-        usual = _text(_at(table, path, common))
+        usual = plain(_at(table, path, common))
         values.setdefault(usual, []).append(family)
         for condition in conditions(family):
-            value = _text(_at(condition["values"], path, None))
+            value = plain(_at(condition["values"], path, None))
             if value not in ("", usual):
                 about = f"{condition['loss']} on {family}" if "loss" in condition else f"{family} without --pairs"
                 values.setdefault(value, []).append(about)
@@ -87,13 +86,3 @@ def _at(table: Any, path: tuple[str, ...], default: Any) -> Any:
             return default
         table = table[key]
     return table
-
-
-def _text(value: Any) -> str:
-    if value is None or value == ():
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list):
-        return ", ".join(value)
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -75,20 +75,10 @@ def runs_command(
 
 def _settings(run: StoredRun, names: list[str]) -> dict[str, str]:
     """Returns the table cells of the differing settings: one each, or one for all if more than ``COLUMNS`` differ."""
-    values = {name: _text(run.settings.get(name)) for name in names}
+    values = {name: printing.plain(run.settings.get(name)) or "-" for name in names}
     if len(names) <= COLUMNS:
         return values
     return {"settings": "\n".join(f"{name} {value}" for name, value in values.items() if value != "-")}
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(_text, value)) or "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _score(metric: str, record: dict[str, Any]) -> str:
