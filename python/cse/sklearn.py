@@ -25,7 +25,15 @@ if TYPE_CHECKING:
 __all__ = ["Encoder", "TfidfVectorizer"]
 
 
-class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class _OfTexts(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    def __sklearn_tags__(self) -> Any:
+        """Declares that the input is a list of strings, not a matrix."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string, tags.input_tags.two_d_array = True, False
+        return tags
+
+
+class TfidfVectorizer(_OfTexts):
     """Converts texts to a TF-IDF matrix with the formula of UNA, ln(1 + c/L) * ln(N/df), and the tokenizers of cse.
 
     It is used like ``sklearn.feature_extraction.text.TfidfVectorizer``, but has only the following parameters, which
@@ -104,12 +112,6 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "index_")
         return self.index_.idf
 
-    def __sklearn_tags__(self) -> Any:
-        """Declares that the input is a list of strings, not a matrix."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.string, tags.input_tags.two_d_array = True, False
-        return tags
-
     def _open(self) -> None:
         min_df, max_terms = self._view
         self.index_ = TfidfIndex.from_bytes(self._data, min_df=min_df, max_terms=max_terms)
@@ -126,7 +128,7 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             self._open()
 
 
-class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class Encoder(ClassNamePrefixFeaturesOutMixin, _OfTexts):  # type: ignore[misc]
     """Converts texts to embeddings, as a step of a scikit-learn pipeline. The encoder is not trained.
 
     ``fit`` loads the model and validates the parameters. A pickle holds the parameters, not the weights: when it is
@@ -187,12 +189,6 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def _n_features_out(self) -> int:
         """The number of output features, for ``get_feature_names_out``."""
         return self.n_features_out_
-
-    def __sklearn_tags__(self) -> Any:
-        """Declares that the input is a list of strings, not a matrix."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.string, tags.input_tags.two_d_array = True, False
-        return tags
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the state to pickle: the parameters, without the model."""
