@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
-from importlib import import_module
 from math import isfinite
+from pkgutil import resolve_name
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -130,8 +130,7 @@ class Option:
         """Returns what contains the accepted names: ``choices``, a mapping, a registry or a list."""
         if not self.opt.names:
             return self.choices
-        module, attribute = self.opt.names.split(":")
-        names = getattr(import_module(module), attribute)
+        names = resolve_name(self.opt.names)
         return names() if callable(names) else names
 
     def complete(self, start: str) -> list[str]:

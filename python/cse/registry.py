@@ -19,9 +19,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import sha256
-from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Generic, TypeVar
 
 from .errors import InputError, shortened, unknown
@@ -72,12 +72,12 @@ class Registry(Generic[T]):
 
     def flagged(self) -> dict[str, type[Any]]:
         """Returns the ``Options`` of the methods that may have flags, by method name, without importing the methods."""
-        return {name: _imported(target) for name, target in self._options.items()}
+        return {name: resolve_name(target) for name, target in self._options.items()}
 
     def options(self, name: str) -> type[Any]:
         """Returns the ``Options`` of a method, without importing the method if they can be imported separately."""
         if name in self._options and name not in self._loaded:
-            options: type[Any] = _imported(self._options[name])
+            options: type[Any] = resolve_name(self._options[name])
             return options
         return self.get(name).Options  # type: ignore[attr-defined, no-any-return]
 
@@ -97,18 +97,13 @@ class Registry(Generic[T]):
         if name in self._loaded:
             return self._loaded[name]
         if name in self._targets:
-            self._loaded[name] = _imported(self._targets[name])
+            self._loaded[name] = resolve_name(self._targets[name])
             return self._loaded[name]
         for point in declared(self.group):
             if point.name == name:
                 self._loaded[name] = load(point, self.kind)
                 return self._loaded[name]
         raise unknown(flag or self.kind, name, self.names())
-
-
-def _imported(target: str) -> Any:
-    module, attribute = target.split(":")
-    return getattr(import_module(module), attribute)
 
 
 @cache
