@@ -198,18 +198,13 @@ def read_ids(files: Sequence[str], column: str) -> list[str]:
 
     Raises ``InputError`` if a file is not a table, or does not have exactly one column of this name.
     """
-    ids: list[str] = []
-    for path in readers.expand(files):
+    from ..data.pairs import values_of
+
+    paths = readers.expand(files)
+    for path in paths:
         if not readers.is_table(path):
             raise InputError(f"--id {column}: {path} is not a table, and has no columns; leave out --id")
-        names = readers.column_names(path)
-        if names.count(column) != 1:
-            listed = ", ".join(names[:20])
-            raise InputError(
-                f"--id {column}: {path} has {names.count(column)} columns of this name; its columns are: {listed}"
-            )
-        ids += readers.column_values(path, column)
-    return ids
+    return list(values_of(paths, f"--id {column}", column))
 
 
 def by_row(index: SearchIndex) -> SearchIndex:

@@ -158,9 +158,9 @@ def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None
         column, _, value = where.partition("=")
         if not column or not value:
             raise InputError(f"--where must be COLUMN=VALUE, like label=1, got {where!r}")
-        masks.append([_equal(cell, value) for cell in _values(files, "--where", column)])
+        masks.append([_equal(cell, value) for cell in values_of(files, "--where", column)])
         if not any(masks[0]):
-            seen = list(dict.fromkeys(cell[:40] for cell in _values(files, "--where", column)))
+            seen = list(dict.fromkeys(cell[:40] for cell in values_of(files, "--where", column)))
             raise InputError(
                 f"--where {where}: no row has this value; the first distinct values are {', '.join(seen[:10])}"
             )
@@ -172,7 +172,7 @@ def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None
                 f"have one of the names {', '.join(NAMES['score'].split())}"
             )
         kept = []
-        for number, text in enumerate(_values(files, "--min-score", scores[0]), start=1):
+        for number, text in enumerate(values_of(files, "--min-score", scores[0]), start=1):
             score = number_of(text)
             if score is None and text.strip():
                 raise InputError(f"--min-score: row {number} of column {scores[0]} is {text[:40]!r}, not a number")
@@ -226,7 +226,8 @@ def _equal(text: str, wanted: str) -> bool:
     return one == other if one is not None else text.strip().lower() == wanted.strip().lower()
 
 
-def _values(files: Sequence[str], option: str, column: str) -> Iterator[str]:
+def values_of(files: Sequence[str], option: str, column: str) -> Iterator[str]:
+    """Yields the values of a column of all tables; raises ``InputError`` if one has not exactly one such column."""
     for path in files:
         names = readers.column_names(path)
         if names.count(column) != 1:

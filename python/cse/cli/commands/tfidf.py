@@ -113,10 +113,7 @@ def build_tfidf_command(
 
 def pieces_of(model: str) -> Pieces:
     """Returns the pieces of a model's tokenizer; raises ``InputError`` if it is not found or not a WordPiece."""
-    from ...models.reading.resolve import find_model
-    from ...models.running.encoder import load_tokenizer
-
-    return Pieces.of(load_tokenizer(find_model(options.model_folder(model))), model)
+    return Pieces.of(_tokenizer(model), model)
 
 
 @command("merge-tfidf")
