@@ -44,16 +44,8 @@ def replaced_word(run: StoredRun) -> str | None:
 def rank_panels(index: TfidfIndex, word: str, radius: int | str | None = None) -> list[Panel]:
     """Returns two plots of maximum score against rank: one of all terms, one of the terms in the window of a word.
 
-    Section 3.2 of the UNA paper explains the ranks.
-
-    Args:
-        index: The index.
-        word: A word of the index.
-        radius: Largest difference in rank between the word and a term in the window, as a number or as a percentage of
-            all terms, like ``"1%"``. None: the default of the index.
-
-    Raises:
-        InputError: If the index does not have the word, or has fewer than two terms.
+    Section 3.2 of the UNA paper explains the ranks. ``radius`` is that of ``TfidfIndex.ranks``. Raises ``InputError``
+    if the index does not have the word, or has fewer than two terms.
     """
     explained = index.explain(word, samples=0)
     if len(explained) != 1 or not explained[0].seen:
@@ -153,31 +145,20 @@ def _label(axes: Axes) -> None:
     axes.locator_params(axis="x", nbins=5)
 
 
+@dataclass
 class Material:
-    """The data that the plots of a run are drawn from, read or computed when first needed.
+    """The data that the plots of a run are drawn from, read or computed when first needed."""
 
-    Args:
-        run: The run.
-        word: The word whose possible replacements by UNA are shown. Default: the first word that UNA replaced in the
-            stored examples.
-        device: A PyTorch device for encoding held-out texts.
-        method: Method that projects sentences to two dimensions for the map, ``tsne`` or ``pca``.
-        progress: See ``held_out.compare_models``.
-        encode: If False, plots that need encoded texts raise ``InputError``.
-    """
-
-    def __init__(
-        self,
-        run: StoredRun,
-        *,
-        word: str | None = None,
-        device: str = "auto",
-        method: str = "tsne",
-        progress: Callable[[int, int], None] | None = None,
-        encode: bool = True,
-    ) -> None:
-        self.run, self.word, self.device, self.method = run, word, device, method
-        self.progress, self.encode = progress, encode
+    run: StoredRun
+    word: str | None = None
+    """The word whose possible replacements by UNA are shown. Default: the first that UNA replaced in the examples."""
+    device: str = "auto"
+    method: str = "tsne"
+    """Of ``sentence_map``."""
+    progress: Callable[[int, int], None] | None = None
+    """Of ``compare_models``."""
+    encode: bool = True
+    """If False, plots that need encoded texts raise ``InputError``."""
 
     @property
     def compared(self) -> Compared:
