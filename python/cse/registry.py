@@ -190,11 +190,8 @@ def _hashes() -> list[str]:
 def check_imports(paths: Sequence[str], source: str) -> None:
     """Raises ``InputError`` if a configuration names a Python file whose content this user has never imported.
 
-    A run that somebody else made, or that was changed, thus runs no code that the user has not named.
-
-    Args:
-        paths: The files that would be imported.
-        source: The configuration file, for the message.
+    A run that somebody else made, or that was changed, thus runs no code that the user has not named. ``source`` is
+    the configuration file, for the message.
     """
     for path in paths:
         try:

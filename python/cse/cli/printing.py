@@ -104,13 +104,7 @@ def neighbours(examples: list[dict[str, str]]) -> list[str]:
 
 
 def table(rows: list[dict[str, str]], title: str = "", markdown: bool = False) -> None:
-    """Prints records as a table on standard output; the cell of a missing value is empty.
-
-    Args:
-        rows: One record per table row: text by column name.
-        title: Heading of the table.
-        markdown: Whether to print a Markdown table instead of a drawn one.
-    """
+    """Prints records, text by column name, as a drawn or Markdown table; the cell of a missing value is empty."""
     if not rows:
         return
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -155,10 +149,7 @@ def check_table(output: str | None) -> None:
 def write_table(output: str | Path, names: Sequence[str], records: Iterable[Sequence[Any]]) -> int:
     """Writes records one at a time to a temporary file, which then replaces ``output``; returns their number.
 
-    Args:
-        output: A path that ``check_table`` accepts.
-        names: The names of the columns.
-        records: The values of each record, in the order of ``names``.
+    ``check_table`` must accept the path; the values of each record are in the order of the columns ``names``.
     """
 
     count = 0

@@ -45,8 +45,7 @@ def series(records: Sequence[dict[str, Any]], name: str) -> tuple[Vector, Vector
 def thinned(steps: Vector, values: Vector, points: int = POINTS) -> tuple[Vector, Vector, int]:
     """Averages a long series over groups of consecutive records, so that at most ``points`` values remain.
 
-    Returns:
-        Steps and values ``(m,)``, and the number of records in each mean; the last mean may cover fewer.
+    Also returns the number of records in each mean; the last mean may cover fewer.
     """
     size = max(1, -(-len(steps) // points))
     if size == 1:
@@ -237,9 +236,7 @@ def _paths(scored: Sequence[tuple[StoredRun, str]], axes: Axes) -> None:
 def focal_panels(runs: Sequence[StoredRun] = (), margins: Sequence[float] = (0.0, 0.1, 0.2, 0.3, 0.4)) -> list[Panel]:
     """Returns a panel of the similarity that Focal-InfoNCE uses instead of the cosine (figure 1 of its paper).
 
-    Args:
-        runs: Runs; the margins of those that were trained with Focal-InfoNCE are also shown.
-        margins: Values of the margin m.
+    Beside ``margins``, the margins of the runs that were trained with Focal-InfoNCE are shown.
     """
     from ..losses.base import focal
 

@@ -179,13 +179,8 @@ def compare_models(
 ) -> Compared:
     """Encodes the held-out texts with the model before training and the model in ``best/``, in float32; scores both.
 
-    Args:
-        run: The run.
-        device: A PyTorch device.
-        progress: Called with the number of texts encoded, and the number of texts to encode with both models together.
-
-    Raises:
-        InputError: If held-out texts or a model are missing, or if the model before training was not stored.
+    ``progress`` is called with the number of texts encoded, and the number to encode with both models together. Raises
+    ``InputError`` if held-out texts or a model are missing, or if the model before training was not stored.
     """
     from ..models.running.inference import Encoder
 
@@ -261,15 +256,9 @@ def _pairs_changes(name: str, pairs: Pairs, before: _Known, after: _Known) -> li
 
 
 def neighbours(compared: Compared, count: int = 8) -> tuple[list[Neighbours], int, int]:
-    """Returns held-out sentences whose nearest neighbour changed, with their neighbours before and after training.
+    """Returns held-out sentences whose nearest neighbour changed, the number of all of these, and that of all compared.
 
-    Args:
-        compared: The embeddings.
-        count: Maximum number of sentences to return. They are the first that qualify, and so are not cherry-picked.
-
-    Returns:
-        At most ``count`` sentences, the total number of sentences whose neighbour changed, and the number of sentences
-        that were compared.
+    At most ``count`` are returned: the first that qualify, so that they are not cherry-picked.
     """
     texts = compared.held_out.sentences[:SHOWN]
     (old, old_cosine), (new, new_cosine) = map(nearest_others, compared.sides(texts))

@@ -50,15 +50,8 @@ def _plain(value: Any) -> str:
 def run_card(run: StoredRun, name: str, license: str | None, language: Sequence[str], data: Sequence[str]) -> ModelCard:
     """Returns the card of ``best/`` with the metadata of the hub, how the model was trained, and its scores.
 
-    Args:
-        run: A finished run.
-        name: Name of the model on the hub, such as ``me/my-encoder``.
-        license: Identifier of the licence on the hub, such as ``apache-2.0``; None: not stated.
-        language: Codes of the languages, such as ``en``.
-        data: Names of the data sets on the hub.
-
-    Raises:
-        InputError: If the run has not finished, or has no ``best/README.md``.
+    The other arguments are those of ``cse push``. Raises ``InputError`` if the run has not finished, or has no
+    ``best/README.md``.
     """
     from huggingface_hub import EvalResult, ModelCard
 
@@ -94,8 +87,7 @@ def run_card(run: StoredRun, name: str, license: str | None, language: Sequence[
 def push(run: StoredRun, name: str, card: ModelCard, private: bool) -> str:
     """Uploads ``best/`` with the card in one commit, creating the repository if needed; returns its address.
 
-    Raises:
-        InputError: If the hub refuses the upload, or cannot be reached.
+    Raises ``InputError`` if the hub refuses the upload, or cannot be reached.
     """
     from huggingface_hub import CommitOperationAdd, HfApi
 

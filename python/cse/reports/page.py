@@ -82,13 +82,7 @@ class Page:
 
 
 def report_page(material: Material) -> Page:
-    """Returns the report page of a run.
-
-    Plots and sections that cannot be made are left out, and the page lists them with the reasons.
-
-    Args:
-        material: The run, and the data from which its plots are drawn.
-    """
+    """Returns the report page of a run; plots and sections that cannot be made are listed with the reasons."""
     from jinja2 import Environment, StrictUndefined
 
     run = material.run

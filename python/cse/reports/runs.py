@@ -92,12 +92,7 @@ class StoredRun:
 def read_run(folder: str | Path, needs_log: bool = True) -> StoredRun:
     """Reads the folder of a run.
 
-    Args:
-        folder: The folder.
-        needs_log: Whether to raise an error for a run without a log.
-
-    Raises:
-        InputError: If the folder holds no run or no log, or if a file cannot be read.
+    Raises ``InputError`` if the folder holds no run or, with ``needs_log``, no log, or if a file cannot be read.
     """
     folder = Path(folder)
     if not folder.is_dir():

@@ -91,11 +91,8 @@ def sentence_map(compared: Compared, method: str = "tsne", examples: int = 2) ->
     Groups are found by k-means in the embeddings after training. With t-SNE, the positions after training are
     initialised with the positions before training, so that the two maps are similar if the embeddings are.
 
-    Args:
-        compared: The embeddings.
-        method: ``tsne`` (van der Maaten and Hinton 2008), or ``pca``, the first two principal components. With
-            fewer than 21 sentences, or if all embeddings before training are equal, ``pca`` is always used.
-        examples: Number of example sentences per group.
+    The method is ``tsne`` (van der Maaten and Hinton 2008), or ``pca``, the first two principal components. With fewer
+    than 21 sentences, or if all embeddings before training are equal, ``pca`` is always used.
     """
     from sklearn.cluster import KMeans
     from sklearn.decomposition import PCA

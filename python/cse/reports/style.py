@@ -71,8 +71,7 @@ def require_extra(command: str) -> None:
 def styled(text_as_text: bool = False) -> Iterator[None]:
     """Applies the style of this module to figures within the context.
 
-    Args:
-        text_as_text: In SVG, write text as text. Otherwise it is written as outlines, which look the same everywhere.
+    In SVG, text is written as text or, by default, as outlines, which look the same everywhere.
     """
     import matplotlib
     from matplotlib.font_manager import get_font_names
