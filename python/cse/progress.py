@@ -96,27 +96,20 @@ class ProgressDisplay:
 
 
 def _bar(label: str, unit: str, notebook: bool) -> Any:
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
     from rich.table import Column
 
-    count = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
-    texts = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[text]}", markup=False)
-    columns = (
-        texts[0],
-        BarColumn(bar_width=None, table_column=Column(ratio=1)),
-        count,
-        texts[1],
-        TimeRemainingColumn(),
+    bar = progress.Progress(
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(bar_width=None, table_column=Column(ratio=1)),
+        progress.DownloadColumn() if unit == "bytes" else progress.MofNCompleteColumn(),
+        progress.TextColumn("{task.fields[text]}", markup=False),
+        progress.TimeRemainingColumn(),
+        console=Console(stderr=not notebook),
+        transient=not notebook,
+        expand=True,
     )
-    bar = Progress(*columns, console=Console(stderr=not notebook), transient=not notebook, expand=True)
     bar.add_task(label, total=None, text="")
     bar.start()
     return bar
