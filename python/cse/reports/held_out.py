@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -205,8 +205,7 @@ def compare_models(
 
     before = encoded(Encoder(config["model"], pooler=pooler, device=device))
     after = encoded(Encoder(best, device=device))
-    compared = Compared(texts, config["model"], before, after)
-    return replace(compared, changes=_changes(compared))
+    return Compared(texts, config["model"], before, after, _changes(texts, _Known(before), _Known(after)))
 
 
 class _Known:
@@ -219,9 +218,7 @@ class _Known:
         return np.stack([self.vectors[text] for text in texts])
 
 
-def _changes(compared: Compared) -> list[Change]:
-    held = compared.held_out
-    before, after = _Known(compared.before), _Known(compared.after)
+def _changes(held: HeldOut, before: _Known, after: _Known) -> list[Change]:
     if not held.sets:
         return _halves_changes(held.sentences, before, after)
     return [item for name, pairs in held.sets.items() for item in _pairs_changes(Path(name).name, pairs, before, after)]
