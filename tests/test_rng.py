@@ -1,8 +1,18 @@
-"""Tests of random numbers as functions of seed, epoch, row and stream."""
+"""Tests of random numbers as functions of seed, epoch, row and stream, and of sorting by random keys."""
 
 import numpy as np
+import pytest
 
 from cse import rng
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 3, 1000, 4096])
+@pytest.mark.parametrize("kept_bits", [64, 34, 4, 1])
+def test_stable_order_equals_a_stable_argsort(rows, kept_bits):
+    """Some keys are equal or differ only in the low bits, which ``stable_order`` replaces with positions."""
+    keys = np.random.default_rng(rows).integers(0, 2**64, rows, dtype=np.uint64) >> np.uint64(64 - kept_bits)
+    for each in (keys, keys << np.uint64(64 - kept_bits)):
+        assert (rng.stable_order(each) == np.argsort(each, kind="stable")).all()
 
 
 def test_random_bits_do_not_depend_on_the_number_of_rows():

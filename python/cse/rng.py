@@ -72,7 +72,26 @@ class Draws:
 
 def permutation(rows: Rows, seed: int, epoch: int) -> npt.NDArray[np.int64]:
     """Returns the random order of ``rows`` in an epoch, as positions in ``rows``: a stable sort by random bits."""
-    return np.argsort(bits(seed, epoch, rows, SHUFFLE), kind="stable")
+    return stable_order(bits(seed, epoch, rows, SHUFFLE))
+
+
+def stable_order(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    """Returns the same as ``np.argsort(keys, kind="stable")``, several times as fast for random 64-bit keys.
+
+    NumPy uses vector instructions in ``sort``, but not in a stable ``argsort``. Positions are therefore put in the low
+    bits of the keys before sorting, and the few keys with equal upper bits are sorted again.
+    """
+    width = np.uint64(len(keys).bit_length())
+    low = (np.uint64(1) << width) - np.uint64(1)
+    packed = np.sort((keys & ~low) | np.arange(len(keys), dtype=np.uint64))
+    order = (packed & low).view(np.int64)
+    packed >>= width
+    equal = np.flatnonzero(packed[1:] == packed[:-1])
+    if len(equal):
+        places = np.union1d(equal, equal + 1)
+        rows = order[places]  # ascending among equal upper bits
+        order[places] = rows[np.argsort(keys[rows], kind="stable")]
+    return order
 
 
 def partners(
