@@ -97,22 +97,14 @@ def _scale(p: float, dtype: torch.dtype) -> bytes:
     return scale.view(torch.uint8).numpy().tobytes()
 
 
-class FastDropout(nn.Module):
+class FastDropout(nn.Dropout):
     """Dropout like ``nn.Dropout``, for tensors on the CPU."""
 
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = p
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """Sets elements to 0 with probability p and divides the others by 1 - p, in training mode only."""
         if not self.training or self.p == 0:
-            return x
-        return x * dropout_mask(x.shape, self.p, x.dtype)
-
-    def extra_repr(self) -> str:
-        """Returns the probability in the form that ``nn.Dropout`` prints."""
-        return f"p={self.p}"
+            return input
+        return input * dropout_mask(input.shape, self.p, input.dtype)
 
 
 def attention(

@@ -20,7 +20,7 @@ from ... import rng
 from ...augment.base import View
 from ...features.base import hooked
 from ...models.device import autocast, on_device
-from ...models.running.acceleration import FastDropout, by_length, one_lookup
+from ...models.running.acceleration import by_length, one_lookup
 from ...models.running.encoder import SentenceEncoder
 from ...models.running.packing import GROUP
 from ...views import RowStep, Views
@@ -300,6 +300,6 @@ def rates_of(backbone: nn.Module) -> list[tuple[Any, str, float]]:
     """Returns the dropout probabilities in a transformer: the module, the name of the attribute, and its value."""
     rates: list[tuple[Any, str, float]] = []
     for module in backbone.modules():
-        names = ("p",) if isinstance(module, (nn.Dropout, FastDropout)) else RATES
+        names = ("p",) if isinstance(module, nn.Dropout) else RATES
         rates += [(module, name, getattr(module, name)) for name in names if isinstance(vars(module).get(name), float)]
     return rates
