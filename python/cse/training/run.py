@@ -39,7 +39,7 @@ class Plan:
     free_folder: Callable[[], Path]
     """Returns a folder for the run that does not exist; raises ``InputError`` if its name was given and is in use."""
     card: dict[str, Any]
-    """What the card of a saved model says about the run; see ``CardRecord``."""
+    """What the card of a saved model says about the run; see ``model_card``."""
 
 
 @dataclass

@@ -97,8 +97,6 @@ def plan_of(final: config.ResolvedConfig, made: methods.TextMethods) -> Plan:
     )
     card = {
         "model": final.model,
-        "pooler": final.saved_pooler,
-        "keeps_head": final.keep_head and final.pooler == "cls",
         "seed": final.seed,
         "methods": final.public_text(text),
         "config": final.public().to_toml(),

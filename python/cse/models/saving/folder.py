@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -76,33 +75,6 @@ from cse import Encoder  # sentence-transformers cannot pool at the mask token, 
 vectors = Encoder("this/folder").encode(["A sentence.", "Another one."])"""
 
 
-@dataclass(frozen=True)
-class CardRecord:
-    """The contents of a model card."""
-
-    model: str
-    """The base model, as given by the user; for a local folder, the card shows only its ``public_name``."""
-    embedding_dim: int
-    pooler: str
-    keeps_head: bool
-    normalize: bool
-    max_length: int
-    step: int
-    seed: int
-    methods: str
-    """Description of the loss and augmentations."""
-    config: str
-    """The configuration as TOML."""
-    columns: Sequence[str] = ()
-    """Names of the scores to list."""
-    scores: Sequence[dict[str, Any]] = field(default_factory=list)
-    """One dictionary per evaluation, with the key ``step`` and one key per score."""
-    stages: Sequence[str] = ()
-    """Names of the modules after pooling, except for a kept head and a final Normalize."""
-    dims: Sequence[int] = ()
-    """Numbers of leading dimensions for which the encoder was trained (Matryoshka), the largest first."""
-
-
 def is_local(model: str) -> bool:
     """Returns whether the name of a model is a path in the file system rather than a name on the hub."""
     return model.startswith((".", "/", "~")) or Path(model).exists()
@@ -119,40 +91,57 @@ def public_name(model: str) -> str:
     return "/".join(path.parts[-2:]) if path.name in ("best", "last") else path.name
 
 
-def model_card(record: CardRecord) -> str:
-    """Returns the card as Markdown with the metadata block of the Hugging Face hub."""
+def model_card(
+    encoder: SentenceEncoder,
+    *,
+    model: str,
+    config: str,
+    columns: Sequence[str],
+    scores: Sequence[dict[str, Any]],
+    **values: Any,
+) -> str:
+    """Returns the card of a trained encoder as Markdown with the metadata block of the Hugging Face hub.
+
+    Args:
+        encoder: The encoder.
+        model: The base model, as given by the user; for a local folder, the card shows only its ``public_name``.
+        config: The configuration as TOML.
+        columns: Names of the scores to list.
+        scores: One dictionary per evaluation, with the key ``step`` and one key per score.
+        values: ``step``, ``seed`` and ``methods``, a description of the loss and augmentations.
+    """
     from huggingface_hub import ModelCard, ModelCardData
 
-    base = "sentence-transformers/all-MiniLM-L6-v2" if record.model == "minilm" else public_name(record.model)
+    kept, dims = encoder.keep_head and encoder.pooler == "cls", encoder.evaluated.trained_dims
+    pooler = "cls_before_pooler" if encoder.saved_pooler == "cls" and not kept else encoder.saved_pooler
+    base = "sentence-transformers/all-MiniLM-L6-v2" if model == "minilm" else public_name(model)
     data = ModelCardData(
-        library_name="transformers" if record.pooler == "mask" else "sentence-transformers",
+        library_name="transformers" if pooler == "mask" else "sentence-transformers",
         pipeline_tag="sentence-similarity",
-        base_model=None if is_local(record.model) else base,
+        base_model=None if is_local(model) else base,
         tags=["sentence-transformers", "feature-extraction", "contrastive-learning", "cse"],
     )
     lines = []
-    if record.columns:
-        lines = [f"| step | {' | '.join(record.columns)} |", f"| ---: |{' ---: |' * len(record.columns)}"]
-        for score in record.scores:
-            cells = " | ".join(_number(score.get(column)) for column in record.columns)
+    if columns:
+        lines = [f"| step | {' | '.join(columns)} |", f"| ---: |{' ---: |' * len(columns)}"]
+        for score in scores:
+            cells = " | ".join(_number(score.get(column)) for column in columns)
             lines.append(f"| {score['step']} | {cells} |")
     card = ModelCard.from_template(
         data,
         template_str=(files("cse") / "resources" / "model_card.md").read_text(encoding="utf8"),
         base=base,
-        usage=LOADED_BY_CSE if record.pooler == "mask" else LOADED,
-        embedding_dim=record.embedding_dim,
-        pooling=", then ".join([POOLERS[record.pooler], *record.stages]),
-        head=KEPT if record.keeps_head else DROPPED,
-        normalised=", normalised" if record.normalize else "",
-        max_length=record.max_length,
-        step=record.step,
-        seed=record.seed,
-        methods=record.methods,
-        config=record.config.strip(),
+        usage=LOADED_BY_CSE if pooler == "mask" else LOADED,
+        embedding_dim=encoder.embedding_dim,
+        pooling=", then ".join([POOLERS[pooler], *(type(stage).__name__ for stage in encoder.stages)]),
+        head=KEPT if kept else DROPPED,
+        normalised=", normalised" if encoder.normalize else "",
+        max_length=encoder.max_length,
+        config=config.strip(),
         scores="\n".join(lines),
-        dims=", ".join(map(str, record.dims[1:])),
-        least=record.dims[-1] if record.dims else None,
+        dims=", ".join(map(str, dims[1:])),
+        least=dims[-1] if dims else None,
+        **values,
     )
     return str(card)
 

@@ -21,7 +21,7 @@ from ...evaluation.sts import score_pairs
 from ...io import fresh_folder, remove_leftovers
 from ...models.device import device_name
 from ...models.running.inference import Encoder
-from ...models.saving.folder import CardRecord, model_card, save_encoder
+from ...models.saving.folder import model_card, save_encoder
 from ..callbacks import Callback
 from ..run import Run
 from ..step.distributed import World
@@ -98,23 +98,19 @@ def save(run: Run, name: str) -> None:
     state = run.state
     selector = state.selector
     columns = {"spearman": ["spearman"], "mrr": ["mrr", "mrr_se"]}.get(selector.metric or "", [])
-    card = CardRecord(
+    card = model_card(
+        state.encoder,
         **run.plan.card,
-        embedding_dim=state.encoder.embedding_dim,
-        normalize=state.encoder.normalize,
-        max_length=state.encoder.max_length,
         step=state.step,
         columns=[*columns, "alignment", "uniformity"] if columns else [],
         scores=selector.records,
-        dims=state.encoder.evaluated.trained_dims,
-        stages=[type(stage).__name__ for stage in state.encoder.stages],
     )
 
     def terms(folder: Path) -> None:
         for term in state.terms.values():
             term.save(folder)
 
-    save_encoder(state.encoder, run.folder / name, model_card(card), terms)
+    save_encoder(state.encoder, run.folder / name, card, terms)
 
 
 def describe(run: Run) -> dict[str, Any]:

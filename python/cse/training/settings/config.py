@@ -329,12 +329,6 @@ class ResolvedConfig(TrainConfig):
     merge_with_base: float
     eval_every: int
 
-    @property
-    def saved_pooler(self) -> str:
-        """The pooling of the saved model: without the head of ``cls``, the bare vector of the first token."""
-        pooler = self.eval_pooler or self.pooler
-        return "cls_before_pooler" if pooler == "cls" and not self.keep_head else pooler
-
     def _check(self) -> None:
         if missing := [name for name in ResolvedConfig.__annotations__ if getattr(self, name) is None]:
             raise InputError(f"{flag(missing[0])} has no default for this model; set it")
