@@ -17,12 +17,13 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from ..._core import hash_bytes
+from ...data.corpus import Corpus
 from ...errors import InputError
 from ...io import Journal, copy_mode, dumps, naming, remove_leftovers, write_atomically
 from ..device import pick_precision
@@ -31,22 +32,6 @@ from .inference import Encoder
 FORMATS = (".npy", ".safetensors", ".parquet")
 # Number of rows in a block, and in a Parquet row group.
 BLOCK = 16384
-
-Rows = npt.NDArray[np.int64]
-
-
-class Texts(Protocol):
-    """Protocol of a corpus; see ``cse.data.corpus.Corpus``."""
-
-    def __len__(self) -> int: ...
-
-    def take(self, rows: npt.NDArray[np.integer]) -> list[str]:
-        """Returns the texts of the given rows."""
-        ...
-
-    def word_counts(self) -> npt.NDArray[np.uint32]:
-        """Returns the number of words of each row."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -94,7 +79,7 @@ def resume_precision(encoder: Encoder, output: str | Path, key: dict[str, Any], 
 
 def encode_to_file(
     encoder: Encoder,
-    corpus: Texts,
+    corpus: Corpus,
     output: str | Path,
     key: dict[str, Any],
     *,
