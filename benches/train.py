@@ -56,6 +56,7 @@ from emulated import EmulatedBf16
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 THEIRS = "sentence-transformers"
 LENGTH = 32
+TOKENS: Any = {"padding": True, "truncation": True, "max_length": LENGTH, "return_tensors": "pt"}
 TEMPERATURE = 0.05
 # Dropout positives and the standard loss without further terms, instead of the default recipe of the model.
 PLAIN = {"positive": "dropout", "temperature": TEMPERATURE, "pooler": "avg", "loss": "standard", "loss_terms": []}
@@ -196,8 +197,6 @@ def load(model: str, device: str) -> tuple[Any, Any]:
 
 
 def time_plain(model: str, rows: list[str], options: Any, precision: str) -> Timing:
-    from cse.models.running.encoder import tokenize
-
     torch.manual_seed(0)
     encoder, _ = load(model, options.device)
     encoder.train()
@@ -207,7 +206,8 @@ def time_plain(model: str, rows: list[str], options: Any, precision: str) -> Tim
         if step == options.warm:
             sync(options.device)
             started = time.perf_counter()
-        batch = tokenize(encoder.tokenizer, rows[step * options.batch_size : (step + 1) * options.batch_size], LENGTH)
+        texts = rows[step * options.batch_size : (step + 1) * options.batch_size]
+        batch = encoder.tokenizer(texts, **TOKENS)
         inputs = {key: value.repeat(2, 1).to(options.device) for key, value in batch.items()}
         tokens += 2 * int(batch["attention_mask"].sum())
         with torch.autocast(options.device, dtype=torch.bfloat16, enabled=precision == "bf16"):
@@ -284,13 +284,11 @@ def matrix_parameters(encoder: Any) -> int:
 
 def minimum(model: str, rows: list[str], options: Any, precision: str) -> tuple[float, float]:
     """Returns the minimum time of a step with two views in seconds, and the measured FLOP/s of a matrix product."""
-    from cse.models.running.encoder import tokenize
-
     encoder, _ = load(model, "cpu")
     parameters = matrix_parameters(encoder)
     used = rows[: options.batch_size * options.steps]
     tokens = sum(
-        int(tokenize(encoder.tokenizer, used[i : i + options.batch_size], LENGTH)["attention_mask"].sum())
+        int(encoder.tokenizer(used[i : i + options.batch_size], **TOKENS)["attention_mask"].sum())
         for i in range(0, len(used), options.batch_size)
     )
     size = 8192 if options.gpu else 2048

@@ -7,7 +7,7 @@ from cse import _core
 from cse.models.reading.resolve import find_model
 from cse.models.running import acceleration
 from cse.models.running.acceleration import FastDropout, dropout_mask, use_fast_dropout
-from cse.models.running.encoder import load_encoder, tokenize
+from cse.models.running.encoder import load_encoder
 from una_reference import chacha8_block
 
 
@@ -92,7 +92,9 @@ def test_embeddings_without_dropped_elements_equal_those_of_transformers(request
     use_fast_dropout(fast.backbone)
     assert not [m for m in fast.backbone.modules() if type(m) is torch.nn.Dropout]
     assert fast.backbone.config._attn_implementation == acceleration.ATTENTION
-    batch = tokenize(plain.tokenizer, [sample_rows[0], "short", sample_rows[2]], 32)
+    batch = plain.tokenizer(
+        [sample_rows[0], "short", sample_rows[2]], padding=True, truncation=True, max_length=32, return_tensors="pt"
+    )
     assert torch.allclose(plain.eval()(batch), fast.eval()(batch), atol=1e-6)
     # In training mode, the embeddings are the same if masks keep every element and hidden states are not scaled.
     calls = []

@@ -556,7 +556,7 @@ def test_a_training_step_equals_one_written_in_plain_pytorch(base):
     from cse.losses.contrastive import contrastive_loss
     from cse.models.reading.resolve import find_model
     from cse.models.running.acceleration import use_fast_dropout
-    from cse.models.running.encoder import load_encoder, tokenize
+    from cse.models.running.encoder import load_encoder
 
     result = train(base.replace(max_steps=1, pooler="avg", loss="focal", temperature=0.05, una=True))
     config = TrainConfig.from_toml(result.folder / "config.toml")
@@ -572,7 +572,9 @@ def test_a_training_step_equals_one_written_in_plain_pytorch(base):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
     views = {}
     for name, twin in (("anchor", "positive"), ("synthetic", "synthetic_positive")):
-        tokens = tokenize(model.tokenizer, batch.blocks[name].texts, 32)
+        tokens = model.tokenizer(
+            batch.blocks[name].texts, padding=True, truncation=True, max_length=32, return_tensors="pt"
+        )
         views[name], views[twin] = model({key: torch.cat([value] * 2) for key, value in tokens.items()}).view(2, 8, -1)
     loss = contrastive_loss(views, logits="focal", objective="nt-xent", temperature=0.05)
     assert loss.item() == pytest.approx(steps(result.folder)[0]["loss"], rel=1e-5)

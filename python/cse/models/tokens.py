@@ -34,17 +34,6 @@ POOLED = "pooled_mask"
 """Key of the mask ``(B, T)`` of the tokens that are pooled; absent if all tokens are pooled."""
 
 
-def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int, fixed: bool = False) -> dict[str, Tensor]:
-    """Converts a batch of texts to token ids and attention masks ``(B, T)``.
-
-    T is ``max_length`` if ``fixed``, else the length of the longest text, capped at ``max_length``.
-    """
-    padding = "max_length" if fixed else True
-    with TOKENIZING:
-        tokens = tokenizer(list(texts), padding=padding, truncation=True, max_length=max_length, return_tensors="pt")
-    return dict(tokens)
-
-
 def token_lists(tokenizer: Any, texts: Sequence[str], max_length: int) -> dict[str, list[list[int]]]:
     """Tokenizes texts without padding.
 

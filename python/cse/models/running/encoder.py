@@ -22,9 +22,6 @@ from ..modules import Transformer, as_dense, check_widths, is_causal, normalizes
 from ..pooling_modules import pooler_of, pooling_modules
 from ..reading.resolve import Source, naming_model
 from ..tokens import POOLED
-from ..tokens import pad as pad
-from ..tokens import token_lists as token_lists
-from ..tokens import tokenize as tokenize
 from .inference import Encoder, quiet
 from .packing import encode_packed, is_hooked, is_packable
 

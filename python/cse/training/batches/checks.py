@@ -13,7 +13,7 @@ from ...augment.base import Draws, Edit, Pairing
 from ...data.corpus import Corpus
 from ...errors import InputError
 from ...models.readability import readability
-from ...models.running.encoder import token_lists
+from ...models.tokens import token_lists
 from .batches import Batches, changed_rows
 
 SAMPLE_ROWS = 2000

@@ -26,8 +26,7 @@ from ...data.cache import Entry, cache_folder, ends_fit, find_entry, open_entry
 from ...data.corpus import Corpus
 from ...io import naming
 from ...models.device import fixed_length, for_transfer
-from ...models.running.encoder import pad, token_lists, tokenize
-from ...models.tokens import TOKENIZING, with_pooled
+from ...models.tokens import TOKENIZING, pad, token_lists, with_pooled
 from .batches import Batch, Batches
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class StoredTokens:
         self._ids = np.memmap(ids, dtype=_dtype(entry.meta["dtype"]), mode="r")
 
     def take(self, rows: npt.NDArray[np.int64]) -> dict[str, list[npt.NDArray[np.integer]]]:
-        """Returns the token ids of some rows, in the form of ``cse.models.running.encoder.token_lists``."""
+        """Returns the token ids of some rows, in the form of ``cse.models.tokens.token_lists``."""
         ids = []
         for row in rows.tolist():
             start = int(self._ends[row - 1]) if row else 0
@@ -291,7 +290,8 @@ class Prefetcher:
             tokens = pad(self.tokenizer, lists, range(len(block.texts))[own], self._length(block))
         else:
             texts, limit = self._prompted(block, block.texts[own])
-            tokens = tokenize(self.tokenizer, texts, self.length or limit, fixed=self.length is not None)
+            lists = token_lists(self.tokenizer, texts, self.length or limit)
+            tokens = pad(self.tokenizer, lists, range(len(texts)), self.length)
         prompts = self.batches.prompts
         tokens = with_pooled(tokens, prompts.left_out(prompts.of_column(block.column)))
         return {name: for_transfer(values, self.device) for name, values in tokens.items()}
