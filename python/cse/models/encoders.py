@@ -63,7 +63,7 @@ ENCODERS: Registry[type[OtherEncoder]] = Registry(
     {
         "hybrid": "cse.search.one_vector:QueryEncoder",
         "glove": "cse.models.running.static:WordVectors",
-        "onnx": "cse.models.running.onnx:Onnx",
+        "onnx": "cse.models.light:Onnx",
         "whitening": "cse.models.running.whitening:Whitening",
     },
 )

@@ -1,5 +1,7 @@
 """Encoders that need neither torch nor transformers: static embeddings (NumPy) and ONNX files (onnxruntime).
 
+An ONNX file (extra ``cse[onnx]``) holds only the transformer. ``SentenceTransformer(folder, backend="onnx")`` and
+``onnx:FOLDER`` take the tokenizer, the pooling and further modules from the other files of the folder.
 ``LightEncoder`` reads the same folders as ``cse.Encoder``, if they consist of a StaticEmbedding or an exported
 transformer, a Pooling, and Dense, LayerNorm or Normalize; it refuses folders with other modules.
 """
@@ -10,6 +12,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ import numpy.typing as npt
 from ..errors import InputError, first_line
 from .base import TextEncoder, Vectors, unit
 from .checking import cutting, is_static, kind_of, read_json, read_modules
+from .encoders import OtherEncoder
 from .layout import LEGACY_MODES
 from .reading.resolve import best_of_run, find_folder, model_files, naming_model, transformer_folder
 from .templates import plain
@@ -52,6 +56,27 @@ ROUTED = ("processing_kwargs", "query_expansion", "query_length", "document_leng
 def is_light(name: str) -> bool:
     """Returns whether ``LightEncoder`` can be tried for a model: an ``onnx:`` name or a folder of a StaticEmbedding."""
     return name.startswith("onnx:") or is_static(Path(best_of_run(name)))
+
+
+def open_encoder(
+    model: str | PathLike[str],
+    *,
+    pooler: str | None = None,
+    device: str = "auto",
+    precision: str = "fp32",
+    prompt: str | None = None,
+    dims: int | None = None,
+) -> Any:
+    """Returns a ``LightEncoder`` if the model is a static embedding or an ONNX file, else a ``cse.Encoder``.
+
+    The arguments are those of ``cse.Encoder``. Neither torch nor transformers is imported for a ``LightEncoder``.
+    """
+    if pooler is None and is_light(fspath(model)):
+        with suppress(InputError):  # cse.Encoder loads other modules, or says what is wrong
+            return LightEncoder(model, prompt=prompt, dims=dims)
+    from .running.inference import Encoder
+
+    return Encoder(model, pooler=pooler, device=device, precision=precision, prompt=prompt, dims=dims)
 
 
 class LightEncoder(TextEncoder):
@@ -257,6 +282,30 @@ class LightEncoder(TextEncoder):
             ids = self.tokenizer.encode(prompt).ids
             used = mask * (places > len(ids) - (ids[-1] in self._special))
         return np.concatenate([pool(mode, states, used, places) for mode in self.modes], axis=1)
+
+
+class Onnx(OtherEncoder):
+    """A model whose transformer is run by onnxruntime on the CPU (``onnx:FOLDER`` or ``onnx:FOLDER/onnx/FILE.onnx``).
+
+    Raises ``InputError`` if the file does not exist or cannot be loaded, or onnxruntime is not installed.
+    """
+
+    summary = SUMMARY
+
+    def __init__(self, what: str, device: str) -> None:
+        super().__init__(what, device)
+        self.light = LightEncoder(f"onnx:{what}")
+
+    @property
+    def embedding_dim(self) -> int:
+        return self.light.width
+
+    def encode(self, texts: Sequence[str], *, precision: str = "fp32", **settings: Any) -> Floats:
+        """Returns the embeddings ``(n, D)``, computed in the precision of the file."""
+        return self.light.encode(texts, **{"prompt": "", **settings})
+
+    def files(self) -> list[Path]:
+        return [path for _, path in self.light.files()]
 
 
 def pool(mode: str, states: Floats, mask: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> Floats:

@@ -26,7 +26,7 @@ from ..checking import cutting, is_static, read_json
 from ..device import autocast, copied_to, pick_device, pick_precision
 from ..encoders import OtherEncoder, find_encoder
 from ..layout import load_as_stored, write_older_names
-from ..light import STATIC
+from ..light import STATIC, Onnx
 from ..modules import Transformer, as_output, check_widths, normalizes, split
 from ..pooling import POOLERS
 from ..pooling_modules import MaskPooling, pooler_of, pooling_modules
@@ -34,7 +34,6 @@ from ..reading.resolve import base_of, find_folder, model_files, naming_model, t
 from ..templates import plain
 from ..tokens import TOKENIZING, pad
 from .acceleration import batches_by_length
-from .onnx import Onnx
 
 # Number of texts that are sorted by length at a time.
 BLOCK = 16384
@@ -134,9 +133,9 @@ class Encoder(TextEncoder, SentenceTransformer):
             modules = [OtherModule(other)]
             settings |= {"similarity_fn_name": "dot"} if other.queries_only else {}
             if isinstance(other, Onnx):
-                names = {"prompts": "prompts", "default_prompt_name": "default_prompt_name", "truncate_dim": "dims"}
-                settings |= {name: getattr(other.light, ours) for name, ours in names.items()}
-                settings |= {"similarity_fn_name": other.light.similarity_name}
+                light = other.light
+                settings |= {"prompts": light.prompts, "default_prompt_name": light.default_prompt_name}
+                settings |= {"truncate_dim": light.dims, "similarity_fn_name": light.similarity_name}
         if modules is not None:
             super().__init__(modules=list(modules), device=place, **settings)
         else:
