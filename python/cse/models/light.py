@@ -169,8 +169,8 @@ class LightEncoder(TextEncoder):
         }
         pad = tokens.get("pad_token")
         content = pad.get("content") if isinstance(pad, dict) else pad
-        self._pad = self.tokenizer.token_to_id(content) if content else None
-        self._left = tokens.get("padding_side", "right") == "left"
+        padding_id = self.tokenizer.token_to_id(content) if content else None
+        self.tokenizer.enable_padding(direction=tokens.get("padding_side", "right"), pad_id=padding_id or 0)
         self.session = open_session(self.file)
         self._names = [entry.name for entry in self.session.get_inputs()]
         self._width = int(config.get("hidden_size") or config["dim"]) * len(self.modes)
@@ -266,14 +266,11 @@ class LightEncoder(TextEncoder):
 
     def _transformed(self, texts: Sequence[str], prompt: str) -> Floats:
         encoded = self.tokenizer.encode_batch(list(texts))
-        longest = max(len(item.ids) for item in encoded)
-        shape = (len(texts), longest)
-        inputs = {"input_ids": np.full(shape, self._pad or 0, np.int64)}
-        inputs |= {name: np.zeros(shape, np.int64) for name in ("attention_mask", "token_type_ids")}
-        for row, encoding in enumerate(encoded):
-            place = slice(longest - len(encoding.ids), longest) if self._left else slice(0, len(encoding.ids))
-            inputs["input_ids"][row, place], inputs["attention_mask"][row, place] = encoding.ids, 1
-            inputs["token_type_ids"][row, place] = encoding.type_ids
+        inputs = {
+            "input_ids": np.array([item.ids for item in encoded], dtype=np.int64),
+            "attention_mask": np.array([item.attention_mask for item in encoded], dtype=np.int64),
+            "token_type_ids": np.array([item.type_ids for item in encoded], dtype=np.int64),
+        }
         (states,) = self.session.run(["last_hidden_state"], {name: inputs[name] for name in self._names})
         mask = inputs["attention_mask"]
         places = mask.cumsum(1) * mask
