@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -63,15 +64,8 @@ class WordVectors(OtherEncoder):
     def embedding_dim(self) -> int:
         return int(self.vectors.shape[1])
 
-    def encode(
-        self,
-        texts: Sequence[str],
-        *,
-        batch_size: int = 64,
-        progress: Callable[[int], None] | None = None,
-        precision: str = "fp32",
-    ) -> npt.NDArray[np.float32]:
-        """Returns the mean vectors ``(n, D)``; ``batch_size`` and ``precision`` have no effect."""
+    def encode(self, texts: Sequence[str], **settings: Any) -> npt.NDArray[np.float32]:
+        """Returns the mean vectors ``(n, D)``; the settings have no effect."""
         out = np.zeros((len(texts), self.embedding_dim), dtype=np.float32)
         for number, text in enumerate(texts):
             words = TOKENS.findall(text)
@@ -79,8 +73,6 @@ class WordVectors(OtherEncoder):
             known = [row for row in rows if row >= 0]
             if known:
                 out[number] = self.vectors[known].mean(0)
-            if progress:
-                progress(1)
         return out
 
     def files(self) -> list[Path]:
