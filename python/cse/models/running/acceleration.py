@@ -1,15 +1,9 @@
 """Faster forward passes: dropout on the CPU, grouping by length, and a single lookup of token embeddings.
 
-``replace_attention`` registers attention implementations with transformers; the configuration of a backbone selects one
-by name.
-
 On the CPU, PyTorch draws dropout masks element by element on one thread, which takes up a large part of a training step
 of a small transformer. In ``FastDropout``, each element of a mask is decided by 16 random bits of ChaCha8, which the
 core computes in parallel; the seed of a mask is drawn from PyTorch's generator. Runs are therefore reproducible, and
 gradient caching and checkpoints need to store only the state of PyTorch's generator.
-
-``batches_by_length`` and ``by_length`` group rows by length, so that little padding is processed. Models whose rows can
-be packed (``cse.models.running.packing``) need no groups.
 
 ``one_lookup`` looks up the token embeddings of several forward passes at once. The gradient of a lookup has the size of
 the whole embedding table. If each pass looks up its tokens separately, a gradient of this size is zeroed and
@@ -20,7 +14,7 @@ one such gradient.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -39,8 +33,7 @@ def replace_attention(
 ) -> None:
     """Replaces the attention of a transformer, if it uses the ``sdpa`` implementation of the library transformers.
 
-    A transformer with another implementation is left unchanged. So is every transformer in older releases of the
-    library, in which each model builds its own masks.
+    A transformer with another implementation is left unchanged.
 
     Args:
         backbone: A transformer.
@@ -123,19 +116,9 @@ def attention(
     The scaled-dot-product attention of transformers is called instead if there is no dropout, if the attention is
     causal without a mask, or if there are fewer key heads than query heads. Packed rows always use this function.
 
-    Args:
-        module: The attention layer.
-        query: ``(B, H, T, d)``, like ``key`` and ``value``.
-        key: See ``query``.
-        value: See ``query``.
-        attention_mask: ``(B, 1, T, T)``, bool or additive, or None.
-        dropout: Probability of dropout; 0 in evaluation.
-        scaling: Factor by which the scores are multiplied; default: d ** -0.5.
-        layout: Layout of packed rows, which are the only row of ``query``, ``key`` and ``value``.
-        kwargs: Passed to the attention of transformers if it is called; otherwise ignored.
-
-    Returns:
-        ``(B, T, H, d)``, and None for the probabilities.
+    Queries, keys and values are ``(B, H, T, d)``, with B = 1 for packed rows, whose layout is ``layout``; the mask is
+    ``(B, 1, T, T)``, bool or additive, and ``scaling`` is d ** -0.5 by default. The result is ``(B, T, H, d)``, and
+    None for the probabilities.
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -183,9 +166,9 @@ def use_fast_dropout(backbone: Any) -> None:
     replace_attention(backbone, ATTENTION, attention)
 
 
-def batches_by_length(tokens: Sequence[Sequence[int]], size: int) -> Iterator[npt.NDArray[np.intp]]:
-    """Yields row indices in batches of ``size``, starting with the rows that have the most tokens."""
-    order = np.argsort([-len(ids) for ids in tokens], kind="stable")
+def batches_by_length(rows: Sequence[Sized], size: int) -> Iterator[npt.NDArray[np.intp]]:
+    """Yields row indices in batches of ``size``, starting with the longest rows."""
+    order = np.argsort([-len(row) for row in rows], kind="stable")
     for first in range(0, len(order), size):
         yield order[first : first + size]
 

@@ -418,9 +418,7 @@ class Encoder(TextEncoder, SentenceTransformer):
                 for rows in batches_by_length(lists["input_ids"], batch_size):
                     yield rows, {**tokens, **pad(first.tokenizer, lists, rows.tolist())}
                 return
-        order = np.argsort([-len(text) for text in texts], kind="stable")
-        for start in range(0, len(order), batch_size):
-            rows = order[start : start + batch_size]
+        for rows in batches_by_length(texts, batch_size):
             yield rows, self.preprocess([texts[row] for row in rows.tolist()], prompt=prompt or None, **routed)
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
