@@ -51,12 +51,11 @@ class Reranker(CrossEncoder):
         self.float()
         self.eval()
 
-    def _load_default_modules(self, model_name_or_path: str, *_: Any, **settings: Any) -> tuple[list[Any], Any]:
+    def _load_default_modules(self, model_name_or_path: str, *_: Any, **__: Any) -> tuple[list[Any], Any]:
         """Returns the module for a folder without modules.json: a transformer that classifies sequences."""
-        local = {"local_files_only": True, "trust_remote_code": False}
         names = ("model_kwargs", "processor_kwargs", "config_kwargs")
-        options: dict[str, Any] = {name: {**local, **(settings.get(name) or {})} for name in names}
-        return [Transformer(model_name_or_path, transformer_task="sequence-classification", **options)], {}
+        local: dict[str, Any] = {name: {"local_files_only": True, "trust_remote_code": False} for name in names}
+        return [Transformer(model_name_or_path, transformer_task="sequence-classification", **local)], {}
 
     def score(self, query: str, texts: Sequence[str], batch_size: int = 64) -> npt.NDArray[np.float64]:
         """Returns the scores of n texts for a query, as ``CrossEncoder.rank`` computes them: ``(n,)`` float64."""

@@ -321,10 +321,7 @@ def load_encoder(
     trained = for_inference and pooler == "cls" and transformer.has_pooler and stored is None
     kept = keep_head or (for_inference and stored is not None)
     with naming_model(source.name, Path(source.folder)):
-        model = SentenceEncoder(encoder, source, pooler, trained, kept, stored, eval_pooler)
-    if for_inference:
-        check_mask(model)
-    return model
+        return SentenceEncoder(encoder, source, pooler, trained, kept, stored, eval_pooler)
 
 
 def load_tokenizer(source: Source) -> Any:
