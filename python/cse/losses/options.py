@@ -136,11 +136,8 @@ def without_effect(
 def incompatibility(*, objective: str | None, logits: str, mixed: str | None, synthetic_pairs: bool) -> str | None:
     """Returns an error message if a combination of loss parts is not defined, else None.
 
-    Args:
-        objective: ``infonce``, ``nt-xent``, or None if it is not known yet.
-        logits: ``cosine`` or ``focal``.
-        mixed: ``paper``, ``release`` or None.
-        synthetic_pairs: Whether synthetic negatives are added as anchor-positive pairs (``--una-as pairs``).
+    ``objective`` is None if it is not known yet; ``mixed`` is None without mixed negatives; ``synthetic_pairs`` says
+    whether synthetic negatives are added as anchor-positive pairs (``--una-as pairs``).
     """
     if mixed == "release":
         remedy = "use --mix-variant paper"

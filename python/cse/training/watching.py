@@ -21,12 +21,7 @@ from ..models.device import is_out_of_memory
 def failures(step: int, batch_size: int, max_length: int, chunk_size: int | None) -> Iterator[None]:
     """Context manager that converts out-of-memory errors, and write errors after the first step, to ``RunError``.
 
-    Args:
-        step: Number of steps done.
-        batch_size: Sentences per batch, for the message.
-        max_length: Maximum number of tokens in a sentence, for the message.
-        chunk_size: Sentences per chunk; None if batches are not divided into chunks. The message proposes half of
-            ``chunk_size`` or, without one, half of ``batch_size``.
+    ``step`` is the number of steps done; the message mentions the other arguments.
     """
     try:
         yield
@@ -94,12 +89,7 @@ class Clock:
 
 
 def check_finite(records: list[dict[str, Any]]) -> None:
-    """Raises ``RunError`` for the first step whose loss or gradient is not finite.
-
-    Args:
-        records: Records of steps as ``MetricBuffer.read`` returns them: ``finite`` and ``rows`` are present only if
-            the loss or a gradient was not finite.
-    """
+    """Raises ``RunError`` for the first step whose loss or gradient is not finite; see ``MetricBuffer.read``."""
     for record in records:
         if "finite" in record:
             rows = ", ".join(str(row) for row in record.get("rows", ()))

@@ -281,13 +281,7 @@ def changed_rows(before: Iterable[Any], after: Iterable[Any]) -> npt.NDArray[np.
 
 
 def is_masked(role: str, *, without_dropout: bool, keep_duplicates: bool) -> bool:
-    """Returns whether unchanged rows of a view are masked.
-
-    Args:
-        role: Role of the view; see ``cse.views``.
-        without_dropout: Whether anchors and positives are encoded without dropout.
-        keep_duplicates: Whether the run keeps duplicates (``--keep-duplicates``).
-    """
+    """Returns whether unchanged rows of a view with this role are masked; see ``Batches`` for the other arguments."""
     if role == "other":
         return False
     return without_dropout if role == "positive" else not keep_duplicates

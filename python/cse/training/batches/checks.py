@@ -138,18 +138,10 @@ def examine(
 ) -> tuple[str, list[str]]:
     """Describes the texts that a run is about to train on, and warns of what is probably not intended.
 
-    Args:
-        batches: The batches of the run, with the corpus, the rows to train on and the seed.
-        negatives: The methods that make synthetic negatives, by name.
-        tokenizer: A Hugging Face tokenizer.
-        max_length: Maximum number of tokens of a text.
-        longest: Largest maximum length that the model accepts.
-        model: Name of the model, which a warning mentions.
-
-    Returns:
-        The fractions of duplicate rows, of texts and tokens that are cut off, and of unknown tokens, as text; and a
-        list of warnings. Duplicates are counted in the whole corpus; the other fractions are computed from a sample of
-        the training rows (see ``sample_of``).
+    ``longest`` is the largest maximum length that the model accepts, and ``negatives`` holds the methods by name.
+    Returns the fractions of duplicate rows, of texts and tokens that are cut off, and of unknown tokens, as text; and a
+    list of warnings. Duplicates are counted in the whole corpus; the other fractions are computed from a sample of the
+    training rows (see ``sample_of``).
     """
     corpus = batches.corpus
     duplicates = corpus.repeats() / max(int(np.count_nonzero(corpus.word_counts())), 1)

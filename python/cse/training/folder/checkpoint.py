@@ -21,7 +21,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,17 +60,15 @@ def verify_all(folder: Path) -> None:
 
 
 @contextmanager
-def damage(folder: Path, checkpoints: Sequence[Path]) -> Iterator[None]:
+def damage(folder: Path) -> Iterator[None]:
     """Context manager that converts errors in reading a checkpoint to ``TornCheckpoint``.
 
-    Args:
-        folder: The checkpoint.
-        checkpoints: All checkpoints of the run; the message names the latest one before ``folder``.
+    The message names the latest checkpoint of the run before ``folder``.
     """
     try:
         yield
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        others = [path for path in checkpoints if path.name < folder.name]
+        others = [path for path in list_checkpoints(folder.parent.parent) if path.name < folder.name]
         remedy = f"use the one before: cse train --resume {others[-1]}" if others else "there is no earlier one"
         why = str(error)
         if isinstance(error, OSError) and error.strerror:
@@ -135,7 +133,7 @@ def find_checkpoint(path: Path) -> Path:
 
 def read_checkpoint(folder: Path) -> Checkpoint:
     """Reads and verifies a checkpoint; raises ``TornCheckpoint`` if it is damaged."""
-    with damage(folder, list_checkpoints(folder.parent.parent)):
+    with damage(folder):
         verify_all(folder)
         state = read_json(folder / STATE, dict[str, Any])
         return Checkpoint(folder, state, {name: load_file(_part(folder, name)) for name in FILES})
@@ -143,7 +141,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 def config_file(folder: Path) -> Path:
     """Returns the path of the configuration of a checkpoint; raises ``TornCheckpoint`` if the file is damaged."""
-    with damage(folder, list_checkpoints(folder.parent.parent)):
+    with damage(folder):
         check_files(folder, read_manifest(folder), [CONFIG])
     return folder / CONFIG
 
@@ -151,25 +149,11 @@ def config_file(folder: Path) -> Path:
 def save_checkpoint(
     state: TrainState, run: Path, *, config: str, data: dict[str, Any], keep: int, device: str, world: World
 ) -> Path:
-    """Writes the checkpoint of the current step, and deletes old checkpoints. Called by every rank.
+    """Writes the checkpoint of the current step in the folder ``run``, and returns its folder. Called by every rank.
 
     The latest ``keep`` checkpoints remain. Checkpoints of later steps, which exist if the run was resumed from an
-    earlier checkpoint, are deleted as well.
-
-    Args:
-        state: The state of the run.
-        run: Folder of the run.
-        config: The configuration, as TOML.
-        data: Fingerprints of the data, which are compared when the run is resumed; see ``Run.data``.
-        keep: Number of checkpoints to keep.
-        device: Device of this rank.
-        world: The ranks of the run; only rank 0 writes.
-
-    Returns:
-        The folder of the checkpoint.
-
-    Raises:
-        OSError: If a file cannot be written; earlier checkpoints remain.
+    earlier checkpoint, are deleted as well. ``data`` is ``Run.data``. Raises ``OSError`` if a file cannot be written;
+    earlier checkpoints then remain.
     """
     generators = {}
     for name, values in generator_states(device).items():

@@ -52,11 +52,6 @@ def in_chunks(
     random number generators, and only the activations of one chunk are in memory at a time. The gradients are the same
     as if the activations of all chunks were kept. GradCache does this in three explicit steps; this function uses
     PyTorch's non-reentrant ``checkpoint``. Both run two forward passes.
-
-    Args:
-        function: Maps inputs of n rows to a tensor of n rows.
-        inputs: Tensors of N rows by name.
-        size: Rows per chunk; None: one call with all rows, whose activations are kept.
     """
     if size is None:
         return function(dict(inputs))
@@ -105,13 +100,10 @@ class Forward:
         ``chunk_size``, rows are encoded in chunks whose activations are recomputed in the backward pass.
 
         Args:
-            encoder: Maps tokens of n rows to a tensor of n rows.
+            encoder: Maps tokens of n rows to a tensor of n rows, ``(n, D)``.
             tokens: Token ids, attention masks and so on of n rows, ``(n, T)`` each.
-            times: Number of views, each with a different dropout mask.
-            whole_rows: Whether to keep the order and the padding of the rows instead of grouping them by length.
-
-        Returns:
-            ``(times * n, D)``.
+            times: Number of views, each with a different dropout mask; the result is ``(times * n, D)``.
+            whole_rows: Whether to keep the order and the padding of the rows.
         """
 
         def encode(inputs: dict[str, Tensor]) -> Tensor:

@@ -163,13 +163,6 @@ def accelerate(modules: Modules, device: str, chunk_size: int | None, accumulate
     Compiles the backbone of the first encoder if ``compiled``. On a GPU, attention always uses the mask
     (``mask_always``). On the CPU, unless ``compiled``, dropout is replaced (``use_fast_dropout``), and models that can
     pack rows (``can_pack``) encode them without padding.
-
-    Args:
-        modules: The modules of the run.
-        device: Device of the encoders.
-        compiled: Value of ``--compile``.
-        chunk_size: Rows per chunk; None: a batch is encoded as a whole.
-        accumulate: Batches per step.
     """
     for module in modules.modules().values():
         module.to(device)

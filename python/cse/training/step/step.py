@@ -47,9 +47,8 @@ def training_step(
         world: The ranks of the run.
 
     Returns:
-        Scalar tensors by name: ``loss``, ``loss/NAME`` for each loss term if there are several, the metrics of the
-        terms, and the values of ``cse.losses.contrastive.similarity_summary``, all averaged over the batches; and
-        ``finite``.
+        Scalar tensors by name: ``loss``, ``loss/NAME`` for each of several terms, the metrics of the terms and
+        ``similarity_summary``, all averaged over the batches; and ``finite``.
     """
     begin_step(forward.device, forward.compiled)
     for group in state.optimizer.param_groups:
@@ -200,15 +199,8 @@ def skip_if_not_finite(optimizer: torch.optim.Optimizer, loss: Tensor, norm: Ten
     """Makes the next step of the optimizer do nothing if the loss or the norm of the gradient is not finite.
 
     The host does not wait for the device, except on ``mps`` (see ``skips_by_flag``). The error is raised later, when
-    the metrics are read; see ``cse.training.watching.check_finite``.
-
-    Args:
-        optimizer: A fused optimizer.
-        loss: Scalar tensor.
-        norm: Norm of the gradient, a scalar tensor.
-
-    Returns:
-        Scalar bool tensor, True if both are finite.
+    the metrics are read; see ``cse.training.watching.check_finite``. Returns a scalar bool tensor, True if both are
+    finite.
     """
     finite = torch.isfinite(loss) & torch.isfinite(norm)
     # The fused optimizer skips the update if this flag is 1, as with a GradScaler, without a copy to the host.
