@@ -99,8 +99,6 @@ class Batches:
         keep_duplicates: Whether identical sentences and unchanged synthetic negatives are used as negatives.
         part: ``part(n)`` returns the slice of the n rows of a batch that this rank encodes; expensive edits are applied
             only to these rows.
-        partner_views: Returns the views from which the candidates for mixing (MixCSE) are drawn; see
-            ``cse.losses.base.BatchTerm.partner_views``.
     """
 
     def __init__(
@@ -117,11 +115,12 @@ class Batches:
         accumulate: int = 1,
         keep_duplicates: bool = False,
         part: Callable[[int], slice] | None = None,
-        partner_views: PartnerViews | None = None,
     ) -> None:
         self.corpus, self.rows, self.seed = corpus, rows, seed
         self.positive, self.negatives = positive, list(negatives)
-        self.part, self.partner_views = part or (lambda count: slice(0, count)), partner_views
+        self.part = part or (lambda count: slice(0, count))
+        self.partner_views: PartnerViews = lambda roles: None
+        """Returns the views from which the candidates for mixing are drawn; see ``BatchTerm.partner_views``."""
         self.views = (ANCHOR, POSITIVE)
         """The views of anchors and positives, with the encoder and the dropout of each."""
         self.without_dropout = False
@@ -267,7 +266,7 @@ class Batches:
         return equal if equal.any() else None
 
     def _partners(self, batch: Batch) -> npt.NDArray[np.int64] | None:
-        drawn = self.partner_views(batch.roles) if self.partner_views else None
+        drawn = self.partner_views(batch.roles)
         if drawn is None:
             return None
         anchors, names = drawn

@@ -99,12 +99,8 @@ def cut_off(lengths: npt.NDArray[np.int64], max_length: int, longest: int) -> st
     """Returns, as one line of text, the fraction of texts that are truncated and the fraction of tokens cut off.
 
     If over 5 % of the texts are truncated, the line adds the fraction of tokens that a larger maximum length would cut
-    off, and its cost in computation. The larger length is twice the given one, but at most the model's maximum.
-
-    Args:
-        lengths: ``(n,)`` numbers of tokens of the texts before truncation.
-        max_length: Maximum number of tokens of a text.
-        longest: Largest maximum length that the model accepts.
+    off, and its cost in computation. The larger length is twice the given one, but at most ``longest``, the model's
+    maximum. ``lengths``, ``(n,)``, are the numbers of tokens before truncation.
     """
     read = np.minimum(lengths, max_length).sum()
     rows, tokens = np.mean(lengths > max_length), 1 - read / lengths.sum()

@@ -37,12 +37,7 @@ BLOCK = 16384
 
 
 class StoredTokens:
-    """The token ids of all rows of a corpus, mapped into memory.
-
-    Args:
-        entry: The entry of the cache.
-        with_types: Whether the model takes token type ids, which are 0 for single texts.
-    """
+    """The token ids of all rows of a corpus, mapped into memory, and ``with_types`` their token type ids, all 0."""
 
     def __init__(self, entry: Entry, with_types: bool) -> None:
         self.with_types = with_types

@@ -49,12 +49,8 @@ class Agreement:
 
     Exchanges are about ``PERIOD`` seconds of training apart, or one step if a step takes longer. They are frequent
     because torchrun kills the ranks 30 s after a signal, but an exchange at every step would stall a GPU. The step of
-    the next exchange is computed from the step time of the slowest rank, and is the same on every rank.
-
-    Args:
-        world: The ranks (processes) of the run. A single rank checks its signals at every step.
-        stop: The signals of this rank.
-        step: Number of steps done so far; above 0 in a resumed run.
+    the next exchange is computed from the step time of the slowest rank, and is the same on every rank. A single rank
+    checks its signals at every step. ``step`` is the number of steps done so far.
     """
 
     def __init__(self, world: World, stop: StopRequest, step: int = 0) -> None:
@@ -65,11 +61,7 @@ class Agreement:
     def signal(self, step: int, *, now: bool = False) -> int:
         """Returns the highest signal number that any rank has received; 0 if there is none, or if no exchange is due.
 
-        Called by every rank after every step.
-
-        Args:
-            step: Number of steps done.
-            now: Exchange signals at this step even if no exchange is due; must be the same on every rank.
+        Called by every rank after every step. ``now``, the same on every rank, exchanges signals even if none is due.
         """
         if self.world.size == 1:
             return self.stop.number

@@ -64,13 +64,9 @@ class TrainingData:
         }
 
     def fingerprints(self, tfidf: str | None, others: dict[str, str]) -> dict[str, Any]:
-        """Returns hash, row count and column of each corpus file, and the hashes of the index and of other files.
+        """Returns hash, row count and column of each corpus file, and the hashes of the index (if any) and other files.
 
-        A resumed run must have the same ones; see ``check_same``.
-
-        Args:
-            tfidf: Folder of the index; None if the run does not use one.
-            others: Hashes of the other files that the run depends on, by path; see ``Context.depends_on``.
+        A resumed run must have the same ones; see ``check_same``. ``others`` are those of ``Context.depends_on``.
         """
         files = [[file.xxh3, file.rows, file.column] for corpus in self.columns for file in corpus.files]
         fingerprints: dict[str, Any] = {"corpus": files, "index": None, **({"files": others} if others else {})}
