@@ -251,25 +251,17 @@ def load_state(checkpoint: Checkpoint, state: TrainState, device: str, rank: int
     state.selector.restore(record["selection"], {name: tensor.numpy() for name, tensor in saved["selection"].items()})
 
 
-def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
 def _moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    parameters = _parameters(optimizer)
-    return {
-        f"{number}.{name}": values
-        for number, parameter in enumerate(parameters)
-        for name, values in optimizer.state.get(parameter, {}).items()
-    }
+    moments = optimizer.state_dict()["state"]
+    return {f"{number}.{name}": values for number, table in moments.items() for name, values in table.items()}
 
 
 def _restore_moments(optimizer: torch.optim.Optimizer, saved: dict[str, Tensor]) -> None:
-    parameters = _parameters(optimizer)
+    moments: dict[int, dict[str, Tensor]] = {}
     for key, values in saved.items():
         number, _, name = key.partition(".")
-        parameter = parameters[int(number)]
-        optimizer.state[parameter][name] = values.to(parameter.device)
+        moments.setdefault(int(number), {})[name] = values
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
 
 
 def _part(folder: Path, name: str) -> Path:
