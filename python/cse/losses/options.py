@@ -5,7 +5,7 @@ This module does not import torch, so that the command line starts quickly.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -109,28 +109,6 @@ def parse_dims(dims: str | Sequence[int]) -> list[int]:
     if not numbers or min(numbers) < 1:
         raise InputError(f"--dims {dims} must be numbers of dimensions separated by commas, like 256,128,64")
     return sorted(set(numbers), reverse=True)
-
-
-def without_effect(
-    loss: str, reads: Collection[str], changes: Iterable[tuple[str, Collection[str]]], options: Mapping[str, str | None]
-) -> str | None:
-    """Returns an error message for the first given setting that cannot affect the loss, else None.
-
-    Args:
-        loss: Value of ``--loss``.
-        reads: Roles of the views that the loss terms of the run read; see ``cse.losses.base.LossTerm.reads``.
-        changes: The flags that were given, each with the roles of the views that it changes or adds.
-        options: Flags that were given but apply only to the contrastive losses, each with the option of the loss that
-            has the same meaning, if there is one.
-    """
-    for flag, changed in changes:
-        if not set(changed) & set(reads):
-            others = f"no {' and no '.join(f'{role}s' for role in sorted(changed))}"
-            return f"--loss {loss} uses {others}, so {flag} has no effect; leave one of them out"
-    for flag, option in options.items():
-        remedy = f"use --set {option}" if option else "leave one of them out"
-        return f"--loss {loss} does not use {flag}, which belongs to --loss standard, focal and mixed; {remedy}"
-    return None
 
 
 def incompatibility(*, objective: str | None, logits: str, mixed: str | None, synthetic_pairs: bool) -> str | None:

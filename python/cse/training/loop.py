@@ -21,7 +21,7 @@ from .folder.checkpoint import (
     config_file,
     find_checkpoint,
     load_state,
-    remove_earlier,
+    remove_others,
     restore_best,
     save_checkpoint,
 )
@@ -230,8 +230,8 @@ class Trainer:
         run, state = self.prepared, self.state
         if self.resumed is not None and find_checkpoint(folder).name == self.resumed.folder.name:
             self.saved = state.step
-            if self.world.is_main:
-                remove_earlier(find_checkpoint(folder), self.kept)
+            if self.world.is_main:  # a killed process may have left earlier checkpoints
+                remove_others(find_checkpoint(folder), self.kept)
         if self.world.is_main:
             if self.resumed is not None:
                 restore_best(self.resumed, folder)
@@ -270,9 +270,9 @@ class Trainer:
         return time.perf_counter() - began
 
     def out_of_patience(self) -> bool:
-        """Returns whether ``Selector.out_of_patience`` ends the run early; the result is the same on every rank."""
+        """Returns whether none of the last ``patience`` evaluations selected an encoder; only rank 0 evaluates."""
         patience = self.plan.patience
-        return bool(patience and self.world.any(int(self.state.selector.out_of_patience(patience))))
+        return patience is not None and self.world.highest(self.state.selector.misses)[0] >= patience
 
     def checkpoint(self) -> None:
         """Writes the log up to this step, then saves the state, from which the run can be resumed.

@@ -149,10 +149,6 @@ class Selector:
         """Returns the embeddings of texts in the precision of the run, ``(n, D)``."""
         return self.model.encode(texts, precision=self.precision, **settings)
 
-    def out_of_patience(self, patience: int | None) -> bool:
-        """Returns whether the run ends early, because none of the last ``patience`` evaluations selected an encoder."""
-        return patience is not None and self.misses >= patience
-
     def _score_pairs(self) -> dict[str, float]:
         """Returns the mean scores over the development sets and, if there are several, the correlation on each."""
         scores = {name: score_pairs(self.model, pairs).to_dict() for name, pairs in self.pairs.items()}

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...augment.base import Draws, Edit, Pairing
-from ...data.corpus import Corpus
+from ...augment.base import Draws, Edit, Paired, Pairing
 from ...errors import InputError
 from ...models.readability import readability
 from ...models.tokens import token_lists
@@ -30,54 +29,52 @@ def check_learnable(batches: Batches, positives: Mapping[str, Edit | Pairing], n
     method makes new texts for the positives, but each equals its anchor; each synthetic negative equals the sentence
     from which it was made. The sample has at most 2,000 rows, or 64 for an expensive method.
 
-    Args:
-        batches: The batches of the run, with the corpus, the rows to train on and the seed.
-        positives: The method that makes positives, by name.
-        negatives: The methods that make synthetic negatives, by name.
+    ``positives`` holds the method that makes positives, and ``negatives`` those that make synthetic negatives, by name.
     """
-    corpus, rows, seed = batches.corpus, batches.rows, batches.seed
-    texts = corpus.take(sample_of(rows))
+    texts = batches.corpus.take(sample_of(batches.rows))
     if len(texts) > 1 and len(set(texts)) == 1:
         raise InputError(
             f"CORPUS: all {len(texts):,} sampled sentences are identical, so none is a negative of another; give "
             "different sentences"
         )
     ((name, method),) = positives.items()
-    chosen = sample_of(rows, method)
-    texts = corpus.take(chosen)
-    if not _has_positives(method, texts, chosen, seed):
+    texts, made = sampled(batches, method)
+    if not _has_positives(texts, made):
         raise InputError(
             f"--positive {name}: none of {len(texts):,} sampled sentences has a positive that differs from it; give "
             "longer sentences, with spaces between words, or use --positive dropout"
         )
     for name, edit in negatives.items():
-        chosen = sample_of(rows, edit)
-        texts = corpus.take(chosen)
-        if edit.applies(0) and edit(texts, chosen, Draws(seed, 0)) == texts:
+        if not edit.applies(0):
+            continue
+        texts, made = sampled(batches, edit)
+        if made == texts:
             raise InputError(
                 f"--negative {name}: none of {len(texts):,} sampled sentences has a word that can be replaced; "
                 f"{replaceable(texts)}, or train without these negatives"
             )
 
 
-def _has_positives(method: Edit | Pairing, texts: list[str], rows: npt.NDArray[np.int64], seed: int) -> bool:
-    if isinstance(method, Edit):
-        return method(texts, rows, Draws(seed, 0)) != texts
-    paired = method(texts, rows, Draws(seed, 0))
-    if paired.mask is not None and not paired.mask.any():
-        return False
-    if paired.positives is None:
-        return True
-    valid = np.ones(len(texts), dtype=bool) if paired.mask is None else paired.mask
-    return any(
-        one != other and holds for one, other, holds in zip(paired.anchors, paired.positives, valid, strict=True)
-    )
+def _has_positives(texts: list[str], made: list[str] | Paired) -> bool:
+    if isinstance(made, list):
+        return made != texts
+    valid = np.ones(len(texts), dtype=bool) if made.mask is None else made.mask
+    if made.positives is None:
+        return bool(valid.any())
+    return any(one != other and holds for one, other, holds in zip(made.anchors, made.positives, valid, strict=True))
 
 
 def sample_of(rows: npt.NDArray[np.int64], method: Edit | Pairing | None = None) -> npt.NDArray[np.int64]:
     """Returns at most 2,000 rows at regular intervals, or at most 64 for an expensive method."""
     count = FEW_ROWS if method is not None and method.expensive else SAMPLE_ROWS
     return rows[:: max(1, len(rows) // count)][:count]
+
+
+def sampled(batches: Batches, method: Edit | Pairing) -> tuple[list[str], Any]:
+    """Returns a sample of the sentences to train on (see ``sample_of``), and what the method makes from them."""
+    chosen = sample_of(batches.rows, method)
+    texts = batches.corpus.take(chosen)
+    return texts, method(texts, chosen, Draws(batches.seed, 0))
 
 
 def replaceable(texts: Sequence[str]) -> str:
@@ -115,15 +112,13 @@ def cut_off(lengths: npt.NDArray[np.int64], max_length: int, longest: int) -> st
     )
 
 
-def trained_texts(
-    method: Edit | Pairing, corpus: Corpus, rows: npt.NDArray[np.int64], seed: int
-) -> tuple[list[str], list[str]]:
+def trained_texts(batches: Batches) -> tuple[list[str], list[str]]:
     """Returns a sample of the sentences (see ``sample_of``), and the anchors and positives made from them."""
-    chosen = sample_of(rows, method)
-    texts = corpus.take(chosen)
+    method = batches.positive
     if isinstance(method, Edit) and method.edits_tokens:  # after truncation
+        texts = batches.corpus.take(sample_of(batches.rows, method))
         return texts, [*texts, *texts]
-    made = method(texts, chosen, Draws(seed, 0))
+    texts, made = sampled(batches, method)
     if isinstance(made, list):
         return texts, [*texts, *made]
     return texts, [*made.anchors, *(made.positives or ())]
@@ -141,7 +136,7 @@ def examine(
     """
     corpus = batches.corpus
     duplicates = corpus.repeats() / max(int(np.count_nonzero(corpus.word_counts())), 1)
-    sample, made = trained_texts(batches.positive, corpus, batches.rows, batches.seed)
+    sample, made = trained_texts(batches)
     ids = tokenizer(sample, add_special_tokens=True, truncation=False, verbose=False)["input_ids"]
     encoded = tokenizer(made, add_special_tokens=True, truncation=False, verbose=False)["input_ids"]
     lengths = np.array([len(sequence) for sequence in encoded], dtype=np.int64)
@@ -177,12 +172,8 @@ def unchanged_warning(batches: Batches, tokenizer: Any, max_length: int) -> list
 
     def unchanged(method: Edit) -> tuple[list[str], int]:
         """Returns the sampled texts that the method leaves unchanged, and the number of sampled texts."""
-        chosen = sample_of(batches.rows, method)
-        texts = batches.corpus.take(chosen)
-        ids = [
-            token_lists(tokenizer, sentences, max_length)["input_ids"]
-            for sentences in (texts, method(texts, chosen, Draws(batches.seed, 0)))
-        ]
+        texts, made = sampled(batches, method)
+        ids = [token_lists(tokenizer, sentences, max_length)["input_ids"] for sentences in (texts, made)]
         return [text for text, changed in zip(texts, changed_rows(*ids), strict=True) if not changed], len(texts)
 
     positive = batches.positive

@@ -190,17 +190,15 @@ def save_checkpoint(
             (fresh / name).write_text(text, encoding="utf8")
         hashes = hash_files(fresh, _known_hashes(run))
         (fresh / MANIFEST).write_text(json.dumps(hashes, indent=1) + "\n", encoding="utf8")
-    checkpoints = list_checkpoints(run)
-    own = checkpoints.index(target) + 1
-    for other in [*checkpoints[: max(own - keep, 0)], *checkpoints[own:]]:
-        remove_folder(other)
+    remove_others(target, keep)
     return target
 
 
-def remove_earlier(checkpoint: Path, keep: int) -> None:
-    """Removes the checkpoints before the last ``keep`` up to this one, which a killed process may have left."""
+def remove_others(checkpoint: Path, keep: int) -> None:
+    """Removes the checkpoints of a run except for the last ``keep`` up to this one."""
     checkpoints = list_checkpoints(checkpoint.parent.parent)
-    for other in checkpoints[: max(checkpoints.index(checkpoint) + 1 - keep, 0)]:
+    own = checkpoints.index(checkpoint) + 1
+    for other in [*checkpoints[: max(own - keep, 0)], *checkpoints[own:]]:
         remove_folder(other)
 
 

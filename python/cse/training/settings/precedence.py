@@ -15,7 +15,6 @@ from ...augment.base import Edit
 from ...errors import InputError
 from ...features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
-from ...losses.options import without_effect
 from ...options import combination_fault, options_of
 from .config import LOSS_SETTINGS, ResolvedConfig, TrainConfig, flag, with_tables
 from .presets import conditional, families, preset_values
@@ -154,13 +153,18 @@ def _without_effect(config: ResolvedConfig) -> str | None:
         named += [(flag(name), {role}) for name in settings if name in chosen]
     if "positive" in chosen and issubclass(AUGMENTATIONS.get(config.positive), Edit):
         named.append((f"--positive {config.positive}", {"positive"}))
+    read = frozenset().union(*(term.reads for term in terms.values()))
+    for option, roles in named:
+        if not read & set(roles):
+            others = f"no {' and no '.join(f'{role}s' for role in sorted(roles))}"
+            return f"--loss {config.loss} uses {others}, so {option} has no effect; leave one of them out"
     own = {option.name for option in options_of(LOSS_TERMS.options(config.loss))}
-    unread = {
-        option: f"{config.loss}.{name}" if name in own else None
-        for name, option in LOSS_SETTINGS.items()
-        if name in chosen
-    }
-    return without_effect(config.loss, frozenset().union(*(term.reads for term in terms.values())), named, unread)
+    for name, option in LOSS_SETTINGS.items():
+        if name in chosen:
+            remedy = f"use --set {config.loss}.{name}" if name in own else "leave one of them out"
+            others = "--loss standard, focal and mixed"
+            return f"--loss {config.loss} does not use {option}, which belongs to {others}; {remedy}"
+    return None
 
 
 def other_limit(values: Mapping[str, Any]) -> str | None:

@@ -50,11 +50,9 @@ class World:
         """Returns the device of this rank: with several ranks on GPUs, ``cuda`` becomes ``cuda:N``."""
         return f"{name}:{self.local_rank}" if self.size > 1 and name == self.kind != "cpu" else name
 
-    def part(self, rows: int) -> slice:
-        """Returns the slice of the rows of a batch that this rank encodes; the slices are in the order of ranks."""
-        return self._part(rows, self.rank)
-
-    def _part(self, rows: int, rank: int) -> slice:
+    def part(self, rows: int, rank: int | None = None) -> slice:
+        """Returns the slice of the rows of a batch that a rank (default: this one) encodes."""
+        rank = self.rank if rank is None else rank
         return slice(rows * rank // self.size, rows * (rank + 1) // self.size)
 
     def gather(self, local: Tensor, rows: int) -> Tensor:
@@ -65,7 +63,7 @@ class World:
         """
         if self.size == 1:
             return local
-        parts = [self._part(rows, rank) for rank in range(self.size)]
+        parts = [self.part(rows, rank) for rank in range(self.size)]
         gathered: Tensor = _Gather.apply(local, parts, self.rank)  # type: ignore[no-untyped-call]
         return gathered
 
@@ -109,10 +107,6 @@ class World:
         for parameter in used:
             parameter.grad = flat[start : start + parameter.numel()].view_as(parameter)
             start += parameter.numel()
-
-    def any(self, flag: int) -> int:
-        """Returns the maximum of a number over the ranks."""
-        return self.highest(flag)[0]
 
     def highest(self, *values: int) -> list[int]:
         """Returns the maximum of each number over the ranks."""

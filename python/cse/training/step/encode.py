@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -232,35 +233,23 @@ def encoder_of(
 ) -> tuple[Callable[[dict[str, Tensor]], Tensor], Mapping[str, Tensor]]:
     """Returns the function that encodes the rows of a view, and the inputs of this function.
 
-    Args:
-        view: The view.
-        encoder: The encoder of the view.
-        state: The state of the run, which holds the hooks.
-        tokens: Inputs of the transformer, ``(n, T)`` each.
-        step: Function that returns the ``RowStep`` of the rows at the given positions.
+    ``step`` returns the ``RowStep`` of the rows at the given positions.
     """
-    if view.dropout is None and view.hook is None:
-        return encoder, tokens
-    hook = None if view.hook is None else state.hooks[view.hook]
+    if view.hook is None:
+        return partial(with_dropout, encoder, view.dropout), tokens
+    hook = state.hooks[view.hook]
 
     def encode(inputs: dict[str, Tensor]) -> Tensor:
         inputs = dict(inputs)
         with dropout_of(encoder.backbone, view.dropout):
-            if hook is None:
-                return encoded(inputs)
             facts = step(inputs.pop(ROW)[:, 0])
             if view.draws:
                 uniform = facts.uniform
                 facts = replace(facts, draws=view.draws, uniform=lambda name, count: uniform(view.draws + name, count))
             inputs = hook.tokens(inputs, facts)
-            return encoded(inputs, hooked(hook, encoder.backbone, inputs, facts))
+            z: Tensor = encoder(inputs, hooked(hook, encoder.backbone, inputs, facts))
+            return z
 
-    def encoded(inputs: dict[str, Tensor], around: AbstractContextManager[None] | None = None) -> Tensor:
-        z: Tensor = encoder(inputs, around)
-        return z
-
-    if hook is None:
-        return encode, tokens
     ids = tokens["input_ids"]
     return encode, {**tokens, ROW: torch.arange(len(ids), device=ids.device)[:, None]}
 
@@ -281,7 +270,7 @@ def dropout_of(backbone: nn.Module, probability: float | None) -> Iterator[None]
             setattr(module, name, value)
 
 
-def with_dropout(model: Any, probability: float, tokens: dict[str, Tensor]) -> Tensor:
+def with_dropout(model: Any, probability: float | None, tokens: dict[str, Tensor]) -> Tensor:
     """Encodes tokens with the given dropout probability in the transformer of ``model``, its ``backbone``."""
     with dropout_of(model.backbone, probability):
         z: Tensor = model(tokens)
