@@ -236,7 +236,7 @@ def encoder_of(
     ``step`` returns the ``RowStep`` of the rows at the given positions.
     """
     if view.hook is None:
-        return partial(with_dropout, encoder, view.dropout), tokens
+        return encoder if view.dropout is None else partial(with_dropout, encoder, view.dropout), tokens
     hook = state.hooks[view.hook]
 
     def encode(inputs: dict[str, Tensor]) -> Tensor:
@@ -270,7 +270,7 @@ def dropout_of(backbone: nn.Module, probability: float | None) -> Iterator[None]
             setattr(module, name, value)
 
 
-def with_dropout(model: Any, probability: float | None, tokens: dict[str, Tensor]) -> Tensor:
+def with_dropout(model: Any, probability: float, tokens: dict[str, Tensor]) -> Tensor:
     """Encodes tokens with the given dropout probability in the transformer of ``model``, its ``backbone``."""
     with dropout_of(model.backbone, probability):
         z: Tensor = model(tokens)
