@@ -570,7 +570,7 @@ def opened(folder: Path) -> str:
     Raises ``AssertionError`` with what is wrong.
     """
     from cse import InputError
-    from cse.models.light import open_encoder
+    from cse.models.opening import open_encoder
     from cse.models.reading.resolve import find_model
 
     outcomes, opening = set(), True

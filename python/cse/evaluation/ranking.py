@@ -287,7 +287,7 @@ class Searched:
         self, queries: Texts, documents: Texts, progress: Progress | None, depth: int
     ) -> list[dict[str, float]]:
         """Ranks by inner products of the vectors of ``encode_one_vector``, which are written to a temporary folder."""
-        from ..models.light import open_encoder
+        from ..models.opening import open_encoder
         from ..search.one_vector import encode_one_vector
 
         ids = sorted((name for name, text in documents.items() if text.strip()), reverse=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Method(nn.Module):
-    """Base class of feature methods, encoder methods, hooks and loss terms; checkpoints contain their weights.
+    """Base class of feature methods, encoder methods and hooks; checkpoints contain their parameters and buffers.
 
     Args:
         options: An instance of ``Options``.

@@ -22,17 +22,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from ..features.base import Method
+from ..options import NoOptions
 from ..views import BatchStep, Role, RowStep, Views
 
 if TYPE_CHECKING:
     from ..context import Context
 
 
-class LossTerm(Method):
+class LossTerm(nn.Module):
     """Base class of ``RowTerm`` and ``BatchTerm``, from which loss terms are derived.
 
     The loss of a batch is the sum of its terms; each term applies its weight itself. A term may have parameters, which
@@ -45,6 +45,8 @@ class LossTerm(Method):
         context: The resources of the run; ``context.trained`` is the sentence encoder.
     """
 
+    Options: ClassVar[type] = NoOptions
+    summary: ClassVar[str] = ""
     reads: ClassVar[frozenset[Role]] = frozenset(("anchor", "positive", "negative"))
     """Roles of the views whose embeddings the term uses; ``other``: the views ``edited``, ``edited_2``, and so on. A
     setting that affects only views that no term of the run uses is refused."""
@@ -57,13 +59,19 @@ class LossTerm(Method):
     """A warning that is shown before training; set by the constructor."""
 
     def __init__(self, options: Any, context: Context) -> None:
-        super().__init__(options, context)
+        super().__init__()
+        self.options = options
         self.metrics: dict[str, Any] = {}
         """Values to log in addition to the loss, by name, set by each call of ``forward``.
 
         Batch terms: scalar tensors. Row terms: pairs (sum, count) over the rows of the call; the training loop adds up
         the pairs and logs sum / count.
         """
+
+    @classmethod
+    def implies(cls, options: Any) -> dict[str, Any]:
+        """Returns defaults for settings of the run, by name, that apply if the term is used with these options."""
+        return {}
 
     def save(self, folder: Path) -> None:
         """Writes files for later runs to the folder of a saved encoder. Default: writes nothing."""

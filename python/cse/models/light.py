@@ -12,7 +12,6 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -56,27 +55,6 @@ ROUTED = ("processing_kwargs", "query_expansion", "query_length", "document_leng
 def is_light(name: str) -> bool:
     """Returns whether ``LightEncoder`` can be tried for a model: an ``onnx:`` name or a folder of a StaticEmbedding."""
     return name.startswith("onnx:") or is_static(Path(best_of_run(name)))
-
-
-def open_encoder(
-    model: str | PathLike[str],
-    *,
-    pooler: str | None = None,
-    device: str = "auto",
-    precision: str = "fp32",
-    prompt: str | None = None,
-    dims: int | None = None,
-) -> Any:
-    """Returns a ``LightEncoder`` if the model is a static embedding or an ONNX file, else a ``cse.Encoder``.
-
-    The arguments are those of ``cse.Encoder``. Neither torch nor transformers is imported for a ``LightEncoder``.
-    """
-    if pooler is None and is_light(fspath(model)):
-        with suppress(InputError):  # cse.Encoder loads other modules, or says what is wrong
-            return LightEncoder(model, prompt=prompt, dims=dims)
-    from .running.inference import Encoder
-
-    return Encoder(model, pooler=pooler, device=device, precision=precision, prompt=prompt, dims=dims)
 
 
 class LightEncoder(TextEncoder):

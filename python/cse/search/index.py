@@ -152,7 +152,7 @@ class SearchIndex:
         """
         store = PartsStore.open(Path(folder), verify) or Store.open(Path(folder), verify)
         if encoder is None:
-            from ..models.light import open_encoder
+            from ..models.opening import open_encoder
 
             encoder = open_encoder(device=device, **encoder_settings(store.manifest))
         if isinstance(store, PartsStore):
