@@ -33,7 +33,7 @@ import numpy.typing as npt
 from .. import _core
 from ..data.corpus import Corpus
 from ..errors import InputError
-from ..io import check_files, dumps, fresh_folder, holds_files
+from ..io import dumps, fresh_folder, holds_files
 from ..models.encoders import ONE_VECTOR, OtherEncoder
 from .bm25 import Bm25
 from .build import model_settings
@@ -231,13 +231,15 @@ class QueryEncoder(OtherEncoder):
             self.settings = json.loads((folder / ONE_VECTOR).read_bytes())
             if self.settings["version"] != VERSION:
                 raise ValueError(f"its version is {self.settings['version']}, and this release reads {VERSION}")
-            check_files(folder, self.settings["hashes"], _files())
+            for name in _files():
+                if _core.hash_file(folder / name) != self.settings["hashes"][name]:
+                    raise ValueError(f"{name} is damaged")
             self.terms = {term: row for row, term in enumerate(json.loads((folder / TERMS).read_bytes()))}
             self.projection, self.variances, self.covariance = (
                 np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS
             )
             model = {name: self.settings[name] for name in ("model", "pooler", "prompt", "dims")}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"{what}: cannot be read ({error}); write it again with cse encode --hybrid") from None
         from ..models.digest import model_digest
         from ..models.running.inference import Encoder
