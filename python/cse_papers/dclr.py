@@ -86,13 +86,14 @@ class _WithDropout:
 
     def __init__(self, frozen: Any) -> None:
         self.model = frozen.model
+        self.backbone = frozen.model.backbone
 
     def __call__(self, tokens: dict[str, Tensor]) -> Tensor:
-        self.model.backbone.train()
+        self.backbone.train()
         try:
             z: Tensor = self.model(tokens)
         finally:
-            self.model.backbone.eval()
+            self.backbone.eval()
         return z
 
 

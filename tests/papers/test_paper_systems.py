@@ -17,6 +17,7 @@ from cse.features.base import hooked
 from cse.rng import Draws
 from cse.training.batches.tokens import Prefetcher
 from cse.training.setup import prepare
+from cse.training.step import encode
 from cse.training.step.encode import encode_views, encoder_of, step_of_rows
 from cse.views import BatchStep, RowStep, Views
 from cse_papers.dclr import ascend
@@ -281,6 +282,19 @@ def test_dclr_removes_pairs_above_the_similarity_threshold(run_config, system):
         for j in range(4):
             close = i != j and float(normalize(h[i], dim=0) @ normalize(h[j], dim=0)) >= 0.5
             assert weights[i, j] == (-torch.inf if close else 0)
+
+
+def test_the_second_encoder_of_dclr_release_has_the_dropout_of_the_view(run_config, system, monkeypatch):
+    rates = []
+
+    def count(backbone, probability, original=encode.dropout_of):
+        rates.append((probability, backbone.training))
+        return original(backbone, probability)
+
+    monkeypatch.setattr(encode, "dropout_of", count)
+    train(run_config.replace(**system("dclr release"), anchor_dropout=0.5, max_steps=1))
+    # The anchors of the trained encoder, then those of the second one, which is in evaluation mode outside its passes.
+    assert rates == [(0.5, True), (0.5, False)]
 
 
 def test_the_second_encoder_of_dclr_release_applies_dropout_to_anchors_and_positives(run_config, system):

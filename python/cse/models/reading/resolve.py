@@ -137,7 +137,7 @@ def find_folder(name: str, kind: str = "SentenceTransformer") -> Path:
     if name == MINILM:
         return _offline_minilm()
     if not name.strip():
-        raise InputError(f"--model: is empty; give a folder, a hub name or {MINILM}")
+        raise InputError(f"--model is empty; give a folder, a hub name or {MINILM}")
     folder = Path(name)
     if folder.is_dir():
         with naming_model(name, folder):

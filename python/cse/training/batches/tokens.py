@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 # Number of rows that are tokenized at a time.
 BLOCK = 16384
+DTYPES = {"u16": "<u2", "u32": "<u4"}
 
 
 class StoredTokens:
@@ -41,16 +42,16 @@ class StoredTokens:
 
     def __init__(self, entry: Entry, with_types: bool) -> None:
         self.with_types = with_types
-        ids = entry.folder / f"ids.{entry.meta['dtype']}"
-        self._ends = np.memmap(entry.folder / "ends.u64", dtype="<u8", mode="r")
-        self._ids = np.memmap(ids, dtype=_dtype(entry.meta["dtype"]), mode="r")
+        kind = entry.meta["dtype"]
+        self.ends = np.memmap(entry.folder / "ends.u64", dtype="<u8", mode="r")
+        self.ids = np.memmap(entry.folder / f"ids.{kind}", dtype=DTYPES[kind], mode="r")
 
     def take(self, rows: npt.NDArray[np.int64]) -> dict[str, list[npt.NDArray[np.integer]]]:
         """Returns the token ids of some rows, in the form of ``cse.models.tokens.token_lists``."""
         ids = []
         for row in rows.tolist():
-            start = int(self._ends[row - 1]) if row else 0
-            ids.append(np.asarray(self._ids[start : int(self._ends[row])]))
+            start = int(self.ends[row - 1]) if row else 0
+            ids.append(np.asarray(self.ids[start : int(self.ends[row])]))
         return {"input_ids": ids, **({"token_type_ids": [sequence * 0 for sequence in ids]} if self.with_types else {})}
 
 
@@ -106,14 +107,15 @@ def _open(
     if any(map(any, example.get("token_type_ids", []))):
         return None
     # A tokenizer stores the truncation and padding settings of its last call; they must not become part of the key.
-    tokenizer.backend_tokenizer.no_truncation()
-    tokenizer.backend_tokenizer.no_padding()
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
     key = {
         "version": 1,
         "files": [[file.xxh3, file.rows, file.column] for file in corpus.files],
         "encoding_errors": reading["encoding_errors"],
         "max_line_bytes": reading["max_line_bytes"],
-        "tokenizer": hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest(),
+        "tokenizer": hashlib.sha256(backend.to_str().encode()).hexdigest(),
         "max_length": max_length,
         **({"prompt": prompt} if prompt else {}),
     }
@@ -123,46 +125,27 @@ def _open(
 
     def write(folder: Path) -> dict[str, Any]:
         kind = "u16" if len(tokenizer) <= 2**16 else "u32"
-        with naming(folder):
-            _write(folder, corpus, tokenizer, max_length, kind, progress, prompt)
-        return {"rows": len(corpus), "dtype": kind, "paths": [file.path for file in corpus.files]}
+        total, rows = 0, len(corpus)
+        backend.enable_truncation(max_length, direction=tokenizer.truncation_side)
+        with naming(folder), open(folder / f"ids.{kind}", "wb") as ids, open(folder / "ends.u64", "wb") as ends:
+            for start in range(0, rows, BLOCK):
+                texts = [prompt + text for text in corpus.take(range(start, min(start + BLOCK, rows)))]
+                # This call uses all cores. The tokenizer of transformers would also create lists that are not needed.
+                lists = [encoding.ids for encoding in backend.encode_batch_fast(texts)]
+                lengths = np.fromiter(map(len, lists), dtype="<u8", count=len(lists))
+                count = int(lengths.sum())
+                ids.write(np.fromiter(chain.from_iterable(lists), dtype=DTYPES[kind], count=count).tobytes())
+                ends.write((np.cumsum(lengths) + np.uint64(total)).astype("<u8").tobytes())
+                total += count
+                progress("token ids", start + len(texts), rows, "sentences")
+        return {"rows": rows, "dtype": kind, "paths": [file.path for file in corpus.files]}
 
     return open_entry(kept, "tokens", key, write, _fits)[0]
 
 
 def _fits(entry: Entry) -> bool:
-    ids = np.memmap(entry.folder / f"ids.{entry.meta['dtype']}", dtype=_dtype(entry.meta["dtype"]), mode="r")
-    return ends_fit(np.memmap(entry.folder / "ends.u64", dtype="<u8", mode="r"), entry.meta["rows"], len(ids))
-
-
-def _write(
-    folder: Path,
-    corpus: Corpus,
-    tokenizer: Any,
-    max_length: int,
-    kind: str,
-    progress: ProgressCallback,
-    prompt: str,
-) -> None:
-    total, rows = 0, len(corpus)
-    backend = tokenizer.backend_tokenizer
-    backend.enable_truncation(max_length, direction=tokenizer.truncation_side)
-    with open(folder / f"ids.{kind}", "wb") as ids, open(folder / "ends.u64", "wb") as ends:
-        for start in range(0, rows, BLOCK):
-            texts = corpus.take(range(start, min(start + BLOCK, rows)))
-            texts = [prompt + text for text in texts] if prompt else texts
-            # This call uses all cores. The tokenizer of transformers would also create lists that are not needed.
-            lists = [encoding.ids for encoding in backend.encode_batch_fast(texts)]
-            lengths = np.fromiter(map(len, lists), dtype="<u8", count=len(lists))
-            count = int(lengths.sum())
-            ids.write(np.fromiter(chain.from_iterable(lists), dtype=_dtype(kind), count=count).tobytes())
-            ends.write((np.cumsum(lengths) + np.uint64(total)).astype("<u8").tobytes())
-            total += count
-            progress("token ids", start + len(texts), rows, "sentences")
-
-
-def _dtype(kind: str) -> str:
-    return {"u16": "<u2", "u32": "<u4"}[kind]
+    stored = StoredTokens(entry, with_types=False)
+    return ends_fit(stored.ends, entry.meta["rows"], len(stored.ids))
 
 
 class Prefetcher:

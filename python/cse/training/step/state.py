@@ -51,13 +51,8 @@ class Modules:
         modules: dict[str, nn.Module] = {"encoder": self.encoder}
         if self.second is not None:
             modules["second"] = self.second
-        for kind, methods in (
-            ("terms", self.terms),
-            ("features", self.features),
-            ("hooks", self.hooks),
-            ("methods", self.methods),
-        ):
-            modules |= {f"{kind}.{name}": method for name, method in methods.items()}
+        for kind in ("terms", "features", "hooks", "methods"):
+            modules |= {f"{kind}.{name}": method for name, method in getattr(self, kind).items()}
         return modules
 
     def begin(
