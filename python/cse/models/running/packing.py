@@ -23,9 +23,18 @@ INPUTS = {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
 CAPTURING = "transformers.utils.output_capturing"
 
 
-def _pad(x: Tensor, places: Tensor, rows: int) -> Tensor:
+class _Pad(torch.autograd.Function):
     """Copies rows to the given places of a larger matrix, which is 0 elsewhere."""
-    return x.new_zeros(rows, x.shape[1]).index_copy_(0, places, x)
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, places: Tensor, rows: int) -> Tensor:
+        ctx.save_for_backward(places)
+        return x.new_zeros(rows, x.shape[1]).index_copy_(0, places, x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (places,) = ctx.saved_tensors
+        return gradient.index_select(0, places), None, None
 
 
 class _Unpad(torch.autograd.Function):
@@ -82,7 +91,8 @@ class Layout:
     def unpack(self, hidden: Tensor) -> Tensor:
         """Returns packed vectors ``(1, N, D)`` by row, ``(B, T, D)``; those of padding are 0."""
         rows, columns = self.shape
-        return _pad(hidden[0], self.places, rows * columns).view(rows, columns, -1)
+        padded: Tensor = _Pad.apply(hidden[0], self.places, rows * columns)  # type: ignore[no-untyped-call]
+        return padded.view(rows, columns, -1)
 
     def attend(
         self,
@@ -109,7 +119,7 @@ class Layout:
         for group, *inputs in zip(self.groups, *parts, strict=True):
             cells = group.rows * group.length
             if group.padding is not None:
-                inputs = [_pad(x, group.places, cells) for x in inputs]
+                inputs = [_Pad.apply(x, group.places, cells) for x in inputs]  # type: ignore[no-untyped-call]
             q, k, v = (x.view(group.rows, group.length, heads, size).transpose(1, 2) for x in inputs)
             result = attention(q, k, v, group.padding).transpose(1, 2).reshape(cells, heads * size)
             if group.padding is not None:
