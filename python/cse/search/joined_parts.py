@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +55,7 @@ class PartsStore:
         vectors = self.rows - sum(part["counted"]["blank"] for part in self.parts)
         kinds = {"int8": False, "ids": False, "passages": None, "parts": True}
         self.manifest: dict[str, Any] = {**settings, "rows": self.rows, "vectors": vectors, **kinds}
-        self._opened = lru_cache(OPEN_FILES)(lambda number: self._open_corpus(self.parts[number]))
+        self._open: dict[int, Corpus] = {}
         opened = [self._open_part(part) for part in self.parts]
         self.vectors: Vectors = Joined([vectors for vectors, _ in opened])
         self.row_of: Rows = np.concatenate([rows for _, rows in opened])
@@ -134,7 +133,13 @@ class PartsStore:
             if not 0 <= row < self.rows:
                 raise InputError(f"row: {row} is out of range; there are {self.rows:,} rows in {self.folder}")
             number = bisect_right(starts, row) - 1
-            texts += self._opened(number).take([row - starts[number]])
+            corpus = self._open.get(number)
+            if corpus is None:
+                corpus = self._open_corpus(self.parts[number])
+                if len(self._open) >= OPEN_FILES:
+                    self._open.pop(next(iter(self._open)), None)
+                self._open[number] = corpus
+            texts += corpus.take([row - starts[number]])
         return texts
 
 
