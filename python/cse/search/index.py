@@ -287,6 +287,10 @@ class SearchIndex:
         return self._write(wanted, 1)
 
     def _given(self, texts: Iterable[str], ids: Sequence[str] | None) -> Rows:
+        if isinstance(self._state.store, PartsStore):
+            raise InputError(
+                f"{self.folder}: holds parts written by cse encode; encode further files into it with --parts"
+            )
         corpus = Corpus.from_texts(texts)
         if (ids is not None) != bool(self._state.store.manifest["ids"]):
             what = "ids; give ids for these rows as well" if ids is None else "no ids; leave them out"
@@ -297,7 +301,7 @@ class SearchIndex:
         """Makes the index contain the rows that ``wanted`` returns for its current state."""
         former = self._state.store
         if isinstance(former, PartsStore):
-            raise InputError(f"{self.folder}: holds parts; change it with cse encode --parts")
+            raise InputError(f"{self.folder}: holds parts written by cse encode; make them again with --parts")
         with locked(self.folder):
             store = Store.open(self.folder, former.verify, opened=former.files)
             arguments: dict[str, Any] = {"batch_size": batch_size, "progress": progress, "verify": former.verify}
