@@ -9,7 +9,7 @@ from annotated_types import Ge
 
 from ...errors import InputError
 from ...options import Column, EncodingErrors, MaxLineBytes, Opt, Threads
-from ...progress import progress_of
+from ...progress import counting, progress_of
 from .. import options, printing
 from ..command import Heading, command
 from ..corpus_index import open_corpus
@@ -98,7 +98,7 @@ def write_static(
     set_threads(threads)
     rows = open_corpus(corpus, **reading)
     encoder = Encoder(options.model_folder(model))
-    saved = export_static(encoder, rows, output, dims=dims, words=words)
+    saved = export_static(encoder, rows, output, dims=dims, words=words, counting=counting)
     if as_json:
         printing.result(asdict(saved), True, [])
         return

@@ -10,6 +10,8 @@ vectors), and rotated to principal components.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +22,6 @@ import numpy.typing as npt
 from ...data.corpus import Corpus
 from ...errors import InputError
 from ...io import file_mode, fresh_folder
-from ...progress import counting
 from ...tfidf.index import TfidfIndex
 from ..base import unit
 from ..modules import Transformer
@@ -44,6 +45,7 @@ ITERATIONS = 100
 TOLERANCE = 1e-4
 
 Floats = npt.NDArray[np.float32]
+Counting = Callable[[str, int, str], AbstractContextManager[Callable[[int], None]]]
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ def export_static(
     dims: int | None = None,
     words: int = 0,
     batch_size: int = 64,
+    counting: Counting | None = None,
 ) -> StaticExported:
     """Distils an encoder into a static encoder for texts like those of a corpus.
 
@@ -86,6 +89,8 @@ def export_static(
         words: Number of words of the corpus to add to the tokens, the ones in most rows first. Words in a single row
             are not added. Needs a WordPiece tokenizer.
         batch_size: Texts per forward pass.
+        counting: Called with name, total and unit of each of the two phases of encoding. It returns a context manager
+            whose value is called with the number of texts encoded since its last call.
 
     Raises:
         InputError: If model2vec is not installed, the encoder has no suitable tokenizer, ``output`` exists, ``dims`` is
@@ -107,10 +112,11 @@ def export_static(
     if len(known) < 2:
         raise InputError("--corpus: fewer than 2 of its rows have tokens; give the texts that are to be encoded")
     texts, design = [texts[row] for row in known.tolist()], design[known]
+    count = counting or (lambda label, total, unit: nullcontext(lambda more: None))
     pieces = piece_texts(tokenizer, special)
-    with counting("encoding tokens", sum(bool(piece.strip()) for piece in pieces), "tokens") as more:
+    with count("encoding tokens", sum(bool(piece.strip()) for piece in pieces), "tokens") as more:
         alone = encoder.encode(pieces, prompt="", batch_size=batch_size, progress=more)
-    with counting("encoding the corpus", len(texts), "rows") as more:
+    with count("encoding the corpus", len(texts), "rows") as more:
         targets = encoder.encode_document(texts, batch_size=batch_size, progress=more)
     prior, weights = first_vectors(alone, design)
     vectors, made, cosine = fit(prior, weights, design, targets)
