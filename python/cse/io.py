@@ -166,14 +166,18 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
         remove_leftovers(path.parent)
         temporary = None
         try:
-            with _temporary_file(path.parent) as file:
+            with _temporary_file(path.parent) as file, ExitStack() as held:
                 temporary = file.name
                 write(file)
-                file.flush()
-                copy_mode(path, Path(temporary))
+                # The file is closed, which reports errors of network file systems, but stays locked until it is
+                # renamed, because remove_leftovers removes files that are not locked.
                 if sys.platform == "win32":  # where an open file cannot be renamed
-                    file.close()
-                os.replace(temporary, path)  # while it is locked, or remove_leftovers may remove it
+                    held.enter_context(locked(Path(temporary), wait=True))
+                else:
+                    held.callback(os.close, os.dup(file.fileno()))
+                file.close()
+                copy_mode(path, Path(temporary))
+                os.replace(temporary, path)
         finally:
             if temporary is not None and os.path.exists(temporary):
                 os.unlink(temporary)
@@ -207,10 +211,16 @@ def temporary_folder(folder: Path) -> Iterator[Path]:
         with ExitStack() as stack:
             while True:  # as in _temporary_file
                 made = Path(tempfile.mkdtemp(prefix=".cse-new-", suffix=f"-{folder.name}", dir=folder.parent))
-                with suppress(BlockingIOError, FileNotFoundError):
+                try:
                     stack.enter_context(locked(made))
+                except BlockingIOError:
+                    continue
+                except FileNotFoundError:
                     if made.is_dir():
-                        break
+                        raise
+                    continue
+                if made.is_dir():
+                    break
             try:
                 yield made
             finally:

@@ -82,6 +82,7 @@ class Encoding:
         """Builds or updates the search index of ``files``, and shows the progress; see ``SearchIndex.build``."""
         from ..search.index import SearchIndex
 
+        readers.resolve(files, self.reading["column"])  # refuses a wrong column before ids are read
         ids = None if id_column is None else read_ids(files, id_column)
         corpus = open_corpus(files, **self.reading)
         with counting("encoding", len(corpus), "rows") as more:

@@ -160,10 +160,12 @@ def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None
             raise InputError(f"--where must be COLUMN=VALUE, like label=1, got {where!r}")
         masks.append([_equal(cell, value) for cell in values_of(files, "--where", column)])
         if not any(masks[0]):
-            seen = list(dict.fromkeys(cell[:40] for cell in values_of(files, "--where", column)))
-            raise InputError(
-                f"--where {where}: no row has this value; the first distinct values are {', '.join(seen[:10])}"
-            )
+            seen: dict[str, None] = {}
+            for cell in values_of(files, "--where", column):
+                seen[cell[:40]] = None
+                if len(seen) == 10:
+                    break
+            raise InputError(f"--where {where}: no row has this value; the first distinct values are {', '.join(seen)}")
     if min_score is not None:
         scores = [name for name in readers.column_names(files[0]) if ROLE_OF.get(name.lower()) == "score"]
         if len(scores) != 1:

@@ -258,14 +258,14 @@ def _evaluated_model(
             known.keep_dims(size)
     advance(0)
     reports: dict[Any, dict[str, Report]] = {key: {} for key in systems}
-    with tempfile.TemporaryDirectory(prefix="cse-eval-") as folder:
-        for title, suite in suites.items():
-            wraps = _wraps(encoder, list(systems.values())) if suite.ranks else [lambda view: view]
-            sizes: Sequence[int | None] = dims or ([None] if len(wraps) > 1 else [])
+    for title, suite in suites.items():
+        wraps = _wraps(encoder, list(systems.values())) if suite.ranks else [lambda view: view]
+        sizes: Sequence[int | None] = dims or ([None] if known is not None and len(wraps) > 1 else [])
+        with tempfile.TemporaryDirectory(prefix="cse-eval-") as folder:
             views: list[Any] = [Replayed(encoder, Path(folder), size) for size in sizes] or [encoder]
-            found = [_by_dims([suite(wrap(view), advance) for view in views], dims) for wrap in wraps]
-            for line, report in zip(reports.values(), found if suite.ranks else found * len(systems), strict=True):
-                line[title] = report
+            scored = [_by_dims([suite(wrap(view), advance) for view in views], dims) for wrap in wraps]
+        for line, report in zip(reports.values(), scored if suite.ranks else scored * len(systems), strict=True):
+            line[title] = report
     about, notes = ("", "", ""), []
     if known is not None:
         about = (known.pooling, known.precision, known.precision_reason)
