@@ -110,8 +110,8 @@ def test_a_tokenizer_runs_only_under_the_lock(tmp_path, tiny_bert, monkeypatch):
         ("not both", lambda e: Encoder("")),
         ("not both", lambda e: Encoder("minilm", modules=[e[0]])),
         ("pooler: modules have their own", lambda e: Encoder(modules=[e[0]], pooler="cls")),
-        ("--model: is empty", lambda e: find_folder(" ")),
-        ("--model: is empty", lambda e: LightEncoder("")),
+        ("--model is empty", lambda e: find_folder(" ")),
+        ("--model is empty", lambda e: LightEncoder("")),
     ],
 )
 def test_arguments_of_encoders_are_checked(message, call, encoder):
