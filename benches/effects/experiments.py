@@ -267,7 +267,7 @@ TOGETHER: dict[str, Change] = {
     "UNA": ({}, ""),
     "hardness": (HARDNESS, ""),
     "orthogonality": (ORTHOGONALITY, ""),
-    "both": (HARDNESS | ORTHOGONALITY, ""),
+    "hardness and orthogonality": (HARDNESS | ORTHOGONALITY, ""),
 }
 SCALES: dict[str, dict[str, Any]] = {
     "1,600 steps": {"max_steps": 4 * STEPS},
