@@ -78,7 +78,7 @@ class InfoCSE(RowTerm):
         if max(options.frozen_layers, options.head_layers) > count:
             raise InputError(f"infocse.frozen_layers and infocse.head_layers must be at most {count}, as the model has")
         self.frozen = Frozen(shortened(encoder.backbone, options.frozen_layers))
-        self.decoder = shortened(encoder.backbone, options.head_layers)
+        self.decoder = shortened(encoder.backbone, options.head_layers).cpu()  # equal initial weights on any device
         embedding, blocks = parts_of(self.decoder)
         embedding.requires_grad_(False)  # its output is replaced
         for module in blocks.modules():
