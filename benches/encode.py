@@ -25,7 +25,7 @@ from sentence_transformers import SentenceTransformer
 from cse import Encoder
 from cse.evaluation.sts import load_tasks
 from cse.models.device import bf16_instructions
-from cse.models.reading.resolve import find_model
+from cse.models.resolve import find_model
 from emulated import EmulatedBf16
 
 THEIRS = "SentenceTransformer"

@@ -188,7 +188,7 @@ def write_pairs(folder: str, rows: list[str]) -> str:
 
 
 def load(model: str, device: str) -> tuple[Any, Any]:
-    from cse.models.reading.resolve import find_model
+    from cse.models.resolve import find_model
     from cse.models.running.encoder import load_encoder
 
     source = find_model(model)
@@ -308,7 +308,7 @@ def random_model(name: str, folder: str) -> str:
     """Writes a base model with random weights and the tokenizer of all-MiniLM-L6-v2; returns the folder."""
     import transformers
 
-    from cse.models.reading.resolve import find_model
+    from cse.models.resolve import find_model
 
     torch.manual_seed(0)
     family, changes = RANDOM[name]

@@ -571,7 +571,7 @@ def opened(folder: Path) -> str:
     """
     from cse import InputError
     from cse.models.opening import open_encoder
-    from cse.models.reading.resolve import find_model
+    from cse.models.resolve import find_model
 
     outcomes, opening = set(), True
     for open_it in (find_model, open_encoder):

@@ -14,7 +14,7 @@ from cse import Encoder, InputError, SearchIndex
 from cse.evaluation.ranking import System
 from cse.models.digest import model_digest
 from cse.models.light import LightEncoder
-from cse.models.reading.resolve import find_folder
+from cse.models.resolve import find_folder
 from cse.models.running.passages import Cutter
 from cse.models.saving.onnx_export import export_onnx
 from cse.models.tokens import TOKENIZING

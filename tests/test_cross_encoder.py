@@ -72,7 +72,7 @@ def test_a_folder_that_is_unsafe_or_of_another_kind_is_refused(tmp_path, cross, 
         Reranker(tiny_bert)
     with pytest.raises(InputError, match=r"^--rescore .*no such folder"):
         Reranker("./none", flag="--rescore")
-    monkeypatch.setattr("cse.models.reading.resolve._within", lambda *_: TimeoutError())
+    monkeypatch.setattr("cse.models.resolve._within", lambda *_: TimeoutError())
     with pytest.raises(InputError, match=r"^--rerank toknes: .* on the hub; give the path of a folder"):
         Reranker("toknes")
     cross_encoder(tmp_path / "three", tiny_bert, labels=3)

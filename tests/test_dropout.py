@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cse import _core
-from cse.models.reading.resolve import find_model
+from cse.models.resolve import find_model
 from cse.models.running import acceleration
 from cse.models.running.acceleration import FastDropout, dropout_mask, use_fast_dropout
 from cse.models.running.encoder import load_encoder

@@ -116,7 +116,7 @@ def test_a_model_trained_with_another_pooling_is_evaluated_and_saved_with_the_ev
 ):
     from sentence_transformers import SentenceTransformer
 
-    from cse.models.reading.resolve import find_model
+    from cse.models.resolve import find_model
     from cse.models.running.encoder import load_encoder
 
     made = load_encoder(find_model(str(tiny_bert)), "avg", eval_pooler="avg_top2")
@@ -358,7 +358,7 @@ def test_errors_about_invalid_lines_of_pairs_give_the_line_number(tmp_path, line
 def test_sentence_encoders_have_the_family_adapt_and_training_keeps_the_family(trained, tiny_bert, minilm, tmp_path):
     import shutil
 
-    from cse.models.reading.resolve import find_model
+    from cse.models.resolve import find_model
 
     ours = trained("bert", "avg")
     assert find_model(str(tiny_bert)).family == "bert-base"

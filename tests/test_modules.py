@@ -13,7 +13,7 @@ from torch import nn
 from cse import Encoder, InputError, TrainConfig, train
 from cse.models.light import pool
 from cse.models.pooling import MODES, POOLERS
-from cse.models.reading.resolve import find_model
+from cse.models.resolve import find_model
 from cse.models.running.encoder import load_encoder
 from cse.models.saving.folder import save_encoder
 from sentence_models import ARCHITECTURES, as_on_the_hub, sentence_model

@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 
-from cse.models.reading.resolve import find_model
+from cse.models.resolve import find_model
 from cse.models.running import packing
 from cse.models.running.acceleration import FastDropout, use_fast_dropout
 from cse.models.running.encoder import load_encoder

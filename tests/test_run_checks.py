@@ -33,7 +33,7 @@ CHINESE = ["北京是中华人民共和国的首都", "上海是一个大城市�
 def test_an_encoder_shared_with_a_loss_term_is_optimised_once(tiny_bert):
     from cse.context import Context
     from cse.losses.base import LossTerm
-    from cse.models.reading.resolve import find_model
+    from cse.models.resolve import find_model
     from cse.models.running.encoder import load_encoder
     from cse.training.parts.optimisation import build_optimizer
 

@@ -554,7 +554,7 @@ def test_a_batch_larger_than_the_corpus_is_refused(base):
 def test_a_training_step_equals_one_written_in_plain_pytorch(base):
     """The plain version takes the encoder and the loss from cse, and gradient clipping and AdamW from PyTorch."""
     from cse.losses.contrastive import contrastive_loss
-    from cse.models.reading.resolve import find_model
+    from cse.models.resolve import find_model
     from cse.models.running.acceleration import use_fast_dropout
     from cse.models.running.encoder import load_encoder
 

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from cse import InputError
-from cse.models.reading.resolve import find_model
+from cse.models.resolve import find_model
 from cse.models.running.encoder import load_tokenizer
 from cse.models.vocabulary import MIN_COUNT, count_words
 

@@ -172,7 +172,7 @@ def by_sentence_transformers(
             SentenceTransformerTrainingArguments,
         )
 
-        from cse.models.reading.resolve import find_model
+        from cse.models.resolve import find_model
 
         encoder = SentenceTransformer(str(find_model(MODEL).path), device="cpu")
         encoder.max_seq_length = LENGTH
@@ -253,7 +253,7 @@ def masked_language_model(rate: float) -> Callable[[list[str], str, int, float],
             set_seed,
         )
 
-        from cse.models.reading.resolve import find_model
+        from cse.models.resolve import find_model
 
         set_seed(seed)  # the head has random initial weights
         source = str(find_model(MODEL).path)

@@ -45,7 +45,7 @@ class Context:
     """The encoder to train; None for text methods (edits, pairings), which are constructed before it is loaded."""
     part: Callable[[int], slice] = field(default=lambda rows: slice(0, rows))
     """Returns the slice of rows that this process encodes, given the number of rows of the batch."""
-    told: dict[str, Any] = field(default_factory=dict)
+    shared: dict[str, Any] = field(default_factory=dict)
     """Values by name, set by text methods and read by methods that are constructed later."""
     files: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the files given to ``depends_on``, by path."""
@@ -107,7 +107,7 @@ class Context:
         Raises:
             InputError: If the model cannot be loaded, or lacks the required vocabulary.
         """
-        from .models.reading.resolve import find_model
+        from .models.resolve import find_model
         from .models.running.encoder import load_encoder
         from .views import Frozen
 
@@ -131,7 +131,7 @@ class Context:
         """
         from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-        from .models.reading.resolve import find_model
+        from .models.resolve import find_model
         from .views import Frozen
 
         path = find_model(name).path

@@ -80,7 +80,7 @@ class OneOf(Edit):
                 raise InputError(f"one-of.edits: {name} makes several sentences at a time; leave it out")
             self.edits.append(edit)
         # With these values, the loss term of AugCSE repeats the draw to find out which edit was applied to each row.
-        context.told["edits"] = (len(self.edits), PURPOSE)
+        context.shared["edits"] = (len(self.edits), PURPOSE)
 
     @classmethod
     def is_positive(cls, options: OneOfOptions) -> bool:
@@ -163,11 +163,11 @@ class AugCSE(RowTerm):
 
     def __init__(self, options: AugCSEOptions, context: Context) -> None:
         super().__init__(options, context)
-        if "edits" not in context.told:
+        if "edits" not in context.shared:
             raise InputError("--loss-term augcse needs positives made by several edits; use --positive one-of")
         size = context.trained.embedding_dim
         self.left = context.trained.tokenizer.padding_side == "left"
-        self.edits, self.purpose = context.told["edits"]
+        self.edits, self.purpose = context.shared["edits"]
         self.discriminator = nn.Sequential(
             nn.Dropout(options.dropout),
             nn.Linear(2 * size, 4 * size),

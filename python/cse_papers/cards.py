@@ -164,10 +164,10 @@ class Retrieved(Edit):
             self.near = nearest_others(vectors, len(self.pool), options.nearest - 1, context.device, advance)
             """``(n, k)`` int32: for each text, the positions of its nearest rows in ``pool``."""
         order = np.argsort(hashes[asked])
-        found = order[np.searchsorted(hashes[asked], hashes[every], sorter=order)]
+        places = order[np.searchsorted(hashes[asked], hashes[every], sorter=order)]
         self.place = np.full(len(self.corpus), len(asked), dtype=np.int32)
         """``(rows of the corpus,)`` positions in ``near``; that of a row without a text is out of range."""
-        self.place[every] = found
+        self.place[every] = places
 
     def __call__(self, texts: Sequence[str], rows: Rows, draws: Draws) -> list[str]:
         near = self.near[self.place[rows]]
@@ -197,7 +197,7 @@ def nearest_others(
         affect their order.
     """
     count = min(count, pool - 1)
-    found = np.empty((len(vectors), count), dtype=np.int32)
+    neighbours = np.empty((len(vectors), count), dtype=np.int32)
     together = max(1, min(TOGETHER, COSINES // pool))
     x = torch.from_numpy(vectors).to(device)
     for start in range(0, len(vectors), together):
@@ -206,6 +206,6 @@ def nearest_others(
         own = torch.arange(start, max(start, min(start + len(part), pool)), device=x.device)
         cosines[own - start, own] = -torch.inf
         near = cosines.topk(count, dim=1, sorted=False).indices.sort(dim=1).values
-        found[start : start + together] = near.cpu().numpy()
+        neighbours[start : start + together] = near.cpu().numpy()
         advance(len(part))
-    return found
+    return neighbours

@@ -79,7 +79,7 @@ class Generator:
     def _load(self, name: str) -> tuple[Any, Any]:
         from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-        from cse.models.reading.resolve import find_folder
+        from cse.models.resolve import find_folder
 
         folder = find_folder(name)
         try:

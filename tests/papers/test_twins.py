@@ -136,7 +136,7 @@ def test_augcse_classifies_edits_and_reverses_the_encoder_gradient(variant, side
     rows, draws = np.arange(200), Draws(1, 2)
     texts = ["one two three four five"] * 200
     found = method(texts, rows, draws)
-    uniform = draws.uniform(rows, context.told["edits"][1])[:, 0]
+    uniform = draws.uniform(rows, context.shared["edits"][1])[:, 0]
     edits = choices(uniform, 2)
     assert [len(text.split()) > 5 for text in found] == (edits == 1).tolist()  # aeda inserts punctuation marks as words
     assert 70 < edits.sum() < 130
@@ -145,7 +145,8 @@ def test_augcse_classifies_edits_and_reverses_the_encoder_gradient(variant, side
     trained = Linear()
     trained.tokenizer = SimpleNamespace(padding_side=side)
     term = AugCSE(
-        AugCSEOptions(weight=0.5, reversal=2.0, variant=variant), SimpleNamespace(trained=trained, told=context.told)
+        AugCSEOptions(weight=0.5, reversal=2.0, variant=variant),
+        SimpleNamespace(trained=trained, shared=context.shared),
     ).double()
     term.eval()  # without dropout
     anchor, positive = drawn(200, 4).requires_grad_(), drawn(200, 4, seed=1).requires_grad_()

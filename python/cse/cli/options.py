@@ -17,7 +17,7 @@ from . import printing
 
 def model_folder(name: str) -> str:
     """Returns a model name unchanged; for the folder of a run, prints and returns the path of its encoder, ``best``."""
-    from ..models.reading.resolve import best_of_run
+    from ..models.resolve import best_of_run
 
     folder = best_of_run(name)
     if folder != name:

@@ -286,7 +286,7 @@ class Column:
         self.line_breaks = 0
         """Number of fields read so far that contain a line break."""
         self._size = os.path.getsize(path)
-        self._told = 0
+        self._reported = 0
         # If the last field of a record has an unclosed quote, the rest of the file becomes part of that field. In any
         # other field, an unclosed quote leaves the record with too few fields, which pyarrow reports.
         self._last = (names[-1] if names.count(names[-1]) == 1 else column) if _kind(path) == ".csv" else None
@@ -302,15 +302,15 @@ class Column:
         if batch is None:
             if self._ends_in_line_break:
                 _check_quotes(self.path)
-            rest, self._told = self._size - self._told, self._size
+            rest, self._reported = self._size - self._reported, self._size
             self._blocks = iter(())
             return (b"", rest) if rest > 0 else None
         text, joined = _guarded(self.path, lambda: _rows(batch.column(self.column), self.column))
         if self._last is not None and len(batch):
             self._ends_in_line_break = b"\n" in (batch.column(self._last)[-1].as_py() or b"")
         self.line_breaks += joined
-        stored = min(len(text), self._size - self._told)
-        self._told += stored
+        stored = min(len(text), self._size - self._reported)
+        self._reported += stored
         return text, stored
 
 

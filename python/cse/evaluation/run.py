@@ -232,8 +232,8 @@ def _evaluated(
     groups: dict[Any, dict[Any, System]] = {}
     for system in systems:
         groups.setdefault(system.model_key, {})[system.key] = system
-    runs = [(each, len(group) if each.ranks else 1) for each in suites.values() for group in groups.values()]
-    advance = counted(len(dims or (0,)) * sum(count * each.work() for each, count in runs), progress)
+    counts = [(task, len(group) if task.ranks else 1) for task in suites.values() for group in groups.values()]
+    advance = counted(len(dims or (0,)) * sum(count * task.work() for task, count in counts), progress)
     results: dict[Any, EvaluationResult] = {}
     for group in groups.values():
         results |= _evaluated_model(group, suites, dims or (), advance, loading)
@@ -322,7 +322,7 @@ def _load(
         if pooler is not None or prompt is not None:
             raise InputError("pooler, prompt: an encoder in memory has its own pooling and prompt; leave these out")
         return getattr(model, "name", type(model).__name__), model
-    from ..models.reading.resolve import best_of_run
+    from ..models.resolve import best_of_run
     from ..models.running.inference import Encoder
 
     name = best_of_run(fspath(model))

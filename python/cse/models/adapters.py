@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from ..errors import InputError, first_line
 
 if TYPE_CHECKING:
-    from .reading.resolve import Source
+    from .resolve import Source
 
 WEIGHTS = "adapter_model.safetensors"
 NAME = "default"

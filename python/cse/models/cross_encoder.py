@@ -14,7 +14,7 @@ from ..errors import InputError, check_texts
 from .base import repaired
 from .device import autocast, pick_device, pick_precision
 from .modules import Transformer
-from .reading.resolve import find_folder, naming_model
+from .resolve import find_folder, naming_model
 from .running.inference import Encoder, quiet
 
 

@@ -24,7 +24,7 @@ from .base import TextEncoder, Vectors, unit
 from .checking import cutting, is_static, kind_of, read_json, read_modules
 from .encoders import OtherEncoder
 from .layout import LEGACY_MODES
-from .reading.resolve import best_of_run, find_folder, model_files, naming_model, transformer_folder
+from .resolve import best_of_run, find_folder, model_files, naming_model, transformer_folder
 from .templates import plain
 
 ONNX, MODEL = "onnx", "model.onnx"

@@ -14,7 +14,7 @@ from torch import nn
 from ..errors import InputError
 from .adapters import import_peft
 from .checking import check_layers, check_size
-from .reading.resolve import base_of
+from .resolve import base_of
 from .templates import templated
 from .tokens import TOKENIZING
 

@@ -12,8 +12,7 @@ from ..background import ProgressCallback
 from ..context import Context
 from ..errors import InputError
 from ..features import FEATURE_AUGMENTATIONS, HOOKS
-from ..models import prompts
-from ..models.reading import resolve
+from ..models import prompts, resolve
 from ..models.running.encoder import load_encoder
 from .batches import batches, checks, tokens
 from .folder.outputs import choose_folder

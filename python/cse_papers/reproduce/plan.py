@@ -87,7 +87,7 @@ def _cost(config: Any, rate: float) -> tuple[float, int]:
     """Returns the seconds and bytes that a run needs on a device with ``rate`` floating-point operations per second."""
     from transformers import AutoConfig
 
-    from cse.models.reading.resolve import find_model
+    from cse.models.resolve import find_model
     from cse.training.settings.precedence import DEFAULT_MODEL, resolve, with_preset
 
     completed = with_preset(config)

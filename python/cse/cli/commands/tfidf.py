@@ -203,7 +203,7 @@ def doctor_command(
 
 
 def _tokenizer(model: str) -> Any:
-    from ...models.reading.resolve import find_model
+    from ...models.resolve import find_model
     from ...models.running.encoder import load_tokenizer
 
     return load_tokenizer(find_model(options.model_folder(model)))

@@ -20,7 +20,7 @@ from ..adapters import Adapters, load_mlm_head, mlm_head, save_mlm_head
 from ..device import pick_precision, uncompiled
 from ..modules import Transformer, as_dense, check_widths, is_causal, normalizes, split
 from ..pooling_modules import pooler_of, pooling_modules
-from ..reading.resolve import Source, naming_model
+from ..resolve import Source, naming_model
 from ..tokens import POOLED
 from .inference import Encoder, quiet
 from .packing import encode_packed, is_hooked, is_packable

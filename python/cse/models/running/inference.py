@@ -30,7 +30,7 @@ from ..light import STATIC, Onnx
 from ..modules import Transformer, as_output, check_widths, normalizes, split
 from ..pooling import POOLERS
 from ..pooling_modules import MaskPooling, pooler_of, pooling_modules
-from ..reading.resolve import base_of, find_folder, model_files, naming_model, transformer_folder
+from ..resolve import base_of, find_folder, model_files, naming_model, transformer_folder
 from ..templates import plain
 from ..tokens import TOKENIZING, pad
 from .acceleration import batches_by_length

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ...errors import InputError
 from ..encoders import OtherEncoder
-from ..reading.resolve import find_folder
+from ..resolve import find_folder
 from .inference import Encoder
 
 

@@ -25,7 +25,7 @@ from ..layout import write_limit
 from ..light import MODEL, NOT_INSTALLED, LightEncoder
 from ..light import ONNX as FOLDER
 from ..pooling import pooled_layers
-from ..reading.resolve import MINILM, best_of_run, find_model
+from ..resolve import MINILM, best_of_run, find_model
 from ..running.inference import Encoder
 
 INT8 = "model_int8.onnx"

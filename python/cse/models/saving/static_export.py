@@ -25,7 +25,7 @@ from ...io import file_mode, fresh_folder
 from ...tfidf.index import TfidfIndex
 from ..base import unit
 from ..modules import Transformer
-from ..reading.resolve import MINILM
+from ..resolve import MINILM
 from ..running.inference import Encoder
 from .folder import public_name
 

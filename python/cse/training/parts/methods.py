@@ -171,7 +171,7 @@ def second_encoder(name: str | None, pooler: str, keep_head: bool, context: Cont
     """Returns the separate encoder of the positives (a copy of the first encoder, or another model), or None."""
     import copy
 
-    from ...models.reading.resolve import find_model
+    from ...models.resolve import find_model
     from ...models.running.encoder import load_encoder
 
     first = context.trained

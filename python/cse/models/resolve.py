@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...errors import InputError, shortened
-from ..checking import check_adapter, check_folder, cutting, is_static, kind_of, read_json, read_modules
+from ..errors import InputError, shortened
+from .checking import check_adapter, check_folder, cutting, is_static, kind_of, read_json, read_modules
 
 MINILM = "minilm"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -80,7 +80,7 @@ def find_model(name: str) -> Source:
         if modules:
             from sentence_transformers.sentence_transformer import modules as library
 
-            from ..pooling_modules import MaskPooling, pooler_of
+            from .pooling_modules import MaskPooling, pooler_of
 
             kinds = {"Pooling": MaskPooling, "WeightedLayerPooling": library.WeightedLayerPooling}
             pooling = [

@@ -1,1 +1,0 @@
-"""Finding a model, and reading the files of its folder."""
