@@ -311,8 +311,8 @@ ABLATIONS = (
     with_later(WITH_UNA),
     with_later(FOCAL),
     *map(scaled, SCALES),
-    Ablation("At 0.1: change", "mean", AT_BEST, "", "", SOFTER),
-    Ablation("UNA at 0.1: with", "mean", replace(WITH_UNA, tau=0.1), "", "", TOGETHER),
+    Ablation("At 0.1: change", "mean", AT_BEST, "", "", SOFTER, SEEDS[:3]),
+    Ablation("UNA at 0.1: with", "mean", replace(WITH_UNA, tau=0.1), "", "", TOGETHER, SEEDS[:3]),
     Ablation("Focal-InfoNCE, Table 3: with", "uniformity", STANDARD, "focal-table3", "UNIF", WITH_FOCAL),
     Ablation("Focal-InfoNCE, Table 3: alignment with", "alignment", STANDARD, "focal-table3", "ALGN", WITH_FOCAL),
 )
