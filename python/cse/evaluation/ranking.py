@@ -291,7 +291,7 @@ class Searched:
         from ..search.one_vector import encode_one_vector
 
         ids = sorted((name for name, text in documents.items() if text.strip()), reverse=True)
-        with tempfile.TemporaryDirectory(prefix="cse-one-vector-") as folder:
+        with tempfile.TemporaryDirectory(prefix="cse-one-vector-", ignore_cleanup_errors=True) as folder:
             encode_one_vector(self.encoder, [documents[name] for name in ids], folder)
             vectors = np.load(Path(folder, "vectors.npy"))
             asked = open_encoder(folder, device=str(self.encoder.device)).encode(list(queries.values()))

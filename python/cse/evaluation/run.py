@@ -261,7 +261,7 @@ def _evaluated_model(
     for title, suite in suites.items():
         wraps = _wraps(encoder, list(systems.values())) if suite.ranks else [lambda view: view]
         sizes: Sequence[int | None] = dims or ([None] if known is not None and len(wraps) > 1 else [])
-        with tempfile.TemporaryDirectory(prefix="cse-eval-") as folder:
+        with tempfile.TemporaryDirectory(prefix="cse-eval-", ignore_cleanup_errors=True) as folder:
             views: list[Any] = [Replayed(encoder, Path(folder), size) for size in sizes] or [encoder]
             scored = [_by_dims([suite(wrap(view), advance) for view in views], dims) for wrap in wraps]
         for line, report in zip(reports.values(), scored if suite.ranks else scored * len(systems), strict=True):
