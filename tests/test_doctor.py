@@ -83,7 +83,8 @@ def test_scripts_and_rows_without_replaceable_words_are_reported(tmp_path, cse):
     shares = dict(seen["scripts"])
     assert shares == pytest.approx({"Han": 4 / 24, "Cyrillic": 9 / 24, "Latin": 11 / 24})
     assert seen["unchanged_rate"] == pytest.approx(1 / 3)
-    assert any("no word that UNA can replace" in advice["finding"] for advice in seen["advice"])
+    advice = [item for item in seen["advice"] if "no word that UNA can replace (--una)" in item["finding"]]
+    assert [item["level"] for item in advice] == ["note"]
 
 
 def test_findings_do_not_depend_on_the_number_of_threads(tmp_path, cse, sample):

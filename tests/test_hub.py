@@ -128,3 +128,5 @@ def test_push_says_in_one_sentence_why_it_failed(cse, run, hub, tmp_path):
         assert len(done.stderr.strip().splitlines()) <= 2
         assert done.stderr.startswith("Error: ")
     assert not hub.files
+    done = cse("push", run, "me/small", env=env | {"HF_ENDPOINT": "http://127.0.0.1:9"})
+    assert "check the connection" in done.stderr

@@ -4,6 +4,7 @@ from dataclasses import MISSING, dataclass
 from typing import Annotated, Literal
 
 import click
+import numpy as np
 import pytest
 from annotated_types import Ge, Gt, Lt, MinLen
 from click.testing import CliRunner
@@ -147,3 +148,12 @@ def test_an_empty_text_is_refused_by_every_option_and_argument_for_which_it_is_n
             assert "empty" in str(done.exception) or "is unknown" in str(done.exception), (given, done.exception)
             tried += 1
     assert tried > 150
+
+
+def test_numbers_of_numpy_are_numbers():
+    config = TrainConfig(max_steps=np.int64(4), lr=np.float32(0.5), una={"beta": np.float64(0.25)})
+    assert (config.max_steps, config.lr, config.options["una"]["beta"]) == (4, 0.5, 0.25)
+    assert type(config.max_steps) is int
+    for wrong in (np.True_, np.float64(4)):
+        with pytest.raises(InputError, match="--max-steps must be an integer"):
+            TrainConfig(max_steps=wrong)

@@ -507,3 +507,21 @@ def test_a_run_can_be_resumed_in_a_later_epoch(run_config, tmp_path, sample_rows
     assert whole.steps == 10
     train(resumed_config(first, {"max_steps": 10}), resume=first)
     assert all(torch.equal(one, weights(whole.folder)[name]) for name, one in weights(first).items())
+
+
+def test_train_resumes_with_the_values_that_began_the_run(run_config):
+    config = run_config.replace(preset="adapt", max_steps=2, eval_every=0)
+    folder = train(config).folder
+    changes = {"lr": 0.5, "temperature": 0.9}
+    with pytest.raises(InputError, match=r"--temperature 0.9 .*; --lr 0.5 .* cannot change in a run that has begun"):
+        train(config.replace(max_steps=3, **changes), resume=folder)
+    result = train(config.replace(max_steps=3), resume=folder)
+    assert (result.folder, result.steps) == (folder, 3)
+    resumed = resumed_config(folder)
+    assert (resumed.max_steps, resumed.given["preset"], resumed.given["max_steps"]) == (3, "adapt", 3)
+
+
+def test_a_callback_that_is_none_is_refused_before_training(run_config):
+    for wrong in (Callback, print):
+        with pytest.raises(InputError, match=r"callback: an object of a subclass of cse.Callback was expected"):
+            train(run_config, wrong)

@@ -5,11 +5,21 @@ import math
 
 import numpy as np
 import pytest
+import torch
+from sentence_transformers import SentenceTransformer
 
 import cse as package
-from cse import Encoder, InputError, SearchIndex
+from cse import Encoder, InputError, SearchIndex, compare, evaluate
 from cse.evaluation.ranking import ByWords, FromRun, System
-from cse.evaluation.retrieval import METRICS, PUBLISHED, Retrieval, RetrievalOptions, ndcg, rank_documents
+from cse.evaluation.retrieval import (
+    METRICS,
+    PUBLISHED,
+    Retrieval,
+    RetrievalOptions,
+    ndcg,
+    rank_documents,
+    read_judgements,
+)
 from cse.evaluation.run import compare_models
 from cse.evaluation.trec import read_run, write_run
 from cse.search.fusion import Fusion
@@ -379,3 +389,70 @@ def test_one_vector_ranks_by_the_vectors_that_encode_writes(collection, tmp_path
     assert json.loads(done.stdout)["suites"]["retrieval"]["tasks"][0]["ndcg@10"] == pytest.approx(np.mean(expected))
     refused(cse("eval", tiny_bert, *given, "--no-smooth"), "--one-vector cannot be combined with --smooth")
     refused(cse("eval", tiny_bert, *given, "--dims", "4"), "--one-vector cannot be combined with --passages or --dims")
+
+
+def test_ids_may_hold_spaces_if_tabs_separate_the_columns(tmp_path):
+    path = tmp_path / "qrels.tsv"
+    path.write_text("query-id\tcorpus-id\tscore\nq 1\tBig Cat\t1\n", encoding="utf8")
+    assert read_judgements(path) == {"q 1": {"Big Cat": 1}}
+    path.write_text("q1\t0\td 1\t2\nq1\t0\td 1\t2\nq2 0 d2 1\n", encoding="utf8")
+    assert read_judgements(path) == {"q1": {"d 1": 2}, "q2": {"d2": 1}}
+
+
+def test_contradictory_judgements_are_refused(tmp_path):
+    path = tmp_path / "qrels.tsv"
+    path.write_text("q1 b 1\nq2 b 0\nq1 b 0\n", encoding="utf8")
+    with pytest.raises(InputError, match="line 3 judges the document 'b' of query 'q1' as 0, an earlier line as 1"):
+        read_judgements(path)
+
+
+@pytest.mark.parametrize("kind", ["SentenceTransformer", "list", "tensor"])
+def test_other_encoders_have_the_scores_of_their_vectors(collection, tiny_bert, kind):
+    encoder = Encoder(tiny_bert, device="cpu")
+
+    class Plain:
+        def encode(self, texts):
+            vectors = encoder.encode(texts)
+            return vectors.tolist() if kind == "list" else torch.from_numpy(vectors)
+
+    model = SentenceTransformer(str(tiny_bert), device="cpu") if kind == "SentenceTransformer" else Plain()
+    expected, found = (evaluate(each, "retrieval", collection[0]) for each in (encoder, model))
+    assert found.reports["retrieval"].rows == expected.reports["retrieval"].rows
+    assert compare(tiny_bert, model, "retrieval", collection[0]).tasks[0]["mean"] == 0
+
+
+def test_an_encoder_that_returns_something_else_is_refused(collection):
+    class Wrong:
+        def encode(self, texts):
+            return [1.0]
+
+    with pytest.raises(InputError, match="encode must return one vector for each of"):
+        evaluate(Wrong(), "retrieval", collection[0])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"dims": 16}, "dims: a list of integers"),
+        ({"threads": "1"}, "threads: must be an integer"),
+        ({"options": {"retrieval": 8}}, "options: must hold one table"),
+        ({"options": 3}, "options: must hold one table"),
+        ({"rerank": "10"}, "rerank: must be an integer"),
+        ({"smooth": "no"}, "smooth: must be True or False"),
+    ],
+)
+def test_wrong_types_of_arguments_are_refused_in_one_sentence(collection, tiny_bert, wrong, message):
+    wrong = dict(wrong)
+    of_system = {name: wrong.pop(name) for name in ("rerank", "smooth") if name in wrong}
+    with pytest.raises(InputError, match=message):
+        evaluate(System(tiny_bert, **of_system), "retrieval", collection[0], **wrong)
+
+
+def test_models_to_compare_may_be_in_any_iterable(collection, tiny_bert):
+    names = np.array([str(tiny_bert)] * 2)
+    assert compare(names, (name for name in names), "retrieval", collection[0]).seeds
+
+
+def test_a_retrieval_folder_is_recognised_by_the_sts_suite(collection, tiny_bert):
+    with pytest.raises(InputError, match=r"for its corpus\.jsonl, add --suite retrieval"):
+        evaluate(tiny_bert, "sts", collection[0])

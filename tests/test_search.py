@@ -208,7 +208,7 @@ def test_an_index_built_with_another_corpus_model_or_setting_is_refused(tmp_path
         ((encoder, ["", "another", "corpus"]), {}, "contains other texts, and none of this corpus"),
         ((encoder, texts), {"int8": False}, "was built with --int8"),
         ((encoder, texts), {"passages": 9}, "was built with --passages 8"),
-        ((encoder, texts), {"ids": [str(row) for row in range(20)]}, "the index has no ids"),
+        ((encoder, texts), {"ids": [str(row) for row in range(20)]}, "the index in this folder has no ids"),
     ]
     for arguments, settings, message in cases:
         with pytest.raises(InputError, match=f"{message}.* --rebuild"):
@@ -814,14 +814,16 @@ def test_passages_are_advised_if_the_model_reads_less_than_half_of_the_texts(tin
     encoder = Encoder(tiny_bert, device="cpu")
     long = [" ".join(sample_rows[start : start + 20]) for start in range(0, 100, 20)]
     tokens = [len(encoder.tokenizer(text, add_special_tokens=False)["input_ids"]) for text in long]
+    share = np.mean([min(1, 62 / count) for count in tokens])
     index = SearchIndex.build(encoder, long)
     told = [each for each in index.warnings if "--passages" in each]
     assert index._state.weighted(Fusion()).bm25_weight == 0.8
     assert told == [
-        f"the model reads the first 62 tokens of a row, {62 * len(long) / sum(tokens):.0%} of these texts; to search "
-        "all of them, build the index with --passages 16, or with max for fewer vectors"
+        f"the model reads only the first 62 tokens of a row, on average {share:.0%} of it; to search all of it, build "
+        "the index with --passages 16, or max for fewer vectors"
     ]
-    for texts, passages in ((long, "max"), (sample_rows[:20], None)):
+    few_long = [*sample_rows[:40], " ".join(sample_rows[:300])]  # most of the tokens, but only one of the rows
+    for texts, passages in ((long, "max"), (sample_rows[:20], None), (few_long, None)):
         index = SearchIndex.build(encoder, texts, passages=passages)
         assert not any("--passages" in each for each in index.warnings)
         assert (index._state.read[0] < 0.5) == (texts is long)
@@ -1144,3 +1146,15 @@ def test_vectors_of_tokens_need_a_transformer_that_has_them(tmp_path, encoder, t
     done = cse(*given, "--hybrid", "--rerank", "tokens", "--tokens", "8", "--smooth", cwd=corpus)
     assert done.returncode == 0, done.stderr
     assert len([line for line in done.stdout.splitlines() if line[:4].strip().isdigit()]) == 2
+
+
+def test_switches_and_ids_are_taken_as_they_are_meant(tiny_bert):
+    encoder = Encoder(tiny_bert, device="cpu")
+    for wrong in ({"int8": "no"}, {"smooth": "no"}, {"rebuild": 1}):
+        with pytest.raises(InputError, match=f"{next(iter(wrong))}: must be True or False"):
+            SearchIndex.build(encoder, ["a cat", "dogs"], **wrong)
+    index = SearchIndex.build(encoder, ["a cat", "dogs"], ids=["x\ny", "z"])
+    with pytest.raises(InputError, match="smooth: must be True or False"):
+        index.search(["a"], smooth="no")
+    assert index.search([], 2, rerank=2) == []
+    assert index.remove(["x\ny"]).kept == 1

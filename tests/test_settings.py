@@ -1,10 +1,13 @@
 """Tests of the settings of a run: presets, flags that override a stored configuration, and conflicting settings."""
 
+import re
+
 import pytest
 from click.testing import CliRunner
 
 from cse import InputError, TrainConfig, train
 from cse.cli import cli
+from cse.training.loop import resumed_config
 from cse.training.settings.changes import repeated
 from cse.training.settings.config import SETTINGS
 from cse.training.settings.precedence import merge, resolve, with_preset
@@ -342,3 +345,19 @@ def test_odd_values_of_set_are_refused_in_one_sentence(name, value):
     assert isinstance(done.exception, InputError), (done.output, done.exception)
     assert len(str(done.exception)) < 400
     assert "\n" not in str(done.exception)
+
+
+def test_values_of_a_file_that_a_changed_run_does_not_have_are_named(cse, run_config, tmp_path):
+    folder = train(run_config.replace(max_steps=1, eval_every=0)).folder
+    text = (folder / "config.toml").read_text("utf8")
+    given = text.index("[given]")
+    edited = tmp_path / "edited.toml"
+    edited.write_text(re.sub(r"(?m)^weight_decay = .*", "weight_decay = 0.5", text[:given]) + text[given:], "utf8")
+    done = cse("train", "--config", edited, "--name", "again", "--max-grad-norm", "2")
+    assert done.returncode == 0, done.stderr
+    value = resumed_config(folder).weight_decay
+    assert f"not as in {edited}: --weight-decay {value} instead of 0.5; with changes" in done.stderr
+    done = cse("train", "--config", folder / "config.toml", "--name", "third", "--max-grad-norm", "2")
+    assert "not as in" not in done.stderr
+    done = cse("train", "--resume", folder)
+    assert "finished at step 1: nothing is left to train" in done.stderr

@@ -9,6 +9,7 @@ import torch
 from cse import InputError, TrainConfig, train
 from cse.models.running.acceleration import by_length, one_lookup
 from cse.training.batches.tokens import Prefetcher
+from cse.training.loop import resumed_config
 from cse.training.setup import prepare
 from cse.training.step.encode import keyed_uniform
 from cse.training.step.step import propagate
@@ -284,5 +285,9 @@ def test_patience_ends_a_run_early(run_config, tmp_path, sample_rows):
     config = run_config.replace(dev=tmp_path / "dev.tsv", eval_every=1, max_steps=60, patience=2, lr=1e-8)
     result = train(config)
     assert result.steps - result.best_step == 2
+    again = train(resumed_config(result.folder), resume=result.folder)
+    assert (again.steps, again.best_step) == (result.steps, result.best_step)
+    longer = train(resumed_config(result.folder, {"patience": 3}), resume=result.folder)
+    assert longer.steps == result.steps + 1
     with pytest.raises(InputError, match="--patience needs --dev"):
         TrainConfig(patience=2)

@@ -59,6 +59,12 @@ def check_integer(value: Any, name: str, least: int = 1) -> int:
     return int(value)
 
 
+def check_switch(value: Any, name: str) -> None:
+    """Raises ``InputError`` if a value is neither True, False nor None."""
+    if value is not None and not isinstance(value, bool):
+        raise InputError(f"{name}: must be True or False, got {shown(value)}")
+
+
 def check_ids(ids: Iterable[str | int]) -> list[str]:
     """Converts an iterable of ids, texts or integers, to a list of ``str``; raises ``InputError`` for anything else."""
     listed = check_list(ids, "ids", "ids")

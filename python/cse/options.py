@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from math import isfinite
+from numbers import Integral, Real
 from pkgutil import resolve_name
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -209,10 +210,11 @@ def _converted(kind: Any, value: Any) -> tuple[Any, str]:
     if kind is float:
         if isinstance(value, int) and abs(value) > 10**300:
             return value, "a finite number"
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if isinstance(value, Real) and not isinstance(value, bool):  # also numbers of NumPy
             return float(value), "a finite number" if _infinite(value) else ""
         return value, "a number"
     if kind in NAMED:
+        value = int(value) if kind is int and isinstance(value, Integral) and not isinstance(value, bool) else value
         right = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
         if right and kind is int and not -(2**63) <= value < 2**64:
             return value, "an integer of at most 64 bits"

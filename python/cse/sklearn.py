@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.preprocessing import normalize
 from sklearn.utils.validation import check_is_fitted
 
-from .errors import InputError, check_integer, check_texts
+from .errors import InputError, check_integer, check_switch, check_texts
 from .tfidf.index import TfidfIndex
 
 if TYPE_CHECKING:
@@ -168,6 +168,7 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, _OfTexts):  # type: ignore[misc]
         """Loads the model and returns ``self``; ``y`` is ignored. Raises ``InputError`` for an invalid parameter."""
         check_texts(raw_documents, "raw_documents")
         check_integer(self.batch_size, "batch_size")
+        check_switch(self.normalize, "normalize")
         self._encoder: inference.Encoder | None = self._load()
         self.n_features_out_: int = self._encoder.embedding_dim
         return self

@@ -59,7 +59,8 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
         fault, unit = seen["faults"][name], "row" if table else "line"
         where = "" if len(seen["files"]) == 1 else f" of {fault['file']}"
         share = f"{having[name] / rows:.2%}"
-        return f"{_rows(having[name])} ({share}), the first at {unit} {fault['first']:,}{where}"
+        first = fault["first"] - table  # rows are numbered from 0, as in a search; lines from 1
+        return f"{_rows(having[name])} ({share}), the first at {unit} {first:,}{where}"
 
     if having["invalid"]:
         convert = "convert the file (iconv -f WINDOWS-1252 -t UTF-8), or pass --encoding-errors replace"
@@ -72,12 +73,6 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
         add(f"longer than {max_line_bytes:,} bytes: {counted('over_long')}", split)
     if having["mojibake"] > OFTEN * rows:
         add(f"doubly encoded text (\u201ccaf\u00c3\u00a9\u201d) in {counted('mojibake')}", "repair it (ftfy)")
-    if seen["unchanged_rate"] > MANY:
-        remedy = "remove rows without a word, or use --tokenizer whitespace, which counts punctuation as words"
-        if seen["unreplaceable_rate"] > MANY:
-            remedy = "build the index with --tokenizer wordpieces --model MODEL, or put spaces between words (with a "
-            remedy += "segmenter for Chinese, Japanese or Thai) and use --tokenizer whitespace"
-        add(f"{seen['unchanged_rate']:.1%} of the sampled sentences have no word that UNA can replace", remedy)
     if seen["duplicates"] > MANY * documents:
         about = "about " if seen["duplicates_estimated"] else ""
         remedy = (
@@ -87,6 +82,12 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
         add(repeated, f"{remedy}; in a batch, they are false negatives of each other")
 
     level = "note"
+    if seen["unchanged_rate"] > MANY:
+        remedy = "remove rows without a word, or use --tokenizer whitespace, which counts punctuation as words"
+        if seen["unreplaceable_rate"] > MANY:
+            remedy = "build the index with --tokenizer wordpieces --model MODEL, or put spaces between words (with a "
+            remedy += "segmenter for Chinese, Japanese or Thai) and use --tokenizer whitespace"
+        add(f"{seen['unchanged_rate']:.1%} of the sampled sentences have no word that UNA can replace (--una)", remedy)
     if seen["words_quantiles"][1] > 64 or having["long"] > MANY * documents:
         many = f"over 128 words: {counted('long')}" if having["long"] else "half of the rows have over 64 words"
         add(many, SPANS)

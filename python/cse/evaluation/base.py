@@ -7,6 +7,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from inspect import signature
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -31,6 +33,46 @@ class Encodes(Protocol):
     ) -> npt.NDArray[np.float32]:
         """Returns embeddings ``(n, D)`` float32; ``progress`` gets the number of texts encoded since its last call."""
         ...
+
+
+class Adapted:
+    """Gives any object with a method ``encode(texts)``, such as a ``SentenceTransformer``, the form of ``Encodes``.
+
+    Args:
+        wrapped: The object; the embeddings that it returns may be any array or list of numbers ``(n, D)``.
+        **settings: Further arguments of its methods ``encode``, ``encode_query`` and ``encode_document``.
+
+    Raises:
+        InputError: When texts are encoded, if the result does not have one row of finite width for each text.
+    """
+
+    def __init__(self, wrapped: Any, **settings: Any) -> None:
+        self.wrapped, self.settings = wrapped, settings
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.wrapped, name)
+        return partial(self._vectors, value) if name.startswith("encode") and callable(value) else value
+
+    def encode(
+        self, texts: Sequence[str], *, batch_size: int | None = None, progress: Progress | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Returns embeddings ``(n, D)`` float32."""
+        return self._vectors(self.wrapped.encode, texts, batch_size=batch_size, progress=progress)
+
+    def _vectors(
+        self, encode: Callable[..., Any], texts: Sequence[str], progress: Progress | None = None, **settings: Any
+    ) -> npt.NDArray[np.float32]:
+        settings = self.settings | {name: value for name, value in settings.items() if value is not None}
+        reports = "progress" in signature(encode).parameters
+        result = encode(list(texts), **settings, **({"progress": progress} if reports else {}))
+        vectors = np.asarray(result.detach().cpu() if hasattr(result, "detach") else result, dtype=np.float32)
+        if vectors.ndim != 2 or len(vectors) != len(texts):
+            raise InputError(
+                f"encoder: encode must return one vector for each of {len(texts)} texts, got shape {vectors.shape}"
+            )
+        if progress and not reports:
+            progress(len(texts))
+        return vectors
 
 
 def counted(total: int, progress: Callable[[int, int], None] | None) -> Progress:

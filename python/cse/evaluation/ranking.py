@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, check_integer, check_switch, shown
 from ..options import options_of
 from . import EVALUATIONS
 from .base import Encodes
@@ -122,12 +122,19 @@ def check_systems(
 ) -> None:
     """Raises ``InputError`` for systems that the suites cannot evaluate, or that need a package that is missing."""
     names = [suites] if isinstance(suites, str) else suites
+    if options is not None:
+        tables = [options, *(options.values() if isinstance(options, Mapping) else ())]
+        if not all(isinstance(table, Mapping) for table in tables):
+            raise InputError(f"options: must hold one table of options per suite, got {shown(options)}")
     ranks = {name: EVALUATIONS.get(name, "--suite").ranks for name in names}
     other = next((name for name, ranking in ranks.items() if not ranking), None)
     by_passages = any("passages" in (options or {}).get(name, {}) for name, ranking in ranks.items() if ranking)
     if by_passages and all(system.fixed for system in systems):
         raise InputError(f"--passages has no effect on {systems[0].fixed}; leave it out")
     for system in systems:
+        for option, number in {"rerank": system.rerank, "tokens": system.tokens}.items():
+            check_integer(number, option, 0)
+        check_switch(system.smooth, "smooth")
         if system.fixed:
             name = system.model
             if other is not None:

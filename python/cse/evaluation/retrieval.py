@@ -121,7 +121,8 @@ def rank_documents(
     cut = _cutter(encoder, passages)
     rows = BLOCK if cut is None else PASSAGES_BLOCK
     ask, answer = (getattr(encoder, f"encode_{role}", encoder.encode) for role in ("query", "document"))
-    by_dot = getattr(encoder, "similarity_name", "cosine") == "dot"
+    named = ("similarity_name", "similarity_fn_name")  # of cse.Encoder and of SentenceTransformer
+    by_dot = "dot" in (getattr(encoder, name, None) for name in named)
 
     def comparable(vectors: Any) -> Any:
         if not np.isfinite(vectors).all():
@@ -316,20 +317,29 @@ def find_judgements(folder: Path, split: str) -> Path:
 def read_judgements(path: Path) -> dict[str, dict[str, int]]:
     """Returns relevance by query and document, from three columns (BEIR) or four (TREC).
 
-    A first line that names the columns is skipped. A relevance such as 1.0 is read as an integer.
+    Columns are separated by tabs, so that ids may contain spaces, or else by white space. A first line that names the
+    columns is skipped. A relevance such as 1.0 is read as an integer. Raises ``InputError`` for an invalid line, and
+    for a document that is judged twice with different relevances.
     """
     qrels: dict[str, dict[str, int]] = {}
     for number, line in read_lines(path):
-        fields = line.split()
+        fields = [field.strip() for field in line.split("\t")]
+        if len(fields) not in (3, 4) or not all(fields):
+            fields = line.split()
         if len(fields) not in (3, 4):
             raise InputError(
                 f"{path}: line {number} must have three fields (query, document, relevance) or four (query, iteration, "
-                f"document, relevance), separated by white space, got {len(fields)}"
+                f"document, relevance), separated by tabs or white space, got {len(fields)}"
             )
         relevance, value = fields[-1], number_of(fields[-1])
         if not qrels and value is None and (fields[0].lower() in IDS | TEXTS or fields[-2].lower() in IDS):
             continue
         if value is None or not value.is_integer():
             raise InputError(f"{path}: line {number}: the relevance must be an integer, got {shown(relevance)}")
-        qrels.setdefault(fields[0], {})[fields[-2]] = int(value)
+        known = qrels.setdefault(fields[0], {}).setdefault(fields[-2], int(value))
+        if known != value:
+            raise InputError(
+                f"{path}: line {number} judges the document {shown(fields[-2])} of query {shown(fields[0])} as "
+                f"{int(value)}, an earlier line as {known}; remove one of them"
+            )
     return qrels

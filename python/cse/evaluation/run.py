@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import InputError
+from ..errors import InputError, check_integer, check_list
 from ..options import options_of, parse_options
 from ..registry import parse_setting
 from . import EVALUATIONS
-from .base import Encodes, Evaluation, Report, Sample, counted
+from .base import Adapted, Encodes, Evaluation, Report, Sample, counted
 from .ranking import Indexed, Searched, System, as_system, check_systems
 from .significance import adjust
 from .significance import compare as compare_reports
@@ -166,9 +166,12 @@ def compare(
     Raises:
         InputError: As for ``evaluate``, and for lists of different lengths or of fewer than two models.
     """
-    sides = [list(side) if isinstance(side, (list, tuple)) else [side] for side in (a, b)]
-    seeds = any(isinstance(side, (list, tuple)) for side in (a, b))
-    return compare_models(sides, suite, data, seeds=seeds, **settings)[0]
+    sides: list[Any] = [a, b]
+    single = [isinstance(side, (str, PathLike, System)) or hasattr(side, "encode") for side in sides]
+    listed = [
+        [side] if alone else check_list(side, "a, b", "models") for side, alone in zip(sides, single, strict=True)
+    ]
+    return compare_models(listed, suite, data, seeds=not all(single), **settings)[0]
 
 
 def compare_models(
@@ -227,6 +230,7 @@ def _evaluated(
     **loading: Any,
 ) -> dict[Any, EvaluationResult]:
     """Returns the result of each system, by its key; ``loading`` are arguments of ``_load``."""
+    dims = None if dims is None else [check_integer(size, "dims") for size in check_list(dims, "dims", "integers")]
     check_systems(systems, suite, options, dims)
     suites = open_suites(suite, data, options, allow_partial)
     groups: dict[Any, dict[Any, System]] = {}
@@ -310,10 +314,12 @@ def _load(
     threads: int | None = None,
 ) -> tuple[str, Encodes]:
     """Sets the number of threads, and returns the name of a model and its encoder."""
+    from ..models.running.inference import Encoder
+
     if threads is not None:
         from ..models.device import set_threads
 
-        set_threads(threads)
+        set_threads(check_integer(threads, "threads", 0))
     if (ranker := System(model).ranker()) is not None:
         return ranker.name, ranker
     if not isinstance(model, (str, PathLike)):
@@ -321,9 +327,9 @@ def _load(
             raise InputError(f"model: must be a folder, a name, or an encoder, got {model!r}")
         if pooler is not None or prompt is not None:
             raise InputError("pooler, prompt: an encoder in memory has its own pooling and prompt; leave these out")
-        return getattr(model, "name", type(model).__name__), model
+        name = getattr(model, "name", type(model).__name__)
+        return name, model if isinstance(model, Encoder) else Adapted(model)
     from ..models.resolve import best_of_run
-    from ..models.running.inference import Encoder
 
     name = best_of_run(fspath(model))
     return name, Encoder(name, pooler=pooler, device=device, precision=precision, prompt=prompt)

@@ -79,7 +79,8 @@ def find_tasks(folder: str | Path) -> list[Task]:
         if (path := find_file(folder, [f"{key}.tsv"])) is not None
     ]
     if not tasks:
-        raise InputError(f"--data {folder} has none of {', '.join(f'{key}.tsv' for key in known)}")
+        other = "; for its corpus.jsonl, add --suite retrieval" if find_file(folder, ["corpus.jsonl"]) else ""
+        raise InputError(f"--data {folder} has none of {', '.join(f'{key}.tsv' for key in known)}{other}")
     return tasks
 
 

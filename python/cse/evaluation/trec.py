@@ -48,6 +48,8 @@ def write_run(path: str | Path, rankings: Mapping[str, Ranking], name: str = "cs
 def read_run(path: str | Path) -> dict[str, dict[str, float]]:
     """Reads the rankings of a run file by query, in the order of scores, and of descending ids for equal scores.
 
+    Scores are compared in float32, as by trec_eval.
+
     The file may be compressed (.gz, .zst). Raises ``InputError`` for a file that cannot be read, an invalid line, a
     document that occurs twice in a ranking, or an empty file.
     """
@@ -66,6 +68,6 @@ def read_run(path: str | Path) -> dict[str, dict[str, float]]:
     if not rankings:
         raise InputError(f"{path}: the file is empty")
     return {
-        query: dict(sorted(ranking.items(), key=lambda item: (item[1], item[0]), reverse=True))
+        query: dict(sorted(ranking.items(), key=lambda item: (np.float32(item[1]), item[0]), reverse=True))
         for query, ranking in rankings.items()
     }

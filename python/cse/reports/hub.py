@@ -90,6 +90,7 @@ def push(run: StoredRun, name: str, card: ModelCard, private: bool) -> str:
     Raises ``InputError`` if the hub refuses the upload, or cannot be reached.
     """
     from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub.errors import LocalTokenNotFoundError
 
     folder, api = run.folder / "best", HfApi()
     try:
@@ -99,7 +100,7 @@ def push(run: StoredRun, name: str, card: ModelCard, private: bool) -> str:
         api.create_repo(name, private=private or None, exist_ok=True)
         api.create_commit(name, added, commit_message="Upload an encoder trained with cse")
     except Exception as error:  # of huggingface_hub, or of the HTTP library that its version uses
-        raise InputError(
-            f"{name}: not uploaded to {api.endpoint} ({first_line(error)}); log in with hf auth login"
-        ) from None
+        refused = getattr(error, "response", None) is not None or isinstance(error, LocalTokenNotFoundError)
+        remedy = "log in with hf auth login" if refused else "check the connection, and try again"
+        raise InputError(f"{name}: not uploaded to {api.endpoint} ({first_line(error)}); {remedy}") from None
     return f"{api.endpoint}/{name}"

@@ -133,7 +133,9 @@ def check_settings(folder: Path, known: dict[str, Any], encoder: Encoder, **chos
     settings = new_settings(encoder, **chosen)
     if "has_ids" in chosen and known["ids"] != chosen["has_ids"]:
         have = "ids" if known["ids"] else "no ids"
-        raise InputError(f"{folder}: the index has {have}; build it again with --rebuild, or name another folder")
+        raise InputError(
+            f"{folder}: the index in this folder has {have}; build it again with --rebuild, or name another folder (-o)"
+        )
     _check(folder, known, settings, "prompt", "dims")
     if known["digest"] != settings["digest"] or known["similarity"] != settings["similarity"]:
         raise InputError(

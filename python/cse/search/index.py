@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..data.corpus import Corpus
-from ..errors import InputError, check_ids, check_integer, check_list, check_texts
+from ..errors import InputError, check_ids, check_integer, check_list, check_switch, check_texts
 from .bm25 import Bm25
 from .build import Changes, Rows, check_settings, new_settings, write
 from .fusion import Fusion
@@ -97,6 +97,8 @@ class SearchIndex:
                 corpus, or is damaged, or if texts, ids or settings are invalid.
             OSError: If a file cannot be written.
         """
+        for name, value in {"int8": int8, "smooth": smooth, "rebuild": rebuild, "verify": verify}.items():
+            check_switch(value, name)
         corpus = texts if isinstance(texts, Corpus) else Corpus.from_texts(texts)
         filled = corpus.filled()
         wanted = _rows(corpus, ids)
@@ -270,7 +272,7 @@ class SearchIndex:
                 another process writes to the index.
             OSError: If a file cannot be written.
         """
-        gone = set(check_ids(ids))
+        gone = set(_one_line(ids))
 
         def wanted(store: Store) -> Rows:
             names = store.column("id").to_pylist() if store.manifest["ids"] else [*map(str, range(store.rows))]
@@ -347,6 +349,7 @@ class SearchIndex:
         """
         state, listed = self._state, check_texts(queries, "queries")
         check_integer(k, "k")
+        check_switch(smooth, "smooth")
         if check_integer(rerank, "rerank", 0) and rerank < k:
             raise InputError(f"rerank: must be 0 or at least k = {k}, got {rerank!r}")
         fusion = Fusion.of(hybrid)
@@ -466,12 +469,16 @@ def _rows(corpus: Corpus, ids: Sequence[str] | None) -> Rows:
 
     column = None
     if ids is not None:
-        listed = check_ids(ids)
+        listed = _one_line(ids)
         if len(listed) != len(corpus):
             raise InputError(f"ids: {len(listed):,} were given for {len(corpus):,} rows; each row needs one")
-        listed = [name.replace("\n", " ").encode("utf8", "replace").decode() for name in listed]
         column = pa.chunked_array([pa.array(listed, pa.large_string())])
     return Rows(corpus.hashes(), corpus.take, column)
+
+
+def _one_line(ids: Iterable[str]) -> list[str]:
+    """Returns ids in the form in which they are stored: a line break becomes a space, as in the texts."""
+    return [name.replace("\n", " ").encode("utf8", "replace").decode() for name in check_ids(ids)]
 
 
 def _stored(store: Store, rows: npt.NDArray[np.int64] | None) -> Rows:

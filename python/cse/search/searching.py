@@ -124,7 +124,7 @@ class Searcher:
 
     @cached_property
     def read(self) -> tuple[float, int]:
-        """Share of the tokens of the texts that the model reads at once, and the most of a text; see ``share_read``."""
+        """Mean share of a text that the model reads at once, and the most tokens of a text; see ``share_read``."""
         return share_read(self.encoder, self.sample[:: max(1, len(self.sample) // LONG_SAMPLE)])
 
     @property
@@ -134,8 +134,8 @@ class Searcher:
         share, tokens = self.read
         if share < LEAST_READ and self.store.manifest["passages"] is None:
             warnings.append(
-                f"the model reads the first {tokens} tokens of a row, {share:.0%} of these texts; to search all of "
-                f"them, build the index with --passages {max(8, (tokens + 2) // 4)}, or with max for fewer vectors"
+                f"the model reads only the first {tokens} tokens of a row, on average {share:.0%} of it; to search "
+                f"all of it, build the index with --passages {max(8, (tokens + 2) // 4)}, or max for fewer vectors"
             )
         return list(filter(None, warnings))
 
@@ -243,7 +243,7 @@ class Searcher:
             else:
                 by_vectors = self._nearest(queries, depth)
         tokens = None
-        if rerank and reranker is None:
+        if rerank and reranker is None and texts:
             basis = None
             if self.store.manifest.get("tokens"):
                 folder = self.store.folder / self.store.manifest["basis"]

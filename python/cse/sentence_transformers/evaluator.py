@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from sentence_transformers.sentence_transformer.evaluation import SentenceEvaluator
 
 from ..data.corpus import HELD_OUT_WORDS
 from ..errors import InputError, check_texts
+from ..evaluation.base import Adapted
 from ..evaluation.geometry import score_halves
-
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
 
 FILE = "halves_evaluation{name}_results.csv"
 
@@ -66,7 +62,8 @@ class HalvesEvaluator(SentenceEvaluator):
         self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
     ) -> dict[str, float]:
         """Returns the metrics of a ``SentenceTransformer``; the arguments are those of ``SentenceEvaluator``."""
-        scores = score_halves(_Encodes(model, self.batch_size), self.sentences).to_dict()
+        encoder = Adapted(model, batch_size=self.batch_size, show_progress_bar=False)
+        scores = score_halves(encoder, self.sentences).to_dict()
         if output_path is not None and self.write_csv:
             self._append(Path(output_path), {"epoch": epoch, "steps": steps, **scores})
         metrics: dict[str, float] = self.prefix_name_to_metrics(scores, self.name)
@@ -91,18 +88,3 @@ class HalvesEvaluator(SentenceEvaluator):
             if is_new:
                 writer.writeheader()
             writer.writerow(row)
-
-
-class _Encodes:
-    """Adapts a ``SentenceTransformer`` to the ``encode`` method that the evaluations of cse call."""
-
-    def __init__(self, model: SentenceTransformer, batch_size: int) -> None:
-        self.model, self.batch_size = model, batch_size
-
-    def encode(
-        self, texts: Sequence[str], *, batch_size: int | None = None, progress: Callable[[int], None] | None = None
-    ) -> npt.NDArray[np.float32]:
-        vectors = self.model.encode(list(texts), batch_size=batch_size or self.batch_size, show_progress_bar=False)
-        if progress:
-            progress(len(texts))
-        return np.asarray(vectors, dtype=np.float32)

@@ -55,7 +55,8 @@ def train(
     ``cse.training.step.distributed``.
 
     Args:
-        config: The training configuration; with ``resume``, the one that ``resumed_config`` returns.
+        config: The training configuration. With ``resume``, the values that were given for the run, some of them
+            changed: those that may change in a run that has begun, such as ``max_steps``; others are refused.
         callback: Called during the run; see ``Callback``. ``ProgressCallback()`` shows progress and scores. Default:
             nothing is shown.
         resume: Folder of the run to resume, or of one of its checkpoints. On the same CPU, with the same number of
@@ -73,6 +74,10 @@ def train(
     """
     if not isinstance(config, TrainConfig):
         raise InputError(f"train: a TrainConfig was expected, not one {type(config).__name__}; use TrainConfig(...)")
+    if callback is not None and not isinstance(callback, Callback):
+        raise InputError(f"callback: an object of a subclass of cse.Callback was expected, got {callback!r}")
+    if resume is not None and config.given is None:  # the caller's values, without those that were derived
+        config = resumed_config(resume, config.values(), "resume", "leave these values as they are")
     rows = given_texts(texts, config.corpus, named=bool(config.pairs or config.column is not None))
     config = config if rows is None else config.replace(corpus=(IN_MEMORY,))
     check_source(config.corpus, config.pairs, config.tfidf)
@@ -136,8 +141,13 @@ def resumed_config(
     if stored.precision == "auto":  # written by an older version, in which auto meant bf16 on CUDA, else fp32
         cuda = pick_device(stored.device).startswith("cuda")
         stored = stored.replace(precision="bf16" if cuda else "fp32")
-    # The run keeps the precision that auto was resolved to when it began.
-    changes = {name: value for name, value in (changes or {}).items() if (name, value) != ("precision", "auto")}
+    # Values with which the run began are no changes: a preset, and auto, for which it keeps the resolved precision.
+    begun = {} if stored.given is None else TrainConfig(**stored.given).values()
+    changes = {
+        name: value
+        for name, value in (changes or {}).items()
+        if (name, value) != ("precision", "auto") and (name not in begun or begun[name] != value)
+    }
     return check_changes(stored, changes, where, remedy)
 
 
@@ -179,6 +189,8 @@ class Trainer:
             state.train()
             self.callback.on_status("training")
             self.clock, agreement = Clock(state.seconds), Agreement(self.world, stop, state.step)
+            if self.resumed and self.out_of_patience():  # the run had ended, unless patience has been raised
+                self.steps = state.step
             while state.step < self.steps:
                 step = state.step
                 rate = plan.schedule.at(step, self.steps)

@@ -29,6 +29,8 @@ COLLAPSED = 0.5
 NEIGHBOURS = 500
 # If the uniformity is above this value, nearly all embeddings are equal; see is_collapsed.
 FLAT = -0.01
+# Below this number of held-out sentences, a score close to chance is no sign of a useless model.
+FEW = 100
 # The MRR is close to chance if it is below both NEAR_CHANCE * c and c + SHARE_OF_THE_WAY * (1 - c), where c is the MRR
 # of a random ranking. The second bound is the lower one for fewer than 39 sentences. See is_collapsed.
 NEAR_CHANCE, SHARE_OF_THE_WAY = 3.0, 0.25
@@ -204,11 +206,16 @@ class Selector:
                     "the last evaluation without collapse; lower --lr or raise --temperature."
                 )
             elif is_collapsed(self.halves[-1]):
-                notes.append(
-                    f"The embeddings of step {last} are nearly all equal, or retrieve hardly better than chance "
-                    f"(uniformity {self.halves[-1].uniformity:.3f}, MRR {self.halves[-1].mrr:.4f}), as before "
-                    "training; train longer, or choose another --pooler or --model."
-                )
+                score = self.halves[-1]
+                flat = not math.isfinite(score.uniformity) or score.uniformity > FLAT
+                what = f"are nearly all equal (uniformity {score.uniformity:.3f})"
+                if not flat:
+                    what = "find the other half of a sentence hardly better than chance "
+                    what += f"(MRR {score.mrr:.4f}, {score.sentences} held-out sentences)"
+                remedy = "train longer, or choose another --pooler or --model"
+                if not flat and score.sentences < FEW:
+                    remedy = "so few sentences say little: judge search results instead (cse label), or give --dev"
+                notes.append(f"The embeddings of step {last} {what}, as before training; {remedy}.")
             else:
                 notes.append(
                     f"best/ is the last step, {last}: the embeddings have not collapsed. MRR only "

@@ -186,7 +186,7 @@ def cluster_command(
         printing.result(summary, True, [])
         return
     for number, group in enumerate(clusters, 1):
-        printing.echo(f"{number:4}  {len(group.rows):,} rows: {', '.join(group.words)}")
+        printing.echo(f"{number:4}  {len(group.rows):,} rows: {', '.join(shortened(word, 30) for word in group.words)}")
         for text in index.texts(group.examples):
             printing.echo(f"        {shortened(text)}")
     unused = f", {left_out:,} rows in no group" if left_out else ""

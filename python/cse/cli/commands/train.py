@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,9 +14,10 @@ from ...errors import InputError
 from ...options import Device, Opt, Seed, Threads
 from ...progress import duration
 from ...training.callbacks import ProgressCallback, header, score_text
+from ...training.settings.config import SETTINGS
 from .. import corpus_index, printing
 from ..command import Heading, command, given_options
-from ..options import AsJson
+from ..options import AsJson, IdColumn
 from ..train_options import HEADINGS, given_values, setting_options
 
 if TYPE_CHECKING:
@@ -31,12 +33,29 @@ HITS = 5
 
 
 class ConsoleCallback(ProgressCallback):
-    """Shows the progress of a run; examples have marked words, and the command prints the result."""
+    """Shows the progress of a run; examples have marked words, and the command prints the result.
+
+    Args:
+        verbose: Print all descriptions and examples.
+        file: The configuration file of a run that is repeated with changes.
+        values: The values in this file; those that the run does not have are named.
+    """
+
+    def __init__(self, verbose: bool = False, file: str = "", values: Mapping[str, Any] | None = None) -> None:
+        super().__init__(verbose=verbose)
+        self.file, self.values = file, values or {}
 
     def on_train_begin(self, run: Run) -> None:
         """Prints a description of the run, one fact per line, then examples of augmentations."""
         for line in header(run.facts, self.verbose):
             self.display.print(line)
+        if (step := run.state.step) and step >= len(run.batches):
+            self.display.print(f"finished at step {step}: nothing is left to train; --max-steps extends the run")
+        if lost := differences(run.config, self.values):
+            self.display.print(
+                f"not as in {self.file}: {', '.join(lost)}; with changes, values that are not in its table given are "
+                "derived again"
+            )
         printing.print_examples(run.examples[: None if self.verbose else 1])
 
     def on_train_end(self, result: Any) -> None:
@@ -96,24 +115,33 @@ def train_command(
     # Validated before torch is imported, so that an invalid flag is reported immediately.
     config = with_preset(TrainConfig(**merge(chosen, base), given=before))
     check_source(config.corpus, config.pairs, config.tfidf)
-    _run(config, None, verbose, as_json)
+    again = stored if before is None and "given" in stored else {}
+    same = {name: value for name, value in again.items() if name in SETTINGS and name not in {*chosen, "name"}}
+    _run(config, None, verbose, as_json, config_file or "", same)
 
 
-def _run(config: TrainConfig, resume: str | None, verbose: bool, as_json: bool) -> None:
+def _run(config: TrainConfig, resume: str | None, verbose: bool, as_json: bool, *file: Any) -> None:
     from ...training.folder.lock import has_checkpoint
     from ...training.loop import train
 
-    result = train(config, ConsoleCallback(verbose), resume=resume)
+    result = train(config, ConsoleCallback(verbose, *file), resume=resume)
     if int(os.environ.get("RANK", "0")):  # torchrun: rank 0 prints the result
         return
+    further = "" if config.patience is None else " --patience N"
     resumable = has_checkpoint(result.folder)  # False if no checkpoint could be written
     lines = [
         *_summary(result),
         *([", ".join(f"{task} {score:.2f}" for task, score in result.sts.items())] if result.sts else []),
-        *([f"train longer with: cse train --resume {result.folder} --max-steps N"] if resumable else []),
+        *([f"train longer with: cse train --resume {result.folder} --max-steps N{further}"] if resumable else []),
         f"{result.folder / 'best'}",
     ]
     printing.result(result.to_dict(), as_json, lines)
+
+
+def differences(config: TrainConfig, values: Mapping[str, Any]) -> list[str]:
+    """Returns the values that a configuration does not have, each with the one that it has."""
+    pairs = {name: (SETTINGS[name].check(value), getattr(config, name)) for name, value in values.items()}
+    return [f"{SETTINGS[name].flag} {new} instead of {old}" for name, (old, new) in pairs.items() if old != new]
 
 
 def _summary(result: RunResult) -> list[str]:
@@ -135,6 +163,7 @@ def adapt_command(
     model: Annotated[str, Opt("Sentence encoder to train: minilm, a folder, or a name on the hub.")] = "minilm",
     query: Annotated[str | None, Opt("Query to search with.", "TEXT", "taken from a row of CORPUS")] = None,
     column: Annotated[str | None, Opt("Column with the documents, if CORPUS is a table.", "NAME")] = None,
+    id_column: IdColumn = None,
     output: Annotated[str, Opt("Folder for the run and the indexes.", "DIR", short="-o", flag="--output")] = "adapted",
     max_steps: Annotated[int | None, Ge(1), Opt("Training steps.", "N", "60, of the recipe")] = None,
     batch_size: Annotated[int | None, Ge(2), Opt("Rows per step.", "N", "64, of the recipe")] = None,
@@ -166,7 +195,7 @@ def adapt_command(
         return
     source, query = (-1, query) if query is not None else _beginning_of_a_row(config)
     before, after = (
-        _hits(config, *pair, query, source)
+        _hits(config, *pair, query, source, id_column)
         for pair in ((str(config.model), folder / "before"), (str(result.folder), folder / "index"))
     )
     from .search import lines as hit_lines
@@ -228,7 +257,7 @@ def _beginning_of_a_row(config: TrainConfig) -> tuple[int, str]:
     return row, " ".join(words[: next(ends, len(words))])
 
 
-def _hits(config: TrainConfig, model: str, folder: Path, query: str, source: int) -> list[Hit]:
+def _hits(config: TrainConfig, model: str, folder: Path, query: str, source: int, id_column: str | None) -> list[Hit]:
     """Builds or completes the index of the corpus in ``folder``, and returns the best rows other than ``source``."""
     from ...search.index import SearchIndex
 
@@ -241,5 +270,5 @@ def _hits(config: TrainConfig, model: str, folder: Path, query: str, source: int
             SearchIndex.open(folder, encoder)
         except InputError:  # the training was extended after the index had been built
             rebuild = True
-    index = encoding.index(encoder, config.corpus, str(folder), passages="max", rebuild=rebuild)
+    index = encoding.index(encoder, config.corpus, str(folder), id_column, passages="max", rebuild=rebuild)
     return [hit for hit in index.search([query], HITS + 1)[0] if hit.row != source][:HITS]
