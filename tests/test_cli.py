@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import resource
 import signal
 import time
@@ -561,3 +562,18 @@ def test_shell_completion_offers_the_values_of_options(name, incomplete, expecte
     option = next(option for option in train_command.params if option.name == name)
     found = option.type.shell_complete(click.Context(train_command), option, incomplete)
     assert [item.value for item in found] == expected
+
+
+def test_adapt_keeps_the_ids_of_a_table(cse, sample_rows, tiny_bert, tmp_path):
+    table = tmp_path / "t.csv"
+    lines = [f'n{number},"{text.replace(chr(34), "")}"' for number, text in enumerate(sample_rows[:60])]
+    table.write_text("\n".join(["id,text", *lines]), encoding="utf8")
+    arguments = ("adapt", table, "--column", "text", "--model", tiny_bert, "--max-steps", "1", "--batch-size", "8")
+    done = cse(*arguments, "--id", "nope", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--id nope" in done.stderr
+    assert not (tmp_path / "adapted").exists()
+    for further in ((), ("--id", "id")):
+        done = cse(*arguments, *further, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert re.search(r"\bn\d+\b", done.stdout)

@@ -151,9 +151,13 @@ def test_an_empty_text_is_refused_by_every_option_and_argument_for_which_it_is_n
 
 
 def test_numbers_of_numpy_are_numbers():
-    config = TrainConfig(max_steps=np.int64(4), lr=np.float32(0.5), una={"beta": np.float64(0.25)})
+    config = TrainConfig(
+        max_steps=np.int64(4), lr=np.float32(0.5), una={"beta": np.float32(0.25)}, dims=(np.int64(8), 4)
+    )
     assert (config.max_steps, config.lr, config.options["una"]["beta"]) == (4, 0.5, 0.25)
-    assert type(config.max_steps) is int
+    assert "beta = 0.25" in config.to_toml()
+    with pytest.raises(InputError, match="--lr must be a finite number"):
+        TrainConfig(lr=np.float32("inf"))
     for wrong in (np.True_, np.float64(4)):
         with pytest.raises(InputError, match="--max-steps must be an integer"):
             TrainConfig(max_steps=wrong)

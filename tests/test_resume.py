@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cse import InputError, TfidfIndex, train
+from cse import InputError, TfidfIndex, TrainConfig, train
 from cse.errors import RunError
 from cse.io import fresh_folder, remove_leftovers
 from cse.training.callbacks import Callback
@@ -519,6 +519,11 @@ def test_train_resumes_with_the_values_that_began_the_run(run_config):
     assert (result.folder, result.steps) == (folder, 3)
     resumed = resumed_config(folder)
     assert (resumed.max_steps, resumed.given["preset"], resumed.given["max_steps"]) == (3, "adapt", 3)
+    for wrong in (resumed.replace(lr=0.5), TrainConfig.from_toml(folder / "config.toml").replace(lr=0.5)):
+        with pytest.raises(InputError, match=r"--lr 0.5 .* cannot change in a run that has begun"):
+            train(wrong, resume=folder)
+    nearby = os.path.join(os.path.dirname(config.corpus[0]), ".", os.path.basename(config.corpus[0]))
+    assert train(config.replace(corpus=nearby, max_steps=4), resume=folder).steps == 4
 
 
 def test_a_callback_that_is_none_is_refused_before_training(run_config):

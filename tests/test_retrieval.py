@@ -1,15 +1,18 @@
 """The suite retrieval with options of search, and BM25 alone, against brute force in float64 and ``SearchIndex``."""
 
+import copy
 import json
 import math
 
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 from sentence_transformers import SentenceTransformer
 
 import cse as package
 from cse import Encoder, InputError, SearchIndex, compare, evaluate
+from cse.evaluation.base import Adapted
 from cse.evaluation.ranking import ByWords, FromRun, System
 from cse.evaluation.retrieval import (
     METRICS,
@@ -395,8 +398,11 @@ def test_ids_may_hold_spaces_if_tabs_separate_the_columns(tmp_path):
     path = tmp_path / "qrels.tsv"
     path.write_text("query-id\tcorpus-id\tscore\nq 1\tBig Cat\t1\n", encoding="utf8")
     assert read_judgements(path) == {"q 1": {"Big Cat": 1}}
-    path.write_text("q1\t0\td 1\t2\nq1\t0\td 1\t2\nq2 0 d2 1\n", encoding="utf8")
-    assert read_judgements(path) == {"q1": {"d 1": 2}, "q2": {"d2": 1}}
+    path.write_text("Query ID\tDoc ID\tScore\nq1\t0\td 1\t2\nq1\t\td 2\t1\nq2 0 d2 1\nq1\td 3\t1\t\n", encoding="utf8")
+    assert read_judgements(path) == {"q1": {"d 1": 2, "d 2": 1, "d 3": 1}, "q2": {"d2": 1}}
+    path.write_text("\tq1\td 1\t1\n", encoding="utf8")
+    with pytest.raises(InputError, match="line 1 must have three fields"):
+        read_judgements(path)
 
 
 def test_contradictory_judgements_are_refused(tmp_path):
@@ -406,16 +412,18 @@ def test_contradictory_judgements_are_refused(tmp_path):
         read_judgements(path)
 
 
-@pytest.mark.parametrize("kind", ["SentenceTransformer", "list", "tensor"])
+@pytest.mark.parametrize("kind", ["SentenceTransformer", "list", "tensor", "sparse", "copied"])
 def test_other_encoders_have_the_scores_of_their_vectors(collection, tiny_bert, kind):
     encoder = Encoder(tiny_bert, device="cpu")
 
     class Plain:
         def encode(self, texts):
             vectors = encoder.encode(texts)
-            return vectors.tolist() if kind == "list" else torch.from_numpy(vectors)
+            made = {"list": vectors.tolist(), "sparse": csr_matrix(vectors)}
+            return made.get(kind, torch.from_numpy(vectors).requires_grad_())
 
     model = SentenceTransformer(str(tiny_bert), device="cpu") if kind == "SentenceTransformer" else Plain()
+    model = copy.copy(Adapted(model)) if kind == "copied" else model
     expected, found = (evaluate(each, "retrieval", collection[0]) for each in (encoder, model))
     assert found.reports["retrieval"].rows == expected.reports["retrieval"].rows
     assert compare(tiny_bert, model, "retrieval", collection[0]).tasks[0]["mean"] == 0
@@ -423,11 +431,15 @@ def test_other_encoders_have_the_scores_of_their_vectors(collection, tiny_bert, 
 
 def test_an_encoder_that_returns_something_else_is_refused(collection):
     class Wrong:
-        def encode(self, texts):
-            return [1.0]
+        def __init__(self, result):
+            self.result = result
 
-    with pytest.raises(InputError, match="encode must return one vector for each of"):
-        evaluate(Wrong(), "retrieval", collection[0])
+        def encode(self, texts):
+            return self.result
+
+    for result in ([1.0], [[1.0], [1.0, 2.0]], {"a": 1}, np.zeros((2, 0))):
+        with pytest.raises(InputError, match="encode must return one vector for each of"):
+            evaluate(Wrong(result), "retrieval", collection[0])
 
 
 @pytest.mark.parametrize(

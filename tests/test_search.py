@@ -823,6 +823,7 @@ def test_passages_are_advised_if_the_model_reads_less_than_half_of_the_texts(tin
         "the index with --passages 16, or max for fewer vectors"
     ]
     few_long = [*sample_rows[:40], " ".join(sample_rows[:300])]  # most of the tokens, but only one of the rows
+    assert SearchIndex.build(encoder, [*long, *[""] * 20])._state.weighted(Fusion()).bm25_weight == 0.8
     for texts, passages in ((long, "max"), (sample_rows[:20], None), (few_long, None)):
         index = SearchIndex.build(encoder, texts, passages=passages)
         assert not any("--passages" in each for each in index.warnings)
@@ -1156,5 +1157,6 @@ def test_switches_and_ids_are_taken_as_they_are_meant(tiny_bert):
     index = SearchIndex.build(encoder, ["a cat", "dogs"], ids=["x\ny", "z"])
     with pytest.raises(InputError, match="smooth: must be True or False"):
         index.search(["a"], smooth="no")
+    assert index.search(["a"], smooth=np.bool_(False))
     assert index.search([], 2, rerank=2) == []
     assert index.remove(["x\ny"]).kept == 1

@@ -59,10 +59,11 @@ def check_integer(value: Any, name: str, least: int = 1) -> int:
     return int(value)
 
 
-def check_switch(value: Any, name: str) -> None:
-    """Raises ``InputError`` if a value is neither True, False nor None."""
-    if value is not None and not isinstance(value, bool):
+def check_switch(value: Any, name: str) -> bool | None:
+    """Returns True, False or None; raises ``InputError`` for any other value, but takes the bool of NumPy."""
+    if value is not None and not isinstance(value, bool) and getattr(getattr(value, "dtype", None), "kind", "") != "b":
         raise InputError(f"{name}: must be True or False, got {shown(value)}")
+    return None if value is None else bool(value)
 
 
 def check_ids(ids: Iterable[str | int]) -> list[str]:

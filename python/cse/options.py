@@ -208,10 +208,12 @@ def _converted(kind: Any, value: Any) -> tuple[Any, str]:
         of = {str: "names or texts", int: "integers", float: "numbers"}.get(inner, "values")
         return value, f"a list of {of}"
     if kind is float:
-        if isinstance(value, int) and abs(value) > 10**300:
-            return value, "a finite number"
         if isinstance(value, Real) and not isinstance(value, bool):  # also numbers of NumPy
-            return float(value), "a finite number" if _infinite(value) else ""
+            try:
+                number = float(value)
+            except OverflowError:
+                return value, "a finite number"
+            return number, "a finite number" if _infinite(number) else ""
         return value, "a number"
     if kind in NAMED:
         value = int(value) if kind is int and isinstance(value, Integral) and not isinstance(value, bool) else value

@@ -59,8 +59,7 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
         fault, unit = seen["faults"][name], "row" if table else "line"
         where = "" if len(seen["files"]) == 1 else f" of {fault['file']}"
         share = f"{having[name] / rows:.2%}"
-        first = fault["first"] - table  # rows are numbered from 0, as in a search; lines from 1
-        return f"{_rows(having[name])} ({share}), the first at {unit} {first:,}{where}"
+        return f"{_rows(having[name])} ({share}), the first at {unit} {fault['first']:,}{where}"
 
     if having["invalid"]:
         convert = "convert the file (iconv -f WINDOWS-1252 -t UTF-8), or pass --encoding-errors replace"

@@ -50,8 +50,10 @@ class Adapted:
         self.wrapped, self.settings = wrapped, settings
 
     def __getattr__(self, name: str) -> Any:
+        if name == "wrapped" or name.startswith("__"):  # of an object that is being copied
+            raise AttributeError(name)
         value = getattr(self.wrapped, name)
-        return partial(self._vectors, value) if name.startswith("encode") and callable(value) else value
+        return partial(self._vectors, value) if name.startswith("encode_") and callable(value) else value
 
     def encode(
         self, texts: Sequence[str], *, batch_size: int | None = None, progress: Progress | None = None
@@ -63,16 +65,33 @@ class Adapted:
         self, encode: Callable[..., Any], texts: Sequence[str], progress: Progress | None = None, **settings: Any
     ) -> npt.NDArray[np.float32]:
         settings = self.settings | {name: value for name, value in settings.items() if value is not None}
-        reports = "progress" in signature(encode).parameters
+        reports = _takes_progress(encode)
         result = encode(list(texts), **settings, **({"progress": progress} if reports else {}))
-        vectors = np.asarray(result.detach().cpu() if hasattr(result, "detach") else result, dtype=np.float32)
-        if vectors.ndim != 2 or len(vectors) != len(texts):
+        if hasattr(result, "detach"):  # a tensor
+            result = result.detach().float().cpu()
+        for dense in ("to_dense", "toarray"):  # of sparse tensors and of SciPy
+            result = getattr(result, dense)() if hasattr(result, dense) else result
+        try:
+            vectors = np.asarray(result, dtype=np.float32)
+        except (TypeError, ValueError, RuntimeError):
+            vectors = np.zeros(0, dtype=np.float32)
+        if vectors.ndim != 2 or len(vectors) != len(texts) or not vectors.shape[1]:
             raise InputError(
-                f"encoder: encode must return one vector for each of {len(texts)} texts, got shape {vectors.shape}"
+                f"encoder: encode must return one vector for each of {len(texts)} texts, got a "
+                f"{type(result).__name__} of shape {np.shape(vectors)}"
             )
         if progress and not reports:
             progress(len(texts))
         return vectors
+
+
+def _takes_progress(encode: Callable[..., Any]) -> bool:
+    """Returns whether an argument ``progress`` is a function; in some encoders it is a switch."""
+    try:
+        parameter = signature(encode).parameters.get("progress")
+    except (TypeError, ValueError):  # not of Python
+        return False
+    return parameter is not None and not isinstance(parameter.default, bool)
 
 
 def counted(total: int, progress: Callable[[int, int], None] | None) -> Progress:

@@ -323,16 +323,17 @@ def read_judgements(path: Path) -> dict[str, dict[str, int]]:
     """
     qrels: dict[str, dict[str, int]] = {}
     for number, line in read_lines(path):
-        fields = [field.strip() for field in line.split("\t")]
-        if len(fields) not in (3, 4) or not all(fields):
-            fields = line.split()
+        fields = [field.strip() for field in line.rstrip().split("\t")]
         if len(fields) not in (3, 4):
+            fields = line.split()
+        if len(fields) not in (3, 4) or not all((fields[0], *fields[-2:])):
             raise InputError(
                 f"{path}: line {number} must have three fields (query, document, relevance) or four (query, iteration, "
                 f"document, relevance), separated by tabs or white space, got {len(fields)}"
             )
         relevance, value = fields[-1], number_of(fields[-1])
-        if not qrels and value is None and (fields[0].lower() in IDS | TEXTS or fields[-2].lower() in IDS):
+        first, second = (field.lower().replace(" ", "-") for field in (fields[0], fields[-2]))
+        if not qrels and value is None and (first in IDS | TEXTS or second in IDS):
             continue
         if value is None or not value.is_integer():
             raise InputError(f"{path}: line {number}: the relevance must be an integer, got {shown(relevance)}")

@@ -72,15 +72,16 @@ def readability(tokenizer: Any, texts: Iterable[str]) -> Readability:
 def share_read(encoder: Any, texts: Sequence[str]) -> tuple[float, int]:
     """Returns the share of the tokens of a text that an encoder reads, on average, and the most that it reads of one.
 
-    The mean is over texts, so that a few long ones among many short ones hardly change it. The share is 1, and the
-    number 0, if the encoder has no limit.
+    The mean is over the texts with tokens, so that a few long ones among many short ones hardly change it. The share is
+    1, and the number 0, if the encoder has no limit.
     """
     tokenizer, limit = encoder.tokenizer, getattr(unwrapped(encoder), "max_seq_length", None)
     if tokenizer is None or limit is None or not isfinite(limit):
         return 1.0, 0
     limit -= tokenizer.num_special_tokens_to_add()
-    sizes = [len(_ids(tokenizer, [text])[0]) for text in texts]  # one by one, since texts may be whole books
-    return sum(min(1.0, limit / max(size, 1)) for size in sizes) / max(len(sizes), 1), limit
+    counts = (len(_ids(tokenizer, [text])[0]) for text in texts)  # one by one, since texts may be whole books
+    shares = [min(1.0, limit / count) for count in counts if count]
+    return sum(shares) / len(shares) if shares else 1.0, limit
 
 
 def _ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:

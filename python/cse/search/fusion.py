@@ -17,7 +17,7 @@ Bm25Weight = Annotated[
     Opt(
         "Weight of BM25, 0 to 1.",
         "W",
-        "0.5; 0.8 if the model reads less than half of the texts at once, or can hardly read them; 0.3 for code; "
+        "0.5; 0.8 if the model reads less than half of a row, on average, or can hardly read it; 0.3 for code; "
         "0.2 with --fusion scores",
         needs="hybrid",
         excludes=If("kind", ("rrf",)),

@@ -97,8 +97,8 @@ class SearchIndex:
                 corpus, or is damaged, or if texts, ids or settings are invalid.
             OSError: If a file cannot be written.
         """
-        for name, value in {"int8": int8, "smooth": smooth, "rebuild": rebuild, "verify": verify}.items():
-            check_switch(value, name)
+        int8, smooth = check_switch(int8, "int8"), check_switch(smooth, "smooth")
+        rebuild, verify = bool(check_switch(rebuild, "rebuild")), bool(check_switch(verify, "verify"))
         corpus = texts if isinstance(texts, Corpus) else Corpus.from_texts(texts)
         filled = corpus.filled()
         wanted = _rows(corpus, ids)
@@ -196,6 +196,11 @@ class SearchIndex:
     def rows(self) -> npt.NDArray[np.int64]:
         """Row number of each vector, ``(vectors,)`` int64, ascending."""
         return self._state.row_of
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether ids were given for the rows."""
+        return bool(self._state.store.manifest["ids"])
 
     @property
     def has_passages(self) -> bool:
@@ -349,7 +354,7 @@ class SearchIndex:
         """
         state, listed = self._state, check_texts(queries, "queries")
         check_integer(k, "k")
-        check_switch(smooth, "smooth")
+        smooth = check_switch(smooth, "smooth")
         if check_integer(rerank, "rerank", 0) and rerank < k:
             raise InputError(f"rerank: must be 0 or at least k = {k}, got {rerank!r}")
         fusion = Fusion.of(hybrid)

@@ -32,8 +32,8 @@ from .loggers import loggers
 from .parts.data import check_same, check_source, given_texts
 from .run import Run
 from .run import RunResult as RunResult
-from .settings.changes import check_changes, check_equal
-from .settings.config import TrainConfig
+from .settings.changes import check_changes, check_equal, may_change, same_value
+from .settings.config import SETTINGS, TrainConfig
 from .setup import free_folder, prepare
 from .step.distributed import World, connected
 from .step.step import training_step
@@ -76,8 +76,9 @@ def train(
         raise InputError(f"train: a TrainConfig was expected, not one {type(config).__name__}; use TrainConfig(...)")
     if callback is not None and not isinstance(callback, Callback):
         raise InputError(f"callback: an object of a subclass of cse.Callback was expected, got {callback!r}")
-    if resume is not None and config.given is None:  # the caller's values, without those that were derived
-        config = resumed_config(resume, config.values(), "resume", "leave these values as they are")
+    if resume is not None:
+        checked = resumed_config(resume, config.values(), "resume", "leave these values as they are")
+        config = checked if config.given is None else checked.copied(given=config.given)
     rows = given_texts(texts, config.corpus, named=bool(config.pairs or config.column is not None))
     config = config if rows is None else config.replace(corpus=(IN_MEMORY,))
     check_source(config.corpus, config.pairs, config.tfidf)
@@ -141,12 +142,15 @@ def resumed_config(
     if stored.precision == "auto":  # written by an older version, in which auto meant bf16 on CUDA, else fp32
         cuda = pick_device(stored.device).startswith("cuda")
         stored = stored.replace(precision="bf16" if cuda else "fp32")
-    # Values with which the run began are no changes: a preset, and auto, for which it keeps the resolved precision.
+    # A value with which the run began is no change where it was resolved since, as a preset; so are other spellings of
+    # paths, and auto, for which the run keeps the precision that was chosen when it began.
     begun = {} if stored.given is None else TrainConfig(**stored.given).values()
+    kept = {name: value for name, value in begun.items() if name not in may_change()}
+    kept |= {name: getattr(stored, name) for name, option in SETTINGS.items() if option.opt.paths}
     changes = {
         name: value
         for name, value in (changes or {}).items()
-        if (name, value) != ("precision", "auto") and (name not in begun or begun[name] != value)
+        if (name, value) != ("precision", "auto") and not (name in kept and same_value(name, value, kept[name]))
     }
     return check_changes(stored, changes, where, remedy)
 

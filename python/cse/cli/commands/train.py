@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,6 @@ from ...errors import InputError
 from ...options import Device, Opt, Seed, Threads
 from ...progress import duration
 from ...training.callbacks import ProgressCallback, header, score_text
-from ...training.settings.config import SETTINGS
 from .. import corpus_index, printing
 from ..command import Heading, command, given_options
 from ..options import AsJson, IdColumn
@@ -37,24 +37,26 @@ class ConsoleCallback(ProgressCallback):
 
     Args:
         verbose: Print all descriptions and examples.
-        file: The configuration file of a run that is repeated with changes.
-        values: The values in this file; those that the run does not have are named.
+        lost: Returns the values of a configuration file that a run repeated with changes does not have.
     """
 
-    def __init__(self, verbose: bool = False, file: str = "", values: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, verbose: bool = False, lost: Callable[[TrainConfig], list[str]] | None = None) -> None:
         super().__init__(verbose=verbose)
-        self.file, self.values = file, values or {}
+        self.lost = lost
 
     def on_train_begin(self, run: Run) -> None:
         """Prints a description of the run, one fact per line, then examples of augmentations."""
         for line in header(run.facts, self.verbose):
             self.display.print(line)
-        if (step := run.state.step) and step >= len(run.batches):
-            self.display.print(f"finished at step {step}: nothing is left to train; --max-steps extends the run")
-        if lost := differences(run.config, self.values):
+        if step := run.state.step:
+            if run.plan.patience is not None and run.state.selector.misses >= run.plan.patience:
+                self.display.print(f"ended by --patience at step {step}; a larger --patience trains further")
+            elif step >= len(run.batches):
+                self.display.print(f"finished at step {step}: nothing is left to train; --max-steps extends the run")
+        if self.lost is not None and (lost := self.lost(run.config)):
             self.display.print(
-                f"not as in {self.file}: {', '.join(lost)}; with changes, values that are not in its table given are "
-                "derived again"
+                f"not as in the file: {', '.join(lost)}; with further flags, values that are not in its table given "
+                "are derived again"
             )
         printing.print_examples(run.examples[: None if self.verbose else 1])
 
@@ -91,7 +93,7 @@ def train_command(
     """
     from ...registry import import_methods, parse_setting
     from ...training.parts.data import check_source
-    from ...training.settings.changes import repeated
+    from ...training.settings.changes import differences, repeated
     from ...training.settings.config import TrainConfig, read_toml
     from ...training.settings.precedence import merge, with_preset
 
@@ -115,16 +117,24 @@ def train_command(
     # Validated before torch is imported, so that an invalid flag is reported immediately.
     config = with_preset(TrainConfig(**merge(chosen, base), given=before))
     check_source(config.corpus, config.pairs, config.tfidf)
-    again = stored if before is None and "given" in stored else {}
-    same = {name: value for name, value in again.items() if name in SETTINGS and name not in {*chosen, "name"}}
-    _run(config, None, verbose, as_json, config_file or "", same)
+    lost = None
+    if before is None and "given" in stored:
+        again = TrainConfig(**{name: value for name, value in stored.items() if name != "given"})
+        lost = partial(differences, before=again, chosen=chosen)
+    _run(config, None, verbose, as_json, lost)
 
 
-def _run(config: TrainConfig, resume: str | None, verbose: bool, as_json: bool, *file: Any) -> None:
+def _run(
+    config: TrainConfig,
+    resume: str | None,
+    verbose: bool,
+    as_json: bool,
+    lost: Callable[[TrainConfig], list[str]] | None = None,
+) -> None:
     from ...training.folder.lock import has_checkpoint
     from ...training.loop import train
 
-    result = train(config, ConsoleCallback(verbose, *file), resume=resume)
+    result = train(config, ConsoleCallback(verbose, lost), resume=resume)
     if int(os.environ.get("RANK", "0")):  # torchrun: rank 0 prints the result
         return
     further = "" if config.patience is None else " --patience N"
@@ -136,12 +146,6 @@ def _run(config: TrainConfig, resume: str | None, verbose: bool, as_json: bool, 
         f"{result.folder / 'best'}",
     ]
     printing.result(result.to_dict(), as_json, lines)
-
-
-def differences(config: TrainConfig, values: Mapping[str, Any]) -> list[str]:
-    """Returns the values that a configuration does not have, each with the one that it has."""
-    pairs = {name: (SETTINGS[name].check(value), getattr(config, name)) for name, value in values.items()}
-    return [f"{SETTINGS[name].flag} {new} instead of {old}" for name, (old, new) in pairs.items() if old != new]
 
 
 def _summary(result: RunResult) -> list[str]:
@@ -184,6 +188,8 @@ def adapt_command(
         raise InputError("--query is blank; write a query, or leave it out")
     if "-" in corpus:
         raise InputError("CORPUS is read several times, so it cannot be standard input (-); name a file")
+    if id_column is not None:
+        corpus_index.read_ids(corpus, id_column)  # refuses a wrong column before training
     folder = Path(output)
     values = {"corpus": corpus, "model": model, "column": column, "max_steps": max_steps, "batch_size": batch_size}
     values |= {"device": device, "threads": threads, "seed": seed}
@@ -267,7 +273,7 @@ def _hits(config: TrainConfig, model: str, folder: Path, query: str, source: int
     rebuild = False
     if folder.exists():
         try:
-            SearchIndex.open(folder, encoder)
+            rebuild = SearchIndex.open(folder, encoder).has_ids != (id_column is not None)
         except InputError:  # the training was extended after the index had been built
             rebuild = True
     index = encoding.index(encoder, config.corpus, str(folder), id_column, passages="max", rebuild=rebuild)

@@ -7,6 +7,7 @@ are: no UNA, UNA with synthetic negatives as further pairs, and UNA with them as
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from ...augment import AUGMENTATIONS, PAIRS_POSITIVE
 from ...errors import InputError
 from ...losses import LOSS_TERMS
 from ...options import options_of
-from .config import SETTINGS, TrainConfig, flag
+from .config import SETTINGS, TrainConfig, flag, stored_forms
 from .precedence import merge, other_limit, resolve
 
 
@@ -57,8 +58,36 @@ def check_equal(stored: TrainConfig, changed: TrainConfig, where: str, remedy: s
     return changed
 
 
+def same_value(name: str, one: Any, other: Any) -> bool:
+    """Returns whether two values of a setting are equal; paths are, if they lead to the same place."""
+    if name in SETTINGS and SETTINGS[name].opt.paths and isinstance(one, tuple) and isinstance(other, tuple):
+        return [*map(os.path.abspath, one)] == [*map(os.path.abspath, other)]
+    return bool(one == other)
+
+
+def differences(config: TrainConfig, before: TrainConfig, chosen: Mapping[str, Any]) -> list[str]:
+    """Returns the settings and options in which a configuration differs from ``before``, without those in ``chosen``.
+
+    Each is a text with both values. Options of methods that the configuration does not use are left out.
+    """
+    named = stored_forms(chosen)
+    apart = {*named, other_limit(chosen), "name", "preset"}
+    pairs = {flag(name): (getattr(before, name), getattr(config, name)) for name in SETTINGS.keys() - apart}
+    pairs |= {
+        f"{method}.{name}": (value, config.options[method].get(name, value))
+        for method, table in before.options.items()
+        if method in config.options
+        for name, value in table.items()
+        if name not in named.get("options", {}).get(method, {})
+    }
+    changed = sorted((name, old, new) for name, (old, new) in pairs.items() if old is not None and old != new)
+    return [f"{name} {_text(new)} instead of {_text(old)}" for name, old, new in changed]
+
+
 def _text(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    if isinstance(value, tuple):
+        return ",".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)
 
 
 def repeated(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:

@@ -201,8 +201,9 @@ class TrainConfig(Settings):
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.values().items())})"
 
     def _check(self) -> None:
-        for method in self.options:
-            self.options_of(method)
+        checked = {name: vars(self.options_of(name)) for name in self.options}
+        options = {name: {key: checked[name][key] for key in table} for name, table in self.options.items()}
+        object.__setattr__(self, "options", options)
         parts = CONTRASTIVE_LOSSES.get(self.loss)
         if parts is not None and (own := LOSS_SETTINGS.keys() & self.options.get(CONTRASTIVE, {}).keys()):
             name = sorted(own)[0]
