@@ -5,10 +5,16 @@ An ``Experiment`` is one training run. ``declared`` lists the runs of three stag
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
+
+RESULTS = Path("benches/results/effects")
+# Name of the stored scores of the base.
+BEFORE = "before-training"
 
 STEPS = 400
 # What all runs have in common. Some values are also defaults, but the defaults depend on the model.
@@ -108,6 +114,17 @@ class Experiment:
             else:
                 result += ["--" + name.replace("_", "-"), str(value)]
         return result
+
+
+def best_taus(results: Path) -> dict[str, float]:
+    """The temperature of each system with the highest STS-B dev score, for the systems whose grid is stored."""
+    best = {}
+    for system in SYSTEMS:
+        paths = {tau: results / f"{Experiment(system, tau).name}.json" for tau in TAUS}
+        if all(path.exists() for path in paths.values()):
+            dev = {tau: json.loads(path.read_text("utf-8"))["scores"]["STS-B dev"] for tau, path in paths.items()}
+            best[system] = max(dev, key=lambda tau: dev[tau])
+    return best
 
 
 # The changed settings of a row (or another run), the published row, and its column if it is not that of the table.

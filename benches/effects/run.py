@@ -38,15 +38,25 @@ from typing import Any
 import masked_model
 import numpy as np
 import scores
-from experiments import ABLATIONS, BASE, SEEDS, SYSTEMS, TAUS, Experiment, declared, trained
+import table
+from experiments import (
+    ABLATIONS,
+    BASE,
+    BEFORE,
+    RESULTS,
+    SEEDS,
+    Experiment,
+    best_taus,
+    declared,
+    trained,
+)
 
-RESULTS = Path("benches/results/effects")
 SENTENCES = 60_000
 # Commands run in processes that are forked from one that has imported these modules, which takes several seconds.
 CONTEXT = multiprocessing.get_context("forkserver")
 PRELOADED = ["torch", "transformers.models.bert.modeling_bert", "sentence_transformers", "cse.training", "cse.cli"]
 STAGES = ("grid", "seeds", "ablations", "repeats")
-BEFORE, BEFORE_FLAGS = "before-training", ["--pooler", "avg"]
+BEFORE_FLAGS = ["--pooler", "avg"]
 # Prints versions and the device of the interpreter that runs cse, and the git revision of cse, if it has one.
 VERSIONS = """
 import importlib.metadata, json, pathlib, platform, shutil, subprocess, cse
@@ -182,21 +192,8 @@ class Lab:
         return record
 
 
-def best_taus(results: Path) -> dict[str, float]:
-    """The temperature of each system with the highest STS-B dev score, for the systems whose grid is stored."""
-    best = {}
-    for system in SYSTEMS:
-        paths = {tau: results / f"{Experiment(system, tau).name}.json" for tau in TAUS}
-        if all(path.exists() for path in paths.values()):
-            dev = {tau: json.loads(path.read_text("utf-8"))["scores"]["STS-B dev"] for tau, path in paths.items()}
-            best[system] = max(dev, key=lambda tau: dev[tau])
-    return best
-
-
 def undecided(results: Path) -> list[Experiment]:
     """Two further seeds of the rows of ablations whose change has no sign with seed 0, and of what they change."""
-    import table  # imports this module
-
     stored = table.Stored([results])
     runs = {run.name: run for each in ABLATIONS for run in table.undecided(stored, each)}
     return [replace(run, seed=seed) for seed in SEEDS[1:3] for run in runs.values()]

@@ -21,8 +21,19 @@ from pathlib import Path
 from typing import Any
 
 import scores
-from experiments import ABLATIONS, PUBLISHED, PUBLISHED_TAU, SEEDS, SYSTEMS, TAUS, Ablation, Experiment
-from run import BEFORE, RESULTS, best_taus
+from experiments import (
+    ABLATIONS,
+    BEFORE,
+    PUBLISHED,
+    PUBLISHED_TAU,
+    RESULTS,
+    SEEDS,
+    SYSTEMS,
+    TAUS,
+    Ablation,
+    Experiment,
+    best_taus,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 Table = tuple[list[str], list[list[str]]]
