@@ -526,7 +526,7 @@ def test_train_resumes_with_the_values_that_began_the_run(run_config):
     assert train(config.replace(corpus=nearby, max_steps=4), resume=folder).steps == 4
 
 
-def test_a_callback_that_is_none_is_refused_before_training(run_config):
+def test_an_object_that_is_not_a_callback_is_refused_before_training(run_config):
     for wrong in (Callback, print):
         with pytest.raises(InputError, match=r"callback: an object of a subclass of cse.Callback was expected"):
             train(run_config, wrong)

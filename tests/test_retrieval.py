@@ -468,3 +468,9 @@ def test_models_to_compare_may_be_in_any_iterable(collection, tiny_bert):
 def test_a_retrieval_folder_is_recognised_by_the_sts_suite(collection, tiny_bert):
     with pytest.raises(InputError, match=r"for its corpus\.jsonl, add --suite retrieval"):
         evaluate(tiny_bert, "sts", collection[0])
+
+
+def test_scores_of_a_run_that_float32_cannot_tell_apart_are_ties(tmp_path):
+    path = tmp_path / "run"
+    path.write_text("q Q0 a 1 0.123456789012 x\nq Q0 b 2 0.123456789011 x\nq Q0 c 3 0.2 x\n", encoding="utf8")
+    assert list(read_run(path)["q"]) == ["c", "b", "a"]

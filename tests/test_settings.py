@@ -348,15 +348,18 @@ def test_odd_values_of_set_are_refused_in_one_sentence(name, value):
 
 
 def test_values_of_a_file_that_a_changed_run_does_not_have_are_named(cse, run_config, tmp_path):
-    folder = train(run_config.replace(max_steps=1, eval_every=0)).folder
+    folder = train(run_config.replace(max_steps=1, eval_every=0, una=True)).folder
     text = (folder / "config.toml").read_text("utf8")
     given = text.index("[given]")
     edited = tmp_path / "edited.toml"
     edited.write_text(re.sub(r"(?m)^weight_decay = .*", "weight_decay = 0.5", text[:given]) + text[given:], "utf8")
+    edited.write_text(re.sub(r"(?m)^beta = .*", "beta = 0.7", edited.read_text("utf8"), count=1), "utf8")
     done = cse("train", "--config", edited, "--name", "again", "--max-grad-norm", "2")
     assert done.returncode == 0, done.stderr
     value = resumed_config(folder).weight_decay
-    assert f"not as in the file: --weight-decay {value} instead of 0.5; with further flags" in done.stderr
+    assert (
+        f"not as in the file: --weight-decay {value} instead of 0.5, una.beta 0.5 instead of 0.7; with" in done.stderr
+    )
     done = cse("train", "--config", folder / "config.toml", "--name", "third", "--max-grad-norm", "2")
     assert "not as in" not in done.stderr
     done = cse("train", "--resume", folder)

@@ -314,14 +314,14 @@ def _load(
     threads: int | None = None,
 ) -> tuple[str, Encodes]:
     """Sets the number of threads, and returns the name of a model and its encoder."""
-    from ..models.running.inference import Encoder
-
     if threads is not None:
         from ..models.device import set_threads
 
         set_threads(check_integer(threads, "threads", 0))
     if (ranker := System(model).ranker()) is not None:
         return ranker.name, ranker
+    from ..models.running.inference import Encoder
+
     if not isinstance(model, (str, PathLike)):
         if not callable(getattr(model, "encode", None)):
             raise InputError(f"model: must be a folder, a name, or an encoder, got {model!r}")
