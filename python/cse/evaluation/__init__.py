@@ -18,6 +18,7 @@ EVALUATIONS: Registry[type[Evaluation]] = Registry(
         "sts": "cse.evaluation.sts:STS",
         "geometry": "cse.evaluation.geometry:Geometry",
         "halves": "cse.evaluation.geometry:SplitHalf",
+        "labels": "cse.evaluation.measures:Labels",
         "retrieval": "cse.evaluation.retrieval:Retrieval",
         "mteb": "cse.evaluation.mteb:Mteb",
     },

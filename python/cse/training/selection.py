@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..evaluation.base import Pairs
+from ..evaluation.base import Pairs, Sample
 from ..evaluation.geometry import HalvesScore, nearest_others, score_halves, unit
-from ..evaluation.significance import direction, paired_bootstrap
 from ..evaluation.sts import score_pairs
+from ..evaluation.verdict import CANNOT_TELL, NOT_JUDGED, Verdict, judge
 from ..models.running.encoder import SentenceEncoder
 
 # The embeddings count as collapsed if the MRR is below this fraction of the highest MRR of earlier evaluations.
@@ -29,18 +30,32 @@ COLLAPSED = 0.5
 NEIGHBOURS = 500
 # If the uniformity is above this value, nearly all embeddings are equal; see is_collapsed.
 FLAT = -0.01
-# Below this number of held-out sentences, a score close to chance is no sign of a useless model.
-FEW = 100
 # The MRR is close to chance if it is below both NEAR_CHANCE * c and c + SHARE_OF_THE_WAY * (1 - c), where c is the MRR
 # of a random ranking. The second bound is the lower one for fewer than 39 sentences. See is_collapsed.
 NEAR_CHANCE, SHARE_OF_THE_WAY = 3.0, 0.25
+# Above this MRR, hardly anything is left to gain.
+NEAR_CEILING = 0.95
+
+HOW_TO_JUDGE = (
+    "to judge it: --labels COLUMN, if CORPUS is a table with a column of labels; or cse compare MODEL RUN --pool, with "
+    "about 20 queries"
+)
+
+
+def chance_of(sentences: int) -> float:
+    """Returns the MRR of a random ranking of n sentences, which is H(n) / n, with the harmonic number H."""
+    return sum(1 / rank for rank in range(1, sentences + 1)) / sentences
+
+
+def is_flat(score: HalvesScore) -> bool:
+    """Returns whether embeddings are not finite or nearly all equal."""
+    return not math.isfinite(score.uniformity) or score.uniformity > FLAT
 
 
 def is_collapsed(score: HalvesScore) -> bool:
     """Returns whether embeddings are not finite or nearly all equal, or retrieve halves hardly better than chance."""
-    chance = sum(1 / rank for rank in range(1, score.sentences + 1)) / score.sentences
-    close_to_chance = score.mrr < min(NEAR_CHANCE * chance, chance + SHARE_OF_THE_WAY * (1 - chance))
-    return not math.isfinite(score.uniformity) or score.uniformity > FLAT or close_to_chance
+    chance = chance_of(score.sentences)
+    return is_flat(score) or score.mrr < min(NEAR_CHANCE * chance, chance + SHARE_OF_THE_WAY * (1 - chance))
 
 
 class Selector:
@@ -54,6 +69,7 @@ class Selector:
             ``cos_syn``.
         precision: Precision in which held-out sentences are encoded, that of the run. Development sets are encoded in
             float32, since their scores are compared with those of other programs.
+        halved: Whether ``pairs`` are halves of the files, the other halves of which judge the selected encoder.
     """
 
     def __init__(
@@ -63,7 +79,11 @@ class Selector:
         held_out: list[str],
         negatives: list[str] | None = None,
         precision: str = "fp32",
+        halved: bool = False,
     ) -> None:
+        self.halved = halved
+        self.before: list[Sample] = []
+        """The samples of the measures of the run for the encoder before training."""
         self.model, self.pairs, self.held_out, self.precision = model, pairs, held_out, precision
         self.negatives = negatives or []
         self.records: list[dict[str, Any]] = []
@@ -89,6 +109,8 @@ class Selector:
             "halves": scores,
             "misses": self.misses,
         }
+        arrays |= {f"before.{i}": sample.values for i, sample in enumerate(self.before)}
+        values["before"] = [[sample.task, sample.unit] for sample in self.before]
         return values, arrays
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[np.float64]]) -> None:
@@ -100,6 +122,10 @@ class Selector:
         self.records, self.best_step = values["records"], values["best_step"]
         self.best_record = next((record for record in self.records if record["step"] == self.best_step), {})
         self.collapsed, self.misses = values["collapsed"], values["misses"]
+        # Gold scores and sentences are those of the samples of the selected encoder; see ``verdict``.
+        self.before = [
+            Sample(task, arrays[f"before.{i}"], unit=name) for i, (task, name) in enumerate(values.get("before", ()))
+        ]
         self.vectors = [arrays[f"vectors.{i}"] for i in range(len([k for k in arrays if k.startswith("vectors.")]))]
         self.halves = []
         for number, score in enumerate(values["halves"]):
@@ -159,20 +185,6 @@ class Selector:
             record.update({f"spearman/{name}": score["spearman"] for name, score in scores.items()})
         return record
 
-    def _change(self) -> list[str]:
-        """Returns sentences that describe the change of the label-free scores over the run, with intervals."""
-        before, after = self.halves[0], self.halves[-1]
-        first, low, high = (100 * x for x in paired_bootstrap(after.found_first - before.found_first))
-        mrr, mrr_low, mrr_high = paired_bootstrap(after.per_sentence - before.per_sentence)
-        change = {1: "rose", -1: "fell", 0: "showed no clear change"}[direction(mrr_low, mrr_high)]
-        return [
-            f"Each of {before.sentences:,} held-out sentences was cut in two. A search with one half ranks the "
-            f"other half first in {before.found_first.mean():.1%} of the cases before training and in "
-            f"{after.found_first.mean():.1%} after "
-            f"(difference {first:+.1f} points, 95 % interval [{low:+.1f}, {high:+.1f}]).",
-            f"The mean reciprocal rank {change}: {mrr:+.4f}, 95 % interval [{mrr_low:+.4f}, {mrr_high:+.4f}].",
-        ]
-
     def neighbours(self, count: int = 3) -> list[dict[str, str]]:
         """Returns the first ``count`` held-out sentences whose nearest neighbour changed, with both neighbours.
 
@@ -187,43 +199,63 @@ class Selector:
             for row in np.flatnonzero(old != new)[:count]
         ]
 
-    def verdict(self) -> list[str]:
-        """Returns remarks for the user on the interpretation of the scores."""
-        notes = []
+    def notes(self) -> list[str]:
+        """Returns sentences about which step was selected, and why."""
         last = self.records[-1]["step"]
         if self.pairs:
+            notes = []
             if self.best_step == 0 and last:
                 notes.append("No checkpoint scored higher than the model before training, so best/ is that model.")
             several = f"the mean of {len(self.pairs)} development sets"
             sets = several if len(self.pairs) > 1 else "the development set"
-            notes.append(f"best/ is step {self.best_step} of {last}, chosen by Spearman on {sets}.")
-        elif self.held_out:
-            if last:
-                notes += self._change()
-            if last in self.collapsed:
-                notes.append(
-                    f"The embeddings collapsed (at step {self.collapsed[0]}): best/ is step {self.best_step}, "
-                    "the last evaluation without collapse; lower --lr or raise --temperature."
-                )
-            elif is_collapsed(self.halves[-1]):
-                score = self.halves[-1]
-                flat = not math.isfinite(score.uniformity) or score.uniformity > FLAT
-                what = f"are nearly all equal (uniformity {score.uniformity:.3f})"
-                if not flat:
-                    what = "find the other half of a sentence hardly better than chance "
-                    what += f"(MRR {score.mrr:.4f}, {score.sentences} held-out sentences)"
-                remedy = "train longer, or choose another --pooler or --model"
-                if not flat and score.sentences < FEW:
-                    remedy = "so few sentences say little: judge search results instead (cse label), or give --dev"
-                notes.append(f"The embeddings of step {last} {what}, as before training; {remedy}.")
-            else:
-                notes.append(
-                    f"best/ is the last step, {last}: the embeddings have not collapsed. MRR only "
-                    "detects collapse; to measure similarity, give --dev a file of scored pairs."
-                )
-        else:
-            notes.append(
+            half = f"one half of each file, {sum(len(pairs.left) for pairs in self.pairs.values()):,} pairs"
+            by = f"{sets} ({half if self.halved else 'all pairs'})"
+            return [*notes, f"best/ is step {self.best_step} of {last}, chosen by Spearman on {by}."]
+        if not self.held_out:
+            return [
                 "No sentences were held out, because the corpus is too small or too few of its sentences have 8 words "
                 "or more; best/ is the last step, which was not scored."
-            )
-        return notes
+            ]
+        if last in self.collapsed:
+            return [
+                f"The embeddings collapsed (at step {self.collapsed[0]}): best/ is step {self.best_step}, "
+                "the last evaluation without collapse; lower --lr or raise --temperature."
+            ]
+        return [f"best/ is the last step, {last}."]
+
+    def check(self) -> str:
+        """Returns a sentence about the score without labels, which only tells whether the embeddings collapsed."""
+        before, after = self.halves[0], self.halves[-1]
+        chance = chance_of(after.sentences)
+        text = (
+            f"check for collapse, without labels: the halves of {after.sentences:,} held-out sentences find each other "
+            f"with MRR {before.mrr:.4f} before and {after.mrr:.4f} after (chance {chance:.4f}, ceiling 1)"
+        )
+        if is_flat(after):
+            return f"{text}: the embeddings are nearly all equal (uniformity {after.uniformity:.3f})"
+        if self.records[-1]["step"] in self.collapsed:
+            return f"{text}: collapsed"
+        if is_collapsed(after):
+            return f"{text}: near chance, so this check cannot tell"
+        if min(before.mrr, after.mrr) > NEAR_CEILING:
+            return f"{text}: not collapsed; near the ceiling, so it cannot tell more"
+        return f"{text}: not collapsed"
+
+    def verdict(self, after: list[Sample], judged: bool) -> Verdict:
+        """Returns the verdict on the selected encoder.
+
+        Args:
+            after: Its samples, of the same measures as ``before``; empty if it is the encoder before training.
+            judged: Whether the run has measures.
+        """
+        notes = [self.check()] if self.halves else []
+        if not judged:
+            selected = "the development set was used to select best/, so it cannot judge it"
+            return Verdict(NOT_JUDGED, selected if self.pairs else "there are no labels", [], [HOW_TO_JUDGE, *notes])
+        if self.best_step == 0:
+            return Verdict(CANNOT_TELL, "best/ is the encoder before training", [], notes)
+        if [len(sample.values) for sample in after] != [len(sample.values) for sample in self.before]:
+            why = "the encoder before training was judged by other data, or not at all"
+            return Verdict(NOT_JUDGED, why, [], notes)
+        before = [replace(new, values=old.values) for old, new in zip(self.before, after, strict=True)]
+        return judge(before, after, notes)

@@ -18,7 +18,7 @@ from .batches import batches, checks, tokens
 from .folder.outputs import choose_folder
 from .parts import data, evaluation, loss, methods, optimisation, output
 from .run import Plan, Run
-from .settings import config, precedence
+from .settings import config, precedence, presets
 from .step import distributed, encode, state
 
 # Steps from which compiling, which took 35 s on an H200, takes less time than it saves (30 ms a step there).
@@ -50,8 +50,11 @@ def prepare(
     context = methods.open_context(
         settings.tfidf, settings.min_df, settings.max_terms, settings.imports, machine.device, world.part
     )
-    evaluated = evaluation.open_evaluation(settings.dev, settings.data, settings.allow_partial)
-    of_data = ("corpus", "column", "pairs", "columns", "where", "min_score", "seed")
+    whole = presets.is_published((settings.given or {}).get("preset"))
+    evaluated = evaluation.open_evaluation(
+        settings.dev, whole, settings.judged_queries, settings.data, settings.allow_partial
+    )
+    of_data = ("corpus", "column", "pairs", "columns", "where", "min_score", "seed", "labels")
     opened = data.open_data(
         context,
         progress,
@@ -84,7 +87,8 @@ def prepare(
     index = final.tfidf if context.index_is_used else None
     same = opened.fingerprints(index, context.files)
     plan = plan_of(final, made)
-    return Run(final, plan, place, machine, started, rows, forward, ids, evaluated, facts, examples, same)
+    judging = evaluated.measures(opened)
+    return Run(final, plan, place, machine, started, rows, forward, ids, evaluated, judging, facts, examples, same)
 
 
 def plan_of(final: config.ResolvedConfig, made: methods.TextMethods) -> Plan:
@@ -173,6 +177,7 @@ def describe(
     text, warnings = checks.examine(
         rows, made.negatives, tokenizer, final.max_length, built.encoder.max_length, final.model
     )
+    warnings += [opened.unjudged] if opened.unjudged else []
     if not resumed:  # a resumed run takes the weights of the terms from its checkpoint
         warnings += [term.warning for term in built.terms.values() if term.warning]
     evaluated = f" in training, {final.eval_pooler} in evaluation" if final.eval_pooler else ""

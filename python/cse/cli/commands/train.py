@@ -142,10 +142,18 @@ def _run(
     lines = [
         *_summary(result),
         *([", ".join(f"{task} {score:.2f}" for task, score in result.sts.items())] if result.sts else []),
+        *_verdict(result),
         *([f"train longer with: cse train --resume {result.folder} --max-steps N{further}"] if resumable else []),
         f"{result.folder / 'best'}",
     ]
     printing.result(result.to_dict(), as_json, lines)
+
+
+def _verdict(result: RunResult) -> list[str]:
+    """Returns the lines of the verdict."""
+    from ...evaluation.verdict import lines
+
+    return lines(result.verdict)
 
 
 def _summary(result: RunResult) -> list[str]:

@@ -17,8 +17,10 @@ import torch
 
 from ..._core import __version__
 from ...errors import InputError
+from ...evaluation.base import Sample
 from ...evaluation.sts import score_pairs
-from ...io import fresh_folder, remove_leftovers
+from ...evaluation.verdict import Verdict, markdown
+from ...io import fresh_folder, remove_leftovers, write_text
 from ...models.device import device_name
 from ...models.running.inference import Encoder
 from ...models.saving.folder import model_card, save_encoder
@@ -93,24 +95,29 @@ def copied(checkpoint: Checkpoint, folder: Path) -> str:
     return str(folder)
 
 
+def card(run: Run, step: int, verdict: str = "") -> str:
+    """Returns the model card of the encoder of a step; ``verdict`` is Markdown."""
+    selector = run.state.selector
+    columns = {"spearman": ["spearman"], "mrr": ["mrr", "mrr_se"]}.get(selector.metric or "", [])
+    return model_card(
+        run.state.encoder,
+        **run.plan.card,
+        step=step,
+        columns=[*columns, "alignment", "uniformity"] if columns else [],
+        scores=selector.records,
+        verdict=verdict,
+    )
+
+
 def save(run: Run, name: str) -> None:
     """Saves the encoder with a model card in the subfolder ``name`` of the run."""
     state = run.state
-    selector = state.selector
-    columns = {"spearman": ["spearman"], "mrr": ["mrr", "mrr_se"]}.get(selector.metric or "", [])
-    card = model_card(
-        state.encoder,
-        **run.plan.card,
-        step=state.step,
-        columns=[*columns, "alignment", "uniformity"] if columns else [],
-        scores=selector.records,
-    )
 
     def terms(folder: Path) -> None:
         for term in state.terms.values():
             term.save(folder)
 
-    save_encoder(state.encoder, run.folder / name, card, terms)
+    save_encoder(state.encoder, run.folder / name, card(run, state.step), terms)
 
 
 def describe(run: Run) -> dict[str, Any]:
@@ -129,14 +136,38 @@ def describe(run: Run) -> dict[str, Any]:
     }
 
 
-def score_best(run: Run, callback: Callback) -> dict[str, float]:
-    """Returns Spearman's correlation x 100 of the encoder in best/ by STS task; empty if the run has no tasks."""
-    if not run.evaluation.tasks:
-        return {}
-    callback.on_status("evaluating best/ on the STS tasks")
-    # Loaded as a user would load it, without the MLP head unless the head is kept.
-    encoder = Encoder(run.folder / "best", device=run.device)
-    return {task.title: score_pairs(encoder, pairs).spearman for task, pairs in run.evaluation.tasks}
+def load_best(run: Run) -> Encoder:
+    """Returns the encoder in best/ as a user would load it, without the MLP head unless the head is kept.
+
+    The state of PyTorch's random numbers, which dropout continues, stays as it was.
+    """
+    with torch.random.fork_rng(devices=[]):
+        return Encoder(run.folder / "best", device=run.device)
+
+
+def judged(run: Run, encoder: Encoder | None = None) -> list[Sample]:
+    """Returns the samples of the measures of a run for the encoder in best/."""
+    encoder = encoder or load_best(run)
+    return [sample for measure in run.measures for sample in measure(encoder)]
+
+
+def conclude(run: Run, callback: Callback) -> tuple[dict[str, float], Verdict]:
+    """Evaluates and judges best/, and adds the verdict to its model card.
+
+    Returns:
+        Spearman's correlation x 100 by STS task, empty if the run has no tasks; and the verdict.
+    """
+    selector, tasks = run.state.selector, run.evaluation.tasks
+    changed = selector.best_step > 0 and bool(run.measures)
+    encoder = None
+    if tasks or changed:
+        callback.on_status("evaluating best/")
+        encoder = load_best(run)
+    after = judged(run, encoder) if changed else []
+    verdict = selector.verdict(after, judged=bool(run.measures))
+    if (run.folder / "best").is_dir():
+        write_text(run.folder / "best" / "README.md", card(run, selector.best_step, markdown(verdict.to_dict())))
+    return {task.title: score_pairs(encoder, pairs).spearman for task, pairs in tasks if encoder}, verdict
 
 
 @contextmanager

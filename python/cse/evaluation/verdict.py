@@ -1,0 +1,105 @@
+"""The verdict on an encoder after training, or on another encoder: one word, from the values of single examples.
+
+``cse train``, ``cse compare --labels`` and ``cse report`` all use this module. A measure (``cse.evaluation.measures``)
+gives one value for each example, such as a row with a label, before and after. The word is ``better``, ``worse``,
+``mixed``, ``cannot tell`` or ``not judged``. It is that of the first measure; but if that is not worse and a further
+measure is, the word is ``mixed``. A measure is better or worse if the 95 % interval of its difference excludes 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from .base import Report, Sample
+from .significance import compare, direction
+
+CANNOT_TELL, NOT_JUDGED = "cannot tell", "not judged"
+WORDS = {1: "better", -1: "worse", 0: CANNOT_TELL}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A word, the measures that it comes from, and what else a reader should know."""
+
+    word: str
+    """``better``, ``worse``, ``mixed``, ``cannot tell`` or ``not judged``."""
+    why: str
+    """A phrase that follows the word: the measures that decided, or why nothing did."""
+    measures: list[dict[str, Any]] = field(default_factory=list)
+    """One record per measure: ``task``, ``examples`` (their number), ``unit`` (``rows``, ``pairs`` or ``queries``), the
+    scores ``a`` before and ``b`` after, ``mean`` (the difference in points), its 95 % interval ``low`` and ``high``,
+    its p-value ``p``, ``visible`` (the smallest difference that these examples would have shown), and ``word``.
+    Without an interval, the last five are absent, except for ``word``."""
+    notes: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the verdict as a dict that can be serialised to JSON."""
+        return asdict(self)
+
+
+def judge(before: Sequence[Sample], after: Sequence[Sample], notes: Sequence[str] = ()) -> Verdict:
+    """Returns the verdict on the second of two encoders, from the samples of both for the same measures, in order."""
+    if not before:
+        return Verdict(NOT_JUDGED, "there are no labels", notes=list(notes))
+    first, second = ([Report([], samples=list(side))] for side in (before, after))
+    measures = [
+        _worded({**record, "unit": sample.unit})
+        for record, sample in zip(compare(first, second, seeds=False), before, strict=True)
+    ]
+    main, *others = measures
+    worse = [record["task"] for record in others if record["word"] == "worse"]
+    if worse and main["word"] != "worse":
+        return Verdict("mixed", f"{main['word']} by {main['task']}, worse by {', '.join(worse)}", measures, list(notes))
+    return Verdict(main["word"], f"by {main['task']}", measures, list(notes))
+
+
+def _worded(record: dict[str, Any]) -> dict[str, Any]:
+    if "low" not in record:
+        return {**record, "word": CANNOT_TELL}
+    visible = max(record["high"] - record["mean"], record["mean"] - record["low"])
+    return {**record, "visible": visible, "word": WORDS[direction(record["low"], record["high"])]}
+
+
+def cells(record: dict[str, Any]) -> dict[str, str]:
+    """Returns the table cells of a measure as text, by the names of their columns."""
+    interval = f"[{record['low']:+.2f}, {record['high']:+.2f}]" if "low" in record else ""
+    word = record["word"]
+    if word == CANNOT_TELL and "visible" in record:
+        word += f"; a difference of {record['visible']:.2f} would have shown"
+    return {
+        "measure": record["task"],
+        "before": f"{record['a']:.2f}",
+        "after": f"{record['b']:.2f}",
+        "difference": f"{record['mean']:+.2f}",
+        "95 % interval": interval,
+        "examples": f"{record['examples']:,} {record['unit']}",
+        "verdict": word,
+    }
+
+
+def lines(verdict: dict[str, Any]) -> list[str]:
+    """Returns a verdict, as ``Verdict.to_dict`` returns it, as lines of text: the word, the measures and the notes."""
+    rows = [list(cells(record).values()) for record in verdict["measures"]]
+    rows = [
+        [name, f"{a} -> {b}", f"{difference} {interval}".strip(), *rest]
+        for name, a, b, difference, interval, *rest in rows
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [f"verdict: {verdict['word']}, {verdict['why']}", *(f"  {line}" for line in [*table, *verdict["notes"]])]
+
+
+def markdown(verdict: dict[str, Any]) -> str:
+    """Returns a verdict, as ``Verdict.to_dict`` returns it, as Markdown: the word, a table, the notes."""
+    rows = [cells(record) for record in verdict["measures"]]
+    table = [f"| {' | '.join(row.values())} |" for row in rows]
+    head = [f"| {' | '.join(rows[0])} |", f"|{' --- |' * len(rows[0])}"] if rows else []
+    return "\n\n".join(
+        [
+            f"**{verdict['word']}**, {verdict['why']}.",
+            *(["\n".join([*head, *table])] if rows else []),
+            *verdict["notes"],
+        ]
+    )
