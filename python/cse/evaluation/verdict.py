@@ -8,6 +8,7 @@ measure is, the word is ``mixed``. A measure is better or worse if the 95 % inte
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -41,13 +42,13 @@ class Verdict:
 
 def judge(before: Sequence[Sample], after: Sequence[Sample], notes: Sequence[str] = ()) -> Verdict:
     """Returns the verdict on the second of two encoders, from the samples of both for the same measures, in order."""
-    if not before:
-        return Verdict(NOT_JUDGED, "there are no labels", notes=list(notes))
     first, second = ([Report([], samples=list(side))] for side in (before, after))
-    measures = [
-        _worded({**record, "unit": sample.unit})
-        for record, sample in zip(compare(first, second, seeds=False), before, strict=True)
-    ]
+    return conclude(compare(first, second, seeds=False), [sample.unit for sample in before], notes)
+
+
+def conclude(records: Sequence[dict[str, Any]], units: Sequence[str], notes: Sequence[str] = ()) -> Verdict:
+    """Returns the verdict from the records of ``significance.compare``; ``units`` are those of its samples."""
+    measures = [_worded({**record, "unit": unit}) for record, unit in zip(records, units, strict=True)]
     main, *others = measures
     worse = [record["task"] for record in others if record["word"] == "worse"]
     if worse and main["word"] != "worse":
@@ -64,15 +65,20 @@ def _worded(record: dict[str, Any]) -> dict[str, Any]:
 
 def cells(record: dict[str, Any]) -> dict[str, str]:
     """Returns the table cells of a measure as text, by the names of their columns."""
-    interval = f"[{record['low']:+.2f}, {record['high']:+.2f}]" if "low" in record else ""
+
+    def number(name: str, form: str = "") -> str:  # None stands for NaN in result.json
+        value = record[name]
+        return "none" if value is None or math.isnan(value) else f"{value:{form}.2f}"
+
+    interval = f"[{number('low', '+')}, {number('high', '+')}]" if "low" in record else ""
     word = record["word"]
     if word == CANNOT_TELL and "visible" in record:
         word += f"; a difference of {record['visible']:.2f} would have shown"
     return {
         "measure": record["task"],
-        "before": f"{record['a']:.2f}",
-        "after": f"{record['b']:.2f}",
-        "difference": f"{record['mean']:+.2f}",
+        "before": number("a"),
+        "after": number("b"),
+        "difference": number("mean", "+"),
         "95 % interval": interval,
         "examples": f"{record['examples']:,} {record['unit']}",
         "verdict": word,

@@ -14,19 +14,7 @@ if TYPE_CHECKING:
     from huggingface_hub import ModelCard
 
 # Settings that name files, folders or the machine. Data files are replaced by the names in FILES.
-PRIVATE = {
-    "output",
-    "name",
-    "data",
-    "dev",
-    "judged_queries",
-    "tfidf",
-    "cache",
-    "device",
-    "threads",
-    "preset",
-    "columns",
-}
+PRIVATE = {"output", "name", "data", "dev", "tfidf", "cache", "device", "threads", "preset", "columns"}
 FILES = {"corpus": "corpus.txt", "pairs": "pairs.csv"}
 
 

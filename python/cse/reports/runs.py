@@ -167,6 +167,30 @@ class Step(TypedDict):
     event: NotRequired[str]
 
 
+class MeasureFile(TypedDict):
+    """A measure of the verdict."""
+
+    task: str
+    examples: int
+    unit: str
+    a: float | None
+    b: float | None
+    mean: float | None
+    low: NotRequired[float]
+    high: NotRequired[float]
+    visible: NotRequired[float]
+    word: str
+
+
+class VerdictFile(TypedDict):
+    """The verdict in result.json; see ``cse.evaluation.verdict.Verdict``."""
+
+    word: str
+    why: str
+    measures: list[MeasureFile]
+    notes: list[str]
+
+
 class Result(TypedDict):
     """The content of result.json."""
 
@@ -176,6 +200,7 @@ class Result(TypedDict):
     best: dict[str, Any]
     sts: NotRequired[dict[str, float]]
     notes: NotRequired[list[str]]
+    verdict: NotRequired[VerdictFile]
     neighbours: NotRequired[list[dict[str, str]]]
 
 

@@ -37,8 +37,8 @@ NEAR_CHANCE, SHARE_OF_THE_WAY = 3.0, 0.25
 NEAR_CEILING = 0.95
 
 HOW_TO_JUDGE = (
-    "to judge it: --labels COLUMN, if CORPUS is a table with a column of labels; or cse compare MODEL RUN --pool, with "
-    "about 20 queries"
+    "to judge it: --labels COLUMN, if CORPUS is a table with a column of labels; or about 20 queries of your own, with "
+    "cse compare MODEL RUN CORPUS --queries FILE --pool POOL.csv"
 )
 
 

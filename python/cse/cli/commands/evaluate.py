@@ -248,6 +248,10 @@ def compare_command(
     *,
     suites: Annotated[tuple[str, ...], Opt("Suite; see cse methods.", "NAME", flag="--suite")] = ("sts",),
     data: Annotated[str, Opt("File or folder of the data.", "PATH")],
+    labels: Annotated[
+        str | None, Opt("Compare by this column of labels of the table --data.", "COLUMN", excludes="dims")
+    ] = None,
+    column: Annotated[str | None, Opt("With --labels: column of the sentences.", "NAME", needs="labels")] = None,
     seeds: Annotated[bool, Opt("Each of MODELS is a list A1,A2,... with one model per seed.")] = False,
     allow_partial: Annotated[bool, Opt("Accept incomplete STS and transfer files.")] = False,
     settings: Annotated[
@@ -271,32 +275,49 @@ def compare_command(
     In the suite retrieval, MODELS may be bm25, which ranks by words alone, or run:FILE, a TREC run file. The options
     --hybrid, --bm25-weight, --feedback, --smooth, --rerank and --tokens hold for every other model. In quotes after a
     model, they hold for this model only: cse compare bm25 minilm "minilm --hybrid" --suite retrieval --data DIR.
+
+    With --labels, the rows of the table --data, at most 2,000 with distinct texts, are compared by a column of labels,
+    as at the end of cse train --labels. Name rows that the models were not trained on; --set labels.share=0.2 takes
+    those that cse train held out.
     """
+    from ...evaluation import verdict
     from ...evaluation.run import compare_models, option_tables
 
     printing.check_output()
-    labels, sides = systems_of(models, ranked, seeds)
+    tables = option_tables(encoder.settings(settings))
+    if labels is not None:
+        if "suites" in given_options() or column is None:
+            raise InputError("--labels needs --column, the column of the sentences, and no --suite; change these")
+        suites = ("labels",)
+        tables["labels"] = {**tables.get("labels", {}), "labels": labels, "column": column}
+    names, sides = systems_of(models, ranked, seeds)
     with progress_of("evaluating", "texts") as progress:
         results = compare_models(
             sides,
             suites,
             data,
             seeds=seeds,
-            options=option_tables(encoder.settings(settings)),
+            options=tables,
             allow_partial=allow_partial,
             progress=progress,
             **encoder.arguments,
         )
+    words = [verdict.conclude(side.tasks, ["rows"] * len(side.tasks)).to_dict() for side in results if labels]
     unit_of = "methods, by a paired t-test over seeds" if seeds else "checkpoints, not methods"
     precision = results[0].precision
     if as_json:
-        tables = [{"a": labels[0], "b": b, "tasks": side.tasks} for b, side in zip(labels[1:], results, strict=True)]
-        printing.result({"compares": unit_of, "precision": precision, "comparisons": tables}, True, [])
+        compared = [{"a": names[0], "b": b, "tasks": side.tasks} for b, side in zip(names[1:], results, strict=True)]
+        compared = [item | {"verdict": word} for item, word in zip(compared, words, strict=True)] if words else compared
+        printing.result({"compares": unit_of, "precision": precision, "comparisons": compared}, True, [])
         return
-    for label, result in zip(labels[1:], results, strict=True):
-        lines = [compared_cells(record) for record in result.tasks]
-        printing.table(lines, title=f"{label} against {labels[0]}", markdown=markdown)
-    printing.echo(f"This compares {unit_of}. A is the first model. p-values are adjusted by Holm's method.")
+    for name, result in zip(names[1:], results, strict=True):
+        title = f"{name} against {names[0]}"
+        if words:
+            printing.echo("\n".join([f"{title}:", *verdict.lines(words.pop(0))]))
+        else:
+            printing.table([compared_cells(record) for record in result.tasks], title=title, markdown=markdown)
+    adjusted = "" if labels else " A is the first model. p-values are adjusted by Holm's method."
+    printing.echo(f"This compares {unit_of}.{adjusted}")
     if precision:
         printing.echo(f"Encoded in {precision} ({results[0].precision_reason}).")
 
