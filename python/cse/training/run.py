@@ -63,6 +63,8 @@ class Run:
     """What selects best/, and the STS tasks."""
     measures: list[Measure]
     """What judges best/ at the end, against the encoder before training; see ``cse.evaluation.verdict``."""
+    unjudged: str
+    """Why the column of labels that was named does not judge; else empty."""
     facts: dict[str, str]
     """Descriptions of device, model, loss, corpus and so on, by name; they are shown before training."""
     examples: list[Example]

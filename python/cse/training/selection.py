@@ -241,17 +241,18 @@ class Selector:
             return f"{text}: not collapsed; near the ceiling, so it cannot tell more"
         return f"{text}: not collapsed"
 
-    def verdict(self, after: list[Sample], judged: bool) -> Verdict:
+    def verdict(self, after: list[Sample], judged: bool, unjudged: str = "") -> Verdict:
         """Returns the verdict on the selected encoder.
 
         Args:
             after: Its samples, of the same measures as ``before``; empty if it is the encoder before training.
             judged: Whether the run has measures.
+            unjudged: Why the column of labels that was named is not a measure.
         """
         notes = [self.check()] if self.halves else []
         if not judged:
-            selected = "the development set was used to select best/, so it cannot judge it"
-            return Verdict(NOT_JUDGED, selected if self.pairs else "there are no labels", [], [HOW_TO_JUDGE, *notes])
+            selected = "the development set was used to select best/" if self.pairs else "there are no labels"
+            return Verdict(NOT_JUDGED, unjudged or selected, [], [HOW_TO_JUDGE, *notes])
         if self.best_step == 0:
             return Verdict(CANNOT_TELL, "best/ is the encoder before training", [], notes)
         if [len(sample.values) for sample in after] != [len(sample.values) for sample in self.before]:

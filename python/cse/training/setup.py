@@ -87,8 +87,8 @@ def prepare(
     index = final.tfidf if context.index_is_used else None
     same = opened.fingerprints(index, context.files)
     plan = plan_of(final, made)
-    judging = evaluated.measures(opened)
-    return Run(final, plan, place, machine, started, rows, forward, ids, evaluated, judging, facts, examples, same)
+    judging = (evaluated.measures(opened), opened.unjudged)
+    return Run(final, plan, place, machine, started, rows, forward, ids, evaluated, *judging, facts, examples, same)
 
 
 def plan_of(final: config.ResolvedConfig, made: methods.TextMethods) -> Plan:

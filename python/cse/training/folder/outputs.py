@@ -164,7 +164,7 @@ def conclude(run: Run, callback: Callback) -> tuple[dict[str, float], Verdict]:
         callback.on_status("evaluating best/")
         encoder = load_best(run)
     after = judged(run, encoder) if changed else []
-    verdict = selector.verdict(after, judged=bool(run.measures))
+    verdict = selector.verdict(after, judged=bool(run.measures), unjudged=run.unjudged)
     if (run.folder / "best").is_dir():
         write_text(run.folder / "best" / "README.md", card(run, selector.best_step, markdown(verdict.to_dict())))
     return {task.title: score_pairs(encoder, pairs).spearman for task, pairs in tasks if encoder}, verdict
