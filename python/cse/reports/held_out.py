@@ -221,7 +221,7 @@ def _halves_changes(sentences: list[str], before: _Known, after: _Known) -> list
 def _pairs_changes(name: str, pairs: Pairs, before: _Known, after: _Known) -> list[Change]:
     old, new = score_pairs(before, pairs), score_pairs(after, pairs)
     return [
-        Change(f"Spearman's correlation x 100 on {name}", old.spearman, new.spearman),
+        Change(f"Spearman's correlation x 100 on {name} (all pairs)", old.spearman, new.spearman),
         Change(f"Alignment on {name}", old.alignment, new.alignment, better=-1),
         Change(f"Uniformity on {name}", old.uniformity, new.uniformity, better=-1),
     ]
