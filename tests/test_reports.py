@@ -16,7 +16,7 @@ from cse.evaluation.base import read_pairs
 from cse.evaluation.geometry import unit
 from cse.evaluation.sts import score_pairs
 from cse.reports.curves import alignment_panels, cosine_panels, focal_panels, score_panels, thinned, training_panels
-from cse.reports.held_out import Change, Compared, compare_models, neighbours
+from cse.reports.held_out import Compared, compare_models, neighbours
 from cse.reports.page import report_page
 from cse.reports.pictures import KINDS, Material, pictures, rank_panels, replaced_word
 from cse.reports.runs import differing, find_runs, labels, read_run
@@ -242,7 +242,7 @@ def test_scores_before_and_after_training_equal_those_in_the_log(material, dev_m
     )
 
 
-def test_the_page_shows_the_verdict_of_the_run_first(run, dev_run, tmp_path):
+def test_the_page_shows_the_verdict_of_the_run_first(run, tmp_path):
     stored = json.loads((run / "result.json").read_text(encoding="utf8"))
     measure = {"task": "label of 10 nearest neighbours", "examples": 1234, "unit": "rows", "a": 60.0, "b": 61.5}
     measure |= {"mean": 1.5, "low": 0.25, "high": 2.75, "p": 0.01, "visible": 1.25, "word": "better"}
@@ -251,7 +251,7 @@ def test_the_page_shows_the_verdict_of_the_run_first(run, dev_run, tmp_path):
     (copy / "result.json").write_text(json.dumps({**stored, "verdict": verdict}), encoding="utf8")
     text = "".join(Parsed(report_page(Material(read_run(copy), encode=False)).html).text)
     for phrase in ("better, by label of 10 nearest neighbours.", "1,234 rows", "[+0.25, +2.75]", "A note."):
-        assert text.index("Did it help?") < text.index(phrase) < text.index("Model and data")
+        assert text.rindex("Did it help?") < text.index(phrase) < text.rindex("Model and data")
     del stored["verdict"]
     (copy / "result.json").write_text(json.dumps(stored), encoding="utf8")
     text = "".join(Parsed(report_page(Material(read_run(copy), encode=False)).html).text)
@@ -506,7 +506,7 @@ def test_a_page_can_be_made_for_an_unfinished_run(run, tmp_path):
     stored = read_run(copy)
     assert stored.status == "not finished, log up to step 4"
     page = report_page(Material(stored, encode=False))
-    assert "The run has not finished: its log ends at step 4." in page.html
+    assert "the run has not finished: its log ends at step 4." in page.html
     # A result.json that was written before the run was extended is ignored.
     shutil.copy(run / "result.json", copy / "result.json")
     with open(copy / "log.jsonl", "a", encoding="utf8") as log:
