@@ -330,3 +330,20 @@ def test_the_commands_print_the_verdict(base, labelled, tiny_bert, tmp_path, cse
     refused = cse("compare", tiny_bert, "runs/run", "--data", labelled, "--labels", "label", cwd=tmp_path)
     assert refused.returncode == 2
     assert "--labels needs --column" in refused.stderr
+
+
+def test_few_rows_and_few_changes_do_not_decide():
+    same = Sample("measure", np.full(150, 100.0), unit="rows")
+    (record,) = verdict.judge([same], [same]).measures
+    assert record["low"] < -0.5 < 0.5 < record["high"]  # no row changes, and yet the interval is no point
+    assert record["word"] == "cannot tell"
+    changed = np.full(150, 100.0)
+    changed[:5] = 0
+    found = verdict.judge([Sample("measure", changed, unit="rows")], [same])
+    assert found.measures[0]["p"] == 2**-4
+    assert found.word == "cannot tell"
+    two = [Sample("measure", np.array(values), unit="queries") for values in ([10.0, 11.0], [20.0, 21.5])]
+    found = verdict.judge([two[0]], [two[1]])
+    assert found.word == "cannot tell"
+    assert "visible" not in found.measures[0]
+    assert found.notes == ["measure: 2 queries: t-test, p is at least 0.5"]

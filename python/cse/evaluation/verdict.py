@@ -3,7 +3,8 @@
 ``cse train``, ``cse compare --labels`` and ``cse report`` all use this module. A measure (``cse.evaluation.measures``)
 gives one value for each example, such as a row with a label, before and after. The word is ``better``, ``worse``,
 ``mixed``, ``cannot tell`` or ``not judged``. It is that of the first measure; but if that is not worse and a further
-measure is, the word is ``mixed``. A measure is better or worse if the 95 % interval of its difference excludes 0.
+measure is, the word is ``mixed``. A measure is better or worse if the 95 % interval of its difference excludes 0 and
+its p-value is below 0.05; with few examples or few changes, these are of different tests (``significance``).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from .base import Report, Sample
 from .significance import compare, direction
 
 CANNOT_TELL, NOT_JUDGED = "cannot tell", "not judged"
+LEVEL = 0.05
 WORDS = {1: "better", -1: "worse", 0: CANNOT_TELL}
 
 
@@ -49,18 +51,21 @@ def judge(before: Sequence[Sample], after: Sequence[Sample], notes: Sequence[str
 def conclude(records: Sequence[dict[str, Any]], units: Sequence[str], notes: Sequence[str] = ()) -> Verdict:
     """Returns the verdict from the records of ``significance.compare``; ``units`` are those of its samples."""
     measures = [_worded({**record, "unit": unit}) for record, unit in zip(records, units, strict=True)]
+    notes = [*(f"{record['task']}: {record['note']}" for record in measures if "note" in record), *notes]
     main, *others = measures
     worse = [record["task"] for record in others if record["word"] == "worse"]
     if worse and main["word"] != "worse":
-        return Verdict("mixed", f"{main['word']} by {main['task']}, worse by {', '.join(worse)}", measures, list(notes))
-    return Verdict(main["word"], f"by {main['task']}", measures, list(notes))
+        return Verdict("mixed", f"{main['word']} by {main['task']}, worse by {', '.join(worse)}", measures, notes)
+    return Verdict(main["word"], f"by {main['task']}", measures, notes)
 
 
 def _worded(record: dict[str, Any]) -> dict[str, Any]:
+    """Returns a record with its word and, if six examples or more can be significant, what would have shown."""
     if "low" not in record:
         return {**record, "word": CANNOT_TELL}
-    visible = max(record["high"] - record["mean"], record["mean"] - record["low"])
-    return {**record, "visible": visible, "word": WORDS[direction(record["low"], record["high"])]}
+    if record["examples"] > 5:  # fewer have a p-value of at least 0.05
+        record = {**record, "visible": max(record["high"] - record["mean"], record["mean"] - record["low"])}
+    return {**record, "word": WORDS[direction(record["low"], record["high"]) if record["p"] < LEVEL else 0]}
 
 
 def cells(record: dict[str, Any]) -> dict[str, str]:
@@ -72,7 +77,7 @@ def cells(record: dict[str, Any]) -> dict[str, str]:
 
     interval = f"[{number('low', '+')}, {number('high', '+')}]" if "low" in record else ""
     word = record["word"]
-    if word == CANNOT_TELL and "visible" in record:
+    if word == CANNOT_TELL and record.get("visible", 0) > abs(record["mean"]):
         word += f"; a difference of {record['visible']:.2f} would have shown"
     return {
         "measure": record["task"],
@@ -99,13 +104,9 @@ def lines(verdict: dict[str, Any]) -> list[str]:
 
 def markdown(verdict: dict[str, Any]) -> str:
     """Returns a verdict, as ``Verdict.to_dict`` returns it, as Markdown: the word, a table, the notes."""
-    rows = [cells(record) for record in verdict["measures"]]
-    table = [f"| {' | '.join(row.values())} |" for row in rows]
-    head = [f"| {' | '.join(rows[0])} |", f"|{' --- |' * len(rows[0])}"] if rows else []
-    return "\n\n".join(
-        [
-            f"**{verdict['word']}**, {verdict['why']}.",
-            *(["\n".join([*head, *table])] if rows else []),
-            *verdict["notes"],
-        ]
-    )
+    parts = [f"**{verdict['word']}**, {verdict['why']}."]
+    if rows := [cells(record) for record in verdict["measures"]]:
+        head = [list(rows[0]), ["---"] * len(rows[0])]
+        table = [[cell.replace("|", "&#124;") for cell in row] for row in [*head, *(row.values() for row in rows)]]
+        parts.append("\n".join(f"| {' | '.join(row)} |" for row in table))
+    return "\n\n".join([*parts, *verdict["notes"]])

@@ -314,8 +314,11 @@ def compare_command(
         title = f"{name} against {names[0]}"
         if words:
             printing.echo("\n".join([f"{title}:", *verdict.lines(words.pop(0))]))
-        else:
-            printing.table([compared_cells(record) for record in result.tasks], title=title, markdown=markdown)
+            continue
+        printing.table([compared_cells(record) for record in result.tasks], title=title, markdown=markdown)
+        for record in result.tasks:
+            if "note" in record:
+                printing.echo(f"{record['task']}: {record['note']}")
     adjusted = "" if labels else " A is the first model. p-values are adjusted by Holm's method."
     printing.echo(f"This compares {unit_of}.{adjusted}")
     if precision:
