@@ -15,7 +15,8 @@ import torch
 
 from cse import train
 from cse.training.batches.tokens import Prefetcher
-from cse.training.folder.checkpoint import find_checkpoint, list_checkpoints, read_checkpoint
+from cse.training.folder.checkpoint import read_checkpoint
+from cse.training.folder.find import find_checkpoint, list_checkpoints
 from cse.training.folder.interrupts import Agreement, StopRequest
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare

@@ -17,7 +17,8 @@ from cse import InputError, TfidfIndex, TrainConfig, train
 from cse.errors import RunError
 from cse.io import fresh_folder, remove_leftovers
 from cse.training.callbacks import Callback
-from cse.training.folder.checkpoint import find_checkpoint, list_checkpoints, read_checkpoint
+from cse.training.folder.checkpoint import read_checkpoint
+from cse.training.folder.find import find_checkpoint, list_checkpoints
 from cse.training.folder.lock import locked
 from cse.training.loop import resumed_config
 from runs import LOSSES, kill_after, killed_and_resumed_equals_uninterrupted, same_run, start, weights

@@ -31,7 +31,6 @@ PLACES = {
     "doctor": ("tfidf", "Check a corpus before training."),
     "merge-tfidf": ("tfidf", "Merge the indexes of several corpora."),
     "train": ("train", "Train a sentence encoder on a corpus."),
-    "adapt": ("train", "Train a sentence encoder on documents, and search them with it."),
     "eval": ("evaluate", "Evaluate an encoder."),
     "compare": ("evaluate", "Compare encoders, with confidence intervals."),
     "label": ("label", "Compare two encoders by judging the documents that they find."),

@@ -9,6 +9,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -196,3 +197,13 @@ def unit(vectors: Vectors) -> Vectors:
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     points: Vectors = vectors / np.maximum(norms, 1e-12)
     return points
+
+
+FORMATS = (".npy", ".safetensors", ".parquet")
+"""Suffixes of files of embeddings; see ``cse.models.running.vector_files``."""
+
+
+def check_format(output: str) -> None:
+    """Raises ``InputError`` if the suffix of a file of embeddings is not one of ``FORMATS``."""
+    if Path(output).suffix not in FORMATS:
+        raise InputError(f"-o {output}: the name must end in one of {', '.join(FORMATS)}")

@@ -124,7 +124,7 @@ def header(facts: dict[str, str], verbose: bool = False) -> list[str]:
     """
     if not verbose:
         joined = {"positive": ("positive", "negatives"), "corpus": ("corpus", "columns")}
-        names = ("device", "model", "loss", "positive", "corpus", "steps", "warning")
+        names = ("device", "model", "loss", "positive", "corpus", "index", "steps", "warning")
         texts = {name: [facts[key] for key in joined.get(name, (name,)) if key in facts] for name in names}
         between = {"positive": "; negatives: "}
         facts = {name: between.get(name, "; ").join(parts) for name, parts in texts.items() if parts}

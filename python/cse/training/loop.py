@@ -7,24 +7,20 @@ import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack, closing
 from pathlib import Path
-from typing import Any
 
 from ..data.corpus import IN_MEMORY
 from ..errors import InputError, Interrupted, RunError, sentence
 from ..io import dumps, write_text
-from ..models.device import pick_device
 from .batches.tokens import Prefetcher
 from .callbacks import Callback, Callbacks
 from .folder.checkpoint import (
-    CONFIG,
     Checkpoint,
-    config_file,
-    find_checkpoint,
     load_state,
     remove_others,
     restore_best,
     save_checkpoint,
 )
+from .folder.find import CONFIG, find_checkpoint
 from .folder.interrupts import Agreement, StopRequest
 from .folder.lock import locked
 from .folder.outputs import copied, describe, environment, opened, run_folder, save, score_best
@@ -32,8 +28,9 @@ from .loggers import loggers
 from .parts.data import check_same, check_source, given_texts
 from .run import Run
 from .run import RunResult as RunResult
-from .settings.changes import check_changes, check_equal, may_change, same_value
-from .settings.config import SETTINGS, TrainConfig
+from .settings.config import TrainConfig
+from .settings.resume import read_config
+from .settings.resume import resumed_config as resumed_config
 from .setup import free_folder, prepare
 from .step.distributed import World, connected
 from .step.step import training_step
@@ -116,43 +113,6 @@ def resumed_folder(checkpoint: Checkpoint, config: TrainConfig) -> Path:
     stored = TrainConfig.from_toml(file) if file.exists() else read_config(checkpoint.folder)
     same = (stored.output, stored.name) == (config.output, config.name)
     return checkpoint.run if same else free_folder(config)
-
-
-def read_config(checkpoint: Path) -> TrainConfig:
-    """Returns the configuration in the folder of a checkpoint; raises ``TornCheckpoint`` if the file is damaged."""
-    return TrainConfig.from_toml(config_file(checkpoint))
-
-
-def resumed_config(
-    resume: str | Path,
-    changes: dict[str, Any] | None = None,
-    where: str = "--resume",
-    remedy: str = "leave it out",
-) -> TrainConfig:
-    """Returns the configuration with which a run is resumed: the stored one with the changes in ``changes``.
-
-    ``where`` and ``remedy`` are the beginning and the end of the message about a change that is not allowed.
-    Raises ``InputError`` for a folder without a checkpoint, and for a change that is not allowed; see
-    ``cse.options.Opt.may_change``.
-    """
-    folder = find_checkpoint(Path(resume))
-    stored, file = read_config(folder), folder.parent.parent / CONFIG
-    if file.exists():
-        stored = check_equal(stored, TrainConfig.from_toml(file), str(file), "undo the change")
-    if stored.precision == "auto":  # written by an older version, in which auto meant bf16 on CUDA, else fp32
-        cuda = pick_device(stored.device).startswith("cuda")
-        stored = stored.replace(precision="bf16" if cuda else "fp32")
-    # A value with which the run began is no change where it was resolved since, as a preset; so are other spellings of
-    # paths, and auto, for which the run keeps the precision that was chosen when it began.
-    begun = {} if stored.given is None else TrainConfig(**stored.given).values()
-    kept = {name: value for name, value in begun.items() if name not in may_change()}
-    kept |= {name: getattr(stored, name) for name, option in SETTINGS.items() if option.opt.paths}
-    changes = {
-        name: value
-        for name, value in (changes or {}).items()
-        if (name, value) != ("precision", "auto") and not (name in kept and same_value(name, value, kept[name]))
-    }
-    return check_changes(stored, changes, where, remedy)
 
 
 class Trainer:
@@ -255,6 +215,7 @@ class Trainer:
             about = environment(run.device, run.machine.precision, run.machine.reason)
             write_text(folder / "environment.json", dumps(about, indent=2) + "\n")
             write_text(folder / "data.json", dumps(describe(run)) + "\n")
+            run.index.save(folder)
         self.callback.on_train_begin(run)
         if state.step == 0:
             self.evaluate()

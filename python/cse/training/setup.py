@@ -16,7 +16,7 @@ from ..models import prompts, resolve
 from ..models.running.encoder import load_encoder
 from .batches import batches, checks, tokens
 from .folder.outputs import choose_folder
-from .parts import data, evaluation, loss, methods, optimisation, output
+from .parts import data, evaluation, index, loss, methods, optimisation, output
 from .run import Plan, Run
 from .settings import config, precedence
 from .step import distributed, encode, state
@@ -47,9 +47,11 @@ def prepare(
     """
     world, settings = world or distributed.World(), precedence.with_preset(settings)
     machine = output.use_machine(settings.device, settings.threads, settings.precision, world)
-    context = methods.open_context(
-        settings.tfidf, settings.min_df, settings.max_terms, settings.imports, machine.device, world.part
-    )
+    context = methods.open_context(settings.imports, machine.device, world.part)
+    named = bool(settings.corpus or settings.pairs or texts is not None)
+    filters = {"min_df": settings.min_df, "max_terms": settings.max_terms}
+    run_index = index.RunIndex(settings.tfidf, folder, named, filters, context)
+    context.open_index = run_index.open
     evaluated = evaluation.open_evaluation(settings.dev, settings.data, settings.allow_partial)
     of_data = ("corpus", "column", "pairs", "columns", "where", "min_score", "seed")
     opened = data.open_data(
@@ -80,11 +82,10 @@ def prepare(
     started = built.begin(optimizer, selector, final.positive, final.temperature, len(rows))
     forward = encode.Forward(machine.device, machine.precision, final.chunk_size, final.compile, final.seed)
     examples = made.examples(rows, final.seed)
-    facts = describe(final, machine, source, opened, made, rows, built, resumed=folder is not None)
-    index = final.tfidf if context.index_is_used else None
-    same = opened.fingerprints(index, context.files)
+    facts = describe(final, machine, source, opened, made, rows, built, run_index, resumed=folder is not None)
+    same = opened.fingerprints(run_index.sha256, context.files)
     plan = plan_of(final, made)
-    return Run(final, plan, place, machine, started, rows, forward, ids, evaluated, facts, examples, same)
+    return Run(final, plan, place, machine, started, rows, forward, ids, evaluated, facts, examples, same, run_index)
 
 
 def plan_of(final: config.ResolvedConfig, made: methods.TextMethods) -> Plan:
@@ -166,6 +167,7 @@ def describe(
     made: methods.TextMethods,
     rows: batches.Batches,
     built: state.Modules,
+    run_index: index.RunIndex,
     resumed: bool,
 ) -> dict[str, str]:
     """Returns the descriptions that are shown before training (model, loss, corpus and so on), by name."""
@@ -183,6 +185,7 @@ def describe(
         "loss": loss.describe_loss(final.loss, final.loss_terms, final.contrastive),
         **made.describe(),
         **opened.describe(),
+        **run_index.facts,
         "steps": describe_steps(final, rows, machine.device),
         **({"prompt": prompted.describe()} if prompted.anchor or prompted.document else {}),
         "text": text,

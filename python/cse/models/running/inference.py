@@ -30,7 +30,7 @@ from ..light import STATIC, Onnx
 from ..modules import Transformer, as_output, check_widths, normalizes, split
 from ..pooling import POOLERS
 from ..pooling_modules import MaskPooling, pooler_of, pooling_modules
-from ..resolve import base_of, find_folder, model_files, naming_model, transformer_folder
+from ..resolve import base_of, family_in, find_folder, model_files, naming_model, transformer_folder
 from ..templates import plain
 from ..tokens import TOKENIZING, pad
 from .acceleration import batches_by_length
@@ -206,8 +206,7 @@ class Encoder(TextEncoder, SentenceTransformer):
             raise InputError("--pooler mask: its tokenizer adds no mask token; use --encoder-method prompt")
         assert self.folder is not None
         settings = read_json(self.folder / "config_sentence_transformers.json")
-        family = settings.get("cse_family")
-        self.family = family if isinstance(family, str) else None
+        self.family = family_in(settings)
         self.trained_dims = tuple(settings.get("cse_dims") or ())
 
     def replace_modules(self, modules: Iterable[nn.Module]) -> None:

@@ -29,7 +29,6 @@ from ...io import Journal, copy_mode, dumps, naming, remove_leftovers, write_ato
 from ..device import pick_precision
 from .inference import Encoder
 
-FORMATS = (".npy", ".safetensors", ".parquet")
 # Number of rows in a block, and in a Parquet row group.
 BLOCK = 16384
 
@@ -41,12 +40,6 @@ class EncodedFile:
     rows: int
     blank: int
     resumed: int
-
-
-def check_format(output: str) -> None:
-    """Raises ``InputError`` if the suffix is not one of ``FORMATS``."""
-    if Path(output).suffix not in FORMATS:
-        raise InputError(f"-o {output}: the name must end in one of {', '.join(FORMATS)}")
 
 
 def resume_precision(encoder: Encoder, output: str | Path, key: dict[str, Any], wanted: str) -> None:

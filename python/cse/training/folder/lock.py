@@ -38,7 +38,7 @@ def check_free(folder: Path) -> None:
 
 FOLDER = "checkpoints"
 # What a run writes before its first checkpoint.
-FIRST = {"config.toml", "environment.json", "data.json", "log.jsonl", "tensorboard", "best", FOLDER}
+FIRST = {"config.toml", "environment.json", "data.json", "log.jsonl", "tensorboard", "tfidf", "best", FOLDER}
 
 
 def tidy(run: Path) -> None:

@@ -25,7 +25,8 @@ from ...models.saving.folder import model_card, save_encoder
 from ..callbacks import Callback
 from ..run import Run
 from ..step.distributed import World
-from .checkpoint import Checkpoint, find_checkpoint, read_checkpoint
+from .checkpoint import Checkpoint, read_checkpoint
+from .find import find_checkpoint
 from .lock import FOLDER, check_free, clear, is_unsaved, locked, tidy
 
 

@@ -220,13 +220,13 @@ class TrainConfig(Settings):
             raise InputError(f"--positive {self.positive} cannot be combined with --pairs, which holds the positives")
 
     def _loss_fault(self) -> str | None:
-        if self.loss in self.loss_terms:
+        if self.loss in self.all_terms:
             return f"--loss-term {self.loss} is already the loss (--loss {self.loss}); leave it out"
-        if CONTRASTIVE in self.loss_terms:
+        if CONTRASTIVE in self.all_terms:
             return f"--loss-term {CONTRASTIVE} is part of --loss standard, focal and mixed; leave it out"
         if self.loss == "matryoshka":
             return "--loss matryoshka needs a contrastive loss; use --dims with --loss standard, focal or mixed"
-        if "matryoshka" in self.loss_terms and self.loss not in (*CONTRASTIVE_LOSSES, CONTRASTIVE):
+        if "matryoshka" in self.all_terms and self.loss not in (*CONTRASTIVE_LOSSES, CONTRASTIVE):
             return f"--dims belongs to a contrastive loss, which --loss {self.loss} is not; leave it out"
         if CONTRASTIVE_LOSSES.get(self.loss, {}).get("mixed_negatives") and self.mixed_negatives is False:
             return f"--no-mixed-negatives cannot be combined with --loss {self.loss}; use --loss standard"
@@ -250,6 +250,11 @@ class TrainConfig(Settings):
         return options
 
     @property
+    def all_terms(self) -> tuple[str, ...]:
+        """The loss terms besides the loss, as far as they were given."""
+        return tuple(dict.fromkeys((*self.loss_terms, *self.more_loss_terms)))
+
+    @property
     def synthetic_pairs(self) -> bool:
         """Whether synthetic negatives are used as further pairs, encoded twice under different dropout masks."""
         return any(AUGMENTATIONS.get(name).makes_pairs(self.options_of(name)) for name in self.negatives)
@@ -263,7 +268,7 @@ class TrainConfig(Settings):
         named |= dict.fromkeys(self.feature_augmentations, FEATURE_AUGMENTATIONS)
         named |= dict.fromkeys(self.encoder_methods, ENCODER_METHODS)
         named |= {name: HOOKS for name in (self.anchor_hook, self.positive_hook) if name is not None}
-        terms = self.loss_terms if self.loss in CONTRASTIVE_LOSSES else (self.loss, *self.loss_terms)
+        terms = self.all_terms if self.loss in CONTRASTIVE_LOSSES else (self.loss, *self.all_terms)
         return named | dict.fromkeys(terms, LOSS_TERMS)
 
     def implied(self) -> dict[str, Any]:
@@ -345,7 +350,7 @@ class ResolvedConfig(TrainConfig):
 
         private: dict[str, Any] = dict.fromkeys(("cache", "patience", "given", "data"))
         private |= dict.fromkeys(("corpus", "pairs", "columns", "dev"), ())
-        private |= {"model": public_name(self.model), "tfidf": "tfidf", "output": "runs"}
+        private |= {"model": public_name(self.model), "tfidf": None, "output": "runs"}
         private["imports"] = _without_folder(self.imports)
         private["options"] = {
             name: {key: _without_folder(value) for key, value in table.items()} for name, table in self.options.items()

@@ -73,7 +73,10 @@ class Data:
     min_score: Annotated[
         float | None, Opt("Use only the rows of --pairs with at least this score.", "X", needs="pairs")
     ] = None
-    tfidf: Tfidf = "tfidf"
+    tfidf: Annotated[
+        Tfidf | None, Opt(default="./tfidf, if it was built from exactly these files; else built for the run")
+    ] = None
+    """See ``cse.training.parts.index``."""
     column: Annotated[Column, Opt(excludes=If("pairs", why="whose columns --columns names"))] = None
     encoding_errors: EncodingErrors = "strict"
     max_line_bytes: MaxLineBytes = 1 << 20
@@ -89,7 +92,7 @@ class Model:
 
     model: Annotated[
         str | None,
-        Opt("Model to train: minilm, a folder, or a name on the Hugging Face Hub.", default="bert-base-uncased"),
+        Opt("Model to train: minilm, a folder, or a name on the hub.", default="the preset's, else minilm"),
     ] = None
     pooler: Annotated[
         Pooler | None,
@@ -125,8 +128,8 @@ class Model:
     preset: Annotated[
         str | None,
         Opt(
-            "A published recipe, such as simcse-bert-base or una-bert-base; or adapt, the defaults for sentence "
-            "encoders; or adapt-queries, for the rows of cse mine --by hybrid.",
+            "A published recipe, such as simcse-bert-base, focal-bert-base or una-bert-base; or encoder, the defaults "
+            "for trained sentence encoders; or encoder-queries, for the rows of cse mine.",
             "NAME",
             names="cse.training.settings.presets:preset_names",
         ),
@@ -219,8 +222,18 @@ class Loss:
         Opt("Add mixed negatives (MixCSE) to --loss standard or focal; --loss mixed always has them."),
     ] = None
     loss_terms: Annotated[
+        tuple[str, ...], Opt("Loss terms besides the loss.", hidden=True, names="cse.losses:LOSS_TERMS")
+    ] = ()
+    """All of them; without it, the terms of the preset or of the recipe of the model."""
+    more_loss_terms: Annotated[
         tuple[str, ...],
-        Opt("A further loss term; see cse methods.", "NAME", flag="--loss-term", names="cse.losses:LOSS_TERMS"),
+        Opt(
+            "Loss term in addition to those of the preset or of the recipe of the model; none removes these. See cse "
+            "methods.",
+            "NAME|none",
+            flag="--loss-term",
+            names="cse.losses:LOSS_TERMS",
+        ),
     ] = ()
 
 
