@@ -192,7 +192,6 @@ CASES = {
     "plot": Case("plot done -o plots", ("plots",), by_name=True),
     "export --static": Case("export model --static --corpus corpus.txt -o exported", ("exported",), by_name=True),
     "label": Case("label model done/best corpus.txt --queries other.txt -o labels", ("labels",), by_name=True, code=2),
-    "adapt": Case("adapt corpus.txt --model model --max-steps 2 --batch-size 4 -o adapted", ("adapted",), by_name=True),
     "encode, cached rows": Case("encode model corpus.txt -o v.npy", ("v.npy", "cache"), mapped=True),
     "export --onnx": Case("export model --onnx -o exported", ("exported",), by_name=True, slow=True),
     "export --onnx --int8": Case(

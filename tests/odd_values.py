@@ -57,7 +57,6 @@ BASES = {
     "doctor": ["c.txt"],
     "merge-tfidf": ["tfidf", "tfidf", "-o", "out"],
     "train": ["c.txt", "--model", "glove:v.txt", "--max-steps", "1"],
-    "adapt": ["c.txt", "--model", "glove:v.txt", "--max-steps", "1"],
     "eval": ["glove:v.txt", "--data", "p.tsv"],
     "compare": ["glove:v.txt", "glove:v.txt", "--data", "p.tsv"],
     "label": ["glove:v.txt", "glove:w.txt", "c.txt", "--queries", "c.txt"],

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import re
 import resource
 import signal
 import time
@@ -390,58 +389,30 @@ def test_the_columns_of_pairs_are_shown_with_the_corpus():
     assert header(facts, verbose=True)[1] == "   recipe  defaults"
 
 
-def adapted(cse, corpus, model, output, *arguments):
-    done = cse("adapt", corpus, "--model", model, "-o", output, "--device", "cpu", "--threads", 1, "--json", *arguments)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def test_adapt_trains_with_the_default_recipe_and_shows_hits_before_and_after(cse, short_corpus, tiny_bert, tmp_path):
+def test_train_with_a_query_shows_hits_before_and_after_training(cse, short_corpus, tiny_bert, tmp_path):
     from cse import Encoder, SearchIndex
 
-    one = adapted(cse, short_corpus, tiny_bert, tmp_path / "one", "--max-steps", 4)
     done = cse(
-        "train", short_corpus, "--preset", "adapt", "--model", tiny_bert, "--max-steps", 4, "--device", "cpu",
-        "--threads", 1, "-o", tmp_path, "--name", "trained",
+        "train", short_corpus, "--model", tiny_bert, "--max-steps", 4, "--device", "cpu", "--threads", 1,
+        "-o", tmp_path, "--name", "run", "--query", "a war between two kings", "--json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    weights = [tmp_path / name / "best" / "model.safetensors" for name in ("one/run", "trained")]
-    assert weights[0].read_bytes() == weights[1].read_bytes()
-    rows = short_corpus.read_text(encoding="utf8").splitlines()
-    assert rows[one["query_row"]].startswith(one["query"])
-    assert rows[one["query_row"]] in json.loads((tmp_path / "one" / "run" / "data.json").read_text())["held_out"]
-    for name, model in (("before", tiny_bert), ("index", tmp_path / "one" / "run" / "best")):
-        index = SearchIndex.open(tmp_path / "one" / name, Encoder(model, device="cpu"))
-        hits = [hit for hit in index.search([one["query"]], 6)[0] if hit.row != one["query_row"]][:5]
-        shown = one["before" if name == "before" else "after"]
-        assert [hit["row"] for hit in shown] == [hit.row for hit in hits]
-        assert len(shown) == 5
-        assert [hit["score"] for hit in shown] == pytest.approx([hit.score for hit in hits], abs=1e-6)
-
-
-def test_adapt_repeated_continues_its_run_and_renews_the_index(cse, short_corpus, tiny_bert, tmp_path):
-    (tmp_path / "two" / "run").mkdir(parents=True)  # left by a process that was killed before its first checkpoint
-    (tmp_path / "two" / "run" / "config.toml").write_text("", encoding="utf8")
-    query = ("--query", "a war between two kings")
-    first = adapted(cse, short_corpus, tiny_bert, tmp_path / "two", "--max-steps", 2, *query)
-    again = adapted(cse, short_corpus, tiny_bert, tmp_path / "two", *query)
-    assert (again["run"]["steps"], again["after"]) == (2, first["after"])
-    longer = adapted(cse, short_corpus, tiny_bert, tmp_path / "two", "--max-steps", 4, *query)
-    straight = adapted(cse, short_corpus, tiny_bert, tmp_path / "straight", "--max-steps", 4, *query)
-    assert longer["run"]["steps"] == 4
-    assert longer["after"] == straight["after"] != first["after"]
-    assert longer["before"] == straight["before"]
-    done = cse("adapt", short_corpus, "--model", tiny_bert, "-o", tmp_path / "two", "--seed", 5)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"Error: -o {tmp_path / 'two'}: --seed 5 (the run has 0) cannot change")
+    result = json.loads(done.stdout)
+    for name, folder, model in (("before", "before", tiny_bert), ("after", "index", tmp_path / "run" / "best")):
+        index = SearchIndex.open(tmp_path / "run" / folder, Encoder(model, device="cpu"))
+        hits = index.search([result["query"]], 5)[0]
+        assert [hit["row"] for hit in result["hits"][name]] == [hit.row for hit in hits]
+        assert [hit["score"] for hit in result["hits"][name]] == pytest.approx([hit.score for hit in hits], abs=1e-6)
+    assert result["hits"]["before"] != result["hits"]["after"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(("-",), "cannot be standard input (-); name a file"), (("corpus.txt", "--query", " "), "--query is blank")],
+    [(("-", "--query", "a"), "--query searches the files of CORPUS"), (("c.txt", "--query", " "), "--query is blank")],
 )
-def test_adapt_refuses_standard_input_and_a_blank_query(cse, arguments, message):
-    done = cse("adapt", *arguments)
+def test_train_refuses_a_query_of_standard_input_and_a_blank_query(cse, arguments, message, tmp_path):
+    (tmp_path / "c.txt").write_text("a sentence\n")
+    done = cse("train", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr
 
@@ -518,7 +489,7 @@ def test_train_has_an_option_for_each_setting_and_each_method_flag():
     from cse.training.settings.config import SETTINGS, method_flags
 
     named = {option.name for option in train_command.params}
-    assert set(SETTINGS) <= named
+    assert set(SETTINGS) - {"loss_terms"} <= named  # --loss-term adds to it, as more_loss_terms
     assert set(method_flags()) <= named
     flags = [flag for option in train_command.params for flag in (*option.opts, *option.secondary_opts)]
     assert len(flags) == len(set(flags))
@@ -531,8 +502,9 @@ def test_method_flags_set_the_options_of_their_methods():
 
     given = given_values({"margin": 0.2, "mlm_weight": 0.5, "una_every": 3, "lr": None, "negatives": ()})
     tables = {"contrastive": {"margin": 0.2}, "mlm": {"weight": 0.5}, "una": {"every": 3}}
-    assert given == {"loss_terms": ("mlm",), "options": tables}
-    assert given_values({"mlm_weight": 0.0}) == {"loss_terms": ()}
+    assert given == {"more_loss_terms": ("mlm",), "options": tables}
+    assert given_values({"mlm_weight": 0.0}) == {}
+    assert given_values({"more_loss_terms": ("none", "scd"), "mlm_weight": 0.1})["loss_terms"] == ("scd", "mlm")
     # Configuration files of earlier versions set the options of methods, such as margin, at the top level.
     assert TrainConfig(margin=0.2) == TrainConfig(options={"contrastive": {"margin": 0.2}})
     # A flag that enables its method does so as a keyword argument and as a key, too.
@@ -562,18 +534,3 @@ def test_shell_completion_offers_the_values_of_options(name, incomplete, expecte
     option = next(option for option in train_command.params if option.name == name)
     found = option.type.shell_complete(click.Context(train_command), option, incomplete)
     assert [item.value for item in found] == expected
-
-
-def test_adapt_keeps_the_ids_of_a_table(cse, sample_rows, tiny_bert, tmp_path):
-    table = tmp_path / "t.csv"
-    lines = [f'n{number},"{text.replace(chr(34), "")}"' for number, text in enumerate(sample_rows[:60])]
-    table.write_text("\n".join(["id,text", *lines]), encoding="utf8")
-    arguments = ("adapt", table, "--column", "text", "--model", tiny_bert, "--max-steps", "1", "--batch-size", "8")
-    done = cse(*arguments, "--id", "nope", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "--id nope" in done.stderr
-    assert not (tmp_path / "adapted").exists()
-    for further in ((), ("--id", "id")):
-        done = cse(*arguments, *further, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-    assert re.search(r"\bn\d+\b", done.stdout)

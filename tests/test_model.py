@@ -363,9 +363,9 @@ def test_sentence_encoders_have_the_family_adapt_and_training_keeps_the_family(t
     ours = trained("bert", "avg")
     assert find_model(str(tiny_bert)).family == "bert-base"
     assert find_model(str(ours)).family == "bert-base"
-    assert find_model(minilm).family == "adapt"
+    assert find_model(minilm).family == "encoder"
     theirs = tmp_path / "theirs"
     shutil.copytree(ours, theirs)
     (theirs / "config_sentence_transformers.json").write_text('{"__version__": {"pytorch": "2"}}')
-    assert find_model(str(theirs)).family == "adapt"
-    assert find_model(str(trained(minilm, None))).family == "adapt"  # training with cse does not change the family
+    assert find_model(str(theirs)).family == "encoder"
+    assert find_model(str(trained(minilm, None))).family == "encoder"  # training with cse does not change the family

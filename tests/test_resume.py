@@ -511,7 +511,7 @@ def test_a_run_can_be_resumed_in_a_later_epoch(run_config, tmp_path, sample_rows
 
 
 def test_train_resumes_with_the_values_that_began_the_run(run_config):
-    config = run_config.replace(preset="adapt", max_steps=2, eval_every=0)
+    config = run_config.replace(preset="encoder", max_steps=2, eval_every=0)
     folder = train(config).folder
     changes = {"lr": 0.5, "temperature": 0.9}
     with pytest.raises(InputError, match=r"--temperature 0.9 .*; --lr 0.5 .* cannot change in a run that has begun"):
@@ -519,7 +519,7 @@ def test_train_resumes_with_the_values_that_began_the_run(run_config):
     result = train(config.replace(max_steps=3), resume=folder)
     assert (result.folder, result.steps) == (folder, 3)
     resumed = resumed_config(folder)
-    assert (resumed.max_steps, resumed.given["preset"], resumed.given["max_steps"]) == (3, "adapt", 3)
+    assert (resumed.max_steps, resumed.given["preset"], resumed.given["max_steps"]) == (3, "encoder", 3)
     for wrong in (resumed.replace(lr=0.5), TrainConfig.from_toml(folder / "config.toml").replace(lr=0.5)):
         with pytest.raises(InputError, match=r"--lr 0.5 .* cannot change in a run that has begun"):
             train(wrong, resume=folder)

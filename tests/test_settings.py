@@ -60,17 +60,17 @@ def test_a_run_repeated_with_another_model_has_the_defaults_of_that_model(tmp_pa
     config = resolve(TrainConfig(**merge({"model": "roberta-base"}, kept)), "roberta-base")
     assert (config.lr, config.batch_size) == (1e-5, 48)
     assert "lr" not in kept
-    own = stored_by(tmp_path, "adapt")
+    own = stored_by(tmp_path, "encoder")
     kept, _ = repeated(own, {"model": "bert-base"})
     config = resolve(TrainConfig(**merge({"model": "bert-base"}, kept)), "bert-base")
     assert (config.positive, config.max_steps, config.merge_with_base) == ("dropout", None, 0.0)
 
 
-@pytest.mark.parametrize("family", ["adapt", "bert-base"])
+@pytest.mark.parametrize("family", ["encoder", "bert-base"])
 def test_the_preset_adapt_equals_the_defaults_of_the_family_adapt(family):
     for values in ({}, {"loss": "focal", "una": True}, {"loss": "mixed"}, {"pairs": "nli.csv"}):
-        preset = resolve(with_preset(TrainConfig(preset="adapt", model="m", **values)), family)
-        own = resolve(TrainConfig(model="m", **values), "adapt")
+        preset = resolve(with_preset(TrainConfig(preset="encoder", model="m", **values)), family)
+        own = resolve(TrainConfig(model="m", **values), "encoder")
         # The defaults of a family include options of methods that the run does not use.
         assert {name: getattr(preset, name) for name in SETTINGS} == {name: getattr(own, name) for name in SETTINGS}
         assert {**own.options, **preset.options} == own.options

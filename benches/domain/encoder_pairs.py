@@ -17,7 +17,7 @@ for sentence encoders. Each recipe takes its share of rows from one kind of pair
 * ``spans``: two spans of a document, and a span of another document.
 * ``queries``: a query of the collection, a window of one of the ``POSITIVES`` documents first in its fused ranking, and
   a window of one at the places ``NEGATIVES``.
-* ``mined``: as ``queries``, by ``cse mine --by hybrid``; all settings are those of the preset ``adapt-queries``.
+* ``mined``: as ``queries``, by ``cse mine --by hybrid``; all settings are those of the preset ``encoder-queries``.
 * ``agreed``: a sentence of at least four words, whose document is among the first ``POSITIVES`` of its fused ranking,
   a window of the other sentences of this document, and a window of a document at the places ``NEGATIVES``.
 * ``neighbours``: a span of a document, a span of one of its five neighbours that ``rankings.py`` defines for smoothing,
@@ -290,7 +290,7 @@ def train_one(recipe: Recipe, rows_: list[tuple[str, str, str]], seed: int, targ
             seed=seed,
             device="cpu",
             threads=1,
-            **({"preset": "adapt-queries"} if recipe.kind == "mined" else own),
+            **({"preset": "encoder-queries"} if recipe.kind == "mined" else own),
         )
         found = train(config).folder / "last"
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -71,6 +71,7 @@ def prepare(
     final = precedence.resolve(settings, source.family, source.pooler, machine.precision)
     place = place or free_folder(final)
     made = methods.text_methods(final.positive, final.negatives, final.options, context)
+    run_index.check()
     sizes = ("batch_size", "epochs", "max_steps", "accumulate", "keep_duplicates")
     rows = made.batches(opened, final.seed, world, **{name: getattr(final, name) for name in sizes})
     built = build_modules(final, source, context, rows, world.rank)

@@ -150,8 +150,8 @@ def _run(
         *([f"train longer with: cse train --resume {result.folder} --max-steps N{further}"] if resumable else []),
         f"{result.folder / 'best'}",
     ]
-    record = {name: [asdict(hit) for hit in found] for name, found in hits.items()}
-    printing.result(result.to_dict() | ({"query": query, **record} if record else {}), as_json, lines)
+    found = {name: [asdict(hit) for hit in hits] for name, hits in hits.items()}
+    printing.result(result.to_dict() | ({"query": query, "hits": found} if found else {}), as_json, lines)
 
 
 def _summary(result: RunResult) -> list[str]:

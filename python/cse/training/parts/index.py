@@ -65,13 +65,18 @@ class RunIndex:
         index = TfidfIndex.open(folder, **self.filters)
         with open(folder / "index.safetensors", "rb") as file:
             self.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        corpus = self.context.corpus
-        if corpus is not None:
-            check_indexed(corpus, index)
-            if index.files and not {file.xxh3 for file in corpus.files} <= {file.xxh3 for file in index.files}:
-                names = ", ".join(file.path for file in index.files[:3])
-                self.facts["index"] = f"{folder} was built from other files than the run trains on ({names})"
         return index
+
+    def check(self) -> None:
+        """Raises ``InputError`` if the index has an older state of a corpus file; notes if it is of other files."""
+        corpus = self.context.corpus
+        if corpus is None or not self.context.index_is_used or self.built is not None:
+            return
+        index = self.context.index
+        check_indexed(corpus, index)
+        if index.files and not {file.xxh3 for file in corpus.files} <= {file.xxh3 for file in index.files}:
+            names = ", ".join(file.path for file in index.files[:3])
+            self.facts["index"] = f"{self.given} was built from other files than the run trains on ({names})"
 
     def _build(self, corpus: Corpus, tokenizer: str | None) -> TfidfIndex:
         from ...tfidf.index import TfidfIndex

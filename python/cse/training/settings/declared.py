@@ -222,7 +222,8 @@ class Loss:
         Opt("Add mixed negatives (MixCSE) to --loss standard or focal; --loss mixed always has them."),
     ] = None
     loss_terms: Annotated[
-        tuple[str, ...], Opt("Loss terms besides the loss.", hidden=True, names="cse.losses:LOSS_TERMS")
+        tuple[str, ...],
+        Opt("Loss terms besides the loss.", hidden=True, flag="--loss-term", names="cse.losses:LOSS_TERMS"),
     ] = ()
     """All of them; without it, the terms of the preset or of the recipe of the model."""
     more_loss_terms: Annotated[
