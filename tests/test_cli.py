@@ -2,8 +2,11 @@
 
 import importlib.util
 import json
+import re
 import resource
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -77,7 +80,7 @@ def test_building_an_index_does_not_import_torch(sample, tmp_path):
     "command", ["build-tfidf", "merge-tfidf", "train", "eval", "augment", "explain", "encode", "runs", "plot", "report"]
 )
 def test_help_of_commands_lists_defaults_and_the_json_flag(cse, command):
-    done = cse(command, "--help")
+    done = cse(command, "--help-all" if command == "train" else "--help")
     assert done.returncode == 0
     assert "--json" in done.stdout
     assert "default" in done.stdout
@@ -358,7 +361,7 @@ def test_errors_suggest_the_name_that_was_probably_meant(cse, arguments, meant):
     assert meant in done.stderr.splitlines()[-1]
 
 
-def test_six_lines_and_one_example_describe_a_run_unless_verbose(run_config, capsys):
+def test_seven_lines_and_one_example_describe_a_run_unless_verbose(run_config, capsys):
     from cse import ProgressCallback
     from cse.cli.commands.train import ConsoleCallback
     from cse.training.setup import prepare
@@ -366,18 +369,19 @@ def test_six_lines_and_one_example_describe_a_run_unless_verbose(run_config, cap
     run = prepare(run_config.replace(una=True))
     run.facts["warning"] = "the rows are short"
     assert len(run.examples) > 1
+    sentences = len({example.text for example in run.examples})
     assert {"recipe", "text"} <= set(run.facts)
     for kind in (ConsoleCallback, ProgressCallback):
         kind().on_train_begin(run)
         few = capsys.readouterr().err.splitlines()
         kind(verbose=True).on_train_begin(run)
         every = capsys.readouterr().err.splitlines()
-        names = [line[:9].strip() for line in few[:7]]
-        assert names == ["device", "model", "loss", "positive", "corpus", "steps", "warning"]
-        assert few[3] == f" positive  {run.facts['positive']}; negatives: {run.facts['negatives']}"
-        assert few[6] == "  warning  the rows are short"
+        names = [line[:9].strip() for line in few[:8]]
+        assert names == ["device", "model", "recipe", "loss", "positive", "corpus", "steps", "warning"]
+        assert few[4] == f" positive  {run.facts['positive']}; negatives: {run.facts['negatives']}"
+        assert few[7] == "  warning  the rows are short"
         assert all(any(f"  {value}" in line for line in every) for value in run.facts.values())
-        for lines, examples in ((few, 1), (every, len(run.examples))):
+        for lines, examples in ((few, 1), (every, sentences)):
             assert sum(line.lstrip().startswith("-  ") for line in lines) == examples
 
 
@@ -385,8 +389,7 @@ def test_the_columns_of_pairs_are_shown_with_the_corpus():
     from cse.training.callbacks import header
 
     facts = {"device": "cpu", "recipe": "defaults", "corpus": "3 rows", "columns": "anchor 'a', positive 'b'"}
-    assert header(facts) == ["   device  cpu", "   corpus  3 rows; anchor 'a', positive 'b'"]
-    assert header(facts, verbose=True)[1] == "   recipe  defaults"
+    assert header(facts) == ["   device  cpu", "   recipe  defaults", "   corpus  3 rows; anchor 'a', positive 'b'"]
 
 
 def test_train_with_a_query_shows_hits_before_and_after_training(cse, short_corpus, tiny_bert, tmp_path):
@@ -421,7 +424,7 @@ def test_long_sentences_are_truncated_on_the_screen(capsys):
     from cse.augment.base import Example
 
     text = "word " * 40
-    printing.print_examples([Example(text, "short", ((0, 4), (110, 114), (116, 122), (150, 154)))])
+    printing.print_examples([[Example(text, "short", ((0, 4), (110, 114), (116, 122), (150, 154)))]])
     lines = capsys.readouterr().err.splitlines()
     assert lines[1].count("[") == 2
     assert lines[1].replace("[", "").replace("]", "").strip() == f"-  {text[:119].rstrip()}\u2026"
@@ -534,3 +537,86 @@ def test_shell_completion_offers_the_values_of_options(name, incomplete, expecte
     option = next(option for option in train_command.params if option.name == name)
     found = option.type.shell_complete(click.Context(train_command), option, incomplete)
     assert [item.value for item in found] == expected
+
+
+def test_the_help_of_train_lists_fifteen_options_and_names_how_many_more_there_are(cse):
+    from cse.cli.commands.train import COMMON, train_command
+
+    short, whole = cse("train", "--help").stdout, cse("train", "--help-all").stdout
+    flags = {option.name: option.opts[0] for option in train_command.params if option.param_type_name == "option"}
+    assert len(COMMON) == 15
+    assert all(
+        f"  {flags[name]} " in short or f"{flags[name]}, " in short or f", {flags[name]}" in short for name in COMMON
+    )
+    listed = [name for name, flag in flags.items() if re.search(rf"^  (-\w, )?{flag}\b", short, re.MULTILINE)]
+    assert set(listed) == set(COMMON)
+    assert f"{len(flags) - len(COMMON) - 1} more options: cse train --help-all" in short
+    assert all(re.search(rf"^  (-\w, )?{flag}\b", whole, re.MULTILINE) for flag in flags.values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("encode runs/nope c.txt -o x.npy", "runs/nope: no such folder"),
+        ("encode minilm nope.txt -o x.npy", "nope.txt: no such file"),
+        ("encode minilm c.txt -o x.foo", "-o x.foo: the name must end in"),
+        ("eval runs/nope --data .", "runs/nope: no such folder"),
+        ("train nope.txt", "nope.txt: no such file"),
+        ("train c.txt --column x", "--column x: none of the files is a table"),
+        ("train t.csv --column x", "x"),
+        ("train c.txt --tfidf nope --una", "--tfidf nope: no TF-IDF index there"),
+        ("train --pairs nope.csv", "nope.csv: no such file"),
+        ("train c.txt --dev nope.tsv", "nope.tsv: no such file"),
+        ("train c.txt --model runs/nope/x", "runs/nope/x: no such folder"),
+        ("train --resume runs/nope", "--resume runs/nope: no such folder"),
+    ],
+)
+def test_missing_inputs_are_reported_before_torch_is_imported(tmp_path, arguments, message):
+    (tmp_path / "c.txt").write_text("a sentence\n")
+    (tmp_path / "t.csv").write_text("text\na sentence\n")
+    code = (
+        "import sys; from cse.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as error: print('torch' in sys.modules, error.code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments.split()], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["False", "2"], done.stderr
+    assert message in done.stderr
+
+
+def test_the_loss_terms_of_the_command_line_are_added_to_those_of_the_recipe(tiny_bert):
+    from cse import TrainConfig
+    from cse.cli.train_options import given_values
+    from cse.training.settings.precedence import resolve
+
+    def terms(family="encoder", **values):
+        config = TrainConfig(model=str(tiny_bert), **given_values(values))
+        return resolve(config, family).loss_terms
+
+    assert terms(more_loss_terms=("mlm",)) == ("keep-similarities", "mlm")
+    assert terms(mlm_weight=0.1) == ("keep-similarities", "mlm")
+    assert terms(more_loss_terms=("none",)) == ()
+    assert terms(more_loss_terms=("none", "mlm")) == ("mlm",)
+    assert terms("bert-base", more_loss_terms=("mlm",)) == ("mlm",)
+    again = resolve(TrainConfig(model=str(tiny_bert), more_loss_terms=("mlm",)), "encoder")
+    assert resolve(TrainConfig(**{**again.values(), "options": {}}), "encoder").loss_terms == again.loss_terms
+    assert resolve(TrainConfig(model=str(tiny_bert), loss_terms=("mlm",)), "encoder").loss_terms == ("mlm",)
+
+
+def test_methods_are_listed_by_kind_without_importing_torch(cse):
+    code = "import sys; from cse.cli import cli\ncli(['methods'], standalone_mode=False); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+    assert "loss term:\n" in done.stdout
+    una = next(line for line in done.stdout.splitlines() if line.startswith("  una "))
+    assert re.search(r"\(UNA\) \(\+0\.31 \[\+0\.07, \+0\.53\] each at its best temperature\)", una)
+
+
+def test_augment_writes_to_standard_output_for_a_dash(cse, tmp_path):
+    (tmp_path / "c.txt").write_text("a first sentence\nanother second sentence\n")
+    assert cse("build-tfidf", "c.txt", cwd=tmp_path).returncode == 0
+    plain, dash = cse("augment", "c.txt", cwd=tmp_path), cse("augment", "c.txt", "-o", "-", cwd=tmp_path)
+    assert plain.stdout == dash.stdout != ""
+    assert not (tmp_path / "-").exists()

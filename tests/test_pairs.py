@@ -11,6 +11,7 @@ from cse.cli import printing
 from cse.data.pairs import open_pairs
 from cse.evaluation.base import read_pairs
 from cse.evaluation.sts import score_pairs
+from cse.training.callbacks import by_sentence
 from cse.training.settings.presets import preset_values
 from cse.training.setup import prepare
 
@@ -212,7 +213,7 @@ def test_pairs_are_selected_by_label_or_score(tmp_path, kind, base):
 
 def test_examples_shown_before_training_have_all_columns(tmp_path, base, triples, capsys):
     run = prepare(base.replace(pairs=table(tmp_path, "csv", triples)))
-    printing.print_examples(run.examples)
+    printing.print_examples(by_sentence(run.examples))
     shown = capsys.readouterr().err
     rows = [triples[row] for row in run.batches[0].rows[:3]]
     assert all(printing.cut(text, ())[0] in shown for row in rows for text in row)

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import click
 
-from .. import __version__
+from .. import __version__, errors
 from .._core import report_truncated_files
 from ..background import STOPPING, handle_stops
 from ..errors import InputError, Interrupted, RunError, did_you_mean, sentence, shortened
@@ -215,6 +215,7 @@ def main() -> NoReturn:
         stopped_by.append(signal.Signals(number))
         raise KeyboardInterrupt  # handled like Ctrl-C, so that temporary files are removed
 
+    errors.SPEAKS_OF_FLAGS = True
     handle_stops(stop)
     report_truncated_files()
     for stream in (sys.stdout, sys.stderr):

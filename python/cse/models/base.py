@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,21 @@ def unwrapped(encoder: Any) -> Any:
     while not isinstance(encoder, TextEncoder) and hasattr(encoder, "wrapped"):
         encoder = encoder.wrapped
     return encoder
+
+
+def one_or_more(encode: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator of a method ``encode``: a single string gives one embedding ``(D,)``, as in sentence-transformers."""
+
+    @wraps(encode)
+    def call(self: Any, texts: Any = None, *arguments: Any, **settings: Any) -> Any:
+        names = [name for name in ("inputs", "sentences") if isinstance(settings.get(name), str)]
+        if texts is None and names:
+            return encode(self, *arguments, **{**settings, names[0]: [settings[names[0]]]})[0]
+        if isinstance(texts, str):
+            return encode(self, [texts], *arguments, **settings)[0]
+        return encode(self, texts, *arguments, **settings)
+
+    return call
 
 
 class TextEncoder(ABC):

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, first_line
-from .base import TextEncoder, Vectors, unit
+from .base import TextEncoder, Vectors, one_or_more, unit
 from .checking import cutting, is_static, kind_of, read_json, read_modules
 from .encoders import OtherEncoder
 from .layout import LEGACY_MODES
@@ -206,6 +206,7 @@ class LightEncoder(TextEncoder):
         others = [(path.name, path) for name, path in model_files(self.folder) if "/" in name or path.suffix == ".json"]
         return sorted([*others, *((path.name, path) for path in self.file.parent.glob(f"{self.file.name}*"))])
 
+    @one_or_more
     def encode(
         self,
         texts: Iterable[str] | None = None,

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, closing
 from pathlib import Path
 
 from ..data.corpus import IN_MEMORY
-from ..errors import InputError, Interrupted, RunError, sentence
+from ..errors import InputError, Interrupted, RunError, for_python, sentence
 from ..io import dumps, write_text
 from .batches.tokens import Prefetcher
 from .callbacks import Callback, Callbacks
@@ -34,9 +34,10 @@ from .settings.resume import resumed_config as resumed_config
 from .setup import free_folder, prepare
 from .step.distributed import World, connected
 from .step.step import training_step
-from .watching import Clock, MetricBuffer, check_finite, failures
+from .watching import Clock, MetricBuffer, SlowSteps, check_finite, failures
 
 
+@for_python
 def train(
     config: TrainConfig,
     callback: Callback | None = None,
@@ -130,6 +131,7 @@ class Trainer:
         self.callback = callback
         self.state, self.plan, self.steps = run.state, run.plan, len(run.batches)
         self.buffer, self.clock = MetricBuffer(), Clock(run.state.seconds)
+        self.slow = SlowSteps() if run.device == "cpu" else None
         self.kept = self.plan.keep_checkpoints if self.plan.save_every else 1
         self.saved = self.last = -1  # steps of the latest checkpoint and of last/
 
@@ -158,12 +160,15 @@ class Trainer:
             while state.step < self.steps:
                 step = state.step
                 rate = plan.schedule.at(step, self.steps)
+                began = time.perf_counter()
                 with self.failures():
                     batch = batches.get(step)
                     metrics = training_step(state, batch, run.forward, rate, plan.max_grad_norm, self.world)
                 state.count(batch, self.clock.seconds())
                 self.buffer.append(state.record(batch, rate, metrics), batch[0].rows[:5].tolist())
                 self.callback.on_step_end(state.step, self.steps)
+                if self.slow and (note := self.slow.update(time.perf_counter() - began)):
+                    self.callback.on_warning(note)
 
                 with self.failures():
                     evaluation_due = self.is_due(plan.eval_every)

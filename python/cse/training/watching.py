@@ -6,6 +6,7 @@ An error in the middle of a run proposes a remedy.
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -97,6 +98,40 @@ def check_finite(records: list[dict[str, Any]]) -> None:
                 f"the loss or its gradient is not finite at step {record['step']} (first rows of the batch: {rows}); "
                 f"the weights of the previous step were kept; lower --lr, which is now {record['lr']:g}"
             )
+
+
+SLOWER = 3.0
+WINDOW = 10
+
+
+class SlowSteps:
+    """Notices that steps take three times as long as the first ones, as on processors that other programs use, too.
+
+    Compares medians of 10 steps; the first step, in which memory is allocated, is not counted.
+    """
+
+    def __init__(self) -> None:
+        self._times: list[float] = []
+        self._first = 0.0
+
+    def update(self, seconds: float) -> str | None:
+        """Adds the duration of a step; returns a note at the first slow window, else None."""
+        if math.isinf(self._first):
+            return None
+        self._times.append(seconds)
+        if len(self._times) < WINDOW + (not self._first):
+            return None
+        median = statistics.median(self._times[-WINDOW:])
+        self._times.clear()
+        if not self._first:
+            self._first = median
+        elif median > SLOWER * self._first:
+            first, self._first = self._first, math.inf
+            return (
+                f"a step now takes {median:.2f} s, and took {first:.2f} s at first; if other programs use the "
+                "processor, a lower --threads may be faster"
+            )
+        return None
 
 
 FIRST_STEPS = 10

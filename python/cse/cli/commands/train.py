@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ...errors import InputError
 from ...options import Opt
 from ...progress import duration
-from ...training.callbacks import ProgressCallback, header, score_text
+from ...training.callbacks import ProgressCallback, by_sentence, header, score_text
 from .. import corpus_index, printing
 from ..command import Heading, command
 from ..options import AsJson
@@ -53,13 +53,20 @@ class ConsoleCallback(ProgressCallback):
                 f"not as in the file: {', '.join(lost)}; with further flags, values that are not in its table given "
                 "are derived again"
             )
-        printing.print_examples(run.examples[: None if self.verbose else 1])
+        printing.print_examples(by_sentence(run.examples)[: None if self.verbose else 1])
 
     def on_train_end(self, result: Any) -> None:
         self.close()
 
 
-@command("train", setting_options, HEADINGS)
+COMMON = (
+    *("pairs", "column", "model", "preset", "loss", "una", "temperature", "batch_size", "lr", "max_steps"),
+    *("dev", "query", "output", "name", "resume"),
+)
+"""Options that ``cse train --help`` lists; ``--help-all`` lists all."""
+
+
+@command("train", setting_options, HEADINGS, common=COMMON)
 def train_command(
     corpus: tuple[str, ...] = (),
     *,
@@ -83,12 +90,19 @@ def train_command(
     as_json: AsJson = False,
     **values: Any,
 ) -> None:
-    """Train an encoder on CORPUS (one sentence per line), or on the files the TF-IDF index was built from.
+    """Train an encoder on CORPUS (one sentence per line), or on the files that ./tfidf was built from.
 
     The encoder is saved in the folder best/ of the run (see --output and --name), from which AutoModel and
-    SentenceTransformer can load it. Values that are not given are taken from --preset, else from the defaults of the
-    loss, else from the defaults of the model family. cse methods lists the augmentations and loss terms with their
-    options, which are set in the configuration file or with --set, for example --set una.beta=0.3.
+    SentenceTransformer can load it.
+
+    Without --model, all-MiniLM-L6-v2 (minilm) is trained with the recipe for trained sentence encoders: 60 steps, short
+    spans of a row as positives, the similarities of the base model kept and, with --una, a hard negative for each row
+    at each step. The published recipes are presets, such as una-bert-base, focal-bert-base and simcse-bert-base, which
+    train BERT; --model with a masked language model has the defaults of SimCSE.
+
+    Values that are not given are taken from --preset, else from the defaults of the loss, else from the defaults of the
+    model family. cse methods lists the augmentations and loss terms with their options, which are set in the
+    configuration file or with --set, for example --set una.beta=0.3.
     """
     from ...registry import import_methods, parse_setting
     from ...training.parts.data import check_inputs

@@ -18,9 +18,9 @@ from sentence_transformers.sentence_transformer import modules as library
 from torch import nn
 
 from ..._core import __version__
-from ...errors import InputError, check_list, unknown
+from ...errors import InputError, check_list, for_python, unknown
 from ...progress import counting
-from ..base import TextEncoder, Vectors, unit
+from ..base import TextEncoder, Vectors, one_or_more, unit
 from ..base import repaired as repaired
 from ..checking import cutting, is_static, read_json
 from ..device import autocast, copied_to, pick_device, pick_precision
@@ -89,6 +89,7 @@ class Encoder(TextEncoder, SentenceTransformer):
         for path in paths
     }
 
+    @for_python
     def __init__(
         self,
         model: str | PathLike[str] | None = None,
@@ -286,6 +287,7 @@ class Encoder(TextEncoder, SentenceTransformer):
         """
         self.truncate_dim, self._rescaled = self._checked_dims(dims), self.unit_length
 
+    @one_or_more
     def encode(
         self,
         texts: Iterable[str] | None = None,
@@ -329,11 +331,12 @@ class Encoder(TextEncoder, SentenceTransformer):
                 texts: blank texts get the embedding of their special tokens, and ``progress`` is not called.
 
         Returns:
-            ``(n, D)`` float32, one row per text. With ``output_value="token_embeddings"``, a list of tensors
-            ``(T, H)``, one row per token; with ``output_value=None``, a list of dicts of all outputs of the model.
+            ``(n, D)`` float32, one row per text; ``(D,)`` for a single string. With
+            ``output_value="token_embeddings"``, a list of tensors ``(T, H)``, one row per token; with
+            ``output_value=None``, a list of dicts of all outputs of the model.
 
         Raises:
-            InputError: If ``texts`` is a single string or has an element that is not a string, if ``batch_size`` is
+            InputError: If ``texts`` has an element that is not a string, if ``batch_size`` is
                 not an integer of at least 1, if ``truncate_dim`` is not an integer from 1 to the number of dimensions,
                 if ``precision`` is unknown, or if the model has no prompt named ``prompt_name``.
         """

@@ -18,7 +18,7 @@ import tomli_w
 
 from ... import io
 from ...augment import AUGMENTATIONS, PAIRS_POSITIVE
-from ...errors import InputError, shown
+from ...errors import KEYWORDS, InputError, did_you_mean, for_python, shown
 from ...features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ...io import SURROGATES
 from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
@@ -29,6 +29,8 @@ from .declared import GROUPS, Loss, Methods, Model, Settings
 
 SETTINGS: dict[str, Option] = {option.name: option for group in GROUPS for option in options_of(group)}
 """The settings by name, in the order of declaration."""
+
+KEYWORDS.update({option.flag: name for name, option in SETTINGS.items() if name != "more_loss_terms"})
 
 TABLES: tuple[Registry[Any], ...] = (AUGMENTATIONS, FEATURE_AUGMENTATIONS, ENCODER_METHODS, HOOKS, LOSS_TERMS)
 
@@ -165,6 +167,7 @@ class TrainConfig(Settings):
     """The values that the user gave; the other values were derived from them. A table in the ``config.toml`` of a run,
     set by ``cse.training.settings.precedence``. None: the user gave all values."""
 
+    @for_python
     def __init__(self, /, **values: Any) -> None:
         """Checks types and ranges; raises ``InputError`` with the flag of the first invalid setting."""
         values = stored_forms(values)
@@ -174,7 +177,8 @@ class TrainConfig(Settings):
             if name in REMOVED:
                 raise InputError(f"{name} was removed (see CHANGELOG.md); delete the key")
             if name not in (*SETTINGS, "options", "given"):
-                raise InputError(f"unknown key {name!r}; see cse train --help")
+                known = (*SETTINGS, *method_flags(), *AUGMENTATIONS.flagged())
+                raise InputError(f"unknown key {name!r}{did_you_mean(name, known)}; see cse train --help-all")
         table = values.get("options") or {}
         if not isinstance(table, dict) or not all(isinstance(entry, dict) for entry in table.values()):
             raise InputError(f"options must hold one table per method, such as [options.una], got {shown(table)}")
