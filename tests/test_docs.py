@@ -184,7 +184,7 @@ def test_shell_commands_in_the_documentation_run(cse, place, text):
             continue
         name = arguments[1]
         given = [replaced(each).replace("<name>", "NAME").replace("128", "16") for each in arguments[1:]]
-        given = [re.sub(r"^runs/(A|B|adapted)$", "runs/NAME", each) for each in given]
+        given = [re.sub(r"^runs/(A|B|adapted|first)(?=$|/)", "runs/NAME", each) for each in given]
         extra = [] if "--resume" in given else [replaced(each) for each in SHORT.get(name, [])]
         if "--name" in given:
             extra = extra[: extra.index("--name")]
