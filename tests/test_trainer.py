@@ -704,7 +704,7 @@ def test_a_configuration_read_back_from_toml_is_unchanged(tmp_path):
 
 
 def test_focal_loss_and_una_raise_stsb_dev_of_minilm(minilm, shared, indexed, tmp_path):
-    """Trains for 12 short steps; benches/domain/adapt.py measures the default steps, more data sets and seeds."""
+    """Trains for 12 short steps."""
     pairs = shared("sts_raw/stsb.dev.tsv").read_text(encoding="utf8").splitlines()
     (tmp_path / "dev.tsv").write_text("\n".join(pairs[::3]) + "\n", encoding="utf8")
     result = train(

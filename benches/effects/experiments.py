@@ -5,14 +5,14 @@ An ``Experiment`` is one training run. ``declared`` lists the runs of three stag
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path("benches/results/effects")
+from stored import records
+
 # Name of the stored scores of the base.
 BEFORE = "before-training"
 
@@ -118,11 +118,11 @@ class Experiment:
 
 def best_taus(results: Path) -> dict[str, float]:
     """The temperature of each system with the highest STS-B dev score, for the systems whose grid is stored."""
-    best = {}
+    best, stored = {}, records(results)
     for system in SYSTEMS:
-        paths = {tau: results / f"{Experiment(system, tau).name}.json" for tau in TAUS}
-        if all(path.exists() for path in paths.values()):
-            dev = {tau: json.loads(path.read_text("utf-8"))["scores"]["STS-B dev"] for tau, path in paths.items()}
+        names = {tau: Experiment(system, tau).name for tau in TAUS}
+        if all(name in stored for name in names.values()):
+            dev = {tau: stored[name]["scores"]["STS-B dev"] for tau, name in names.items()}
             best[system] = max(dev, key=lambda tau: dev[tau])
     return best
 

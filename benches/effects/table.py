@@ -12,7 +12,6 @@ between two runs of the same.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tomllib
 from collections.abc import Sequence
@@ -26,7 +25,6 @@ from experiments import (
     BEFORE,
     PUBLISHED,
     PUBLISHED_TAU,
-    RESULTS,
     SEEDS,
     SYSTEMS,
     TAUS,
@@ -34,6 +32,7 @@ from experiments import (
     Experiment,
     best_taus,
 )
+from stored import RESULTS, records
 
 ROOT = Path(__file__).resolve().parents[2]
 Table = tuple[list[str], list[list[str]]]
@@ -61,12 +60,11 @@ class Stored:
     def __init__(self, folders: Sequence[Path], grid: Path | None = None) -> None:
         self.records: dict[str, dict[str, Any]] = {}
         bases: dict[int, tuple[str, str]] = {}
-        for path in (path for folder in folders for path in sorted(folder.glob("*.json"))):
-            record = json.loads(path.read_text(encoding="utf-8"))
+        for name, record in (item for folder in folders for item in records(folder).items()):
             base = record["identity"].get("base", ""), record["identity"].get("device", "")
             if "seed" in record and bases.setdefault(record["seed"], base) != base:
-                raise SystemExit(f"{path}: seed {record['seed']} was run from another base or device too")
-            self.records.setdefault(path.stem, record)
+                raise SystemExit(f"{name}: seed {record['seed']} was run from another base or device too")
+            self.records.setdefault(name, record)
         self.best = best_taus(grid or folders[0])
 
     def has(self, experiment: Experiment) -> bool:
