@@ -693,7 +693,7 @@ def test_clean_development_pairs_are_found_by_a_small_example(tmp_path):
     from cse.evaluation.sts import SEVEN, clean_development
 
     for key in SEVEN:
-        (tmp_path / f"{key}.tsv").write_text("1\tA man, plays.\tTwo dogs run\n")
+        (tmp_path / f"{key}.tsv").write_text("1\tA man, plays.\tTwo dogs run\n2\tother\tone more\n")
     for key in ("stsb.dev", "sickr.train", "sickr.dev"):
         (tmp_path / f"{key}.tsv").write_text("2\ttwo  dogs run!\ta man plays\n3\tnew one\tnew two\n")
     clean = clean_development(tmp_path)
