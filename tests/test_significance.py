@@ -152,3 +152,62 @@ def test_compare_of_an_encoder_whose_cosines_are_all_equal_gives_no_verdict(tmp_
         (record,) = cse.compare(*sides, data=pairs).tasks
         assert record["verdict"] == ""
         assert "p" not in record
+
+
+@pytest.mark.parametrize("units", [2, 3, 5, 8, 10, 15])
+def test_equal_systems_seldom_differ_and_intervals_cover_with_few_units(units):
+    generator, trials = np.random.default_rng(units), 400
+    found = [
+        resampled_difference([np.zeros(units)], [generator.normal(size=units)], resamples=2)[0] for _ in range(trials)
+    ]
+    assert sum(each.p < 0.05 for each in found) <= 0.05 * trials + 2 * math.sqrt(trials * 0.05 * 0.95)
+    covered = sum(each.low <= 0 <= each.high for each in found)
+    assert abs(covered - 0.95 * trials) <= 4 * math.sqrt(trials * 0.05 * 0.95)
+    assert min(each.p for each in found) >= 2.0 ** (1 - units)
+
+
+def test_the_jackknife_of_a_correlation_covers_it_with_few_clusters():
+    generator, covered = np.random.default_rng(0), 0
+    for _ in range(100):
+        gold = generator.normal(size=24)
+        before, after = gold + generator.normal(size=24), gold + generator.normal(size=24)
+        clusters = [np.arange(i, i + 2) for i in range(0, 24, 2)]
+        difference, _ = resampled_difference([before], [after], gold, clusters, resamples=2)
+        covered += difference.low <= 0 <= difference.high
+    assert 88 <= covered <= 100
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.03])
+def test_intervals_cover_where_few_rows_change(share):
+    generator, covered, trials = np.random.default_rng(1), 0, 300
+    for _ in range(trials):
+        changes = generator.choice([0.0, 1.0, -1.0], 150, p=[1 - share, 0.75 * share, 0.25 * share])
+        before = generator.integers(0, 2, 150).astype(float)
+        difference, _ = resampled_difference([before], [before + changes], resamples=60)
+        covered += difference.low <= 0.5 * share <= difference.high
+        assert difference.high > difference.low
+    assert covered >= 0.93 * trials
+
+
+def test_one_unit_has_no_p_value_and_a_note():
+    (record,) = compare([samples_report([1.0])], [samples_report([2.0])], seeds=False)
+    adjust([record])
+    assert "p" not in record
+    assert record["verdict"] == ""
+    assert record["note"] == "1 of the queries: no interval and no p"
+    (record,) = compare([samples_report([1.0, 2.0, 0.0])], [samples_report([2.0, 3.5, 2.0])], seeds=False)
+    assert record["note"] == "3 queries: t-test, p is at least 0.25"
+    assert record["p"] >= 0.25
+    (record,) = compare([samples_report([1.0])] * 2, [samples_report([2.0])] * 2, seeds=True)
+    assert record["p"] == 0.5  # two seeds with equal differences
+
+
+def test_the_exact_test_flips_the_signs_of_all_changes():
+    from itertools import product
+
+    from cse.evaluation.significance import sign_flips
+
+    values = np.array([0.5, -1.0, 2.0, 0.25])
+    totals = [abs(sum(np.array(signs) * abs(values))) for signs in product((1, -1), repeat=4)]
+    assert sign_flips(values) == np.mean([total >= abs(values.sum()) for total in totals])
+    assert sign_flips(np.ones(5)) == 2 / 32

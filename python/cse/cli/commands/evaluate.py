@@ -295,7 +295,10 @@ def compare_command(
         return
     for label, result in zip(labels[1:], results, strict=True):
         lines = [compared_cells(record) for record in result.tasks]
+        notes = [f"{record['task']}: {record['note']}" for record in result.tasks if "note" in record]
         printing.table(lines, title=f"{label} against {labels[0]}", markdown=markdown)
+        for note in notes:
+            printing.echo(note)
     printing.echo(f"This compares {unit_of}. A is the first model. p-values are adjusted by Holm's method.")
     if precision:
         printing.echo(f"Encoded in {precision} ({results[0].precision_reason}).")
