@@ -114,8 +114,8 @@ def partners(
 
     Returns:
         ``(anchor_views * B,)`` int64 positions among the ``candidate_views * B`` candidates. Each is drawn uniformly
-        from the valid candidates of other rows. If there are none, it is the position of a candidate of the anchor's own
-        row, which means that the anchor has no mixed negative.
+        from the valid candidates of other rows. If there are none, it is the position of a candidate of the anchor's
+        own row, which means that the anchor has no mixed negative.
     """
     batch = len(rows)
     own = np.arange(batch)

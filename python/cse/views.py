@@ -160,7 +160,8 @@ class Views:
     def rows(self, part: slice) -> Views:
         """Returns a copy with only the rows ``part`` of each view.
 
-        The copy has no log-weights, no own negatives, no keys, and no views whose number of rows differs from that of the batch.
+        The copy has no log-weights, no own negatives, no keys, and no views whose number of rows differs from that of
+        the batch.
         """
         batch = len(self.embeddings["anchor"])
         kept = {name: z[part] for name, z in self.embeddings.items() if len(z) == batch}

@@ -307,7 +307,8 @@ class Contrastive(BatchTerm):
     summary = "the contrastive loss of --loss standard, focal and mixed"
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
-        self.metrics = {}
+        # The number of duplicates is 0 if no keys are compared.
+        self.metrics = {"duplicates": views["anchor"].new_zeros(())} if views.keys else {}
         return self.evaluate(views, step, metrics=self.metrics)
 
     def evaluate(self, views: Views, step: BatchStep, **changes: Any) -> Tensor:

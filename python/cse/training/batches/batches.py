@@ -105,7 +105,7 @@ class Batches:
         epochs: Passes over the rows. Default: 1, or as many as ``max_steps`` requires.
         max_steps: Maximum number of steps, or the exact number if ``epochs`` is None.
         accumulate: Batches per step.
-        keep_duplicates: Whether texts with the same token ids, and unchanged synthetic negatives, are used as negatives.
+        keep_duplicates: Whether texts with equal token ids, and unchanged synthetic negatives, are used as negatives.
         part: ``part(n)`` returns the slice of the n rows of a batch that this rank encodes; expensive edits are applied
             only to these rows.
     """

@@ -171,7 +171,7 @@ def gathered_views(
     forward: Forward,
     world: World,
 ) -> Views:
-    """Returns the views of all rows of the batch; ranks exchange embeddings and masks in one transfer, keys in another."""
+    """Returns the views of all rows of the batch; ranks exchange embeddings and masks in one transfer, keys in one."""
     local = encode_views(state, batch, tokens, forward)
     keys = gathered_keys(batch, forward, world)
     masks = {view: on_device(mask, forward.device) for view, mask in batch.masks.items()}
