@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from functools import partial
 from inspect import signature
 from pathlib import Path
 
@@ -285,6 +286,36 @@ def test_identical_texts_are_not_used_as_negatives(tiny_bert):
     assert kept != pytest.approx(value, rel=1e-6)
 
 
+@pytest.mark.parametrize("prompts", [{}, {"anchor": "query: ", "positive": "passage: "}, {"negative": "passage: "}])
+@pytest.mark.parametrize("objective", ["infonce", "nt-xent"])
+def test_texts_are_equal_whatever_their_columns_and_prompts(tiny_bert, prompts, objective):
+    """Negative 0 is its own anchor, negative 1 its own positive, negative 2 another row's positive; anchor 3 is
+    positive 2."""
+    model = load(tiny_bert).eval()
+    columns = {
+        "anchor": ["the first sentence", "another one", "and a third one", "c"],
+        "positive": ["a", "b", "c", "d"],
+        "negative": ["The First  sentence", "b", "a", "x"],
+    }
+    features = [model.preprocess(texts, prompt=prompts.get(name)) for name, texts in columns.items()]
+    with torch.no_grad():
+        value = float(InfoNCELoss(model, objective)([dict(each) for each in features], None))
+        z = [torch.nn.functional.normalize(model(dict(each))["sentence_embedding"], dim=-1) for each in features]
+    known = [{a.lower(), p} for a, p in zip(columns["anchor"], columns["positive"], strict=True)]
+    used = [[(2, j, {" ".join(columns["negative"][j].lower().split())}) for j in (2, 3)]]  # 0 and 1 are left out
+    total, count = 0.0, 0
+    for view in (0, 1) if objective == "nt-xent" else (0,):
+        candidates = [(v, j, known[j]) for v in ((0, 1) if objective == "nt-xent" else (1,)) for j in range(4)]
+        for i in range(4):
+            terms = [float(z[view][i] @ z[1 - view][i]) / 0.05]
+            for v, j, texts in (*candidates, *used[0]):
+                if not texts & known[i]:
+                    terms.append(float(z[view][i] @ z[v][j]) / 0.05)
+            total -= terms[0] - np.logaddexp.reduce(terms)
+            count += 1
+    assert value == pytest.approx(total / count, rel=1e-9)
+
+
 def test_hard_negative_weight_applies_to_all_hard_negatives_of_the_anchors_own_row(tiny_bert, triples):
     model = load(tiny_bert).eval()
     rows = triples.add_column("more", [*triples["anchor"][11:], *triples["anchor"][:11]]).select(range(6))
@@ -335,18 +366,19 @@ def test_the_error_for_a_missing_package_names_the_extra():
 
 
 def test_mixing_partners_depend_on_token_ids_and_seed_but_not_on_padding(tiny_bert, triples):
-    """Without row numbers, partners are drawn from the seed and a hash of the anchor's token ids (``token_key``)."""
-    from cse.sentence_transformers.negatives import token_key
+    """Without row numbers, partners are drawn from the seed and a hash of the anchor's token ids (``token_keys``)."""
+    from cse.sentence_transformers.negatives import column_keys
 
     model = load(tiny_bert)
+    key = partial(column_keys, tokenizer=model.tokenizer)
     one = model.preprocess(triples["anchor"][:6])
     two = model.preprocess([*triples["anchor"][:6], "word " * 60])
     assert one["input_ids"].shape != two["input_ids"].shape
-    assert torch.equal(token_key(one), token_key(two)[:6])
+    assert torch.equal(key(one), key(two)[:6])
     model.tokenizer.padding_side = "left"
     left = model.preprocess(triples["anchor"][:6])
-    assert torch.equal(token_key(one), token_key(left))
-    assert len(set(token_key(two).tolist())) == 7
+    assert torch.equal(key(one), key(left))
+    assert len(set(key(two).tolist())) == 7
     loss = InfoNCELoss(model, mixed="paper", seed=1)
     other = InfoNCELoss(model, mixed="paper", seed=2)
     features = features_of(model.eval(), triples)[:2]

@@ -60,11 +60,18 @@ def test_the_momentum_queue_equals_its_definition():
     torch.manual_seed(1)
     trained = Linear().double()
     method = Momentum(MomentumOptions(size=5, decay=0.9), SimpleNamespace(trained=trained)).double()
-    average, queue = trained.weight.detach().numpy().copy(), np.zeros((0, 4))
+    average, queue, texts = trained.weight.detach().numpy().copy(), np.zeros((0, 4)), []
     for number in range(4):
         x = drawn(3, 3, seed=number)
         step = SimpleNamespace(encode=lambda block, encoder, x=x: encoder(x))
-        views = method(Views({"anchor": trained(x), "positive": trained(x)}), step)
+        own = torch.arange(3)[:, None] + (0 if number == 3 else 3 * number)  # the last texts are the first ones again
+        keys = dict.fromkeys(("anchor", "positive"), own)
+        views = method(Views({"anchor": trained(x), "positive": trained(x)}, keys=keys, repeats=False), step)
+        assert views.repeats
+        assert views.equal("anchor", "queue")[:, views.masks["queue"]].tolist() == [
+            [text == other for other in texts] for text in own[:, 0].tolist()
+        ]
+        texts = [*own[:, 0].tolist(), *texts][:5]
         valid = views.masks["queue"].numpy()
         assert valid.sum() == min(3 * number, 5)
         assert np.allclose(views["queue"].detach().numpy()[valid], queue[: valid.sum()], atol=1e-12)

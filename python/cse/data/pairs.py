@@ -70,7 +70,7 @@ def pair_columns(
 
     Without ``columns``, the roles follow from the column names (``NAMES``). Columns of identifiers (``id``, ``idx``,
     ``..._id``) are left out. If the anchor or the positive cannot be identified by its name, the columns whose names
-    are not in ``NAMES`` take the missing roles, in the order of the table.
+    are not in ``NAMES`` take these roles, in the order of the table. Such a column is never a hard negative.
 
     Args:
         path: A table.
@@ -128,13 +128,13 @@ def pair_columns(
                 f"--columns; the columns are: {listed}"
             )
     column_of = {role: by_role[role][0] for role in ROLES if role in by_role}
-    if not {"anchor", "positive"} <= column_of.keys():
-        if len(column_of) + len(others) not in (2, 3):
-            raise InputError(
-                f"--pairs {path} has {len(names)} columns; name two or three with --columns; the columns are: {listed}"
-            )
-        remaining = iter(others)
-        column_of = {role: name for role in ROLES if (name := column_of.get(role) or next(remaining, ""))}
+    missing = [role for role in ROLES[:2] if role not in column_of]
+    if missing and len(missing) != len(others):
+        raise InputError(
+            f"--pairs {path}: the names of the columns do not determine the {missing[0]}; name anchor, positive and any "
+            f"hard negatives with --columns; the columns are: {listed}"
+        )
+    column_of |= dict(zip(missing, others, strict=False))
     return [column_of[role] for role in ROLES if role in column_of] + by_role.get("hard negative", [])[1:]
 
 

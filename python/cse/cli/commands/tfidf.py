@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 BLOCK = 16384
 """Number of rows that are read at a time for ``cse doctor --model``."""
+MAX_LENGTH = 32
+"""Number of tokens by which ``cse doctor --model`` compares texts: the default of ``cse train --max-length``."""
 
 
 @command("build-tfidf")
@@ -162,7 +164,8 @@ def doctor_command(
     Rows that other commands reject, such as rows with invalid UTF-8, are counted here and are not errors.
 
     With --model, the words that the tokenizer of the model splits into pieces are listed, beginning with those that
-    take the most additional tokens.
+    take the most additional tokens. Texts that differ, but whose first 32 tokens (the default of cse train
+    --max-length) are equal, are counted.
     """
     printing.check_output()
     if model is not None and "-" in corpus:
@@ -192,8 +195,8 @@ def doctor_command(
         # A corpus in the cache is found there only with the same option.
         errors = "replace" if seen["faults"]["invalid"]["rows"] else encoding_errors
         again = {"encoding_errors": errors, "max_line_bytes": max_line_bytes, "threads": threads}
-        counts, warning = _count_words(corpus, tokenizer, model, column=column, **again)
-        value["model"] = {**_words_record(counts, model, top), "warning": warning}
+        counts, twins, warning = _count_words(corpus, tokenizer, model, column=column, **again)
+        value["model"] = {**_words_record(counts, model, top), "equal_texts": twins, "warning": warning}
     if as_json:
         printing.result({**value, "seconds": round(seconds, 3)}, True, [])
         return
@@ -209,25 +212,33 @@ def _tokenizer(model: str) -> Any:
     return load_tokenizer(find_model(options.model_folder(model)))
 
 
-def _count_words(files: Sequence[str], tokenizer: Any, model: str, **reading: Any) -> tuple[WordCounts, str]:
+def _count_words(files: Sequence[str], tokenizer: Any, model: str, **reading: Any) -> tuple[WordCounts, int, str]:
     """Returns the counts of the words and tokens of all rows, and a warning if the model can hardly read them.
 
-    ``reading`` is passed to ``open_corpus``.
+    In between, returns the number of distinct texts minus that of distinct texts as the model reads them, with at most
+    ``MAX_LENGTH`` tokens. ``reading`` is passed to ``open_corpus``.
     """
+    from ...models.tokens import token_lists
     from ...models.readability import TEXTS, readability
     from ...models.vocabulary import count_words
 
     corpus = open_corpus(files, **reading)
     with counting("counting words", len(corpus), "rows") as more:
+        texts: set[int] = set()
+        read: set[int] = set()
 
         def blocks() -> Iterator[list[str]]:
             for start in range(0, len(corpus), BLOCK):
                 yield (block := corpus.take(range(start, min(start + BLOCK, len(corpus)))))
+                filled = [text for text in block if text.strip()]
+                texts.update(map(hash, filled))
+                if filled:
+                    read.update(hash(tuple(ids)) for ids in token_lists(tokenizer, filled, MAX_LENGTH)["input_ids"])
                 more(len(block))
 
         counts = count_words(tokenizer, blocks(), f"--model {model}")
     sample = range(0, len(corpus), max(1, len(corpus) // TEXTS))
-    return counts, readability(tokenizer, corpus.take(sample)).warning(model)
+    return counts, len(texts) - len(read), readability(tokenizer, corpus.take(sample)).warning(model)
 
 
 def _words_record(counts: WordCounts, model: str, top: int) -> dict[str, Any]:
@@ -261,6 +272,11 @@ def _print_words(seen: dict[str, Any]) -> None:
         f"of the tokens are in words of 2 or more pieces, {seen['token_share_3_or_more_pieces']:.1%} in words of 3 or "
         f"more; {seen['unknown_words']:,} words have an unknown character."
     )
+    if seen["equal_texts"]:
+        printing.echo(
+            f"{seen['equal_texts']:,} texts have the first {MAX_LENGTH} tokens of another text: in a batch, they are not "
+            "negatives of each other."
+        )
     if seen["warning"]:
         printing.echo(f"Warning: {seen['warning']}.")
     listed, total = seen["listed_words"], 0

@@ -129,8 +129,6 @@ class TrainState(Modules):
         for batch in batches:
             masked.update({f"masked/{view}": int((~mask).sum()) for view, mask in batch.masks.items()})
             masked.update({f"unchanged/{name}": count for name, count in batch.unchanged.items() if count})
-            if batch.duplicates is not None:
-                masked["duplicates"] += int(batch.duplicates.any(1).sum())
         return {
             "step": self.step,
             "epoch": batches[0].epoch,

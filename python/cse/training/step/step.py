@@ -58,6 +58,8 @@ def training_step(
     if len(results) > 1:
         names = dict.fromkeys(name for result in results for name in result)
         metrics = {name: torch.stack([result[name] for result in results if name in result]).mean() for name in names}
+        if "duplicates" in metrics:  # like the numbers of masked rows
+            metrics["duplicates"] = torch.stack([r["duplicates"] for r in results if "duplicates" in r]).sum()
     parameters = [p for p in unique_parameters(state.modules().values()) if p.requires_grad]
     world.sum_gradients(parameters, tuple((tuple(batch.views), len(batch.rows)) for batch in batches))
     # The norm is computed even without clipping, to detect gradients that are not finite.
@@ -185,7 +187,6 @@ def batch_step(
         rows=on_device(batch.rows, device),
         uniform=keyed_uniform(forward.seed, batch.epoch, batch.rows, device),
         partners=None if batch.partners is None else on_device(batch.partners, device),
-        duplicates=None if batch.duplicates is None else on_device(batch.duplicates, device),
         encode=encode,
     )
     main = next((term for term in state.terms.values() if isinstance(term, Contrastive)), None)
