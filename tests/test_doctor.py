@@ -128,7 +128,8 @@ def test_japanese_is_not_reported_as_several_scripts(tmp_path, cse):
     [
         (gzip.compress(b"a few words here\n" * 50, mtime=0), "is a gzip file", "end in .gz"),
         (b"PAR1" + bytes(100) + b"PAR1", "is a parquet file", ".parquet"),
-        ("a few words here\n".encode("utf-16"), "is encoded as UTF-16", "iconv -f UTF-16 -t UTF-8"),
+        ("a few words here\n".encode("utf-16"), "is encoded as UTF-16", "iconv -f UTF-16LE -t UTF-8"),
+        ("a few words here\n".encode("utf-16-be"), "is encoded as UTF-16", "iconv -f UTF-16BE -t UTF-8"),
         (b"a few words here\rand more of them\r", "carriage returns only", "tr"),
     ],
 )

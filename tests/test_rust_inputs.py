@@ -86,19 +86,19 @@ FORMATS = {
     "bzip2": (bz2.compress(TEXT.encode()), "is bzip2 data, not text; decompress it first (bzip2 -d)"),
     "utf-16-le": (
         b"\xff\xfe" + TEXT.encode("utf-16-le"),
-        "is UTF-16, not UTF-8; convert it (iconv -f UTF-16 -t UTF-8)",
+        "is UTF-16, not UTF-8; convert it (iconv -f UTF-16LE -t UTF-8)",
     ),
     "utf-16-be": (
         b"\xfe\xff" + TEXT.encode("utf-16-be"),
-        "is UTF-16, not UTF-8; convert it (iconv -f UTF-16 -t UTF-8)",
+        "is UTF-16, not UTF-8; convert it (iconv -f UTF-16BE -t UTF-8)",
     ),
     "utf-32-le": (
         b"\xff\xfe\0\0" + TEXT.encode("utf-32-le"),
-        "is UTF-32, not UTF-8; convert it (iconv -f UTF-32 -t UTF-8)",
+        "is UTF-32, not UTF-8; convert it (iconv -f UTF-32LE -t UTF-8)",
     ),
     "utf-32-be": (
         b"\0\0\xfe\xff" + TEXT.encode("utf-32-be"),
-        "is UTF-32, not UTF-8; convert it (iconv -f UTF-32 -t UTF-8)",
+        "is UTF-32, not UTF-8; convert it (iconv -f UTF-32BE -t UTF-8)",
     ),
     "cr_only": (
         TEXT.replace("\n", "\r").encode(),

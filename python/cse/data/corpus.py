@@ -16,7 +16,7 @@ import numpy.typing as npt
 from .. import _core, rng
 from ..background import ProgressCallback
 from ..errors import InputError, check_texts
-from .cache import StoredRows, count_repeats, is_mapped
+from .cache import StoredRows, count_repeats, read_small
 from .readers import Column, ReadOptions, SourceFile, joined_lines, reading_options
 
 # Stands in place of a file path for texts given to ``Corpus.from_texts``, including in the configuration of a run.
@@ -47,11 +47,11 @@ class Corpus:
         progress: ProgressCallback | None = None,
         **reading: Unpack[ReadOptions],
     ) -> Corpus:
-        """Opens files. A small corpus is read into memory, and a large one is memory-mapped; see ``is_mapped``.
+        """Opens files. A small corpus is read into memory, and a large one is memory-mapped; see ``read_small``.
 
         Args:
             files: The inputs that ``cse.data.readers.resolve`` returned.
-            cache: The cache folder; see ``cse.data.cache.cache_folder``.
+            cache: The cache folder; see ``cse.data.entries.cache_folder``.
             progress: Called with the arguments of ``Callback.on_progress`` while rows are written to the cache.
             **reading: See ``ReadOptions``.
 
@@ -59,9 +59,11 @@ class Corpus:
             InputError: For an invalid file or option.
             OSError: For a file that cannot be read or written.
         """
-        if not is_mapped(files):
-            return cls.read(files, **reading)
-        stored = StoredRows.open(files, reading_options(**reading), cache, progress)
+        options = reading_options(**reading)
+        if (rows := read_small(files, options)) is not None:
+            return cls(rows, joined_lines(files))
+        files = [file if isinstance(file, str) else Column(file.path, file.column) for file in files]
+        stored = StoredRows.open(files, options, cache, progress)
         return cls(stored, stored.joined_lines)
 
     @classmethod

@@ -44,7 +44,7 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
             add(f"{file['path']} is a {file['magic']} file", FORMATS[file["magic"]])
         elif file["bom"] and file["bom"] != "utf-8":
             encoding = file["bom"].upper()
-            add(f"{file['path']} is encoded as {encoding}", f"convert it (iconv -f {encoding[:6]} -t UTF-8)")
+            add(f"{file['path']} is encoded as {encoding}", f"convert it (iconv -f {encoding[:6]}{encoding[7:]} -t UTF-8)")
         elif file["cr_only"]:
             only = "ends its lines with carriage returns only, so it is read as one row"
             add(f"{file['path']} {only}", "convert it (tr '\\r' '\\n')")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from ..errors import InputError, first_line
-from .remote import local_copies, shards
+from .remote import is_folder, local_copies
 
 MAX_LINE_BYTES = 1 << 20
 
@@ -84,10 +84,11 @@ def complete(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
+UTF16 = "is UTF-16, not UTF-8; convert it (iconv -f UTF-16 -t UTF-8)"
 # Beginnings of files that are not tables in UTF-8, whatever their name says.
 FOREIGN = {
-    b"\xff\xfe": "is UTF-16, not UTF-8; convert it (iconv -f UTF-16 -t UTF-8)",
-    b"\xfe\xff": "is UTF-16, not UTF-8; convert it (iconv -f UTF-16 -t UTF-8)",
+    b"\xff\xfe": UTF16,
+    b"\xfe\xff": UTF16,
     b"PK\x03\x04": "is a spreadsheet or a zip archive, not a table of text; save it as CSV in UTF-8",
     b"\x1f\x8b": "is gzip data; end its name in .gz",
     b"PAR1": "is a Parquet file; end its name in .parquet",
@@ -99,10 +100,12 @@ UNREADABLE = {
     ".ods": "is a spreadsheet; save it as CSV in UTF-8",
     ".xz": "is compressed with xz, which is not supported; decompress it (xz -d)",
     ".zip": "is a zip archive; unpack it (unzip)",
+    ".arrow": "is an Arrow file, which is not read; write it as Parquet (datasets: Dataset.to_parquet)",
     ".json": ".json is not supported; write one object per line (jq -c '.[]') to a .jsonl file",
 }
-TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".arrow")
-COMPRESSED = (".gz", ".zst", ".bz2", ".lz4")
+TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
+COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
+"""Names of the decoders of pyarrow by suffix in lower case."""
 SAMPLE = "sample"
 """Name of the corpus that is installed with cse: 10,000 sentences of Wikipedia."""
 BLOCK_BYTES = 1 << 22
@@ -114,9 +117,8 @@ def resolve(paths: Paths, column: str | None = None, flag: str = "--column") -> 
 
     Args:
         paths: A path or a list of paths. A pattern (``*``, ``?``, ``[]``, ``**``) that is not the name of an existing
-            file is replaced by the files it matches, sorted by name. A folder that ``Dataset.save_to_disk`` of
-            ``datasets`` wrote is replaced by its files. An address (``s3://...``) is read by fsspec.
-            ``sample``, if there is no such file, is the sample corpus that is installed with cse.
+            file is replaced by the files it matches, sorted by name. An address (``s3://...``) is read by
+            fsspec. ``sample``, if there is no such file, is the sample corpus that is installed with cse.
         column: Name of the column to read; required if one of the files is a table.
         flag: The option that names the column, for messages.
 
@@ -157,12 +159,24 @@ def expand(paths: Paths) -> list[str]:
     return names
 
 
-def column_names(path: str) -> list[str]:
-    """Returns the names of the columns of a table; raises ``InputError`` if it cannot be read."""
+def column_names(path: str, wanted: str | None = None) -> list[str]:
+    """Returns the names of the columns of a table; raises ``InputError`` if it cannot be read.
+
+    ``wanted`` is a column that is looked for in all records of a .jsonl file.
+    """
     if not os.path.exists(path):
         raise InputError(f"{path}: no such file; check the path")
-    names: list[str] = _guarded(path, lambda: _column_names(path, None))
+    if not os.path.isfile(path):
+        raise InputError(f"{path}: is not a regular file, but a table is read several times; write it to a file first")
+    names: list[str] = _guarded(path, lambda: _column_names(path, wanted))
     return names
+
+
+def open_stream(path: str) -> Any:
+    """Opens a file with pyarrow; its suffix, in any case, selects the decoder."""
+    import pyarrow as pa
+
+    return pa.input_stream(path, compression=COMPRESSED.get(os.path.splitext(path.lower())[1]))
 
 
 def column_values(path: str, column: str) -> Iterator[str]:
@@ -190,14 +204,12 @@ def first_rows(inputs: Sequence[str | Column], count: int) -> list[str]:
 
     ``inputs`` are those of ``resolve``, of which no row has been read. At most ``BLOCK_BYTES`` of a text file are read.
     """
-    import pyarrow as pa
-
     rows: list[str] = []
     for item in inputs[:count]:
         if isinstance(item, Column):
             block = (item.next_block() or (b"", 0))[0]
         elif os.path.isfile(item):
-            with pa.input_stream(item) as file:
+            with open_stream(item) as file:
                 block = file.read(BLOCK_BYTES)
         else:
             continue
@@ -225,10 +237,8 @@ def _check_quotes(path: str) -> None:
     """
     import csv
 
-    import pyarrow as pa
-
     csv.field_size_limit(2**31 - 1)
-    with io.TextIOWrapper(pa.input_stream(path), encoding="utf8", errors="replace", newline="") as lines:
+    with io.TextIOWrapper(open_stream(path), encoding="utf8", errors="replace", newline="") as lines:
         records = csv.reader(lines, strict=True)
         begin = 1
         try:
@@ -246,7 +256,7 @@ def _matches(path: str) -> list[str]:
     if path == SAMPLE and not os.path.exists(path):
         return [str(Path(__file__).parents[1] / "resources" / "sample.txt")]
     if os.path.isdir(path):
-        return shards(path, lambda file: Path(file).read_bytes())
+        raise is_folder(path)
     if not glob.has_magic(path) or os.path.exists(path):
         return [path]
     files = sorted(name for name in glob.glob(path, recursive=True) if not os.path.isdir(name))
@@ -264,7 +274,7 @@ def _kind(path: str) -> str | None:
 
 
 class Column:
-    """A column of a csv, tsv, jsonl, parquet or arrow file, which pyarrow decodes in blocks.
+    """A column of a csv, tsv, jsonl or parquet file, which pyarrow decodes in blocks.
 
     A missing value becomes a blank row; a line break inside a field is replaced by a space. Fields of a csv file may be
     quoted, and quoted fields may contain line breaks; quotes in a tsv file have no special meaning. The first line of a
@@ -272,9 +282,7 @@ class Column:
     """
 
     def __init__(self, path: str, column: str | None, flag: str = "--column") -> None:
-        if not os.path.exists(path):
-            raise InputError(f"{path}: no such file; check the path")
-        names = _guarded(path, lambda: _column_names(path, column))
+        names = column_names(path, column)
         listed = ", ".join(dict.fromkeys(names[:20])) + (", ..." if len(names) > 20 else "")
         if column is None:
             raise InputError(f"{path}: is a table; use {flag} to name the column that holds the sentences: {listed}")
@@ -328,20 +336,18 @@ def _guarded(path: str, work: Callable[[], Any]) -> Any:
 
 
 def _column_names(path: str, wanted: str | None) -> list[str]:
-    import pyarrow as pa
-
     kind = _kind(path)
-    with pa.input_stream(path) as stream:
+    with open_stream(path) as stream:
         head = stream.read(4) if kind != ".parquet" else b""
     for begin, what in FOREIGN.items():
         if head.startswith(begin):
             raise InputError(f"{path}: {what}")
+    if b"\0" in head:  # without a byte order mark
+        raise InputError(f"{path}: {UTF16}")
     if kind == ".parquet":
         import pyarrow.parquet as pq
 
         return list(pq.read_schema(path).names)
-    if kind == ".arrow":
-        return list(_open_arrow(path)[0])
     if kind in (".csv", ".tsv"):
         names: list[str] = _grown(lambda size: list(_open_csv(path, None, size).schema.names))
         for separator, remedy in ((";", "write it with commas"), ("\t", "name it .tsv")):
@@ -376,11 +382,6 @@ def _blocks(path: str, column: str, last: str | None) -> Iterator[Any]:
         import pyarrow.parquet as pq
 
         yield from pq.ParquetFile(path).iter_batches(columns=[column])
-        return
-    if kind == ".arrow":
-        for batch in _open_arrow(path)[1]:
-            batch.validate(full=True)  # pyarrow trusts the offsets in the file otherwise
-            yield batch.select([column])
         return
     size = BLOCK_BYTES
     while size:
@@ -424,25 +425,12 @@ def _grown(work: Callable[[int], Any]) -> Any:
                 raise
 
 
-def _open_arrow(path: str) -> tuple[list[str], Iterator[Any]]:
-    """Returns the names of the columns and the record batches of a file in Arrow's format of streams or of files."""
-    import pyarrow as pa
-
-    source = pa.OSFile(path)
-    if source.read(6) == b"ARROW1":
-        reader = pa.ipc.open_file(source)
-        return reader.schema.names, map(reader.get_batch, range(reader.num_record_batches))
-    source.seek(0)
-    reader = pa.ipc.open_stream(source)
-    return reader.schema.names, iter(reader)
-
-
 def _open_json(path: str, column: str, size: int) -> Any:
     import pyarrow as pa
     import pyarrow.json as pajson
 
     return pajson.open_json(
-        path,
+        open_stream(path),
         read_options=pajson.ReadOptions(block_size=size),
         parse_options=pajson.ParseOptions(
             explicit_schema=pa.schema([(column, pa.string())]), unexpected_field_behavior="ignore"
@@ -462,7 +450,7 @@ def _open_csv(path: str, columns: list[str] | None, size: int) -> Any:
         else None
     )
     return csv.open_csv(
-        path,
+        open_stream(path),
         read_options=csv.ReadOptions(block_size=size),
         parse_options=csv.ParseOptions(
             delimiter="\t" if tabs else ",", quote_char=False if tabs else '"', newlines_in_values=not tabs
@@ -502,9 +490,7 @@ def json_records(
 
     Raises ``InputError`` for a line that is not a JSON object.
     """
-    import pyarrow as pa
-
-    with io.BufferedReader(pa.input_stream(path)) as lines:
+    with io.BufferedReader(open_stream(path)) as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue

@@ -22,7 +22,8 @@ import numpy.typing as npt
 
 from ...augment.base import Block
 from ...background import ProgressCallback
-from ...data.cache import Entry, cache_folder, ends_fit, find_entry, open_entry
+from ...data.cache import ends_fit
+from ...data.entries import Entry, cache_folder, find_entry, open_entry
 from ...data.corpus import Corpus
 from ...io import naming
 from ...models.device import fixed_length, for_transfer
@@ -138,7 +139,7 @@ def _open(
                 ends.write((np.cumsum(lengths) + np.uint64(total)).astype("<u8").tobytes())
                 total += count
                 progress("token ids", start + len(texts), rows, "sentences")
-        return {"rows": rows, "dtype": kind, "paths": [file.path for file in corpus.files]}
+        return {"rows": rows, "dtype": kind}
 
     return open_entry(kept, "tokens", key, write, _fits)[0]
 
