@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core, rng
-from ..background import ProgressCallback
+from ..background import ProgressCallback, in_thread
 from ..errors import InputError, check_texts
 from .cache import StoredRows, count_repeats, read_small
 from .readers import Column, ReadOptions, SourceFile, joined_lines, reading_options
@@ -78,7 +78,8 @@ class Corpus:
             InputError: For an invalid file or option.
             OSError: For a file that cannot be read.
         """
-        core = _core.Rows.read(list(files), reading_options(**reading))
+        options = reading_options(**reading)
+        core = in_thread(lambda shared: _core.Rows.read(list(files), options, shared), lambda done, total: None)
         return cls(core, joined_lines(files))
 
     @classmethod

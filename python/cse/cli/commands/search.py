@@ -166,10 +166,9 @@ def read_queries(queries: tuple[str, ...], file: str | None, column: str | None,
 
     inputs = readers.resolve(file, column, "--query-column")
     rows = Corpus.read(inputs, encoding_errors=reading["encoding_errors"], max_line_bytes=reading["max_line_bytes"])
-    try:
-        return [*queries, *rows.take(rows.filled())]
-    except InputError:
-        raise InputError(f"--queries {file} holds no query; write one per row") from None
+    if not rows.word_counts().any():
+        raise InputError(f"--queries {file} holds no query; write one per row")
+    return [*queries, *rows.take(range(len(rows)))]
 
 
 def lines(hits: list[Hit]) -> list[str]:

@@ -74,9 +74,10 @@ def build_tfidf_command(
     matrix = matrix and not stream and engine == "local"
     splitting = word_options(**asdict(words), pieces=None if model is None else pieces_of(model))
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
+    paths = readers.expand(corpus)  # in the main thread, so that Ctrl-C interrupts the wait for a server
     started = time.perf_counter()
     build = partial(
-        build_index, corpus, output, column=column, matrix=matrix, engine=engine, words=splitting, reading=reading
+        build_index, paths, output, column=column, matrix=matrix, engine=engine, words=splitting, reading=reading
     )
     if engine == "ray":  # in the main thread, so that Ctrl-C interrupts the wait for the cluster
         with progress_of("counting", "files") as show:
