@@ -39,7 +39,7 @@ class _Column(Protocol):
 
     path: str
     column: str
-    def next_block(self) -> tuple[bytes, int] | None: ...
+    def next_block(self, max_line_bytes: int, /) -> tuple[bytes, int] | None: ...
 
 _Inputs = Sequence[str | _Column]
 _Counts = tuple[int, int, int, int, int, int, int]

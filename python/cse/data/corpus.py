@@ -165,7 +165,7 @@ class _Lines:
         self.content = "".join(lines).encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
         self._left = self.content
 
-    def next_block(self) -> tuple[bytes, int] | None:
+    def next_block(self, max_line_bytes: int) -> tuple[bytes, int] | None:
         block, self._left = self._left, b""
         return (block, len(block)) if block else None
 

@@ -301,10 +301,14 @@ class Column:
         self._ends_in_line_break = False
         self._blocks: Iterator[Any] | None = None
 
-    def next_block(self) -> tuple[bytes, int] | None:
-        """Returns the next rows, each ended by a line feed, and their approximate size in the file; None at the end."""
+    def next_block(self, max_line_bytes: int = MAX_LINE_BYTES) -> tuple[bytes, int] | None:
+        """Returns the next rows, each ended by a line feed, and their approximate size in the file; None at the end.
+
+        At most ``BLOCK_BYTES`` of rows are decoded at a time, or one row. Raises ``InputError`` for a row that must be
+        longer than ``max_line_bytes``, and for a record of a csv or jsonl file that is much longer.
+        """
         if self._blocks is None:
-            self._blocks = _blocks(self.path, self.column, self._last)
+            self._blocks = _blocks(self.path, self.column, self._last, max_line_bytes)
         blocks = self._blocks
         batch = _guarded(self.path, lambda: next(blocks, None))
         if batch is None:
@@ -349,7 +353,7 @@ def _column_names(path: str, wanted: str | None) -> list[str]:
 
         return list(pq.read_schema(path).names)
     if kind in (".csv", ".tsv"):
-        names: list[str] = _grown(lambda size: list(_open_csv(path, None, size).schema.names))
+        names: list[str] = _grown(path, lambda size: list(_open_csv(path, None, size).schema.names))
         for separator, remedy in ((";", "write it with commas"), ("\t", "name it .tsv")):
             if kind == ".csv" and len(names) == 1 and separator in names[0] and wanted != names[0]:
                 what = "semicolons" if separator == ";" else "tabs"
@@ -373,15 +377,13 @@ def _json_names(path: str, wanted: str | None) -> list[str]:
     return list(names)
 
 
-def _blocks(path: str, column: str, last: str | None) -> Iterator[Any]:
+def _blocks(path: str, column: str, last: str | None, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[Any]:
     """Yields record batches with the column ``column`` and, for csv files, the column ``last``."""
     import pyarrow as pa
 
     kind, done = _kind(path), 0
     if kind == ".parquet":
-        import pyarrow.parquet as pq
-
-        yield from pq.ParquetFile(path).iter_batches(columns=[column])
+        yield from _parquet(path, column, max_line_bytes)
         return
     size = BLOCK_BYTES
     while size:
@@ -395,24 +397,71 @@ def _blocks(path: str, column: str, last: str | None) -> Iterator[Any]:
                 yield rest
             return
         except pa.ArrowInvalid as error:
-            size = _larger(size, error)
+            size = _larger(size, error, path, max_line_bytes)
             if not size and not lines:
                 raise
     # A record that pyarrow does not read: check_records raises for a faulty one. Otherwise it holds half of a
     # surrogate pair; the core reports or replaces it like other bytes that are not UTF-8.
     check_records(path, column)
-    records = islice(json_records(path), done, None)
+    records = islice(json_records(path, most=_most(max_line_bytes)), done, None)
     while values := [record.get(column) for _, record in islice(records, RECORDS)]:
         texts = [None if value is None else value.encode("utf8", "surrogatepass") for value in values]
         yield pa.record_batch([pa.array(texts, pa.large_binary())], names=[column])
 
 
-def _larger(size: int, error: Exception) -> int:
-    """Returns a larger size of blocks if a record did not fit into one, up to 1 GiB; 0 if that is not the cause."""
-    return 16 * size if "straddl" in str(error) and size < 2**30 else 0
+def _parquet(path: str, column: str, max_line_bytes: int) -> Iterator[Any]:
+    """Yields batches of a column whose rows take at most ``BLOCK_BYTES``, or of one row.
+
+    A value that is repeated takes a few bytes in the file. It is therefore read as an entry of a dictionary, which
+    holds it once, and its repetitions are cut into batches before they are decoded.
+    """
+    import numpy as np
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    if not _is_text(pq.read_schema(path).field(column).type):
+        yield from pq.ParquetFile(path).iter_batches(columns=[column])
+        return
+    file = pq.ParquetFile(path, read_dictionary=[column])
+    for number in range(file.num_row_groups):
+        group = file.metadata.row_group(number)
+        chunks = [group.column(at) for at in range(group.num_columns)]
+        size = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema == column)
+        if size > (max_line_bytes + 64) * (group.num_rows + 1):  # before a page is decompressed
+            raise _too_long(path, max_line_bytes)
+    for batch in file.iter_batches(columns=[column]):
+        values, start = batch.column(column), 0
+        lengths = np.append(pc.binary_length(values.dictionary).to_numpy(), 0)  # the last for null
+        ends = lengths[values.indices.fill_null(len(lengths) - 1).to_numpy()].cumsum(dtype=np.int64)
+        while start < len(batch):
+            before = ends[start - 1] if start else 0
+            stop = max(start + 1, int(np.searchsorted(ends, before + BLOCK_BYTES, "right")))
+            yield batch.slice(start, stop - start)
+            start = stop
 
 
-def _grown(work: Callable[[int], Any]) -> Any:
+def _most(max_line_bytes: int) -> int:
+    """Returns the largest size in bytes of a record of a csv or jsonl file, which may have other columns."""
+    return max(16 * BLOCK_BYTES, max_line_bytes)
+
+
+def _too_long(path: str, most: int) -> InputError:
+    return InputError(f"{path}: a record is longer than {most:,} bytes; check its quotes, or raise --max-line-bytes")
+
+
+def _larger(size: int, error: Exception, path: str, max_line_bytes: int = MAX_LINE_BYTES) -> int:
+    """Returns a larger size of blocks if a record did not fit into one; 0 if that is not the cause.
+
+    Raises ``InputError`` if the record is longer than ``_most``, or than 1 GiB.
+    """
+    if "straddl" not in str(error):
+        return 0
+    if size >= (most := min(_most(max_line_bytes), 2**30)):
+        raise _too_long(path, most)
+    return min(16 * size, most)
+
+
+def _grown(path: str, work: Callable[[int], Any]) -> Any:
     """Calls ``work`` with the size of blocks, which is increased while a record does not fit into one."""
     import pyarrow as pa
 
@@ -421,7 +470,7 @@ def _grown(work: Callable[[int], Any]) -> Any:
         try:
             return work(size)
         except pa.ArrowInvalid as error:
-            if not (size := _larger(size, error)):
+            if not (size := _larger(size, error, path)):
                 raise
 
 
@@ -464,19 +513,28 @@ def _rows(values: Any, column: str) -> tuple[bytes, int]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-    if pa.types.is_null(kind):
+    if pa.types.is_null(values.type) or not len(values):
         return b"\n" * len(values), 0
-    kinds = ("string", "large_string", "string_view", "binary", "large_binary")
-    if not any(getattr(pa.types, f"is_{name}")(kind) for name in kinds):
-        raise pa.ArrowTypeError(f"column {column!r} must be text, got {kind}")
+    if not _is_text(values.type):
+        raise pa.ArrowTypeError(f"column {column!r} must be text, got {values.type}")
     texts = values.cast(pa.large_binary())
     # If a block of the file ends between \r and \n, pyarrow reads this line break inside a field as \r.
     joined = pc.sum(pc.or_(pc.match_substring(texts, "\n"), pc.match_substring(texts, "\r"))).as_py() or 0
     if joined:
         for line_break in ("\r\n", "\n", "\r"):
             texts = pc.replace_substring(texts, line_break, " ")
-    return b"".join(line for text in texts.to_pylist() for line in (text or b"", b"\n")), joined
+    empty, line_feed = (pa.scalar(text, pa.large_binary()) for text in (b"", b"\n"))
+    _, ends, lines = pc.binary_join_element_wise(pc.fill_null(texts, empty), empty, line_feed).buffers()
+    return lines[: int.from_bytes(ends[8 * len(texts) : 8 * len(texts) + 8], "little")].to_pybytes(), joined
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    kinds = ("string", "large_string", "string_view", "binary", "large_binary")
+    return any(getattr(pa.types, f"is_{name}")(kind) for name in kinds)
 
 
 KINDS = {dict: "an object", list: "a list", bool: "a boolean", int: "a number", float: "a number"}
@@ -484,14 +542,16 @@ TWICE = object()
 
 
 def json_records(
-    path: str, hook: Callable[[list[tuple[str, Any]]], Any] | None = None
+    path: str, hook: Callable[[list[tuple[str, Any]]], Any] | None = None, most: int = 16 * BLOCK_BYTES
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields the line number and the record of each line that is not blank; ``hook`` is passed on to ``json.loads``.
 
-    Raises ``InputError`` for a line that is not a JSON object.
+    Raises ``InputError`` for a line that is not a JSON object, or is longer than ``most`` bytes.
     """
     with io.BufferedReader(open_stream(path)) as lines:
-        for number, line in enumerate(lines, start=1):
+        for number, line in enumerate(iter(lambda: lines.readline(most + 1), b""), start=1):
+            if len(line) > most:
+                raise _too_long(path, most)
             if not line.strip():
                 continue
             try:  # the core reports invalid UTF-8
