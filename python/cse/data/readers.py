@@ -10,7 +10,7 @@ import glob
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -56,6 +56,20 @@ class SourceFile:
     xxh3: str
     column: str | None = None
     """Column of a table; None for a text file."""
+
+
+def repeated(files: Iterable[SourceFile]) -> str:
+    """Returns which file has the content of another one, so that its rows count twice; "" if there is none."""
+    first: dict[tuple[str, str | None], str] = {}
+    again = []
+    for file in files:
+        key = (file.xxh3, file.column)
+        if key in first:
+            again.append(f"{file.path} has the content of {first[key]}, and its rows count again")
+        elif file.rows:
+            first[key] = file.path
+    more = f"; so have {len(again) - 1:,} more files that of another" if again[1:] else ""
+    return again[0] + more if again else ""
 
 
 def reading_options(**reading: Unpack[ReadOptions]) -> ReadOptions:
@@ -340,6 +354,8 @@ def _guarded(path: str, work: Callable[[], Any]) -> Any:
 
 
 def _column_names(path: str, wanted: str | None) -> list[str]:
+    import pyarrow as pa
+
     kind = _kind(path)
     with open_stream(path) as stream:
         head = stream.read(4) if kind != ".parquet" else b""
@@ -353,7 +369,8 @@ def _column_names(path: str, wanted: str | None) -> list[str]:
 
         return list(pq.read_schema(path).names)
     if kind in (".csv", ".tsv"):
-        names: list[str] = _grown(path, lambda size: list(_open_csv(path, None, size).schema.names))
+        header = _header(path)
+        names = list(_open_csv(pa.BufferReader(header), kind, None, len(header) + 1).schema.names)
         for separator, remedy in ((";", "write it with commas"), ("\t", "name it .tsv")):
             if kind == ".csv" and len(names) == 1 and separator in names[0] and wanted != names[0]:
                 what = "semicolons" if separator == ";" else "tabs"
@@ -390,7 +407,7 @@ def _blocks(path: str, column: str, last: str | None, max_line_bytes: int = MAX_
         skip, lines = done, kind in (".jsonl", ".ndjson")
         columns = list(dict.fromkeys([column, last or column]))
         try:
-            for batch in _open_json(path, column, size) if lines else _open_csv(path, columns, size):
+            for batch in _open_json(path, column, size) if lines else _open_csv(open_stream(path), kind, columns, size):
                 rest = batch.slice(min(skip, len(batch)))
                 skip -= len(batch) - len(rest)
                 done += len(rest)
@@ -449,7 +466,7 @@ def _too_long(path: str, most: int) -> InputError:
     return InputError(f"{path}: a record is longer than {most:,} bytes; check its quotes, or raise --max-line-bytes")
 
 
-def _larger(size: int, error: Exception, path: str, max_line_bytes: int = MAX_LINE_BYTES) -> int:
+def _larger(size: int, error: Exception, path: str, max_line_bytes: int) -> int:
     """Returns a larger size of blocks if a record did not fit into one; 0 if that is not the cause.
 
     Raises ``InputError`` if the record is longer than ``_most``, or than 1 GiB.
@@ -461,17 +478,17 @@ def _larger(size: int, error: Exception, path: str, max_line_bytes: int = MAX_LI
     return min(16 * size, most)
 
 
-def _grown(path: str, work: Callable[[int], Any]) -> Any:
-    """Calls ``work`` with the size of blocks, which is increased while a record does not fit into one."""
-    import pyarrow as pa
-
-    size = BLOCK_BYTES
-    while True:
-        try:
-            return work(size)
-        except pa.ArrowInvalid as error:
-            if not (size := _larger(size, error, path)):
-                raise
+def _header(path: str) -> bytes:
+    """Returns the first record of a csv or tsv file; a quoted field may contain line breaks."""
+    header, most = b"", _most(MAX_LINE_BYTES)
+    with io.BufferedReader(open_stream(path)) as lines:
+        while line := lines.readline(most + 1):
+            header += line
+            if len(header) > most:
+                raise _too_long(path, most)
+            if header.strip() and (_kind(path) == ".tsv" or header.count(b'"') % 2 == 0):
+                break
+    return header
 
 
 def _open_json(path: str, column: str, size: int) -> Any:
@@ -487,11 +504,11 @@ def _open_json(path: str, column: str, size: int) -> Any:
     )
 
 
-def _open_csv(path: str, columns: list[str] | None, size: int) -> Any:
+def _open_csv(stream: Any, kind: str | None, columns: list[str] | None, size: int) -> Any:
     import pyarrow as pa
     from pyarrow import csv
 
-    tabs = _kind(path) == ".tsv"
+    tabs = kind == ".tsv"
     # Read as bytes, not strings, because the Rust core validates UTF-8 and reports the row of an error.
     convert = (
         csv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns, pa.binary()))
@@ -499,7 +516,7 @@ def _open_csv(path: str, columns: list[str] | None, size: int) -> Any:
         else None
     )
     return csv.open_csv(
-        open_stream(path),
+        stream,
         read_options=csv.ReadOptions(block_size=size),
         parse_options=csv.ParseOptions(
             delimiter="\t" if tabs else ",", quote_char=False if tabs else '"', newlines_in_values=not tabs

@@ -35,9 +35,7 @@ fn case_of(word: &str) -> Case {
     if word == "I" || word.starts_with("I'") || word.starts_with("I\u{2019}") {
         return Case::Lower;
     }
-    let mut cased = word
-        .chars()
-        .filter(|&c| c.is_lowercase() || is_capital(c));
+    let mut cased = word.chars().filter(|&c| c.is_lowercase() || is_capital(c));
     if !cased.next().is_some_and(is_capital) {
         return Case::Lower;
     }

@@ -198,10 +198,13 @@ def report_command(
     stored = read_run(run)
     from ...io import write_text
     from ...models.device import set_threads
+    from ...training.folder.lock import check_links
     from ...reports.page import report_page
     from ...reports.pictures import Material
 
     path = Path(output) if output is not None else stored.folder / "report.html"
+    if output is None:
+        check_links(stored.folder)
     set_threads(threads)
     with progress_of("encoding held-out texts", "texts") as progress:
         material = Material(stored, word=word, device=device, method=method, progress=progress, encode=encode)

@@ -233,7 +233,7 @@ def similarity_command(
 ) -> None:
     """Print the cosine similarity of two TEXTS, or of the two texts in each row of a table.
 
-    For a table (a .csv, .tsv, .jsonl, .parquet or .arrow file), one line is printed per row: the cosine and the two
+    For a table (a .csv, .tsv, .jsonl or .parquet file), one line is printed per row: the cosine and the two
     texts, separated by tabs.
     """
     printing.check_output()
