@@ -29,8 +29,8 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
     If a file is binary or is encoded as UTF-16 or UTF-32, only the findings on file formats are returned.
 
     Args:
-        seen: The parsed output of ``cse._core.diagnose``, plus ``joined_lines`` and ``repeated`` from ``cse.data.readers``
-            and ``code``, whether the texts look like code.
+        seen: The parsed output of ``cse._core.diagnose``, plus ``joined_lines`` and ``repeated`` from
+            ``cse.data.readers``, and ``code``, whether the texts look like code.
         max_line_bytes: The value of ``--max-line-bytes``.
     """
     results: list[tuple[str, str, str]] = []
@@ -44,7 +44,10 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
             add(f"{file['path']} is a {file['magic']} file", FORMATS[file["magic"]])
         elif file["bom"] and file["bom"] != "utf-8":
             encoding = file["bom"].upper()
-            add(f"{file['path']} is encoded as {encoding}", f"convert it (iconv -f {encoding[:6]}{encoding[7:]} -t UTF-8)")
+            add(
+                f"{file['path']} is encoded as {encoding}",
+                f"convert it (iconv -f {encoding[:6]}{encoding[7:]} -t UTF-8)",
+            )
         elif file["cr_only"]:
             only = "ends its lines with carriage returns only, so it is read as one row"
             add(f"{file['path']} {only}", "convert it (tr '\\r' '\\n')")

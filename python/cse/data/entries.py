@@ -19,7 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypedDict
 
-from ..io import check_files, dumps, fresh_folder, hash_files, locked, naming, read_json, remove_folder, remove_leftovers
+from ..io import (
+    check_files,
+    dumps,
+    fresh_folder,
+    hash_files,
+    locked,
+    naming,
+    read_json,
+    remove_folder,
+    remove_leftovers,
+)
 
 META = "meta.json"
 KEPT_DAYS = 30

@@ -138,9 +138,7 @@ def pair_columns(
     return [column_of[role] for role in ROLES if role in column_of] + by_role.get("hard negative", [])[1:]
 
 
-def chosen_rows(
-    files: Sequence[str], where: str | None, min_score: float | None
-) -> tuple[npt.NDArray[np.bool_], str]:
+def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None) -> tuple[npt.NDArray[np.bool_], str]:
     """Returns a mask of the rows of the tables, ``(n,)`` bool, True for positive pairs, and a note.
 
     The note tells how many more rows ``where`` would select without regard to case or as a number; often "".
@@ -256,7 +254,9 @@ def _equal(cells: Iterable[str], wanted: str) -> tuple[npt.NDArray[np.bool_], st
     places = np.fromiter(map(place, cells), dtype=np.uint8)
     first = int(places.min(initial=other))
     counts = zip(COMPARISONS, np.bincount(places, minlength=other).tolist(), strict=False)
-    more = [f"{count:,} more {'is' if count == 1 else 'are'} equal {how}" for how, count in [*counts][first + 1 :] if count]
+    more = [
+        f"{count:,} more {'is' if count == 1 else 'are'} equal {how}" for how, count in [*counts][first + 1 :] if count
+    ]
     return (places == first) & (first < other), ", ".join(more)
 
 

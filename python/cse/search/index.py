@@ -226,7 +226,6 @@ class SearchIndex:
             InputError: For invalid texts or ids, or while another process writes to the index.
             OSError: If a file cannot be written.
         """
-        import pyarrow as pa
 
         added = self._given(texts, ids)
 

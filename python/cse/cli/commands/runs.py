@@ -198,9 +198,9 @@ def report_command(
     stored = read_run(run)
     from ...io import write_text
     from ...models.device import set_threads
-    from ...training.folder.lock import check_links
     from ...reports.page import report_page
     from ...reports.pictures import Material
+    from ...training.folder.lock import check_links
 
     path = Path(output) if output is not None else stored.folder / "report.html"
     if output is None:

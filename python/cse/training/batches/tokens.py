@@ -23,8 +23,8 @@ import numpy.typing as npt
 from ...augment.base import Block
 from ...background import ProgressCallback
 from ...data.cache import ends_fit
-from ...data.entries import Entry, cache_folder, find_entry, open_entry
 from ...data.corpus import Corpus
+from ...data.entries import Entry, cache_folder, find_entry, open_entry
 from ...io import naming
 from ...models.device import fixed_length, for_transfer
 from ...models.tokens import TOKENIZING, pad, token_lists, with_pooled
