@@ -56,7 +56,7 @@ def local_copies(address: str) -> list[str]:
     except InputError:
         raise
     except Exception as error:  # each file system has errors of its own
-        why = first_line(error) or type(error).__name__
+        why = re.sub(r"\?[^\s'\")]+", "", first_line(error)) or type(error).__name__  # signatures in a redirection
         raise InputError(f"{address}: cannot be read ({why}); check the address, and log in where needed") from None
 
 

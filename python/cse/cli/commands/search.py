@@ -72,7 +72,7 @@ def search_command(
     if tokens is not None and not corpus:
         raise InputError("--tokens has no effect without CORPUS; add that, or leave --tokens out")
     printing.check_output()
-    asked = read_queries(queries, query_file, query_column, encoding.reading)
+    asked = read_queries(queries, query_file, query_column, encoding.reading, blank=True)
     asking = ranked.arguments(top)
     kept: dict[str, Any] = {"int8": int8, "passages": passage_size(passages), "tokens": tokens}
     kept |= {"id_column": id_column, "smooth": ranked.smooth}
@@ -158,8 +158,13 @@ def describe(index: SearchIndex, folder: str) -> dict[str, Any]:
     }
 
 
-def read_queries(queries: tuple[str, ...], file: str | None, column: str | None, reading: dict[str, Any]) -> list[str]:
-    """Returns the queries of --query and --queries; raises ``InputError`` for a file with only blank rows."""
+def read_queries(
+    queries: tuple[str, ...], file: str | None, column: str | None, reading: dict[str, Any], blank: bool = False
+) -> list[str]:
+    """Returns the queries of --query and --queries, with blank rows of the file only if ``blank`` is True.
+
+    Raises ``InputError`` for a file with only blank rows.
+    """
     if file is None:
         return [*queries]
     from ...data.corpus import Corpus
@@ -168,7 +173,7 @@ def read_queries(queries: tuple[str, ...], file: str | None, column: str | None,
     rows = Corpus.read(inputs, encoding_errors=reading["encoding_errors"], max_line_bytes=reading["max_line_bytes"])
     if not rows.word_counts().any():
         raise InputError(f"--queries {file} holds no query; write one per row")
-    return [*queries, *rows.take(range(len(rows)))]
+    return [*queries, *(text for text in rows.take(range(len(rows))) if blank or text.strip())]
 
 
 def lines(hits: list[Hit]) -> list[str]:
