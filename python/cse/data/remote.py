@@ -18,6 +18,8 @@ from urllib.parse import urlsplit
 from ..errors import InputError, first_line
 from .entries import Entry, cache_folder, open_entry
 
+# What file systems tell of a file besides its size, its ETag or hash, and times; a redirection may differ each time.
+NO_VERSION = ("name", "type", "url", "mimetype", "partial")
 STARTED = f"{os.getpid()} {time.time_ns()}"
 
 
@@ -67,8 +69,8 @@ def is_folder(path: str) -> InputError:
 
 
 def _copied(files: Any, address: str, name: str) -> str:
-    about = files.info(name)
-    told = str(about) if about.get("size") is not None else STARTED
+    about = {key: value for key, value in files.info(name).items() if key not in NO_VERSION and value is not None}
+    told = str(about) if about else STARTED
     file = re.sub(r"[^\w.-]", "_", name.rstrip("/").rpartition("/")[2])
 
     def copy(folder: Path) -> dict[str, Any]:
