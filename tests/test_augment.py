@@ -277,6 +277,13 @@ def test_the_pronoun_i_gets_a_lower_case_replacement(sample_index, text):
     assert sample_index.augment([text])[0].islower() or not any(c.isalpha() for c in sample_index.augment([text])[0])
 
 
+def test_a_replacement_of_a_capitalised_word_takes_title_case_not_upper_case():
+    index = TfidfIndex.from_texts(["\ufb01nal", "\u01c6emper", "\u10d2\u10d0", "plain"])
+    made = set(index.augment(["Hello"] * 200, seed=3, beta=1.0, radius=1000))
+    assert made == {"Final", "\u01c5emper", "\u10d2\u10d0", "Plain"}
+    assert set(index.augment(["\u01c5hello"] * 200, seed=3, beta=1.0, radius=1000)) == made
+
+
 def test_the_reference_gives_a_replacement_the_case_of_the_replaced_word():
     assert in_case_of("Paris", "rome") == "Rome"
     assert in_case_of("NATO", "rome") == "ROME"

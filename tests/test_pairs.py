@@ -234,6 +234,47 @@ def test_pairs_are_selected_by_label_or_score(tmp_path, kind, base):
             open_pairs([str(path)], [], **values)
 
 
+@pytest.mark.parametrize(
+    ("values", "where", "rows", "note"),
+    [
+        (["1.10", "1.1", "1.2"], "1.1", [1], "1 more is equal as a number"),
+        (["1.10", "1.1", "1.2"], "1.10", [0], "1 more is equal as a number"),
+        (["1_1", "11", "12"], "11", [1], ""),
+        (["1_1", "11.0", " 11e0"], "11", [1, 2], ""),
+        (["9007199254740993", "9007199254740992", "1"], "9007199254740993", [0], ""),
+        (["Yes", "yes", "YES"], "yes", [1], "2 more are equal but for case"),
+        (["Yes", "no", "YES"], "yes", [0, 2], ""),
+    ],
+)
+def test_where_compares_texts_before_numbers(tmp_path, values, where, rows, note):
+    path = tmp_path / "pairs.csv"
+    path.write_text("anchor,positive,code\n" + "".join(f"a,b,{value}\n" for value in values), encoding="utf8")
+    pairs = open_pairs([str(path)], [], f"code={where}")
+    assert pairs.chosen.nonzero()[0].tolist() == rows
+    assert f"{len(rows)} of 3 rows chosen{f' ({note})' if note else ''}" in pairs.describe()
+
+
+@pytest.mark.parametrize("value", ["9007199254740993", "1_1", "nan", "1e999"])
+def test_values_that_float64_does_not_hold_are_no_numbers(tmp_path, value):
+    from cse.evaluation.base import read_pairs
+    from cse.evaluation.retrieval import read_judgements
+    from cse.evaluation.trec import read_run
+
+    path = tmp_path / "pairs.csv"
+    path.write_text(f"anchor,positive,score\na,b,1\na,b,{value}\n", encoding="utf8")
+    with pytest.raises(InputError, match=f"no row has this value; the first distinct values are 1, {value}"):
+        open_pairs([str(path)], [], "score=9007199254740992")
+    with pytest.raises(InputError, match=f"row 2 of column score is '{value}', not a number"):
+        open_pairs([str(path)], [], min_score=1)
+    path.write_text(f"1,one,two\n2,three,four\n{value},five,six\n", encoding="utf8")
+    with pytest.raises(InputError, match="line 3 is not 'score, sentence1, sentence2'"):
+        read_pairs(path)
+    for line, read in ((f"q 0 d {value}", read_judgements), (f"q Q0 d 1 {value} name", read_run)):
+        path.write_text(f"{line.replace(value, '1')}\n{line.replace(' d ', ' e ')}\n", encoding="utf8")
+        with pytest.raises(InputError, match="line 2"):
+            read(path)
+
+
 def test_examples_shown_before_training_have_all_columns(tmp_path, base, triples, capsys):
     run = prepare(base.replace(pairs=table(tmp_path, "csv", triples)))
     printing.print_examples(by_sentence(run.examples))

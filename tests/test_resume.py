@@ -108,6 +108,22 @@ def test_a_checkpoint_that_a_killed_run_did_not_remove_is_removed_by_the_repeate
     assert [path.name for path in list_checkpoints(finished_run)] == ["step-00000004", "step-00000008"]
 
 
+def test_a_link_inside_a_run_is_never_written_through(finished_run, tmp_path, cse):
+    run, other = Path(finished_run), tmp_path / "other"
+    other.write_text("kept", encoding="utf8")
+    for name, command in (("report.html", ("report", run, "--no-encode")), ("log.jsonl", ("train", "--resume", run))):
+        (run / name).unlink(missing_ok=True)
+        (run / name).symlink_to(other)
+        done = cse(*command)
+        assert done.returncode == 2
+        assert f"{name}: is a link, and a run writes only into its own folder" in " ".join(done.stderr.split())
+        assert other.read_text(encoding="utf8") == "kept"
+        (run / name).unlink()
+    (run / "checkpoints").rename(tmp_path / "moved")
+    (run / "checkpoints").symlink_to(tmp_path / "moved")
+    assert "checkpoints: is a link" in cse("train", "--resume", run).stderr
+
+
 def test_resuming_with_a_changed_corpus_is_refused(run_config, tmp_path, sample_rows):
     corpus = tmp_path / "c.txt"
     corpus.write_text("\n".join(sample_rows[:300]), encoding="utf8")

@@ -200,8 +200,11 @@ def report_command(
     from ...models.device import set_threads
     from ...reports.page import report_page
     from ...reports.pictures import Material
+    from ...training.folder.lock import check_links
 
     path = Path(output) if output is not None else stored.folder / "report.html"
+    if output is None:
+        check_links(stored.folder)
     set_threads(threads)
     with progress_of("encoding held-out texts", "texts") as progress:
         material = Material(stored, word=word, device=device, method=method, progress=progress, encode=encode)

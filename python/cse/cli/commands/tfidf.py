@@ -67,8 +67,8 @@ def build_tfidf_command(
     standard input), patterns like 'shards/*.txt', or tables (see --column).
 
     Writes DIR/index.safetensors, from which negatives are sampled, and DIR/matrix.npz, the TF-IDF matrix (rows x terms,
-    CSR), which scipy.sparse.load_npz reads. The matrix is held in memory while the index is built; with --no-matrix,
-    memory use is proportional to the vocabulary.
+    CSR), which scipy.sparse.load_npz reads. The matrix takes 12 bytes for each word of a row, counted once, in memory
+    while the index is built and then in the file; with --no-matrix, memory use is proportional to the vocabulary.
 
     For text without spaces between words (Chinese, Japanese, Thai), use --tokenizer wordpieces with the --model that
     will be trained: the terms are the pieces of its WordPiece tokenizer, which is stored as DIR/tokenizer.json.
@@ -76,15 +76,16 @@ def build_tfidf_command(
     matrix = matrix and not stream and engine == "local"
     splitting = word_options(**asdict(words), pieces=None if model is None else pieces_of(model))
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
+    paths = readers.expand(corpus)  # in the main thread, so that Ctrl-C interrupts the wait for a server
     started = time.perf_counter()
     build = partial(
-        build_index, corpus, output, column=column, matrix=matrix, engine=engine, words=splitting, reading=reading
+        build_index, paths, output, column=column, matrix=matrix, engine=engine, words=splitting, reading=reading
     )
     if engine == "ray":  # in the main thread, so that Ctrl-C interrupts the wait for the cluster
         with progress_of("counting", "files") as show:
             info, files, joined = build(counted=show)
     else:
-        info, files, joined = in_background("counting", lambda progress: build(progress=progress))
+        info, files, joined = in_background("building", lambda progress: build(progress=progress))
     seconds = time.perf_counter() - started
     names = ["index.safetensors", *(["matrix.npz"] if matrix else []), *([FILE] if model else [])]
     written = {name: (Path(output) / name).stat().st_size for name in names}
@@ -106,6 +107,7 @@ def build_tfidf_command(
             f"{info.terms:,} terms ({words.tokenizer} tokenizer)",
             *([f"{info.wordless:,} sentences without a word"] if info.wordless else []),
             *([f"{info.repaired:,} rows had bytes that are not UTF-8"] if info.repaired else []),
+            *filter(None, [readers.repeated(files)]),
             *([f"{joined:,} fields had a line break, which was replaced by a space"] if joined else []),
             *[f"{Path(output) / name}: {size / 1e6:,.1f} MB" for name, size in written.items()],
             f"{seconds:.2f} s, {info.rows / seconds:,.0f} rows/s",
@@ -138,6 +140,7 @@ def merge_tfidf_command(
         [
             f"{len(shards)} indexes, built from {len(index.files)} files in all: {info.documents:,} sentences, "
             f"{info.terms:,} terms",
+            *filter(None, [readers.repeated(index.files)]),
             f"{output}/index.safetensors",
         ],
     )
@@ -187,6 +190,7 @@ def doctor_command(
     )
     seconds = time.perf_counter() - started
     seen["joined_lines"] = readers.joined_lines(inputs)
+    seen["repeated"] = readers.repeated(readers.SourceFile(**file) for file in seen["files"])
     seen["code"] = looks_like_code(readers.first_rows(readers.resolve(corpus, column), SAMPLE))
     advice = findings(seen, max_line_bytes)
     value = {**seen, "advice": [{"level": level, "finding": what, "do": do} for level, what, do in advice]}

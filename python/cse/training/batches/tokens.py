@@ -24,8 +24,9 @@ from torch import Tensor
 
 from ...augment.base import Block
 from ...background import ProgressCallback
-from ...data.cache import Entry, cache_folder, ends_fit, find_entry, open_entry
+from ...data.cache import ends_fit
 from ...data.corpus import Corpus
+from ...data.entries import Entry, cache_folder, find_entry, open_entry
 from ...io import naming
 from ...models.device import fixed_length, for_transfer
 from ...models.tokens import TOKENIZING, pad, token_keys, token_lists, with_pooled
@@ -137,7 +138,7 @@ def _open(
                 ends.write((np.cumsum(lengths) + np.uint64(total)).astype("<u8").tobytes())
                 total += count
                 progress("token ids", start + len(texts), rows, "sentences")
-        return {"rows": rows, "dtype": kind, "paths": [file.path for file in corpus.files]}
+        return {"rows": rows, "dtype": kind}
 
     return open_entry(kept, "tokens", key, write, _fits)[0]
 

@@ -27,7 +27,7 @@ from ..run import Run
 from ..step.distributed import World
 from .checkpoint import Checkpoint, read_checkpoint
 from .find import find_checkpoint
-from .lock import FOLDER, check_free, clear, is_unsaved, locked, tidy
+from .lock import FOLDER, check_free, check_links, clear, is_unsaved, locked, tidy
 
 
 def choose_folder(output: str, name: str | None, model: str, parts: Sequence[str], seed: int) -> Path:
@@ -74,6 +74,7 @@ def opened(resume: Path, world: World) -> Iterator[Checkpoint]:
         def lock() -> str:
             run = find_checkpoint(resume).parent.parent
             held.enter_context(locked(run))
+            check_links(run)
             tidy(run)
             return str(find_checkpoint(resume))
 

@@ -46,6 +46,8 @@ class TrainingData:
 
     def describe(self) -> dict[str, str]:
         """Returns the numbers of rows and, for labelled pairs, the columns."""
+        from ...data.readers import repeated
+
         corpus, split = self.corpus, self.split
         counts = {
             "held out": len(split.held_out),
@@ -56,6 +58,7 @@ class TrainingData:
         }
         parts = [f"{len(corpus):,} rows: {len(split.train):,} to train on"]
         parts += [f"{count:,} {what}" for what, count in counts.items() if count]
+        parts += filter(None, [repeated(corpus.files)])
         return {
             "corpus": ", ".join(parts),
             **({} if self.labelled is None else {"columns": self.labelled.describe()}),

@@ -81,7 +81,7 @@ class Data:
     encoding_errors: EncodingErrors = "strict"
     max_line_bytes: MaxLineBytes = 1 << 20
     cache: Cache = None
-    """See ``cse.data.cache.cache_folder``."""
+    """See ``cse.data.entries.cache_folder``."""
     max_length: Annotated[int | None, Ge(3), Opt("Maximum number of tokens per sentence.", "N")] = None
     """This applies to training only; the saved model has the maximum length of the base model."""
 
