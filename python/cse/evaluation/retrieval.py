@@ -125,8 +125,6 @@ def rank_documents(
     by_dot = "dot" in (getattr(encoder, name, None) for name in named)
 
     def comparable(vectors: Any) -> Any:
-        if not np.isfinite(vectors).all():
-            raise InputError("encoder: its embeddings hold NaN or infinity, so that they cannot be ranked")
         return np.asarray(vectors, dtype=np.float64) if by_dot else unit(vectors)
 
     wanted = comparable(ask(list(queries.values()), progress=progress))

@@ -232,7 +232,7 @@ class LightEncoder(TextEncoder):
             out[rows] = vectors
             if progress:
                 progress(len(rows))
-        return self._truncated(out)
+        return self._truncated(out, whole)
 
     def _static(self, texts: Sequence[str], prompt: str) -> Floats:
         encoded = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
