@@ -270,6 +270,9 @@ class Onnx(OtherEncoder):
     def __init__(self, what: str, device: str) -> None:
         super().__init__(what, device)
         self.light = LightEncoder(f"onnx:{what}")
+        self.dims = self.light.dims
+        """The number of leading dimensions that the model declares; ``cse.Encoder`` keeps them."""
+        self.light.keep_dims(None)
 
     @property
     def embedding_dim(self) -> int:

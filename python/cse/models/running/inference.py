@@ -135,7 +135,7 @@ class Encoder(TextEncoder, SentenceTransformer):
             if isinstance(other, Onnx):
                 light = other.light
                 settings |= {"prompts": light.prompts, "default_prompt_name": light.default_prompt_name}
-                settings |= {"truncate_dim": light.dims, "similarity_fn_name": light.similarity_name}
+                settings |= {"truncate_dim": other.dims, "similarity_fn_name": light.similarity_name}
         if modules is not None:
             super().__init__(modules=list(modules), device=place, **settings)
         else:
