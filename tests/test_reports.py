@@ -5,11 +5,13 @@ import json
 import re
 import shutil
 import subprocess
+import tomllib
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import tomli_w
 
 from cse import InputError, TfidfIndex
 from cse.evaluation.geometry import unit
@@ -486,6 +488,28 @@ def test_report_prints_the_path_of_the_page_last(cse, run, tmp_path):
 def copy_of(run, folder, *left_out):
     shutil.copytree(run, folder / "copy", ignore=shutil.ignore_patterns("checkpoints", "last", *left_out))
     return folder / "copy"
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("config.toml", {"model", "pooler", "loss"}),
+        ("data.json", {"facts", "examples", "held_out", "synthetic"}),
+        ("result.json", {"steps", "seconds", "best_step", "best", "sts", "notes", "neighbours"}),
+        ("environment.json", {"versions"}),
+    ],
+)
+def test_a_file_of_a_run_without_one_of_its_values_is_refused(run, tmp_path, cse, name, keys):
+    file = copy_of(run, tmp_path) / name
+    whole = file.read_text(encoding="utf8")
+    read, write = (json.loads, json.dumps) if file.suffix == ".json" else (tomllib.loads, tomli_w.dumps)
+    for key in keys:
+        file.write_text(write({name: value for name, value in read(whole).items() if name != key}), encoding="utf8")
+        with pytest.raises(InputError, match=rf"{name}: {key}: is missing; (remove it, or )?restore it"):
+            read_run(file.parent)
+    done = cse("report", file.parent)
+    assert done.returncode == 2
+    assert "is missing" in done.stderr
 
 
 def test_a_page_without_data_json_lists_the_missing_sections(run, tmp_path):

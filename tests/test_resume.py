@@ -203,7 +203,10 @@ class Stop(Callback):
 def rising(monkeypatch):
     """Makes the score rise with each evaluation, so that each evaluated model is saved as best/."""
     scores = iter(range(100))
-    monkeypatch.setattr("cse.training.selection.Selector._score_pairs", lambda self: {"spearman": float(next(scores))})
+    monkeypatch.setattr(
+        "cse.training.selection.Selector._score_pairs",
+        lambda self: {"spearman": float(next(scores)), "uniformity": -1.0},
+    )
 
 
 @pytest.mark.parametrize("changes", [{}, {"name": "other"}])

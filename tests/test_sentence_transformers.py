@@ -579,6 +579,39 @@ def test_a_resumed_trainer_continues_with_the_same_epochs_and_rows(tiny_bert, sa
     assert rest.seen[-3:] == whole.seen[-3:]
 
 
+def test_an_evaluation_before_training_uses_the_prompts(without_dropout, sample_rows, sample_index, tmp_path):
+    texts = sample_rows[:16]
+    dataset = number_rows(Dataset.from_dict({"anchor": texts, "positive": texts[::-1]}))
+    model = load(without_dropout)
+    losses = []
+    for prompts in ({"anchor": "a rather long question about this: "}, None):
+        collator = NegativesCollator(model.preprocess, sample_index)
+        trainer = SentenceTransformerTrainer(
+            model=model,
+            args=SentenceTransformerTrainingArguments(
+                output_dir=str(tmp_path),
+                per_device_train_batch_size=8,
+                max_steps=1,
+                learning_rate=0.0,
+                report_to=[],
+                save_strategy="no",
+                use_cpu=True,
+                disable_tqdm=True,
+                prompts=prompts,
+            ),
+            train_dataset=dataset,
+            eval_dataset=dataset,
+            loss=InfoNCELoss(model),
+            data_collator=collator,
+            callbacks=[collator.callback],
+        )
+        before = trainer.evaluate()["eval_loss"]
+        trainer.train()
+        losses.append(before)
+        assert trainer.evaluate()["eval_loss"] == before
+    assert losses[0] != losses[1]
+
+
 def test_invalid_arguments_for_negatives_are_refused(sample_rows, sample_index, tmp_path):
     dataset = Dataset.from_dict({"anchor": sample_rows[:3], "number": [1, 2, 3]})
     with pytest.raises(InputError, match="column text: the dataset has no such column; it has anchor, number"):

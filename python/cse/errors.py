@@ -89,10 +89,17 @@ def check_texts(texts: Iterable[str], name: str = "texts") -> list[str]:
     return [str(text) for text in listed]  # NumPy's str_ becomes str
 
 
+LARGEST = 2**31 - 1
+"""The largest integer that an option or an argument accepts, unless its declaration states another limit. The libraries
+that compute with it fail, or wrap around, at larger ones."""
+
+
 def check_integer(value: Any, name: str, least: int = 1) -> int:
-    """Returns an integer; raises ``InputError`` if ``value`` is none, or is below ``least``."""
+    """Returns an integer; raises ``InputError`` if ``value`` is none, is below ``least`` or above ``LARGEST``."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise InputError(f"{name}: must be an integer of at least {least}, got {shown(value)}")
+    if value > LARGEST:
+        raise InputError(f"{name}: must be at most {LARGEST}, got {shown(value)}")
     return int(value)
 
 

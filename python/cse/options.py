@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 
-from .errors import InputError, did_you_mean, shown, unknown
+from .errors import LARGEST, InputError, did_you_mean, shown, unknown
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,8 @@ class Option:
             unit = "character" if isinstance(value, str) else "element"
             raise InputError(f"{flag} must have at least {least} {unit}{'s' if least > 1 else ''}")
         for number in value if isinstance(value, tuple) else (value,):
-            for name, limit in self.limits().items() if isinstance(number, (int, float)) else ():
+            default = {"ge": -LARGEST, "le": LARGEST} if isinstance(number, int) else {}
+            for name, limit in {**default, **self.limits()}.items() if isinstance(number, (int, float)) else ():
                 sign, met = SIGNS[name]
                 if not met(number, limit):
                     raise InputError(f"{flag} must be {sign} {limit}, got {shown(number)}")
@@ -218,8 +219,6 @@ def _converted(kind: Any, value: Any) -> tuple[Any, str]:
     if kind in NAMED:
         value = int(value) if kind is int and isinstance(value, Integral) and not isinstance(value, bool) else value
         right = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-        if right and kind is int and not -(2**63) <= value < 2**64:
-            return value, "an integer of at most 64 bits"
         if right and kind is str and "\0" in value:
             return value, "text without the character NUL"
         return value, "" if right else NAMED[kind]

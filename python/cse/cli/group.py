@@ -222,6 +222,26 @@ def main() -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):  # what the encoding of the stream lacks is shown as \uXXXX
             with suppress(OSError):
                 stream.reconfigure(errors="backslashreplace")
+    code = 0
+    with suppress(KeyboardInterrupt):  # while a message is printed
+        code = _run(stopped_by)
+    for number in STOPPING:  # while Python ends, a KeyboardInterrupt would be ignored
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    if len(stopped_by) > 1:  # Python also ignores a KeyboardInterrupt in a finalizer
+        code = 128 + stopped_by[-1]
+        text = "Interrupted." if stopped_by[-1] == signal.SIGINT else "Terminated."
+        if not said_by_another_rank(text):
+            with suppress(OSError):  # the terminal may be closed
+                printing.echo(text, err=True)
+    sys.exit(code)
+
+
+def _run(stopped_by: list[signal.Signals]) -> int:
+    """Runs a command, and prints its error if it fails; returns the exit code.
+
+    ``stopped_by`` grows if the command was stopped, also if it was not by a signal.
+    """
     try:
         code: Any = cli.main(standalone_mode=False)
     except click.ClickException as error:
@@ -230,28 +250,23 @@ def main() -> NoReturn:
             shown = io.StringIO()
             error.show(shown)
             printing.say(shown.getvalue().rstrip("\n"))
-        sys.exit(2)
+        return 2
     except (InputError, OSError, RunError) as error:
         # With torchrun, several ranks may fail. A message that several ranks share is printed
         # once. Messages of ranks above 0 name the rank.
         rank = os.environ.get("RANK", "0")
         if not said_by_another_rank(sentence(error)):
             printing.echo(f"Error{'' if rank == '0' else f' on rank {rank}'}: {sentence(error)}", err=True)
-        sys.exit(1 if isinstance(error, RunError) else 2)
+        return 1 if isinstance(error, RunError) else 2
     except UnicodeEncodeError as error:  # by a library that refuses a name that is not UTF-8
         name = shortened(str(error.object), 60)
         printing.echo(f"Error: {name!r} is not UTF-8; use another name", err=True)
-        sys.exit(2)
+        return 2
     except (click.Abort, KeyboardInterrupt) as error:
         stopped = error.__cause__ if isinstance(error, click.Abort) else error
         if isinstance(stopped, Interrupted):
-            sys.exit(stopped.code)
-        text = "Interrupted." if stopped_by[-1] == signal.SIGINT else "Terminated."
-        if not said_by_another_rank(text):
-            with suppress(OSError):  # the terminal may be closed
-                printing.echo(text, err=True)
-        sys.exit(128 + stopped_by[-1])
-    for number in STOPPING:  # while Python ends, a KeyboardInterrupt would be ignored
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
-    sys.exit(code if isinstance(code, int) else 0)
+            return stopped.code
+        stopped_by.append(stopped_by[-1])
+    else:
+        return code if isinstance(code, int) else 0
+    return 0

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from ..data.corpus import Corpus
 from ..data.pairs import ROLE_OF, is_number, number_of
 from ..errors import InputError
+from ..models.base import check_finite
 from ..options import NoOptions
 
 Progress = Callable[[int], None]
@@ -41,7 +42,7 @@ class Adapted:
         **settings: Further arguments of its methods ``encode``, ``encode_query`` and ``encode_document``.
 
     Raises:
-        InputError: When texts are encoded, if the result does not have one row of finite width for each text.
+        InputError: When texts are encoded, if the result does not have one row of finite values for each text.
     """
 
     def __init__(self, wrapped: Any, **settings: Any) -> None:
@@ -78,6 +79,7 @@ class Adapted:
                 f"encoder: encode must return one vector for each of {len(texts)} texts, got a "
                 f"{type(result).__name__} of shape {np.shape(vectors)}"
             )
+        check_finite(vectors, texts, "encoder")
         if progress and not reports:
             progress(len(texts))
         return vectors

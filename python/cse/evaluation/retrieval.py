@@ -129,8 +129,6 @@ def rank_documents(
         return np.round(scores / lengths, DECIMALS) * lengths
 
     def comparable(vectors: Any) -> Any:
-        if not np.isfinite(vectors).all():
-            raise InputError("encoder: its embeddings hold NaN or infinity, so that they cannot be ranked")
         return np.asarray(vectors, dtype=np.float64) if by_dot else unit(vectors)
 
     wanted = comparable(ask(list(queries.values()), progress=progress))

@@ -30,6 +30,7 @@ SEVEN = {
     "stsb.test": ("STS-B", 1379),
     "sickr.test": ("SICK-R", 4927),
 }
+NOT_SCORED = "Spearman's correlation could not be computed, because all cosines are equal"
 DEV = {"stsb.dev": ("STS-B dev", 1500), "sickr.dev": ("SICK-R dev", 500)}
 
 
@@ -217,6 +218,8 @@ class STS(Evaluation):
             row = {"task": task.title, "key": task.key, "pairs": score.pairs, "expected": task.expected}
             rows.append({**row, **score.to_dict()})
             samples.append(Sample(task.title, pair_cosines(left, right), pairs.gold, (pairs.left, pairs.right)))
+            if math.isnan(score.spearman):
+                notes.append(f"{task.title}: {NOT_SCORED}")
             if task.is_complete(pairs):
                 scores[task.key] = score.spearman
             else:

@@ -233,7 +233,7 @@ class LightEncoder(TextEncoder):
             out[rows] = vectors
             if progress:
                 progress(len(rows))
-        return self._truncated(out)
+        return self._truncated(out, whole)
 
     def _static(self, texts: Sequence[str], prompt: str) -> Floats:
         encoded = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
@@ -271,6 +271,9 @@ class Onnx(OtherEncoder):
     def __init__(self, what: str, device: str) -> None:
         super().__init__(what, device)
         self.light = LightEncoder(f"onnx:{what}")
+        self.dims = self.light.dims
+        """The number of leading dimensions that the model declares; ``cse.Encoder`` keeps them."""
+        self.light.keep_dims(None)
 
     @property
     def embedding_dim(self) -> int:

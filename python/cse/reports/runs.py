@@ -99,7 +99,7 @@ def read_run(folder: str | Path, needs_log: bool = True) -> StoredRun:
         raise InputError(f"{folder}: no such folder; name the folder of a run (to list runs: cse runs DIR)")
     if not (folder / "config.toml").is_file():
         raise _no_run(folder)
-    config = read_toml(folder / "config.toml", dict[str, Any], "; restore it")
+    config: dict[str, Any] = {**read_toml(folder / "config.toml", ConfigFile, "; restore it")}
     records = _records(folder / "log.jsonl")
     if needs_log and not records:
         raise InputError(
@@ -110,7 +110,7 @@ def read_run(folder: str | Path, needs_log: bool = True) -> StoredRun:
     steps = [record for record in records if "event" not in record]
     result = _stored(folder / "result.json", Result)
     last = max((int(record["step"]) for record in records), default=0)
-    if result is not None and last > result.get("steps", 0):  # the run was extended, and has not finished since
+    if result is not None and last > result["steps"]:  # the run was extended, and has not finished since
         result = None
     return StoredRun(
         folder=folder,
@@ -167,19 +167,35 @@ class Step(TypedDict):
     event: NotRequired[str]
 
 
+class ConfigFile(TypedDict):
+    """The content of config.toml."""
+
+    model: str
+    pooler: str
+    loss: str
+
+
 class Result(TypedDict):
     """The content of result.json."""
 
-    steps: NotRequired[int]
-    seconds: NotRequired[float]
+    steps: int
+    seconds: float
     best_step: int
     best: dict[str, Any]
-    sts: NotRequired[dict[str, float]]
-    notes: NotRequired[list[str]]
-    neighbours: NotRequired[list[dict[str, str]]]
+    sts: dict[str, float | None]
+    notes: list[str]
+    neighbours: list[Neighbour]
 
 
-class EnvironmentFile(TypedDict, total=False):
+class Neighbour(TypedDict):
+    """A sentence in result.json, and its nearest neighbours."""
+
+    sentence: str
+    before: str
+    after: str
+
+
+class EnvironmentFile(TypedDict):
     """The content of environment.json."""
 
     versions: dict[str, str]
@@ -190,9 +206,13 @@ class ExampleFile(TypedDict):
 
     method: str
     text: str
+    augmented: str
+    spans: list[list[int]]
+    augmented_spans: list[list[int]]
+    further: list[str]
 
 
-class DataFile(TypedDict, total=False):
+class DataFile(TypedDict):
     """The content of data.json."""
 
     held_out: list[str]

@@ -274,12 +274,16 @@ class EpochCallback(TrainerCallback):
     def __init__(self, collator: NegativesCollator) -> None:
         self.collator = collator
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Copies the prompts and the router mapping, which the trainer passes only to its default collator."""
+    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Copies the prompts and the router mapping, which the trainer passes only to its default collator.
+
+        The trainer may evaluate before it trains; the epoch is then 0.
+        """
+        self.collator.epoch = self.collator.epoch or 0
         self.collator.prompts = self.collator.prompts or getattr(args, "prompts", None) or {}
         self.collator.router_mapping = self.collator.router_mapping or getattr(args, "router_mapping", None) or {}
+
+    on_train_begin = on_init_end  # for a callback that was added to the trainer later
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

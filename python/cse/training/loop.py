@@ -6,7 +6,12 @@ import signal
 import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack, closing
+from functools import partial
 from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
 
 from ..data.corpus import IN_MEMORY
 from ..errors import InputError, Interrupted, RunError, for_python, sentence
@@ -34,7 +39,7 @@ from .settings.resume import resumed_config as resumed_config
 from .setup import free_folder, prepare
 from .step.distributed import World, connected
 from .step.step import training_step
-from .watching import Clock, MetricBuffer, SlowSteps, check_finite, failures
+from .watching import Clock, MetricBuffer, SlowSteps, failures
 
 
 @for_python
@@ -164,8 +169,9 @@ class Trainer:
                 with self.failures():
                     batch = batches.get(step)
                     metrics = training_step(state, batch, run.forward, rate, plan.max_grad_norm, self.world)
+                before = state.counters()
                 state.count(batch, self.clock.seconds())
-                self.buffer.append(state.record(batch, rate, metrics), batch[0].rows[:5].tolist())
+                self.buffer.append(state.record(batch, rate, metrics), [part.rows for part in batch], before)
                 self.callback.on_step_end(state.step, self.steps)
                 if self.slow and (note := self.slow.update(time.perf_counter() - began)):
                     self.callback.on_warning(note)
@@ -231,11 +237,45 @@ class Trainer:
         Raises ``RunError`` if a loss or gradient was not finite.
         """
         records = self.buffer.read()
+        fault = records[-1] if records and "finite" in records[-1] else {}
+        rows, before = fault.pop("rows", None), fault.pop("before", None)
         if records:
             self.callback.on_log(records)
-        check_finite(records)
         if note := self.state.saturation.update(records):
             self.callback.on_warning(note)
+        if fault:
+            self.not_finite(fault, np.concatenate(rows), before)
+
+    def not_finite(self, record: dict[str, Any], rows: npt.NDArray[np.int64], before: dict[str, Any]) -> NoReturn:
+        """Saves the state before a step whose loss or gradient was not finite, as after a signal; raises ``RunError``.
+
+        Args:
+            record: The record of the first such step, since which the weights have not changed.
+            rows: The rows of its batches.
+            before: The counters of the state before it.
+        """
+        run, state = self.prepared, self.state
+        vars(state).update(before)
+        first = ", ".join(map(str, rows[:5].tolist()))
+        text = f"the loss or its gradient is not finite at step {record['step']} (first rows of the batch: {first}); "
+        remedy = f"lower --lr, which is now {record['lr']:g}"
+        with run.saved_weights():
+            wrecked, fault = (
+                self.world.agreed(partial(state.selector.fault, texts))
+                for texts in (state.selector.sample, run.batches.corpus.take(rows))
+            )
+        if not state.step:
+            remedy = fault or f"the weights are still those of {run.config.model}; use another model or --temperature"
+        elif wrecked:
+            text += f"the weights of step {state.step} give embeddings that are not finite, and are not saved; "
+        else:
+            remedy = fault or remedy
+            # Buffers of methods, such as a queue of embeddings, may hold what the step has computed.
+            if self.saved != state.step and all(values.isfinite().all() for values in state.weights().values()):
+                self.save_if_possible()
+            self.save_last()
+            text += f"{run.folder / 'last'} holds the encoder of step {state.step}; "
+        raise RunError(text + remedy)
 
     def evaluate(self) -> float:
         """Evaluates the encoder, saves it as best/ if it is selected, and returns the elapsed seconds."""

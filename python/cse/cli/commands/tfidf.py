@@ -222,8 +222,8 @@ def _count_words(files: Sequence[str], tokenizer: Any, model: str, **reading: An
     In between, returns the number of distinct texts minus that of distinct texts as the model reads them, with at most
     ``MAX_LENGTH`` tokens. ``reading`` is passed to ``open_corpus``.
     """
-    from ...models.tokens import token_lists
     from ...models.readability import TEXTS, readability
+    from ...models.tokens import token_lists
     from ...models.vocabulary import count_words
 
     corpus = open_corpus(files, **reading)

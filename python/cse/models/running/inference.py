@@ -20,7 +20,7 @@ from torch import nn
 from ..._core import __version__
 from ...errors import InputError, check_list, for_python, unknown
 from ...progress import counting
-from ..base import TextEncoder, Vectors, one_or_more, unit
+from ..base import TextEncoder, Vectors, check_finite, one_or_more, unit
 from ..base import repaired as repaired
 from ..checking import cutting, is_static, read_json
 from ..device import autocast, copied_to, pick_device, pick_precision
@@ -136,7 +136,7 @@ class Encoder(TextEncoder, SentenceTransformer):
             if isinstance(other, Onnx):
                 light = other.light
                 settings |= {"prompts": light.prompts, "default_prompt_name": light.default_prompt_name}
-                settings |= {"truncate_dim": light.dims, "similarity_fn_name": light.similarity_name}
+                settings |= {"truncate_dim": other.dims, "similarity_fn_name": light.similarity_name}
         if modules is not None:
             super().__init__(modules=list(modules), device=place, **settings)
         else:
@@ -338,7 +338,8 @@ class Encoder(TextEncoder, SentenceTransformer):
         Raises:
             InputError: If ``texts`` has an element that is not a string, if ``batch_size`` is
                 not an integer of at least 1, if ``truncate_dim`` is not an integer from 1 to the number of dimensions,
-                if ``precision`` is unknown, or if the model has no prompt named ``prompt_name``.
+                if ``precision`` is unknown, if the model has no prompt named ``prompt_name``, or if an embedding holds
+                NaN or infinity.
         """
         texts = next((value for value in (texts, inputs, sentences) if value is not None), None)
         whole, prompt = self._checked(texts, prompt_name, prompt, batch_size)
@@ -353,11 +354,14 @@ class Encoder(TextEncoder, SentenceTransformer):
             chosen |= {"normalize_embeddings": normalize_embeddings, "truncate_dim": truncate_dim}
             chosen |= {"precision": precision, **({"task": task} if task else {}), **settings}
             chosen["show_progress_bar"] = bool(show_progress_bar)
-            return SentenceTransformer.encode(self, whole, prompt=prompt, batch_size=batch_size, **chosen)
+            made = SentenceTransformer.encode(self, whole, prompt=prompt, batch_size=batch_size, **chosen)
+            if isinstance(made, np.ndarray):
+                check_finite(made, whole, self.given[0] or "encoder")
+            return made
         with counting("encoding", len(whole), "texts") if show_progress_bar else nullcontext() as shown:
             calls = [call for call in (shown, progress) if call]
             vectors = self._vectors(whole, int(batch_size), prompt, task, calls)
-        vectors = self._truncated(vectors, truncate_dim)
+        vectors = self._truncated(vectors, whole, truncate_dim)
         if normalize_embeddings:
             vectors = unit(vectors)
         if precision != "float32":

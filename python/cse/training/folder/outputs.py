@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import re
@@ -19,6 +20,7 @@ from ..._core import __version__
 from ...errors import InputError
 from ...evaluation.sts import score_pairs
 from ...io import fresh_folder, remove_leftovers
+from ...models.base import NotFinite
 from ...models.device import device_name
 from ...models.running.inference import Encoder
 from ...models.saving.folder import model_card, save_encoder
@@ -132,13 +134,23 @@ def describe(run: Run) -> dict[str, Any]:
 
 
 def score_best(run: Run, callback: Callback) -> dict[str, float]:
-    """Returns Spearman's correlation x 100 of the encoder in best/ by STS task; empty if the run has no tasks."""
+    """Returns Spearman's correlation x 100 of the encoder in best/ by STS task; empty if the run has no tasks.
+
+    It is NaN, with a warning, for a task that has embeddings which are not finite.
+    """
     if not run.evaluation.tasks:
         return {}
     callback.on_status("evaluating best/ on the STS tasks")
     # Loaded as a user would load it, without the MLP head unless the head is kept.
     encoder = Encoder(run.folder / "best", device=run.device)
-    return {task.title: score_pairs(encoder, pairs).spearman for task, pairs in run.evaluation.tasks}
+    scores = {}
+    for task, pairs in run.evaluation.tasks:
+        try:
+            scores[task.title] = score_pairs(encoder, pairs).spearman
+        except NotFinite as error:
+            callback.on_warning(f"{task.title}: {error}")
+            scores[task.title] = math.nan
+    return scores
 
 
 @contextmanager

@@ -104,7 +104,7 @@ def check_source(corpus: Sequence[str], pairs: Sequence[str], tfidf: str | None)
     """Raises ``InputError`` if no corpus and no pairs were given, and there is no index whose files can be used."""
     if not corpus and not pairs and not (Path(tfidf or "tfidf") / "index.safetensors").exists():
         raise InputError(
-            "CORPUS: no file was given, and there is no TF-IDF index that names files to train on; name a text file "
+            f"CORPUS: no file was given, and {tfidf} is no TF-IDF index that names files to train on; name a text file "
             "with one sentence per line (cse train corpus.txt), or build its index first (cse build-tfidf corpus.txt)"
         )
 
@@ -246,6 +246,11 @@ def open_corpus(
         )
     else:
         paths = [readers.find_again(file.path) for file in index.files]
+        if gone := [path for path in paths if "://" not in path and not os.path.exists(path)]:
+            raise InputError(
+                f"CORPUS: the TF-IDF index was built from {gone[0]}, and there is no such file here; name the file to "
+                "train on, or change to the folder in which the index was built"
+            )
         files = [
             path if file.column is None else readers.Column(path, file.column)
             for path, file in zip(paths, index.files, strict=True)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from ..selection import Selector
     from .data import TrainingData
 
+SAMPLE = 64
+"""Number of rows whose embeddings are checked before training and at each evaluation."""
+
 
 @dataclass(frozen=True)
 class EvaluationData:
@@ -45,7 +48,8 @@ class EvaluationData:
         rows = data.split.held_out
         held_out = data.corpus.take(rows)
         synthetic = negative(held_out, rows, Draws(seed, 0)) if held_out and negative else []
-        return Selector(encoder, self.pairs, held_out, synthetic, precision)
+        sample = list(dict.fromkeys(data.corpus.take(data.rows[:SAMPLE])))
+        return Selector(encoder, self.pairs, held_out, synthetic, precision, sample)
 
 
 def open_evaluation(dev: Sequence[str], data: str | None, allow_partial: bool) -> EvaluationData:

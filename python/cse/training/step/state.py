@@ -116,6 +116,15 @@ class TrainState(Modules):
         for module in self.modules().values():
             module.train()
 
+    def counters(self) -> dict[str, Any]:
+        """Returns the values that ``count`` changes, by name."""
+        return {
+            "step": self.step,
+            "sentences": self.sentences,
+            "seconds": self.seconds,
+            "viewed": self.viewed.copy(),
+        }
+
     def count(self, batches: Sequence[Batch], seconds: float) -> None:
         """Updates the counters after a step; ``seconds`` is the training time so far."""
         self.step += 1

@@ -36,7 +36,8 @@ def training_step(
     """Performs one training step.
 
     The host does not wait for the device; the metrics are tensors on the device. If the loss or a gradient is
-    not finite, the weights and the moments of the optimizer are not changed, and ``finite`` is False.
+    not finite, ``finite`` is False, and neither this step nor a later one changes the weights and the moments of the
+    optimizer.
 
     Args:
         state: The state of the run; its modules and optimizer are updated.
@@ -197,15 +198,17 @@ def batch_step(
 
 
 def skip_if_not_finite(optimizer: torch.optim.Optimizer, loss: Tensor, norm: Tensor) -> Tensor:
-    """Makes the next step of the optimizer do nothing if the loss or the norm of the gradient is not finite.
+    """Makes all further steps of the optimizer do nothing once the loss or the norm of the gradient is not finite.
 
     The host does not wait for the device, except on ``mps`` (see ``skips_by_flag``). The error is raised later, when
-    the metrics are read; see ``cse.training.watching.check_finite``. Returns a scalar bool tensor, True if both are
-    finite.
+    the metrics are read; until then, the weights stay those of the last finite step, which
+    ``cse.training.loop.Trainer`` saves. Returns a scalar bool tensor, True if both are finite.
     """
     finite = torch.isfinite(loss) & torch.isfinite(norm)
     # The fused optimizer skips the update if this flag is 1, as with a GradScaler, without a copy to the host.
-    optimizer.found_inf = (~finite).to(torch.float32)  # type: ignore[attr-defined]
-    if not skips_by_flag(loss.device) and not finite:
+    found = (~finite).to(torch.float32)
+    before = getattr(optimizer, "found_inf", None)
+    optimizer.found_inf = found if before is None else torch.maximum(found, before)  # type: ignore[attr-defined]
+    if not skips_by_flag(loss.device) and optimizer.found_inf:  # type: ignore[attr-defined]
         optimizer.zero_grad(set_to_none=True)  # parameters without gradients are not updated
     return finite
