@@ -27,9 +27,6 @@ from cse.evaluation.sts import DEV, SEVEN, PairScore, Task, score_pairs
 if TYPE_CHECKING:
     from cse.evaluation.base import Encodes, Evaluation
 
-# Factors that convert scores x 100 to the scale of a table, by the name of the scale in published.toml.
-SCALES = {"percent": 1.0, "unit": 0.01, "raw": 1.0}
-
 
 @dataclass(frozen=True)
 class Recipe:
@@ -90,8 +87,6 @@ class Table:
     name: str
     source: str
     metric: str
-    scale: float
-    """Factor that converts scores x 100 to the scale of the table."""
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     suite: str = ""
@@ -173,7 +168,6 @@ def _table(name: str, published: dict[str, Any] | None, recipes: dict[str, Any])
         name,
         known["source"],
         known["metric"],
-        SCALES[known["scale"]],
         columns,
         tuple(rows),
         recipes.get("suite", ""),
