@@ -296,11 +296,13 @@ def test_published_and_reproduced_values_are_printed_and_misprints_are_marked():
             {"column": None, "seed": seed, "scores": {"STS12": 68.0 + seed, "Avg.": 77.0 + seed}} for seed in (0, 1)
         ]
     }
-    text = markdown(table, rows, stored, {rows[1].name: "published only"})
+    text = markdown(table, rows, stored, {rows[1].name: rows[1].status})
     assert "| Focal-InfoNCE, bert-base-uncased † | published | 68.50 ± 0.08 |" in text
     assert "68.50 ± 0.71 [62.15, 74.85] *" in text
     assert "† Focal-InfoNCE, bert-base-uncased: the printed values do not agree with each other" in text
-    assert "| DeCLUTR, roberta-base | published only |" in text
+    assert (
+        "| DeCLUTR, roberta-base | published only: its training on spans of long documents is not implemented |" in text
+    )
     found = to_dict(table, rows, stored, {})
     cell = found["rows"][0]["cells"]["Avg."]
     assert (cell["published"], cell["ours"], cell["published_in_interval"]) == (77.33, 77.5, True)
@@ -453,3 +455,33 @@ def test_a_dry_run_estimates_the_cost_and_writes_nothing(minilm, cse, complete, 
     assert "2 training runs: about" in done.stderr
     assert "would run standard, minilm, seed 1" in done.stderr
     assert not list(tmp_path.iterdir())  # not even the index is written
+
+
+def test_rows_without_a_recipe_say_why():
+    named = ("BERT-flow", "IS-BERT", "DeCLUTR", "Universal Sentence Encoder", "InferSent", "SBERT")
+    for table in tables().values():
+        for row in table.rows:
+            if row.method.startswith(named):
+                assert not row.recipes
+                assert re.fullmatch("published only: .* not (implemented|read).*", row.status)
+
+
+@pytest.mark.parametrize(
+    ("table", "row"),
+    [
+        ("simcse-table4", "QQP (134k)"),
+        ("simcse-v1-table5", "SNLI+MNLI neutral (314k)"),
+        ("simcse-v1-table2", "crop 10% + MLM 15%"),
+        ("mixcse-sts", "BERT, bert-base-uncased"),
+    ],
+)
+def test_further_rows_run(small, tmp_path, table, row):
+    known, inputs = find_table(table), small(table)
+    scorer = scorer_of(known, inputs)
+    (cell,) = cells_of(known, known.find_rows([row]), [0])
+    if cell.recipe.labelled:
+        assert cell.lacks(replace(inputs, files={})).startswith("--file ")
+        (name,) = cell.recipe.needs("pairs")
+        assert config_of(cell, replace(inputs, pairs=None), tmp_path).pairs == (inputs.files[name],)
+    record = run_cell(cell, inputs, scorer, tmp_path)
+    assert all(math.isfinite(score) for score in record["scores"].values())

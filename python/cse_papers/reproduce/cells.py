@@ -73,7 +73,7 @@ class Cell:
                 stems = SENTENCES[name][0] if name in SENTENCES else ()
                 made = f", or {', '.join(f'{stem}.tsv' for stem in stems)} in --data" if stems else ""
                 return f"--file {name}=PATH{made}"
-        if self.recipe.labelled and inputs.pairs is None:
+        if self.recipe.labelled and inputs.pairs is None and "pairs" not in self.recipe.settings:
             return "--pairs FILE"
         trained = self.recipe.encoder is None and not self.recipe.labelled and "corpus" not in self.recipe.settings
         if trained and inputs.corpus is None:
@@ -146,10 +146,9 @@ def settings_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
 
 
 def source_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
-    """Returns what a run is trained on: labelled pairs, the corpus of its recipe, or the user's corpus."""
-    if cell.recipe.labelled:
-        return {"pairs": str(inputs.pairs)}
-    return {"corpus": filled(cell.recipe.settings.get("corpus", str(inputs.corpus)), inputs)}
+    """Returns what a run is trained on: the pairs or the corpus that its recipe names, else those of the user."""
+    kind, path = ("pairs", inputs.pairs) if cell.recipe.labelled else ("corpus", inputs.corpus)
+    return {kind: filled(cell.recipe.settings.get(kind, str(path)), inputs)}
 
 
 def config_of(cell: Cell, inputs: Inputs, place: Path) -> TrainConfig:

@@ -164,7 +164,11 @@ def show_list(table: Table | None, as_json: bool) -> None:
                         f"{name} (else made of --data)" if name in SENTENCES else name
                         for name in sorted({name for recipe in row.recipes.values() for name in recipe.needs()})
                     ]
-                    + (["--pairs"] if any(recipe.labelled for recipe in row.recipes.values()) else [])
+                    + (
+                        ["--pairs"]
+                        if any(each.labelled and "pairs" not in each.settings for each in row.recipes.values())
+                        else []
+                    )
                 ),
             }
             for row in table.rows
@@ -180,7 +184,7 @@ def show_list(table: Table | None, as_json: bool) -> None:
 def status(row: Row) -> str:
     """Describes the recipe of a row: none, an encoder to evaluate, a preset, or the defaults of the model."""
     if not row.recipes:
-        return "published only"
+        return row.status
     first = next(iter(row.recipes.values()))
     if first.encoder is not None:
         return f"evaluates {first.encoder}"
