@@ -66,6 +66,7 @@ def contrastive_loss(
     margin: float = 0.3,
     mixed: str | None = None,
     mix_lambda: float = 0.2,
+    stop_gradient: bool = True,
     partners: Tensor | None = None,
     hard_negative_weight: float = 1.0,
     masks: Mapping[str, Tensor] | None = None,
@@ -91,6 +92,7 @@ def contrastive_loss(
         mixed: ``paper``: one mixed negative per anchor, in the denominator of that anchor only. ``release``: mixtures
             as in MixCSE's released code; see ``cse.losses.base``. None: no mixed negatives.
         mix_lambda: Weight of the anchor's own positive in its mixture.
+        stop_gradient: Whether mixtures are constants for the gradient (MixCSE). If False, they have a gradient.
         partners: ``(M,)`` int64, the index of the candidate that each anchor's positive is mixed with, where M is the
             total number of rows of the anchor views; required by ``mixed="paper"``. See ``Contrastive.partner_views``.
             An anchor whose partner comes from its own row has no mixed negative.
@@ -140,13 +142,13 @@ def contrastive_loss(
         similarity, missing = _own_similarities(views, layout, own_negatives)
         extra.append(shape(similarity, None, temperature, margin).masked_fill(missing, -math.inf))
     if mixed == "paper":
-        similarity, missing = _mixed_similarities(anchors, candidates, layout, partners, mix_lambda)
+        similarity, missing = _mixed_similarities(anchors, candidates, layout, partners, mix_lambda, stop_gradient)
         extra.append(shape(similarity, None, temperature, margin).masked_fill(missing, -math.inf))
         if metrics is not None:
             metrics["cos_mix"] = _mean(similarity.detach()[:, 0], ~missing[:, 0])
     elif mixed == "release":
         first, second = layout.pairs[0]
-        similarity = release_similarities(views[first], views[second], mix_lambda)
+        similarity = release_similarities(views[first], views[second], mix_lambda, stop_gradient)
         extra.append(shape(similarity, None, temperature, margin))
     scores = torch.cat([scores, *extra], dim=1) if extra else scores
     kept = None
@@ -204,7 +206,12 @@ def _weighted(
 
 
 def _mixed_similarities(
-    anchors: Tensor, candidates: Tensor, layout: Layout, partners: Tensor | None, mix_lambda: float
+    anchors: Tensor,
+    candidates: Tensor,
+    layout: Layout,
+    partners: Tensor | None,
+    mix_lambda: float,
+    stop_gradient: bool,
 ) -> tuple[Tensor, Tensor]:
     """Returns the cosines ``(M, 1)`` of anchors with their mixed negatives (MixCSE), and a mask of the same shape.
 
@@ -214,7 +221,8 @@ def _mixed_similarities(
         raise ValueError("partners: required for mixed negatives; see cse.rng.partners")
     batch = layout.sizes[layout.pairs[0][0]]
     alone = partners % batch == torch.arange(len(anchors), device=anchors.device) % batch
-    return mixture_similarity(anchors, candidates, layout.target, partners, mix_lambda), alone[:, None]
+    similarity = mixture_similarity(anchors, candidates, layout.target, partners, mix_lambda, stop_gradient)
+    return similarity, alone[:, None]
 
 
 def _own_similarities(views: Mapping[str, Tensor], layout: Layout, own: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -291,7 +299,8 @@ class Contrastive(BatchTerm):
 
     def evaluate(self, views: Views, step: BatchStep, **changes: Any) -> Tensor:
         """Returns the loss for any views; ``changes`` replace arguments of ``contrastive_loss``. See ``BatchStep``."""
-        names = ("objective", "logits", "temperature", "margin", "mixed", "mix_lambda", "hard_negative_weight")
+        names = ["objective", "logits", "temperature", "margin", "mixed", "mix_lambda", "stop_gradient"]
+        names += ["hard_negative_weight"]
         settings: dict[str, Any] = {name: getattr(self.options, name) for name in names}
         settings |= {name: value for name, value in vars(views).items() if name != "embeddings"}
         settings |= {"partners": step.partners, "duplicates": step.duplicates}
