@@ -344,7 +344,7 @@ def test_scores_of_any_file_of_pairs_can_be_printed_as_markdown(cse, tiny_bert, 
 def test_geometry_is_compared_without_a_verdict(cse, tiny_bert, tiny_roberta, scored_pairs):
     flags = ("--suite", "geometry", "--data", scored_pairs, "--pooler", "avg")
     records = json.loads(cse("compare", tiny_bert, tiny_roberta, *flags, "--json").stdout)["comparisons"][0]["tasks"]
-    assert len(records) == 4
+    assert len(records) == 6
     assert {each["verdict"] for each in records} == {""}
     assert "uniformity" in cse("compare", tiny_bert, tiny_roberta, *flags).stdout
 
