@@ -628,3 +628,32 @@ def test_commands_use_the_best_model_of_a_run_folder(cse, tiny_bert, scored_pair
     assert note in done.stderr
     with pytest.raises(InputError, match=r"it is the folder of a run: use .*best"):
         Encoder(run, device="cpu")
+
+
+def test_hard_pairs_have_low_scores_and_high_cosines(cse, tiny_bert, scored_pairs):
+    from cse import Encoder
+    from cse.evaluation.base import read_pairs
+    from cse.evaluation.sts import pair_cosines
+
+    pairs = read_pairs(scored_pairs)
+    found = json.loads(cse("eval", tiny_bert, "--data", scored_pairs, "--hard", "5", "--json").stdout)["hard_pairs"]
+    encoder = Encoder(tiny_bert, device="cpu")
+    cosines = pair_cosines(encoder.encode(list(pairs.left)), encoder.encode(list(pairs.right)))
+    above = {}
+    for row, (cosine, gold) in enumerate(zip(cosines, pairs.gold, strict=True)):
+        rank = (
+            (cosines < cosine).sum()
+            + (cosines <= cosine).sum()
+            - (pairs.gold < gold).sum()
+            - (pairs.gold <= gold).sum()
+        )
+        above[pairs.left[row], pairs.right[row]] = rank
+    assert len(found) == 5
+    chosen = [above[pair["sentence1"], pair["sentence2"]] for pair in found]
+    assert chosen == sorted(above.values(), reverse=True)[:5]
+    assert all(pair["score"] < np.median(pairs.gold) and pair["cosine"] > np.median(cosines) for pair in found)
+    printed = cse("eval", tiny_bert, "--data", scored_pairs, "--hard", "2", "--markdown").stdout
+    assert found[0]["sentence1"] in printed
+    assert found[2]["sentence1"] not in printed.split("Hard pairs")[1]
+    refused = cse("eval", tiny_bert, "--suite", "geometry", "--data", scored_pairs, "--hard", "2")
+    assert "--hard has no effect without --suite sts" in refused.stderr
