@@ -251,6 +251,14 @@ RIVALS: dict[str, Change] = {
 AT_LARGER_TAU = {label: change for label, change in RIVALS.items() if label != "focal"}
 AT_LARGER_TAU["focal"] = (Experiment("focal", 0.1), "")
 LAMBDAS: dict[str, Change] = {f"{value}": ({"mix_lambda": value}, "") for value in (0.2, 0.1, 0.3, 0.4, 0.5)}
+VARIANTS: dict[str, Change] = {"paper": ({}, ""), "release": ({"mix_variant": "release"}, "")}
+# The margin at other temperatures than the published one.
+MARGINS_AND_TAUS: dict[str, Change] = {}
+for tau in (0.07, 0.05, 0.1):
+    for m in (0.3, 0.1, 0.2, 0.4):  # the runs with 0.3 are those of the grid
+        run = Experiment("focal", tau)
+        changed = run if m == 0.3 else replace(run, change=f"m {m}", settings={"margin": m})
+        MARGINS_AND_TAUS[f"tau {tau}, m {m}"] = (changed, "")
 MIXTURES = {"imports": ["benches/effects/mixtures.py"], "feature_augmentations": ["mixtures"]}
 GRADIENTS: dict[str, Change] = {
     "without (MixCSE)": ({}, ""),
@@ -297,7 +305,8 @@ SCALES: dict[str, dict[str, Any]] = {
 
 def scaled(title: str) -> Ablation:
     """The systems of the papers at their temperatures, with changed settings that could explain a difference."""
-    published = {run.system: run for run in (STANDARD, WITH_UNA, FOCAL, MIXED)} | {"standard, tau 0.1": AT_BEST}
+    published = {run.system: run for run in (STANDARD, WITH_UNA, FOCAL, MIXED)}
+    published |= {"standard, tau 0.1": AT_BEST, "focal, tau 0.1": Experiment("focal", 0.1)}
     runs = {name: replace(run, change=title, settings=SCALES[title]) for name, run in published.items()}
     rows: dict[str, Change] = {name: (run, "") for name, run in runs.items()}
     return Ablation(f"{title}: system", "mean", runs["standard"], "", "", rows)
@@ -341,6 +350,8 @@ ABLATIONS = (
     Ablation("Focal-InfoNCE, Table 3: alignment with", "alignment", STANDARD, "focal-table3", "ALGN", WITH_FOCAL),
     Ablation("UNA's negatives alone: system", "mean", NT_XENT, "", "", negatives_alone(0.05)),
     Ablation("UNA's negatives alone at 0.1: system", "mean", replace(NT_XENT, tau=0.1), "", "", negatives_alone(0.1)),
+    Ablation("MixCSE: variant", "mean", MIXED, "", "", VARIANTS),
+    Ablation("Focal-InfoNCE: tau and m", "mean", FOCAL, "", "", MARGINS_AND_TAUS),
     Ablation("Temperature alone: system", "mean", STANDARD, "", "", {"at 0.05": ({}, ""), "at 0.1": (AT_BEST, "")}),
 )
 
