@@ -405,3 +405,21 @@ def test_the_plain_loop_of_bench_is_refused_if_its_law_differs(short_corpus, sho
         loop.idf = dict.fromkeys(loop.idf, 1.0)
     with pytest.raises(AssertionError):
         check(index, loop, short_rows[:100])
+
+
+def test_how_many_words_are_replaced_is_as_documented(sample_index, sample_rows):
+    texts = sample_rows[:2000]
+    counts = np.array([len(sample_index.explain(text)) for text in texts])
+
+    def replaced(**options):
+        made = [sample_index.replacements(text, row=row, **options)[1] for row, text in enumerate(texts)]
+        return np.array([len(words) for words in made])
+
+    forced = replaced(beta=0.0)
+    assert forced.min() == 1
+    assert forced.mean() == pytest.approx(2.07, abs=0.05)  # docs/una.md: ties and repeated words are all replaced
+    assert forced.sum() / counts.sum() == pytest.approx(0.098, abs=0.003)
+    assert replaced(beta=1.0).sum() / counts.sum() == pytest.approx(0.71, abs=0.01)
+    share = replaced(beta=0.5, replace_which="random").sum() / counts.sum()
+    assert share == pytest.approx(0.5 + 0.5 * len(counts) / counts.sum(), abs=0.01)
+    assert share > 0.515  # not beta: one word is always replaced

@@ -346,7 +346,7 @@ def test_scores_of_any_file_of_pairs_can_be_printed_as_markdown(cse, tiny_bert, 
 def test_geometry_is_compared_without_a_verdict(cse, tiny_bert, tiny_roberta, scored_pairs):
     flags = ("--suite", "geometry", "--data", scored_pairs, "--pooler", "avg")
     records = json.loads(cse("compare", tiny_bert, tiny_roberta, *flags, "--json").stdout)["comparisons"][0]["tasks"]
-    assert len(records) == 4
+    assert len(records) == 6
     assert {each["verdict"] for each in records} == {""}
     assert "uniformity" in cse("compare", tiny_bert, tiny_roberta, *flags).stdout
 
@@ -704,3 +704,32 @@ def test_clean_development_pairs_are_found_by_a_small_example(tmp_path):
     (tmp_path / "sickr.train.tsv").unlink()
     with pytest.raises(InputError, match=r"has no sickr\.train\.tsv, which the clean development set needs"):
         clean_development(tmp_path)
+
+
+def test_hard_pairs_have_low_scores_and_high_cosines(cse, tiny_bert, scored_pairs):
+    from cse import Encoder
+    from cse.evaluation.base import read_pairs
+    from cse.evaluation.sts import pair_cosines
+
+    pairs = read_pairs(scored_pairs)
+    found = json.loads(cse("eval", tiny_bert, "--data", scored_pairs, "--hard", "5", "--json").stdout)["hard_pairs"]
+    encoder = Encoder(tiny_bert, device="cpu")
+    cosines = pair_cosines(encoder.encode(list(pairs.left)), encoder.encode(list(pairs.right)))
+    above = {}
+    for row, (cosine, gold) in enumerate(zip(cosines, pairs.gold, strict=True)):
+        rank = (
+            (cosines < cosine).sum()
+            + (cosines <= cosine).sum()
+            - (pairs.gold < gold).sum()
+            - (pairs.gold <= gold).sum()
+        )
+        above[pairs.left[row], pairs.right[row]] = rank
+    assert len(found) == 5
+    chosen = [above[pair["sentence1"], pair["sentence2"]] for pair in found]
+    assert chosen == sorted(above.values(), reverse=True)[:5]
+    assert all(pair["score"] < np.median(pairs.gold) and pair["cosine"] > np.median(cosines) for pair in found)
+    printed = cse("eval", tiny_bert, "--data", scored_pairs, "--hard", "2", "--markdown").stdout
+    assert found[0]["sentence1"] in printed
+    assert found[2]["sentence1"] not in printed.split("Hard pairs")[1]
+    refused = cse("eval", tiny_bert, "--suite", "geometry", "--data", scored_pairs, "--hard", "2")
+    assert "--hard has no effect without --suite sts" in refused.stderr

@@ -26,6 +26,7 @@ class Options:
     size: int | str | None = None
     on: bool = False
     only: Annotated[int | None, Opt(needs=If("kind", ("two",)), excludes="on")] = None
+    whole: Annotated[bool, Opt(needs=If("kind", ("two",)))] = True
 
 
 @pytest.mark.parametrize(
@@ -62,6 +63,8 @@ def test_values_get_the_declared_type():
         ({"only": 3, "kind": "two", "on": True}, "--only cannot be combined with --on; leave one of them out"),
         ({"only": 3, "kind": "two"}, None),
         ({"only": None}, None),
+        ({"whole": False}, "--whole has no effect without --sort two; add that, or leave --whole out"),
+        ({"whole": False, "kind": "two"}, None),
     ],
 )
 def test_combinations_are_refused_by_declaration(values, message):

@@ -217,7 +217,7 @@ def test_the_page_shows_what_was_trained_and_how_to_load_it(page, run):
         assert phrase in text
     code = f'SentenceTransformer("{run / "best"}").encode(["A sentence.", "Another one."])'
     assert code in text
-    assert page.html.count("<svg") == 12  # loss, rate, score, cosines, alignment, focal, 2 ranks, 2 pairs, 2 maps
+    assert page.html.count("<svg") == 13  # loss, rate, score, cosines, alignment, 2 focal, 2 ranks, 2 pairs, 2 maps
     assert re.search(r"steps? in \d+ (s|min \d+ s), loss", page.html)
 
 
@@ -343,6 +343,27 @@ def test_long_curves_are_averaged_over_blocks_of_steps():
         assert x[number] == pytest.approx(steps[part].mean())
         assert y[number] == pytest.approx(values[part].mean())
     assert thinned(steps[:100], values[:100], points=100)[2] == 1
+
+
+def test_the_weights_of_negatives_are_derivatives_of_the_loss(run):
+    import torch
+
+    from cse.losses.base import focal
+
+    stored = read_run(run)
+    tau = stored.settings["temperature"]
+    lines = {line.get_label(): line for line in drawn_axes(focal_panels([stored])[1]).lines}
+    for name, margin in (("m = 0.3", 0.3), ("m = 0", 0.0), ("not re-scaled", None)):
+        s = torch.tensor([0.5, 0.7, 0.1, -0.05], dtype=torch.float64, requires_grad=True)
+        logits = s / tau if margin is None else focal(s[None], None, tau, margin)[0]
+        torch.logsumexp(
+            torch.cat([torch.tensor([1 / tau]).double(), logits]), 0
+        ).backward()  # minus the positive's logit
+        expected = (s.grad / s.grad[0]).tolist()
+        x, y = lines[name].get_data()
+        for cosine, weight in zip(s.tolist(), expected, strict=True):
+            place = int(np.abs(x - cosine).argmin())
+            assert np.isnan(y[place]) if weight <= 0 else y[place] == pytest.approx(weight, rel=1e-6)
 
 
 def test_curves_of_focal_logits_equal_the_formula(run):

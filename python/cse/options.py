@@ -299,7 +299,7 @@ def combination_fault(
     named = set(names)
     for option in options:
         value = value_of(option.name)
-        if option.name not in named or value is None or value == () or (value is False and option.default is not None):
+        if option.name not in named or value is None or value == () or (value is option.default is False):
             continue
         this = flag_of(option.name)
         for kind, conditions in (("needs", option.opt.needs), ("excludes", option.opt.excludes)):

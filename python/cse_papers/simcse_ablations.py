@@ -117,6 +117,9 @@ class SubstitutionOptions:
 
     model: Annotated[str, Opt("masked language model that predicts the new words")] = "bert-base-uncased"
     share: Annotated[float, Gt(0), Lt(1), Opt("fraction of the words to replace")] = 0.15
+    crop: Annotated[float, Ge(0), Lt(1), Opt("fraction of the words to cut off before, as with the positive crop")] = (
+        0.0
+    )
     length: Annotated[int, Ge(8), Opt("maximum number of tokens read from a sentence; later words are kept")] = 64
 
 
@@ -142,6 +145,8 @@ class Substitution(Edit):
         self.words = whole_words(self.tokenizer)
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
+        if self.options.crop:
+            texts = Crop(CropOptions(self.options.crop), None)(texts, rows, draws)
         split = [text.split() for text in texts]
         longest = max((len(words) for words in split), default=0)
         keys = draws.uniform(rows, "substitution", max(longest, 1))

@@ -178,6 +178,37 @@ def pair_cosines(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]
     return cosines
 
 
+def hard_pairs(sample: Sample, count: int) -> list[dict[str, Any]]:
+    """Returns the pairs of a task that an encoder finds much more similar than people do, the hardest first.
+
+    These are the pairs whose rank by cosine exceeds their rank by gold score most; ties share their mean rank.
+
+    Args:
+        sample: The cosines, gold scores and sentences of a task; see ``Report.samples``.
+        count: Maximum number of pairs.
+
+    Returns:
+        Records with the keys ``task``, ``score``, ``cosine``, ``sentence1`` and ``sentence2``.
+    """
+    from scipy.stats import rankdata
+
+    if sample.gold is None or sample.sentences is None:
+        return []
+    excess = rankdata(sample.values) - rankdata(sample.gold)
+    order = [row for row in np.argsort(-excess, kind="stable")[:count].tolist() if excess[row] > 0]
+    left, right = sample.sentences
+    return [
+        {
+            "task": sample.task,
+            "score": float(sample.gold[row]),
+            "cosine": float(sample.values[row]),
+            "sentence1": left[row],
+            "sentence2": right[row],
+        }
+        for row in order
+    ]
+
+
 @dataclass(frozen=True)
 class STSOptions:
     allow_partial: Annotated[

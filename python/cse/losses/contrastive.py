@@ -66,6 +66,7 @@ def contrastive_loss(
     margin: float = 0.3,
     mixed: str | None = None,
     mix_lambda: float = 0.2,
+    stop_gradient: bool = True,
     partners: Tensor | None = None,
     hard_negative_weight: float = 1.0,
     masks: Mapping[str, Tensor] | None = None,
@@ -91,6 +92,7 @@ def contrastive_loss(
         mixed: ``paper``: one mixed negative per anchor, in the denominator of that anchor only. ``release``: mixtures
             as in MixCSE's released code; see ``cse.losses.base``. None: no mixed negatives.
         mix_lambda: Weight of the anchor's own positive in its mixture.
+        stop_gradient: Whether mixtures are constants for the gradient (MixCSE). If False, they have a gradient.
         partners: ``(M,)`` int64, the index of the candidate that each anchor's positive is mixed with, where M is the
             total number of rows of the anchor views; required by ``mixed="paper"``. See ``Contrastive.partner_views``.
             An anchor whose partner comes from its own row, or shares a key with it, has no mixed negative.
@@ -142,13 +144,15 @@ def contrastive_loss(
         similarity, missing = _own_similarities(views, layout, own_negatives)
         extra.append(shape(similarity, None, temperature, margin).masked_fill(missing, -math.inf))
     if mixed == "paper":
-        similarity, missing = _mixed_similarities(anchors, candidates, layout, partners, mix_lambda, equal)
+        similarity, missing = _mixed_similarities(
+            anchors, candidates, layout, partners, mix_lambda, equal, stop_gradient
+        )
         extra.append(shape(similarity, None, temperature, margin).masked_fill(missing, -math.inf))
         if metrics is not None:
             metrics["cos_mix"] = _mean(similarity.detach()[:, 0], ~missing[:, 0])
     elif mixed == "release":
         first, second = layout.pairs[0]
-        similarity = release_similarities(views[first], views[second], mix_lambda)
+        similarity = release_similarities(views[first], views[second], mix_lambda, stop_gradient)
         extra.append(shape(similarity, None, temperature, margin))
     scores = torch.cat([scores, *extra], dim=1) if extra else scores
     kept = None
@@ -221,6 +225,7 @@ def _mixed_similarities(
     partners: Tensor | None,
     mix_lambda: float,
     equal: Tensor | None,
+    stop_gradient: bool,
 ) -> tuple[Tensor, Tensor]:
     """Returns the cosines ``(M, 1)`` of anchors with their mixed negatives (MixCSE), and a mask of the same shape.
 
@@ -233,7 +238,8 @@ def _mixed_similarities(
     alone = partners % batch == torch.arange(len(anchors), device=anchors.device) % batch
     if equal is not None:
         alone = alone | equal.gather(1, partners[:, None])[:, 0]
-    return mixture_similarity(anchors, candidates, layout.target, partners, mix_lambda), alone[:, None]
+    similarity = mixture_similarity(anchors, candidates, layout.target, partners, mix_lambda, stop_gradient)
+    return similarity, alone[:, None]
 
 
 def _own_similarities(views: Mapping[str, Tensor], layout: Layout, own: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -313,7 +319,8 @@ class Contrastive(BatchTerm):
 
     def evaluate(self, views: Views, step: BatchStep, **changes: Any) -> Tensor:
         """Returns the loss for any views; ``changes`` replace arguments of ``contrastive_loss``. See ``BatchStep``."""
-        names = ("objective", "logits", "temperature", "margin", "mixed", "mix_lambda", "hard_negative_weight")
+        names = ["objective", "logits", "temperature", "margin", "mixed", "mix_lambda", "stop_gradient"]
+        names += ["hard_negative_weight"]
         settings: dict[str, Any] = {name: getattr(self.options, name) for name in names}
         settings |= {name: value for name, value in vars(views).items() if name not in ("embeddings", "repeats")}
         settings |= {"partners": step.partners, "keys": views.keys if views.repeats else None}

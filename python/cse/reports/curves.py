@@ -234,7 +234,7 @@ def _paths(scored: Sequence[tuple[StoredRun, str]], axes: Axes) -> None:
 
 
 def focal_panels(runs: Sequence[StoredRun] = (), margins: Sequence[float] = (0.0, 0.1, 0.2, 0.3, 0.4)) -> list[Panel]:
-    """Returns a panel of the similarity that Focal-InfoNCE uses instead of the cosine (figure 1 of its paper).
+    """Returns panels of the similarity that Focal-InfoNCE uses (its figure 1), and of the weights of negatives.
 
     Beside ``margins``, the margins of the runs that were trained with Focal-InfoNCE are shown.
     """
@@ -262,4 +262,32 @@ def focal_panels(runs: Sequence[StoredRun] = (), margins: Sequence[float] = (0.0
         "Focal-InfoNCE replaces the cosine s by s² for positives and s (s + m) for negatives. A negative with a cosine "
         "above 1 - m, or below 0, counts more than without re-scaling; any other counts less. The minimum is at -m/2."
     )
-    return [Panel("focal", "Focal re-scaling", caption, draw)]
+
+    temperatures = [float(run.settings["temperature"]) for run in runs if run.config.get("loss") == "focal"]
+    tau = temperatures[0] if temperatures else 0.05
+
+    def draw_weights(axes: Axes) -> None:
+        s = np.linspace(-1, 1, 401)
+        curves = {"not re-scaled": (s, np.ones_like(s))}
+        for margin in chosen:
+            curves[f"m = {margin:g}"] = np.asarray(focal(s, None, 1.0, margin)), 2 * s + margin  # type: ignore[arg-type]
+        for number, (name, (logits, slopes)) in enumerate(curves.items()):
+            # The derivative of the loss by the cosine of a negative is its share of the denominator times the slope of
+            # its logit.
+            weights = np.exp((logits - np.interp(0.5, s, logits)) / tau) * slopes / np.interp(0.5, s, slopes)
+            style = {"color": INK, "lw": 1} if number == 0 else line_style(number - 1)
+            axes.plot(s, np.where(weights > 0, weights, np.nan), label=name, **style)
+        axes.set_yscale("log")
+        axes.set_xlabel("cosine s")
+        axes.set_ylabel("weight of a negative, 1 at s = 0.5")
+        legend(axes)
+
+    weights_caption = (
+        "The weight of a negative is the derivative of the loss by its cosine, here at the temperature "
+        f"{tau:g} and divided by that of a negative with the cosine 0.5: how much more hard negatives count than easy "
+        "ones. Below -m/2 it is negative (not shown): the loss then pulls a negative closer."
+    )
+    return [
+        Panel("focal", "Focal re-scaling", caption, draw),
+        Panel("focal-weights", "Weights of negatives", weights_caption, draw_weights),
+    ]

@@ -181,6 +181,7 @@ def smoke_inputs(table: Table, place: Path, device: str, threads: int) -> Inputs
     _write(parallel, [" ".join(reversed(row.split())) for row in rows])
     named = {name: str(parallel) for name in needed}
     named |= {"glove": str(glove), "synonyms": str(synonyms), "nli-sentences": str(corpus), "running-text": str(corpus)}
+    named |= {name: str(labelled) for name in table.needs("pairs")}
     named |= sts_sentences(data, place, needed)
     return Inputs(
         data,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
+from annotated_types import Ge
 
 from ...errors import InputError
 from ...losses.options import parse_dims
@@ -134,6 +135,11 @@ def eval_command(
     compare_published: Annotated[
         bool, Opt("Also list the papers' STS averages.", needs=If("suites", ("sts",)))
     ] = False,
+    hard: Annotated[
+        int,
+        Ge(0),
+        Opt("List N hard pairs of each STS file: low scores with high cosines.", "N", needs=If("suites", ("sts",))),
+    ] = 0,
     run: Annotated[
         str | None,
         Opt(
@@ -167,7 +173,7 @@ def eval_command(
     """
     printing.check_output()
     from ...evaluation.run import evaluate, option_tables
-    from ...evaluation.sts import PUBLISHED, SEED_NOTE, TEXT_NOTE
+    from ...evaluation.sts import PUBLISHED, SEED_NOTE, TEXT_NOTE, hard_pairs
 
     _, ((system,),) = systems_of([model], ranked)
     tables = option_tables(encoder.settings(settings))
@@ -189,8 +195,10 @@ def eval_command(
 
         write_run(run, result.reports["retrieval"].rankings)
     published = [dict(zip(("model", "average", "reproductions"), row, strict=True)) for row in PUBLISHED]
+    listed = [pair for sample in result.reports["sts"].samples for pair in hard_pairs(sample, hard)] if hard else []
     if as_json:
-        beside = {"published": published, "published_text": TEXT_NOTE} if compare_published else {}
+        beside: dict[str, Any] = {"published": published, "published_text": TEXT_NOTE} if compare_published else {}
+        beside |= {"hard_pairs": listed} if hard else {}
         printing.result({**result.to_dict(), **beside}, True, [])
         return
     for name, report in result.reports.items():
@@ -206,6 +214,10 @@ def eval_command(
             printing.echo(f"Note: {note}")
     for note in result.notes:
         printing.echo(f"Note: {note}")
+    if listed:
+        printing.echo()
+        title = "Hard pairs: their rank by cosine exceeds their rank by score most"
+        printing.table([cells({**pair, "score": f"{pair['score']:g}"}) for pair in listed], title, markdown)
     if compare_published:
         printing.echo()
         printing.table(published, title="Published averages over the seven STS test sets", markdown=markdown)

@@ -110,7 +110,7 @@ def plot_command(
     training   loss, learning rate and scores over the steps
     cosines    mean cosine of anchors with positives and with each kind of negative over the steps
     alignment  alignment against uniformity, one path per run (SimCSE, figure 2)
-    focal      the re-scaled similarities of Focal-InfoNCE for several margins
+    focal      the re-scaled similarities of Focal-InfoNCE for several margins, and the weights of negatives
     pairs      histograms of cosines of held-out pairs before and after training
     ranks      maximum TF-IDF score against rank, and the possible replacements of --word in UNA
     map        held-out sentences in two dimensions before and after training
