@@ -189,7 +189,7 @@ CASES = {
     "cluster": Case("cluster model corpus.txt -o c.jsonl", ("c.jsonl",)),
     "mine": Case("mine model corpus.txt --queries queries.jsonl --margin none -o m.jsonl", ("m.jsonl",)),
     "report": Case("report done -o report.html", ("report.html",), by_name=True),
-    "plot": Case("plot done -o plots", ("plots",), by_name=True),
+    "report --pictures": Case("report done -o report.html --pictures plots", ("report.html", "plots"), by_name=True),
     "export --static": Case("export model --static --corpus corpus.txt -o exported", ("exported",), by_name=True),
     "label": Case("label model done/best corpus.txt --queries other.txt -o labels", ("labels",), by_name=True, code=2),
     "adapt": Case("adapt corpus.txt --model model --max-steps 2 --batch-size 4 -o adapted", ("adapted",), by_name=True),
@@ -209,7 +209,6 @@ CASES = {
         "generate other.txt --model t5 --max-new-tokens 4 -o g.txt",
     ),
     "reproduce": Case("reproduce focal-table4 --row 'temp 0.05' --smoke -o cells", ("cells",), by_name=True),
-    "cache --clear": Case("cache --clear", ("cache",), "encode model corpus.txt -o v.npy", mapped=True),
 }
 LEFT = re.compile(r"\.cse-.*|.*\.part(\.json)?|.*\.tmp")
 

@@ -62,7 +62,6 @@ BASES = {
     "compare": ["glove:v.txt", "glove:v.txt", "--data", "p.tsv"],
     "label": ["glove:v.txt", "glove:w.txt", "c.txt", "--queries", "c.txt"],
     "runs": ["runs"],
-    "plot": ["runs"],
     "report": ["runs"],
     "augment": ["c.txt", "-o", "out.txt"],
     "explain": ["word1 word2"],

@@ -1,7 +1,5 @@
 """The cache: rows and token ids of large corpora in memory-mapped files."""
 
-import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -148,22 +146,6 @@ def test_cached_token_ids_outside_the_vocabulary_are_written_again(mapped):
         assert torch.equal(one["anchor"]["input_ids"], other["anchor"]["input_ids"])
 
 
-def test_clearing_the_cache_deletes_damaged_entries_but_no_other_files(sample, tmp_path, monkeypatch, cse):
-    monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)
-    for reading in ({}, {"encoding_errors": "replace"}):
-        Corpus.open([str(sample)], cache=str(tmp_path), **reading)
-    damaged = sorted(tmp_path.glob("rows-*"))[0]
-    (damaged / "meta.json").write_text("{}")
-    other = tmp_path / "mine"
-    other.mkdir()
-    (other / "meta.json").write_text('{"title": "not an entry"}')
-    done = cse("cache", "--cache", tmp_path)
-    assert f"{damaged.name}: damaged" in done.stdout
-    assert "2 entries" in done.stdout
-    assert "2 entries deleted" in cse("cache", "--cache", tmp_path, "--clear").stdout
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
-
-
 @pytest.fixture
 def mapped(sample, tiny_bert, tmp_path, monkeypatch):
     """The configuration of a run of one epoch whose corpus is memory-mapped from the cache."""
@@ -240,21 +222,3 @@ def test_token_ids_of_labelled_columns_are_cached(mapped, tmp_path):
     ids = prepared(run, run.tokens)[0]["hard_negative"]["input_ids"]
     expected = run.state.encoder.tokenizer(texts, padding=True, return_tensors="pt")["input_ids"]
     assert torch.equal(ids, expected)
-
-
-def test_the_cache_is_listed_and_cleared(cse, sample, tmp_path, tiny_bert, monkeypatch):
-    monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)
-    copy = tmp_path / "corpus.txt"
-    copy.write_bytes(sample.read_bytes())
-    Corpus.open([str(copy)], cache=str(tmp_path / "cache"))
-    os.utime(copy, (1, 1))  # a new modification time leads to a new entry
-    Corpus.open([str(copy)], cache=str(tmp_path / "cache"))
-    (tmp_path / "cache" / "mine.txt").write_text("kept")
-    (tmp_path / "cache" / f".cse-new-abcd_123-rows-{'0a' * 12}").mkdir()  # left by an interrupted write
-    (tmp_path / "cache" / f".cse-tokens-{'0a' * 12}.lock").write_text("")
-    listed = json.loads(cse("cache", "--cache", tmp_path / "cache", "--json").stdout)
-    assert [entry["rows"] for entry in listed["entries"]] == [10000, 10000]
-    assert [entry["files"] for entry in listed["entries"]] == [[str(copy)], [str(copy)]]
-    assert "2 entries" in cse("cache", "--cache", tmp_path / "cache").stdout
-    assert "2 entries deleted" in cse("cache", "--clear", "--cache", tmp_path / "cache").stdout
-    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["mine.txt"]

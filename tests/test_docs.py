@@ -30,7 +30,6 @@ PARSED = (
     "una-table1 --data",
     "cse label",
     "--data labels",
-    "cse push",
 )
 # Model names in the documentation and their replacements, in the order of replacement. T5 and TINY are then replaced
 # with the paths of a tiny T5 and a tiny BERT.

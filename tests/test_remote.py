@@ -5,7 +5,6 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -60,18 +59,6 @@ def test_addresses_that_cannot_be_read_are_refused_in_one_sentence(remote, monke
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     with pytest.raises(InputError, match="needs fsspec; pip install fsspec"):
         readers.expand("memory://texts/0.txt")
-
-
-def test_copies_are_listed_and_cleared(remote, cse, tmp_path):
-    (copy,) = readers.expand("memory://texts/0.txt")
-    listed = cse("cache", "--json")
-    (entry,) = json.loads(listed.stdout)["entries"]
-    assert (entry["kind"], entry["files"]) == ("files", ["memory:///texts/0.txt"])
-    assert entry["bytes"] >= Path(copy).stat().st_size
-    assert ": a copy, " in cse("cache").stdout
-    assert cse("cache", "--clear").returncode == 0
-    assert not Path(copy).exists()
-    assert readers.expand("memory://texts/0.txt") == [copy]
 
 
 class Hub(BaseHTTPRequestHandler):

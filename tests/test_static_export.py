@@ -194,7 +194,7 @@ def test_added_words_are_the_most_frequent_ones_that_were_split(tiny_bert):
             "--dims 33: the embeddings of this model have 32",
         ),
         (("--static", "--onnx"), "cse export writes one format; name it, either --onnx or --static"),
-        ((), "cse export writes one format; name it, either --onnx or --static"),
+        ((), "cse export: name a format, --onnx or --static, or a new folder for a copy of MODEL with -o"),
         (("--static", "--int8"), "--int8 has no effect without --onnx; add that, or leave --int8 out"),
         (("--onnx", "--words", 3), "--words has no effect without --static; add that, or leave --words out"),
     ],

@@ -486,6 +486,10 @@ class Encoder(TextEncoder, SentenceTransformer):
             load_as_stored(Path(path), transformer.tokenizer)
         write_older_names(Path(path), self.max_seq_length if isinstance(transformer, Transformer) else None)
 
+    def _update_default_model_id(self, model_card: str) -> str:
+        """Returns the card of a model with its name on the hub in the code that loads it."""
+        return model_card.replace("this/folder", self.model_card_data.model_id or "this/folder")
+
 
 class OtherModule(library.InputModule):
     """An ``OtherEncoder`` as a module of sentence-transformers."""
