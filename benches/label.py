@@ -1,4 +1,6 @@
-"""Simulates cse label with true judgements: how many queries and judgements find a difference of 3 points of nDCG@10.
+"""Simulates cse compare --judged: how many queries and judgements find a difference of 3 points of nDCG@10.
+
+Published judgements take the place of the person.
 
     python benches/label.py --data DIR [--model minilm] [--points 3] [--draws 1000]   # prints a Markdown table
 
@@ -12,7 +14,7 @@ pairs of rankings with a true difference of 3 points are made for each collectio
 
 The true difference is that of nDCG@10 over all queries and all published judgements. For the simulation, queries are
 drawn with replacement. The first ten documents of both rankings are judged as the publishers judged them; a document
-that they did not judge is not relevant. Queries without a relevant document in the pool are left out, as in cse label.
+that they did not judge is not relevant. Queries without a relevant document in the pool are left out, as there.
 The table shows the smallest number of drawn queries with which the 95 % interval of a bootstrap over queries lies above
 0 in 80 % of the draws, the number of judgements that these queries take, and the number of queries that
 ``queries_needed`` estimates from the difference and the spread over all queries. Hours are at 10 seconds per judgement.

@@ -60,7 +60,6 @@ BASES = {
     "adapt": ["c.txt", "--model", "glove:v.txt", "--max-steps", "1"],
     "eval": ["glove:v.txt", "--data", "p.tsv"],
     "compare": ["glove:v.txt", "glove:v.txt", "--data", "p.tsv"],
-    "label": ["glove:v.txt", "glove:w.txt", "c.txt", "--queries", "c.txt"],
     "runs": ["runs"],
     "report": ["runs"],
     "augment": ["c.txt", "-o", "out.txt"],

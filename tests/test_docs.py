@@ -20,7 +20,7 @@ if not (ROOT / "docs").is_dir():
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # Commands with these phrases are parsed but not run, because they need a cluster, several processes, a published
-# checkpoint, full data sets, a user who types queries or judges documents, or the hub.
+# checkpoint, full data sets, or a user who types queries or judges texts.
 PARSED = (
     "--engine ray",
     "torchrun",
@@ -28,8 +28,7 @@ PARSED = (
     "--preset simcse-sup-bert-base",
     "asks for queries",
     "una-table1 --data",
-    "cse label",
-    "--data labels",
+    "--judged",
 )
 # Model names in the documentation and their replacements, in the order of replacement. T5 and TINY are then replaced
 # with the paths of a tiny T5 and a tiny BERT.

@@ -349,7 +349,5 @@ Column = Annotated[
 ]
 EncodingErrors = Annotated[Literal["strict", "replace"], Opt("How to handle invalid UTF-8.")]
 MaxLineBytes = Annotated[int, Ge(1), Le(2**40), Opt("Maximum length of a row in bytes.", "N")]
-Cache = Annotated[
-    str | None, Opt("Cache folder for large inputs.", "DIR", "the user's cache", may_change="elsewhere")
-]
+Cache = Annotated[str | None, Opt("Cache folder for large inputs.", "DIR", "the user's cache", may_change="elsewhere")]
 Imports = Annotated[tuple[str, ...], Opt("Python file that registers methods.", "FILE.py", flag="--import", paths=True)]

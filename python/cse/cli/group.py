@@ -34,7 +34,6 @@ PLACES = {
     "adapt": ("train", "Train a sentence encoder on documents, and search them with it."),
     "eval": ("evaluate", "Evaluate an encoder."),
     "compare": ("evaluate", "Compare encoders, with confidence intervals."),
-    "label": ("label", "Compare two encoders by judging the documents that they find."),
     "runs": ("runs", "List the runs of a folder with their settings and scores."),
     "report": ("runs", "Write a report page about a run."),
     "augment": ("augment", "Write a synthetic hard negative for each sentence."),
