@@ -310,7 +310,6 @@ def test_links_between_pages_are_valid():
 
 def test_the_table_of_pages_and_the_page_of_the_api_are_complete(build):
     import cse
-    import cse.sklearn
     from cse.training.settings.declared import GROUPS
 
     readme, names = (ROOT / "README.md").read_text("utf8"), (ROOT / "docs" / "api.md").read_text("utf8")

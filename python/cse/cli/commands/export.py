@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from annotated_types import Ge
-
 from ...errors import InputError
 from ...options import Column, EncodingErrors, MaxLineBytes, Opt, Threads
 from ...progress import counting, progress_of
@@ -52,7 +50,6 @@ def export_command(
         Opt("Texts like those to be encoded, one per row; may be repeated.", "FILE", needs="static"),
     ] = (),
     dims: Annotated[int | None, Opt("Number of principal components to keep.", "N", "all", needs="static")] = None,
-    words: Annotated[int, Ge(0), Opt("Add N frequent words of the corpus as tokens.", "N", needs="static")] = 0,
     column: Annotated[Column, Opt(needs="static")] = None,
     encoding_errors: Annotated[EncodingErrors, Opt(needs="static")] = "strict",
     max_line_bytes: Annotated[MaxLineBytes, Opt(needs="static")] = 1 << 20,
@@ -82,7 +79,7 @@ def export_command(
         write_onnx(model, output, int8, sts, retrieval, threads, as_json, card)
     elif static:
         reading = {"column": column, "encoding_errors": encoding_errors, "max_line_bytes": max_line_bytes}
-        write_static(model, output, corpus, dims, words, threads, as_json, card, **reading)
+        write_static(model, output, corpus, dims, threads, as_json, card, **reading)
     else:
         write_copy(model, output, as_json, card)
 
@@ -104,7 +101,6 @@ def write_static(
     output: str | None,
     corpus: tuple[str, ...],
     dims: int | None,
-    words: int,
     threads: int,
     as_json: bool,
     card: dict[str, Any],
@@ -124,13 +120,13 @@ def write_static(
     set_threads(threads)
     rows = open_corpus(corpus, **reading)
     encoder = Encoder(options.model_folder(model))
-    saved = export_static(encoder, rows, output, dims=dims, words=words, counting=counting)
+    saved = export_static(encoder, rows, output, dims=dims, counting=counting)
     write_card(output, card)
     if as_json:
         printing.result(asdict(saved), True, [])
         return
     printing.echo(
-        f"{saved.folder}: {saved.bytes / 1e6:,.1f} MB, {saved.tokens:,} tokens ({saved.words:,} of them added words), "
+        f"{saved.folder}: {saved.bytes / 1e6:,.1f} MB, {saved.tokens:,} tokens, "
         f"{saved.embedding_dim} dimensions\nfitted to {saved.rows:,} rows: mean cosine {saved.cosine:.3f} with the "
         "embeddings of the encoder, after subtracting their mean"
     )

@@ -31,7 +31,7 @@ def save_encoder(
 
     A head that is kept after training is saved as a Dense module. If the transformer has a pooler, the weights of the
     head are saved in the pooler as well, so that ``AutoModel`` returns the embedding as ``pooler_output``. Adapters are
-    added to the weights, or saved alone. An existing folder is replaced.
+    added to the weights. An existing folder is replaced.
 
     Args:
         model: The encoder.
@@ -52,10 +52,6 @@ def save_encoder(
     with fresh_folder(folder) as fresh:
         with nullcontext() if adapters is None else adapters.merged(model.backbone):
             model.evaluated.save(str(fresh), create_model_card=False)
-        if adapters is not None and adapters.keep:
-            for path in [fresh / "config.json", *fresh.glob("model*.safetensors*")]:
-                path.unlink()
-            adapters.save(model.backbone, fresh)
         (fresh / "README.md").write_text(card, encoding="utf8")
         also(fresh)
         for path in fresh.rglob("*.safetensors"):
