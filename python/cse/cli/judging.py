@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..data import readers
@@ -55,34 +55,39 @@ def compare_by_judgements(
     pool_file: str | None,
     judged_file: str | None,
     as_json: bool,
-    markdown: bool,
+    show: Callable[[dict[str, Any]], None],
 ) -> None:
-    """Writes the pool of two rankings, compares them by the judgements, or both, and prints the result."""
+    """Writes the pool of two rankings, compares them by the judgements, or both, and prints the result.
+
+    ``show`` prints the comparison as a table.
+    """
     from ..evaluation.labels import COLUMNS, key_of, outcome, pool, read_judgements
 
+    old, new = sides
     judgements = {} if judged_file is None else read_judgements(judged_file)
     record: dict[str, Any] = {"a": labels[0], "b": labels[1], "pool": pool_file}
     lines = []
     if pool_file is not None:
-        texts = [(query, text) for query, found in pool(*sides).items() for text in found]
+        texts = [(query, text) for query, found in pool(old, new).items() for text in found]
         marked = ((*pair, judgements.get(key_of(*pair), "")) for pair in texts)
         count = printing.write_table(pool_file, COLUMNS, marked)
         left = sum(key_of(*pair) not in judgements for pair in texts)
         record |= {"texts": count, "to_judge": left}
         lines.append(
-            f"{pool_file}: {len(sides[0]):,} queries, {left:,} texts to judge; write 1 (relevant) or 0 in the column "
+            f"{pool_file}: {len(old):,} queries, {left:,} texts to judge; write 1 (relevant) or 0 in the column "
             f"relevant, and repeat the command with --judged {pool_file} in place of --pool"
         )
     if judged_file is not None:
-        record |= outcome(*sides, judgements, depth)
-        lines += outcome_lines(record, markdown and not as_json, as_json)
+        record |= outcome(old, new, judgements, depth)
+        if not as_json:
+            if record["comparison"] is not None:
+                show(record["comparison"])
+            lines += outcome_lines(record)
     printing.result(record, as_json, lines)
 
 
-def outcome_lines(facts: dict[str, Any], markdown: bool, as_json: bool) -> list[str]:
-    """Prints the comparison as ``cse compare`` does; returns the lines that follow, with the queries still needed."""
-    from .commands.evaluate import compared_cells
-
+def outcome_lines(facts: dict[str, Any]) -> list[str]:
+    """Returns the lines that follow the table, with the numbers of queries that are still needed."""
     record = facts["comparison"]
     lines = [
         f"{facts['complete']:,} of {facts['queries']:,} queries are judged, with {facts['judgements']:,} judgements; "
@@ -90,8 +95,6 @@ def outcome_lines(facts: dict[str, Any], markdown: bool, as_json: bool) -> list[
     ]
     if record is None:
         return [*lines, "A comparison needs at least two queries with a relevant text; judge more."]
-    if not as_json:
-        printing.table([compared_cells(record)], title=f"{facts['b']} against {facts['a']}", markdown=markdown)
     if facts["needed"] is None:
         return [*lines, "The two rankings have the same score for each of these queries."]
     more = f"{facts['more']:,} more ({facts['more_judgements']:,} judgements)"

@@ -358,7 +358,11 @@ def by_judgements(
     check_systems(systems, "retrieval", None, None)
     loading = {name: value for name, value in encoder.arguments.items() if name != "dims"}
     found = rankings(systems, models[2], query_file, column, depth, **loading)
-    compare_by_judgements(labels, found, depth, pool, judged, as_json, markdown)
+
+    def show(record: dict[str, Any]) -> None:
+        printing.table([compared_cells(record)], title=f"{labels[1]} against {labels[0]}", markdown=markdown)
+
+    compare_by_judgements(labels, found, depth, pool, judged, as_json, show)
 
 
 def compared_cells(record: dict[str, Any]) -> dict[str, str]:
