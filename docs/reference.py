@@ -74,7 +74,7 @@ def settings() -> str:
         for key, option in rows:
             keyword = option.flag.removeprefix("--").replace("-", "_") if "." in key else key
             text = (shown[keyword].help or "").replace("|", "\\|").replace("  [default:", " [default:")
-            mark = "" if option.opt.may_change == "no" else " *"
+            mark = " *" if option.opt.may_change in ("yes", "elsewhere") else ""
             lines.append(f"| `{key}`{mark} | `{option.flag}` | {kind(option)} | {text} |")
         lines.append("")
     return "\n".join(lines)

@@ -77,7 +77,7 @@ def test_building_an_index_does_not_import_torch(sample, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command", ["build-tfidf", "merge-tfidf", "train", "eval", "augment", "explain", "encode", "runs", "plot", "report"]
+    "command", ["build-tfidf", "merge-tfidf", "train", "eval", "augment", "explain", "encode", "runs", "report"]
 )
 def test_help_of_commands_lists_defaults_and_the_json_flag(cse, command):
     done = cse(command, "--help-all" if command == "train" else "--help")

@@ -20,7 +20,7 @@ if not (ROOT / "docs").is_dir():
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # Commands with these phrases are parsed but not run, because they need a cluster, several processes, a published
-# checkpoint, full data sets, a user who types queries or judges documents, or the hub.
+# checkpoint, full data sets, or a user who types queries or judges texts.
 PARSED = (
     "--engine ray",
     "torchrun",
@@ -28,9 +28,7 @@ PARSED = (
     "--preset simcse-sup-bert-base",
     "asks for queries",
     "una-table1 --data",
-    "cse label",
-    "--data labels",
-    "cse push",
+    "--judged",
 )
 # Model names in the documentation and their replacements, in the order of replacement. T5 and TINY are then replaced
 # with the paths of a tiny T5 and a tiny BERT.
@@ -311,7 +309,6 @@ def test_links_between_pages_are_valid():
 
 def test_the_table_of_pages_and_the_page_of_the_api_are_complete(build):
     import cse
-    import cse.sklearn
     from cse.training.settings.declared import GROUPS
 
     readme, names = (ROOT / "README.md").read_text("utf8"), (ROOT / "docs" / "api.md").read_text("utf8")

@@ -261,11 +261,12 @@ def test_a_file_of_methods_that_has_changed_is_refused(run_config, tmp_path, sam
     config = run_config.replace(imports=(tmp_path / "mine.py",), positive="repetition", max_steps=2, save_every=1)
     folder = train(config).folder
     (tmp_path / "mine.py").write_text(source + "# changed\n", encoding="utf8")
-    with pytest.raises(InputError, match=r"would run the Python file .*mine\.py, which you have not imported before"):
-        resumed_config(folder)
-    with pytest.raises(InputError, match=r"mine\.py: the file has changed since this process imported it"):
-        registry.import_methods(tmp_path / "mine.py")
+    for load in (lambda: resumed_config(folder), lambda: registry.import_methods(tmp_path / "mine.py")):
+        with pytest.raises(InputError, match=r"mine\.py: the file has changed since this process imported it"):
+            load()
     registry.IMPORTED.clear()
+    with pytest.raises(InputError, match=r"needs the methods of the Python file .*mine\.py"):
+        resumed_config(folder)
     registry.import_methods(tmp_path / "mine.py")
     with pytest.raises(InputError, match=r"mine\.py has changed since the run began"):
         train(resumed_config(folder), resume=folder)

@@ -76,8 +76,9 @@ class Opt:
     """Whether the option has no flag."""
     enables: bool = False
     """Option of a method: on the command line, a value also switches the method on, and 0 switches it off."""
-    may_change: Literal["no", "yes", "elsewhere"] = "no"
-    """Setting of a run: whether a resumed run may change it; ``elsewhere``: it does not affect what is computed."""
+    may_change: Literal["no", "yes", "elsewhere", "place"] = "no"
+    """Setting of a run: whether a resumed run may change it; ``elsewhere``: it does not affect what is computed.
+    ``place``: it may not, although it does not affect what is computed."""
 
 
 @dataclass(frozen=True)

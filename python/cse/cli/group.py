@@ -33,11 +33,8 @@ PLACES = {
     "train": ("train", "Train a sentence encoder on a corpus."),
     "eval": ("evaluate", "Evaluate an encoder."),
     "compare": ("evaluate", "Compare encoders, with confidence intervals."),
-    "label": ("label", "Compare two encoders by judging the documents that they find."),
     "runs": ("runs", "List the runs of a folder with their settings and scores."),
-    "plot": ("runs", "Draw plots of runs."),
     "report": ("runs", "Write a report page about a run."),
-    "push": ("runs", "Upload the encoder of a run to the Hugging Face hub."),
     "augment": ("augment", "Write a synthetic hard negative for each sentence."),
     "explain": ("augment", "Show the TF-IDF score and the possible replacements of each word of a sentence."),
     "bench": ("augment", "Measure how fast hard negatives are made, compared with plain Python and nlpaug."),
@@ -48,7 +45,6 @@ PLACES = {
     "cluster": ("mining", "Group the rows of a corpus."),
     "mine": ("mining", "Find hard negatives for labelled pairs, or training data for queries."),
     "export": ("export", "Export an encoder to ONNX, or make a fast static encoder of it."),
-    "cache": ("methods", "List or delete the cached rows and copies of corpora."),
     "methods": ("methods", "List augmentations, loss terms and evaluations with their options."),
 }
 COMMANDS = {name: line for name, (_, line) in PLACES.items()}

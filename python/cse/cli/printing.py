@@ -143,14 +143,14 @@ def _is_number(text: str) -> bool:
 FORMATS = (".csv", ".jsonl")
 
 
-def check_table(output: str | None) -> None:
+def check_table(output: str | None, flag: str = "-o") -> None:
     """Raises ``InputError`` unless ``output`` is None, or the path of a .csv or .jsonl file in an existing folder."""
     if output is None:
         return
     if Path(output).suffix not in FORMATS:
-        raise InputError(f"-o {output}: the name must end in {' or '.join(FORMATS)}")
+        raise InputError(f"{flag} {output}: the name must end in {' or '.join(FORMATS)}")
     if not Path(output).absolute().parent.is_dir():
-        raise InputError(f"-o {output}: its folder does not exist; create it first")
+        raise InputError(f"{flag} {output}: its folder does not exist; create it first")
 
 
 def write_table(output: str | Path, names: Sequence[str], records: Iterable[Sequence[Any]]) -> int:

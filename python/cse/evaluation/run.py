@@ -286,10 +286,10 @@ def _evaluated_model(
     }
 
 
-def opened(model: Model) -> tuple[str, Any]:
-    """Returns the name of a model, and what the suites evaluate for it."""
+def opened(model: Model, **loading: Any) -> tuple[str, Any]:
+    """Returns the name of a model, and what the suites evaluate for it; ``loading`` are arguments of ``_load``."""
     system = as_system(model)
-    name, encoder = _load(system.model)
+    name, encoder = _load(system.model, **loading)
     return " ".join([name, *system.flags]), _wraps(encoder, [system])[0](encoder)
 
 

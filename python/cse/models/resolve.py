@@ -209,7 +209,7 @@ def base_of(path: Path) -> str | None:
         raise InputError(f"is an adapter of {base}, which cannot be loaded ({error})") from None
     inner = transformer_folder(folder)
     if (inner / ADAPTER).is_file() and not (inner / "config.json").exists():
-        raise InputError(f"is an adapter of {base}, which is also an adapter; train {base} without --keep-adapter")
+        raise InputError(f"is an adapter of {base}, which is also an adapter; save {base} as a whole model first")
     return str(inner)
 
 

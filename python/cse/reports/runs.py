@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -248,10 +248,3 @@ def differing(runs: Sequence[StoredRun]) -> list[str]:
     """Returns the names of the settings that differ between the runs, in the order of their first occurrence."""
     names = dict.fromkeys(name for run in runs for name in run.settings)
     return [name for name in names if any(run.settings.get(name) != runs[0].settings.get(name) for run in runs[1:])]
-
-
-def labels(runs: Iterable[StoredRun]) -> list[str]:
-    """Returns a unique label for each run: the name of its folder, or its path if several runs have the same name."""
-    runs = list(runs)
-    names = [run.name for run in runs]
-    return [run.name if names.count(run.name) == 1 else str(run.folder) for run in runs]

@@ -27,16 +27,14 @@ from .folder.checkpoint import (
 )
 from .folder.find import CONFIG, find_checkpoint
 from .folder.interrupts import Agreement, StopRequest
-from .folder.lock import locked
-from .folder.outputs import copied, describe, environment, opened, run_folder, save, score_best
+from .folder.outputs import describe, environment, opened, run_folder, save, score_best
 from .loggers import loggers
 from .parts.data import check_same, check_source, given_texts
 from .run import Run
 from .run import RunResult as RunResult
 from .settings.config import TrainConfig
-from .settings.resume import read_config
 from .settings.resume import resumed_config as resumed_config
-from .setup import free_folder, prepare
+from .setup import prepare
 from .step.distributed import World, connected
 from .step.step import training_step
 from .watching import Clock, MetricBuffer, SlowSteps, failures
@@ -95,30 +93,14 @@ def train(
             run = prepare(config, world, progress=shown.on_progress, texts=rows)
             return Trainer(run, world, shown).run()
         checkpoint = lock.enter_context(opened(Path(resume), world))
-        run = prepare(config, world, resumed_folder(checkpoint, config), shown.on_progress, rows)
+        run = prepare(config, world, checkpoint.run, shown.on_progress, rows)
         if len(run.batches) < checkpoint.step:
             raise InputError(
                 f"--max-steps: {len(run.batches)} is less than the {checkpoint.step} steps already done; raise it"
             )
         check_same(checkpoint.state["data"], run.data, f"--resume {resume}")
         load_state(checkpoint, run.state, run.device, world.rank)
-        if run.folder != checkpoint.run:
-            world.agreed(lambda: copied(checkpoint, run.folder))
-            lock.close()
-            if world.is_main:
-                lock.enter_context(locked(run.folder))
         return Trainer(run, world, shown, checkpoint).run()
-
-
-def resumed_folder(checkpoint: Checkpoint, config: TrainConfig) -> Path:
-    """Returns the folder in which a resumed run continues: the old one, unless ``output`` or ``name`` has changed.
-
-    Raises ``InputError`` for a name that is invalid or in use.
-    """
-    file = checkpoint.run / CONFIG
-    stored = TrainConfig.from_toml(file) if file.exists() else read_config(checkpoint.folder)
-    same = (stored.output, stored.name) == (config.output, config.name)
-    return checkpoint.run if same else free_folder(config)
 
 
 class Trainer:

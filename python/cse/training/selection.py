@@ -256,7 +256,9 @@ class Selector:
                     what += f"(MRR {score.mrr:.4f}, {score.sentences} held-out sentences)"
                 remedy = "train longer, or choose another --pooler or --model"
                 if not flat and score.sentences < FEW:
-                    remedy = "so few sentences say little: judge search results instead (cse label), or give --dev"
+                    remedy = (
+                        "so few sentences say little: judge search results instead (cse compare --pool), or give --dev"
+                    )
                 notes.append(f"The embeddings of step {last} {what}, as before training; {remedy}.")
             else:
                 notes.append(

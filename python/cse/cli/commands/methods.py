@@ -1,4 +1,4 @@
-"""The commands ``cse methods`` and ``cse cache``."""
+"""The command ``cse methods``."""
 
 from __future__ import annotations
 
@@ -101,49 +101,3 @@ def list_methods(as_json: bool) -> None:
             change = f" ({item['measured']})" if item["measured"] else ""
             lines.append(f"  {item['name']:<18} {item['summary']}{change}")
     printing.result({"methods": listed}, as_json, [*lines, "options: cse methods NAME"])
-
-
-@command("cache")
-def cache_command(
-    *,
-    cache: Annotated[str | None, Opt("The cache folder.", "DIR", "$CSE_CACHE, else the user's cache")] = None,
-    clear: Annotated[bool, Opt("Delete all entries.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """List the cached rows, token ids and files of corpora, or delete them.
-
-    The first run on a large corpus writes its rows and token ids to the cache. Later runs use these files, and start
-    sooner. The files are mapped into memory, so that memory use does not grow with the corpus. Files at addresses, such
-    as s3://bucket/corpus.txt, are copied to the cache before they are read.
-    """
-    from ...data import cache as store
-
-    folder = store.cache_folder(cache)
-    if clear:
-        count, size = store.clear(folder)
-        record = {"folder": str(folder), "deleted": count, "bytes": size}
-        printing.result(record, as_json, [f"{folder}: {count} entries deleted, {size / 1e6:,.1f} MB"])
-        return
-    listed = [
-        {
-            "name": entry.folder.name,
-            "kind": entry.kind,
-            "rows": entry.meta.get("rows"),  # None for a damaged entry
-            "bytes": entry.bytes,
-            "files": entry.meta.get("paths", []),
-        }
-        for entry in store.entries(folder)
-    ]
-    total = sum(entry["bytes"] for entry in listed)
-    kinds = {"files": "a copy"}
-    lines = [
-        f"{entry['name']}: "
-        f"{kinds.get(entry['kind'], 'damaged') if entry['rows'] is None else format(entry['rows'], ',') + ' rows'}, "
-        f"{entry['bytes'] / 1e6:,.1f} MB, {', '.join(entry['files'])}"
-        for entry in listed
-    ]
-    printing.result(
-        {"folder": str(folder), "bytes": total, "entries": listed},
-        as_json,
-        [*lines, f"{folder}: {len(listed)} entries, {total / 1e6:,.1f} MB"],
-    )

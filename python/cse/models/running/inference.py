@@ -57,8 +57,8 @@ class Encoder(TextEncoder, SentenceTransformer):
 
     Args:
         model: Folder of a trained encoder (``runs/NAME/best``), folder or hub name of a model of transformers or
-            sentence-transformers, or ``minilm``. Other kinds of encoders are given as ``glove:FILE``,
-            ``whitening:MODEL@FILE`` and so on (see ``cse.models.encoders``).
+            sentence-transformers, or ``minilm``. Other kinds of encoders are given as ``onnx:FOLDER`` and so on (see
+            ``cse.models.encoders``).
         pooler: See ``cse.models.pooling.POOLERS``. Default: the pooling that the folder declares. For a plain
             Hugging Face folder, which declares none, the default is that of sentence-transformers, ``avg``, or
             ``lasttoken`` for a decoder; ``avg`` is wrong for a model trained with [CLS] pooling.
@@ -225,7 +225,7 @@ class Encoder(TextEncoder, SentenceTransformer):
 
     @property
     def other(self) -> OtherEncoder | None:
-        """The encoder of a kind that is not a model of sentence-transformers, such as ``glove:FILE``, if it is one."""
+        """The encoder of a kind that is not a model of sentence-transformers, such as ``onnx:FOLDER``, if it is one."""
         return self[0].encoder if isinstance(self[0], OtherModule) else None
 
     @property
@@ -491,6 +491,10 @@ class Encoder(TextEncoder, SentenceTransformer):
         if isinstance(transformer, Transformer) and (self.keeps_tokenizer or transformer.do_lower_case):
             load_as_stored(Path(path), transformer.tokenizer)
         write_older_names(Path(path), self.max_seq_length if isinstance(transformer, Transformer) else None)
+
+    def _update_default_model_id(self, model_card: str) -> str:
+        """Returns the card of a model with its name on the hub in the code that loads it."""
+        return model_card.replace("this/folder", self.model_card_data.model_id or "this/folder")
 
 
 class OtherModule(library.InputModule):

@@ -84,7 +84,7 @@ def export_onnx(
         raise InputError(f"-o {output}: exists; name a new folder")
     source = find_model(name)
     if source.base is not None:
-        raise InputError(f"{model}: holds only an adapter; export a model that was saved without --keep-adapter")
+        raise InputError(f"{model}: holds only an adapter; merge it into its base model with peft first")
     pooler = source.pooler or ""
     if pooled_layers(pooler, 2) is not None:
         raise InputError(f"{model}: its pooling ({pooler}) needs several layers, but ONNX files hold only the last one")

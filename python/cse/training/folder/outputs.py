@@ -1,4 +1,4 @@
-"""The folder of a run: its lock, the encoders saved in it, and its copy if a resumed run continues elsewhere."""
+"""The folder of a run: its lock, and the encoders saved in it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import os
 import platform
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
@@ -19,7 +18,7 @@ import torch
 from ..._core import __version__
 from ...errors import InputError
 from ...evaluation.sts import score_pairs
-from ...io import fresh_folder, remove_leftovers
+from ...io import remove_leftovers
 from ...models.base import NotFinite
 from ...models.device import device_name
 from ...models.running.inference import Encoder
@@ -29,7 +28,7 @@ from ..run import Run
 from ..step.distributed import World
 from .checkpoint import Checkpoint, read_checkpoint
 from .find import find_checkpoint
-from .lock import FOLDER, check_free, check_links, clear, is_unsaved, locked, tidy
+from .lock import check_free, check_links, clear, is_unsaved, locked, tidy
 
 
 def choose_folder(output: str, name: str | None, model: str, parts: Sequence[str], seed: int) -> Path:
@@ -81,20 +80,6 @@ def opened(resume: Path, world: World) -> Iterator[Checkpoint]:
             return str(find_checkpoint(resume))
 
         yield read_checkpoint(Path(world.agreed(lock)))
-
-
-def copied(checkpoint: Checkpoint, folder: Path) -> str:
-    """Copies a run to the folder in which it will continue, and returns this folder as text.
-
-    Other checkpoints, last/, the result and the report are not copied.
-    """
-    with fresh_folder(folder) as fresh:
-        ignored = shutil.ignore_patterns(FOLDER, "last", "result.json", "report.html", ".*")
-        shutil.copytree(checkpoint.run, fresh, ignore=ignored, dirs_exist_ok=True)
-        shutil.copytree(checkpoint.folder, fresh / FOLDER / checkpoint.folder.name)
-        if folder.exists() and not is_unsaved(folder):
-            raise InputError(f"{folder}: another process has created this folder; choose another --name")
-    return str(folder)
 
 
 def save(run: Run, name: str) -> None:

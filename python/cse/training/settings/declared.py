@@ -331,10 +331,10 @@ class Evaluation:
 class Output:
     """Run"""
 
-    output: Annotated[str, Opt("Folder that contains the runs.", "DIR", short="-o", may_change="elsewhere")] = "runs"
+    output: Annotated[str, Opt("Folder that contains the runs.", "DIR", short="-o", may_change="place")] = "runs"
     name: Annotated[
         str | None,
-        Opt("Name of the run's folder.", default="from model, loss, negatives and seed", may_change="elsewhere"),
+        Opt("Name of the run's folder.", default="from model, loss, negatives and seed", may_change="place"),
     ] = None
     """None: composed of model, loss, negatives and seed, with a number added if the folder exists."""
     save_every: Annotated[
@@ -346,7 +346,7 @@ class Output:
     loggers: Annotated[
         tuple[str, ...],
         Opt(
-            "Logger in addition to log.jsonl: tensorboard, wandb, mlflow or trackio.",
+            "Logger in addition to log.jsonl: tensorboard or wandb.",
             "NAME",
             flag="--logger",
             names="cse.training.loggers:LOGGERS",

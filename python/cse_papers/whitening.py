@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import InputError
-from ..encoders import OtherEncoder
-from ..resolve import find_folder
-from .inference import Encoder
+from cse.errors import InputError
+from cse.models.encoders import OtherEncoder
+from cse.models.resolve import find_folder
+from cse.models.running.inference import Encoder
 
 
 def fit_whitening(
