@@ -14,7 +14,6 @@ from cse.evaluation.significance import (
     adjust,
     compare,
     holm,
-    paired_bootstrap,
     resampled_difference,
     sentence_clusters,
     summarise,
@@ -57,8 +56,8 @@ def test_the_bootstrap_interval_covers_the_mean_of_about_95_percent_of_samples()
     covered = 0
     for seed in range(200):
         sample = np.random.default_rng(seed).normal(0.5, 1, 60)
-        _, low, high = paired_bootstrap(sample, resamples=400, seed=seed)
-        covered += low <= 0.5 <= high
+        difference, _ = resampled_difference([np.zeros(60)], [sample], resamples=400, seed=seed)
+        covered += difference.low <= 0.5 <= difference.high
     assert 178 <= covered <= 199  # 190 are expected; the probability of a count outside these limits is below 0.001
 
 

@@ -258,6 +258,8 @@ class Sample:
 
     None: the examples are independent.
     """
+    unit: str = "examples"
+    """What an example is, in the plural, such as ``rows``."""
 
 
 @dataclass(frozen=True)

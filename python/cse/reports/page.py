@@ -13,6 +13,8 @@ from typing import Any
 import tomli_w
 
 from ..errors import InputError
+from ..evaluation import verdict
+from ..evaluation.verdict import NOT_JUDGED
 from ..io import dumps
 from ..models.saving.folder import LOADED, LOADED_BY_CSE
 from ..progress import duration
@@ -29,7 +31,7 @@ CURVES = (("training",), ("cosines", "alignment"))
 class Page:
     html: str
     changes: list[dict[str, Any]]
-    """Scores before and after training, with intervals of the differences; empty if no texts were encoded."""
+    """Scores on held-out texts before and after training; empty if no texts were encoded."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Names of the plots and sections that are not on the page, with the reasons."""
 
@@ -67,7 +69,7 @@ def report_page(material: Material) -> Page:
         css=(resources / "report.css").read_text(encoding="utf8"),
         version=f" with cse {version}" if version else "",
         run=run,
-        verdict=_verdict(run, changes),
+        verdict=_verdict(run),
         changes=[_cells(change) for change in changes],
         logged=[] if changes else _logged(run),
         sets=bool(run.config.get("dev")),
@@ -91,9 +93,7 @@ def report_page(material: Material) -> Page:
         usage=loaded.replace("this/folder", str(run.folder / "best")),
         left_out=left_out,
     )
-    records = [
-        {**vars(change), "difference": change.difference, "verdict": change.verdict or None} for change in changes
-    ]
+    records = [{**vars(change), "difference": change.difference} for change in changes]
     return Page(html, records, left_out)
 
 
@@ -102,23 +102,14 @@ def _source(panel: Panel) -> str:
     return f"data:image/svg+xml;base64,{b64encode(drawn([panel], 'svg')).decode()}"
 
 
-def _verdict(run: StoredRun, changes: Sequence[Change]) -> list[str]:
-    """Returns sentences that state how the scores changed in training, or that the run has not finished."""
-    begun = [f"The run has not finished: its log ends at step {run.step:,}."] if run.result is None else []
-    tested = [change for change in changes if change.verdict]
-    if not tested:
-        return begun or ["The scores are shown below, without confidence intervals."]
-    verbs = {"better": "rose", "worse": "fell", "no clear change": "showed no clear change"}
-    main = tested if run.config.get("dev") else tested[:1]
-    return begun + [
-        f"{change.name} {verbs[change.verdict]}: {_signed(change.difference)}, 95\u00a0% interval "
-        f"[{_signed(change.low)}, {_signed(change.high)}]."
-        for change in main
-    ]
-
-
-def _signed(value: float | None) -> str:
-    return "" if value is None else f"{value:+.{2 if abs(value) >= 0.1 else 4}f}"
+def _verdict(run: StoredRun) -> dict[str, Any]:
+    """Returns the word of the verdict, why it was given, the table cells of the measures, and the notes."""
+    if run.result is None:
+        unfinished = f"the run has not finished: its log ends at step {run.step:,}"
+        return {"word": NOT_JUDGED, "why": unfinished, "measures": [], "notes": []}
+    older = {"word": NOT_JUDGED, "why": "an older version of cse made the run", "measures": [], "notes": []}
+    stored = run.result.get("verdict") or older
+    return {**stored, "measures": [verdict.cells(record) for record in stored["measures"]]}
 
 
 def _cells(change: Change) -> dict[str, str]:
@@ -127,14 +118,11 @@ def _cells(change: Change) -> dict[str, str]:
     def number(value: float, form: str) -> str:
         return f"{value:{form}.{digits}f}" if math.isfinite(value) else "none"
 
-    interval = f"[{number(change.low, '+')}, {number(change.high, '+')}]" if change.verdict else ""  # type: ignore[arg-type]
     return {
         "name": change.name + ("" if change.better > 0 else " (lower is better)"),
         "before": number(change.before, ""),
         "after": number(change.after, ""),
         "difference": number(change.difference, "+"),
-        "interval": interval,
-        "verdict": change.verdict,
     }
 
 

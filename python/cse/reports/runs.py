@@ -175,6 +175,30 @@ class ConfigFile(TypedDict):
     loss: str
 
 
+class MeasureFile(TypedDict):
+    """A measure of the verdict."""
+
+    task: str
+    examples: int
+    unit: str
+    a: float | None
+    b: float | None
+    mean: float | None
+    low: NotRequired[float]
+    high: NotRequired[float]
+    visible: NotRequired[float]
+    word: str
+
+
+class VerdictFile(TypedDict):
+    """The verdict in result.json; see ``cse.evaluation.verdict.Verdict``."""
+
+    word: str
+    why: str
+    measures: list[MeasureFile]
+    notes: list[str]
+
+
 class Result(TypedDict):
     """The content of result.json."""
 
@@ -184,6 +208,7 @@ class Result(TypedDict):
     best: dict[str, Any]
     sts: dict[str, float | None]
     notes: list[str]
+    verdict: VerdictFile
     neighbours: list[Neighbour]
 
 

@@ -201,9 +201,11 @@ class ProgressCallback(Callback):
         self.display.print(why)
 
     def on_train_end(self, result: Any) -> None:
-        """Prints the notes of the result and the folder of the selected encoder."""
+        """Prints the notes and the verdict of the result, and the folder of the selected encoder."""
+        from ..evaluation.verdict import lines
+
         self.close()
-        for note in result.notes:
+        for note in (*result.notes, *lines(result.verdict)):
             self.display.print(note)
         self.display.print(f"{result.folder / 'best'}")
 

@@ -27,7 +27,7 @@ from .folder.checkpoint import (
 )
 from .folder.find import CONFIG, find_checkpoint
 from .folder.interrupts import Agreement, StopRequest
-from .folder.outputs import describe, environment, opened, run_folder, save, score_best
+from .folder.outputs import conclude, describe, environment, judged, opened, run_folder, save
 from .loggers import loggers
 from .parts.data import check_same, check_source, given_texts
 from .run import Run
@@ -271,6 +271,8 @@ class Trainer:
             self.callback.on_evaluate(state.step, record)
             if keep:
                 save(run, "best")
+                if state.step == 0 and run.measures:
+                    state.selector.before = judged(run)
         return time.perf_counter() - began
 
     def out_of_patience(self) -> bool:
@@ -345,7 +347,8 @@ class Trainer:
         """Returns the result, and writes it to result.json."""
         run, state, selector = self.prepared, self.state, self.state.selector
         if not self.world.is_main:
-            return RunResult(run.folder, state.step, 0, state.seconds, 0, {}, {}, {}, [], [], {})
+            return RunResult(run.folder, state.step, 0, state.seconds, 0, {}, {}, {}, [], {}, [], {})
+        sts, verdict = conclude(run, self.callback)
         result = RunResult(
             folder=run.folder,
             steps=state.step,
@@ -355,9 +358,10 @@ class Trainer:
             before=selector.records[0],
             after=selector.records[-1],
             best=selector.best_record,
-            notes=[*selector.verdict(), *([state.saturation.note] if state.saturation.note else [])],
+            notes=[*selector.notes(), *([state.saturation.note] if state.saturation.note else [])],
+            verdict=verdict.to_dict(),
             neighbours=selector.neighbours(),
-            sts=score_best(run, self.callback),
+            sts=sts,
         )
         write_text(run.folder / "result.json", dumps(result.to_dict(), indent=2) + "\n")
         self.callback.on_train_end(result)

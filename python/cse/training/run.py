@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..augment.base import Example
+from ..evaluation.measures import Measure
 from ..models.saving.folder import BaseWeights
 from .batches.batches import Batches
 from .batches.tokens import StoredTokens
@@ -60,7 +61,11 @@ class Run:
     tokens: dict[int, StoredTokens]
     """Stored token ids by column number; see ``open_tokens``."""
     evaluation: EvaluationData
-    """Development sets and STS tasks."""
+    """What selects best/, and the STS tasks."""
+    measures: list[Measure]
+    """What judges best/ at the end, against the encoder before training; see ``cse.evaluation.verdict``."""
+    unjudged: str
+    """Why the column of labels that was named does not judge; else empty."""
     facts: dict[str, str]
     """Descriptions of device, model, loss, corpus and so on, by name; they are shown before training."""
     examples: list[Example]
@@ -107,6 +112,8 @@ class RunResult:
     """Scores of best/."""
     notes: list[str]
     """Remarks on the interpretation of the scores."""
+    verdict: dict[str, Any]
+    """Whether best/ is better than the encoder before training; see ``cse.evaluation.verdict.Verdict``."""
     neighbours: list[dict[str, str]]
     """At most three held-out sentences whose nearest neighbour changed, with the neighbours before and after training;
     the latter are those of the encoder in best/."""

@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from ..evaluation.base import Pairs
+from ..evaluation.base import Pairs, Sample
 from ..evaluation.geometry import HalvesScore, nearest_others, score_halves, unit
-from ..evaluation.significance import direction, paired_bootstrap
 from ..evaluation.sts import NOT_SCORED, score_pairs
+from ..evaluation.verdict import CANNOT_TELL, NOT_JUDGED, Verdict, judge
 from ..models.base import NotFinite
 from ..models.running.encoder import SentenceEncoder
 
@@ -34,18 +35,33 @@ FLAT = -0.01
 # Vectors of unit length of which no dimension differs by more than this are equal.
 EQUAL = 1e-5
 REMEDY = "lower --lr or raise --temperature"
-# Below this number of held-out sentences, a score close to chance is no sign of a useless model.
-FEW = 100
 # The MRR is close to chance if it is below both NEAR_CHANCE * c and c + SHARE_OF_THE_WAY * (1 - c), where c is the MRR
 # of a random ranking. The second bound is the lower one for fewer than 39 sentences. See is_collapsed.
 NEAR_CHANCE, SHARE_OF_THE_WAY = 3.0, 0.25
+# Above this MRR, hardly anything is left to gain.
+NEAR_CEILING = 0.95
+
+HOW_TO_JUDGE = (
+    "to judge it: --labels COLUMN, if CORPUS is a table with a column of labels; or about 20 queries of your own, with "
+    "cse compare MODEL RUN CORPUS --queries FILE --pool POOL.csv"
+)
+
+
+def chance_of(sentences: int) -> float:
+    """Returns the MRR of a random ranking of n sentences, which is H(n) / n, with the harmonic number H."""
+    return sum(1 / rank for rank in range(1, sentences + 1)) / sentences
+
+
+def is_flat(score: HalvesScore) -> bool:
+    """Returns whether embeddings are nearly all equal."""
+    return score.uniformity > FLAT
 
 
 def is_collapsed(score: HalvesScore) -> bool:
     """Returns whether embeddings are nearly all equal, or retrieve halves hardly better than chance."""
-    chance = sum(1 / rank for rank in range(1, score.sentences + 1)) / score.sentences
+    chance = chance_of(score.sentences)
     close_to_chance = score.mrr < min(NEAR_CHANCE * chance, chance + SHARE_OF_THE_WAY * (1 - chance))
-    return score.uniformity > FLAT or close_to_chance
+    return is_flat(score) or close_to_chance
 
 
 class Selector:
@@ -60,6 +76,7 @@ class Selector:
         precision: Precision in which held-out sentences are encoded, that of the run. Development sets are encoded in
             float32, since their scores are compared with those of other programs.
         sample: Different sentences that are trained on, whose embeddings must be finite.
+        halved: Whether ``pairs`` are halves of the files, the other halves of which judge the selected encoder.
     """
 
     def __init__(
@@ -70,7 +87,11 @@ class Selector:
         negatives: list[str] | None = None,
         precision: str = "fp32",
         sample: Sequence[str] = (),
+        halved: bool = False,
     ) -> None:
+        self.halved = halved
+        self.before: list[Sample] = []
+        """The samples of the measures of the run for the encoder before training."""
         self.model, self.pairs, self.held_out, self.precision = model, pairs, held_out, precision
         self.sample = sample
         self.negatives = negatives or []
@@ -97,6 +118,8 @@ class Selector:
             "halves": scores,
             "misses": self.misses,
         }
+        arrays |= {f"before.{i}": sample.values for i, sample in enumerate(self.before)}
+        values["before"] = [[sample.task, sample.unit] for sample in self.before]
         return values, arrays
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[np.float64]]) -> None:
@@ -108,6 +131,10 @@ class Selector:
         self.records, self.best_step = values["records"], values["best_step"]
         self.best_record = next((record for record in self.records if record["step"] == self.best_step), {})
         self.collapsed, self.misses = values["collapsed"], values["misses"]
+        # Gold scores and sentences are those of the samples of the selected encoder; see ``verdict``.
+        self.before = [
+            Sample(task, arrays[f"before.{i}"], unit=name) for i, (task, name) in enumerate(values.get("before", ()))
+        ]
         self.vectors = [arrays[f"vectors.{i}"] for i in range(len([k for k in arrays if k.startswith("vectors.")]))]
         self.halves = []
         for number, score in enumerate(values["halves"]):
@@ -196,20 +223,6 @@ class Selector:
             record.update({f"spearman/{name}": score["spearman"] for name, score in scores.items()})
         return record
 
-    def _change(self) -> list[str]:
-        """Returns sentences that describe the change of the label-free scores over the run, with intervals."""
-        before, after = self.halves[0], self.halves[-1]
-        first, low, high = (100 * x for x in paired_bootstrap(after.found_first - before.found_first))
-        mrr, mrr_low, mrr_high = paired_bootstrap(after.per_sentence - before.per_sentence)
-        change = {1: "rose", -1: "fell", 0: "showed no clear change"}[direction(mrr_low, mrr_high)]
-        return [
-            f"Each of {before.sentences:,} held-out sentences was cut in two. A search with one half ranks the "
-            f"other half first in {before.found_first.mean():.1%} of the cases before training and in "
-            f"{after.found_first.mean():.1%} after "
-            f"(difference {first:+.1f} points, 95 % interval [{low:+.1f}, {high:+.1f}]).",
-            f"The mean reciprocal rank {change}: {mrr:+.4f}, 95 % interval [{mrr_low:+.4f}, {mrr_high:+.4f}].",
-        ]
-
     def neighbours(self, count: int = 3) -> list[dict[str, str]]:
         """Returns the first ``count`` held-out sentences whose nearest neighbour changed, with both neighbours.
 
@@ -224,11 +237,11 @@ class Selector:
             for row in np.flatnonzero(old != new)[:count]
         ]
 
-    def verdict(self) -> list[str]:
-        """Returns remarks for the user on the interpretation of the scores."""
-        notes = []
+    def notes(self) -> list[str]:
+        """Returns sentences about which step was selected, and why."""
         last = self.records[-1]["step"]
         if self.pairs:
+            notes = []
             if self.best_step == 0 and last:
                 notes.append("No checkpoint scored higher than the model before training, so best/ is that model.")
             several = f"the mean of {len(self.pairs)} development sets"
@@ -238,39 +251,57 @@ class Selector:
                 notes.append(f"{NOT_SCORED} or an embedding is not finite (first at step {missing[0]}).")
             if last in self.collapsed:
                 notes.append(f"The embeddings collapsed (at step {self.collapsed[0]}); {REMEDY}.")
-            notes.append(f"best/ is step {self.best_step} of {last}, chosen by Spearman on {sets}.")
-        elif self.held_out:
-            if last and math.isfinite(self.records[-1]["mrr"]):
-                notes += self._change()
-            if last in self.collapsed:
-                notes.append(
-                    f"The embeddings collapsed (at step {self.collapsed[0]}): best/ is step {self.best_step}, "
-                    f"the last evaluation without collapse; {REMEDY}."
-                )
-            elif is_collapsed(self.halves[-1]):
-                score = self.halves[-1]
-                flat = score.uniformity > FLAT
-                what = f"are nearly all equal (uniformity {score.uniformity:.3f})"
-                if not flat:
-                    what = "find the other half of a sentence hardly better than chance "
-                    what += f"(MRR {score.mrr:.4f}, {score.sentences} held-out sentences)"
-                remedy = "train longer, or choose another --pooler or --model"
-                if not flat and score.sentences < FEW:
-                    remedy = (
-                        "so few sentences say little: judge search results instead (cse compare --pool), or give --dev"
-                    )
-                notes.append(f"The embeddings of step {last} {what}, as before training; {remedy}.")
-            else:
-                notes.append(
-                    f"best/ is the last step, {last}: the embeddings have not collapsed. MRR only "
-                    "detects collapse; to measure similarity, give --dev a file of scored pairs."
-                )
-        else:
+            half = f"one half of each file, {sum(len(pairs.left) for pairs in self.pairs.values()):,} pairs"
+            by = f"{sets} ({half if self.halved else 'all pairs'})"
+            return [*notes, f"best/ is step {self.best_step} of {last}, chosen by Spearman on {by}."]
+        if not self.held_out:
             keep = last not in self.collapsed
-            notes.append(
+            few = (
                 "No sentences were held out, because the corpus is too small or too few of its sentences have 8 words "
                 f"or more; best/ is {'the last step' if keep else f'step {self.best_step}'}, which was not scored."
             )
-            if not keep:
-                notes.append(f"The embeddings of step {last} are not finite; {REMEDY}.")
-        return notes
+            return [few] if keep else [few, f"The embeddings of step {last} are not finite; {REMEDY}."]
+        if last in self.collapsed:
+            return [
+                f"The embeddings collapsed (at step {self.collapsed[0]}): best/ is step {self.best_step}, "
+                f"the last evaluation without collapse; {REMEDY}."
+            ]
+        return [f"best/ is the last step, {last}."]
+
+    def check(self) -> str:
+        """Returns a sentence about the score without labels, which only tells whether the embeddings collapsed."""
+        before, after = self.halves[0], self.halves[-1]
+        chance = chance_of(after.sentences)
+        text = (
+            f"check for collapse, without labels: the halves of {after.sentences:,} held-out sentences find each other "
+            f"with MRR {before.mrr:.4f} before and {after.mrr:.4f} after (chance {chance:.4f}, ceiling 1)"
+        )
+        if is_flat(after):
+            return f"{text}: the embeddings are nearly all equal (uniformity {after.uniformity:.3f})"
+        if self.records[-1]["step"] in self.collapsed:
+            return f"{text}: collapsed"
+        if is_collapsed(after):
+            return f"{text}: near chance, so this check cannot tell"
+        if min(before.mrr, after.mrr) > NEAR_CEILING:
+            return f"{text}: not collapsed; near the ceiling, so it cannot tell more"
+        return f"{text}: not collapsed"
+
+    def verdict(self, after: list[Sample], judged: bool, unjudged: str = "") -> Verdict:
+        """Returns the verdict on the selected encoder.
+
+        Args:
+            after: Its samples, of the same measures as ``before``; empty if it is the encoder before training.
+            judged: Whether the run has measures.
+            unjudged: Why the column of labels that was named is not a measure.
+        """
+        notes = [self.check()] if self.halves else []
+        if not judged:
+            selected = "the development set was used to select best/" if self.pairs else "there are no labels"
+            return Verdict(NOT_JUDGED, unjudged or selected, [], [HOW_TO_JUDGE, *notes])
+        if self.best_step == 0:
+            return Verdict(CANNOT_TELL, "best/ is the encoder before training", [], notes)
+        if [len(sample.values) for sample in after] != [len(sample.values) for sample in self.before]:
+            why = "the encoder before training was judged by other data, or not at all"
+            return Verdict(NOT_JUDGED, why, [], notes)
+        before = [replace(new, values=old.values) for old, new in zip(self.before, after, strict=True)]
+        return judge(before, after, notes)

@@ -18,7 +18,7 @@ from .batches import batches, checks, tokens
 from .folder.outputs import choose_folder
 from .parts import data, evaluation, index, loss, methods, optimisation, output
 from .run import Plan, Run
-from .settings import config, precedence
+from .settings import config, precedence, presets
 from .step import distributed, encode, state
 
 # Steps from which compiling, which took 35 s on an H200, takes less time than it saves (30 ms a step there).
@@ -52,8 +52,11 @@ def prepare(
     filters = {"min_df": settings.min_df, "max_terms": settings.max_terms}
     run_index = index.RunIndex(settings.tfidf, folder, named, filters, context)
     context.open_index = run_index.open
-    evaluated = evaluation.open_evaluation(settings.dev, settings.data, settings.allow_partial)
-    of_data = ("corpus", "column", "pairs", "columns", "where", "min_score", "seed")
+    whole = presets.is_published((settings.given or {}).get("preset"))
+    evaluated = evaluation.open_evaluation(
+        settings.dev, whole, settings.judged_queries, settings.data, settings.allow_partial
+    )
+    of_data = ("corpus", "column", "pairs", "columns", "where", "min_score", "seed", "labels")
     opened = data.open_data(
         context,
         progress,
@@ -86,7 +89,9 @@ def prepare(
     facts = describe(final, machine, source, opened, made, rows, built, run_index, resumed=folder is not None)
     same = opened.fingerprints(run_index.sha256, context.files)
     plan = plan_of(final, made)
-    return Run(final, plan, place, machine, started, rows, forward, ids, evaluated, facts, examples, same, run_index)
+    judging = (evaluated.measures(opened), opened.unjudged)
+    more = (facts, examples, same, run_index)
+    return Run(final, plan, place, machine, started, rows, forward, ids, evaluated, *judging, *more)
 
 
 def plan_of(final: config.ResolvedConfig, made: methods.TextMethods) -> Plan:
@@ -176,6 +181,7 @@ def describe(
     text, warnings = checks.examine(
         rows, made.negatives, tokenizer, final.max_length, built.encoder.max_length, final.model
     )
+    warnings += [opened.unjudged] if opened.unjudged else []
     if not resumed:  # a resumed run takes the weights of the terms from its checkpoint
         warnings += [term.warning for term in built.terms.values() if term.warning]
     evaluated = f" in training, {final.eval_pooler} in evaluation" if final.eval_pooler else ""

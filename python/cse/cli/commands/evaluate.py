@@ -272,9 +272,10 @@ def compare_command(
     ] = None,
     judged: Annotated[str | None, Opt("Compare by the judgements in this file.", "FILE.csv", **BY_PERSON)] = None,
     depth: Annotated[int, Ge(1), Le(100), Opt("Texts from each ranking.", "N", needs="query_file")] = 10,
-    column: Annotated[
-        str | None, Opt("Column with the texts, if CORPUS is a table.", "NAME", needs="query_file")
+    labels: Annotated[
+        str | None, Opt("Compare by this column of labels of the table --data.", "COLUMN", excludes="query_file")
     ] = None,
+    column: Annotated[str | None, Opt("Column with the texts, if CORPUS is a table, or with --labels.", "NAME")] = None,
     seeds: Annotated[bool, Opt("Each of MODELS is a list A1,A2,... with one model per seed.")] = False,
     allow_partial: Annotated[bool, Opt("Accept incomplete STS and transfer files.")] = False,
     settings: Annotated[
@@ -302,7 +303,12 @@ def compare_command(
     Without labelled data: cse compare A B CORPUS --queries FILE --pool POOL.csv writes the first --depth texts of both
     rankings for each query, in random order. Fill in the last column (1 relevant, 0 not), and repeat the command with
     --judged POOL.csv for the verdict. With both options, --pool writes the judgements that are known.
+
+    With --labels, the rows of the table --data, at most 2,000 with distinct texts, are compared by a column of labels,
+    as at the end of cse train --labels. Name rows that the models were not trained on; --set labels.share=0.2 takes
+    those that cse train held out.
     """
+    from ...evaluation import verdict
     from ...evaluation.run import compare_models, option_tables
 
     printing.check_output()
@@ -313,31 +319,43 @@ def compare_command(
         raise InputError("--queries has no effect without --pool or --judged; add one of them, or leave --queries out")
     if data is None:
         raise InputError("cse compare needs data; name them with --data PATH, or judge texts yourself with --pool")
-    labels, sides = systems_of(models, ranked, seeds)
+    tables = option_tables(encoder.settings(settings))
+    if labels is not None:
+        if "suites" in given_options() or column is None:
+            raise InputError("--labels needs --column, the column of the sentences, and no --suite; change these")
+        suites = ("labels",)
+        tables["labels"] = {**tables.get("labels", {}), "labels": labels, "column": column}
+    names, sides = systems_of(models, ranked, seeds)
     with progress_of("evaluating", "texts") as progress:
         results = compare_models(
             sides,
             suites,
             data,
             seeds=seeds,
-            options=option_tables(encoder.settings(settings)),
+            options=tables,
             allow_partial=allow_partial,
             progress=progress,
             **encoder.arguments,
         )
+    words = [verdict.conclude(side.tasks, ["rows"] * len(side.tasks)).to_dict() for side in results if labels]
     unit_of = "methods, by a paired t-test over seeds" if seeds else "checkpoints, not methods"
     precision = results[0].precision
     if as_json:
-        tables = [{"a": labels[0], "b": b, "tasks": side.tasks} for b, side in zip(labels[1:], results, strict=True)]
-        printing.result({"compares": unit_of, "precision": precision, "comparisons": tables}, True, [])
+        compared = [{"a": names[0], "b": b, "tasks": side.tasks} for b, side in zip(names[1:], results, strict=True)]
+        compared = [item | {"verdict": word} for item, word in zip(compared, words, strict=True)] if words else compared
+        printing.result({"compares": unit_of, "precision": precision, "comparisons": compared}, True, [])
         return
-    for label, result in zip(labels[1:], results, strict=True):
-        lines = [compared_cells(record) for record in result.tasks]
-        notes = [f"{record['task']}: {record['note']}" for record in result.tasks if "note" in record]
-        printing.table(lines, title=f"{label} against {labels[0]}", markdown=markdown)
-        for note in notes:
-            printing.echo(note)
-    printing.echo(f"This compares {unit_of}. A is the first model. p-values are adjusted by Holm's method.")
+    for name, result in zip(names[1:], results, strict=True):
+        title = f"{name} against {names[0]}"
+        if words:
+            printing.echo("\n".join([f"{title}:", *verdict.lines(words.pop(0))]))
+            continue
+        printing.table([compared_cells(record) for record in result.tasks], title=title, markdown=markdown)
+        for record in result.tasks:
+            if "note" in record:
+                printing.echo(f"{record['task']}: {record['note']}")
+    adjusted = "" if labels else " A is the first model. p-values are adjusted by Holm's method."
+    printing.echo(f"This compares {unit_of}.{adjusted}")
     if precision:
         printing.echo(f"Encoded in {precision} ({results[0].precision_reason}).")
 

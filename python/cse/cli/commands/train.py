@@ -160,12 +160,20 @@ def _run(
     lines = [
         *_summary(result),
         *([", ".join(f"{task} {score:.2f}" for task, score in result.sts.items())] if result.sts else []),
+        *_verdict(result),
         *_hit_lines(query, hits),
         *([f"train longer with: cse train --resume {result.folder} --max-steps N{further}"] if resumable else []),
         f"{result.folder / 'best'}",
     ]
     found = {name: [asdict(hit) for hit in hits] for name, hits in hits.items()}
     printing.result(result.to_dict() | ({"query": query, "hits": found} if found else {}), as_json, lines)
+
+
+def _verdict(result: RunResult) -> list[str]:
+    """Returns the lines of the verdict."""
+    from ...evaluation.verdict import lines
+
+    return lines(result.verdict)
 
 
 def _summary(result: RunResult) -> list[str]:

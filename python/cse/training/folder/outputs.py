@@ -17,8 +17,10 @@ import torch
 
 from ..._core import __version__
 from ...errors import InputError
+from ...evaluation.base import Sample
 from ...evaluation.sts import score_pairs
-from ...io import remove_leftovers
+from ...evaluation.verdict import Verdict, markdown
+from ...io import remove_leftovers, write_text
 from ...models.base import NotFinite
 from ...models.device import device_name
 from ...models.running.inference import Encoder
@@ -82,24 +84,29 @@ def opened(resume: Path, world: World) -> Iterator[Checkpoint]:
         yield read_checkpoint(Path(world.agreed(lock)))
 
 
+def card(run: Run, step: int, verdict: str = "") -> str:
+    """Returns the model card of the encoder of a step; ``verdict`` is Markdown."""
+    selector = run.state.selector
+    columns = {"spearman": ["spearman"], "mrr": ["mrr", "mrr_se"]}.get(selector.metric or "", [])
+    return model_card(
+        run.state.encoder,
+        **run.plan.card,
+        step=step,
+        columns=[*columns, "alignment", "uniformity"] if columns else [],
+        scores=selector.records,
+        verdict=verdict,
+    )
+
+
 def save(run: Run, name: str) -> None:
     """Saves the encoder with a model card in the subfolder ``name`` of the run."""
     state = run.state
-    selector = state.selector
-    columns = {"spearman": ["spearman"], "mrr": ["mrr", "mrr_se"]}.get(selector.metric or "", [])
-    card = model_card(
-        state.encoder,
-        **run.plan.card,
-        step=state.step,
-        columns=[*columns, "alignment", "uniformity"] if columns else [],
-        scores=selector.records,
-    )
 
     def terms(folder: Path) -> None:
         for term in state.terms.values():
             term.save(folder)
 
-    save_encoder(state.encoder, run.folder / name, card, terms)
+    save_encoder(state.encoder, run.folder / name, card(run, state.step), terms)
 
 
 def describe(run: Run) -> dict[str, Any]:
@@ -118,24 +125,46 @@ def describe(run: Run) -> dict[str, Any]:
     }
 
 
-def score_best(run: Run, callback: Callback) -> dict[str, float]:
-    """Returns Spearman's correlation x 100 of the encoder in best/ by STS task; empty if the run has no tasks.
+def load_best(run: Run) -> Encoder:
+    """Returns the encoder in best/ as a user would load it, without the MLP head unless the head is kept.
 
-    It is NaN, with a warning, for a task that has embeddings which are not finite.
+    The state of PyTorch's random numbers, which dropout continues, stays as it was.
     """
-    if not run.evaluation.tasks:
-        return {}
-    callback.on_status("evaluating best/ on the STS tasks")
-    # Loaded as a user would load it, without the MLP head unless the head is kept.
-    encoder = Encoder(run.folder / "best", device=run.device)
+    with torch.random.fork_rng(devices=[]):
+        return Encoder(run.folder / "best", device=run.device)
+
+
+def judged(run: Run, encoder: Encoder | None = None) -> list[Sample]:
+    """Returns the samples of the measures of a run for the encoder in best/."""
+    encoder = encoder or load_best(run)
+    return [sample for measure in run.measures for sample in measure(encoder)]
+
+
+def conclude(run: Run, callback: Callback) -> tuple[dict[str, float], Verdict]:
+    """Evaluates and judges best/, and adds the verdict to its model card.
+
+    Returns:
+        Spearman's correlation x 100 by STS task, empty if the run has no tasks, NaN for a task that has embeddings
+        which are not finite; and the verdict.
+    """
+    selector, tasks = run.state.selector, run.evaluation.tasks
+    changed = selector.best_step > 0 and bool(run.measures)
+    encoder = None
+    if tasks or changed:
+        callback.on_status("evaluating best/")
+        encoder = load_best(run)
+    after = judged(run, encoder) if changed else []
+    verdict = selector.verdict(after, judged=bool(run.measures), unjudged=run.unjudged)
+    if (run.folder / "best").is_dir():
+        write_text(run.folder / "best" / "README.md", card(run, selector.best_step, markdown(verdict.to_dict())))
     scores = {}
-    for task, pairs in run.evaluation.tasks:
+    for task, pairs in tasks if encoder else []:
         try:
             scores[task.title] = score_pairs(encoder, pairs).spearman
         except NotFinite as error:
             callback.on_warning(f"{task.title}: {error}")
             scores[task.title] = math.nan
-    return scores
+    return scores, verdict
 
 
 @contextmanager

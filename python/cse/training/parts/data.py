@@ -9,16 +9,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ...errors import InputError, check_texts, shortened
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     from ...background import ProgressCallback
     from ...context import Context
     from ...data.corpus import Corpus, Split
     from ...data.pairs import LabelledPairs
+    from ...evaluation.measures import LabelledTexts, Measure
     from ...tfidf.index import TfidfIndex
 
 
@@ -33,6 +35,10 @@ class TrainingData:
     """The rows to train on and, for the score without labels, held-out rows."""
     reading: dict[str, Any]
     """Options with which the files were read; see ``cse.data.readers.ReadOptions``."""
+    judged: LabelledTexts | None = None
+    """The texts that judge the encoder by their labels; they are not among the rows of ``split``."""
+    unjudged: str = ""
+    """Why there are none although a column of labels was named."""
 
     @property
     def columns(self) -> list[Corpus]:
@@ -50,6 +56,7 @@ class TrainingData:
 
         corpus, split = self.corpus, self.split
         counts = {
+            "held out to judge by their labels": 0 if self.judged is None else len(self.judged.texts),
             "held out": len(split.held_out),
             "left out because they repeat held-out rows": split.repeats,
             "blank": split.blank,
@@ -63,6 +70,23 @@ class TrainingData:
             "corpus": ", ".join(parts),
             **({} if self.labelled is None else {"columns": self.labelled.describe()}),
         }
+
+    def measures(self) -> list[Measure]:
+        """Returns what judges the encoder at the end: the texts with labels, or the held-out pairs.
+
+        Of the held-out pairs, those are left out of which a text is also in a row to train on.
+        """
+        from ...evaluation.measures import FEWEST, held_out_pairs
+
+        if self.judged is not None:
+            return [self.judged]
+        if self.labelled is None:
+            return []
+        columns = self.labelled.corpora[:2]
+        rows, hashes = self.split.held_out, [corpus.hashes() for corpus in columns]
+        trained = np.concatenate([each[self.split.train] for each in hashes])
+        rows = rows[~(np.isin(hashes[0][rows], trained) | np.isin(hashes[1][rows], trained))]
+        return [held_out_pairs(*(corpus.take(rows) for corpus in columns))] if len(rows) >= FEWEST else []
 
     def fingerprints(self, index: str | None, others: dict[str, str]) -> dict[str, Any]:
         """Returns hash, row count and column of each corpus file, and the hashes of the index (if any) and other files.
@@ -169,6 +193,7 @@ def open_data(
     weighted: bool,
     seed: int,
     held_out: bool,
+    labels: str | None,
 ) -> TrainingData:
     """Opens labelled pairs or the corpus, divides the rows, and passes them to the context.
 
@@ -186,6 +211,7 @@ def open_data(
         weighted: Whether the loss weights hard negatives, which the pairs must then have.
         seed: Seed of the choice of held-out rows.
         held_out: Whether to hold out rows for the score without labels.
+        labels: Column of the tables by which rows that are held out judge the encoder at the end.
 
     Raises:
         InputError: For a missing or invalid file, or if no row has text.
@@ -193,7 +219,7 @@ def open_data(
     from ...data.corpus import hold_out
     from ...data.pairs import open_pairs
 
-    labelled, rows = None, None
+    labelled, rows, judged, unjudged = None, None, None, ""
     if pairs:
         labelled = open_pairs(pairs, columns, where, min_score, progress=progress, **reading)
         if weighted and not labelled.hard_negatives:
@@ -205,11 +231,16 @@ def open_data(
     else:
         index = None if corpus else context.index
         sentences = open_corpus(corpus, column, index, progress, texts, **reading)
+    left_out = 0 if labelled is None else labelled.left_out  # by --where or --min-score
+    if labels is not None:
+        from ...evaluation.measures import choose_labelled
+
+        judged, chosen, unjudged = choose_labelled(sentences, labels)
+        rows, left_out = np.setdiff1d(sentences.filled(), chosen, assume_unique=True), len(chosen)
     split = hold_out(sentences, seed, wanted=held_out, rows=rows)
-    if labelled is not None:  # rows excluded by --where or --min-score do not count as blank
-        split = replace(split, blank=split.blank - labelled.left_out)
+    split = replace(split, blank=split.blank - left_out)
     context.corpus, context.pairs, context.rows = sentences, labelled, split.train
-    return TrainingData(sentences, labelled, split, reading)
+    return TrainingData(sentences, labelled, split, reading, judged, unjudged)
 
 
 def open_corpus(

@@ -1,4 +1,4 @@
-"""The evaluation of a run: development sets, the score without labels, and the STS tasks at the end."""
+"""The evaluation of a run: what selects best/, what judges it, and the STS tasks at the end."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ...errors import InputError
 if TYPE_CHECKING:
     from ...augment.base import Edit
     from ...evaluation.base import Pairs
+    from ...evaluation.measures import Measure
     from ...evaluation.sts import Task
     from ...models.running.encoder import SentenceEncoder
     from ..selection import Selector
@@ -26,7 +27,11 @@ class EvaluationData:
     """What a run is evaluated on."""
 
     pairs: dict[str, Pairs]
-    """Development sets by file name; if there are none, held-out rows are scored without labels."""
+    """The scored pairs that select best/, by file name; if there are none, held-out rows are scored without labels."""
+    judging: dict[str, Pairs]
+    """The scored pairs that judge it; empty if all pairs of the files select."""
+    queries: list[Measure]
+    """The measure of the judged queries, if any."""
     tasks: list[tuple[Task, Pairs]]
     """STS tasks on which best/ is evaluated at the end."""
 
@@ -49,15 +54,39 @@ class EvaluationData:
         held_out = data.corpus.take(rows)
         synthetic = negative(held_out, rows, Draws(seed, 0)) if held_out and negative else []
         sample = list(dict.fromkeys(data.corpus.take(data.rows[:SAMPLE])))
-        return Selector(encoder, self.pairs, held_out, synthetic, precision, sample)
+        halved = bool(self.judging)
+        return Selector(encoder, self.pairs, held_out, synthetic, precision, sample, halved=halved)
+
+    def measures(self, data: TrainingData) -> list[Measure]:
+        """Returns what judges best/, in this order: judged queries, labels, development sets, held-out pairs."""
+        from ...evaluation.measures import scored_pairs
+
+        halves = [scored_pairs(name, pairs) for name, pairs in self.judging.items()]
+        of_data = data.measures()
+        return [*self.queries, *halves, *of_data] if data.labelled else [*self.queries, *of_data, *halves]
 
 
-def open_evaluation(dev: Sequence[str], data: str | None, allow_partial: bool) -> EvaluationData:
-    """Reads the development sets and the STS tasks; raises ``InputError`` for a missing or invalid file."""
+def open_evaluation(
+    dev: Sequence[str], whole: bool, judged_queries: str | None, data: str | None, allow_partial: bool
+) -> EvaluationData:
+    """Reads the development sets, the judged queries and the STS tasks.
+
+    Args:
+        dev: Files of scored pairs.
+        whole: Whether all their pairs select, so that none judge.
+        judged_queries: Folder of queries and relevance judgements.
+        data: Folder of the STS tasks.
+        allow_partial: Whether these may be incomplete.
+
+    Raises:
+        InputError: For a missing or invalid file.
+    """
+    from ...evaluation import measures
     from ...evaluation.base import read_pairs
     from ...evaluation.sts import CLEAN, clean_development, load_tasks
 
     tasks = load_tasks(data, allow_partial) if data else []
+    queries = [measures.judged_queries(judged_queries)] if judged_queries else []
     pairs: dict[str, Pairs] = {}
     for path in dev:
         if path != CLEAN or Path(path).exists():
@@ -66,4 +95,5 @@ def open_evaluation(dev: Sequence[str], data: str | None, allow_partial: bool) -
             raise InputError("--dev clean is made from the STS files of --data; add --data DIR")
         else:
             pairs |= clean_development(data)
-    return EvaluationData(pairs, tasks)
+    selecting, judging = (pairs, {}) if whole or not pairs else measures.halve(pairs)
+    return EvaluationData(selecting, judging, queries, tasks)

@@ -352,7 +352,7 @@ class ResolvedConfig(TrainConfig):
         """
         from ...models.saving.folder import public_name
 
-        private: dict[str, Any] = dict.fromkeys(("cache", "patience", "given", "data"))
+        private: dict[str, Any] = dict.fromkeys(("cache", "patience", "given", "data", "judged_queries"))
         private |= dict.fromkeys(("corpus", "pairs", "columns", "dev"), ())
         private |= {"model": public_name(self.model), "tfidf": None, "output": "runs"}
         private["imports"] = _without_folder(self.imports)

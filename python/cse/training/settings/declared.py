@@ -302,14 +302,30 @@ class Evaluation:
     dev: Annotated[
         tuple[str, ...],
         Opt(
-            "Scored pairs, to select best/ by Spearman's correlation; with several files, by the mean correlation. "
-            "clean: STS-B dev and SICK-R train and dev of --data, without pairs of the test sets.",
+            "Scored pairs; one half selects best/ by Spearman's correlation (with several files, the mean), the other "
+            "half judges it. clean: STS-B dev and SICK-R train and dev of --data, without pairs of the test sets.",
             "FILE|clean",
             paths=True,
         ),
     ] = ()
     """Each row holds a score and two sentences; see ``cse.evaluation.base.read_pairs``. Default: held-out rows
-    are scored without labels; see ``cse.evaluation.geometry``."""
+    are scored without labels; see ``cse.evaluation.geometry``. With the preset of a paper, all pairs select, as they do
+    there, and none judge."""
+    labels: Annotated[
+        str | None,
+        Opt(
+            "Column of labels in CORPUS, by which held-out rows judge best/ at the end.",
+            "COLUMN",
+            excludes=If("pairs", why="whose held-out rows judge best/"),
+        ),
+    ] = None
+    """A fifth of the distinct texts, at most 2,000, are held out; see ``cse.evaluation.measures.choose_labelled``."""
+    judged_queries: Annotated[
+        str | None,
+        Opt(
+            "Folder of queries and relevance judgements, in the format of BEIR, that judge best/ at the end.", "FOLDER"
+        ),
+    ] = None
     eval_every: Annotated[
         CountOrNone | None, Opt("Steps between evaluations; 0: only before and after training.", may_change="yes")
     ] = None

@@ -1,0 +1,290 @@
+"""What judges an encoder: a column of labels, judged queries, halves of development sets, and held-out pairs.
+
+A measure encodes its texts and returns one value for each example; ``cse.evaluation.verdict`` compares the values of
+two encoders. The rows of a measure are chosen by hashes of their texts, so that they do not depend on the seed of a run
+or on the order of a file, and equal texts stay together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from annotated_types import Ge, Gt, Le
+
+from ..data import readers
+from ..data.pairs import values_of
+from ..errors import InputError
+from ..options import Opt
+from .base import Encodes, Evaluation, Pairs, Report, Sample, embed
+from .geometry import TIE, unit
+from .retrieval import Retrieval, RetrievalOptions
+from .significance import sentence_clusters
+from .sts import pair_cosines
+
+if TYPE_CHECKING:
+    from ..data.corpus import Corpus
+
+Measure = Callable[[Encodes], list[Sample]]
+Vector = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.int64]
+
+# Number of neighbours whose labels are counted, and of folds of the logistic regression.
+NEIGHBOURS, FOLDS = 10, 5
+# Least number of rows of a class, and of groups of pairs in each half of a development set.
+FEWEST = 10
+# Most rows that are judged by their labels, and the fraction of the rows that training holds out for it.
+MOST_ROWS, SHARE = 2000, 0.2
+
+
+@dataclass(frozen=True)
+class LabelledTexts:
+    """Distinct texts, and the class of each."""
+
+    column: str
+    """The column of the labels."""
+    texts: list[str]
+    labels: npt.NDArray[np.int64]
+    """``(n,)`` numbers of the classes."""
+
+    def __call__(self, encoder: Encodes) -> list[Sample]:
+        """Returns two samples: whether the labels follow from the nearest neighbours, and from a linear classifier."""
+        vectors = encoder.encode(self.texts)
+        if not np.isfinite(vectors).all():
+            raise InputError("encoder: its embeddings hold NaN or infinity, so that they cannot be judged")
+        return samples_of(self.column, vectors, self.labels)
+
+
+def samples_of(column: str, vectors: npt.NDArray[np.floating], labels: npt.NDArray[np.int64]) -> list[Sample]:
+    """Returns the samples of a column of labels for the embeddings of its rows, ``(n, D)``; a value is 100 or 0."""
+    points = unit(vectors)
+    found = {
+        f"{column} of {NEIGHBOURS} nearest neighbours": neighbours(points, labels),
+        f"{column} by logistic regression": linear(points, labels),
+    }
+    return [Sample(name, 100 * values, unit="rows") for name, values in found.items()]
+
+
+def is_frequent(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Returns for each row whether at least ``FEWEST`` rows have its label, ``(n,)``."""
+    return np.bincount(labels)[labels] >= FEWEST
+
+
+def neighbours(vectors: Vector, labels: npt.NDArray[np.int64], count: int = NEIGHBOURS) -> Vector:
+    """Returns 1 for each row whose label is the most frequent one among its nearest other rows, else 0: ``(n,)``.
+
+    Args:
+        vectors: ``(n, D)`` of unit length; the nearest rows are those with the highest cosines.
+        labels: ``(n,)`` numbers of classes.
+        count: Number of neighbours. Their votes are weighted by 1 + cosine / 1000, which decides between classes with
+            the same number of votes.
+    """
+    cosines = vectors @ vectors.T
+    np.fill_diagonal(cosines, -np.inf)
+    nearest = np.argsort(-cosines, axis=1, kind="stable")[:, : min(count, len(labels) - 1)]
+    votes = np.zeros((len(labels), labels.max() + 1))
+    weights = 1 + np.take_along_axis(cosines, nearest, 1) / 1e3
+    np.add.at(votes, (np.arange(len(labels))[:, None], labels[nearest]), weights)
+    correct: Vector = (votes.argmax(1) == labels).astype(np.float64)
+    return correct
+
+
+def linear(vectors: Vector, labels: npt.NDArray[np.int64]) -> Vector:
+    """Returns 1 for each row whose label a logistic regression predicts, trained on the four other folds, else 0."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+
+    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
+    predicted = cross_val_predict(LogisticRegression(max_iter=1000), vectors, labels, cv=folds)
+    correct: Vector = (predicted == labels).astype(np.float64)
+    return correct
+
+
+def labels_of(corpus: Corpus, column: str) -> list[str]:
+    """Returns the value of another column for each row of a corpus that was read from tables, as text."""
+    flag = f"--labels {column}"
+    if texts := [file.path for file in corpus.files if file.column is None]:
+        raise InputError(
+            f"{flag}: {texts[0]} is not a table with such a column; name a table, and --column of its text"
+        )
+    if column in {file.column for file in corpus.files}:
+        raise InputError(f"{flag}: is the column of the sentences; name the column of their labels")
+    values = list(values_of([readers.find_again(file.path) for file in corpus.files], flag, column))
+    if len(values) != len(corpus):
+        raise InputError(f"{flag}: has {len(values):,} values for {len(corpus):,} rows; check the format of the table")
+    return values
+
+
+def choose_labelled(
+    corpus: Corpus, column: str, share: float = SHARE, most: int = MOST_ROWS
+) -> tuple[LabelledTexts | None, Rows, str]:
+    """Chooses distinct texts of a corpus that are judged by their labels: those with the smallest hashes.
+
+    Left out are rows with a blank text or label, texts that occur with different labels, and classes with fewer than
+    ``FEWEST`` of the chosen texts.
+
+    Args:
+        corpus: Read from tables.
+        column: Their column of labels.
+        share: The fraction of the distinct texts to choose.
+        most: The most texts to choose.
+
+    Returns:
+        The texts, or None if fewer than two classes are left; the rows of these texts, ascending, with all repetitions;
+        and why there are none, else "".
+    """
+    names = [name.strip() for name in labels_of(corpus, column)]
+    number = {name: place for place, name in enumerate(sorted(set(names)))}
+    labels = np.array([number[name] for name in names], dtype=np.int64)
+    rows = np.flatnonzero((corpus.word_counts() > 0) & (labels != number.get("", -1)))
+    hashes, first, text = np.unique(corpus.hashes()[rows], return_index=True, return_inverse=True)
+    lowest, highest = np.full(len(hashes), len(number)), np.full(len(hashes), -1)
+    np.minimum.at(lowest, text, labels[rows])
+    np.maximum.at(highest, text, labels[rows])
+    chosen = np.flatnonzero(lowest == highest)[: min(most, int(share * len(hashes)))]
+    count, chosen = len(chosen), chosen[is_frequent(lowest[chosen])]
+    found, classes = np.unique(lowest[chosen], return_inverse=True)
+    if len(found) < 2:
+        why = f"fewer than two classes have {FEWEST} of the {count:,} rows that would be held out"
+        return None, rows[:0], f"--labels {column}: {why}"
+    texts = corpus.take(rows[first[chosen]])
+    return LabelledTexts(column, texts, classes.astype(np.int64)), rows[np.isin(text, chosen)], ""
+
+
+def halve(sets: Mapping[str, Pairs]) -> tuple[dict[str, Pairs], dict[str, Pairs]]:
+    """Splits development sets in two, one half to select by and one to judge by; no sentence is in both.
+
+    Pairs that share a sentence, directly or through other pairs, in one set or in several, stay together. Such groups
+    are dealt to the halves in turn, the largest first, and otherwise in the order of hashes of their sentences.
+
+    Returns:
+        The sets to select by, and the sets to judge by. If a half of a set would have fewer than ``FEWEST`` groups, or
+        equal scores only, nothing is split: all pairs select, and none judge.
+    """
+    names = [name for name, pairs in sets.items() for _ in pairs.left]
+    place = np.concatenate([np.arange(len(pairs.left)) for pairs in sets.values()])
+    left, right = ([text for pairs in sets.values() for text in getattr(pairs, side)] for side in ("left", "right"))
+
+    def key(group: Rows) -> tuple[int, bytes]:
+        texts = (text for row in group for text in (left[row], right[row]))
+        return -len(group), min(hashlib.blake2b(text.encode("utf8", "replace")).digest() for text in texts)
+
+    halves: tuple[dict[str, list[int]], dict[str, list[int]]] = (
+        {name: [] for name in sets},
+        {name: [] for name in sets},
+    )
+    counts, groups = [0, 0], [Counter[str](), Counter[str]()]
+    for group in sorted(sentence_clusters(left, right), key=key):
+        side = int(counts[1] < counts[0])
+        counts[side] += len(group)
+        groups[side].update({names[row] for row in group})
+        for row in group:
+            halves[side][names[row]].append(int(place[row]))
+    split = [{name: taken(sets[name], sorted(rows)) for name, rows in half.items()} for half in halves]
+    usable = all(
+        groups[side][name] >= FEWEST and len(set(half[name].gold)) > 1
+        for side, half in enumerate(split)
+        for name in sets
+    )
+    return (split[0], split[1]) if usable else (dict(sets), {})
+
+
+def taken(pairs: Pairs, rows: Sequence[int]) -> Pairs:
+    """Returns the pairs with these numbers."""
+    return Pairs(pairs.gold[list(rows)], [pairs.left[row] for row in rows], [pairs.right[row] for row in rows])
+
+
+def scored_pairs(name: str, pairs: Pairs) -> Measure:
+    """Returns the measure of a development set: the cosines of its pairs, scored by Spearman's correlation."""
+
+    def measure(encoder: Encodes) -> list[Sample]:
+        cosines = pair_cosines(*embed(encoder, [pairs.left, pairs.right]))
+        task = f"Spearman's correlation on half of {Path(name).name}"
+        return [Sample(task, cosines, pairs.gold, (pairs.left, pairs.right), "pairs")]
+
+    return measure
+
+
+def judged_queries(folder: str) -> Measure:
+    """Returns the measure of a folder of judged queries, in the format of BEIR: nDCG@10 of each query."""
+    if not Path(folder).is_dir():
+        raise InputError(f"--judged-queries {folder}: no such folder; name one with corpus, queries and qrels")
+    retrieval = Retrieval(RetrievalOptions(), folder)
+
+    def measure(encoder: Encodes) -> list[Sample]:
+        (sample,) = retrieval(encoder).samples
+        return [replace(sample, task="nDCG@10 of the judged queries", unit="queries")]
+
+    return measure
+
+
+def held_out_pairs(anchors: list[str], positives: list[str]) -> Measure:
+    """Returns the measure of pairs: whether each text ranks the other one first among the texts of all pairs.
+
+    The value of a pair is 100, 50 or 0, for both directions together. Equal texts on one side have the same partners.
+    A partner that ties with a text that is none is not first.
+    """
+    left, right = (np.unique(texts, return_inverse=True)[1] for texts in (anchors, positives))
+    partners = (left[:, None] == left[None, :]) | (right[:, None] == right[None, :])
+
+    def measure(encoder: Encodes) -> list[Sample]:
+        one, other = (unit(vectors) for vectors in embed(encoder, [anchors, positives]))
+        cosines = one @ other.T
+        wrong = np.where(partners, -np.inf, cosines)
+        best = np.where(partners, cosines, -np.inf)
+        found = [best.max(axis) > wrong.max(axis) + TIE for axis in (1, 0)]
+        return [Sample("held-out pairs that find each other", 50.0 * (found[0].astype(float) + found[1]), unit="pairs")]
+
+    return measure
+
+
+@dataclass(frozen=True)
+class LabelsOptions:
+    labels: Annotated[str | None, Opt("column that holds the labels")] = None
+    column: Annotated[str | None, Opt("column that holds the sentences")] = None
+    rows: Annotated[int, Ge(2), Opt("maximum number of rows; those whose texts have the smallest hashes are used")] = (
+        MOST_ROWS
+    )
+    share: Annotated[
+        float, Gt(0), Le(1), Opt("fraction of the rows; 0.2: those that cse train --labels holds out from this file")
+    ] = 1.0
+
+
+class Labels(Evaluation):
+    """Accuracy of the labels of nearest neighbours, and of a logistic regression, on the distinct rows of a table."""
+
+    Options = LabelsOptions
+    summary = (
+        "accuracy of a column of labels on --data TABLE, by 10 nearest neighbours (leave-one-out) and by logistic "
+        "regression (five folds)"
+    )
+
+    def __init__(self, options: Any, data: str | None) -> None:
+        from ..data.corpus import Corpus
+
+        super().__init__(options, data)
+        if data is None or options.labels is None or options.column is None:
+            raise InputError("--data, --column, --labels: name a table, its column of sentences, and that of labels")
+        corpus = Corpus.read(readers.resolve(data, options.column))
+        texts, _, why = choose_labelled(corpus, options.labels, options.share, options.rows)
+        if texts is None:
+            raise InputError(why)
+        self.texts = texts
+
+    def work(self) -> int:
+        return len(self.texts.texts)
+
+    def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:
+        samples = self.texts(encoder)
+        if progress is not None:
+            progress(self.work())
+        rows = [
+            {"task": item.task, "rows": len(item.values), "accuracy": float(item.values.mean())} for item in samples
+        ]
+        return Report(rows, samples=samples)

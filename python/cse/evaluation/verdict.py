@@ -1,0 +1,112 @@
+"""The verdict on an encoder after training, or on another encoder: one word, from the values of single examples.
+
+``cse train``, ``cse compare --labels`` and ``cse report`` all use this module. A measure (``cse.evaluation.measures``)
+gives one value for each example, such as a row with a label, before and after. The word is ``better``, ``worse``,
+``mixed``, ``cannot tell`` or ``not judged``. It is that of the first measure; but if that is not worse and a further
+measure is, the word is ``mixed``. A measure is better or worse if the 95 % interval of its difference excludes 0 and
+its p-value is below 0.05; with few examples or few changes, these are of different tests (``significance``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from .base import Report, Sample
+from .significance import compare, direction
+
+CANNOT_TELL, NOT_JUDGED = "cannot tell", "not judged"
+LEVEL = 0.05
+WORDS = {1: "better", -1: "worse", 0: CANNOT_TELL}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A word, the measures that it comes from, and what else a reader should know."""
+
+    word: str
+    """``better``, ``worse``, ``mixed``, ``cannot tell`` or ``not judged``."""
+    why: str
+    """A phrase that follows the word: the measures that decided, or why nothing did."""
+    measures: list[dict[str, Any]] = field(default_factory=list)
+    """One record per measure: ``task``, ``examples`` (their number), ``unit`` (``rows``, ``pairs`` or ``queries``), the
+    scores ``a`` before and ``b`` after, ``mean`` (the difference in points), its 95 % interval ``low`` and ``high``,
+    its p-value ``p``, ``visible`` (the smallest difference that these examples would have shown), and ``word``.
+    Without an interval, the last five are absent, except for ``word``."""
+    notes: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the verdict as a dict that can be serialised to JSON."""
+        return asdict(self)
+
+
+def judge(before: Sequence[Sample], after: Sequence[Sample], notes: Sequence[str] = ()) -> Verdict:
+    """Returns the verdict on the second of two encoders, from the samples of both for the same measures, in order."""
+    first, second = ([Report([], samples=list(side))] for side in (before, after))
+    return conclude(compare(first, second, seeds=False), [sample.unit for sample in before], notes)
+
+
+def conclude(records: Sequence[dict[str, Any]], units: Sequence[str], notes: Sequence[str] = ()) -> Verdict:
+    """Returns the verdict from the records of ``significance.compare``; ``units`` are those of its samples."""
+    measures = [_worded({**record, "unit": unit}) for record, unit in zip(records, units, strict=True)]
+    notes = [*(f"{record['task']}: {record['note']}" for record in measures if "note" in record), *notes]
+    main, *others = measures
+    worse = [record["task"] for record in others if record["word"] == "worse"]
+    if worse and main["word"] != "worse":
+        return Verdict("mixed", f"{main['word']} by {main['task']}, worse by {', '.join(worse)}", measures, notes)
+    return Verdict(main["word"], f"by {main['task']}", measures, notes)
+
+
+def _worded(record: dict[str, Any]) -> dict[str, Any]:
+    """Returns a record with its word and, if six examples or more can be significant, what would have shown."""
+    if "low" not in record:
+        return {**record, "word": CANNOT_TELL}
+    if record["examples"] > 5:  # fewer have a p-value of at least 0.05
+        record = {**record, "visible": max(record["high"] - record["mean"], record["mean"] - record["low"])}
+    return {**record, "word": WORDS[direction(record["low"], record["high"]) if record["p"] < LEVEL else 0]}
+
+
+def cells(record: dict[str, Any]) -> dict[str, str]:
+    """Returns the table cells of a measure as text, by the names of their columns."""
+
+    def number(name: str, form: str = "") -> str:  # None stands for NaN in result.json
+        value = record[name]
+        return "none" if value is None or math.isnan(value) else f"{value:{form}.2f}"
+
+    interval = f"[{number('low', '+')}, {number('high', '+')}]" if "low" in record else ""
+    word = record["word"]
+    if word == CANNOT_TELL and record.get("visible", 0) > abs(record["mean"]):
+        word += f"; a difference of {record['visible']:.2f} would have shown"
+    return {
+        "measure": record["task"],
+        "before": number("a"),
+        "after": number("b"),
+        "difference": number("mean", "+"),
+        "95 % interval": interval,
+        "examples": f"{record['examples']:,} {record['unit']}",
+        "verdict": word,
+    }
+
+
+def lines(verdict: dict[str, Any]) -> list[str]:
+    """Returns a verdict, as ``Verdict.to_dict`` returns it, as lines of text: the word, the measures and the notes."""
+    rows = [list(cells(record).values()) for record in verdict["measures"]]
+    rows = [
+        [name, f"{a} -> {b}", f"{difference} {interval}".strip(), *rest]
+        for name, a, b, difference, interval, *rest in rows
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [f"verdict: {verdict['word']}, {verdict['why']}", *(f"  {line}" for line in [*table, *verdict["notes"]])]
+
+
+def markdown(verdict: dict[str, Any]) -> str:
+    """Returns a verdict, as ``Verdict.to_dict`` returns it, as Markdown: the word, a table, the notes."""
+    parts = [f"**{verdict['word']}**, {verdict['why']}."]
+    if rows := [cells(record) for record in verdict["measures"]]:
+        head = [list(rows[0]), ["---"] * len(rows[0])]
+        table = [[cell.replace("|", "&#124;") for cell in row] for row in [*head, *(row.values() for row in rows)]]
+        parts.append("\n".join(f"| {' | '.join(row)} |" for row in table))
+    return "\n\n".join([*parts, *verdict["notes"]])

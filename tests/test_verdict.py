@@ -1,0 +1,349 @@
+"""Tests of the verdict: its words, what judges (labels, queries, halves of --dev, pairs), and where it is shown."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from cse import InputError, TrainConfig, train
+from cse.data import readers
+from cse.data.corpus import Corpus
+from cse.evaluation import verdict
+from cse.evaluation.base import Pairs, Sample
+from cse.evaluation.geometry import unit
+from cse.evaluation.measures import choose_labelled, halve, held_out_pairs, linear, neighbours
+from cse.training.setup import prepare
+from runs import weights
+
+
+def rows_of(rate, count=400, name="measure", seed=0):
+    """Returns a sample of rows of which the given fraction is right."""
+    return Sample(name, 100.0 * (np.random.default_rng(seed).random(count) < rate), unit="rows")
+
+
+def test_the_word_is_that_of_the_first_measure_unless_a_further_one_is_worse():
+    low, high = rows_of(0.5), rows_of(0.8, seed=1)
+    better, worse, same = (low, high), (high, low), (high, high)
+    for pairs, word in (
+        ([better], "better"),
+        ([worse], "worse"),
+        ([same], "cannot tell"),
+        ([better, same], "better"),
+        ([better, worse], "mixed"),
+        ([same, worse], "mixed"),
+        ([worse, worse], "worse"),
+        ([worse, better], "worse"),
+        ([same, better], "cannot tell"),
+    ):
+        before, after = zip(*pairs, strict=True)
+        assert verdict.judge(before, after).word == word
+
+
+def test_the_smallest_visible_difference_is_the_wider_half_of_the_interval():
+    found = verdict.judge([rows_of(0.5)], [rows_of(0.5, seed=2)])
+    (record,) = found.measures
+    assert record["visible"] == max(record["high"] - record["mean"], record["mean"] - record["low"]) > 3
+    assert f"a difference of {record['visible']:.2f} would have shown" in "\n".join(verdict.lines(found.to_dict()))
+
+
+def test_neighbours_vote_without_the_row_itself():
+    generator = np.random.default_rng(0)
+    vectors = unit(generator.normal(size=(60, 8)))
+    labels = generator.integers(0, 3, 60)
+    found = neighbours(vectors, labels)
+    for row in range(60):
+        cosines = vectors @ vectors[row]
+        cosines[row] = -2
+        near = np.argsort(-cosines)[:10]
+        votes = [sum(1 + cosines[other] / 1000 for other in near if labels[other] == kind) for kind in range(3)]
+        assert found[row] == (int(np.argmax(votes)) == labels[row])
+
+
+def test_the_linear_classifier_is_judged_on_rows_that_it_was_not_trained_on():
+    generator = np.random.default_rng(0)
+    vectors, labels = unit(generator.normal(size=(200, 300))), generator.integers(0, 2, 200)
+    assert linear(vectors, labels).mean() < 0.65  # 300 dimensions separate the 200 rows that are trained on
+    vectors[:, 0] = 2 * labels - 1
+    assert linear(unit(vectors), labels).mean() > 0.95
+
+
+def write_table(path, rows, names=("text", "label")):
+    with open(path, "w", newline="", encoding="utf8") as file:
+        csv.writer(file).writerows([names, *rows])
+    return path
+
+
+def test_rows_are_chosen_by_the_hash_of_their_text(tmp_path, sample_rows):
+    rows = [(text, "ab"[number % 2]) for number, text in enumerate(sample_rows[:200])]
+    rows += [
+        (sample_rows[0], "b"),
+        (sample_rows[2], "a"),
+        (sample_rows[300], ""),
+        ("", "a"),
+        (sample_rows[301], "rare"),
+    ]
+    chosen = {}
+    for name, order in (("one", rows), ("other", rows[::-1])):
+        corpus = Corpus.read(readers.resolve(write_table(tmp_path / f"{name}.csv", order), "text"))
+        found, held, why = choose_labelled(corpus, "label", share=1.0)
+        assert why == ""
+        chosen[name] = dict(zip(found.texts, found.labels.tolist(), strict=True))
+        texts = corpus.take(held)
+        assert sorted({*texts}) == sorted(found.texts)
+        assert texts.count(sample_rows[2]) == 2  # every repetition is held out
+    assert chosen["one"] == chosen["other"]
+    assert len(chosen["one"]) == 199  # without the text that has both labels, the blank ones and the rare class
+    assert sample_rows[0] not in chosen["one"]
+    some, _, _ = choose_labelled(corpus, "label")
+    assert len(some.texts) == int(0.2 * 201)
+    assert set(some.texts) <= chosen["one"].keys()
+    few, held, why = choose_labelled(corpus, "label", share=0.05)
+    assert few is None
+    assert len(held) == 0
+    assert "fewer than two classes have 10 of the 10 rows" in why
+
+
+def test_no_sentence_is_in_both_halves_of_a_development_set(sample_rows):
+    left = [sample_rows[number // 2] for number in range(120)]
+    right = [sample_rows[200 + number] for number in range(120)]
+    sets = {
+        "one": Pairs(np.arange(120.0) % 6, left, right),
+        "other": Pairs(np.arange(60.0) % 5, right[:60], sample_rows[400:460]),
+    }
+    selecting, judging = halve(sets)
+    texts = [{*pairs.left, *pairs.right} for half in (selecting, judging) for pairs in half.values()]
+    assert not (texts[0] | texts[1]) & (texts[2] | texts[3])
+    for name, pairs in sets.items():
+        both = [
+            (score, *row)
+            for half in (selecting, judging)
+            for score, *row in zip(half[name].gold, half[name].left, half[name].right, strict=True)
+        ]
+        assert sorted(both) == sorted(zip(pairs.gold, pairs.left, pairs.right, strict=True))
+    assert abs(sum(len(p.left) for p in selecting.values()) - sum(len(p.left) for p in judging.values())) <= 3
+    chain = Pairs(np.arange(100.0) % 6, sample_rows[:100], sample_rows[1:101])  # all pairs are linked
+    assert halve({"chain": chain}) == ({"chain": chain}, {})
+
+
+class Given:
+    """An encoder with the given vector of each text."""
+
+    def __init__(self, vectors):
+        self.vectors = vectors
+
+    def encode(self, texts, **_):
+        return np.array([self.vectors[text] for text in texts], dtype=np.float32)
+
+
+def test_pairs_find_each_other_if_no_other_text_is_as_close():
+    near, far = [1.0, 0.1], [0.1, 1.0]
+    encoder = Given({"a": near, "b": far, "x": near, "y": far, "z": [1.0, 0.0]})
+    (sample,) = held_out_pairs(["a", "b"], ["x", "y"])(encoder)
+    assert sample.values.tolist() == [100, 100]
+    (sample,) = held_out_pairs(["a", "b"], ["y", "x"])(encoder)
+    assert sample.values.tolist() == [0, 0]
+    (sample,) = held_out_pairs(["a", "b", "a"], ["x", "y", "z"])(encoder)  # two right answers for a
+    assert sample.values.tolist() == [100, 100, 100]
+    (sample,) = held_out_pairs(["a", "z"], ["x", "x"])(encoder)  # the same answer for both
+    assert sample.values.tolist() == [100, 100]
+    (sample,) = held_out_pairs(["a", "x"], ["z", "y"])(encoder)  # a and x have equal vectors
+    assert sample.values.tolist() == [50, 0]
+
+
+@pytest.fixture
+def base(tiny_bert, tmp_path):
+    return TrainConfig(
+        model=tiny_bert,
+        output=tmp_path / "runs",
+        batch_size=8,
+        max_steps=4,
+        device="cpu",
+        threads=1,
+        lr=1e-3,
+        pooler="avg",
+    )
+
+
+@pytest.fixture
+def labelled(tmp_path, sample_rows):
+    """A table of 400 sentences, with a label that says whether the sentence is long."""
+    rows = [(text, "long" if len(text) > 110 else "short") for text in sample_rows[:400]]
+    return write_table(tmp_path / "labelled.csv", rows)
+
+
+def test_rows_that_judge_by_their_labels_are_not_trained_on(base, labelled, tmp_path):
+    config = base.replace(corpus=labelled, column="text", labels="label")
+    data = prepare(config.replace(name="other")).batches
+    result = train(config)
+    stored = json.loads((result.folder / "result.json").read_text(encoding="utf8"))["verdict"]
+    assert stored == json.loads(json.dumps(result.verdict))
+    near, by_line = stored["measures"]
+    assert near["task"] == "label of 10 nearest neighbours"
+    assert near["examples"] == by_line["examples"] == 80
+    corpus = Corpus.read(readers.resolve(labelled, "text"))
+    judged, _, _ = choose_labelled(corpus, "label")
+    assert not set(judged.texts) & set(corpus.take(data.rows))
+    assert len(data.rows) == 400 - 80 - 16
+    card = (result.folder / "best" / "README.md").read_text(encoding="utf8")
+    assert f"**{stored['word']}**, {stored['why']}." in card
+    assert f"| {near['a']:.2f} | {near['b']:.2f} |" in card
+    assert not any("labels" in name for name in json.loads((result.folder / "data.json").read_text(encoding="utf8")))
+
+
+def test_a_resumed_run_has_the_verdict_of_an_uninterrupted_one(base, labelled):
+    config = base.replace(corpus=labelled, column="text", labels="label", lr_scheduler="constant")
+    whole = train(config.replace(name="whole"))
+    part = train(config.replace(name="part", max_steps=2))
+    again = train(config.replace(name="part"), resume=part.folder)
+    assert again.verdict == whole.verdict
+    assert again.verdict["measures"][0]["p"] > 0
+
+
+@pytest.fixture
+def collection(tmp_path, sample_rows):
+    """A folder in the layout of BEIR, whose queries are halves of its documents."""
+    folder = tmp_path / "collection"
+    (folder / "qrels").mkdir(parents=True)
+    texts = sample_rows[500:540]
+    documents = [json.dumps({"_id": f"d{number}", "title": "", "text": text}) for number, text in enumerate(texts)]
+    queries = [
+        json.dumps({"_id": f"q{number}", "text": " ".join(text.split()[:4])}) for number, text in enumerate(texts[:30])
+    ]
+    judgements = ["query-id\tcorpus-id\tscore", *(f"q{number}\td{number}\t1" for number in range(30))]
+    for name, lines in (("corpus.jsonl", documents), ("queries.jsonl", queries), ("qrels/test.tsv", judgements)):
+        (folder / name).write_text("\n".join(lines) + "\n", encoding="utf8")
+    return folder
+
+
+def test_judging_does_not_change_the_training(base, short_corpus, collection):
+    config = base.replace(corpus=short_corpus)
+    plain, judged = train(config), train(config.replace(judged_queries=collection))
+    one, other = (weights(result.folder) for result in (plain, judged))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert plain.verdict["word"] == "not judged"
+    assert "there are no labels" in plain.verdict["why"]
+    (record,) = judged.verdict["measures"]
+    assert (record["task"], record["examples"], record["unit"]) == ("nDCG@10 of the judged queries", 30, "queries")
+    card = (judged.folder / "best" / "README.md").read_text(encoding="utf8")
+    assert str(collection) not in card
+
+
+def test_without_labels_the_score_is_a_check_with_chance_and_ceiling(base, short_corpus):
+    result = train(base.replace(corpus=short_corpus))
+    (check,) = [note for note in result.verdict["notes"] if note.startswith("check for collapse")]
+    chance = sum(1 / rank for rank in range(1, 31)) / 30
+    assert f"30 held-out sentences find each other with MRR {result.before['mrr']:.4f}" in check
+    assert f"(chance {chance:.4f}, ceiling 1)" in check
+    text = " ".join([*result.notes, *verdict.lines(result.verdict)])
+    assert "interval" not in text
+    assert "rose" not in text
+
+
+@pytest.mark.parametrize(("mrr", "words"), [(0.99, "near the ceiling, so it cannot tell more"), (0.1, "near chance")])
+def test_the_check_says_when_it_cannot_tell(mrr, words):
+    from cse.evaluation.geometry import HalvesScore
+    from cse.training.selection import Selector
+
+    each = np.full(100, mrr)
+    selector = Selector(None, {}, ["sentence"] * 100)
+    selector.halves = [HalvesScore(mrr, 0.01, 1.4, -3.6, 100, each, each)] * 2
+    selector.records = [{"step": 0}, {"step": 4}]
+    assert selector.check().count(words) == 1
+
+
+def write_dev(path, sample_rows):
+    lines = [f"{number % 6}\t{sample_rows[2 * number]}\t{sample_rows[2 * number + 1]}" for number in range(60)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf8")
+    return path
+
+
+def test_one_half_of_a_development_set_selects_and_the_other_judges(base, short_corpus, sample_rows, tmp_path):
+    dev = write_dev(tmp_path / "dev.tsv", sample_rows[1000:])
+    config = base.replace(corpus=short_corpus, dev=dev)
+    run = prepare(config)
+    (selecting,) = run.evaluation.pairs.values()
+    (judging,) = run.evaluation.judging.values()
+    assert len(selecting.left) == len(judging.left) == 30
+    result = train(config.replace(max_steps=2, eval_every=2))
+    assert any("chosen by Spearman on the development set (one half of each file, 30 pairs)" in n for n in result.notes)
+    if result.best_step:
+        assert [record["examples"] for record in result.verdict["measures"]] == [30]
+    else:
+        assert result.verdict["why"] == "best/ is the encoder before training"
+
+
+def test_the_preset_of_a_paper_selects_on_the_whole_development_set(base, short_corpus, sample_rows, tmp_path):
+    dev = write_dev(tmp_path / "dev.tsv", sample_rows[1000:])
+    result = train(base.replace(corpus=short_corpus, dev=dev, preset="simcse-bert-base", pooler=None, max_steps=1))
+    assert any("on the development set (all pairs)" in note for note in result.notes)
+    assert result.verdict["word"] == "not judged"
+    assert "was used to select best/" in result.verdict["why"]
+
+
+def test_held_out_pairs_judge_a_run_on_pairs(base, sample_rows, tmp_path):
+    rows = [(sample_rows[number], sample_rows[number + 1000]) for number in range(400)]
+    rows += [(sample_rows[2000], sample_rows[number + 1000]) for number in range(400)]  # every positive is trained on
+    apart = train(base.replace(pairs=write_table(tmp_path / "apart.csv", rows[:400], ("anchor", "positive"))))
+    (record,) = apart.verdict["measures"]
+    assert (record["task"], record["examples"]) == ("held-out pairs that find each other", 20)
+    shared = train(base.replace(pairs=write_table(tmp_path / "shared.csv", rows, ("anchor", "positive"))))
+    assert shared.verdict["word"] == "not judged"
+
+
+def test_a_column_that_cannot_judge_is_refused_or_said(base, labelled, short_corpus, tmp_path, sample_rows):
+    with pytest.raises(InputError, match=r"--labels label: .*short\.txt is not a table with such a column"):
+        train(base.replace(corpus=short_corpus, labels="label"))
+    with pytest.raises(InputError, match=r"--labels other: .* has 0 columns 'other'; its columns are: text, label"):
+        train(base.replace(corpus=labelled, column="text", labels="other"))
+    with pytest.raises(InputError, match="--labels text: is the column of the sentences"):
+        train(base.replace(corpus=labelled, column="text", labels="text"))
+    with pytest.raises(InputError, match="--judged-queries nowhere: no such folder"):
+        train(base.replace(corpus=short_corpus, judged_queries="nowhere"))
+    ids = write_table(tmp_path / "ids.csv", [(text, number) for number, text in enumerate(sample_rows[:100])])
+    run = prepare(base.replace(corpus=ids, column="text", labels="label"))
+    assert "--labels label: fewer than two classes have 10 of the 20 rows" in run.facts["warning"]
+    assert len(run.batches.rows) == 95
+    result = train(base.replace(corpus=ids, column="text", labels="label"))
+    assert result.verdict["word"] == "not judged"
+    assert "fewer than two classes" in result.verdict["why"]
+
+
+def test_the_commands_print_the_verdict(base, labelled, tiny_bert, tmp_path, cse):
+    flags = ["--column", "text", "--labels", "label"]
+    run = cse("train", labelled, *flags, "--model", tiny_bert, "--pooler", "avg", "--batch-size", 8, "--max-steps", 2,
+              "--threads", 1, "--name", "run", cwd=tmp_path)  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    stored = json.loads((tmp_path / "runs" / "run" / "result.json").read_text(encoding="utf8"))["verdict"]
+    assert "\n".join(verdict.lines(stored)) in run.stdout
+    compared = ["compare", tiny_bert, "runs/run", "--pooler", "avg", "--data", labelled, *flags]
+    held_out = cse(*compared, "--set", "labels.share=0.2", "--json", cwd=tmp_path)
+    assert held_out.returncode == 0, held_out.stderr
+    (again,) = json.loads(held_out.stdout)["comparisons"]
+    assert again["verdict"]["word"] == stored["word"]
+    for one, other in zip(again["verdict"]["measures"], stored["measures"], strict=True):
+        assert (one["a"], one["b"], one["examples"]) == (other["a"], other["b"], other["examples"])
+    shown = cse(*compared, cwd=tmp_path)
+    assert "label of 10 nearest neighbours" in shown.stdout
+    assert "400 rows" in shown.stdout
+    refused = cse("compare", tiny_bert, "runs/run", "--data", labelled, "--labels", "label", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "--labels needs --column" in refused.stderr
+
+
+def test_few_rows_and_few_changes_do_not_decide():
+    same = Sample("measure", np.full(150, 100.0), unit="rows")
+    (record,) = verdict.judge([same], [same]).measures
+    assert record["low"] < -0.5 < 0.5 < record["high"]  # no row changes, and yet the interval is no point
+    assert record["word"] == "cannot tell"
+    changed = np.full(150, 100.0)
+    changed[:5] = 0
+    found = verdict.judge([Sample("measure", changed, unit="rows")], [same])
+    assert found.measures[0]["p"] == 2**-4
+    assert found.word == "cannot tell"
+    two = [Sample("measure", np.array(values), unit="queries") for values in ([10.0, 11.0], [20.0, 21.5])]
+    found = verdict.judge([two[0]], [two[1]])
+    assert found.word == "cannot tell"
+    assert "visible" not in found.measures[0]
+    assert found.notes == ["measure: 2 queries: t-test, p is at least 0.5"]
