@@ -281,7 +281,8 @@ class Onnx(OtherEncoder):
 
     def encode(self, texts: Sequence[str], *, precision: str = "fp32", **settings: Any) -> Floats:
         """Returns the embeddings ``(n, D)``, computed in the precision of the file."""
-        return self.light.encode(texts, **{"prompt": "", **settings})
+        vectors: Floats = self.light.encode(texts, **{"prompt": "", **settings})
+        return vectors
 
     def files(self) -> list[Path]:
         return [path for _, path in self.light.files()]

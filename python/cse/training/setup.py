@@ -89,9 +89,15 @@ def prepare(
     facts = describe(final, machine, source, opened, made, rows, built, run_index, resumed=folder is not None)
     same = opened.fingerprints(run_index.sha256, context.files)
     plan = plan_of(final, made)
-    judging = (evaluated.measures(opened), opened.unjudged)
-    more = (facts, examples, same, run_index)
-    return Run(final, plan, place, machine, started, rows, forward, ids, evaluated, *judging, *more)
+    return Run(
+        *(final, plan, place, machine, started, rows, forward, ids, evaluated),
+        measures=evaluated.measures(opened),
+        unjudged=opened.unjudged,
+        facts=facts,
+        examples=examples,
+        data=same,
+        index=run_index,
+    )
 
 
 def plan_of(final: config.ResolvedConfig, made: methods.TextMethods) -> Plan:

@@ -330,7 +330,7 @@ def _train(cell: Cell, inputs: Inputs, made: dict[str, Any], place: Path, callba
         shutil.rmtree(folder)  # left by a run that was killed before its first checkpoint
     config = config_of(cell, inputs, place)
     tokenizer = _index_tokenizer(config)
-    if tokenizer is not None and not (Path(config.tfidf) / "index.safetensors").exists():
+    if tokenizer and config.tfidf and not (Path(config.tfidf) / "index.safetensors").exists():
         TfidfIndex.build(_index_texts(config), tokenizer=tokenizer).save(config.tfidf)
     begun.parent.mkdir(parents=True, exist_ok=True)
     write_text(begun, dumps({"identity": made}) + "\n")

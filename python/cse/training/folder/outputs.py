@@ -158,7 +158,8 @@ def conclude(run: Run, callback: Callback) -> tuple[dict[str, float], Verdict]:
     if (run.folder / "best").is_dir():
         write_text(run.folder / "best" / "README.md", card(run, selector.best_step, markdown(verdict.to_dict())))
     scores = {}
-    for task, pairs in tasks if encoder else []:
+    for task, pairs in tasks:
+        assert encoder is not None
         try:
             scores[task.title] = score_pairs(encoder, pairs).spearman
         except NotFinite as error:
