@@ -218,8 +218,8 @@ def _count_words(files: Sequence[str], tokenizer: Any, model: str, **reading: An
     In between, returns the number of distinct texts minus that of distinct texts as the model reads them, with at most
     ``MAX_LENGTH`` tokens. ``reading`` is passed to ``open_corpus``.
     """
-    from ...models.tokens import token_lists
     from ...models.readability import TEXTS, readability
+    from ...models.tokens import token_lists
     from ...models.vocabulary import count_words
 
     corpus = open_corpus(files, **reading)
@@ -274,8 +274,8 @@ def _print_words(seen: dict[str, Any]) -> None:
     )
     if seen["equal_texts"]:
         printing.echo(
-            f"{seen['equal_texts']:,} texts have the first {MAX_LENGTH} tokens of another text: in a batch, they are not "
-            "negatives of each other."
+            f"{seen['equal_texts']:,} texts have the first {MAX_LENGTH} tokens of another text: in a batch, they are "
+            "not negatives of each other."
         )
     if seen["warning"]:
         printing.echo(f"Warning: {seen['warning']}.")
