@@ -131,8 +131,8 @@ def pair_columns(
     missing = [role for role in ROLES[:2] if role not in column_of]
     if missing and len(missing) != len(others):
         raise InputError(
-            f"--pairs {path}: the names of the columns do not determine the {missing[0]}; name anchor, positive and any "
-            f"hard negatives with --columns; the columns are: {listed}"
+            f"--pairs {path}: the names of the columns do not determine the {missing[0]}; name anchor, positive and "
+            f"any hard negatives with --columns; the columns are: {listed}"
         )
     column_of |= dict(zip(missing, others, strict=False))
     return [column_of[role] for role in ROLES if role in column_of] + by_role.get("hard negative", [])[1:]

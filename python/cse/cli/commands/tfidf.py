@@ -278,8 +278,8 @@ def _print_words(seen: dict[str, Any]) -> None:
     )
     if seen["equal_texts"]:
         printing.echo(
-            f"{seen['equal_texts']:,} texts have the first {MAX_LENGTH} tokens of another text: in a batch, they are not "
-            "negatives of each other."
+            f"{seen['equal_texts']:,} texts have the first {MAX_LENGTH} tokens of another text: in a batch, they are "
+            "not negatives of each other."
         )
     if seen["warning"]:
         printing.echo(f"Warning: {seen['warning']}.")

@@ -141,8 +141,8 @@ def examine(
     anchors = token_lists(tokenizer, made[: len(sample)], max_length)["input_ids"]
     if len(anchors) > 1 and len(set(map(tuple, anchors))) == 1:
         raise InputError(
-            f"CORPUS: the first {max_length} tokens of all {len(anchors):,} sampled sentences are identical, so none is "
-            "a negative of another; give different sentences, or raise --max-length"
+            f"CORPUS: the first {max_length} tokens of all {len(anchors):,} sampled sentences are identical, so none "
+            "is a negative of another; give different sentences, or raise --max-length"
         )
     ids = tokenizer(sample, add_special_tokens=True, truncation=False, verbose=False)["input_ids"]
     encoded = tokenizer(made, add_special_tokens=True, truncation=False, verbose=False)["input_ids"]

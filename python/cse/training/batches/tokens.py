@@ -222,6 +222,7 @@ class Prefetcher:
         }
         every = torch.cat([*keys.values(), torch.zeros(0, dtype=torch.int64)])
         repeats = len(batch.rows[part]) < len(batch.rows) or len(every.unique()) < len(every)
+        keys = {name: for_transfer(key, self.device) for name, key in keys.items()}
         return replace(batch, part=part, tokens=tokens, keys=keys, repeats=repeats)
 
     def _keys(self, batch: Batch) -> dict[str, Tensor]:

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from ... import rng
 from ...augment.base import View
 from ...features.base import hooked
-from ...models.device import autocast, on_device
+from ...models.device import autocast, copied_to, on_device
 from ...models.running.acceleration import by_length, one_lookup
 from ...models.running.encoder import SentenceEncoder
 from ...models.running.packing import GROUP
@@ -195,7 +195,7 @@ def gathered_keys(batch: Batch, forward: Forward, world: World) -> dict[str, Ten
     """Returns ``Views.keys`` of all rows of the batch."""
     if not batch.keys:
         return {}
-    stacked = on_device(torch.stack(list(batch.keys.values()), dim=1).numpy(), forward.device)
+    stacked = torch.stack([copied_to(key, forward.device) for key in batch.keys.values()], dim=1)
     columns = world.gather(stacked, len(batch.rows)).unbind(1)
     keys = dict(zip(batch.keys, columns, strict=True))
     by_view = {view.name: keys[name] for name, block in batch.blocks.items() for view in block.views}
