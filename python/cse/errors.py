@@ -98,7 +98,7 @@ def check_integer(value: Any, name: str, least: int = 1) -> int:
     """Returns an integer; raises ``InputError`` if ``value`` is none, is below ``least`` or above ``LARGEST``."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise InputError(f"{name}: must be an integer of at least {least}, got {shown(value)}")
-    if value > LARGEST:
+    if int(value) > LARGEST:
         raise InputError(f"{name}: must be at most {LARGEST}, got {shown(value)}")
     return int(value)
 

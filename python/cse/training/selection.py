@@ -181,10 +181,10 @@ class Selector:
     def _scored(self, step: int) -> tuple[dict[str, Any], bool]:
         record: dict[str, Any] = {}
         keep = True
-        sampled = self.encode(self.sample)
-        if not self.records and len(sampled) > 1 and np.ptp(unit(sampled), axis=0).max() < EQUAL:
+        sample = self.encode(self.sample)
+        if not self.records and len(sample) > 1 and np.ptp(unit(sample), axis=0).max() < EQUAL:
             raise InputError(
-                f"--model {self.model.source.name}: gives {len(sampled)} different sentences the same vector, so that "
+                f"--model {self.model.source.name}: gives {len(sample)} different sentences the same vector, so that "
                 "it cannot be trained; use another model or --pooler"
             )
         if self.pairs:
