@@ -25,7 +25,7 @@ from ..io import LineFile, dumps, parse_json
 from ..rng import Draws
 from .base import Report, Sample
 from .retrieval import ndcg
-from .significance import adjust, compare, direction, queries_needed
+from .significance import adjust, compare, queries_needed
 
 # The median time of the last RECENT judgements, of which there must be TIMED, estimates the time of the next ones.
 RECENT, TIMED = 50, 3
@@ -210,7 +210,8 @@ def outcome(
         - ``scored``: number of complete queries with a relevant document, over which nDCG is averaged, as in
           ``cse eval``; for the other queries, nDCG is not defined;
         - ``comparison``: the record that ``cse compare`` shows (see ``cse.evaluation.run.Comparison``); ``decided``:
-          whether its interval excludes 0; ``spread``: standard deviation of the differences per query, in points;
+          whether its verdict is better or worse; ``spread``: standard deviation of the differences per query, in
+          points;
         - ``target``: the given difference; ``needed``, ``needed_if_observed``: number of scored queries that find the
           given difference, or a difference as large as the observed one, with a probability of 80 % (see
           ``queries_needed``); None if all differences are 0;
@@ -236,7 +237,7 @@ def outcome(
     records = compare(first, second, seeds=False)
     adjust(records)
     record, spread = records[0], float(np.std(b - a, ddof=1))
-    result |= {"comparison": record, "decided": direction(record["low"], record["high"]) != 0, "spread": spread}
+    result |= {"comparison": record, "decided": record["verdict"] in ("better", "worse"), "spread": spread}
     if spread > 0:
         needed = queries_needed(target, spread)
         more = math.ceil(max(0, needed - len(scored)) * len(complete) / len(scored))

@@ -138,14 +138,17 @@ def resampled_difference(
             rows = np.concatenate([clusters[i] for i in generator.integers(0, len(clusters), len(clusters))])
         values[number] = difference(rows)
     observed = difference(slice(None))
+    if gold is None and clusters is None and n > 1:
+        rows = np.mean(after, axis=0) - np.mean(before, axis=0)
+        changes = np.abs(rows[rows != 0])
+        # Among few units, a t-test needs changes of different sizes in most of them.
+        if len(changes) < FEW and (n >= FEW or 2 * len(changes) < n or np.ptp(changes) == 0):
+            largest = max(float(np.abs(vector).max()) for vector in (*before, *after))
+            return few_changes(rows, largest or 1.0), values
     if units < FEW:
         groups = [np.array([row]) for row in range(n)] if clusters is None else clusters
         kept = [np.concatenate([*groups[:i], *groups[i + 1 :]]) for i in range(units)] if units > 1 else []
         return few_units(observed, [difference(rows) for rows in kept]), values
-    if gold is None and clusters is None:
-        rows = np.mean(after, axis=0) - np.mean(before, axis=0)
-        if np.count_nonzero(rows) < FEW:
-            return few_changes(rows, float(np.ptp(before[0])) or 1.0), values
     return summarise(observed, values), values
 
 
