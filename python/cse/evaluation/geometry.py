@@ -121,8 +121,10 @@ class Geometry(Evaluation):
         return Report([{"task": str(self.data), **figures}])
 
 
-# Cosines of float32 vectors that differ by less than this are treated as equal.
-TIE = 1e-6
+DECIMALS = 6
+"""Decimals to which cosines of float32 vectors are rounded before they are ranked; further ones are noise."""
+TIE = 10.0**-DECIMALS
+"""Cosines that differ by less than this are treated as equal."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ..errors import InputError
 from ..options import Opt
 from .base import Encodes, Evaluation, Pairs, Report, Sample, embed, find_file, read_pairs
-from .geometry import alignment, uniformity, unit
+from .geometry import DECIMALS, alignment, uniformity, unit
 
 # Title and number of pairs of each complete task, keyed by the stem of its file name. The numbers are SentEval's.
 SEVEN = {
@@ -99,6 +99,48 @@ def load_tasks(folder: str | Path, allow_partial: bool = False) -> list[tuple[Ta
     return tasks
 
 
+CLEAN = "clean"
+"""Value of ``--dev`` that stands for ``clean_development``."""
+CLEAN_FILES = {"STS-B dev, clean": ("stsb.dev",), "SICK-R train and dev, clean": ("sickr.train", "sickr.dev")}
+
+
+def pair_key(left: str, right: str) -> tuple[str, ...]:
+    """Returns what two pairs of sentences share if they are the same: letters and digits, in either order."""
+    return tuple(sorted("".join(filter(str.isalnum, text.lower())) for text in (left, right)))
+
+
+def clean_development(folder: str | Path) -> dict[str, Pairs]:
+    """Returns development sets that have no pair of the seven test sets, by title.
+
+    1,135 of the 1,496 distinct pairs of STS-B dev are pairs of a test set, nearly all of STS12 to STS16, so that a
+    score on STS-B dev is mostly a score on test pairs. Pairs are compared after lower-casing and without other
+    characters than letters and digits, in either order.
+
+    Args:
+        folder: Folder of the STS files, with all seven test sets, ``stsb.dev``, ``sickr.train`` and ``sickr.dev``.
+
+    Raises:
+        InputError: If a file is missing or invalid.
+    """
+    folder = Path(folder)
+
+    def pairs_of(key: str) -> Pairs:
+        path = find_file(folder, [f"{key}.tsv"])
+        if path is None:
+            raise InputError(f"--data {folder} has no {key}.tsv, which the clean development set needs; add it")
+        return read_pairs(path)
+
+    tests = [pairs_of(key) for key in SEVEN]
+    tested = {pair_key(*pair) for each in tests for pair in zip(each.left, each.right, strict=True)}
+    clean = {}
+    for title, keys in CLEAN_FILES.items():
+        rows = [row for each in map(pairs_of, keys) for row in zip(each.gold, each.left, each.right, strict=True)]
+        kept = [(gold, left, right) for gold, left, right in rows if pair_key(left, right) not in tested]
+        gold, left, right = zip(*kept, strict=True) if kept else ((), (), ())
+        clean[title] = Pairs(np.array(gold, dtype=np.float64), list(left), list(right))
+    return clean
+
+
 def score_pairs(model: Encodes, pairs: Pairs, progress: Callable[[int], None] | None = None) -> PairScore:
     """Scores an encoder on sentence pairs; see ``score_vectors``. Each distinct sentence is encoded once."""
     return score_vectors(pairs, *embed(model, [pairs.left, pairs.right], progress))
@@ -127,8 +169,11 @@ def score_vectors(pairs: Pairs, left: npt.NDArray[np.floating], right: npt.NDArr
 
 
 def pair_cosines(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-    """Returns the cosines of corresponding rows of two matrices ``(n, D)``: ``(n,)`` float64."""
-    cosines: npt.NDArray[np.float64] = (unit(left) * unit(right)).sum(1)
+    """Returns the cosines of corresponding rows of two matrices ``(n, D)``: ``(n,)`` float64.
+
+    They are rounded to six decimals, so that pairs that tie are not ordered by the noise of float32.
+    """
+    cosines: npt.NDArray[np.float64] = np.round((unit(left) * unit(right)).sum(1), DECIMALS)
     return cosines
 
 
@@ -181,6 +226,20 @@ class STS(Evaluation):
         whole = set(SEVEN) <= scores.keys()
         average = sum(scores[key] for key in SEVEN) / len(SEVEN) if whole else None
         return Report(rows, {"average_of_seven": average}, notes, samples)
+
+
+class CleanDevelopment(STS):
+    """The development sets of ``clean_development``."""
+
+    paper_row = ("", "")
+    summary = "Spearman's correlation on STS-B dev and SICK-R train and dev without pairs of a test set, in --data DIR"
+
+    def __init__(self, options: Any, data: str | None) -> None:
+        Evaluation.__init__(self, options, data)
+        if data is None:
+            raise InputError("--data: name the folder of the STS files (sts12.test.tsv, ..., sickr.test.tsv)")
+        sets = clean_development(data)
+        self.tasks = [(Task(title, title, None, Path(data)), pairs) for title, pairs in sets.items()]
 
 
 PUBLISHED = [

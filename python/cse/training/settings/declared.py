@@ -288,8 +288,9 @@ class Evaluation:
     dev: Annotated[
         tuple[str, ...],
         Opt(
-            "Scored pairs, to select best/ by Spearman's correlation; with several files, by the mean correlation.",
-            "FILE",
+            "Scored pairs, to select best/ by Spearman's correlation; with several files, by the mean correlation. "
+            "clean: STS-B dev and SICK-R train and dev of --data, without pairs of the test sets.",
+            "FILE|clean",
             paths=True,
         ),
     ] = ()
