@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-from ...errors import InputError
 
 if TYPE_CHECKING:
     from ...augment.base import Edit
@@ -50,16 +47,7 @@ class EvaluationData:
 
 def open_evaluation(dev: Sequence[str], data: str | None, allow_partial: bool) -> EvaluationData:
     """Reads the development sets and the STS tasks; raises ``InputError`` for a missing or invalid file."""
-    from ...evaluation.base import read_pairs
-    from ...evaluation.sts import CLEAN, clean_development, load_tasks
+    from ...evaluation.sts import load_tasks, read_dev
 
     tasks = load_tasks(data, allow_partial) if data else []
-    pairs: dict[str, Pairs] = {}
-    for path in dev:
-        if path != CLEAN or Path(path).exists():
-            pairs[path] = read_pairs(path)
-        elif data is None:
-            raise InputError("--dev clean is made from the STS files of --data; add --data DIR")
-        else:
-            pairs |= clean_development(data)
-    return EvaluationData(pairs, tasks)
+    return EvaluationData(read_dev(dev, data), tasks)
