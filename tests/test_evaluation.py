@@ -685,7 +685,7 @@ def test_the_clean_development_set_has_no_pair_of_a_test_set(sts_folder):
     assert counts == {"stsb.dev": (1135, 1496), "stsb.train": (4735, 5686), "sickr.dev": (14, 500)}
     clean = clean_development(sts_folder)
     left = {title: {pair_key(*p) for p in zip(each.left, each.right, strict=True)} for title, each in clean.items()}
-    assert len(left["STS-B dev, clean"]) == 361
+    assert [len(each.left) for each in clean.values()] == [361, len(left["SICK-R train and dev, clean"])]
     assert not set().union(*left.values()) & tests
 
 
@@ -695,11 +695,13 @@ def test_clean_development_pairs_are_found_by_a_small_example(tmp_path):
     for key in SEVEN:
         (tmp_path / f"{key}.tsv").write_text("1\tA man, plays.\tTwo dogs run\n2\tother\tone more\n")
     for key in ("stsb.dev", "sickr.train", "sickr.dev"):
-        (tmp_path / f"{key}.tsv").write_text("2\ttwo  dogs run!\ta man plays\n3\tnew one\tnew two\n")
+        (tmp_path / f"{key}.tsv").write_text(
+            "2\ttwo  dogs run!\ta man plays\n3\tnew one\tnew two\n1\tkept\tpair\n3\tNew two\tnew one\n"
+        )
     clean = clean_development(tmp_path)
     assert {title: list(zip(each.gold, each.left, each.right, strict=True)) for title, each in clean.items()} == {
-        "STS-B dev, clean": [(3.0, "new one", "new two")],
-        "SICK-R train and dev, clean": [(3.0, "new one", "new two")] * 2,
+        title: [(1.0, "kept", "pair"), (3.0, "new one", "new two")]  # each once
+        for title in ("STS-B dev, clean", "SICK-R train and dev, clean")
     }
     (tmp_path / "sickr.train.tsv").unlink()
     with pytest.raises(InputError, match=r"has no sickr\.train\.tsv, which the clean development set needs"):

@@ -806,3 +806,22 @@ def test_the_progress_callback_reports_corpus_steps_and_best_folder(base, place,
     else:
         assert any(re.match(r"training .* 6/6 loss \S+ ", line) for line in lines)
     assert not other.getvalue()
+
+
+def test_the_clean_development_set_selects_and_is_compared_in_reports(base, tmp_path):
+    from cse.evaluation.sts import SEVEN
+    from cse.reports.held_out import held_out
+    from cse.reports.runs import read_run
+
+    for key in (*SEVEN, "stsb.dev", "sickr.train", "sickr.dev"):
+        rows = [f"{n % 6}\tword {key} {n}\tanother {key} {n * 7}\n" for n in range(12)]
+        (tmp_path / f"{key}.tsv").write_text("".join([*rows, "5\ta test pair\tof all files\n"]))
+    with pytest.raises(InputError, match="--dev clean is made from the STS files of --data; add --data DIR"):
+        train(base.replace(dev="clean"))
+    result = train(base.replace(dev="clean", data=str(tmp_path), allow_partial=True, max_steps=2))
+    sets = held_out(read_run(result.folder)).sets
+    assert {name: len(pairs.gold) for name, pairs in sets.items()} == {
+        "STS-B dev, clean": 12,
+        "SICK-R train and dev, clean": 24,
+    }
+    assert all("spearman/STS-B dev, clean" in record for record in evaluations(result.folder))

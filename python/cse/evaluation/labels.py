@@ -23,7 +23,7 @@ from ..errors import InputError, shown
 from ..io import dumps
 from .base import Report, Sample
 from .retrieval import ndcg
-from .significance import adjust, compare, direction, queries_needed
+from .significance import adjust, compare, queries_needed
 
 COLUMNS = ("query", "text", "relevant")
 """The columns of a file of judgements."""
@@ -99,7 +99,8 @@ def outcome(old: Rankings, new: Rankings, judgements: Judgements, depth: int) ->
         - ``scored``: number of complete queries with a relevant text, over which nDCG is averaged, as in ``cse eval``;
           for the other queries, nDCG is not defined;
         - ``comparison``: the record that ``cse compare`` shows (see ``cse.evaluation.run.Comparison``); ``decided``:
-          whether its interval excludes 0; ``spread``: standard deviation of the differences per query, in points;
+          whether its verdict is better or worse; ``spread``: standard deviation of the differences per query, in
+          points;
         - ``target``: ``TARGET``; ``needed``, ``needed_if_observed``: number of scored queries that find this
           difference, or one as large as the observed one, with a probability of 80 % (see ``queries_needed``); None if
           all differences are 0;
@@ -128,7 +129,7 @@ def outcome(old: Rankings, new: Rankings, judgements: Judgements, depth: int) ->
     records = compare(first, second, seeds=False)
     adjust(records)
     record, spread = records[0], float(np.std(b - a, ddof=1))
-    result |= {"comparison": record, "decided": direction(record["low"], record["high"]) != 0, "spread": spread}
+    result |= {"comparison": record, "decided": record["verdict"] in ("better", "worse"), "spread": spread}
     if spread > 0:
         needed = queries_needed(TARGET, spread)
         more = math.ceil(max(0, needed - len(scored)) * len(complete) / len(scored))

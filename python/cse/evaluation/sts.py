@@ -7,7 +7,7 @@ All subsets of a task are concatenated; the score is Spearman's correlation x 10
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -115,13 +115,14 @@ def clean_development(folder: str | Path) -> dict[str, Pairs]:
 
     1,135 of the 1,496 distinct pairs of STS-B dev are pairs of a test set, nearly all of STS12 to STS16, so that a
     score on STS-B dev is mostly a score on test pairs. Pairs are compared after lower-casing and without other
-    characters than letters and digits, in either order.
+    characters than letters and digits, in either order; of equal pairs, the first is kept. 361 pairs of STS-B dev
+    remain.
 
     Args:
         folder: Folder of the STS files, with all seven test sets, ``stsb.dev``, ``sickr.train`` and ``sickr.dev``.
 
     Raises:
-        InputError: If a file is missing or invalid.
+        InputError: If a file is missing or invalid, or fewer than two pairs of different scores remain.
     """
     folder = Path(folder)
 
@@ -136,10 +137,29 @@ def clean_development(folder: str | Path) -> dict[str, Pairs]:
     clean = {}
     for title, keys in CLEAN_FILES.items():
         rows = [row for each in map(pairs_of, keys) for row in zip(each.gold, each.left, each.right, strict=True)]
-        kept = [(gold, left, right) for gold, left, right in rows if pair_key(left, right) not in tested]
-        gold, left, right = zip(*kept, strict=True) if kept else ((), (), ())
+        first = {pair_key(left, right): (gold, left, right) for gold, left, right in reversed(rows)}
+        kept = [row for key, row in reversed(first.items()) if key not in tested]
+        if len({gold for gold, _, _ in kept}) < 2:
+            raise InputError(f"--data {folder}: {title}: fewer than two pairs of different scores remain; add all rows")
+        gold, left, right = zip(*kept, strict=True)
         clean[title] = Pairs(np.array(gold, dtype=np.float64), list(left), list(right))
     return clean
+
+
+def read_dev(names: Sequence[str], data: str | None) -> dict[str, Pairs]:
+    """Returns development sets by name: files of scored pairs, and for ``clean`` those of ``clean_development``.
+
+    ``data`` is the folder for ``clean``. Raises ``InputError`` if a file is missing or invalid, or ``data`` is None.
+    """
+    sets: dict[str, Pairs] = {}
+    for name in names:
+        if name != CLEAN or Path(name).exists():
+            sets[name] = read_pairs(name)
+        elif data is None:
+            raise InputError("--dev clean is made from the STS files of --data; add --data DIR")
+        else:
+            sets |= clean_development(data)
+    return sets
 
 
 def score_pairs(model: Encodes, pairs: Pairs, progress: Callable[[int], None] | None = None) -> PairScore:

@@ -129,7 +129,7 @@ def settings_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
         settings.pop("preset")
     else:
         names = DEV.get(recipe.preset.split("-")[0], STSB)
-        settings["dev"] = [str(find(inputs.data, name)) for name in names]
+        settings["dev"] = list(inputs.dev) or [str(find(inputs.data, name)) for name in names]
     if inputs.model is not None:
         settings["model"] = inputs.model
         methods = with_preset(TrainConfig(**{**source_of(cell, inputs), **settings})).methods

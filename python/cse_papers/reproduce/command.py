@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 from annotated_types import Ge, Le
@@ -40,6 +40,14 @@ def reproduce_command(
     selected: Annotated[tuple[str, ...], Opt("Only these rows.", "NAME", "all", flag="--row")] = (),
     seeds: Annotated[int, Ge(1), Le(100), Opt("Run each row with seeds 0 to N - 1.", "N")] = 1,
     max_steps: Annotated[int | None, Ge(1), Opt("Step limit per run.", "N", "as in the recipe")] = None,
+    dev: Annotated[
+        Literal["clean"] | None,
+        Opt(
+            "Select checkpoints on STS-B dev and SICK-R train and dev without pairs of the test sets.",
+            default="as in the papers",
+            excludes=("smoke",),
+        ),
+    ] = None,
     output: Annotated[str | None, Opt("Folder for the results.", "DIR", "reproduce/TABLE", short="-o")] = None,
     smoke: Annotated[
         bool,
@@ -82,6 +90,7 @@ def reproduce_command(
     rows = published.find_rows(selected)
     place = Path(output or f"reproduce/{table}{'-smoke' if smoke else ''}")
     settings = {"data": data, "corpus": corpus, "pairs": pairs, "files": files, "max_steps": max_steps}
+    settings["dev"] = dev
     settings |= {"device": device, "precision": precision, "threads": threads}
     inputs = find_inputs(published, place, smoke, dry_run, settings)
     scorer = Scorer(published.suite, published.columns, inputs.data, inputs.partial)

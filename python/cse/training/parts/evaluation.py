@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-from ...errors import InputError
 
 if TYPE_CHECKING:
     from ...augment.base import Edit
@@ -82,18 +79,10 @@ def open_evaluation(
         InputError: For a missing or invalid file.
     """
     from ...evaluation import measures
-    from ...evaluation.base import read_pairs
-    from ...evaluation.sts import CLEAN, clean_development, load_tasks
+    from ...evaluation.sts import load_tasks, read_dev
 
     tasks = load_tasks(data, allow_partial) if data else []
     queries = [measures.judged_queries(judged_queries)] if judged_queries else []
-    pairs: dict[str, Pairs] = {}
-    for path in dev:
-        if path != CLEAN or Path(path).exists():
-            pairs[path] = read_pairs(path)
-        elif data is None:
-            raise InputError("--dev clean is made from the STS files of --data; add --data DIR")
-        else:
-            pairs |= clean_development(data)
+    pairs = read_dev(dev, data)
     selecting, judging = (pairs, {}) if whole or not pairs else measures.halve(pairs)
     return EvaluationData(selecting, judging, queries, tasks)
