@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -215,7 +216,7 @@ def test_the_page_shows_what_was_trained_and_how_to_load_it(page, run):
         assert phrase in text
     code = f'SentenceTransformer("{run / "best"}").encode(["A sentence.", "Another one."])'
     assert code in text
-    assert page.html.count("<svg") == 13  # loss, rate, score, cosines, alignment, 2 focal, 2 ranks, 2 pairs, 2 maps
+    assert page.html.count("<svg") == 14  # loss, rate, score, cosines, alignment, 2 focal, 2 ranks, 3 pairs, 2 maps
     assert re.search(r"steps? in \d+ (s|min \d+ s), loss", page.html)
 
 
@@ -293,7 +294,7 @@ def test_histograms_count_each_pair_in_the_right_group(material, dev_material):
     gold = np.arange(60) % 6  # scores 0 to 5, whose thirds are 0-1, 2-3 and 4-5
     thirds = [len(before) for before, _ in dev_material.compared.cosines().values()]
     assert thirds == [int((gold >= 4).sum()), int(((gold == 2) | (gold == 3)).sum()), int((gold <= 1).sum())]
-    before, after = (drawn_axes(panel) for panel in pair_panels(material.compared))
+    before, after, _ = (drawn_axes(panel) for panel in pair_panels(material.compared))
     assert before.get_xlim() == after.get_xlim()
     assert before.get_ylim() == after.get_ylim()
 
@@ -329,6 +330,26 @@ def test_a_picture_of_several_runs_names_each_run(run, dev_run):
     # Spearman's correlation and MRR are not comparable, so each has its own panel.
     assert [panel.name for panel in score_panels(stored)] == ["score-spearman", "score-mrr"]
     assert [panel.name for panel in alignment_panels(stored)] == ["alignment-mrr", "alignment-spearman"]
+
+
+def test_several_models_are_coloured_by_their_sts_scores(dev_run):
+    first = read_run(dev_run)
+    other = replace(first, result={**first.result, "best": {**first.result["best"], "spearman": 12.5}})
+    assert len(alignment_panels([first])) == 1
+    panel = alignment_panels([first, other])[-1]
+    assert panel.name == "alignment-models"
+    points = drawn_axes(panel).collections[0]
+    best = [each.best for each in (first, other)]
+    assert points.get_array().tolist() == [record["spearman"] for record in best]
+    assert points.get_offsets().tolist() == [[record["uniformity"], record["alignment"]] for record in best]
+
+
+def test_the_singular_values_are_those_of_the_normalised_embeddings(material):
+    compared = material.compared
+    lines = drawn_axes(pair_panels(compared)[2]).lines
+    for line, side in zip(lines, (compared.before, compared.after), strict=True):
+        values = np.linalg.svd(unit(np.stack(list(side.values()))), compute_uv=False)
+        assert line.get_ydata() == pytest.approx(values / values[0])
 
 
 def test_long_curves_are_averaged_over_blocks_of_steps():
@@ -649,8 +670,8 @@ def test_every_kind_of_picture_has_the_expected_number_of_panels(material):
         "training": 3,
         "cosines": 1,
         "alignment": 1,
-        "focal": 1,
-        "pairs": 2,
+        "focal": 2,
+        "pairs": 3,
         "ranks": 2,
         "map": 2,
     }

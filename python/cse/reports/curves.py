@@ -182,7 +182,8 @@ def cosine_panels(run: StoredRun) -> list[Panel]:
 def alignment_panels(runs: Sequence[StoredRun]) -> list[Panel]:
     """Returns panels of alignment against uniformity, a point per evaluation, as in figure 2 of SimCSE.
 
-    Raises ``InputError`` if no evaluation has alignment and uniformity.
+    If several runs were scored on STS, another panel shows only the models in ``best/``, coloured by their scores, as
+    in figure 3 of SimCSE. Raises ``InputError`` if no evaluation has alignment and uniformity.
     """
     kinds: dict[str, list[tuple[StoredRun, str]]] = {}
     for run, name in zip(runs, labels(runs), strict=True):
@@ -199,7 +200,22 @@ def alignment_panels(runs: Sequence[StoredRun]) -> list[Panel]:
             "training, and its arrows point towards the last step."
         )
         panels.append(Panel(f"alignment-{metric}", "Alignment and uniformity", caption, partial(_paths, scored)))
+    models = [(run.best, name) for run, name in kinds.get("spearman", ()) if run.best.get("alignment") is not None]
+    if len(models) > 1:
+        caption = "The models in best/, coloured by Spearman's correlation x 100 on the development set."
+        panels.append(Panel("alignment-models", "Models", caption, partial(_models, models)))
     return panels
+
+
+def _models(models: Sequence[tuple[dict[str, Any], str]], axes: Axes) -> None:
+    x, y, scores = ([record[key] for record, _ in models] for key in ("uniformity", "alignment", "spearman"))
+    points = axes.scatter(x, y, c=scores, s=60, cmap="viridis", edgecolors=INK, linewidths=0.6)
+    for place, (_, name) in zip(zip(x, y, strict=True), models, strict=True):
+        axes.annotate(name, place, xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8, color=INK)
+    axes.figure.colorbar(points, ax=axes, label=SCORES["spearman"])
+    axes.margins(0.15)
+    axes.set_xlabel("uniformity")
+    axes.set_ylabel("alignment")
 
 
 def _paths(scored: Sequence[tuple[StoredRun, str]], axes: Axes) -> None:
