@@ -200,7 +200,11 @@ def alignment_panels(runs: Sequence[StoredRun]) -> list[Panel]:
             "training, and its arrows point towards the last step."
         )
         panels.append(Panel(f"alignment-{metric}", "Alignment and uniformity", caption, partial(_paths, scored)))
-    models = [(run.best, name) for run, name in kinds.get("spearman", ()) if run.best.get("alignment") is not None]
+    models = [
+        (run.best, name)
+        for run, name in kinds.get("spearman", ())
+        if run.best.get("alignment") is not None and run.best.get("spearman") is not None
+    ]
     if len(models) > 1:
         caption = "The models in best/, coloured by Spearman's correlation x 100 on the development set."
         panels.append(Panel("alignment-models", "Models", caption, partial(_models, models)))
