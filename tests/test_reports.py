@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tomllib
 from base64 import b64decode
+from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -18,7 +19,15 @@ from cse import Encoder, InputError, TfidfIndex
 from cse.evaluation.base import read_pairs
 from cse.evaluation.geometry import unit
 from cse.evaluation.sts import score_pairs
-from cse.reports.curves import alignment_panels, cosine_panels, focal_panels, score_panels, thinned, training_panels
+from cse.reports.curves import (
+    alignment_panels,
+    cosine_panels,
+    focal_panels,
+    models_panel,
+    score_panels,
+    thinned,
+    training_panels,
+)
 from cse.reports.held_out import Compared, compare_models, neighbours
 from cse.reports.page import report_page
 from cse.reports.pictures import KINDS, Material, rank_panels, replaced_word
@@ -225,7 +234,7 @@ def test_the_page_shows_what_was_trained_and_how_to_load_it(page, run):
     code = f'SentenceTransformer("{run / "best"}").encode(["A sentence.", "Another one."])'
     assert code in text
     images = [attributes["src"] for tag, attributes in Parsed(page.html).elements if tag == "img"]
-    assert len(images) == 10  # loss, rate, score, cosines, alignment, 2 focal, ranks, 2 pairs
+    assert len(images) == 11  # loss, rate, score, cosines, alignment, 2 focal, ranks, 3 pairs
     for image in images:
         assert ElementTree.fromstring(b64decode(image.partition(",")[2])).tag.endswith("svg")
     assert re.search(r"steps? in \d+ (s|min \d+ s), loss", page.html)
@@ -301,7 +310,7 @@ def test_histograms_count_each_pair_in_the_right_group(material, dev_material):
     gold = np.arange(60) % 6  # scores 0 to 5, whose thirds are 0-1, 2-3 and 4-5
     thirds = [len(before) for before, _ in dev_material.compared.cosines().values()]
     assert thirds == [int((gold >= 4).sum()), int(((gold == 2) | (gold == 3)).sum()), int((gold <= 1).sum())]
-    before, after = (drawn_axes(panel) for panel in pair_panels(material.compared))
+    before, after, _ = (drawn_axes(panel) for panel in pair_panels(material.compared))
     assert before.get_xlim() == after.get_xlim()
     assert before.get_ylim() == after.get_ylim()
 
@@ -328,6 +337,25 @@ def test_curves_show_the_values_of_the_log(run):
     arrows = [(each.xyann, each.xy) for each in path.texts]
     places = [(record["uniformity"], record["alignment"]) for record in evaluations]
     assert arrows == list(itertools.pairwise(places))  # each arrow points to the later evaluation
+
+
+def test_several_models_are_coloured_by_their_sts_scores(dev_run):
+    first = read_run(dev_run)
+    other = replace(first, result={**first.result, "best": {**first.result["best"], "spearman": 12.5}})
+    panel = models_panel([first, other])
+    assert panel.name == "alignment-models"
+    points = drawn_axes(panel).collections[0]
+    best = [each.best for each in (first, other)]
+    assert points.get_array().tolist() == [record["spearman"] for record in best]
+    assert points.get_offsets().tolist() == [[record["uniformity"], record["alignment"]] for record in best]
+
+
+def test_the_singular_values_are_those_of_the_normalised_embeddings(material):
+    compared = material.compared
+    lines = drawn_axes(pair_panels(compared)[2]).lines
+    for line, side in zip(lines, (compared.before, compared.after), strict=True):
+        values = np.linalg.svd(unit(np.stack(list(side.values()))), compute_uv=False)
+        assert line.get_ydata() == pytest.approx(values / values[0])
 
 
 def test_long_curves_are_averaged_over_blocks_of_steps():
@@ -637,7 +665,7 @@ def test_every_kind_of_picture_has_the_expected_number_of_panels(material):
         "training": 3,
         "cosines": 1,
         "alignment": 1,
-        "focal": 1,
-        "pairs": 2,
+        "focal": 2,
+        "pairs": 3,
         "ranks": 1,
     }

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from .runs import StoredRun
+from .runs import StoredRun, labels
 from .style import GRID, INK, Panel, legend, line_style, step_axis
 
 if TYPE_CHECKING:
@@ -193,6 +193,33 @@ def alignment_panels(run: StoredRun) -> list[Panel]:
         axes.set_ylabel("alignment")
 
     return [Panel(f"alignment-{run.metric}", "Alignment and uniformity", caption, path)]
+
+
+def models_panel(runs: Sequence[StoredRun]) -> Panel:
+    """Returns a plot of the models in ``best/`` by alignment and uniformity, coloured by their scores on ``--dev``.
+
+    As in figure 3 of SimCSE. Raises ``InputError`` if fewer than two runs have these scores.
+    """
+    models = [
+        (run.best, name)
+        for run, name in zip(runs, labels(runs), strict=True)
+        if run.best.get("alignment") is not None and run.best.get("spearman") is not None
+    ]
+    if len(models) < 2:
+        raise InputError(f"{len(models)} of {len(runs)} runs have scores on --dev; at least two are needed for a plot")
+
+    def draw(axes: Axes) -> None:
+        x, y, scores = ([record[key] for record, _ in models] for key in ("uniformity", "alignment", "spearman"))
+        points = axes.scatter(x, y, c=scores, s=60, cmap="viridis", edgecolors=INK, linewidths=0.6)
+        for place, (_, name) in zip(zip(x, y, strict=True), models, strict=True):
+            axes.annotate(name, place, xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8, color=INK)
+        axes.figure.colorbar(points, ax=axes, label=SCORES["spearman"])
+        axes.margins(0.15)
+        axes.set_xlabel("uniformity")
+        axes.set_ylabel("alignment")
+
+    caption = "The models in best/, coloured by Spearman's correlation x 100 on the development set."
+    return Panel("alignment-models", "Models", caption, draw)
 
 
 def focal_panels(run: StoredRun, margins: Sequence[float] = (0.0, 0.1, 0.2, 0.3, 0.4)) -> list[Panel]:

@@ -47,6 +47,18 @@ class StoredRun:
         return table
 
     @property
+    def verdict(self) -> dict[str, Any]:
+        """The verdict; empty for a run that has not finished, or of an older version."""
+        found: dict[str, Any] = (self.result or {}).get("verdict") or {}
+        return found
+
+    @property
+    def changed(self) -> float:
+        """Seconds since 1970 at which the run last wrote its result or, before that, its log or configuration."""
+        names = ("result.json", "log.jsonl", "config.toml")
+        return next((self.folder / name).stat().st_mtime for name in names if (self.folder / name).exists())
+
+    @property
     def step(self) -> int:
         return max((int(record["step"]) for record in (*self.steps[-1:], *self.evaluations[-1:])), default=0)
 

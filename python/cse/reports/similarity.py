@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..evaluation.geometry import effective_rank, unit
 from .held_out import Compared
 from .style import Panel, legend, line_style
 
@@ -47,4 +48,28 @@ def pair_panels(compared: Compared) -> list[Panel]:
             f"The same pairs, with the embeddings of best/. Means before and after: {means}.",
             partial(draw, 1),
         ),
+        spectrum_panel(compared),
     ]
+
+
+def spectrum_panel(compared: Compared) -> Panel:
+    """Returns a plot of the singular values of the held-out texts' embeddings before and after training."""
+    texts = list(compared.before)
+    values = [np.linalg.svd(unit(side), compute_uv=False) for side in compared.sides(texts)]
+    ranks = [effective_rank(side) for side in compared.sides(texts)]
+
+    def draw(axes: Axes) -> None:
+        for number, (name, each) in enumerate(zip(("before training", "after training"), values, strict=True)):
+            axes.plot(np.arange(1, len(each) + 1), each / each[0], label=name, **line_style(number))
+        axes.set_yscale("log")
+        axes.set_ylim(bottom=1e-4)
+        axes.set_xlabel("number of the singular value")
+        axes.set_ylabel("singular value, relative to the largest")
+        legend(axes)
+
+    caption = (
+        f"Singular values of the embeddings of {len(texts):,} held-out texts, at length 1, in descending order. The "
+        f"flatter the curve, the more directions are used; the effective rank is {ranks[0]:.1f} before and "
+        f"{ranks[1]:.1f} after training."
+    )
+    return Panel("singular-values", "Singular values", caption, draw)

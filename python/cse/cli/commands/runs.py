@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from textwrap import wrap
+from typing import TYPE_CHECKING, Annotated
 
 from ...options import Device, Opt, Threads
 from ...progress import progress_of
@@ -14,17 +16,17 @@ from ..options import AsJson
 if TYPE_CHECKING:
     from ...reports.runs import StoredRun
 
-# If more settings than this differ, they share one column of the table.
-COLUMNS = 6
-
 
 @command("runs")
 def runs_command(
     folder: Annotated[str, Opt(metavar="[DIR]")] = "runs",
     *,
+    picture: Annotated[
+        str | None, Opt("Also draw the models by alignment and uniformity, coloured by their STS scores.", "FILE.png")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the runs in DIR (default: runs), with their scores and the settings that differ between them.
+    """List the runs in DIR (default: runs), with their verdicts, scores and dates, and the settings that differ.
 
     Settings that do not change what is computed, such as the output folder, the device or the loggers, are not
     compared. --json prints all compared settings of each run.
@@ -34,6 +36,12 @@ def runs_command(
 
     runs = find_runs(folder)
     names = differing(runs)
+    if picture is not None:
+        from ...reports.curves import models_panel
+        from ...reports.style import require_extra, write
+
+        require_extra("cse runs --picture")
+        write([models_panel(runs)], Path(picture))
     if as_json:
         listed = [
             {
@@ -53,36 +61,31 @@ def runs_command(
         ]
         printing.result({"folder": folder, "differing": names, "runs": listed}, True, [])
         return
-    rows = []
-    for run in runs:
-        scored = run.metric or ""
-        first = run.evaluations[0] if run.evaluations else {}
-        rows.append(
-            {
-                "run": run.name,
-                **_settings(run, names),
-                "steps": f"{run.step:,}",
-                "score": {"spearman": "Spearman", "mrr": "MRR"}.get(scored, "none"),
-                "before": _score(scored, first),
-                "best": _score(scored, run.best),
-                "best step": f"{run.best['step']:,}" if run.best else "",
-                "status": run.status,
-            }
-        )
+    rows = [
+        {
+            "run": run.name,
+            "verdict": run.verdict.get("word", "") if run.result is not None else run.status,
+            "score": _score(run),
+            "date": datetime.fromtimestamp(run.changed).strftime("%Y-%m-%d %H:%M"),
+        }
+        for run in runs
+    ]
     printing.table(rows, title=f"{folder}: {len(runs)} run{'' if len(runs) == 1 else 's'}")
+    if names:
+        printing.echo("what differs:")
+    for run in runs if names else []:
+        values = [f"{name} {printing.plain(run.settings.get(name)) or '-'}" for name in names]
+        printing.echo("\n".join(wrap(f"{run.name}: {', '.join(values)}", 78, subsequent_indent="    ")))
 
 
-def _settings(run: StoredRun, names: list[str]) -> dict[str, str]:
-    """Returns the table cells of the differing settings: one each, or one for all if more than ``COLUMNS`` differ."""
-    values = {name: printing.plain(run.settings.get(name)) or "-" for name in names}
-    if len(names) <= COLUMNS:
-        return values
-    return {"settings": "\n".join(f"{name} {value}" for name, value in values.items() if value != "-")}
-
-
-def _score(metric: str, record: dict[str, Any]) -> str:
-    value = record.get(metric)
-    return "" if value is None else f"{value:.2f}" if metric == "spearman" else f"{value:.4f}"
+def _score(run: StoredRun) -> str:
+    """Returns the first measure of the verdict, with its interval; without one, the score that selects best/."""
+    for record in run.verdict.get("measures", []):
+        if record.get("b") is not None:
+            return f"{record['b']:.2f} ({record['mean']:+.2f})"
+    value = run.best.get(run.metric or "")
+    name = {"spearman": "Spearman", "mrr": "MRR"}.get(run.metric or "")
+    return "" if value is None else f"{name} {value:.2f}" if run.metric == "spearman" else f"{name} {value:.4f}"
 
 
 @command("report")
