@@ -29,6 +29,7 @@ PARSED = (
     "asks for queries",
     "una-table1 --data",
     "--judged",
+    "--pool",
 )
 # Model names in the documentation and their replacements, in the order of replacement. T5 and TINY are then replaced
 # with the paths of a tiny T5 and a tiny BERT.
