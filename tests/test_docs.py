@@ -29,6 +29,7 @@ PARSED = (
     "asks for queries",
     "una-table1 --data",
     "--judged",
+    "--pool",
 )
 # Model names in the documentation and their replacements, in the order of replacement. T5 and TINY are then replaced
 # with the paths of a tiny T5 and a tiny BERT.
@@ -317,7 +318,6 @@ def test_the_table_of_pages_and_the_page_of_the_api_are_complete(build):
     listed = re.findall(r"^::: ([\w.]+)$", build.with_docstrings(names), re.MULTILINE)
     assert len(listed) == len(set(listed)) == names.count("\n- ")
     public = {f"cse.{name}" for name in cse.__all__ if name != "__version__"}
-    public |= {f"cse.sklearn.{name}" for name in cse.sklearn.__all__}
     public |= {f"{group.__module__}.{group.__name__}" for group in GROUPS}
     assert public <= set(listed)
 

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from huggingface_hub import ModelCard
 
-from cse import TrainConfig, train
+from cse import InputError, TrainConfig, train
 from cse.models.saving.folder import write_card
 from random_texts import write_vectors
 from test_cli import refused
@@ -103,6 +103,10 @@ def test_a_folder_without_a_card_gets_one_and_empty_values_change_nothing(tmp_pa
     write_card(str(tmp_path / "plain"), {"license": "mit", "language": []})
     card = card_of(tmp_path / "plain")
     assert (card.data.license, card.data.language) == ("mit", None)
+    for metadata in ("a: [", "- a"):
+        (tmp_path / "plain" / "README.md").write_text(f"---\n{metadata}\n---\n", encoding="utf8")
+        with pytest.raises(InputError, match=r"README\.md: its metadata cannot be read"):
+            write_card(str(tmp_path / "plain"), {"license": "mit"})
 
 
 def test_copies_that_cannot_be_written_are_refused(cse, run, tmp_path):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...errors import InputError
+from ...errors import InputError, first_line
 from ...io import file_mode, fresh_folder, write_text
 from ..pooling import POOLERS
 from ..running.encoder import SentenceEncoder
@@ -162,14 +162,19 @@ def copy_encoder(encoder: Encoder, output: str) -> None:
 def write_card(folder: str, values: Mapping[str, Any]) -> None:
     """Adds values to the metadata of the model card of a folder, ``README.md``; empty values are left out.
 
-    A folder without a card gets one.
+    A folder without a card gets one. Raises ``InputError`` if the metadata of the card cannot be read.
     """
     from huggingface_hub import ModelCard
+    from yaml import YAMLError
 
     if not (added := {name: value for name, value in values.items() if value}):
         return
     path = Path(folder) / "README.md"
-    card = ModelCard(path.read_text(encoding="utf8") if path.exists() else f"---\n---\n\n# {path.parent.name}\n")
+    text = path.read_text(encoding="utf8") if path.exists() else f"---\n---\n\n# {path.parent.name}\n"
+    try:
+        card = ModelCard(text)
+    except (YAMLError, ValueError) as error:
+        raise InputError(f"{path}: its metadata cannot be read ({first_line(error)}); correct it") from None
     vars(card.data).update(added)
     write_text(path, str(card))
 
