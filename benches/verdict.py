@@ -114,7 +114,7 @@ def main() -> None:
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
     stored = json.loads(options.json.read_text(encoding="utf8")) if options.json.exists() else {}
-    jobs = [(name, label) for label in ("noise", "seed0", "seed1", "seed2") for name in options.only]
+    jobs = [(name, label) for label in ("seed0", "noise", "seed1", "seed2") for name in options.only]
     jobs += [(name, "worse") for name in options.only if name in MADE_WORSE]
     for name, label in jobs:
         if label in stored.get(name, {}):

@@ -23,7 +23,7 @@ from ..data.pairs import values_of
 from ..errors import InputError
 from ..options import Opt
 from .base import Encodes, Evaluation, Pairs, Report, Sample, embed
-from .geometry import TIE, unit
+from .geometry import half_ranks, unit
 from .retrieval import Retrieval, RetrievalOptions
 from .significance import sentence_clusters
 from .sts import pair_cosines
@@ -225,21 +225,15 @@ def judged_queries(folder: str) -> Measure:
 
 
 def held_out_pairs(anchors: list[str], positives: list[str]) -> Measure:
-    """Returns the measure of pairs: whether each text ranks the other one first among the texts of all pairs.
+    """Returns the measure of pairs of distinct texts: whether each text ranks the other one first among those of all.
 
-    The value of a pair is 100, 50 or 0, for both directions together. Equal texts on one side have the same partners.
-    A partner that ties with a text that is none is not first.
+    The value of a pair is 100, 50 or 0, for both directions together. A text that ties with another one is not first.
     """
-    left, right = (np.unique(texts, return_inverse=True)[1] for texts in (anchors, positives))
-    partners = (left[:, None] == left[None, :]) | (right[:, None] == right[None, :])
 
     def measure(encoder: Encodes) -> list[Sample]:
-        one, other = (unit(vectors) for vectors in embed(encoder, [anchors, positives]))
-        cosines = one @ other.T
-        wrong = np.where(partners, -np.inf, cosines)
-        best = np.where(partners, cosines, -np.inf)
-        found = [best.max(axis) > wrong.max(axis) + TIE for axis in (1, 0)]
-        return [Sample("held-out pairs that find each other", 50.0 * (found[0].astype(float) + found[1]), unit="pairs")]
+        ranks = half_ranks(*embed(encoder, [anchors, positives]))
+        found = sum(50.0 * (each == 1) for each in ranks)
+        return [Sample("held-out pairs that find each other", np.asarray(found), unit="pairs")]
 
     return measure
 

@@ -19,7 +19,7 @@ from ..._core import __version__
 from ...errors import InputError
 from ...evaluation.base import Sample
 from ...evaluation.sts import score_pairs
-from ...evaluation.verdict import Verdict, markdown
+from ...evaluation.verdict import NOT_JUDGED, Verdict, markdown
 from ...io import remove_leftovers, write_text
 from ...models.base import NotFinite
 from ...models.device import device_name
@@ -153,8 +153,11 @@ def conclude(run: Run, callback: Callback) -> tuple[dict[str, float], Verdict]:
     if tasks or changed:
         callback.on_status("evaluating best/")
         encoder = load_best(run)
-    after = judged(run, encoder) if changed else []
-    verdict = selector.verdict(after, judged=bool(run.measures), unjudged=run.unjudged)
+    try:
+        after = judged(run, encoder) if changed else []
+        verdict = selector.verdict(after, judged=bool(run.measures), unjudged=run.unjudged)
+    except InputError as error:  # its embeddings are not finite
+        verdict = Verdict(NOT_JUDGED, str(error))
     if (run.folder / "best").is_dir():
         write_text(run.folder / "best" / "README.md", card(run, selector.best_step, markdown(verdict.to_dict())))
     scores = {}

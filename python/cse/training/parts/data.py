@@ -74,18 +74,19 @@ class TrainingData:
     def measures(self) -> list[Measure]:
         """Returns what judges the encoder at the end: the texts with labels, or the held-out pairs.
 
-        Of the held-out pairs, those are left out of which a text is also in a row to train on.
+        Of the held-out pairs, those are left out of which a text is also in a row to train on, or in another of them.
         """
         from ...evaluation.measures import FEWEST, held_out_pairs
 
         if self.judged is not None:
             return [self.judged]
-        if self.labelled is None:
+        if self.labelled is None or len(self.split.held_out) < FEWEST:
             return []
         columns = self.labelled.corpora[:2]
         rows, hashes = self.split.held_out, [corpus.hashes() for corpus in columns]
         trained = np.concatenate([each[self.split.train] for each in hashes])
         rows = rows[~(np.isin(hashes[0][rows], trained) | np.isin(hashes[1][rows], trained))]
+        rows = rows[np.unique(hashes[1][rows], return_index=True)[1]]
         return [held_out_pairs(*(corpus.take(rows) for corpus in columns))] if len(rows) >= FEWEST else []
 
     def fingerprints(self, index: str | None, others: dict[str, str]) -> dict[str, Any]:
