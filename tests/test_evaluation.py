@@ -706,3 +706,12 @@ def test_clean_development_pairs_are_found_by_a_small_example(tmp_path):
     (tmp_path / "sickr.train.tsv").unlink()
     with pytest.raises(InputError, match=r"has no sickr\.train\.tsv, which the clean development set needs"):
         clean_development(tmp_path)
+
+
+def test_of_equal_neighbours_the_first_is_the_nearest_whatever_the_noise():
+    from cse.evaluation.geometry import nearest_others
+
+    noise = np.random.default_rng(0).normal(size=(40, 8)) * 1e-8
+    nearest, cosines = nearest_others((np.ones((40, 8)) + noise).astype(np.float64))
+    assert nearest.tolist() == [1, *[0] * 39]
+    assert cosines.tolist() == [1.0] * 40
