@@ -735,3 +735,12 @@ def test_hard_pairs_have_low_scores_and_high_cosines(cse, tiny_bert, scored_pair
     assert found[2]["sentence1"] not in printed.split("Hard pairs")[1]
     refused = cse("eval", tiny_bert, "--suite", "geometry", "--data", scored_pairs, "--hard", "2")
     assert "--hard has no effect without --suite sts" in refused.stderr
+
+
+def test_of_equal_neighbours_the_first_is_the_nearest_whatever_the_noise():
+    from cse.evaluation.geometry import nearest_others
+
+    noise = np.random.default_rng(0).normal(size=(40, 8)) * 1e-8
+    nearest, cosines = nearest_others((np.ones((40, 8)) + noise).astype(np.float64))
+    assert nearest.tolist() == [1, *[0] * 39]
+    assert cosines.tolist() == [1.0] * 40

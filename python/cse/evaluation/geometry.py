@@ -37,9 +37,12 @@ def unit(vectors: npt.NDArray[np.floating]) -> Vectors:
 
 
 def nearest_others(vectors: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.int64], Vectors]:
-    """Finds the nearest other row for each row of an ``(n, D)`` matrix; returns indices and cosines, ``(n,)`` each."""
+    """Finds the nearest other row for each row of an ``(n, D)`` matrix; returns indices and cosines, ``(n,)`` each.
+
+    Cosines are rounded to six decimals; of rows that tie, the first is the nearest.
+    """
     points = unit(vectors)
-    cosines = points @ points.T
+    cosines = np.round(points @ points.T, DECIMALS)
     np.fill_diagonal(cosines, -np.inf)
     return cosines.argmax(1), cosines.max(1)
 

@@ -22,8 +22,8 @@ Stored = Mapping[str, Sequence[Mapping[str, Any]]]
 """Stored cells by the name of the row."""
 SELECTION = (
     "Without --dev clean, checkpoints are selected, as in the papers, mostly on test pairs: 1,135 of the 1,496 "
-    "distinct pairs of STS-B dev are pairs of the seven test sets, nearly all of STS12 to STS16 (14 of the 500 of "
-    "SICK-R dev)."
+    "distinct pairs of STS-B dev are pairs of the seven test sets, nearly all of STS12 to STS16, and 14 of the 500 of "
+    "SICK-R dev."
 )
 
 
