@@ -377,7 +377,7 @@ def test_the_weights_of_negatives_are_derivatives_of_the_loss(run):
 
     stored = read_run(run)
     tau = stored.settings["temperature"]
-    lines = {line.get_label(): line for line in drawn_axes(focal_panels([stored])[1]).lines}
+    lines = {line.get_label(): line for line in drawn_axes(focal_panels(stored)[1]).lines}
     for name, margin in (("m = 0.3", 0.3), ("m = 0", 0.0), ("not re-scaled", None)):
         s = torch.tensor([0.5, 0.7, 0.1, -0.05], dtype=torch.float64, requires_grad=True)
         logits = s / tau if margin is None else focal(s[None], None, tau, margin)[0]
