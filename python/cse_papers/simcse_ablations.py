@@ -140,13 +140,14 @@ class Substitution(Edit):
 
     def __init__(self, options: SubstitutionOptions, context: Context) -> None:
         super().__init__(options, context)
+        self.crop = Crop(CropOptions(options.crop), context) if options.crop else None
         self.device = context.device
         self.model, self.tokenizer = context.load_masked_language_model(options.model, "substitution.model")
         self.words = whole_words(self.tokenizer)
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
-        if self.options.crop:
-            texts = Crop(CropOptions(self.options.crop), None)(texts, rows, draws)
+        if self.crop is not None:
+            texts = self.crop(texts, rows, draws)
         split = [text.split() for text in texts]
         longest = max((len(words) for words in split), default=0)
         keys = draws.uniform(rows, "substitution", max(longest, 1))

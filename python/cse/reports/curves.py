@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from .runs import StoredRun, labels
+from .runs import StoredRun
 from .style import GRID, INK, Panel, legend, line_style, step_axis
 
 if TYPE_CHECKING:
@@ -201,8 +201,8 @@ def models_panel(runs: Sequence[StoredRun]) -> Panel:
     As in figure 3 of SimCSE. Raises ``InputError`` if fewer than two runs have these scores.
     """
     models = [
-        (run.best, name)
-        for run, name in zip(runs, labels(runs), strict=True)
+        (run.best, run.name)
+        for run in runs
         if run.best.get("alignment") is not None and run.best.get("spearman") is not None
     ]
     if len(models) < 2:
