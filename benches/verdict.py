@@ -1,6 +1,6 @@
 """How often the verdict of ``cse train --labels`` is wrong, with few labelled rows.
 
-    python benches/verdict.py DATA --work DIR [--only NAME ...] [--threads N] [--json FILE]
+    python benches/verdict.py DATA --work DIR [--only NAME ...] [--runs RUN ...] [--threads N] [--json FILE]
 
 DATA holds corpora/ (airline_tweets.csv, medical_abstracts.csv) and transfer/ (trec, cr, subj). On rows of each set,
 minilm is trained as by default, without labels, with three seeds; and, for trec and the tweets, with settings that make
@@ -33,6 +33,7 @@ from cse.io import write_text
 
 # Rows to train on, by data set, the cheapest first; abstracts are long.
 TRAINED = {"trec": 2000, "tweets": 2000, "cr": 1000, "subj": 2000, "medical": 600}
+RUNS = ["noise", "seed0", "seed1", "seed2", "worse"]
 DRAWS, DRAWN, POOL, LARGE = 100, 150, 1000, 2000
 WORSE: dict[str, Any] = {"positive": "dropout", "lr": 5e-5, "max_steps": 400, "loss": "standard", "loss_terms": ()}
 MADE_WORSE = ("trec", "tweets")
@@ -65,7 +66,8 @@ def encoded(work: Path, name: str, label: str, rows: list[tuple[str, str]], thre
     """
     file = work / f"{name}-{label}.npy"
     if file.exists():
-        return np.load(file)
+        stored: Vectors = np.load(file)
+        return stored
     model: Any = "minilm"
     if label != "before":
         changes = WORSE if label == "worse" else {}
@@ -75,7 +77,7 @@ def encoded(work: Path, name: str, label: str, rows: list[tuple[str, str]], thre
         )
         texts = [text for text, _ in rows[: TRAINED[name]]]
         model = cse.train(config, texts=texts).folder / "best"
-    vectors = cse.Encoder(model, device="cpu").encode([text for text, _ in rows[TRAINED[name] :]])
+    vectors: Vectors = cse.Encoder(model, device="cpu").encode([text for text, _ in rows[TRAINED[name] :]])
     np.save(file, vectors)
     return vectors
 
@@ -84,7 +86,8 @@ def judged(before: Vectors, after: Vectors, labels: npt.NDArray[np.int64], rows:
     """Returns the verdict from some rows; as in training, classes of fewer than ten of them are left out."""
     rows = rows[is_frequent(labels[rows])]
     _, classes = np.unique(labels[rows], return_inverse=True)
-    return judge(*(samples_of("label", vectors[rows], classes) for vectors in (before, after)))
+    first, second = (samples_of("label", vectors[rows], classes) for vectors in (before, after))
+    return judge(first, second)
 
 
 def judge_cell(before: Vectors, after: Vectors, labels: npt.NDArray[np.int64], same: bool) -> dict[str, Any]:
@@ -109,13 +112,13 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--only", nargs="*", default=list(TRAINED))
+    parser.add_argument("--runs", nargs="*", default=RUNS)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path, default=FILE)
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
     stored = json.loads(options.json.read_text(encoding="utf8")) if options.json.exists() else {}
-    jobs = [(name, label) for label in ("seed0", "noise", "seed1", "seed2") for name in options.only]
-    jobs += [(name, "worse") for name in options.only if name in MADE_WORSE]
+    jobs = [(name, label) for label in options.runs for name in options.only if label != "worse" or name in MADE_WORSE]
     for name, label in jobs:
         if label in stored.get(name, {}):
             continue
@@ -126,7 +129,7 @@ def main() -> None:
         labels = np.array([names.index(label) for _, label in rows[TRAINED[name] :]], dtype=np.int64)
         before = encoded(options.work, name, "before", rows, options.threads)
         if label == "noise":
-            after = unit(before) + np.random.default_rng(1).normal(0, 1e-3, before.shape)
+            after = (unit(before) + np.random.default_rng(1).normal(0, 1e-3, before.shape)).astype(np.float32)
         else:
             after = encoded(options.work, name, label, rows, options.threads)
         counts = {"trained rows": TRAINED[name], "rows": len(labels)}

@@ -108,7 +108,7 @@ def _verdict(run: StoredRun) -> dict[str, Any]:
         unfinished = f"the run has not finished: its log ends at step {run.step:,}"
         return {"word": NOT_JUDGED, "why": unfinished, "measures": [], "notes": []}
     older = {"word": NOT_JUDGED, "why": "an older version of cse made the run", "measures": [], "notes": []}
-    stored = run.result.get("verdict") or older
+    stored: dict[str, Any] = run.result.get("verdict") or older
     return {**stored, "measures": [verdict.cells(record) for record in stored["measures"]]}
 
 

@@ -341,8 +341,11 @@ def compare_command(
     unit_of = "methods, by a paired t-test over seeds" if seeds else "checkpoints, not methods"
     precision = results[0].precision
     if as_json:
-        compared = [{"a": names[0], "b": b, "tasks": side.tasks} for b, side in zip(names[1:], results, strict=True)]
-        compared = [item | {"verdict": word} for item, word in zip(compared, words, strict=True)] if words else compared
+        compared: list[dict[str, Any]] = [
+            {"a": names[0], "b": b, "tasks": side.tasks} for b, side in zip(names[1:], results, strict=True)
+        ]
+        for item, word in zip(compared, words, strict=False):  # without --labels, there are no words
+            item["verdict"] = word
         printing.result({"compares": unit_of, "precision": precision, "comparisons": compared}, True, [])
         return
     for name, result in zip(names[1:], results, strict=True):
