@@ -23,7 +23,7 @@ QUERY ?= an illness that doctors could not cure
 LAST := $$(ls -td quickstart/runs/*/ | head -n 1)
 JOBS ?= 2
 
-.PHONY: quickstart test test-faults test-tools lint package bench-core bench-growth bench-losses bench-train bench-search reproduce-smoke docs \
+.PHONY: quickstart test test-faults test-tools lint package bench-core bench-growth bench-train bench-search reproduce-smoke docs \
 	structure pictures clean
 
 # If pyproject.toml or constraints.txt changes, the packages are reinstalled. If a Rust source changes, the extension
@@ -100,8 +100,7 @@ docs: $(VENV)/packages
 structure: $(READY)
 	$(BIN)/python docs/structure.py
 
-# Draws docs/pictures: an example of UNA, the focal logits, and the gains in benches/results/domain.json. After make
-# quickstart, python docs/pictures.py --quickstart quickstart draws the terminal and the page of the report.
+# Draws docs/pictures: an example of UNA and the focal logits. After make quickstart, python docs/pictures.py --quickstart quickstart draws the terminal and the page of the report.
 pictures: $(READY)
 	$(BIN)/python docs/pictures.py
 
@@ -142,12 +141,6 @@ reproduce-smoke: $(READY)
 	  echo "$$table runs"; \
 	done
 
-# Measures how training with each loss changes the STS scores, with 95 % intervals; DATA is the folder of the STS files.
-# Runs stored in benches/results/adapt.json are not repeated. Without stored runs, this takes several hours on two
-# cores.
-bench-losses: $(READY)
-	$(BIN)/python benches/domain/adapt.py accept --data $(DATA)
-
 # Compares the training speed of cse, of sentence-transformers' trainer and of a plain loop, and prints the parts of a
 # step that take the most time. Takes ten minutes on two cores, or twenty if the processor has bfloat16 instructions.
 bench-train: $(READY)
@@ -158,7 +151,6 @@ bench-train: $(READY)
 # near-duplicates. Takes a quarter of an hour on two cores.
 bench-search: $(READY)
 	$(BIN)/python benches/search.py
-	$(BIN)/python benches/search_rankings.py
 
 clean:
 	rm -rf $(VENV) target quickstart

@@ -23,7 +23,7 @@ FAMILIES = {
     "bert-large": "bert-large",
     "roberta-base": "roberta-base",
     "roberta-large": "roberta-large",
-    "minilm": "adapt",
+    "minilm": "encoder",
     "other": "all",
 }
 

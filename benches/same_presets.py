@@ -142,7 +142,7 @@ def main() -> None:
         runs: dict[str, dict[str, Any]] = {}
         for name in names[0]:
             values: dict[str, Any] = {"preset": name, "model": "roberta" if "roberta" in name else "bert"}
-            labelled = name.startswith(("simcse-sup", "adapt-queries"))
+            labelled = name.startswith(("simcse-sup", "encoder-queries"))
             values |= {"pairs": "pairs.jsonl"} if labelled else {"corpus": "corpus.txt"}
             for method, table in (
                 ("dclr", {"model": "second", "threshold": 0.3}),

@@ -92,7 +92,6 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "fitted to half of the documents": ({"half": True}, {}),
     "256 dimensions": ({}, {"dims": 256}),
     "128 dimensions": ({}, {"dims": 128}),
-    "2,000 added words": ({}, {"words": 2000}),
     "ridge 0.15": ({"RIDGE": 0.15}, {}),
     "ridge 0.02": ({"RIDGE": 0.02}, {}),
     "smoothing 3e-4": ({"SMOOTHING": 3e-4}, {}),

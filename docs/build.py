@@ -1,7 +1,7 @@
 """Builds the documentation site in target/site (``make docs``).
 
-The pages are README.md and the pages of its table. docs/site.toml holds their shelves (guides, reference, measurements)
-and the settings of the generator, Zensical. Its warnings are errors, such as a link to a page or heading that does not
+The pages are README.md and those on the shelves of docs/site.toml (guides, reference, measurements), which also has
+the settings of the generator, Zensical. Its warnings are errors, such as a link to a page or heading that does not
 exist. It is also an error if a page would load a script, style, font or picture from another host, or if a guide does
 not begin with a command.
 """
@@ -43,9 +43,10 @@ class PlainTypes(griffe.Extension):
             attr.annotation = found.slice.elements[0] if isinstance(found.slice, griffe.ExprTuple) else found
 
 
-def pages(readme: str) -> list[str]:
-    """Returns the names of the pages in the table of README.md, in its order."""
-    return re.findall(r"^\| \[docs/([\w-]+\.md)\]", readme, re.MULTILINE)
+def pages() -> list[str]:
+    """Returns the names of the pages on the shelves of docs/site.toml, in their order."""
+    shelves = tomllib.loads((DOCS / "site.toml").read_text(encoding="utf8"))["shelves"]
+    return [page for files in shelves.values() for page in files]
 
 
 def placed(text: str, place: Path) -> str:
@@ -79,7 +80,7 @@ def stage() -> Path:
     (SOURCE / "docs").mkdir(parents=True)
     readme = (ROOT / "README.md").read_text(encoding="utf8")
     texts = {"index.md": placed(readme, ROOT)}
-    for name in pages(readme):
+    for name in pages():
         texts[name] = placed((DOCS / name).read_text(encoding="utf8"), DOCS)
     texts["api.md"] = with_docstrings(texts["api.md"])
     for name, text in texts.items():

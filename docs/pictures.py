@@ -1,4 +1,4 @@
-"""Draws the pictures in docs/pictures from the sample corpus, the loss and stored results (``make pictures``).
+"""Draws the pictures in docs/pictures from the sample corpus and the loss (``make pictures``).
 
 ``--check`` compares the pictures with the files. ``--quickstart FOLDER`` draws search.svg (the terminal), report.webp
 and report-dark.webp (the page of ``cse report``) from the folder of a quickstart run instead. The folder must contain
@@ -8,7 +8,6 @@ runs/ and the two search indexes, and Chromium must be installed. These pictures
 from __future__ import annotations
 
 import io
-import json
 import re
 import shutil
 import subprocess
@@ -21,9 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "pictures"
 SAMPLE = ROOT / "python" / "cse" / "resources" / "sample.txt"
-RESULTS = ROOT / "benches" / "results" / "domain.json"
 ROW, EPOCH = 53, 1  # row of the sentence of una.svg in the sample corpus; epoch for which its negative is drawn
-RECIPE = ("passages, kept, no UNA", "0")  # the default recipe of cse train --model minilm, in domain.json
 QUERY = "an illness that doctors could not cure"
 WIDTH = 600
 STYLE = """
@@ -131,34 +128,6 @@ def focal() -> str:
     return svg(325, "Similarities before the division by the temperature, as functions of the cosine s", parts)
 
 
-def gains() -> str:
-    """Returns a picture of the changes in nDCG@10 on the collections of benches/results/domain.json."""
-    sys.path.insert(0, str(ROOT / "benches" / "domain"))
-    from domain_tables import differences, stratified
-
-    found = differences(json.loads(RESULTS.read_text(encoding="utf8")))[RECIPE]
-    queries = {name: found[name]["ndcg"] for name in sorted(found)}
-    rows = [(f"{name}, {len(each)} queries", *stratified([each])) for name, each in queries.items()]
-    rows.append(("mean", *stratified([*queries.values()])))
-    low, high = min(each[2] for each in rows), max(each[3] for each in rows)
-
-    def place(value: float) -> float:
-        return 190 + (value - low) / (high - low) * 215
-
-    end = 44 + 30 * len(rows)
-    parts = [words(16, 24, "change in nDCG@10 x 100, with 95 % intervals", "title"), rule(place(0), 36, place(0), end)]
-    for number, (name, mean, least, most) in enumerate(rows):
-        y = 60 + 30 * number
-        kind = "two" if name == "mean" else "one"
-        parts += [words(16, y, name, "title" if name == "mean" else "")]
-        parts.append(f'<path class="line {kind}" d="M{place(least):.1f} {y - 5}L{place(most):.1f} {y - 5}"/>')
-        parts.append(f'<circle class="{kind}" cx="{place(mean):.1f}" cy="{y - 5}" r="5.5"/>')
-        parts.append(words(WIDTH - 16, y, f"{mean:+.2f} [{least:+.2f}, {most:+.2f}]", anchor="end"))
-    for value in range(2 * int(low / 2), int(high) + 1, 2):
-        parts.append(words(place(value), end + 18, f"{value:+d}" if value else "0", "small", "middle"))
-    return svg(end + 30, "Changes in nDCG@10 on five collections after training on their documents", parts)
-
-
 def search(folder: Path) -> str:
     """Returns a picture of the terminal in which the searches of ``make quickstart`` are run."""
     from rich.console import Console
@@ -199,7 +168,7 @@ def report(folder: Path) -> None:
             Image.open(shot).save(FOLDER / f"{name}.webp", quality=80, method=6)
 
 
-PICTURES: dict[str, Callable[[], str]] = {"una": una, "focal": focal, "gains": gains}
+PICTURES: dict[str, Callable[[], str]] = {"una": una, "focal": focal}
 
 
 def main() -> int:

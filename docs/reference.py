@@ -1,4 +1,4 @@
-"""Writes docs/commands.md and docs/settings.md from the declarations of the options.
+"""Writes docs/commands.md, docs/settings.md and the table of cse methods from the declarations.
 
     python docs/reference.py [--check]
 
@@ -7,15 +7,19 @@ With ``--check``, nothing is written, and the exit code is 1 if a page differs f
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from pathlib import Path
 
 import click
 
 from cse.cli import group
+from cse.cli.command import Command
 from cse.cli.train_options import setting_options
+from cse.evaluation import EVALUATIONS
 from cse.options import Option, options_of
-from cse.training.settings.config import method_flags
+from cse.training.settings.config import TABLES, method_flags
 from cse.training.settings.declared import GROUPS
 
 DOCS = Path(__file__).resolve().parent
@@ -36,7 +40,8 @@ def commands() -> str:
     for name in group.cli.list_commands(root):
         command = group.cli.get_command(root, name)
         assert command is not None
-        text = command.get_help(click.Context(command, parent=root, info_name=name, terminal_width=100))
+        context = click.Context(command, parent=root, info_name=name, terminal_width=100)
+        text = command.get_help_all(context) if isinstance(command, Command) else command.get_help(context)
         lines += [f"## `cse {name}`", "", *(f"    {line}".rstrip() for line in text.splitlines()), ""]
     return "\n".join(lines)
 
@@ -69,18 +74,77 @@ def settings() -> str:
         for key, option in rows:
             keyword = option.flag.removeprefix("--").replace("-", "_") if "." in key else key
             text = (shown[keyword].help or "").replace("|", "\\|").replace("  [default:", " [default:")
-            mark = "" if option.opt.may_change == "no" else " *"
+            mark = " *" if option.opt.may_change in ("yes", "elsewhere") else ""
             lines.append(f"| `{key}`{mark} | `{option.flag}` | {kind(option)} | {text} |")
         lines.append("")
     return "\n".join(lines)
 
 
+LABORATORY = DOCS / "effects.md"
+# Rows of docs/effects.md that measure a method: the heading above the table, and the beginning of the row.
+MEASURED = {
+    "una": ("Systems", "UNA | 0.1, best"),
+    "uda": ("Systems", "UDA | 0.03, best"),
+    "hardness": ("Rivals of focal logits at 0.1", "hardness, alpha 9"),
+    "gist": ("Rivals of focal logits at 0.1", "GIST, margin 0.1"),
+    "orthogonality": ("Rivals of focal logits at 0.1", "orthogonality"),
+    "dimensions": ("Later systems: system", "SimCSE++"),
+    "sscl": ("Later systems: system", "SSCL"),
+    "group-whitening": ("Later systems: system", "WhitenedCSE"),
+    "infocse": ("Later systems: system", "InfoCSE"),
+    "rankcse": ("Later systems: system", "RankCSE"),
+    "clusterns": ("Later systems: system", "ClusterNS"),
+    "pcl": ("Later systems: system", "PCL"),
+    "retrieved": ("Later systems: system", "CARDS, retrieved negatives"),
+    "prompt": ("Later systems: system", "PromptBERT"),
+    "soft-negative": ("Later systems: system", "SNCSE"),
+    "eda-swap": ("UNA, Table C3", "EDA swap"),
+    "eda-delete": ("UNA, Table C3", "EDA delete"),
+    "pca": ("UNA, Table C3", "PCA jitter"),
+    "modals": ("UNA, Table C3", "MODALS interpolation"),
+}
+CHANGE = re.compile(r"[+-]\d+\.\d+ \[[^]]*\]")
+
+
+def measured(name: str) -> str:
+    """Returns the change that the laboratory measured for a method, from docs/effects.md; "" if there is none."""
+    if name not in MEASURED:
+        return ""
+    heading, start = MEASURED[name]
+    sections = LABORATORY.read_text(encoding="utf8").split("\n### ")
+    rows = [
+        line
+        for section in sections
+        if section.startswith(heading)
+        for line in section.splitlines()
+        if line.startswith(f"| {start} |")
+    ]
+    change = CHANGE.search(rows[0]) if rows else None
+    if change is None:
+        raise ValueError(f"{name}: docs/effects.md has no row {start!r} below {heading!r}")
+    tau = "each at its best temperature" if "best" in start else "at 0.1" if "at 0.1" in heading else "at 0.05"
+    return f"{change[0]} {tau}"
+
+
+def methods() -> str:
+    """Returns the table of methods that ``cse methods`` prints: by kind and name, a summary and what was measured."""
+    kinds = {
+        table.kind: {name: {"summary": table.get(name).summary, "measured": measured(name)} for name in table.names()}
+        for table in (*TABLES, EVALUATIONS)
+    }
+    return json.dumps(kinds, indent=1, ensure_ascii=False) + "\n"
+
+
 if __name__ == "__main__":
     different = []
-    for page, made in (("commands.md", commands()), ("settings.md", settings())):
-        path = DOCS / page
+    made_pages = (
+        (DOCS / "commands.md", commands()),
+        (DOCS / "settings.md", settings()),
+        (DOCS.parent / "python" / "cse" / "resources" / "methods.json", methods()),
+    )
+    for path, made in made_pages:
         if not path.is_file() or path.read_text(encoding="utf8") != made:
-            different.append(page)
+            different.append(path.name)
         if "--check" not in sys.argv:
             path.write_text(made, encoding="utf8")
     if different and "--check" in sys.argv:

@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 
 import plain_processor  # noqa: F401
+from cse import errors
 from cse.cli.group import PLACES
 from forked import run_forked
 from random_texts import write_vectors
 
 # The hashes of imported files (cse.registry) are not written to the home of the user who runs the tests.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="cse-tests-state-")
+errors.SPEAKS_OF_FLAGS = True  # as on the command line; test_api_arguments.py has tests of the messages in Python
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 

@@ -57,7 +57,8 @@ def start(config, folder, extra=()):
     """Starts `cse train` with a configuration in a separate process."""
     path = folder / "config.toml"
     path.write_text(config.to_toml(), encoding="utf8")
-    return Forked("train", "--config", path, "--name", "run", *extra, cwd=folder)
+    imports = [word for file in config.imports for word in ("--import", file)]
+    return Forked("train", "--config", path, "--name", "run", *imports, *extra, cwd=folder)
 
 
 def kill_after(process, run, step, number=signal.SIGKILL):

@@ -204,3 +204,43 @@ def test_the_projections_of_former_models_are_removed_from_an_index(tmp_path, en
     assert names[0].endswith("-8")
     SearchIndex.build(encoder, texts[1:], tmp_path / "index").search(["word1"], 1, rerank=4)
     assert [path.name for path in (tmp_path / "index").glob("basis-*")] == names
+
+
+@pytest.fixture
+def in_python(monkeypatch):
+    """Messages as they are outside the command line."""
+    from cse import errors
+
+    monkeypatch.setattr(errors, "SPEAKS_OF_FLAGS", False)
+
+
+def test_messages_in_python_name_keywords_and_suggest_similar_ones(in_python, tmp_path):
+    from cse import TrainConfig, train
+
+    with pytest.raises(InputError, match=r"unknown key 'modle' \(did you mean model\?\)"):
+        TrainConfig(modle="minilm")
+    with pytest.raises(InputError, match=r"^batch_size must be >= 2, got 1$"):
+        TrainConfig(batch_size=1)
+    with pytest.raises(InputError, match=r"^negatives: 'unna' is unknown \(did you mean una\?\)"):
+        TrainConfig(negatives=["unna"])
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "file").touch()
+    (tmp_path / "c.txt").write_text("a sentence\n")
+    with pytest.raises(InputError, match=r"^name: .*x exists; .*choose another name"):
+        train(TrainConfig(corpus=tmp_path / "c.txt", output=tmp_path, name="x"))
+
+
+def test_commands_in_messages_keep_their_flags():
+    from cse.errors import in_keywords
+
+    text = "--loss-term x; resume it with cse train --resume runs/a, or lower --batch-size"
+    assert in_keywords(text) == "loss_terms x; resume it with cse train --resume runs/a, or lower batch_size"
+
+
+def test_steps_that_become_three_times_slower_are_noticed_once():
+    from cse.training.watching import SlowSteps
+
+    slow = SlowSteps()
+    notes = [slow.update(seconds) for seconds in [9.0, *[0.1] * 10, *[0.2] * 10, *[0.4] * 30]]
+    assert [place for place, note in enumerate(notes) if note] == [30]
+    assert "a step now takes 0.40 s, and took 0.10 s at first" in notes[30]

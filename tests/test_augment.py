@@ -277,6 +277,13 @@ def test_the_pronoun_i_gets_a_lower_case_replacement(sample_index, text):
     assert sample_index.augment([text])[0].islower() or not any(c.isalpha() for c in sample_index.augment([text])[0])
 
 
+def test_a_replacement_of_a_capitalised_word_takes_title_case_not_upper_case():
+    index = TfidfIndex.from_texts(["\ufb01nal", "\u01c6emper", "\u10d2\u10d0", "plain"])
+    made = set(index.augment(["Hello"] * 200, seed=3, beta=1.0, radius=1000))
+    assert made == {"Final", "\u01c5emper", "\u10d2\u10d0", "Plain"}
+    assert set(index.augment(["\u01c5hello"] * 200, seed=3, beta=1.0, radius=1000)) == made
+
+
 def test_the_reference_gives_a_replacement_the_case_of_the_replaced_word():
     assert in_case_of("Paris", "rome") == "Rome"
     assert in_case_of("NATO", "rome") == "ROME"
@@ -398,3 +405,21 @@ def test_the_plain_loop_of_bench_is_refused_if_its_law_differs(short_corpus, sho
         loop.idf = dict.fromkeys(loop.idf, 1.0)
     with pytest.raises(AssertionError):
         check(index, loop, short_rows[:100])
+
+
+def test_how_many_words_are_replaced_is_as_documented(sample_index, sample_rows):
+    texts = sample_rows[:2000]
+    counts = np.array([len(sample_index.explain(text)) for text in texts])
+
+    def replaced(**options):
+        made = [sample_index.replacements(text, row=row, **options)[1] for row, text in enumerate(texts)]
+        return np.array([len(words) for words in made])
+
+    forced = replaced(beta=0.0)
+    assert forced.min() == 1
+    assert forced.mean() == pytest.approx(2.07, abs=0.05)  # docs/una.md: ties and repeated words are all replaced
+    assert forced.sum() / counts.sum() == pytest.approx(0.098, abs=0.003)
+    assert replaced(beta=1.0).sum() / counts.sum() == pytest.approx(0.71, abs=0.01)
+    share = replaced(beta=0.5, replace_which="random").sum() / counts.sum()
+    assert share == pytest.approx(0.5 + 0.5 * len(counts) / counts.sum(), abs=0.01)
+    assert share > 0.515  # not beta: one word is always replaced

@@ -1,14 +1,18 @@
 """The cache: rows and token ids of large corpora in memory-mapped files."""
 
-import json
+import gc
+import gzip
 import os
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from cse import InputError, TrainConfig, train
+from cse.data import readers
 from cse.data.cache import ends_fit, is_mapped
 from cse.data.corpus import Corpus, hold_out
 from cse.training.batches.tokens import Prefetcher
@@ -66,6 +70,63 @@ def test_large_files_are_mapped_and_compressed_files_count_three_times_their_siz
     monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 100)
     (tmp_path / name).write_bytes(b"x" * size)
     assert is_mapped([str(tmp_path / name)]) is mapped
+
+
+def test_a_small_file_with_many_rows_is_mapped(tmp_path, monkeypatch):
+    monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 10_000)
+    path, table = tmp_path / "blank.txt.GZ", tmp_path / "same.parquet"
+    path.write_bytes(gzip.compress(b"\n" * 100_000))
+    pq.write_table(pa.table({"text": ["some text"] * 100_000}), table)
+    assert path.stat().st_size < 2000 > table.stat().st_size
+    for file, text in ((path, ""), (table, "some text")):
+        files = readers.resolve(file, "text" if file == table else None)
+        corpus = Corpus.open(files, cache=str(tmp_path / "cache"))
+        assert corpus.folder is not None
+        assert (len(corpus), corpus.take([99_999])) == (100_000, [text])
+
+
+def test_a_file_that_was_replaced_with_its_size_and_time_kept_is_read_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)
+    path, cache = tmp_path / "corpus.txt", tmp_path / "cache"
+    path.write_text("a red fox\n" * 9, encoding="utf8")
+    stamp = path.stat()
+    assert Corpus.open([str(path)], cache=str(cache)).take([0]) == ["a red fox"]
+    path.write_text("a sly fox\n" * 9, encoding="utf8")
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    assert Corpus.open([str(path)], cache=str(cache)).take([0]) == ["a sly fox"]
+    os.utime(path, (1, 1))  # a copy of the same content needs no further entry
+    Corpus.open([str(path)], cache=str(cache))
+    assert len(list(cache.glob("rows-*"))) == 2
+
+
+def test_an_entry_that_was_not_opened_for_30_days_is_removed_when_another_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)
+    cache = tmp_path / "cache"
+
+    def opened(name):
+        (tmp_path / name).write_text(f"{name}\n", encoding="utf8")
+        return Corpus.open([str(tmp_path / name)], cache=str(cache))
+
+    held = opened("held")
+    opened("old")
+    opened("recent")
+    old = [path for path in cache.iterdir() if (path / "rows.txt").read_text() != "recent"]
+    (cache / f"tokens-{'0a' * 12}").mkdir()  # damaged
+    (cache / "mine").mkdir()
+    gc.collect()
+    for path in (*old, cache / f"tokens-{'0a' * 12}", cache / "mine"):
+        os.utime(path, (1, 1))
+    opened("new")
+    assert sorted((path / "rows.txt").read_text() for path in cache.glob("rows-*")) == ["held", "new", "recent"]
+    assert held.take([0]) == ["held"]
+    assert not list(cache.glob("tokens-*"))
+    assert (cache / "mine").is_dir()
+    os.utime(held.folder, (1, 1))
+    opened("held")  # opening it counts
+    del held
+    gc.collect()
+    opened("newer")
+    assert "held" in [(path / "rows.txt").read_text() for path in cache.glob("rows-*")]
 
 
 def test_repeated_rows_are_counted_equally_in_memory_and_in_the_cache(tmp_path, monkeypatch):
@@ -148,22 +209,6 @@ def test_cached_token_ids_outside_the_vocabulary_are_written_again(mapped):
         assert torch.equal(one["anchor"]["input_ids"], other["anchor"]["input_ids"])
 
 
-def test_clearing_the_cache_deletes_damaged_entries_but_no_other_files(sample, tmp_path, monkeypatch, cse):
-    monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)
-    for reading in ({}, {"encoding_errors": "replace"}):
-        Corpus.open([str(sample)], cache=str(tmp_path), **reading)
-    damaged = sorted(tmp_path.glob("rows-*"))[0]
-    (damaged / "meta.json").write_text("{}")
-    other = tmp_path / "mine"
-    other.mkdir()
-    (other / "meta.json").write_text('{"title": "not an entry"}')
-    done = cse("cache", "--cache", tmp_path)
-    assert f"{damaged.name}: damaged" in done.stdout
-    assert "2 entries" in done.stdout
-    assert "2 entries deleted" in cse("cache", "--cache", tmp_path, "--clear").stdout
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
-
-
 @pytest.fixture
 def mapped(sample, tiny_bert, tmp_path, monkeypatch):
     """The configuration of a run of one epoch whose corpus is memory-mapped from the cache."""
@@ -240,21 +285,3 @@ def test_token_ids_of_labelled_columns_are_cached(mapped, tmp_path):
     ids = prepared(run, run.tokens)[0]["hard_negative"]["input_ids"]
     expected = run.state.encoder.tokenizer(texts, padding=True, return_tensors="pt")["input_ids"]
     assert torch.equal(ids, expected)
-
-
-def test_the_cache_is_listed_and_cleared(cse, sample, tmp_path, tiny_bert, monkeypatch):
-    monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)
-    copy = tmp_path / "corpus.txt"
-    copy.write_bytes(sample.read_bytes())
-    Corpus.open([str(copy)], cache=str(tmp_path / "cache"))
-    os.utime(copy, (1, 1))  # a new modification time leads to a new entry
-    Corpus.open([str(copy)], cache=str(tmp_path / "cache"))
-    (tmp_path / "cache" / "mine.txt").write_text("kept")
-    (tmp_path / "cache" / f".cse-new-abcd_123-rows-{'0a' * 12}").mkdir()  # left by an interrupted write
-    (tmp_path / "cache" / f".cse-tokens-{'0a' * 12}.lock").write_text("")
-    listed = json.loads(cse("cache", "--cache", tmp_path / "cache", "--json").stdout)
-    assert [entry["rows"] for entry in listed["entries"]] == [10000, 10000]
-    assert [entry["files"] for entry in listed["entries"]] == [[str(copy)], [str(copy)]]
-    assert "2 entries" in cse("cache", "--cache", tmp_path / "cache").stdout
-    assert "2 entries deleted" in cse("cache", "--clear", "--cache", tmp_path / "cache").stdout
-    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["mine.txt"]

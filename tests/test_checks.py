@@ -31,6 +31,10 @@ def test_a_corpus_of_identical_sentences_is_refused(of_rows):
     with pytest.raises(InputError, match=r"^CORPUS: all 200 sampled sentences are identical"):
         of_rows(["one and the same sentence"] * 200)
     of_rows(["one and the same sentence"] * 199 + ["another one"])
+    rows = ["one and the same sentence" + " again" * i for i in range(1, 20)]
+    with pytest.raises(InputError, match=r"^CORPUS: the first 7 tokens of all 19 sampled sentences are identical"):
+        of_rows(rows, max_length=7)
+    of_rows(rows, max_length=64)
 
 
 @pytest.mark.parametrize("positive", ["crop", "delete", "halves", "spans"])

@@ -5,6 +5,8 @@ import json
 import re
 import resource
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -75,10 +77,10 @@ def test_building_an_index_does_not_import_torch(sample, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command", ["build-tfidf", "merge-tfidf", "train", "eval", "augment", "explain", "encode", "runs", "plot", "report"]
+    "command", ["build-tfidf", "merge-tfidf", "train", "eval", "augment", "explain", "encode", "runs", "report"]
 )
 def test_help_of_commands_lists_defaults_and_the_json_flag(cse, command):
-    done = cse(command, "--help")
+    done = cse(command, "--help-all" if command == "train" else "--help")
     assert done.returncode == 0
     assert "--json" in done.stdout
     assert "default" in done.stdout
@@ -359,7 +361,7 @@ def test_errors_suggest_the_name_that_was_probably_meant(cse, arguments, meant):
     assert meant in done.stderr.splitlines()[-1]
 
 
-def test_six_lines_and_one_example_describe_a_run_unless_verbose(run_config, capsys):
+def test_seven_lines_and_one_example_describe_a_run_unless_verbose(run_config, capsys):
     from cse import ProgressCallback
     from cse.cli.commands.train import ConsoleCallback
     from cse.training.setup import prepare
@@ -367,18 +369,19 @@ def test_six_lines_and_one_example_describe_a_run_unless_verbose(run_config, cap
     run = prepare(run_config.replace(una=True))
     run.facts["warning"] = "the rows are short"
     assert len(run.examples) > 1
+    sentences = len({example.text for example in run.examples})
     assert {"recipe", "text"} <= set(run.facts)
     for kind in (ConsoleCallback, ProgressCallback):
         kind().on_train_begin(run)
         few = capsys.readouterr().err.splitlines()
         kind(verbose=True).on_train_begin(run)
         every = capsys.readouterr().err.splitlines()
-        names = [line[:9].strip() for line in few[:7]]
-        assert names == ["device", "model", "loss", "positive", "corpus", "steps", "warning"]
-        assert few[3] == f" positive  {run.facts['positive']}; negatives: {run.facts['negatives']}"
-        assert few[6] == "  warning  the rows are short"
+        names = [line[:9].strip() for line in few[:8]]
+        assert names == ["device", "model", "recipe", "loss", "positive", "corpus", "steps", "warning"]
+        assert few[4] == f" positive  {run.facts['positive']}; negatives: {run.facts['negatives']}"
+        assert few[7] == "  warning  the rows are short"
         assert all(any(f"  {value}" in line for line in every) for value in run.facts.values())
-        for lines, examples in ((few, 1), (every, len(run.examples))):
+        for lines, examples in ((few, 1), (every, sentences)):
             assert sum(line.lstrip().startswith("-  ") for line in lines) == examples
 
 
@@ -386,62 +389,33 @@ def test_the_columns_of_pairs_are_shown_with_the_corpus():
     from cse.training.callbacks import header
 
     facts = {"device": "cpu", "recipe": "defaults", "corpus": "3 rows", "columns": "anchor 'a', positive 'b'"}
-    assert header(facts) == ["   device  cpu", "   corpus  3 rows; anchor 'a', positive 'b'"]
-    assert header(facts, verbose=True)[1] == "   recipe  defaults"
+    assert header(facts) == ["   device  cpu", "   recipe  defaults", "   corpus  3 rows; anchor 'a', positive 'b'"]
 
 
-def adapted(cse, corpus, model, output, *arguments):
-    done = cse("adapt", corpus, "--model", model, "-o", output, "--device", "cpu", "--threads", 1, "--json", *arguments)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def test_adapt_trains_with_the_default_recipe_and_shows_hits_before_and_after(cse, short_corpus, tiny_bert, tmp_path):
+def test_train_with_a_query_shows_hits_before_and_after_training(cse, short_corpus, tiny_bert, tmp_path):
     from cse import Encoder, SearchIndex
 
-    one = adapted(cse, short_corpus, tiny_bert, tmp_path / "one", "--max-steps", 4)
     done = cse(
-        "train", short_corpus, "--preset", "adapt", "--model", tiny_bert, "--max-steps", 4, "--device", "cpu",
-        "--threads", 1, "-o", tmp_path, "--name", "trained",
+        "train", short_corpus, "--model", tiny_bert, "--max-steps", 4, "--device", "cpu", "--threads", 1,
+        "-o", tmp_path, "--name", "run", "--query", "a war between two kings", "--json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    weights = [tmp_path / name / "best" / "model.safetensors" for name in ("one/run", "trained")]
-    assert weights[0].read_bytes() == weights[1].read_bytes()
-    rows = short_corpus.read_text(encoding="utf8").splitlines()
-    assert rows[one["query_row"]].startswith(one["query"])
-    assert rows[one["query_row"]] in json.loads((tmp_path / "one" / "run" / "data.json").read_text())["held_out"]
-    for name, model in (("before", tiny_bert), ("index", tmp_path / "one" / "run" / "best")):
-        index = SearchIndex.open(tmp_path / "one" / name, Encoder(model, device="cpu"))
-        hits = [hit for hit in index.search([one["query"]], 6)[0] if hit.row != one["query_row"]][:5]
-        shown = one["before" if name == "before" else "after"]
-        assert [hit["row"] for hit in shown] == [hit.row for hit in hits]
-        assert len(shown) == 5
-        assert [hit["score"] for hit in shown] == pytest.approx([hit.score for hit in hits], abs=1e-6)
-
-
-def test_adapt_repeated_continues_its_run_and_renews_the_index(cse, short_corpus, tiny_bert, tmp_path):
-    (tmp_path / "two" / "run").mkdir(parents=True)  # left by a process that was killed before its first checkpoint
-    (tmp_path / "two" / "run" / "config.toml").write_text("", encoding="utf8")
-    query = ("--query", "a war between two kings")
-    first = adapted(cse, short_corpus, tiny_bert, tmp_path / "two", "--max-steps", 2, *query)
-    again = adapted(cse, short_corpus, tiny_bert, tmp_path / "two", *query)
-    assert (again["run"]["steps"], again["after"]) == (2, first["after"])
-    longer = adapted(cse, short_corpus, tiny_bert, tmp_path / "two", "--max-steps", 4, *query)
-    straight = adapted(cse, short_corpus, tiny_bert, tmp_path / "straight", "--max-steps", 4, *query)
-    assert longer["run"]["steps"] == 4
-    assert longer["after"] == straight["after"] != first["after"]
-    assert longer["before"] == straight["before"]
-    done = cse("adapt", short_corpus, "--model", tiny_bert, "-o", tmp_path / "two", "--seed", 5)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"Error: -o {tmp_path / 'two'}: --seed 5 (the run has 0) cannot change")
+    result = json.loads(done.stdout)
+    for name, folder, model in (("before", "before", tiny_bert), ("after", "index", tmp_path / "run" / "best")):
+        index = SearchIndex.open(tmp_path / "run" / folder, Encoder(model, device="cpu"))
+        hits = index.search([result["query"]], 5)[0]
+        assert [hit["row"] for hit in result["hits"][name]] == [hit.row for hit in hits]
+        assert [hit["score"] for hit in result["hits"][name]] == pytest.approx([hit.score for hit in hits], abs=1e-6)
+    assert result["hits"]["before"] != result["hits"]["after"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(("-",), "cannot be standard input (-); name a file"), (("corpus.txt", "--query", " "), "--query is blank")],
+    [(("-", "--query", "a"), "--query searches the files of CORPUS"), (("c.txt", "--query", " "), "--query is blank")],
 )
-def test_adapt_refuses_standard_input_and_a_blank_query(cse, arguments, message):
-    done = cse("adapt", *arguments)
+def test_train_refuses_a_query_of_standard_input_and_a_blank_query(cse, arguments, message, tmp_path):
+    (tmp_path / "c.txt").write_text("a sentence\n")
+    done = cse("train", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr
 
@@ -450,7 +424,7 @@ def test_long_sentences_are_truncated_on_the_screen(capsys):
     from cse.augment.base import Example
 
     text = "word " * 40
-    printing.print_examples([Example(text, "short", ((0, 4), (110, 114), (116, 122), (150, 154)))])
+    printing.print_examples([[Example(text, "short", ((0, 4), (110, 114), (116, 122), (150, 154)))]])
     lines = capsys.readouterr().err.splitlines()
     assert lines[1].count("[") == 2
     assert lines[1].replace("[", "").replace("]", "").strip() == f"-  {text[:119].rstrip()}\u2026"
@@ -518,7 +492,7 @@ def test_train_has_an_option_for_each_setting_and_each_method_flag():
     from cse.training.settings.config import SETTINGS, method_flags
 
     named = {option.name for option in train_command.params}
-    assert set(SETTINGS) <= named
+    assert set(SETTINGS) - {"loss_terms"} <= named  # --loss-term adds to it, as more_loss_terms
     assert set(method_flags()) <= named
     flags = [flag for option in train_command.params for flag in (*option.opts, *option.secondary_opts)]
     assert len(flags) == len(set(flags))
@@ -531,8 +505,9 @@ def test_method_flags_set_the_options_of_their_methods():
 
     given = given_values({"margin": 0.2, "mlm_weight": 0.5, "una_every": 3, "lr": None, "negatives": ()})
     tables = {"contrastive": {"margin": 0.2}, "mlm": {"weight": 0.5}, "una": {"every": 3}}
-    assert given == {"loss_terms": ("mlm",), "options": tables}
-    assert given_values({"mlm_weight": 0.0}) == {"loss_terms": ()}
+    assert given == {"more_loss_terms": ("mlm",), "options": tables}
+    assert given_values({"mlm_weight": 0.0}) == {}
+    assert given_values({"more_loss_terms": ("none", "scd"), "mlm_weight": 0.1})["loss_terms"] == ("scd", "mlm")
     # Configuration files of earlier versions set the options of methods, such as margin, at the top level.
     assert TrainConfig(margin=0.2) == TrainConfig(options={"contrastive": {"margin": 0.2}})
     # A flag that enables its method does so as a keyword argument and as a key, too.
@@ -564,16 +539,84 @@ def test_shell_completion_offers_the_values_of_options(name, incomplete, expecte
     assert [item.value for item in found] == expected
 
 
-def test_adapt_keeps_the_ids_of_a_table(cse, sample_rows, tiny_bert, tmp_path):
-    table = tmp_path / "t.csv"
-    lines = [f'n{number},"{text.replace(chr(34), "")}"' for number, text in enumerate(sample_rows[:60])]
-    table.write_text("\n".join(["id,text", *lines]), encoding="utf8")
-    arguments = ("adapt", table, "--column", "text", "--model", tiny_bert, "--max-steps", "1", "--batch-size", "8")
-    done = cse(*arguments, "--id", "nope", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "--id nope" in done.stderr
-    assert not (tmp_path / "adapted").exists()
-    for further in ((), ("--id", "id")):
-        done = cse(*arguments, *further, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-    assert re.search(r"\bn\d+\b", done.stdout)
+def test_the_help_of_train_lists_fifteen_options_and_names_how_many_more_there_are(cse):
+    from cse.cli.commands.train import COMMON, train_command
+
+    short, whole = cse("train", "--help").stdout, cse("train", "--help-all").stdout
+    flags = {option.name: option.opts[0] for option in train_command.params if option.param_type_name == "option"}
+    assert len(COMMON) == 15
+    assert all(
+        f"  {flags[name]} " in short or f"{flags[name]}, " in short or f", {flags[name]}" in short for name in COMMON
+    )
+    listed = [name for name, flag in flags.items() if re.search(rf"^  (-\w, )?{flag}\b", short, re.MULTILINE)]
+    assert set(listed) == set(COMMON)
+    assert f"{len(flags) - len(COMMON) - 1} more options: cse train --help-all" in short
+    assert all(re.search(rf"^  (-\w, )?{flag}\b", whole, re.MULTILINE) for flag in flags.values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("encode runs/nope c.txt -o x.npy", "runs/nope: no such folder"),
+        ("encode minilm nope.txt -o x.npy", "nope.txt: no such file"),
+        ("encode minilm c.txt -o x.foo", "-o x.foo: the name must end in"),
+        ("eval runs/nope --data .", "runs/nope: no such folder"),
+        ("train nope.txt", "nope.txt: no such file"),
+        ("train c.txt --column x", "--column x: none of the files is a table"),
+        ("train t.csv --column x", "x"),
+        ("train c.txt --tfidf nope --una", "--tfidf nope: no TF-IDF index there"),
+        ("train --pairs nope.csv", "nope.csv: no such file"),
+        ("train c.txt --dev nope.tsv", "nope.tsv: no such file"),
+        ("train c.txt --model runs/nope/x", "runs/nope/x: no such folder"),
+        ("train --resume runs/nope", "--resume runs/nope: no such folder"),
+    ],
+)
+def test_missing_inputs_are_reported_before_torch_is_imported(tmp_path, arguments, message):
+    (tmp_path / "c.txt").write_text("a sentence\n")
+    (tmp_path / "t.csv").write_text("text\na sentence\n")
+    code = (
+        "import sys; from cse.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as error: print('torch' in sys.modules, error.code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments.split()], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["False", "2"], done.stderr
+    assert message in done.stderr
+
+
+def test_the_loss_terms_of_the_command_line_are_added_to_those_of_the_recipe(tiny_bert):
+    from cse import TrainConfig
+    from cse.cli.train_options import given_values
+    from cse.training.settings.precedence import resolve
+
+    def terms(family="encoder", **values):
+        config = TrainConfig(model=str(tiny_bert), **given_values(values))
+        return resolve(config, family).loss_terms
+
+    assert terms(more_loss_terms=("mlm",)) == ("keep-similarities", "mlm")
+    assert terms(mlm_weight=0.1) == ("keep-similarities", "mlm")
+    assert terms(more_loss_terms=("none",)) == ()
+    assert terms(more_loss_terms=("none", "mlm")) == ("mlm",)
+    assert terms("bert-base", more_loss_terms=("mlm",)) == ("mlm",)
+    again = resolve(TrainConfig(model=str(tiny_bert), more_loss_terms=("mlm",)), "encoder")
+    assert resolve(TrainConfig(**{**again.values(), "options": {}}), "encoder").loss_terms == again.loss_terms
+    assert resolve(TrainConfig(model=str(tiny_bert), loss_terms=("mlm",)), "encoder").loss_terms == ("mlm",)
+
+
+def test_methods_are_listed_by_kind_without_importing_torch(cse):
+    code = "import sys; from cse.cli import cli\ncli(['methods'], standalone_mode=False); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+    assert "loss term:\n" in done.stdout
+    una = next(line for line in done.stdout.splitlines() if line.startswith("  una "))
+    assert re.search(r"\(UNA\) \(\+0\.31 \[\+0\.07, \+0\.53\] each at its best temperature\)", una)
+
+
+def test_augment_writes_to_standard_output_for_a_dash(cse, tmp_path):
+    (tmp_path / "c.txt").write_text("a first sentence\nanother second sentence\n")
+    assert cse("build-tfidf", "c.txt", cwd=tmp_path).returncode == 0
+    plain, dash = cse("augment", "c.txt", cwd=tmp_path), cse("augment", "c.txt", "-o", "-", cwd=tmp_path)
+    assert plain.stdout == dash.stdout != ""
+    assert not (tmp_path / "-").exists()

@@ -206,11 +206,11 @@ def test_the_preset_for_queries_trains_on_the_rows_that_mine_writes(topics, tmp_
     mine = ("mine", tiny_bert, topics / "c.txt", "--by", "hybrid", "--queries", "q.txt", "-o", "m.jsonl")
     found = json.loads(ran(cse(*mine, "--rows", "40", "--json", cwd=tmp_path)))
     assert (found["queries"], found["triples"]) == (2, 40)
-    given = ("--preset", "adapt-queries", "--model", tiny_bert, "--max-steps", "2", "--name", "run")
+    given = ("--preset", "encoder-queries", "--model", tiny_bert, "--max-steps", "2", "--name", "run")
     ran(cse("train", "--pairs", "m.jsonl", *given, cwd=tmp_path))
     stored = TrainConfig.from_toml(tmp_path / "runs" / "run" / "config.toml")
     assert (stored.batch_size, stored.lr, stored.loss_terms) == (32, 2e-5, ("keep-similarities",))
-    refused(cse("train", topics / "c.txt", "--preset", "adapt-queries", cwd=tmp_path), "needs --pairs FILE")
+    refused(cse("train", topics / "c.txt", "--preset", "encoder-queries", cwd=tmp_path), "needs --pairs FILE")
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl"])

@@ -47,7 +47,7 @@ def test_matryoshka_loss_is_the_sum_of_contrastive_losses_of_truncated_embedding
         views = gathered_views(state, batch, batch.tokens, forward, World())
         step = batch_step(state, batch, batch.tokens, forward, World())
         found = state.terms["matryoshka"](views, step)
-        settings = {"logits": "focal", "temperature": run.config.temperature, "duplicates": step.duplicates}
+        settings = {"logits": "focal", "temperature": run.config.temperature, "keys": views.keys}
         expected = sum(
             contrastive_loss({name: z[:, :size] for name, z in views.embeddings.items()}, **settings)
             for size in (16, 8)  # the run's contrastive loss covers all 32 dimensions

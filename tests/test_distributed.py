@@ -15,7 +15,8 @@ import torch
 
 from cse import train
 from cse.training.batches.tokens import Prefetcher
-from cse.training.folder.checkpoint import find_checkpoint, list_checkpoints, read_checkpoint
+from cse.training.folder.checkpoint import read_checkpoint
+from cse.training.folder.find import find_checkpoint, list_checkpoints
 from cse.training.folder.interrupts import Agreement, StopRequest
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare
@@ -130,6 +131,10 @@ def test_two_processes_compute_the_gradients_of_a_single_process(run_config, tmp
     script.write_text(DISTRIBUTED, encoding="utf8")
     names = [name for name in VIEWS if name != "spans"]
     cases = {name: {**VIEWS[name]} for name in names} | {"odd": {"batch_size": 7}, "chunks": {"chunk_size": 3}}
+    twins = [f"{first} {i} of a few" for i in range(4) for first in ("Sentence", "sentence")]  # of different ranks
+    (tmp_path / "twins.txt").write_text("\n".join(twins), encoding="utf8")
+    for name, more in {"dropout": {}, "halves": {"positive": "halves"}, "mixed": {"loss": "mixed"}}.items():
+        cases[f"twins {name}"] = {"corpus": [str(tmp_path / "twins.txt")], "max_steps": 1, **more}
     given = {name: value for name, value in run_config.values().items() if value is not None}
     cases = {name: {**given, **values} for name, values in cases.items()}
     payload = json.dumps({"base": {}, "cases": cases})
@@ -139,6 +144,7 @@ def test_two_processes_compute_the_gradients_of_a_single_process(run_config, tmp
         launch(script, payload, out)
         found.append(torch.load(out))
     one, two = found
+    assert one["twins dropout"]["metrics"]["duplicates"] == 8
     for name in cases:
         assert one[name]["rows"] == two[name]["rows"]
         assert one[name]["texts"] == two[name]["texts"]

@@ -20,7 +20,7 @@ if not (ROOT / "docs").is_dir():
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # Commands with these phrases are parsed but not run, because they need a cluster, several processes, a published
-# checkpoint, full data sets, a user who types queries or judges documents, or the hub.
+# checkpoint, full data sets, or a user who types queries or judges texts.
 PARSED = (
     "--engine ray",
     "torchrun",
@@ -28,9 +28,8 @@ PARSED = (
     "--preset simcse-sup-bert-base",
     "asks for queries",
     "una-table1 --data",
-    "cse label",
-    "--data labels",
-    "cse push",
+    "--judged",
+    "--pool",
 )
 # Model names in the documentation and their replacements, in the order of replacement. T5 and TINY are then replaced
 # with the paths of a tiny T5 and a tiny BERT.
@@ -45,7 +44,6 @@ NAMES = {
 # Flags that are added to a command so that it ends soon.
 SHORT = {
     "train": ["--max-steps", "2", "--batch-size", "8", "--name", "NAME"],
-    "adapt": ["--max-steps", "2", "--batch-size", "8", "--model", "minilm"],
     "generate": ["--max-new-tokens", "4"],
     "mine": ["--margin", "none"],  # all cosines of a model with random weights are near 1
 }
@@ -185,7 +183,7 @@ def test_shell_commands_in_the_documentation_run(cse, place, text):
             continue
         name = arguments[1]
         given = [replaced(each).replace("<name>", "NAME").replace("128", "16") for each in arguments[1:]]
-        given = [re.sub(r"^runs/(A|B|adapted)$", "runs/NAME", each) for each in given]
+        given = [re.sub(r"^runs/(A|B|adapted|first)(?=$|/)", "runs/NAME", each) for each in given]
         extra = [] if "--resume" in given else [replaced(each) for each in SHORT.get(name, [])]
         if "--name" in given:
             extra = extra[: extra.index("--name")]
@@ -312,17 +310,14 @@ def test_links_between_pages_are_valid():
 
 def test_the_table_of_pages_and_the_page_of_the_api_are_complete(build):
     import cse
-    import cse.sklearn
     from cse.training.settings.declared import GROUPS
 
     readme, names = (ROOT / "README.md").read_text("utf8"), (ROOT / "docs" / "api.md").read_text("utf8")
-    assert sorted(build.pages(readme)) == sorted(page.name for page in PAGES if page.parent.name == "docs")
-    shelves = tomllib.loads((ROOT / "docs" / "site.toml").read_text("utf8"))["shelves"]
-    assert sorted(page for files in shelves.values() for page in files) == sorted(build.pages(readme))
+    assert sorted(build.pages()) == sorted(page.name for page in PAGES if page.parent.name == "docs")
+    assert set(re.findall(r"\]\(docs/([\w-]+\.md)", readme)) == set(build.pages())
     listed = re.findall(r"^::: ([\w.]+)$", build.with_docstrings(names), re.MULTILINE)
     assert len(listed) == len(set(listed)) == names.count("\n- ")
     public = {f"cse.{name}" for name in cse.__all__ if name != "__version__"}
-    public |= {f"cse.sklearn.{name}" for name in cse.sklearn.__all__}
     public |= {f"{group.__module__}.{group.__name__}" for group in GROUPS}
     assert public <= set(listed)
 
@@ -369,11 +364,11 @@ def test_scripts_styles_and_pictures_of_other_hosts_are_found(build):
         assert [each.removeprefix("https:") for each in build.loaded_from_elsewhere(text)] == ["//a.example/x"], text
 
 
-@pytest.mark.parametrize("name", ["una", "focal", "gains"])
+@pytest.mark.parametrize("name", ["una", "focal"])
 def test_the_pictures_show_what_their_data_say(name, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs")
     pictures = importlib.import_module("pictures")
-    assert pictures.PICTURES.keys() == {"una", "focal", "gains"}
+    assert pictures.PICTURES.keys() == {"una", "focal"}
     assert (ROOT / "docs" / "pictures" / f"{name}.svg").read_text(encoding="utf8") == pictures.PICTURES[name]()
 
 

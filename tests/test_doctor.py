@@ -128,7 +128,8 @@ def test_japanese_is_not_reported_as_several_scripts(tmp_path, cse):
     [
         (gzip.compress(b"a few words here\n" * 50, mtime=0), "is a gzip file", "end in .gz"),
         (b"PAR1" + bytes(100) + b"PAR1", "is a parquet file", ".parquet"),
-        ("a few words here\n".encode("utf-16"), "is encoded as UTF-16", "iconv -f UTF-16 -t UTF-8"),
+        ("a few words here\n".encode("utf-16"), "is encoded as UTF-16", "iconv -f UTF-16LE -t UTF-8"),
+        ("a few words here\n".encode("utf-16-be"), "is encoded as UTF-16", "iconv -f UTF-16BE -t UTF-8"),
         (b"a few words here\rand more of them\r", "carriage returns only", "tr"),
     ],
 )
@@ -142,15 +143,18 @@ def test_a_file_that_is_not_plain_utf8_text_is_reported(tmp_path, cse, content, 
     assert "WINDOWS-1252" not in cse("doctor", path).stdout
 
 
-def test_advice_on_duplicates_suggests_awk_for_text_files_but_not_for_tables(tmp_path, cse):
-    rows = [f"some sentence of words {i}" for i in range(50)] * 2
-    (tmp_path / "a.txt").write_text("\n".join(rows))
-    (tmp_path / "a.csv").write_text("text\n" + "\n".join(rows))
-    assert "awk" in cse("doctor", tmp_path / "a.txt").stdout
-    pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'cse[tables]'")
-    text = cse("doctor", tmp_path / "a.csv", "--column", "text").stdout
-    assert "awk" not in text
-    assert "reads tables" in " ".join(text.split())
+def test_duplicates_and_few_rows_are_no_faults_and_a_file_named_twice_is_reported(tmp_path, cse):
+    path, link = tmp_path / "a.txt", tmp_path / "b.txt"
+    path.write_text("".join(f"some sentence of words {i}\n" for i in range(50)) * 2)
+    link.symlink_to(path)
+    seen = look(cse, path)
+    assert [advice["level"] for advice in seen["advice"] if "repeat an earlier row" in advice["finding"]] == ["note"]
+    assert not any(advice["level"] == "fault" or "only" in advice["finding"] for advice in seen["advice"])
+    twice = f"{link} has the content of {path}, and its rows count again"
+    assert twice in [advice["finding"] for advice in look(cse, path, link)["advice"]]
+    assert twice in cse("build-tfidf", path, link, "-o", tmp_path / "once").stdout
+    done = cse("merge-tfidf", tmp_path / "once", tmp_path / "once", "-o", tmp_path / "twice")
+    assert f"{twice}; so have 2 more files that of another" in done.stdout
 
 
 CODE = [

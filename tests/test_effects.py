@@ -1,6 +1,7 @@
 """The laboratory benches/effects: its experiments, intervals, stored results and tables. No model is trained."""
 
 import json
+import re
 import sys
 from importlib import import_module
 from itertools import chain
@@ -11,8 +12,10 @@ import numpy as np
 import pytest
 
 from cse import TrainConfig
+from prose import faults, marked, unmarked
 
-EFFECTS = Path(__file__).resolve().parents[1] / "benches" / "effects"
+ROOT = Path(__file__).resolve().parents[1]
+EFFECTS = ROOT / "benches" / "effects"
 if not EFFECTS.is_dir():
     pytest.skip("there is no benches/ folder", allow_module_level=True)
 sys.path.insert(0, str(EFFECTS))
@@ -229,3 +232,55 @@ def test_mixtures_with_a_gradient_differ_from_mixed_negatives_in_the_gradient_al
     assert torch.allclose(found[False][1], z.grad, rtol=1e-10)
     assert torch.allclose(found[True][0], loss, rtol=1e-12)
     assert not torch.allclose(found[True][1], z.grad, rtol=1e-2)
+
+
+@pytest.fixture(scope="module")
+def stored_tables():
+    """The tables of all sets of stored runs, by title."""
+    return table.tables_of_sets()
+
+
+@pytest.fixture(scope="module")
+def page():
+    return (ROOT / "docs" / "effects.md").read_text(encoding="utf8")
+
+
+def test_the_tables_of_the_page_are_those_of_the_stored_runs(stored_tables, page):
+    shown = re.findall(r"^### (.*)\n\n((?:\|.*\n)+)", page, re.MULTILINE)
+    assert len(shown) > 30
+    for title, rows in shown:
+        assert rows.splitlines() == table.lines(stored_tables[title], markdown=True), title
+
+
+@pytest.mark.parametrize(
+    "path", sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")]), ids=lambda path: path.name
+)
+def test_every_marked_number_in_prose_is_that_of_its_row(stored_tables, path):
+    assert faults(path.read_text(encoding="utf8"), stored_tables) == []
+
+
+def test_every_change_and_score_in_the_text_of_the_page_is_marked(page):
+    prose = "\n".join(line for line in page.splitlines() if not line.startswith("|"))
+    assert len(marked(prose)) > 70
+    assert unmarked(prose) == []
+
+
+def test_numbers_in_prose_that_differ_from_their_row_are_found():
+    tables = {
+        "T (A)": (["system", "mean of seven", "change [95 %]"], [["UNA", "70.12 (69.69)", "+1.14 [+0.79, +1.51]"]])
+    }
+    marker = "<!-- row: T (A) | UNA |"
+    assert not faults(f"**+1.14 [+.79, +1.51]** {marker} change --> and 70.1\n{marker} mean -->", tables)
+    assert len(faults(f"+1.15 {marker} change --> and +1.1 [.8, 1.6] {marker} change -->", tables)) == 2
+    assert unmarked(f"of .05 +1.14 {marker} change --> and -.3, 70.1") == ["-.3", "70.1"]
+    with pytest.raises(ValueError, match="1 markers, of which 0 follow a number"):
+        marked(f"a gain {marker} change -->")
+    for wrong in (f"1 {marker} cost -->", "1 <!-- row: T (A) | UN | change -->"):
+        with pytest.raises(ValueError, match="is not one of"):
+            faults(wrong, tables)
+
+
+def test_changes_without_an_interval_have_no_sign(stored_tables):
+    for title in ("with", "alignment with"):
+        rows = stored_tables[f"Focal-InfoNCE, Table 3: {title} (H200)"][1]
+        assert {row[-1] for row in rows[1:]} == {"no interval"}

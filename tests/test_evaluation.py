@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from scipy.stats import spearmanr
 
+from conftest import SHARED
 from cse import Encoder, InputError
 from cse.cli import cli
-from cse.evaluation.base import embed
+from cse.evaluation.base import embed, read_pairs
 from cse.evaluation.retrieval import METRICS, Retrieval, RetrievalOptions, reciprocal_rank
 from cse.io import Journal
 from cse.models.running.passages import Cutter
@@ -287,7 +289,7 @@ def test_the_score_of_a_document_is_the_score_of_its_best_passage(tmp_path, tiny
             parts = [text[start:end] for start, end in cut([text])[0]] or [text]
             vectors = encoder.encode([query, *parts]).astype(np.float64)
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-            scores[key] = max(vectors[1:] @ vectors[0])
+            scores[key] = max(np.round(vectors[1:] @ vectors[0], 6))
         rankings.append(sorted(scores, key=lambda key: (scores[key], key), reverse=True))
     expected = [100 * METRICS["ndcg@10"](ranking, {f"d{n:02}": 1}) for n, ranking in enumerate(rankings)]
     assert found["ndcg@10"] == pytest.approx(np.mean(expected), abs=1e-6)
@@ -344,7 +346,7 @@ def test_scores_of_any_file_of_pairs_can_be_printed_as_markdown(cse, tiny_bert, 
 def test_geometry_is_compared_without_a_verdict(cse, tiny_bert, tiny_roberta, scored_pairs):
     flags = ("--suite", "geometry", "--data", scored_pairs, "--pooler", "avg")
     records = json.loads(cse("compare", tiny_bert, tiny_roberta, *flags, "--json").stdout)["comparisons"][0]["tasks"]
-    assert len(records) == 4
+    assert len(records) == 6
     assert {each["verdict"] for each in records} == {""}
     assert "uniformity" in cse("compare", tiny_bert, tiny_roberta, *flags).stdout
 
@@ -628,3 +630,117 @@ def test_commands_use_the_best_model_of_a_run_folder(cse, tiny_bert, scored_pair
     assert note in done.stderr
     with pytest.raises(InputError, match=r"it is the folder of a run: use .*best"):
         Encoder(run, device="cpu")
+
+
+def test_pairs_that_tie_are_not_ordered_by_the_noise_of_float32():
+    """The same words in another order: a bag of words gives equal vectors, up to the order of float32 sums."""
+    from cse.evaluation.base import Pairs
+    from cse.evaluation.sts import score_vectors
+
+    generator = np.random.default_rng(0)
+    words = generator.normal(size=(200, 8)).astype(np.float32)
+    chosen = generator.integers(0, 200, (300, 9))
+    left = np.array([words[row].sum(0) for row in chosen])
+    right = np.array([words[generator.permutation(row)].sum(0) for row in chosen])
+    other = generator.normal(size=(20, 8)).astype(np.float32), generator.normal(size=(20, 8)).astype(np.float32)
+    gold = generator.uniform(0, 5, 320)
+    exact = np.concatenate(
+        [np.ones(300), [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(*other, strict=True)]]
+    )
+    pairs = Pairs(gold, [f"a{n}" for n in range(320)], [f"b{n}" for n in range(320)])
+    found = score_vectors(pairs, np.concatenate([left, other[0]]), np.concatenate([right, other[1]])).spearman
+    assert found == pytest.approx(100 * spearmanr(exact, gold).statistic, abs=1e-9)
+
+
+def test_documents_with_equal_scores_are_ranked_by_id_whatever_the_noise():
+    class Noisy:
+        def encode(self, texts, **_):
+            noise = np.random.default_rng(len(texts)).normal(size=(len(texts), 4)) * 1e-8
+            return np.ones((len(texts), 4)) + noise
+
+    from cse.evaluation.retrieval import rank_documents
+
+    documents = {f"d{n}": "equal" for n in range(50)}
+    (found,) = rank_documents(Noisy(), {"q": "equal"}, documents)
+    assert list(found) == sorted(documents, reverse=True)
+
+
+@pytest.fixture(scope="module")
+def sts_folder():
+    folder = SHARED / "sts"
+    if not folder.is_dir():
+        pytest.skip("the STS files are missing")
+    return folder
+
+
+def test_the_clean_development_set_has_no_pair_of_a_test_set(sts_folder):
+    from cse.evaluation.sts import SEVEN, clean_development, pair_key
+
+    def keys(name):
+        pairs = read_pairs(sts_folder / f"{name}.tsv")
+        return {pair_key(*pair) for pair in zip(pairs.left, pairs.right, strict=True)}
+
+    tests = set().union(*(keys(name) for name in SEVEN))
+    counts = {name: (len(keys(name) & tests), len(keys(name))) for name in ("stsb.dev", "stsb.train", "sickr.dev")}
+    assert counts == {"stsb.dev": (1135, 1496), "stsb.train": (4735, 5686), "sickr.dev": (14, 500)}
+    clean = clean_development(sts_folder)
+    left = {title: {pair_key(*p) for p in zip(each.left, each.right, strict=True)} for title, each in clean.items()}
+    assert [len(each.left) for each in clean.values()] == [361, len(left["SICK-R train and dev, clean"])]
+    assert not set().union(*left.values()) & tests
+
+
+def test_clean_development_pairs_are_found_by_a_small_example(tmp_path):
+    from cse.evaluation.sts import SEVEN, clean_development
+
+    for key in SEVEN:
+        (tmp_path / f"{key}.tsv").write_text("1\tA man, plays.\tTwo dogs run\n2\tother\tone more\n")
+    for key in ("stsb.dev", "sickr.train", "sickr.dev"):
+        (tmp_path / f"{key}.tsv").write_text(
+            "2\ttwo  dogs run!\ta man plays\n3\tnew one\tnew two\n1\tkept\tpair\n3\tNew two\tnew one\n"
+        )
+    clean = clean_development(tmp_path)
+    assert {title: list(zip(each.gold, each.left, each.right, strict=True)) for title, each in clean.items()} == {
+        title: [(1.0, "kept", "pair"), (3.0, "new one", "new two")]  # each once
+        for title in ("STS-B dev, clean", "SICK-R train and dev, clean")
+    }
+    (tmp_path / "sickr.train.tsv").unlink()
+    with pytest.raises(InputError, match=r"has no sickr\.train\.tsv, which the clean development set needs"):
+        clean_development(tmp_path)
+
+
+def test_hard_pairs_have_low_scores_and_high_cosines(cse, tiny_bert, scored_pairs):
+    from cse import Encoder
+    from cse.evaluation.base import read_pairs
+    from cse.evaluation.sts import pair_cosines
+
+    pairs = read_pairs(scored_pairs)
+    found = json.loads(cse("eval", tiny_bert, "--data", scored_pairs, "--hard", "5", "--json").stdout)["hard_pairs"]
+    encoder = Encoder(tiny_bert, device="cpu")
+    cosines = pair_cosines(encoder.encode(list(pairs.left)), encoder.encode(list(pairs.right)))
+    above = {}
+    for row, (cosine, gold) in enumerate(zip(cosines, pairs.gold, strict=True)):
+        rank = (
+            (cosines < cosine).sum()
+            + (cosines <= cosine).sum()
+            - (pairs.gold < gold).sum()
+            - (pairs.gold <= gold).sum()
+        )
+        above[pairs.left[row], pairs.right[row]] = rank
+    assert len(found) == 5
+    chosen = [above[pair["sentence1"], pair["sentence2"]] for pair in found]
+    assert chosen == sorted(above.values(), reverse=True)[:5]
+    assert all(pair["score"] < np.median(pairs.gold) and pair["cosine"] > np.median(cosines) for pair in found)
+    printed = cse("eval", tiny_bert, "--data", scored_pairs, "--hard", "2", "--markdown").stdout
+    assert found[0]["sentence1"] in printed
+    assert found[2]["sentence1"] not in printed.split("Hard pairs")[1]
+    refused = cse("eval", tiny_bert, "--suite", "geometry", "--data", scored_pairs, "--hard", "2")
+    assert "--hard has no effect without --suite sts" in refused.stderr
+
+
+def test_of_equal_neighbours_the_first_is_the_nearest_whatever_the_noise():
+    from cse.evaluation.geometry import nearest_others
+
+    noise = np.random.default_rng(0).normal(size=(40, 8)) * 1e-8
+    nearest, cosines = nearest_others((np.ones((40, 8)) + noise).astype(np.float64))
+    assert nearest.tolist() == [1, *[0] * 39]
+    assert cosines.tolist() == [1.0] * 40

@@ -229,7 +229,7 @@ def refused(done, *parts):
 
 
 def test_invalid_exports_are_refused(exported, tiny_bert, minilm, pairs, tmp_path):
-    refused(invoke("export", tiny_bert), "writes one format")
+    refused(invoke("export", tiny_bert), "name a format")
     refused(invoke("export", tiny_bert, "--onnx", "--sts", pairs), "--sts", "--sts has no effect without --int8")
     refused(invoke("export", minilm, "--onnx"), "name a new folder with -o")
     refused(invoke("export", tmp_path / "none", "--onnx", "-o", tmp_path / "x"), "no such folder")

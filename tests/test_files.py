@@ -70,6 +70,8 @@ def test_a_file_that_is_overwritten_keeps_its_permissions(tmp_path, corpus, glov
         "augment corpus.txt -o pipe",
         "augment pipe -o out.txt",
         "doctor pipe",
+        "search {model} corpus.txt --queries pipe",
+        "train --model {model} --dev pipe --max-steps 1 corpus.txt",
         "encode {model} pipe -o v.npy",
         "encode {model} corpus.txt -o pipe",
     ],
@@ -105,6 +107,36 @@ def waits(pid):
         return before > 1 and used() - before <= 1
     except OSError:
         return True
+
+
+@POSIX
+def test_a_table_in_a_pipe_is_refused_because_it_is_read_several_times(tmp_path, cse):
+    os.mkfifo(tmp_path / "pipe.csv")
+    for command in ("build-tfidf pipe.csv --column text", "train --pairs pipe.csv"):
+        done = cse(*command.split(), cwd=tmp_path)
+        assert done.returncode == 2
+        assert "pipe.csv: is not a regular file, but a table is read several times" in " ".join(done.stderr.split())
+
+
+@POSIX
+def test_a_signal_ends_a_command_that_waits_for_a_server(tmp_path):
+    script = (
+        "import sys, time, fsspec\nfrom fsspec.implementations.memory import MemoryFileSystem\n"
+        "class Stalls(MemoryFileSystem):\n    protocol = 'memory'\n"
+        "    def get_file(self, *given, **more):\n        time.sleep(60)\n"
+        "fsspec.register_implementation('memory', Stalls, clobber=True)\nStalls().pipe('/a.txt', b'a text')\n"
+        "from cse.cli import main\nprint('began', flush=True)\nmain()\n"
+    )
+    command = [sys.executable, "-c", script, "build-tfidf", "memory://a.txt"]
+    env = {**os.environ, "CSE_CACHE": str(tmp_path / "cache")}
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.readline()
+        time.sleep(3)
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(10) == 130
+        finally:
+            process.kill()
 
 
 @POSIX

@@ -1,13 +1,21 @@
-"""``cse push``: the upload to a local server that answers as the Hugging Face hub does, and the model card."""
+"""The model card that ``cse export`` writes, and uploading it to a local server that answers as the hub does."""
 
 import base64
 import json
-import shlex
+import os
+import subprocess
+import sys
 import threading
 import warnings
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from huggingface_hub import ModelCard
+
+from cse import InputError, TrainConfig, train
+from cse.models.saving.folder import write_card
+from random_texts import write_vectors
+from test_cli import refused
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -55,78 +63,55 @@ def hub():
 
 
 @pytest.fixture(scope="module")
-def run(cse, indexed, tiny_bert, tmp_path_factory):
+def run(sample, tiny_bert, tmp_path_factory):
     # In a folder of its own, since pytest-xdist can set up a module's fixture twice in one process.
     output = tmp_path_factory.mktemp("hub")
-    given = [
-        "--una",
-        "--max-steps",
-        "2",
-        "--batch-size",
-        "8",
-        "--beta",
-        "0.3",
-        "--set",
-        "una.every=2",
-        "--name",
-        "small",
-        "--output",
-        output,
-    ]
-    done = cse("train", "--model", tiny_bert, "--loss", "focal", *given, cwd=indexed)
-    assert done.returncode == 0, done.stderr
-    return output / "small"
+    options = {"batch_size": 8, "max_steps": 2, "eval_every": 0, "device": "cpu", "threads": 1}
+    return train(TrainConfig(corpus=(sample,), output=output, model=tiny_bert, name="small", **options)).folder
 
 
-def test_push_uploads_the_encoder_with_its_card(cse, run, hub):
-    from huggingface_hub import ModelCard
-
-    from cse.reports.runs import read_run
-
-    env = {"HF_ENDPOINT": hub.address, "HF_TOKEN": "hf_test", "HF_HUB_OFFLINE": "0"}
-    about = ["--license", "apache-2.0", "--language", "en", "--dataset", "me/wiki"]
-    done = cse("push", run, "me/small", *about, "--private", env=env)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{hub.address}/me/small\n"
-    assert hub.asked[0][0] == "/api/repos/create"
-    assert hub.asked[0][1]["name"] == "small"
-    best = {path.relative_to(run / "best").as_posix(): path for path in (run / "best").rglob("*") if path.is_file()}
-    assert hub.files.keys() == best.keys()
-    assert all(hub.files[name] == best[name].read_bytes() for name in best if name != "README.md")
+def card_of(folder):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        card = ModelCard(hub.files["README.md"].decode())
-    assert (card.data.license, card.data.language, card.data.datasets) == ("apache-2.0", ["en"], ["me/wiki"])
-    assert "loss:focal" in card.data.tags
-    (result,) = card.data.eval_results
-    assert (result.metric_type, result.metric_value) == ("mrr", read_run(run).result["best"]["mrr"])
-    assert 'SentenceTransformer("me/small")' in card.text
-    assert "- Data: 10,000 rows" in card.text
-    assert str(run.parent.parent) not in str(card)
+        return ModelCard((folder / "README.md").read_text(encoding="utf8"))
 
 
-def test_the_command_on_the_card_repeats_the_run(cse, run, indexed, tiny_bert, sample, tmp_path):
-    from cse.reports.hub import training_command
-    from cse.reports.runs import read_run
-
-    words = shlex.split(training_command(read_run(run)))
-    assert words[:2] == ["cse", "train"]
-    words = [str(tiny_bert) if word == tiny_bert.name else word for word in words[1:]]
-    (tmp_path / "tfidf").symlink_to(indexed / "tfidf")
-    done = cse(*words, "--name", "again", cwd=tmp_path)
+def test_a_copy_states_licence_and_language_and_is_uploaded_with_its_card(cse, run, hub, tmp_path):
+    done = cse("export", run, "-o", tmp_path / "mine", "--license", "apache-2.0", "--language", "en")
     assert done.returncode == 0, done.stderr
-    again = read_run(tmp_path / "runs" / "again")
-    assert again.settings == read_run(run).settings
-    assert again.result["best"] == read_run(run).result["best"]
+    assert done.stdout == f"{tmp_path / 'mine'}\n"
+    card, before = card_of(tmp_path / "mine"), card_of(run / "best")
+    assert (card.data.license, card.data.language) == ("apache-2.0", ["en"])
+    assert (card.text, card.data.tags) == (before.text, before.data.tags)
+    assert before.data.license is None  # the folder of the run stays as it was
+    for name in ("model.safetensors", "modules.json", "tokenizer.json"):
+        assert (tmp_path / "mine" / name).read_bytes() == (run / "best" / name).read_bytes(), name
+    script = "import sys, cse; cse.Encoder(sys.argv[1]).push_to_hub('me/small', replace_model_card=True)"
+    env = {**os.environ, "HF_ENDPOINT": hub.address, "HF_TOKEN": "hf_test", "HF_HUB_OFFLINE": "0"}
+    subprocess.run([sys.executable, "-c", script, tmp_path / "mine"], env=env, check=True)
+    assert hub.asked[0][1]["name"] == "small"
+    sent = ModelCard(hub.files["README.md"].decode())
+    assert (sent.data.license, sent.data.language) == ("apache-2.0", ["en"])
+    assert 'SentenceTransformer("me/small")' in sent.text
+    assert hub.files["tokenizer.json"] == (tmp_path / "mine" / "tokenizer.json").read_bytes()
 
 
-def test_push_says_in_one_sentence_why_it_failed(cse, run, hub, tmp_path):
-    env = {"HF_ENDPOINT": hub.address, "HF_TOKEN": "hf_wrong", "HF_HUB_OFFLINE": "0"}
-    for arguments in ((run, "me/small"), (run, "me/not a name"), (tmp_path, "me/small")):
-        done = cse("push", *arguments, env=env)
-        assert done.returncode == 2
-        assert len(done.stderr.strip().splitlines()) <= 2
-        assert done.stderr.startswith("Error: ")
-    assert not hub.files
-    done = cse("push", run, "me/small", env=env | {"HF_ENDPOINT": "http://127.0.0.1:9"})
-    assert "check the connection" in done.stderr
+def test_a_folder_without_a_card_gets_one_and_empty_values_change_nothing(tmp_path):
+    (tmp_path / "plain").mkdir()
+    write_card(str(tmp_path / "plain"), {"license": None, "language": []})
+    assert not list((tmp_path / "plain").iterdir())
+    write_card(str(tmp_path / "plain"), {"license": "mit", "language": []})
+    card = card_of(tmp_path / "plain")
+    assert (card.data.license, card.data.language) == ("mit", None)
+    for metadata in ("a: [", "- a"):
+        (tmp_path / "plain" / "README.md").write_text(f"---\n{metadata}\n---\n", encoding="utf8")
+        with pytest.raises(InputError, match=r"README\.md: its metadata cannot be read"):
+            write_card(str(tmp_path / "plain"), {"license": "mit"})
+
+
+def test_copies_that_cannot_be_written_are_refused(cse, run, tmp_path):
+    refused(cse("export", run), "--onnx or --static", "-o")
+    refused(cse("export", run, "-o", tmp_path), "exists; name a new folder")
+    write_vectors(tmp_path / "v.txt")
+    refused(cse("export", f"glove:{tmp_path}/v.txt", "-o", tmp_path / "new"), "cannot be saved")
+    assert not (tmp_path / "new").exists()

@@ -49,19 +49,22 @@ def test_a_static_embedding_gives_the_vectors_of_cse_encoder(static):
 
 
 @pytest.mark.parametrize(
-    ("side", "modules"),
+    ("side", "modules", "cut"),
     [
-        ("right", [pooling("mean", include_prompt=False), dense(16, torch.nn.Tanh()), normalize]),
-        ("left", [pooling("lasttoken", "max", "cls"), layer_norm]),
-        ("left", [pooling("weightedmean", "mean_sqrt_len_tokens", include_prompt=False)]),
+        ("right", [pooling("mean", include_prompt=False), dense(16, torch.nn.Tanh()), normalize], None),
+        ("right", [pooling("max"), normalize], 10),
+        ("left", [pooling("lasttoken", "max", "cls"), layer_norm], None),
+        ("left", [pooling("weightedmean", "mean_sqrt_len_tokens", include_prompt=False)], None),
     ],
 )
-def test_an_onnx_file_gives_the_vectors_of_the_model(tmp_path, tiny_bert, side, modules):
+def test_an_onnx_file_gives_the_vectors_of_the_model(tmp_path, tiny_bert, side, modules, cut):
     pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install 'cse[onnx]'")
     folder = tmp_path / "model"
-    sentence_model(folder, tiny_bert, modules=modules, side=side, prompts=PROMPTS)
+    sentence_model(folder, tiny_bert, modules=modules, side=side, prompts=PROMPTS, truncate_dim=cut)
     export_onnx(str(folder))
     light, whole = agree(f"onnx:{folder}"), Encoder(folder, device="cpu")
+    agree(f"onnx:{folder}", dims=5)
+    assert cut in (None, light.embedding_dim)
     for method in ("encode", "encode_query"):
         np.testing.assert_allclose(getattr(light, method)(TEXTS), getattr(whole, method)(TEXTS), atol=1e-4)
 

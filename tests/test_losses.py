@@ -13,7 +13,7 @@ from cse.context import Context
 from cse.losses.contrastive import Contrastive, arrange, contrastive_loss, similarity_summary
 from cse.losses.options import ContrastiveOptions, incompatibility
 from cse.rng import partners
-from cse.views import roles_by_name
+from cse.views import entry_keys, roles_by_name
 
 B, D, TAU, M, LAM, ALPHA = 5, 7, 0.05, 0.3, 0.2, 2.5
 PAIRS = [("anchor", "positive"), ("synthetic", "synthetic_positive")]
@@ -41,11 +41,23 @@ def masks_of(source):
     return {name: torch.arange(B) != left_out[name] for name in names}
 
 
-def duplicates_of():
-    """Returns a boolean matrix that marks rows 2 and 4 as the same sentence."""
-    same = torch.eye(B, dtype=torch.bool)
-    same[2, 4] = same[4, 2] = True
-    return same
+def texts_of(source):
+    """Returns a number by view and row, the same number for equal texts.
+
+    Anchors 2 and 3 are equal, positive 0 is anchor 4, hard negative 0 is positive 1, hard negative 1 is its own anchor,
+    hard negative 2 is its own positive, and synthetic negatives 1 and 4 are positive 2 and hard negative 3.
+    """
+    names = ("anchor", "positive", *SOURCES[source])
+    texts = {name: [100 * number + row for row in range(B)] for number, name in enumerate(names)}
+    texts["anchor"][3], texts["positive"][0] = texts["anchor"][2], texts["anchor"][4]
+    if "hard_negative" in texts:
+        texts["hard_negative"][:3] = texts["positive"][1], texts["anchor"][1], texts["positive"][2]
+    if "synthetic" in texts:
+        texts["synthetic"][1] = texts["positive"][2]
+        texts["synthetic"][4] = texts.get("hard_negative", texts["positive"])[3]
+    if "synthetic_positive" in texts:
+        texts["synthetic_positive"] = list(texts["synthetic"])
+    return texts
 
 
 def cos(x, y):
@@ -77,7 +89,7 @@ def some_partners(views, objective, masks=None):
     return torch.from_numpy(partners(torch.arange(B).numpy(), 1, 0, anchors, len(names), valid))
 
 
-def double_loop(views, *, objective, logits, mixed, alpha=1.0, masks=None, duplicates=None, partner=None):
+def double_loop(views, *, objective, logits, mixed, alpha=1.0, masks=None, texts=None, partner=None):
     """Returns the mean over anchors of -log(e^positive / sum of e^logit), with each logit computed separately."""
     masks = masks or {}
     pairs = [pair for pair in PAIRS if pair[1] in views]
@@ -91,9 +103,11 @@ def double_loop(views, *, objective, logits, mixed, alpha=1.0, masks=None, dupli
     def holds(name, row):
         return name not in masks or bool(masks[name][row])
 
-    def same_sentence(a, i, c, j):
-        sentence = ("anchor", "positive")
-        return duplicates is not None and a in sentence and c in sentence and i != j and bool(duplicates[i, j])
+    def known(name, row):
+        return {texts[view][row] for view in (name, twin.get(name, name))}
+
+    def equal(a, i, c, j):
+        return texts is not None and bool(known(a, i) & known(c, j))
 
     losses, number = [], 0
     for a in anchors:
@@ -105,7 +119,7 @@ def double_loop(views, *, objective, logits, mixed, alpha=1.0, masks=None, dupli
             terms = [positive]
             for c in [*candidates, *columns]:
                 for j in range(B):
-                    if (c, j) in ((twin[a], i), (a, i)) or not holds(c, j) or same_sentence(a, i, c, j):
+                    if (c, j) in ((twin[a], i), (a, i)) or not holds(c, j) or equal(a, i, c, j):
                         continue
                     term = logit(logits, cos(views[a][i], views[c][j]), False)
                     if a == "anchor" and c == "hard_negative" and i == j:
@@ -116,21 +130,23 @@ def double_loop(views, *, objective, logits, mixed, alpha=1.0, masks=None, dupli
                 assert j != i
                 assert holds(candidates[view], j)
                 other = views[candidates[view]][j]
-                terms.append(logit(logits, cos(views[a][i], mixture(views[twin[a]][i], other)), False))
+                if not equal(a, i, candidates[view], j):
+                    terms.append(logit(logits, cos(views[a][i], mixture(views[twin[a]][i], other)), False))
             if mixed == "release":
-                terms += release_terms(views["anchor"], views["positive"], i, holds)
+                terms += release_terms(views["anchor"], views["positive"], i, holds, equal)
             losses.append(log_sum(terms) - positive)
     return sum(losses) / len(losses)
 
 
-def release_terms(z1, z2, i, holds):
+def release_terms(z1, z2, i, holds, equal):
     """Returns the logits of row i with mixtures of adjacent rows; two of them are 0, as in MixCSE's released code."""
     terms = []
     for k in range(B):
-        if holds("positive", k) and holds("positive", (k + 1) % B):
+        alike = equal("anchor", k, "positive", (k + 1) % B)
+        if holds("positive", k) and holds("positive", (k + 1) % B) and not alike:
             mixed = LAM * z2[k] + (1 - LAM) * z2[(k + 1) % B]
             terms.append(0.0 if k == (i - 1) % B else cos(z1[i], mixed) / TAU)
-    if holds("anchor", i) and holds("anchor", (i + 1) % B):
+    if holds("anchor", i) and holds("anchor", (i + 1) % B) and not equal("anchor", i, "positive", (i + 1) % B):
         mixed = LAM * z1[i] + (1 - LAM) * z1[(i + 1) % B]
         for j in range(B):
             if holds("positive", j):
@@ -159,7 +175,8 @@ ILLEGAL = [parts for parts in ALL if problem(*parts) is not None]
 def arguments_of(objective, logits, source, mixed, weights):
     views = views_of(source)
     masks = masks_of(source) if "row masks" in weights else None
-    duplicates = duplicates_of() if "duplicates" in weights else None
+    texts = texts_of(source) if "duplicates" in weights else None
+    keys = texts and entry_keys({name: torch.tensor(numbers) for name, numbers in texts.items()}, roles_by_name(views))
     partner = some_partners(views, objective, masks) if mixed == "paper" else None
     alpha = ALPHA if weights == "alpha" else 1.0
     ours = {
@@ -172,9 +189,9 @@ def arguments_of(objective, logits, source, mixed, weights):
         "partners": partner,
         "hard_negative_weight": alpha,
         "masks": masks,
-        "duplicates": duplicates,
+        "keys": keys,
     }
-    return views, ours, {"alpha": alpha, "masks": masks, "duplicates": duplicates, "partner": partner}
+    return views, ours, {"alpha": alpha, "masks": masks, "texts": texts, "partner": partner}
 
 
 def test_more_than_200_of_the_360_combinations_of_options_are_legal():
@@ -198,15 +215,13 @@ def test_illegal_options_are_refused_with_a_message_of_one_sentence(parts):
         contrastive_loss(views, **ours)
 
 
-# Only combinations without mixed negatives: autograd ignores mixed negatives, which are detached, but a numerical
-# derivative does not. test_no_gradient_flows_through_mixed_negatives covers the other combinations.
-@pytest.mark.parametrize(
-    "parts", [parts for parts in LEGAL if parts[3] is None], ids=lambda parts: "-".join(str(part) for part in parts)
-)
+# Mixed negatives have a gradient here: a numerical derivative does not ignore them. Without their gradient,
+# test_no_gradient_flows_through_mixed_negatives covers them.
+@pytest.mark.parametrize("parts", LEGAL, ids=lambda parts: "-".join(str(part) for part in parts))
 def test_gradients_equal_numerical_derivatives(parts):
     views, ours, _ = arguments_of(*parts)
     names = list(views)
-    ours["temperature"] = 0.5
+    ours |= {"temperature": 0.5, "stop_gradient": False}
 
     def loss(*tensors):
         return contrastive_loss(dict(zip(names, tensors, strict=True)), **ours)

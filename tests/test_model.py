@@ -11,7 +11,7 @@ from transformers import AutoModel, AutoTokenizer
 from cse import Encoder, InputError, TrainConfig, train
 from cse.data.words import cut_in_two
 from cse.evaluation.base import read_pairs
-from cse.evaluation.geometry import alignment, half_ranks, uniformity
+from cse.evaluation.geometry import alignment, cosine_variance, half_ranks, mean_cosine, uniformity
 from cse.evaluation.sts import find_tasks, score_pairs
 from cse.models.pooling import POOLERS
 from sentence_models import pool
@@ -363,9 +363,28 @@ def test_sentence_encoders_have_the_family_adapt_and_training_keeps_the_family(t
     ours = trained("bert", "avg")
     assert find_model(str(tiny_bert)).family == "bert-base"
     assert find_model(str(ours)).family == "bert-base"
-    assert find_model(minilm).family == "adapt"
+    assert find_model(minilm).family == "encoder"
     theirs = tmp_path / "theirs"
     shutil.copytree(ours, theirs)
     (theirs / "config_sentence_transformers.json").write_text('{"__version__": {"pytorch": "2"}}')
+    assert find_model(str(theirs)).family == "encoder"
+    assert find_model(str(trained(minilm, None))).family == "encoder"  # training with cse does not change the family
     assert find_model(str(theirs)).family == "adapt"
     assert find_model(str(trained(minilm, None))).family == "adapt"  # training with cse does not change the family
+
+
+def test_the_moments_of_cosines_equal_those_of_all_pairs_and_of_the_density_of_random_directions():
+    from scipy.integrate import quad
+
+    generator = np.random.default_rng(0)
+    vectors = generator.normal(0.3, 1, size=(60, 7))
+    points = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    cosines = (points @ points.T)[np.triu_indices(60, 1)]
+    assert mean_cosine(vectors) == pytest.approx(cosines.mean())
+    assert cosine_variance(vectors) == pytest.approx(cosines.var())
+    assert np.isnan(cosine_variance(vectors[:1]))
+    d = 24
+    density = lambda s: (1 - s**2) ** ((d - 3) / 2)  # noqa: E731
+    variance = quad(lambda s: s**2 * density(s), -1, 1)[0] / quad(density, -1, 1)[0]
+    assert variance == pytest.approx(1 / d)
+    assert cosine_variance(generator.normal(size=(3000, d))) == pytest.approx(1 / d, rel=0.02)

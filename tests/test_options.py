@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from cse import InputError, TfidfIndex, train
 from cse.cli import cli
-from cse.cli.command import Text
+from cse.cli.command import Number, Text
+from cse.errors import check_integer
 from cse.options import If, Opt, combination_fault, options_of, parse_options
 from cse.training.settings.config import SETTINGS, TABLES, TrainConfig, method_flags
 
@@ -25,6 +26,7 @@ class Options:
     size: int | str | None = None
     on: bool = False
     only: Annotated[int | None, Opt(needs=If("kind", ("two",)), excludes="on")] = None
+    whole: Annotated[bool, Opt(needs=If("kind", ("two",)))] = True
 
 
 @pytest.mark.parametrize(
@@ -61,6 +63,8 @@ def test_values_get_the_declared_type():
         ({"only": 3, "kind": "two", "on": True}, "--only cannot be combined with --on; leave one of them out"),
         ({"only": 3, "kind": "two"}, None),
         ({"only": None}, None),
+        ({"whole": False}, "--whole has no effect without --sort two; add that, or leave --whole out"),
+        ({"whole": False, "kind": "two"}, None),
     ],
 )
 def test_combinations_are_refused_by_declaration(values, message):
@@ -148,6 +152,26 @@ def test_an_empty_text_is_refused_by_every_option_and_argument_for_which_it_is_n
             assert "empty" in str(done.exception) or "is unknown" in str(done.exception), (given, done.exception)
             tried += 1
     assert tried > 150
+
+
+def test_every_integer_has_a_limit_below_those_of_the_libraries():
+    context, tried = click.Context(cli), 0
+    for name in cli.list_commands(context):
+        for parameter in cli.get_command(context, name).params:
+            if isinstance(parameter.type, Number) and parameter.type.option.kind is int:
+                most = parameter.type.option.limits().get("le", 2**31 - 1)
+                for value in (most + 1, 2**63, -(2**63)):
+                    if most == 2**64 - 1 and value > 0:  # seeds
+                        value = 2**64
+                    with pytest.raises(InputError, match=f"{parameter.opts[0]} must be [<>]="):
+                        parameter.type.convert(str(value), parameter, context)
+                tried += 1
+    assert tried > 50
+    for value in (2**63, np.uint64(2**63)):
+        with pytest.raises(InputError, match="--max-steps must be <= 2147483647, got "):
+            TrainConfig(max_steps=value)
+        with pytest.raises(InputError, match="batch_size: must be at most 2147483647"):
+            check_integer(value, "batch_size")
 
 
 def test_numbers_of_numpy_are_numbers():

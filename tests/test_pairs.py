@@ -11,8 +11,14 @@ from cse.cli import printing
 from cse.data.pairs import open_pairs
 from cse.evaluation.base import read_pairs
 from cse.evaluation.sts import score_pairs
+from cse.models.prompts import TrainingPrompts
+from cse.training.batches.tokens import Prefetcher
+from cse.training.callbacks import by_sentence
 from cse.training.settings.presets import preset_values
 from cse.training.setup import prepare
+from cse.training.step.distributed import World
+from cse.training.step.encode import gathered_keys
+from cse.views import Views
 
 
 def table(folder, kind, rows, names=("sent0", "sent1", "hard_neg")):
@@ -128,6 +134,24 @@ def test_the_error_for_a_column_whose_role_is_unclear_suggests_an_option(tmp_pat
     assert named.positives.take([1]) == ["two 1"]
 
 
+@pytest.mark.parametrize(
+    ("names", "role"),
+    [
+        (("instruction", "input", "output"), "anchor"),
+        (("instruction", "input", "answer"), "anchor"),
+        (("question", "context", "reply"), "positive"),
+        (("text", "negative"), "anchor"),
+    ],
+)
+def test_a_column_of_unknown_name_is_never_a_hard_negative(tmp_path, names, role):
+    path = str(table(tmp_path, "csv", [[f"{name} {i}" for name in names] for i in range(9)], names))
+    with pytest.raises(
+        InputError, match=rf"^--pairs .* do not determine the {role}; name .* --columns; [^\n]*{names[0]}"
+    ):
+        open_pairs([path], [])
+    assert list(open_pairs([path], names[:2]).names.values()) == list(names[:2])
+
+
 @pytest.mark.parametrize("marks", ["no yes", "False TRUE", "unrelated related", "0 1"])
 @pytest.mark.parametrize("name", ["ok", "paraphrase"])
 def test_a_column_of_marks_of_any_name_must_select_the_pairs(tmp_path, marks, name):
@@ -210,9 +234,50 @@ def test_pairs_are_selected_by_label_or_score(tmp_path, kind, base):
             open_pairs([str(path)], [], **values)
 
 
+@pytest.mark.parametrize(
+    ("values", "where", "rows", "note"),
+    [
+        (["1.10", "1.1", "1.2"], "1.1", [1], "1 more is equal as a number"),
+        (["1.10", "1.1", "1.2"], "1.10", [0], "1 more is equal as a number"),
+        (["1_1", "11", "12"], "11", [1], ""),
+        (["1_1", "11.0", " 11e0"], "11", [1, 2], ""),
+        (["9007199254740993", "9007199254740992", "1"], "9007199254740993", [0], ""),
+        (["Yes", "yes", "YES"], "yes", [1], "2 more are equal but for case"),
+        (["Yes", "no", "YES"], "yes", [0, 2], ""),
+    ],
+)
+def test_where_compares_texts_before_numbers(tmp_path, values, where, rows, note):
+    path = tmp_path / "pairs.csv"
+    path.write_text("anchor,positive,code\n" + "".join(f"a,b,{value}\n" for value in values), encoding="utf8")
+    pairs = open_pairs([str(path)], [], f"code={where}")
+    assert pairs.chosen.nonzero()[0].tolist() == rows
+    assert f"{len(rows)} of 3 rows chosen{f' ({note})' if note else ''}" in pairs.describe()
+
+
+@pytest.mark.parametrize("value", ["9007199254740993", "1_1", "nan", "1e999"])
+def test_values_that_float64_does_not_hold_are_no_numbers(tmp_path, value):
+    from cse.evaluation.base import read_pairs
+    from cse.evaluation.retrieval import read_judgements
+    from cse.evaluation.trec import read_run
+
+    path = tmp_path / "pairs.csv"
+    path.write_text(f"anchor,positive,score\na,b,1\na,b,{value}\n", encoding="utf8")
+    with pytest.raises(InputError, match=f"no row has this value; the first distinct values are 1, {value}"):
+        open_pairs([str(path)], [], "score=9007199254740992")
+    with pytest.raises(InputError, match=f"row 2 of column score is '{value}', not a number"):
+        open_pairs([str(path)], [], min_score=1)
+    path.write_text(f"1,one,two\n2,three,four\n{value},five,six\n", encoding="utf8")
+    with pytest.raises(InputError, match="line 3 is not 'score, sentence1, sentence2'"):
+        read_pairs(path)
+    for line, read in ((f"q 0 d {value}", read_judgements), (f"q Q0 d 1 {value} name", read_run)):
+        path.write_text(f"{line.replace(value, '1')}\n{line.replace(' d ', ' e ')}\n", encoding="utf8")
+        with pytest.raises(InputError, match="line 2"):
+            read(path)
+
+
 def test_examples_shown_before_training_have_all_columns(tmp_path, base, triples, capsys):
     run = prepare(base.replace(pairs=table(tmp_path, "csv", triples)))
-    printing.print_examples(run.examples)
+    printing.print_examples(by_sentence(run.examples))
     shown = capsys.readouterr().err
     rows = [triples[row] for row in run.batches[0].rows[:3]]
     assert all(printing.cut(text, ())[0] in shown for row in rows for text in row)
@@ -297,9 +362,69 @@ def test_supervised_presets_have_the_batch_size_epochs_and_learning_rates_of_the
 def test_rows_with_the_same_positive_are_marked_as_duplicates(tmp_path, base):
     rows = [(f"anchor number {i}", "the same positive" if i < 3 else f"positive {i}", "n") for i in range(8)]
     config = base.replace(pairs=table(tmp_path, "csv", rows), max_steps=1)
-    batch = prepare(config).batches[0]
+    batch, equal, _ = compared(config)
     same = np.array([rows[row][1] == "the same positive" for row in batch.rows])
-    assert (batch.duplicates == (np.outer(same, same) & ~np.eye(8, dtype=bool))).all()
+    assert (equal("anchor", "positive") == (np.outer(same, same) | np.eye(8, dtype=bool))).all()
+
+
+# What a batch of eight rows may hold: each function returns the positive and the hard negative of row i.
+CASES = {
+    "a mined negative is another row's positive": lambda i: (f"positive {i}", f"positive {(i + 1) % 8}"),
+    "a negative is its own positive": lambda i: (f"positive {i}", f"Positive  {i}"),
+    "a negative is its own anchor": lambda i: (f"positive {i}", f"ANCHOR number {i} "),
+    "a chain": lambda i: (f"anchor number {(i + 1) % 8}", f"negative {i}"),
+    "texts that are equal after truncation": lambda i: (f"{i // 2} " + "word " * 30 + str(i), f"negative {i}"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("prompt", [None, "query: "])
+def test_equal_token_ids_are_not_negatives_whatever_their_columns(tmp_path, base, case, prompt):
+    rows = [(f"anchor number {i}", *CASES[case](i)) for i in range(8)]
+    config = base.replace(pairs=table(tmp_path, "csv", rows), max_steps=1, max_length=12, prompt=prompt)
+    batch, equal, tokenizer = compared(config)
+
+    def ids(row, place):
+        return tuple(tokenizer(rows[row][place], truncation=True, max_length=12)["input_ids"])
+
+    names = ("anchor", "positive", "hard_negative")
+    found = 0
+    for one in names[:2]:
+        for other in names:
+            places = [{0, 1} if name != "hard_negative" else {2} for name in (one, other)]
+            expected = [
+                [bool({ids(i, p) for p in places[0]} & {ids(j, p) for p in places[1]}) for j in batch.rows]
+                for i in batch.rows
+            ]
+            assert (equal(one, other) == np.array(expected)).all()
+            found += np.sum(expected) - 8 * (other != "hard_negative")
+    assert found
+    record = json.loads((train(config).folder / "log.jsonl").read_text(encoding="utf8").splitlines()[1])
+    assert record["duplicates"] == 8
+    record = json.loads((train(config.replace(keep_duplicates=True)).folder / "log.jsonl").read_text().splitlines()[1])
+    assert "duplicates" not in record
+
+
+def test_prompts_by_column_do_not_hide_equal_texts(tmp_path, base):
+    """The anchors have another prompt than the negatives, which are the anchors."""
+    rows = [(f"anchor number {i}", f"positive {i}", f"anchor number {i}") for i in range(8)]
+    run = prepare(base.replace(pairs=table(tmp_path, "csv", rows), max_steps=1))
+    for anchor, document in (("query: ", "passage of a text: "), ("query: ", ""), ("", "passage: ")):
+        run.batches.prompts = TrainingPrompts(anchor, document).counted(run.state.encoder)
+        _, equal, _ = compared(run)
+        assert (equal("anchor", "hard_negative") == np.eye(8, dtype=bool)).all()
+
+
+def compared(config):
+    """Returns the first batch, a function that compares two of its views as ``Views.equal`` does, and the tokenizer."""
+    run = prepare(config) if isinstance(config, TrainConfig) else config
+    tokenizer = run.state.encoder.tokenizer
+    with Prefetcher(run.batches, tokenizer, run.config.max_length) as prefetcher:
+        (batch,) = prefetcher.get(0)
+    keys = gathered_keys(batch, run.forward, World())
+    views = Views({name: torch.zeros(len(batch.rows), 1) for name in batch.views}, batch.roles, keys=keys)
+    assert batch.repeats
+    return batch, lambda one, other: views.equal(one, other).numpy(), tokenizer
 
 
 def test_cse_train_accepts_a_file_of_nli_triples(cse, shared, tiny_bert, tmp_path):

@@ -17,7 +17,7 @@ NAMES = ("crop", "delete", "dropout", "halves", "spans", "uda")
 
 def made(name, texts, index=None, seed=1, epoch=0, rows=None, **options):
     kind = AUGMENTATIONS.get(name)
-    method = kind(parse_options(name, kind.Options, options), Context(lambda: index))
+    method = kind(parse_options(name, kind.Options, options), Context(lambda _: index))
     rows = np.arange(len(texts)) if rows is None else rows
     return method(texts, rows, Draws(seed, epoch))
 

@@ -55,6 +55,28 @@ def test_a_signal_after_the_end_of_a_command_is_not_ignored(number):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("end", ["return 0", "raise InputError('wrong')"])
+def test_a_signal_while_objects_are_finalized_is_not_ignored(number, code, end):
+    program = (
+        "import os, time\n"
+        "from cse import InputError\n"
+        "from cse.cli import group, main\n"
+        "class Tidied:\n"
+        "    def __del__(self):\n"
+        f"        os.kill(os.getpid(), {int(number)})\n"
+        "        time.sleep(1)\n"
+        "def work(**_):\n"
+        "    Tidied()\n"
+        f"    {end}\n"
+        "group.cli.main = work\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.endswith("Interrupted.\n" if number == signal.SIGINT else "Terminated.\n")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_build_leaves_no_temporary_file(tmp_path, sample_rows, number, code):
     path = tmp_path / "large.txt"
     with open(path, "w", encoding="utf8") as file:

@@ -1,12 +1,10 @@
-"""Tests of cse.evaluate, cse.compare and cse.sklearn.Encoder."""
+"""Tests of cse.evaluate and cse.compare."""
 
 import json
-import pickle
 import shutil
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -127,69 +125,3 @@ def test_importing_cse_does_not_import_torch():
     code = "import sys, cse; cse.evaluate; cse.compare; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
-
-
-# cse.sklearn.Encoder
-
-
-@pytest.fixture
-def sklearn_encoder():
-    from cse.sklearn import Encoder as Transformer
-
-    return Transformer
-
-
-def test_sklearn_encoder_works_in_a_grid_search(tiny_bert, sample_rows, sklearn_encoder):
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import GridSearchCV
-    from sklearn.pipeline import make_pipeline
-
-    texts = [*sample_rows[:40], *(" ".join(row.split()[:3]) for row in sample_rows[:40])]
-    labels = [0] * 40 + [1] * 40
-    pipeline = make_pipeline(sklearn_encoder(tiny_bert, device="cpu"), LogisticRegression(max_iter=1000))
-    search = GridSearchCV(pipeline, {"encoder__normalize": [False, True]}, cv=2).fit(texts, labels)
-    assert search.best_score_ > 0.9
-    again = pickle.loads(pickle.dumps(search.best_estimator_))
-    assert (again.predict(texts) == search.predict(texts)).all()
-
-
-def test_sklearn_encoder_follows_the_conventions_of_scikit_learn(tiny_bert, sample_rows, sklearn_encoder):
-    from sklearn.base import clone
-    from sklearn.exceptions import NotFittedError
-
-    texts = sample_rows[:10]
-    encoder = sklearn_encoder(str(tiny_bert), device="cpu", batch_size=4)
-    assert clone(encoder).get_params() == encoder.get_params()
-    with pytest.raises(NotFittedError):
-        encoder.transform(texts)
-    vectors = encoder.fit_transform(texts)
-    np.testing.assert_array_equal(vectors, Encoder(tiny_bert, device="cpu").encode(texts, batch_size=4))
-    assert encoder.get_feature_names_out().tolist()[:2] == ["encoder0", "encoder1"]
-    assert len(encoder.get_feature_names_out()) == vectors.shape[1] == encoder.n_features_out_ == 32
-    stored = pickle.dumps(encoder)
-    assert len(stored) < 2000  # the pickle contains the name of the model, not its weights
-    np.testing.assert_array_equal(pickle.loads(stored).transform(texts), vectors)
-    np.testing.assert_array_equal(clone(encoder).fit(np.array(texts)).transform(np.array(texts)), vectors)
-    unit = encoder.set_params(normalize=True).fit(texts).transform(texts)
-    np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, rtol=1e-5)
-    frame = encoder.set_output(transform="pandas") if _has_pandas() else None
-    assert frame is None or frame.transform(texts).columns[0] == "encoder0"
-
-
-def test_sklearn_encoder_checks_its_parameters_in_fit(tiny_bert, tmp_path, sklearn_encoder):
-    with pytest.raises(InputError, match="--pooler: 'mean' is unknown"):
-        sklearn_encoder(str(tiny_bert), pooler="mean").fit(["a"])
-    with pytest.raises(InputError, match="no such folder"):
-        sklearn_encoder(str(tmp_path / "none")).fit(["a"])
-    with pytest.raises(InputError, match="list of texts"):
-        sklearn_encoder(str(tiny_bert), device="cpu").fit("a text")
-    with pytest.raises(InputError, match="batch_size"):
-        sklearn_encoder(str(tiny_bert), device="cpu", batch_size=0).fit(["a"])
-
-
-def _has_pandas():
-    try:
-        import pandas  # noqa: F401
-    except ImportError:
-        return False
-    return True

@@ -3,7 +3,11 @@
 import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -57,6 +61,30 @@ def test_build_tfidf_joins_a_running_cluster_and_cannot_write_the_matrix(cluster
     assert Path("tfidf/index.safetensors").read_bytes() == TfidfIndex.build("shard*.txt").to_bytes()
     refused = cse("build-tfidf", "--engine", "ray", "--matrix", "shard*.txt")
     assert (refused.returncode, "--matrix" in refused.stderr) == (2, True)
+
+
+def test_an_address_where_nothing_answers_is_refused(shards, cse):
+    with socket.socket() as free:  # its port has no listener
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+        began = time.monotonic()
+        done = cse("build-tfidf", "--engine", "ray", "shard*.txt", env={"RAY_ADDRESS": address})
+    assert done.returncode == 2
+    assert "--engine ray: no cluster could be reached" in done.stderr
+    assert time.monotonic() - began < 30
+
+
+def test_a_signal_ends_a_command_on_a_cluster_as_any_other(cluster, shards):
+    Path("shard5.txt").write_text("one more row of this text\n" * 3_000_000, encoding="utf8")
+    command = [sys.executable, "-m", "cse", "build-tfidf", "--engine", "ray", "shard*.txt"]
+    environment = {**os.environ, "RAY_ADDRESS": cluster.address}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: processes_reading(Path("shard5.txt"), "ray::"))
+    process.terminate()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert errors.endswith("Terminated.\n")
+    assert "***" not in errors
 
 
 def test_a_worker_killed_while_reading_a_shard_is_replaced(cluster, shards):

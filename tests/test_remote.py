@@ -1,4 +1,4 @@
-"""Corpora and pairs at addresses of other file systems, read by fsspec, and in folders that ``datasets`` wrote."""
+"""Corpora and pairs at addresses of other file systems, read by fsspec."""
 
 import json
 import sys
@@ -7,12 +7,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from cse import InputError, TfidfIndex, TrainConfig, train
 from cse.data import readers
-from cse.data.corpus import Corpus
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
 
@@ -62,16 +60,48 @@ def test_addresses_that_cannot_be_read_are_refused_in_one_sentence(remote, monke
         readers.expand("memory://texts/0.txt")
 
 
-def test_copies_are_listed_and_cleared(remote, cse, tmp_path):
-    (copy,) = readers.expand("memory://texts/0.txt")
-    listed = cse("cache", "--json")
-    (entry,) = json.loads(listed.stdout)["entries"]
-    assert (entry["kind"], entry["files"]) == ("files", ["memory:///texts/0.txt"])
-    assert entry["bytes"] >= Path(copy).stat().st_size
-    assert ": a copy, " in cse("cache").stdout
-    assert cse("cache", "--clear").returncode == 0
-    assert not Path(copy).exists()
-    assert readers.expand("memory://texts/0.txt") == [copy]
+def test_a_copy_is_made_again_when_what_the_server_tells_changes(remote, monkeypatch):
+    """As of an HTTP server, whose ``ukey`` is the same for all versions of a file."""
+    monkeypatch.setattr(type(remote), "ukey", lambda self, path: path)
+    (first,) = readers.expand("memory://texts/0.txt")
+    remote.pipe("/texts/0.txt", Path(first).read_bytes())  # only its time differs
+    (second,) = readers.expand("memory://texts/0.txt")
+    assert first != second
+    with monkeypatch.context() as patch:
+        patch.setattr(type(remote), "info", lambda self, path: {"name": path, "size": None, "type": "file"})
+        (third,) = readers.expand("memory://texts/0.txt")
+        assert third not in (first, second)
+        patch.setattr("cse.data.remote.STARTED", "another process")
+        assert readers.expand("memory://texts/0.txt") != [third]
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("https://host/a.txt?X-Signature=secret", "https://host: "),
+        ("simplecache::ftp://me:secret@host/a.txt", "ftp://host: "),
+        ("sftp://secret@host/a.txt", "sftp://host: "),
+    ],
+)
+def test_addresses_with_a_user_name_a_password_or_a_query_are_refused(cse, tmp_path, address, shown):
+    done = cse("train", address, "--output", tmp_path / "runs")
+    assert done.returncode == 2
+    assert f"{shown}the address holds a user name, a password or a query" in " ".join(done.stderr.split())
+    assert "secret" not in done.stdout + done.stderr
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
+
+
+def test_names_in_brackets_are_read_and_proposed_as_patterns(remote, tmp_path):
+    files, local = remote, tmp_path / "a[1]"
+    local.mkdir()
+    (local / "[x].txt").write_text("a text\n", encoding="utf8")
+    files.pipe("/texts/a[1]/[x].txt", b"a text\n")
+    for folder in (str(local), "memory://texts/a[1]"):
+        with pytest.raises(InputError, match="is a folder; name the files in it, like") as error:
+            readers.expand(folder)
+        (copy,) = readers.expand(str(error.value).split("'")[1])
+        assert Path(copy).read_text() == "a text\n"
+        assert len(readers.expand(f"{folder}/[x].txt")) == 1
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -105,80 +135,8 @@ def test_a_data_set_of_the_hub_is_read(cse, tmp_path, name):
     assert "name the files in it, like 'hf://datasets/me/wiki/*.txt'" in done.stderr
 
 
-@pytest.fixture
-def saved(tmp_path, short_rows):
-    """A folder that ``datasets`` wrote in two files, with the columns text, other and label."""
-    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
-    rows = {"text": short_rows[:60], "other": short_rows[60:120], "label": [row % 2 for row in range(60)]}
-    kinds = {"text": datasets.Value("string"), "other": datasets.Value("large_string")}
-    kinds["label"] = datasets.ClassLabel(names=["no", "yes"])
-    whole = datasets.Dataset.from_dict(rows, features=datasets.Features(kinds))
-    whole.save_to_disk(tmp_path / "saved" / "train", num_shards=2)
-    (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["train"]}')
-    return tmp_path / "saved"
-
-
-@pytest.mark.parametrize("where", ["folder", "file://", "memory://"])
-def test_a_folder_that_datasets_wrote_is_read(saved, monkeypatch, tmp_path, short_rows, where):
-    monkeypatch.setenv("CSE_CACHE", str(tmp_path / "cache"))
-    folder = str(saved / "train")
-    if where == "file://":
-        folder = f"file://{folder}"
-    if where == "memory://":
-        files = fsspec.filesystem("memory")
-        files.put(folder, "/saved", recursive=True)
-        folder = "memory://saved"
-    corpus = Corpus.open(readers.resolve(folder, "text"))
-    assert corpus.take(range(60)) == short_rows[:60]
-    if where == "memory://":
-        files.rm("/saved", recursive=True)
-
-
-def test_a_run_takes_pairs_from_a_folder_that_datasets_wrote(saved, tiny_bert, tmp_path):
-    config = TrainConfig(
-        model=str(tiny_bert),
-        max_steps=1,
-        batch_size=8,
-        output=str(tmp_path),
-        device="cpu",
-        pairs=(str(saved / "train"),),
-    )
-    assert train(config.replace(where="label=1")).steps == 1
-
-
-def test_a_folder_that_is_not_a_data_set_is_refused(saved, tmp_path):
-    with pytest.raises(InputError, match=r"saved: has the splits train; name one, like .*saved/train"):
-        readers.expand(saved)
+def test_arrow_files_and_folders_of_data_sets_are_refused(tmp_path):
+    with pytest.raises(InputError, match=r"is an Arrow file, which is not read; write it as Parquet"):
+        readers.resolve(tmp_path / "data.arrow", "text")
     with pytest.raises(InputError, match=r"is a folder; name the files in it, like '.*/\*.txt'"):
         readers.expand(tmp_path)
-    for state in ("{}", '{"_data_files": [{}]}', '{"_data_files": [{"filename": 3}]}', "["):
-        (saved / "train" / "state.json").write_text(state)
-        with pytest.raises(InputError, match=r"state.json: "):
-            readers.expand(saved / "train")
-    (saved / "train" / "state.json").write_text('{"_data_files": [{"filename": "../../secret.arrow"}]}')
-    assert readers.expand(saved / "train") == [f"{saved}/train/secret.arrow"]
-
-
-@pytest.mark.parametrize("kind", ["new_file", "new_stream"])
-def test_damaged_arrow_files_are_refused(tmp_path, kind):
-    import pyarrow as pa
-
-    table = pa.table({"text": ["a b", None, "a\nb"], "n": [1, 2, 3]})
-    path = tmp_path / "a.arrow"
-    with getattr(pa.ipc, kind)(str(path), table.schema) as file:
-        file.write_table(table)
-    assert Corpus.read(readers.resolve(path, "text")).take(range(3)) == ["a b", "", "a b"]
-    with pytest.raises(InputError, match="column 'n' must be text, got int64"):
-        Corpus.read(readers.resolve(path, "n"))
-    content, draw = path.read_bytes(), np.random.default_rng(0)
-    refused = 0
-    for place in [*range(64), *draw.integers(len(content), size=200)]:
-        path.write_bytes(content[:place] + bytes([content[place] ^ 1 << draw.integers(8)]) + content[place + 1 :])
-        try:
-            Corpus.read(readers.resolve(path, "text"))
-        except InputError:
-            refused += 1
-    path.write_bytes(content[: len(content) // 2])
-    with pytest.raises(InputError, match="cannot be read as a table"):
-        Corpus.read(readers.resolve(path, "text"))
-    assert refused > 20

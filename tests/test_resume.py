@@ -17,7 +17,8 @@ from cse import InputError, TfidfIndex, TrainConfig, train
 from cse.errors import RunError
 from cse.io import fresh_folder, remove_leftovers
 from cse.training.callbacks import Callback
-from cse.training.folder.checkpoint import find_checkpoint, list_checkpoints, read_checkpoint
+from cse.training.folder.checkpoint import read_checkpoint
+from cse.training.folder.find import find_checkpoint, list_checkpoints
 from cse.training.folder.lock import locked
 from cse.training.loop import resumed_config
 from runs import LOSSES, kill_after, killed_and_resumed_equals_uninterrupted, same_run, start, weights
@@ -107,6 +108,22 @@ def test_a_checkpoint_that_a_killed_run_did_not_remove_is_removed_by_the_repeate
     assert [path.name for path in list_checkpoints(finished_run)] == ["step-00000004", "step-00000008"]
 
 
+def test_a_link_inside_a_run_is_never_written_through(finished_run, tmp_path, cse):
+    run, other = Path(finished_run), tmp_path / "other"
+    other.write_text("kept", encoding="utf8")
+    for name, command in (("report.html", ("report", run, "--no-encode")), ("log.jsonl", ("train", "--resume", run))):
+        (run / name).unlink(missing_ok=True)
+        (run / name).symlink_to(other)
+        done = cse(*command)
+        assert done.returncode == 2
+        assert f"{name}: is a link, and a run writes only into its own folder" in " ".join(done.stderr.split())
+        assert other.read_text(encoding="utf8") == "kept"
+        (run / name).unlink()
+    (run / "checkpoints").rename(tmp_path / "moved")
+    (run / "checkpoints").symlink_to(tmp_path / "moved")
+    assert "checkpoints: is a link" in cse("train", "--resume", run).stderr
+
+
 def test_resuming_with_a_changed_corpus_is_refused(run_config, tmp_path, sample_rows):
     corpus = tmp_path / "c.txt"
     corpus.write_text("\n".join(sample_rows[:300]), encoding="utf8")
@@ -186,11 +203,13 @@ class Stop(Callback):
 def rising(monkeypatch):
     """Makes the score rise with each evaluation, so that each evaluated model is saved as best/."""
     scores = iter(range(100))
-    monkeypatch.setattr("cse.training.selection.Selector._score_pairs", lambda self: {"spearman": float(next(scores))})
+    monkeypatch.setattr(
+        "cse.training.selection.Selector._score_pairs",
+        lambda self: {"spearman": float(next(scores)), "uniformity": -1.0},
+    )
 
 
-@pytest.mark.parametrize("changes", [{}, {"name": "other"}])
-def test_resuming_restores_the_folder_best_from_the_checkpoint(run_config, rising, sample_rows, tmp_path, changes):
+def test_resuming_restores_the_folder_best_from_the_checkpoint(run_config, rising, sample_rows, tmp_path):
     """When the run crashes, best/ holds the model of a step after the last checkpoint."""
     dev = tmp_path / "dev.tsv"
     dev.write_text("".join(f"{i % 6}\t{sample_rows[i]}\t{sample_rows[i + 40]}\n" for i in range(40)), encoding="utf8")
@@ -206,9 +225,8 @@ def test_resuming_restores_the_folder_best_from_the_checkpoint(run_config, risin
 
     assert any(not torch.equal(best(folder)[name], values) for name, values in best(two).items())
     with pytest.raises(MemoryError):
-        train(resumed_config(folder, {"eval_every": 100, **changes}), Stop(4), resume=folder)
-    again = two.with_name(changes.get("name", "cut"))
-    assert all(torch.equal(best(again)[name], values) for name, values in best(two).items())
+        train(resumed_config(folder, {"eval_every": 100}), Stop(4), resume=folder)
+    assert all(torch.equal(best(folder)[name], values) for name, values in best(two).items())
 
 
 def test_resuming_from_an_earlier_checkpoint_removes_later_ones(run_config):
@@ -480,20 +498,21 @@ def test_a_step_that_runs_out_of_memory_keeps_earlier_checkpoints(run_config, tm
     assert read_checkpoint(find_checkpoint(tmp_path / "runs" / "run")).step in (1, 2)
 
 
-def test_a_run_can_be_resumed_in_another_folder(run_config, tmp_path):
+def test_a_run_is_resumed_in_its_folder_and_so_is_a_copy(run_config, tmp_path):
     run_config = run_config.replace(save_every=2, lr_scheduler="constant")
     first = train(run_config.replace(max_steps=4, name="first")).folder
+    for changes in ({"name": "second"}, {"output": str(tmp_path / "other")}):
+        with pytest.raises(InputError, match=r"--(name|output) .* cannot change in a run that has begun"):
+            resumed_config(first, changes)
     before = {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
-    changed = resumed_config(first, {"max_steps": 8, "name": "second"})
-    second = train(changed, resume=first)
-    assert second.folder == tmp_path / "runs" / "second"
+    copy = Path(shutil.copytree(first, tmp_path / "elsewhere" / "copy"))
+    second = train(resumed_config(copy, {"max_steps": 8}), resume=copy)
+    assert second.folder == copy
     assert {path: path.read_bytes() for path in first.rglob("*") if path.is_file()} == before
     whole = train(run_config.replace(name="whole"))
     assert all(
         torch.equal(a, b) for a, b in zip(weights(whole.folder).values(), weights(second.folder).values(), strict=True)
     )
-    with pytest.raises(InputError, match="second exists"):
-        train(changed, resume=first)
     with pytest.raises(InputError, match="--max-steps: 3 is less than the 4 steps"):
         train(resumed_config(first, {"max_steps": 3}), resume=first)
 
@@ -510,7 +529,7 @@ def test_a_run_can_be_resumed_in_a_later_epoch(run_config, tmp_path, sample_rows
 
 
 def test_train_resumes_with_the_values_that_began_the_run(run_config):
-    config = run_config.replace(preset="adapt", max_steps=2, eval_every=0)
+    config = run_config.replace(preset="encoder", max_steps=2, eval_every=0)
     folder = train(config).folder
     changes = {"lr": 0.5, "temperature": 0.9}
     with pytest.raises(InputError, match=r"--temperature 0.9 .*; --lr 0.5 .* cannot change in a run that has begun"):
@@ -518,7 +537,7 @@ def test_train_resumes_with_the_values_that_began_the_run(run_config):
     result = train(config.replace(max_steps=3), resume=folder)
     assert (result.folder, result.steps) == (folder, 3)
     resumed = resumed_config(folder)
-    assert (resumed.max_steps, resumed.given["preset"], resumed.given["max_steps"]) == (3, "adapt", 3)
+    assert (resumed.max_steps, resumed.given["preset"], resumed.given["max_steps"]) == (3, "encoder", 3)
     for wrong in (resumed.replace(lr=0.5), TrainConfig.from_toml(folder / "config.toml").replace(lr=0.5)):
         with pytest.raises(InputError, match=r"--lr 0.5 .* cannot change in a run that has begun"):
             train(wrong, resume=folder)

@@ -71,10 +71,11 @@ CASES = {
 """,
     "joblib": """
     from joblib import Parallel, delayed, parallel_config
-    from cse.sklearn import TfidfVectorizer
+    from cse import TfidfIndex
 
     def fit(number):
-        return TfidfVectorizer().fit_transform(TEXTS * (number + 1)).shape[0]
+        texts = TEXTS * (number + 1)
+        return TfidfIndex.from_texts(texts).transform(texts).shape[0]
 
     with parallel_config(backend="multiprocessing"):
         assert Parallel(n_jobs=2)(delayed(fit)(number) for number in range(4)) == [2, 4, 6, 8]

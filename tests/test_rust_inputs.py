@@ -8,9 +8,12 @@ import subprocess
 import sys
 import zipfile
 
+import pyarrow as pa
 import pytest
 
 from cse import InputError, TfidfIndex, _core
+from cse.data import readers
+from cse.data.corpus import Corpus
 
 WORDS = {"tokenizer": "unicode", "lowercase": True, "nfkc": False}
 READING = {"encoding_errors": "strict", "max_line_bytes": 1 << 20, "threads": 2}
@@ -86,19 +89,19 @@ FORMATS = {
     "bzip2": (bz2.compress(TEXT.encode()), "is bzip2 data, not text; decompress it first (bzip2 -d)"),
     "utf-16-le": (
         b"\xff\xfe" + TEXT.encode("utf-16-le"),
-        "is UTF-16, not UTF-8; convert it (iconv -f UTF-16 -t UTF-8)",
+        "is UTF-16, not UTF-8; convert it (iconv -f UTF-16LE -t UTF-8)",
     ),
     "utf-16-be": (
         b"\xfe\xff" + TEXT.encode("utf-16-be"),
-        "is UTF-16, not UTF-8; convert it (iconv -f UTF-16 -t UTF-8)",
+        "is UTF-16, not UTF-8; convert it (iconv -f UTF-16BE -t UTF-8)",
     ),
     "utf-32-le": (
         b"\xff\xfe\0\0" + TEXT.encode("utf-32-le"),
-        "is UTF-32, not UTF-8; convert it (iconv -f UTF-32 -t UTF-8)",
+        "is UTF-32, not UTF-8; convert it (iconv -f UTF-32LE -t UTF-8)",
     ),
     "utf-32-be": (
         b"\0\0\xfe\xff" + TEXT.encode("utf-32-be"),
-        "is UTF-32, not UTF-8; convert it (iconv -f UTF-32 -t UTF-8)",
+        "is UTF-32, not UTF-8; convert it (iconv -f UTF-32BE -t UTF-8)",
     ),
     "cr_only": (
         TEXT.replace("\n", "\r").encode(),
@@ -134,6 +137,46 @@ def test_errors_about_files_in_unsupported_formats_give_path_and_advice(tmp_path
         "bom": name if name.startswith("utf") else None,
         "cr_only": name == "cr_only",
     }
+
+
+@pytest.mark.parametrize("name", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_an_encoding_without_a_byte_order_mark_is_recognised(tmp_path, name):
+    text, table = tmp_path / "corpus.txt", tmp_path / "table.csv"
+    for path in (text, table):
+        path.write_bytes(f"text\n{TEXT}Caf\u00e9 \u2013 na\u00efve\n".encode(name))
+    encoding = name[:6].upper()
+    with pytest.raises(
+        InputError, match=f"is {encoding}, not UTF-8; convert it .iconv -f {encoding}{name[7:].upper()} "
+    ):
+        TfidfIndex.build(text)
+    with pytest.raises(InputError, match="is UTF-16, not UTF-8"):
+        TfidfIndex.build(table, column="text")
+
+
+def test_a_text_that_holds_some_nul_characters_is_read(tmp_path):
+    path = tmp_path / "corpus.txt"
+    path.write_bytes(b"a\0b c\n\0\n" + bytes(7) + b"\n" + TEXT.encode())
+    assert Corpus.read([str(path)]).take([0, 1]) == ["a\0b c", "\0"]
+
+
+def test_zstd_data_that_begins_with_a_frame_to_skip_is_read(tmp_path):
+    content = pa.compress(TEXT.encode(), "zstd", asbytes=True)
+    path = tmp_path / "corpus.txt.zst"
+    path.write_bytes(b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"skip" + content)
+    assert Corpus.read([str(path)]).take([0]) == TEXT.splitlines()[:1]
+
+
+@pytest.mark.parametrize("suffix", [".GZ", ".Zst"])
+def test_a_suffix_in_upper_case_selects_the_decoder(tmp_path, suffix):
+    codec = {".GZ": "gzip", ".Zst": "zstd"}[suffix]
+    for name, content, column in (
+        (f"A.TXT{suffix}", "a text\n", None),
+        (f"A.JSONL{suffix}", '{"t": "a text"}\n', "t"),
+        (f"A.CSV{suffix}", "t\na text\n", "t"),
+    ):
+        (tmp_path / name).write_bytes(pa.compress(content.encode(), codec, asbytes=True))
+        assert Corpus.open(readers.resolve(tmp_path / name, column)).take([0]) == ["a text"]
+        assert readers.first_rows(readers.resolve(tmp_path / name, column), 1) == ["a text"]
 
 
 def test_a_zip_archive_is_refused(tmp_path):

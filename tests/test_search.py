@@ -72,6 +72,11 @@ def test_the_temporary_folder_of_an_index_is_deleted_with_the_index(encoder):
     assert not folder.exists()
 
 
+def names(rows):
+    """Returns an id for each row, which tells repeated rows apart."""
+    return [f"{row}.{list(rows[:at]).count(row)}" for at, row in enumerate(rows)]
+
+
 class Counted:
     """An encoder that counts the texts it encodes; once they are at least ``least``, calls raise KeyboardInterrupt."""
 
@@ -322,7 +327,7 @@ def test_an_update_encodes_new_texts_only_and_equals_a_new_index(tmp_path, monke
     pool = [*some_texts(900, most=30), "", " "]
     pool = list(dict.fromkeys(pool))
     rows = draw.permutation(len(pool))[:200].tolist()
-    SearchIndex.build(encoder, [pool[row] for row in rows], tmp_path / "index", ids=list(map(str, rows)), **settings)
+    SearchIndex.build(encoder, [pool[row] for row in rows], tmp_path / "index", ids=names(rows), **settings)
     sizes = set()
     for step in range(12):
         before, vectors = list(rows), dict(zip(*vectors_by_text(tmp_path / "index"), strict=True))
@@ -338,13 +343,13 @@ def test_an_update_encodes_new_texts_only_and_equals_a_new_index(tmp_path, monke
             rows = [row for row in rows if draw.random() < 0.9]
         texts = [pool[row] for row in rows]
         counted = Counted(encoder)
-        index = SearchIndex.build(counted, texts, tmp_path / "index", ids=list(map(str, rows)))
+        index = SearchIndex.build(counted, texts, tmp_path / "index", ids=names(rows))
         new = [row for row in rows if row not in before]
         assert (index.changes.kept, index.changes.encoded) == (len(rows) - len(new), len(new))
         assert index.changes.dropped == (Counter(before) - Counter(rows)).total()
         if "passages" not in settings:
             assert counted.texts == len({row for row in new if pool[row].strip()})
-        SearchIndex.build(encoder, texts, tmp_path / "new", ids=list(map(str, rows)), rebuild=True, **settings)
+        SearchIndex.build(encoder, texts, tmp_path / "new", ids=names(rows), rebuild=True, **settings)
         ours, theirs = content(tmp_path / "index"), content(tmp_path / "new")
         for name in ("id", "text", "hash"):
             assert ours[name] == theirs[name]
@@ -393,14 +398,18 @@ def test_rows_can_be_removed_and_replaced(tmp_path, encoder):
     assert counted.texts == 1 + 2  # one query, and the two texts that the index did not contain
     assert index.texts(range(31)) == [*texts[:30], "word1 word2"]
     assert index.ids([0, 30]) == ["0", "30"]
-    assert index.add(["word9"], ids=["30"]) == Changes(31, 1, 0)
-    for ids, message in (
-        (["x", "4"], "'x' is not in"),
-        (["30"], "'30' is the id of several rows"),
-        (["4", *map(str, range(31))], "'30' is the id of several rows"),
+    assert index.add(["word9"], ids=["31"]) == Changes(31, 1, 0)
+    with pytest.raises(InputError, match="ids: 'x' is not in"):
+        index.remove(["x", "4"])
+    twice = "ids: '30' is the id of several rows; make the ids unique"
+    for change in (
+        lambda: index.add(["word9"], ids=["30"]),
+        lambda: index.update(texts[:2], ids=["30", "30"]),
+        lambda: SearchIndex.build(encoder, texts[:2], ids=["30", "30"]),
     ):
-        with pytest.raises(InputError, match=f"ids: {message}"):
-            index.remove(ids)
+        with pytest.raises(InputError, match=twice):
+            change()
+    assert len(index) == 32
     plain = SearchIndex.build(encoder, texts[:3])
     assert plain.remove(["1"]) == Changes(2, 0, 1)
     assert plain.texts([0, 1]) == [texts[0], texts[2]]
@@ -641,7 +650,7 @@ def test_int8_finds_nearly_the_same_rows_in_a_quarter_of_the_space(tmp_path, enc
 @pytest.mark.parametrize("int8", [False, True])
 def test_vectors_are_aligned_to_64_bytes_in_their_files(tmp_path, encoder, int8):
     for rows in range(1, 20):
-        index = SearchIndex.build(encoder, some_texts(rows), tmp_path / f"{rows}", ids=["x"] * rows, int8=int8)
+        index = SearchIndex.build(encoder, some_texts(rows), tmp_path / f"{rows}", ids=names(range(rows)), int8=int8)
         assert index.vectors.values.ctypes.data % 64 == 0
 
 
@@ -925,9 +934,9 @@ def test_cse_search_builds_the_index_once_and_answers_queries(corpus, cse):
     done = cse("search", "glove:v.txt", "--queries", "q.txt", "--query", texts[9], "--json", cwd=corpus)
     assert done.returncode == 0, done.stderr
     value = json.loads(done.stdout)
-    assert [each["query"] for each in value["queries"]] == [texts[9], "word1 word2", "word3"]
+    assert [each["query"] for each in value["queries"]] == [texts[9], "word1 word2", "", "word3"]  # in order
     assert value["queries"][0]["hits"][0] | {"score": 1} == {"row": 9, "id": "n9", "score": 1, "text": texts[9]}
-    assert [len(each["hits"]) for each in value["queries"]] == [10, 10, 10]
+    assert [len(each["hits"]) for each in value["queries"]] == [10, 10, 0, 10]
     assert value["rows"] == 50
     assert (corpus / "search" / "manifest.json").stat().st_mtime_ns == stamp
     hybrid = cse("search", "glove:v.txt", "--queries", "-", "--hybrid", "--json", cwd=corpus, stdin="word1\n")

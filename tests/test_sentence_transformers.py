@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from functools import partial
 from inspect import signature
 from pathlib import Path
 
@@ -189,8 +190,11 @@ def test_the_trainer_of_sentence_transformers_gives_the_weights_of_cse_train(
 
 def test_the_default_loss_equals_multiple_negatives_ranking_loss(tiny_bert, triples):
     model = load(tiny_bert).eval()
-    more = triples.add_column("more", [*triples["anchor"][11:], *triples["anchor"][:11]])
-    for dataset in (triples, triples.remove_columns("negative"), more):
+    # No text occurs twice: the negatives of ``triples`` are anchors of other rows.
+    pairs = triples.remove_columns("negative")
+    triples = pairs.add_column("negative", [" ".join(reversed(text.split())) for text in pairs["anchor"]])
+    more = triples.add_column("more", [" ".join(reversed(text.split())) for text in pairs["positive"]])
+    for dataset in (triples, pairs, more):
         features = features_of(model, dataset)
         ours, one = gradients(model, InfoNCELoss(model), features)
         theirs, two = gradients(model, MultipleNegativesRankingLoss(model), features)
@@ -285,6 +289,36 @@ def test_identical_texts_are_not_used_as_negatives(tiny_bert):
     assert kept != pytest.approx(value, rel=1e-6)
 
 
+@pytest.mark.parametrize("prompts", [{}, {"anchor": "query: ", "positive": "passage: "}, {"negative": "passage: "}])
+@pytest.mark.parametrize("objective", ["infonce", "nt-xent"])
+def test_texts_are_equal_whatever_their_columns_and_prompts(tiny_bert, prompts, objective):
+    """Negative 0 is its own anchor, negative 1 its own positive, negative 2 another row's positive; anchor 3 is
+    positive 2."""
+    model = load(tiny_bert).eval()
+    columns = {
+        "anchor": ["the first sentence", "another one", "and a third one", "c"],
+        "positive": ["a", "b", "c", "d"],
+        "negative": ["The First  sentence", "b", "a", "x"],
+    }
+    features = [model.preprocess(texts, prompt=prompts.get(name)) for name, texts in columns.items()]
+    with torch.no_grad():
+        value = float(InfoNCELoss(model, objective)([dict(each) for each in features], None))
+        z = [torch.nn.functional.normalize(model(dict(each))["sentence_embedding"], dim=-1) for each in features]
+    known = [{a.lower(), p} for a, p in zip(columns["anchor"], columns["positive"], strict=True)]
+    used = [[(2, j, {" ".join(columns["negative"][j].lower().split())}) for j in (2, 3)]]  # 0 and 1 are left out
+    total, count = 0.0, 0
+    for view in (0, 1) if objective == "nt-xent" else (0,):
+        candidates = [(v, j, known[j]) for v in ((0, 1) if objective == "nt-xent" else (1,)) for j in range(4)]
+        for i in range(4):
+            terms = [float(z[view][i] @ z[1 - view][i]) / 0.05]
+            for v, j, texts in (*candidates, *used[0]):
+                if not texts & known[i]:
+                    terms.append(float(z[view][i] @ z[v][j]) / 0.05)
+            total -= terms[0] - np.logaddexp.reduce(terms)
+            count += 1
+    assert value == pytest.approx(total / count, rel=1e-9)
+
+
 def test_hard_negative_weight_applies_to_all_hard_negatives_of_the_anchors_own_row(tiny_bert, triples):
     model = load(tiny_bert).eval()
     rows = triples.add_column("more", [*triples["anchor"][11:], *triples["anchor"][:11]]).select(range(6))
@@ -335,18 +369,19 @@ def test_the_error_for_a_missing_package_names_the_extra():
 
 
 def test_mixing_partners_depend_on_token_ids_and_seed_but_not_on_padding(tiny_bert, triples):
-    """Without row numbers, partners are drawn from the seed and a hash of the anchor's token ids (``token_key``)."""
-    from cse.sentence_transformers.negatives import token_key
+    """Without row numbers, partners are drawn from the seed and a hash of the anchor's token ids (``token_keys``)."""
+    from cse.sentence_transformers.negatives import column_keys
 
     model = load(tiny_bert)
+    key = partial(column_keys, tokenizer=model.tokenizer)
     one = model.preprocess(triples["anchor"][:6])
     two = model.preprocess([*triples["anchor"][:6], "word " * 60])
     assert one["input_ids"].shape != two["input_ids"].shape
-    assert torch.equal(token_key(one), token_key(two)[:6])
+    assert torch.equal(key(one), key(two)[:6])
     model.tokenizer.padding_side = "left"
     left = model.preprocess(triples["anchor"][:6])
-    assert torch.equal(token_key(one), token_key(left))
-    assert len(set(token_key(two).tolist())) == 7
+    assert torch.equal(key(one), key(left))
+    assert len(set(key(two).tolist())) == 7
     loss = InfoNCELoss(model, mixed="paper", seed=1)
     other = InfoNCELoss(model, mixed="paper", seed=2)
     features = features_of(model.eval(), triples)[:2]
@@ -545,6 +580,39 @@ def test_a_resumed_trainer_continues_with_the_same_epochs_and_rows(tiny_bert, sa
     trainer, rest = run(save_strategy="no")
     trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert rest.seen[-3:] == whole.seen[-3:]
+
+
+def test_an_evaluation_before_training_uses_the_prompts(without_dropout, sample_rows, sample_index, tmp_path):
+    texts = sample_rows[:16]
+    dataset = number_rows(Dataset.from_dict({"anchor": texts, "positive": texts[::-1]}))
+    model = load(without_dropout)
+    losses = []
+    for prompts in ({"anchor": "a rather long question about this: "}, None):
+        collator = NegativesCollator(model.preprocess, sample_index)
+        trainer = SentenceTransformerTrainer(
+            model=model,
+            args=SentenceTransformerTrainingArguments(
+                output_dir=str(tmp_path),
+                per_device_train_batch_size=8,
+                max_steps=1,
+                learning_rate=0.0,
+                report_to=[],
+                save_strategy="no",
+                use_cpu=True,
+                disable_tqdm=True,
+                prompts=prompts,
+            ),
+            train_dataset=dataset,
+            eval_dataset=dataset,
+            loss=InfoNCELoss(model),
+            data_collator=collator,
+            callbacks=[collator.callback],
+        )
+        before = trainer.evaluate()["eval_loss"]
+        trainer.train()
+        losses.append(before)
+        assert trainer.evaluate()["eval_loss"] == before
+    assert losses[0] != losses[1]
 
 
 def test_invalid_arguments_for_negatives_are_refused(sample_rows, sample_index, tmp_path):

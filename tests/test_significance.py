@@ -210,3 +210,25 @@ def test_the_exact_test_flips_the_signs_of_all_changes():
     totals = [abs(sum(np.array(signs) * abs(values))) for signs in product((1, -1), repeat=4)]
     assert sign_flips(values) == np.mean([total >= abs(values.sum()) for total in totals])
     assert sign_flips(np.ones(5)) == 2 / 32
+
+
+@pytest.mark.parametrize(("units", "after"), [(2, 100.0), (12, 100.0), (150, 100.0), (2, 0.0), (5, 0.0), (19, 0.0)])
+def test_intervals_of_rows_that_all_change_alike_are_not_points(units, after):
+    """All rows are right before (an accuracy of 100 %). By a bootstrap or a t-test, the difference would be certain."""
+    (record,) = compare([samples_report([100.0] * units)], [samples_report([after] * units)], seeds=False)
+    assert record["high"] - record["low"] > 200 / (units + 2)
+    assert record["p"] == (1.0 if after else 2.0 ** (1 - units))
+
+
+@pytest.mark.parametrize("units", [6, 10, 15])
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.8])
+def test_few_rows_that_are_right_or_wrong_have_honest_intervals(units, share):
+    generator, covered, wrong, trials = np.random.default_rng(units), 0, 0, 400
+    for _ in range(trials):
+        before, after = generator.integers(0, 2, (2, units)) * 100.0
+        after = np.where(generator.random(units) < share, after, before)
+        difference, _ = resampled_difference([before], [after], resamples=2)
+        covered += difference.low <= 0 <= difference.high
+        wrong += difference.p < 0.05
+    assert covered >= 0.93 * trials
+    assert wrong <= 0.05 * trials + 2 * math.sqrt(trials * 0.05 * 0.95)

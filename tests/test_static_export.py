@@ -32,11 +32,9 @@ def corpus_file(tmp_path_factory, sample_rows):
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory, tiny_bert, corpus_file):
-    """The folder of a static encoder with 40 added words, and the JSON that the export prints."""
+    """The folder of a static encoder, and the JSON that the export prints."""
     folder = tmp_path_factory.mktemp("static") / "made"
-    done = invoke(
-        "export", tiny_bert, "--static", "--corpus", corpus_file, "--words", 40, "-o", folder, "--threads", 1, "--json"
-    )
+    done = invoke("export", tiny_bert, "--static", "--corpus", corpus_file, "-o", folder, "--threads", 1, "--json")
     assert done.exit_code == 0, done.output
     return folder, json.loads(done.stdout)
 
@@ -54,7 +52,6 @@ def test_model2vec_sentence_transformers_and_cse_compute_the_same_embeddings(exp
     np.testing.assert_allclose(StaticModel.from_pretrained(folder).encode(TEXTS), ours, atol=4e-3)
     theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS[:4])
     np.testing.assert_allclose(theirs, ours[:4], atol=4e-3)
-    assert printed["words"] == 40
     assert printed["rows"] == 300
     assert printed["bytes"] == sum(path.stat().st_size for path in folder.iterdir())
     assert not any(
@@ -167,17 +164,9 @@ def test_weights_follow_from_the_frequencies_of_the_corpus():
     assert not vectors[2].any()
 
 
-def test_added_words_are_the_most_frequent_ones_that_were_split(tiny_bert):
-    encoder = Encoder(tiny_bert, device="cpu")
-    tokenizer, special = static_export.static_tokenizer(encoder)
-    texts = ["Zyxwvut qqpqq the", "zyxwvut qqpqq", "ZYXWVUT the", "vvuvv the"]
-    words = static_export.frequent_words(tokenizer, texts, 10)
-    assert words == ["zyxwvut", "qqpqq"]  # by the number of rows; "vvuvv" is in one row, "the" is a token
-    before = tokenizer.get_vocab_size()
-    assert static_export.add_words(tokenizer, words) == 2
-    assert tokenizer.encode("Zyxwvut, the qqpqq").tokens == ["zyxwvut", ",", "the", "qqpqq"]
+def test_pieces_have_their_text_without_marks(tiny_bert):
+    tokenizer, special = static_export.static_tokenizer(Encoder(tiny_bert, device="cpu"))
     pieces = static_export.piece_texts(tokenizer, special)
-    assert pieces[before:] == words
     assert [pieces[number] for number in sorted(special)] == [""] * len(special)
     assert not any(piece.startswith("##") and len(piece) > 2 for piece in pieces)
 
@@ -194,9 +183,9 @@ def test_added_words_are_the_most_frequent_ones_that_were_split(tiny_bert):
             "--dims 33: the embeddings of this model have 32",
         ),
         (("--static", "--onnx"), "cse export writes one format; name it, either --onnx or --static"),
-        ((), "cse export writes one format; name it, either --onnx or --static"),
+        ((), "cse export: name a format, --onnx or --static, or a new folder for a copy of MODEL with -o"),
         (("--static", "--int8"), "--int8 has no effect without --onnx; add that, or leave --int8 out"),
-        (("--onnx", "--words", 3), "--words has no effect without --static; add that, or leave --words out"),
+        (("--onnx", "--dims", 3), "--dims has no effect without --static; add that, or leave --dims out"),
     ],
 )
 def test_errors_in_the_options(tiny_bert, corpus_file, tmp_path, monkeypatch, arguments, error):
@@ -229,8 +218,6 @@ def test_a_byte_level_tokenizer_keeps_its_pieces():
     np.testing.assert_array_equal(
         static_export.token_counts(tokenizer, ["ca ca a", ""], {1}).toarray(), [[0, 0, 0, 1, 0, 2, 0, 0], [0] * 8]
     )
-    with pytest.raises(InputError, match="--words needs a WordPiece tokenizer, and this model's is BPE"):
-        static_export.add_words(tokenizer, ["cat"])
 
 
 @needs_model2vec

@@ -151,15 +151,21 @@ def test_accumulated_gradients_are_the_mean_over_batches(run_config):
             assert torch.allclose(parameters[name].grad, mean, rtol=1e-10, atol=1e-12)
 
 
+def first_batch(run):
+    with Prefetcher(run.batches, run.state.encoder.tokenizer, 32) as prefetcher:
+        return prefetcher.get(0)[0]
+
+
 def test_identical_sentences_are_not_each_others_negatives(run_config, tmp_path, sample_rows):
     rows = [row for row in sample_rows[:8] for _ in range(2)]
     (tmp_path / "twice.txt").write_text("\n".join(rows), encoding="utf8")
     config = run_config.replace(corpus=tmp_path / "twice.txt", batch_size=16, max_steps=1, eval_every=0)
-    batch = prepare(config).batches[0]
+    batch, kept = (first_batch(prepare(config.replace(keep_duplicates=keep))) for keep in (False, True))
     texts = batch.blocks["anchor"].texts
-    expected = np.array([[a == b and i != j for j, b in enumerate(texts)] for i, a in enumerate(texts)])
-    assert (batch.duplicates == expected).all()
-    assert prepare(config.replace(keep_duplicates=True)).batches[0].duplicates is None
+    expected = np.array([[a == b for b in texts] for a in texts])
+    keys = batch.keys["anchor"].numpy()
+    assert (np.equal.outer(keys, keys) == expected).all()
+    assert not kept.keys
     lines = (train(config).folder / "log.jsonl").read_text(encoding="utf8").splitlines()
     assert json.loads(lines[-2])["duplicates"] == 16
 

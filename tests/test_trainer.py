@@ -326,15 +326,15 @@ def test_the_number_of_steps_follows_from_epochs_and_max_steps(sample, limits, s
 
 def test_a_given_limit_on_steps_or_epochs_replaces_the_limit_of_the_recipe():
     for preset, given, expected in (
-        ("adapt", {}, (None, 60)),
-        ("adapt", {"epochs": 1}, (1, None)),
-        ("adapt", {"epochs": 2, "max_steps": 9}, (2, 9)),
+        ("encoder", {}, (None, 60)),
+        ("encoder", {"epochs": 1}, (1, None)),
+        ("encoder", {"epochs": 2, "max_steps": 9}, (2, 9)),
         ("simcse-bert-base", {}, (1, None)),
         ("simcse-bert-base", {"max_steps": 9}, (None, 9)),
     ):
         config = resolve(TrainConfig(preset=preset, model="m", **given), "bert-base")
         assert (config.epochs, config.max_steps) == expected
-    assert "epochs" not in resolve(TrainConfig(model="m"), "adapt").to_toml()
+    assert "epochs" not in resolve(TrainConfig(model="m"), "encoder").to_toml()
 
 
 @pytest.mark.parametrize(
@@ -342,11 +342,11 @@ def test_a_given_limit_on_steps_or_epochs_replaces_the_limit_of_the_recipe():
     [
         (
             {},
-            "adapt",
-            "adapt: the model is already a sentence encoder, so its similarities are kept and",
+            "encoder",
+            "encoder: the model is already a sentence encoder, so its similarities are kept and",
         ),
-        ({"loss_terms": (), "positive": "dropout"}, "adapt", "adapt: the model is already a sentence encoder"),
-        ({"preset": "adapt", "positive": "halves"}, "bert-base", "preset adapt"),
+        ({"loss_terms": (), "positive": "dropout"}, "encoder", "encoder: the model is already a sentence encoder"),
+        ({"preset": "encoder", "positive": "halves"}, "bert-base", "preset encoder"),
         ({}, "roberta-large", "defaults of roberta-large"),
         ({"preset": "simcse-bert-base"}, "bert-base", "preset simcse-bert-base"),
     ],
@@ -355,7 +355,7 @@ def test_the_description_of_the_recipe_names_the_family_or_the_preset(values, fa
     given = TrainConfig(**{"model": "m", **values})
     found = recipe_reason(resolve(given, family, "avg"), family)
     assert found.startswith(reason)
-    assert len(found) == len(reason) or family == "adapt"
+    assert len(found) == len(reason) or family == "encoder"
 
 
 def test_the_last_batch_may_be_short(base, tmp_path, sample_rows):
@@ -382,7 +382,7 @@ def test_negatives_are_drawn_with_the_options_of_the_run(base, short_corpus, sho
         folder = train(config).folder
         if "radius" in table:
             assert TrainConfig.from_toml(folder / "config.toml").options["una"]["radius"] == round(0.05 * len(index))
-        una = UNA(UNAOptions(**table), Context(lambda: index))
+        una = UNA(UNAOptions(**table), Context(lambda _: index))
         batch = batches_of(resolve(config, "bert-base"), corpus, corpus.filled(), DROPOUT, [una])[0]
         rows = batch.rows.tolist()
         expected = index.augment([short_rows[row] for row in rows], rows=rows, seed=config.seed, **table)
@@ -564,7 +564,7 @@ def test_a_training_step_equals_one_written_in_plain_pytorch(base):
     result = train(base.replace(max_steps=1, pooler="avg", loss="focal", temperature=0.05, una=True))
     config = TrainConfig.from_toml(result.folder / "config.toml")
     corpus = Corpus.read(list(config.corpus))
-    una = UNA(UNAOptions(), Context(lambda: TfidfIndex.open(config.tfidf)))
+    una = UNA(UNAOptions(), Context(lambda _: TfidfIndex.open(config.tfidf)))
     rows = hold_out(corpus, 0, wanted=True).train
     batch = batches_of(resolve(config, "bert-base"), corpus, rows, DROPOUT, [una])[0]
     torch.manual_seed(0)
@@ -614,11 +614,11 @@ def test_defaults_depend_on_family_and_loss():
     assert resolve(plain.replace(una=True), "bert-base").lr == 3e-5  # una does not change the learning rate
     columns = TrainConfig(una={"use_as": "hard-negatives"}, negatives=("una",))
     assert resolve(columns, "bert-base").objective == "infonce"
-    small = resolve(plain, "adapt", "avg")
+    small = resolve(plain, "encoder", "avg")
     assert (small.positive, small.temperature, small.loss) == ("spans", 0.05, "focal")
-    focal = resolve(TrainConfig(loss="focal", una=True), "adapt", "avg")
+    focal = resolve(TrainConfig(loss="focal", una=True), "encoder", "avg")
     assert (focal.temperature, focal.objective, focal.options["una"]["every"]) == (0.05, "infonce", 1)
-    paper = resolve(TrainConfig(una={"use_as": "pairs"}, negatives=("una",)), "adapt", "avg")
+    paper = resolve(TrainConfig(una={"use_as": "pairs"}, negatives=("una",)), "encoder", "avg")
     assert (paper.objective, paper.options["una"]) == ("nt-xent", {"every": 1, "use_as": "pairs"})
     assert (small.batch_size, small.lr, small.lr_scheduler, small.weight_decay, small.pooler) == (
         64,
@@ -646,26 +646,26 @@ def test_the_first_layer_of_settings_with_a_value_decides(first):
         ({}, "bert-base", None, "temperature", 0.05),  # all families
         ({}, "bert-large", None, "lr", 1e-5),  # family
         ({}, "bert-base", "avg_top2", "pooler", "avg_top2"),  # model folder before family
-        ({}, "adapt", "avg", "positive", "spans"),  # family before all families
+        ({}, "encoder", "avg", "positive", "spans"),  # family before all families
         ({"loss": "focal"}, "bert-base", None, "temperature", 0.07),  # loss before all families
-        ({"loss": "focal"}, "adapt", None, "temperature", 0.05),  # loss before family
-        ({"loss": "focal"}, "adapt", None, "merge_with_base", 0.0),
-        ({"loss": "mixed"}, "adapt", None, "merge_with_base", 0.5),
-        ({}, "adapt", None, "loss", "focal"),
-        ({}, "adapt", None, "loss_terms", ("keep-similarities",)),
-        ({"loss": "standard"}, "adapt", None, "temperature", 0.1),
-        ({"loss": "standard"}, "adapt", None, "loss_terms", ("keep-similarities",)),
-        ({"loss": "standard", "loss_terms": ()}, "adapt", None, "loss_terms", ()),
-        ({"loss_terms": ("mlm",)}, "adapt", None, "loss_terms", ("mlm",)),
-        ({"loss": "scd"}, "adapt", None, "loss_terms", ()),
-        ({"pairs": "nli.csv"}, "adapt", None, "loss", "standard"),
-        ({"pairs": "nli.csv"}, "adapt", None, "loss_terms", ()),
-        ({"preset": "adapt"}, "bert-base", None, "loss", "focal"),
-        ({"preset": "simcse-bert-base"}, "adapt", None, "loss", "standard"),
-        ({"preset": "simcse-bert-base"}, "adapt", None, "loss_terms", ()),
+        ({"loss": "focal"}, "encoder", None, "temperature", 0.05),  # loss before family
+        ({"loss": "focal"}, "encoder", None, "merge_with_base", 0.0),
+        ({"loss": "mixed"}, "encoder", None, "merge_with_base", 0.5),
+        ({}, "encoder", None, "loss", "focal"),
+        ({}, "encoder", None, "loss_terms", ("keep-similarities",)),
+        ({"loss": "standard"}, "encoder", None, "temperature", 0.1),
+        ({"loss": "standard"}, "encoder", None, "loss_terms", ("keep-similarities",)),
+        ({"loss": "standard", "loss_terms": ()}, "encoder", None, "loss_terms", ()),
+        ({"loss_terms": ("mlm",)}, "encoder", None, "loss_terms", ("mlm",)),
+        ({"loss": "scd"}, "encoder", None, "loss_terms", ()),
+        ({"pairs": "nli.csv"}, "encoder", None, "loss", "standard"),
+        ({"pairs": "nli.csv"}, "encoder", None, "loss_terms", ()),
+        ({"preset": "encoder"}, "bert-base", None, "loss", "focal"),
+        ({"preset": "simcse-bert-base"}, "encoder", None, "loss", "standard"),
+        ({"preset": "simcse-bert-base"}, "encoder", None, "loss_terms", ()),
         ({}, "bert-base", None, "loss", "standard"),
-        ({"merge_with_base": 0.25}, "adapt", None, "merge_with_base", 0.25),
-        ({"pairs": "nli.csv"}, "adapt", None, "merge_with_base", 0.0),
+        ({"merge_with_base": 0.25}, "encoder", None, "merge_with_base", 0.25),
+        ({"pairs": "nli.csv"}, "encoder", None, "merge_with_base", 0.0),
         ({}, "bert-base", None, "merge_with_base", 0.0),
         ({"preset": "focal-bert-large"}, "bert-large", None, "temperature", 0.07),
         ({"preset": "una-bert-base"}, "bert-base", "avg", "pooler", "cls"),  # preset before model folder
@@ -674,7 +674,7 @@ def test_the_first_layer_of_settings_with_a_value_decides(first):
         ({"preset": "focal-bert-base", "model": "other"}, "bert-base", None, "model", "other"),
         ({"loss": "mixed"}, "bert-base", None, "mixed_negatives", True),
         ({"una": True}, "bert-base", None, "objective", "nt-xent"),  # default for UNA before all families
-        ({"una": True}, "adapt", None, "objective", "infonce"),  # the family's default for UNA
+        ({"una": True}, "encoder", None, "objective", "infonce"),  # the family's default for UNA
     ],
 )
 def test_settings_follow_the_order_of_precedence(values, family, own_pooler, field, expected):
@@ -691,8 +691,8 @@ def test_every_preset_is_a_valid_configuration():
     assert len(preset_names()) == 55
     for name in preset_names():
         # The supervised presets, and the one for queries, need a file of pairs.
-        given = {"pairs": "nli.csv"} if "sup" in name or name == "adapt-queries" else {}
-        resolve(TrainConfig(preset=name, **given), "-".join(name.split("-")[-2:]) if "bert" in name else "adapt")
+        given = {"pairs": "nli.csv"} if "sup" in name or name == "encoder-queries" else {}
+        resolve(TrainConfig(preset=name, **given), "-".join(name.split("-")[-2:]) if "bert" in name else "encoder")
     una = resolve(TrainConfig(preset="una-roberta-base"), "roberta-base")
     assert (una.lr, una.lr_scheduler, una.max_grad_norm) == (5e-6, "constant", 0.0)
     assert (una.options["una"]["radius"], una.options["una"]["every"]) == (4000, 5)
@@ -707,7 +707,7 @@ def test_a_configuration_read_back_from_toml_is_unchanged(tmp_path):
 
 
 def test_focal_loss_and_una_raise_stsb_dev_of_minilm(minilm, shared, indexed, tmp_path):
-    """Trains for 12 short steps; benches/domain/adapt.py measures the default steps, more data sets and seeds."""
+    """Trains for 12 short steps."""
     pairs = shared("sts_raw/stsb.dev.tsv").read_text(encoding="utf8").splitlines()
     (tmp_path / "dev.tsv").write_text("\n".join(pairs[::3]) + "\n", encoding="utf8")
     result = train(
@@ -806,3 +806,22 @@ def test_the_progress_callback_reports_corpus_steps_and_best_folder(base, place,
     else:
         assert any(re.match(r"training .* 6/6 loss \S+ ", line) for line in lines)
     assert not other.getvalue()
+
+
+def test_the_clean_development_set_selects_and_is_compared_in_reports(base, tmp_path):
+    from cse.evaluation.sts import SEVEN
+    from cse.reports.held_out import held_out
+    from cse.reports.runs import read_run
+
+    for key in (*SEVEN, "stsb.dev", "sickr.train", "sickr.dev"):
+        rows = [f"{n % 6}\tword {key} {n}\tanother {key} {n * 7}\n" for n in range(12)]
+        (tmp_path / f"{key}.tsv").write_text("".join([*rows, "5\ta test pair\tof all files\n"]))
+    with pytest.raises(InputError, match="--dev clean is made from the STS files of --data; add --data DIR"):
+        train(base.replace(dev="clean"))
+    result = train(base.replace(dev="clean", data=str(tmp_path), allow_partial=True, max_steps=2))
+    sets = held_out(read_run(result.folder)).sets
+    assert {name: len(pairs.gold) for name, pairs in sets.items()} == {
+        "STS-B dev, clean": 12,
+        "SICK-R train and dev, clean": 24,
+    }
+    assert all("spearman/STS-B dev, clean" in record for record in evaluations(result.folder))

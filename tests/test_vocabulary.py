@@ -107,6 +107,18 @@ def test_doctor_lists_the_divided_words_of_the_model(cse, corpus, rows, tiny_ber
     assert f"{expected.tokens:,} tokens" in shown.stdout
 
 
+def test_doctor_counts_texts_that_the_model_reads_as_the_same_tokens(cse, tmp_path, tiny_bert):
+    long = "word " * 40
+    rows = ["one row", "One  row", "ONE ROW ", "one row", "another", f"{long} a", f"{long} b", ""]
+    (tmp_path / "c.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
+    done = cse("doctor", tmp_path / "c.txt", "--model", tiny_bert, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["model"]["equal_texts"] == 3
+    assert "3 texts have the first 32 tokens of another text" in cse(
+        "doctor", tmp_path / "c.txt", "--model", tiny_bert
+    ).stdout.replace("\n", " ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -184,15 +184,15 @@ def in_case_of(old: str, term: str) -> str:
     The term is returned unchanged if ``old`` is "I" (also as in "I'm") or in MixedCase, if the first alphanumeric
     character of the term is a digit ("8th"), or if it would become equal to ``old``.
     """
-    cased = [c for c in old if c.isupper() or c.islower()]
-    if not cased or not cased[0].isupper() or old == "I" or old.startswith(("I'", "I\u2019")):
+    cased = [c for c in old if c.isupper() or c.islower() or c.istitle()]
+    if not cased or cased[0].islower() or old == "I" or old.startswith(("I'", "I\u2019")):
         return term
     first = next((i for i, c in enumerate(term) if c.isalnum()), None)
     if first is None or not term[first].isalpha():
         return term
     rest = cased[1:]
     if all(c.islower() for c in rest):
-        new = term[:first] + term[first : first + 1].upper() + term[first + 1 :]
+        new = term[:first] + term[first : first + 1].title() + term[first + 1 :]
     elif all(c.isupper() for c in rest):
         new = term.upper()
     else:

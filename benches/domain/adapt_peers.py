@@ -1,4 +1,8 @@
-"""Compares cse with other methods on the documents of retrieval collections; called by ``adapt.py peers``.
+"""Compares cse with other methods on the documents of retrieval collections.
+
+    python benches/domain/adapt_peers.py [--data DIR] [--collections NAME ...]
+
+With ``--data``, a folder of collections, runs whose results are not stored are made first; then the table is printed.
 
 Every method trains all-MiniLM-L6-v2 on the documents that ``domain_scores.Collection`` does not hold out, in the same
 precision and in a separate process. The other methods train for as much processor time as ``cse train`` with its
@@ -27,6 +31,7 @@ encoder after ``cse train``.
 # mypy: disable-error-code="no-untyped-call,no-any-return,override"
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -40,8 +45,8 @@ from typing import Any
 import numpy as np
 
 from domain_scores import Collection, Vectors, judged
-from domain_tables import stratified
 
+RESAMPLES = 2000
 RESULTS = Path(__file__).parents[1] / "results" / "adapt_peers.json"
 MODEL = "minilm"
 DEFAULT = "cse, default"
@@ -61,7 +66,7 @@ def peers(data: Path, results: Path, collections: list[str] | None, seed: int) -
         for name in ("before", DEFAULT, *OTHERS):
             key = f"{folder.name}/{name}/{seed}"
             if key not in read(results):
-                command = [sys.executable, __file__, str(folder), name, str(seed), str(budget)]
+                command = [sys.executable, __file__, "--seed", str(seed), "--one", str(folder), name, str(budget)]
                 said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
                 record = json.loads(said.splitlines()[-1])  # the trainers print other lines first
                 part = results.with_suffix(".tmp")
@@ -89,7 +94,7 @@ def one(folder: Path, name: str, seed: int, budget: float) -> dict[str, Any]:
     from cse_papers.reproduce.cells import peak_bytes
 
     collection = Collection(folder)
-    rows = collection.rows("documents")
+    rows = collection.rows()
     with tempfile.TemporaryDirectory() as place:
         started, used = time.perf_counter(), time.process_time()
         steps, path = (0, MODEL) if name == "before" else TRAINERS[name](rows, place, seed, budget)
@@ -334,11 +339,39 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def stratified(values: list[Vectors]) -> tuple[float, float, float]:
+    """Returns the mean over collections of the means over queries, with its 95 % bootstrap interval over queries."""
+    generator = np.random.default_rng(0)
+    means = np.zeros(RESAMPLES)
+    for each in values:
+        means += each[generator.integers(0, len(each), (RESAMPLES, len(each)))].mean(1) / len(values)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(np.mean([each.mean() for each in values])), float(low), float(high)
+
+
 def span(values: list[float]) -> str:
     """Returns the smallest and the largest value as text; one number if both are equal."""
     low, high = f"{min(values):.0f}", f"{max(values):.0f}"
     return low if low == high else f"{low} to {high}"
 
 
+def main() -> None:
+    """Runs one method (``--one``, in a process of its own), or runs all that are not stored and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder of the collections")
+    parser.add_argument("--collections", nargs="*", help="names of collections; default: all")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--one", nargs=3, metavar=("COLLECTION", "METHOD", "SECONDS"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        folder, name, budget = options.one
+        print(json.dumps(one(Path(folder), name, options.seed, float(budget))))
+        return
+    if options.data is not None:
+        peers(options.data, options.results, options.collections, options.seed)
+    print(table(read(options.results)))
+
+
 if __name__ == "__main__":
-    print(json.dumps(one(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))))
+    main()

@@ -7,7 +7,7 @@ A collection is a folder in the layout of BEIR. ``train`` trains all-MiniLM-L6-v
 and seed, and computes nDCG@10 x 100 of the vectors for all queries; queries and judgements are never trained on. Apart
 from the loss, every run has the settings of ``cse train CORPUS --model minilm`` (60 steps of 64 pairs of spans, and the
 similarities of the untrained model are kept), whose loss is the row ``focal, .05``. Results are written to
-benches/results/rivals/NAME/COLLECTION.json after each run; stored runs are not repeated. NAME stands for a device: the
+benches/results/rivals.parquet after each run; stored runs are not repeated. NAME stands for a device: the
 seeds of one device are compared with each other. ``table`` prints the changes from the untrained model, with 95 %
 intervals of a bootstrap over queries and seeds, and the difference of each loss from the standard one at the same
 temperature. Texts are encoded in bfloat16 where this is faster, before and after alike.
@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import itertools
-import json
 import sys
 import tempfile
 import time
@@ -28,11 +27,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from domain_scores import Collection
 
-RESULTS = Path(__file__).resolve().parents[1] / "results" / "rivals"
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "rivals.parquet"
+KEY = ("device", "collection", "loss", "seed")
+Key = tuple[str, str, str, int]
+BEFORE = "before"
 RESAMPLES = 2000
 KEPT = "keep-similarities"
 WEIGHTED = {"feature_augmentations": ("hardness",)}
@@ -99,28 +103,40 @@ def trained(documents: Sequence[str], place: str, loss: str, tau: float, seed: i
     return str(train(config).folder / "last")
 
 
-def run(folder: Path, seeds: Sequence[int], only: str, results: Path, device: str) -> None:
+def run(folder: Path, seeds: Sequence[int], only: str, results: Path, name: str, device: str) -> None:
     """Trains and measures the runs of a collection whose names match and that are not stored."""
     collection = Collection(folder)
     documents = [" ".join(text.split()) for text in collection.documents if text.strip()]
-    path = results / f"{collection.name}.json"
-    stored = json.loads(path.read_text("utf8")) if path.exists() else {"before": [], "runs": {}}
-    stored["before"] = stored["before"] or ndcg(collection, "minilm", device).round(1).tolist()
-    results.mkdir(parents=True, exist_ok=True)
+    if (name, collection.name, BEFORE, 0) not in read(results):
+        add(results, (name, collection.name, BEFORE, 0), ndcg(collection, "minilm", device))
     for seed, tau, loss in itertools.product(seeds, TAUS, LOSSES):
-        own = stored["runs"].get(named(loss, tau), {})
-        if str(seed) in own or not fnmatch.fnmatch(named(loss, tau), only):
+        key = (name, collection.name, named(loss, tau), seed)
+        if key in read(results) or not fnmatch.fnmatch(named(loss, tau), only):
             continue
         started = time.perf_counter()
         with tempfile.TemporaryDirectory() as place:
             values = ndcg(collection, trained(documents, place, loss, tau, seed, device), device)
-        stored["runs"][named(loss, tau)] = own | {str(seed): values.round(1).tolist()}
+        add(results, key, values)
         seconds = time.perf_counter() - started
         print(f"{collection.name}, {named(loss, tau)}, {seed}: {values.mean():.2f}, {seconds:.0f} s", flush=True)
-        part = path.with_suffix(".part")
-        runs = ",\n".join(f"{json.dumps(name)}: {json.dumps(each)}" for name, each in stored["runs"].items())
-        part.write_text(f'{{"before": {json.dumps(stored["before"])},\n"runs": {{\n{runs}}}}}\n', encoding="utf8")
-        part.replace(path)
+
+
+def read(results: Path) -> dict[Key, Vector]:
+    """The stored nDCG@10 x 100 of each query, by device, collection, loss and seed."""
+    table = pq.read_table(results) if results.exists() else None
+    columns = [] if table is None else [table.column(name).to_pylist() for name in (*KEY, "ndcg")]
+    return {(d, c, loss, seed): np.array(values) / 10 for d, c, loss, seed, values in zip(*columns, strict=True)}
+
+
+def add(results: Path, key: Key, values: Vector) -> None:
+    """Adds a result to the file, in tenths of a point."""
+    rows = {**read(results), key: values}
+    columns = {name: [each[place] for each in sorted(rows)] for place, name in enumerate(KEY)}
+    tenths = [np.round(10 * rows[each]).astype(np.int16).tolist() for each in sorted(rows)]
+    table = pa.table({**columns, "ndcg": pa.array(tenths, pa.list_(pa.int16()))})
+    part = results.with_suffix(".part")
+    pq.write_table(table, part, compression="zstd", compression_level=19)
+    part.replace(results)
 
 
 def resampled(change: Vector, collection: int) -> Vector:
@@ -142,11 +158,11 @@ def resampled(change: Vector, collection: int) -> Vector:
 def changes(results: Path) -> dict[str, dict[str, dict[tuple[str, str], Vector]]]:
     """The change of each query from the untrained model, by name of the loss, collection, and (device, seed)."""
     found: dict[str, dict[str, dict[tuple[str, str], Vector]]] = {}
-    for path in sorted(results.glob("*/*.json")):
-        stored = json.loads(path.read_text("utf8"))
-        for name, runs in stored["runs"].items():
-            own = found.setdefault(name, {}).setdefault(path.stem, {})
-            own |= {(path.parent.name, seed): np.subtract(each, stored["before"]) for seed, each in runs.items()}
+    stored = read(results)
+    for (device, collection, loss, seed), values in stored.items():
+        if loss != BEFORE:
+            own = found.setdefault(loss, {}).setdefault(collection, {})
+            own[device, str(seed)] = values - stored[device, collection, BEFORE, 0]
     return found
 
 
@@ -192,7 +208,7 @@ def main() -> None:
     parser.add_argument("collections", nargs="*", type=Path)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2, 3, 4])
     parser.add_argument("--device", default="cpu", help="device of training and encoding (default: cpu)")
-    parser.add_argument("--name", default="cpu", help="name of the device, a folder of the results (default: cpu)")
+    parser.add_argument("--name", default="cpu", help="name of the device in the results (default: cpu)")
     parser.add_argument("--only", default="*", metavar="PATTERN", help="only the losses whose names match")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
@@ -200,7 +216,7 @@ def main() -> None:
         table(options.results)
         return
     for folder in options.collections:
-        run(folder, options.seeds, options.only, options.results / options.name, options.device)
+        run(folder, options.seeds, options.only, options.results, options.name, options.device)
 
 
 if __name__ == "__main__":

@@ -5,14 +5,14 @@ An ``Experiment`` is one training run. ``declared`` lists the runs of three stag
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path("benches/results/effects")
+from stored import records
+
 # Name of the stored scores of the base.
 BEFORE = "before-training"
 
@@ -118,11 +118,11 @@ class Experiment:
 
 def best_taus(results: Path) -> dict[str, float]:
     """The temperature of each system with the highest STS-B dev score, for the systems whose grid is stored."""
-    best = {}
+    best, stored = {}, records(results)
     for system in SYSTEMS:
-        paths = {tau: results / f"{Experiment(system, tau).name}.json" for tau in TAUS}
-        if all(path.exists() for path in paths.values()):
-            dev = {tau: json.loads(path.read_text("utf-8"))["scores"]["STS-B dev"] for tau, path in paths.items()}
+        names = {tau: Experiment(system, tau).name for tau in TAUS}
+        if all(name in stored for name in names.values()):
+            dev = {tau: stored[name]["scores"]["STS-B dev"] for tau, name in names.items()}
             best[system] = max(dev, key=lambda tau: dev[tau])
     return best
 
@@ -165,10 +165,12 @@ STANDARD, NT_XENT = Experiment("standard", 0.05), Experiment("standard, nt-xent"
 FOCAL, MIXED, WITH_UNA = Experiment("focal", 0.07), Experiment("mixed", 0.05), Experiment("UNA", 0.05)
 AT_BEST = replace(STANDARD, tau=0.1)  # the best temperature of the standard loss in the grid
 STEP = "step 2 and 3 ablation, row "
+# One of the two steps is random in the second row of the published table, and which one is not known. The row is
+# compared with one reading only, so that its sign counts once.
 RANDOM_STEPS: dict[str, Change] = {
     "UNA": ({}, "no step random (UNA)"),
     "random words are replaced": ({"una": {"replace_which": "random"}}, STEP + "2"),
-    "by random words": ({"una": {"replace_with": "random", "radius": None}}, STEP + "2"),
+    "by random words": ({"una": {"replace_with": "random", "radius": None}}, ""),
     "both random": ({"una": {"replace_which": "random", "replace_with": "random", "radius": None}}, STEP + "1"),
 }
 EVERY: dict[str, Change] = {str(n): ({"una": {"every": n}}, f"every {n} batches") for n in (5, 1, 3, 7, 9)}
@@ -249,6 +251,14 @@ RIVALS: dict[str, Change] = {
 AT_LARGER_TAU = {label: change for label, change in RIVALS.items() if label != "focal"}
 AT_LARGER_TAU["focal"] = (Experiment("focal", 0.1), "")
 LAMBDAS: dict[str, Change] = {f"{value}": ({"mix_lambda": value}, "") for value in (0.2, 0.1, 0.3, 0.4, 0.5)}
+VARIANTS: dict[str, Change] = {"paper": ({}, ""), "release": ({"mix_variant": "release"}, "")}
+# The margin at other temperatures than the published one.
+MARGINS_AND_TAUS: dict[str, Change] = {}
+for tau in (0.07, 0.05, 0.1):
+    for m in (0.3, 0.1, 0.2, 0.4):  # the runs with 0.3 are those of the grid
+        run = Experiment("focal", tau)
+        changed = run if m == 0.3 else replace(run, change=f"m {m}", settings={"margin": m})
+        MARGINS_AND_TAUS[f"tau {tau}, m {m}"] = (changed, "")
 MIXTURES = {"imports": ["benches/effects/mixtures.py"], "feature_augmentations": ["mixtures"]}
 GRADIENTS: dict[str, Change] = {
     "without (MixCSE)": ({}, ""),
@@ -295,7 +305,8 @@ SCALES: dict[str, dict[str, Any]] = {
 
 def scaled(title: str) -> Ablation:
     """The systems of the papers at their temperatures, with changed settings that could explain a difference."""
-    published = {run.system: run for run in (STANDARD, WITH_UNA, FOCAL, MIXED)} | {"standard, tau 0.1": AT_BEST}
+    published = {run.system: run for run in (STANDARD, WITH_UNA, FOCAL, MIXED)}
+    published |= {"standard, tau 0.1": AT_BEST, "focal, tau 0.1": Experiment("focal", 0.1)}
     runs = {name: replace(run, change=title, settings=SCALES[title]) for name, run in published.items()}
     rows: dict[str, Change] = {name: (run, "") for name, run in runs.items()}
     return Ablation(f"{title}: system", "mean", runs["standard"], "", "", rows)
@@ -306,6 +317,11 @@ def with_later(base: Experiment) -> Ablation:
     rows: dict[str, Change] = {base.system: ({}, "")}
     rows |= {label: (change[0], "") for label, change in LATER.items() if label != "SimCSE"}
     return Ablation(f"Later systems with {base.system}: system", "mean", base, "", "", rows)
+
+
+def negatives_alone(tau: float) -> dict[str, Change]:
+    """UNA compared with its objective without its negatives."""
+    return {"standard, nt-xent": (replace(NT_XENT, tau=tau), ""), "UNA": (replace(WITH_UNA, tau=tau), "")}
 
 
 DEV = "STS-B dev"
@@ -332,6 +348,11 @@ ABLATIONS = (
     Ablation("UNA at 0.1: with", "mean", replace(WITH_UNA, tau=0.1), "", "", TOGETHER, SEEDS[:3]),
     Ablation("Focal-InfoNCE, Table 3: with", "uniformity", STANDARD, "focal-table3", "UNIF", WITH_FOCAL),
     Ablation("Focal-InfoNCE, Table 3: alignment with", "alignment", STANDARD, "focal-table3", "ALGN", WITH_FOCAL),
+    Ablation("UNA's negatives alone: system", "mean", NT_XENT, "", "", negatives_alone(0.05)),
+    Ablation("UNA's negatives alone at 0.1: system", "mean", replace(NT_XENT, tau=0.1), "", "", negatives_alone(0.1)),
+    Ablation("MixCSE: variant", "mean", MIXED, "", "", VARIANTS),
+    Ablation("Focal-InfoNCE: tau and m", "mean", FOCAL, "", "", MARGINS_AND_TAUS),
+    Ablation("Temperature alone: system", "mean", STANDARD, "", "", {"at 0.05": ({}, ""), "at 0.1": (AT_BEST, "")}),
 )
 
 

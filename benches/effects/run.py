@@ -6,7 +6,8 @@ DIR holds the STS files in SentEval's form (sts12.test.tsv, ..., sickr.test.tsv,
 masked_model.py, or another one with --base MODEL. ``cse train`` trains each system for 400 steps of 64 sentences on the
 first 60,000 sentences of the corpus, and ``cse encode`` encodes the STS sentences, each in a process with one thread.
 Stored runs are not repeated; an interrupted run starts again. Results are written to
-benches/results/effects/BASE/NAME.json, and the cosines of all pairs to target/effects/cosines.
+benches/results/effects/BASE/NAME.json, and the cosines of all pairs to target/effects/cosines; ``stored.py`` adds new
+results to benches/results/effects.parquet.
 
 The results of a folder are of one base and one device, since the dropout of a GPU and of a processor differ. The masked
 model depends on the processor. On another machine, ``masked_model.py`` makes another base, whose runs go to a folder of
@@ -43,13 +44,13 @@ from experiments import (
     ABLATIONS,
     BASE,
     BEFORE,
-    RESULTS,
     SEEDS,
     Experiment,
     best_taus,
     declared,
     trained,
 )
+from stored import RESULTS, records
 
 SENTENCES = 60_000
 # Commands run in processes that are forked from one that has imported these modules, which takes several seconds.
@@ -118,13 +119,12 @@ class Lab:
 
     def is_stored(self, name: str, arguments: Sequence[str]) -> bool:
         """Whether a result of these arguments is stored; exits if it is of another base, corpus, data or device."""
-        path = self.results / f"{name}.json"
-        if not path.exists():
+        record = records(self.results).get(name)
+        if record is None:
             return False
-        record = json.loads(path.read_text(encoding="utf-8"))
         different = [key for key, value in self.identity.items() if record["identity"].get(key) != value]
         if different:
-            raise SystemExit(f"{path} was made with another {' and '.join(different)}; choose a folder with --results")
+            raise SystemExit(f"{name} was made with another {' and '.join(different)}; choose a folder with --results")
         return bool(record["arguments"] == list(arguments))
 
     def evaluate(self, model: Path, name: str, *flags: str) -> dict[str, Any]:

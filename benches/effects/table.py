@@ -2,6 +2,8 @@
 
     python benches/effects/table.py [--base masked masked-2 ...] [--grid masked] [--markdown]
 
+Without ``--base``, the tables of all sets of runs in ``SETS`` are printed, from which docs/effects.md shows some.
+
 The table of systems compares each system with the standard loss (SimCSE) twice: both at their best temperatures, which
 have the highest score on STS-B dev with seed 0, and both at the temperatures of the papers. Intervals are 95 %
 intervals over pairs and seeds (see ``scores.interval``); with one seed, over pairs only. A run that is not stored has
@@ -12,7 +14,6 @@ between two runs of the same.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tomllib
 from collections.abc import Sequence
@@ -26,7 +27,6 @@ from experiments import (
     BEFORE,
     PUBLISHED,
     PUBLISHED_TAU,
-    RESULTS,
     SEEDS,
     SYSTEMS,
     TAUS,
@@ -34,9 +34,17 @@ from experiments import (
     Experiment,
     best_taus,
 )
+from stored import RESULTS, records
 
 ROOT = Path(__file__).resolve().parents[2]
 Table = tuple[list[str], list[list[str]]]
+# The sets of stored runs: the name of the base model, and that of the grid which chooses the best temperatures.
+SETS = {
+    "H200": ("masked-h200", "masked-h200"),
+    "Intel Xeon": ("masked", "masked"),
+    "AMD EPYC": ("masked-epyc-packed", "masked"),
+    "AMD EPYC, first version": ("masked-epyc", "masked"),
+}
 
 
 class Published:
@@ -61,12 +69,11 @@ class Stored:
     def __init__(self, folders: Sequence[Path], grid: Path | None = None) -> None:
         self.records: dict[str, dict[str, Any]] = {}
         bases: dict[int, tuple[str, str]] = {}
-        for path in (path for folder in folders for path in sorted(folder.glob("*.json"))):
-            record = json.loads(path.read_text(encoding="utf-8"))
+        for name, record in (item for folder in folders for item in records(folder).items()):
             base = record["identity"].get("base", ""), record["identity"].get("device", "")
             if "seed" in record and bases.setdefault(record["seed"], base) != base:
-                raise SystemExit(f"{path}: seed {record['seed']} was run from another base or device too")
-            self.records.setdefault(path.stem, record)
+                raise SystemExit(f"{name}: seed {record['seed']} was run from another base or device too")
+            self.records.setdefault(name, record)
         self.best = best_taus(grid or folders[0])
 
     def has(self, experiment: Experiment) -> bool:
@@ -85,23 +92,34 @@ class Stored:
         """The mean score of runs."""
         return statistics.fmean(self.records[run.name]["scores"][score] for run in runs)
 
-    def change(self, after: Sequence[Experiment], before: Sequence[Experiment], score: str) -> tuple[str, int]:
+    def change(self, after: Sequence[Experiment], before: Sequence[Experiment], score: str) -> tuple[str, int | None]:
         """The mean change between runs with the same seeds as text, and its sign: 0 if the interval includes 0.
 
-        Alignment and uniformity have no interval.
+        Alignment and uniformity have no interval, so that their sign is None: it cannot be told from 0.
         """
         mean = self.mean(after, score) - self.mean(before, score)
         if score in ("alignment", "uniformity"):
-            return f"{mean:+.3f}", int(mean > 0) - int(mean < 0)
+            return f"{mean:+.3f}", None
         sides = [[self.records[run.name]["resampled"][score].split() for run in side] for side in (after, before)]
         own, other = ([[float(value) for value in draws] for draws in side] for side in sides)
         low, high = scores.interval(own, other)
         return f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]", int(low > 0) - int(high < 0)
 
 
-def agreement(sign: int, published: float) -> str:
+AGREEMENT = ("same", "**opposite**", "undecided", "no interval")
+
+
+def agreement(sign: int | None, published: float) -> str:
     """Whether the sign of a change is the published one."""
-    return "undecided" if sign == 0 else "same" if sign * published > 0 else "**opposite**"
+    return (
+        "no interval"
+        if sign is None
+        else "undecided"
+        if sign == 0
+        else "same"
+        if sign * published > 0
+        else "**opposite**"
+    )
 
 
 def systems(stored: Stored, published: Published) -> Table:
@@ -187,6 +205,26 @@ def ablation(stored: Stored, published: Published, table: Ablation) -> Table:
     return [*head, "published change", "sign"], rows if len(rows) > 1 else []
 
 
+def signs(stored: Stored, published: Published) -> Table:
+    """For each ablation, the number of changes whose sign is that of the paper, with the sums in the last row."""
+    rows = []
+    for table in ABLATIONS:
+        found = [row[-1] for row in ablation(stored, published, table)[1] if row[-1]]
+        if found:
+            rows.append([table.title, *(str(found.count(kind)) for kind in AGREEMENT)])
+    if rows:
+        rows.append(["all", *(str(sum(map(int, column))) for column in list(zip(*rows, strict=True))[1:])])
+    return ["table", *(kind.strip("*") for kind in AGREEMENT)], rows
+
+
+def costs(stored: Stored) -> Table:
+    """The processor time of the stored training runs with their evaluation."""
+    trained = [record for record in stored.records.values() if "train_seconds" in record]
+    seconds = [record["train_seconds"]["core"] + record["encode_seconds"]["core"] for record in trained]
+    row = [str(len(seconds)), f"{sum(seconds) / 3600:.2f}", f"{statistics.median(seconds):.0f}"] if seconds else []
+    return ["set", "runs", "processor hours", "median processor seconds"], [["all", *row]] if row else []
+
+
 def undecided(stored: Stored, table: Ablation) -> list[Experiment]:
     """The runs of seed 0 of the rows whose change with this seed has no sign, each with the run that it changes."""
     base = table.experiment(next(iter(table.rows)))
@@ -206,25 +244,44 @@ def lines(table: Table, markdown: bool) -> list[str]:
     return ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in (head, *rows)]
 
 
-def main() -> None:
-    """Prints the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--base", nargs="+", default=["masked"], help="names of base models, folders of the results")
-    parser.add_argument("--grid", help="name of the base whose grid chooses the best temperatures; default: the first")
-    parser.add_argument("--markdown", action="store_true")
-    options = parser.parse_args()
-    grid = options.results / options.grid if options.grid else None
-    stored, published = Stored([options.results / name for name in options.base], grid), Published()
+def all_tables(stored: Stored, published: Published) -> dict[str, Table]:
+    """The tables of some stored runs by title; those without rows are left out."""
     tables = {
         "Systems": systems(stored, published),
         "Temperatures": temperatures(stored),
         "Data sets": data_sets(stored),
+        "Signs": signs(stored, published),
+        "Cost": costs(stored),
         **{table.title: ablation(stored, published, table) for table in ABLATIONS},
     }
+    return {title: table for title, table in tables.items() if table[1]}
+
+
+def tables_of_sets(results: Path = ROOT / RESULTS) -> dict[str, Table]:
+    """The tables of all ``SETS``, by title and name of the set, as in docs/effects.md."""
+    published = Published()
+    return {
+        f"{title} ({name})": table
+        for name, (base, grid) in SETS.items()
+        for title, table in all_tables(Stored([results / base], results / grid), published).items()
+    }
+
+
+def main() -> None:
+    """Prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--base", nargs="+", help="names of base models, folders of the results")
+    parser.add_argument("--grid", help="name of the base whose grid chooses the best temperatures; default: the first")
+    parser.add_argument("--markdown", action="store_true")
+    options = parser.parse_args()
+    if options.base:
+        grid = options.results / options.grid if options.grid else None
+        tables = all_tables(Stored([options.results / name for name in options.base], grid), Published())
+    else:
+        tables = tables_of_sets(options.results)
     for title, table in tables.items():
-        if table[1]:
-            print("\n".join([f"{'### ' if options.markdown else ''}{title}", "", *lines(table, options.markdown), ""]))
+        print("\n".join([f"{'### ' if options.markdown else ''}{title}", "", *lines(table, options.markdown), ""]))
 
 
 if __name__ == "__main__":

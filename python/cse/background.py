@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -83,6 +85,8 @@ def in_thread(work: Callable[[Progress], T], on_progress: Callable[[int, int], o
 
 RETRIES = 3
 """Maximum number of times that a task is repeated because its worker was lost."""
+CONNECTING = 10.0
+"""Seconds in which a cluster must accept a connection."""
 
 
 @contextmanager
@@ -96,14 +100,21 @@ def connected() -> Iterator[Any]:
     ``OSError`` ended a task, it is raised itself.
     """
     try:
+        # Set before the import: at a signal, Ray would print the stack of its C++ code, and end the process.
+        os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")
         import ray
     except ImportError:
         raise InputError("--engine ray: Ray is not installed; run pip install 'cse[ray]'") from None
     ours = not ray.is_initialized()
     if ours:
+        handlers = {number: signal.getsignal(number) for number in STOPPING}
         try:
+            _check_answer(os.environ.get("RAY_ADDRESS", ""))
             ray.init(log_to_driver=False, logging_level=logging.ERROR)
-        except (ConnectionError, RuntimeError) as error:
+            if threading.current_thread() is threading.main_thread():  # Ray's own handler exits with another code
+                for number, handler in handlers.items():
+                    signal.signal(number, handler)
+        except (OSError, RuntimeError) as error:
             raise InputError(
                 f"--engine ray: no cluster could be reached ({first_line(error)}); check RAY_ADDRESS"
             ) from None
@@ -119,6 +130,13 @@ def connected() -> Iterator[Any]:
     finally:
         if ours:
             ray.shutdown()
+
+
+def _check_answer(address: str) -> None:
+    """Raises ``OSError`` if ``address``, a host and a port, does not accept a connection; Ray would wait for it."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECTING).close()
 
 
 def enter(home: str) -> None:

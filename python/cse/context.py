@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class Context:
     """The resources of a run. The index and any models other than the encoder are loaded on first use."""
 
-    open_index: Callable[[], TfidfIndex] | None = None
-    """Opens the TF-IDF index; None if the run has no index."""
+    open_index: Callable[[str | None], TfidfIndex] | None = None
+    """Opens the TF-IDF index, or builds one with this tokenizer (None: any); None if the run has no index."""
     pairs: LabelledPairs | None = None
     """Labelled pairs; None if the run has no labelled pairs."""
     corpus: Corpus | None = None
@@ -50,17 +50,30 @@ class Context:
     files: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the files given to ``depends_on``, by path."""
 
-    @cached_property
+    opened_index: TfidfIndex | None = None
+
+    def index_of(self, tokenizer: str | None) -> TfidfIndex:
+        """Returns the TF-IDF index, opened on first use; raises ``InputError`` if there is none.
+
+        ``tokenizer`` is the tokenizer that an index built for the run gets; None: the default.
+        """
+        if self.opened_index is None:
+            if self.open_index is None:
+                raise InputError(
+                    "--tfidf: this augmentation needs a TF-IDF index; make one with cse build-tfidf CORPUS"
+                )
+            self.opened_index = self.open_index(tokenizer)
+        return self.opened_index
+
+    @property
     def index(self) -> TfidfIndex:
-        """The TF-IDF index, opened on first use; raises ``InputError`` if there is none."""
-        if self.open_index is None:
-            raise InputError("--tfidf: this augmentation needs a TF-IDF index; make one with cse build-tfidf CORPUS")
-        return self.open_index()
+        """The TF-IDF index; see ``index_of``."""
+        return self.index_of(None)
 
     @property
     def index_is_used(self) -> bool:
         """Whether the index has been opened, which happens when a method first uses it."""
-        return "index" in self.__dict__
+        return self.opened_index is not None
 
     @property
     def trained(self) -> SentenceEncoder:

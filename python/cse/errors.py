@@ -4,11 +4,48 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
 from numbers import Integral
-from typing import Any
+from typing import Any, TypeVar
 
 from ._core import InputError as InputError
+
+SPEAKS_OF_FLAGS = False
+"""Whether messages name options by their flags. The command line sets it; in Python, messages name keywords."""
+KEYWORDS: dict[str, str] = {}
+"""Keywords of options whose flag has another name, such as ``--negative``; filled where the options are declared."""
+FLAG = re.compile(r"(cse [a-z-]+ [^;,)]*)|--([a-z][a-z0-9-]*)")
+
+
+def in_keywords(text: str) -> str:
+    """Returns a message in which options are named by their keywords: ``batch_size`` instead of ``--batch-size``.
+
+    Commands that a message proposes, such as ``cse train --resume RUN``, are not changed.
+    """
+
+    def keyword(match: re.Match[str]) -> str:
+        return match[1] or KEYWORDS.get(f"--{match[2]}", match[2].replace("-", "_"))
+
+    return FLAG.sub(keyword, text)
+
+
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+def for_python(function: Call) -> Call:
+    """Decorator of public functions: outside the command line, their messages name keywords instead of flags."""
+
+    @wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        try:
+            return function(*arguments, **keywords)
+        except InputError as error:
+            if SPEAKS_OF_FLAGS:
+                raise
+            raise type(error)(in_keywords(str(error))) from None
+
+    return call  # type: ignore[return-value]
 
 
 class RunError(RuntimeError):
@@ -52,10 +89,17 @@ def check_texts(texts: Iterable[str], name: str = "texts") -> list[str]:
     return [str(text) for text in listed]  # NumPy's str_ becomes str
 
 
+LARGEST = 2**31 - 1
+"""The largest integer that an option or an argument accepts, unless its declaration states another limit. The libraries
+that compute with it fail, or wrap around, at larger ones."""
+
+
 def check_integer(value: Any, name: str, least: int = 1) -> int:
-    """Returns an integer; raises ``InputError`` if ``value`` is none, or is below ``least``."""
+    """Returns an integer; raises ``InputError`` if ``value`` is none, is below ``least`` or above ``LARGEST``."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise InputError(f"{name}: must be an integer of at least {least}, got {shown(value)}")
+    if int(value) > LARGEST:
+        raise InputError(f"{name}: must be at most {LARGEST}, got {shown(value)}")
     return int(value)
 
 

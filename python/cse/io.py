@@ -246,6 +246,8 @@ def fresh_folder(folder: Path) -> Iterator[Path]:
                     os.replace(fresh, folder)
             else:
                 os.replace(fresh, folder)
+        except UnicodeEncodeError:  # by a library that refuses the name of a file in ``fresh``
+            raise InputError(f"{folder}: is not UTF-8; use another name") from None
         finally:
             if old.exists() and not folder.exists():
                 os.replace(old, folder)

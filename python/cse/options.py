@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 
-from .errors import InputError, did_you_mean, shown, unknown
+from .errors import LARGEST, InputError, did_you_mean, shown, unknown
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,9 @@ class Opt:
     """Whether the option has no flag."""
     enables: bool = False
     """Option of a method: on the command line, a value also switches the method on, and 0 switches it off."""
-    may_change: Literal["no", "yes", "elsewhere"] = "no"
-    """Setting of a run: whether a resumed run may change it; ``elsewhere``: it does not affect what is computed."""
+    may_change: Literal["no", "yes", "elsewhere", "place"] = "no"
+    """Setting of a run: whether a resumed run may change it; ``elsewhere``: it does not affect what is computed.
+    ``place``: it may not, although it does not affect what is computed."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,8 @@ class Option:
             unit = "character" if isinstance(value, str) else "element"
             raise InputError(f"{flag} must have at least {least} {unit}{'s' if least > 1 else ''}")
         for number in value if isinstance(value, tuple) else (value,):
-            for name, limit in self.limits().items() if isinstance(number, (int, float)) else ():
+            default = {"ge": -LARGEST, "le": LARGEST} if isinstance(number, int) else {}
+            for name, limit in {**default, **self.limits()}.items() if isinstance(number, (int, float)) else ():
                 sign, met = SIGNS[name]
                 if not met(number, limit):
                     raise InputError(f"{flag} must be {sign} {limit}, got {shown(number)}")
@@ -218,8 +220,6 @@ def _converted(kind: Any, value: Any) -> tuple[Any, str]:
     if kind in NAMED:
         value = int(value) if kind is int and isinstance(value, Integral) and not isinstance(value, bool) else value
         right = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-        if right and kind is int and not -(2**63) <= value < 2**64:
-            return value, "an integer of at most 64 bits"
         if right and kind is str and "\0" in value:
             return value, "text without the character NUL"
         return value, "" if right else NAMED[kind]
@@ -300,7 +300,7 @@ def combination_fault(
     named = set(names)
     for option in options:
         value = value_of(option.name)
-        if option.name not in named or value is None or value == () or (value is False and option.default is not None):
+        if option.name not in named or value is None or value == () or (value is option.default is False):
             continue
         this = flag_of(option.name)
         for kind, conditions in (("needs", option.opt.needs), ("excludes", option.opt.excludes)):
@@ -345,11 +345,9 @@ Prompt = Annotated[
 ]
 Column = Annotated[
     str | None,
-    Opt("Column with the sentences, if the files are tables (.csv, .tsv, .jsonl, .parquet, .arrow).", "NAME"),
+    Opt("Column with the sentences, if the files are tables (.csv, .tsv, .jsonl, .parquet).", "NAME"),
 ]
 EncodingErrors = Annotated[Literal["strict", "replace"], Opt("How to handle invalid UTF-8.")]
 MaxLineBytes = Annotated[int, Ge(1), Le(2**40), Opt("Maximum length of a row in bytes.", "N")]
-Cache = Annotated[
-    str | None, Opt("Cache folder for large inputs.", "DIR", "the user's cache; see cse cache", may_change="elsewhere")
-]
+Cache = Annotated[str | None, Opt("Cache folder for large inputs.", "DIR", "the user's cache", may_change="elsewhere")]
 Imports = Annotated[tuple[str, ...], Opt("Python file that registers methods.", "FILE.py", flag="--import", paths=True)]

@@ -16,7 +16,7 @@ import sys
 import tomllib
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from hashlib import sha256
 from importlib.util import module_from_spec, spec_from_file_location
@@ -165,45 +165,21 @@ def import_methods(path: str) -> str:
         line = traceback.extract_tb(error.__traceback__)[-1].lineno
         raise InputError(f"--import {path}: line {line}: {type(error).__name__}: {error}") from None
     IMPORTED[str(name)] = digest
-    with suppress(OSError):  # a home that cannot be written
-        _trusted().parent.mkdir(parents=True, exist_ok=True)
-        if digest not in _hashes():
-            with _trusted().open("a") as file:
-                file.write(f"{digest}\n")
     return digest
 
 
-def _trusted() -> Path:
-    """The file of the SHA-256 of each file of methods that this user has imported, one per line."""
-    from platformdirs import user_state_path
-
-    return user_state_path("cse") / "imported"
-
-
-def _hashes() -> list[str]:
-    try:
-        return _trusted().read_text(errors="replace").splitlines()
-    except OSError:
-        return []
-
-
 def check_imports(paths: Sequence[str], source: str) -> None:
-    """Raises ``InputError`` if a configuration names a Python file whose content this user has never imported.
+    """Raises ``InputError`` if a configuration names a Python file that has not been imported in this process.
 
     A run that somebody else made, or that was changed, thus runs no code that the user has not named. ``source`` is
     the configuration file, for the message.
     """
     for path in paths:
-        try:
-            content = Path(path).read_bytes()
-        except OSError:
-            continue  # reported when it is imported
-        digest = sha256(content).hexdigest()
-        if digest not in IMPORTED.values() and digest not in _hashes():
+        if str(Path(path).resolve()) not in IMPORTED:
             raise InputError(
-                f"{source}: would run the Python file {Path(path).resolve()}, which you have not imported before; read "
-                f"it, and if you trust it, repeat the command with --import {path}, or in Python call "
-                "cse.registry.import_methods first"
+                f"{source}: needs the methods of the Python file {path}, which a configuration does not run; if you "
+                f"trust it, repeat the command with --import {path}, or in Python call cse.registry.import_methods "
+                "first"
             )
 
 

@@ -101,7 +101,6 @@ def partners(
     anchor_views: int,
     candidate_views: int,
     valid: npt.NDArray[np.bool_] | None = None,
-    excluded: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[np.int64]:
     """Samples the candidate with which the positive of each anchor is mixed.
 
@@ -112,12 +111,11 @@ def partners(
         anchor_views: Number of views that contain anchors; anchors are ordered by view, then by row.
         candidate_views: Number of views to sample from; candidates are ordered by view, then by row.
         valid: ``(candidate_views, B)`` bool, True where a candidate may be sampled. None: all candidates are valid.
-        excluded: ``(B, B)`` bool, True for pairs of rows that are not mixed, such as rows with the same sentence.
 
     Returns:
         ``(anchor_views * B,)`` int64 positions among the ``candidate_views * B`` candidates. Each is drawn uniformly
-        from the candidates of other rows that are valid and not excluded. If there are none, it is the position of a
-        candidate of the anchor's own row, which means that the anchor has no mixed negative.
+        from the valid candidates of other rows. If there are none, it is the position of a candidate of the anchor's
+        own row, which means that the anchor has no mixed negative.
     """
     batch = len(rows)
     own = np.arange(batch)
@@ -126,14 +124,11 @@ def partners(
     chosen = []
     for view in range(anchor_views):
         random = bits(seed, epoch, rows, MIX + view)
-        if (valid is None or valid.all()) and excluded is None:
+        if valid is None or valid.all():
             draw = (random % np.uint64((batch - 1) * candidate_views)).astype(np.int64)
             chosen.append(draw // (batch - 1) * batch + others[own, draw % (batch - 1)])
             continue
-        holds = np.ones((candidate_views, batch), dtype=bool) if valid is None else valid
-        allowed = np.concatenate([holds[candidate][others] for candidate in range(candidate_views)], axis=1)
-        if excluded is not None:
-            allowed &= np.tile(~np.take_along_axis(excluded, others, axis=1), (1, candidate_views))
+        allowed = np.concatenate([valid[candidate][others] for candidate in range(candidate_views)], axis=1)
         places = np.concatenate([candidate * batch + others for candidate in range(candidate_views)], axis=1)
         counts = allowed.sum(1)
         nth = (random % np.maximum(counts, 1).astype(np.uint64)).astype(np.int64)

@@ -56,6 +56,36 @@ def roles_by_name(names: Iterable[str]) -> dict[str, Role]:
     return {name: known[name] for name in names}
 
 
+def entry_keys(
+    keys: Mapping[str, Tensor], roles: Mapping[str, Role], sentences: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Returns ``Views.keys``: an anchor and its positive have the keys of both, and a negative has its own.
+
+    Args:
+        keys: ``(R,)`` int64 by view name, equal for texts with equal token ids.
+        roles: Roles by view name.
+        sentences: ``(B,)`` int64, further keys of the rows of the first pair, from which its texts were made.
+    """
+    pairs = zip(*([name for name in keys if roles[name] == role] for role in ("anchor", "positive")), strict=True)
+    result = {name: key[:, None] for name, key in keys.items() if roles[name] == "negative"}
+    for pair in pairs:
+        both = [keys[name] for name in pair]
+        if sentences is not None and pair[0] == "anchor":
+            both.append(sentences)
+        result |= dict.fromkeys(pair, torch.stack(both, dim=1))
+    return result
+
+
+def equal_entries(views: Mapping[str, Tensor], keys: Mapping[str, Tensor], one: str, other: str) -> Tensor:
+    """Returns ``(R, S)`` bool, True where a row of the view ``one`` and a row of ``other`` share a key (``keys``)."""
+    result = torch.zeros(len(views[one]), len(views[other]), dtype=torch.bool, device=views[one].device)
+    if one in keys and other in keys:
+        for mine in keys[one].unbind(1):
+            for theirs in keys[other].unbind(1):
+                result |= mine[:, None] == theirs
+    return result
+
+
 @dataclass
 class Views:
     """Embeddings of a batch by view name, their roles, masks of valid rows, and weights of pairs."""
@@ -75,6 +105,11 @@ class Views:
     compared: dict[str, Tensor] = field(default_factory=dict)
     """``(B, D)`` by view name: embeddings that stand for those of the view in all cosines but that of an anchor with
     its own positive. A view without an entry is compared by its own embeddings."""
+    keys: dict[str, Tensor] = field(default_factory=dict)
+    """``(R, k)`` int64 by view name, the keys of each row; see ``entry_keys``. Two rows that share a key are not
+    negatives of each other. Empty if the run keeps duplicates."""
+    repeats: bool = True
+    """Whether texts may share a key. If it is known that none do, the contrastive loss does not compare keys."""
 
     def __post_init__(self) -> None:
         if not self.roles:
@@ -102,24 +137,31 @@ class Views:
             result = result & self.masks.get(name, result)
         return result
 
+    def equal(self, one: str, other: str) -> Tensor:
+        """Returns ``(R, S)`` bool, True for rows of two views that are not negatives of each other; see ``keys``."""
+        return equal_entries(self.embeddings, self.keys, one, other)
+
     def replace(self, **values: Any) -> Views:
         """Returns a copy in which the given fields are replaced; roles of views that no longer exist are left out."""
         fields = {**vars(self), **values}
         fields["roles"] = {name: role for name, role in fields["roles"].items() if name in fields["embeddings"]}
         return Views(**fields)
 
-    def with_negatives(self, name: str, z: Tensor, mask: Tensor | None = None) -> Views:
+    def with_negatives(self, name: str, z: Tensor, mask: Tensor | None = None, keys: Tensor | None = None) -> Views:
         """Returns a copy with a further view ``(R, D)`` of role ``negative``, with which every anchor is compared."""
         return self.replace(
             embeddings={**self.embeddings, name: z},
             roles={**self.roles, name: "negative"},
             masks=self.masks if mask is None else {**self.masks, name: mask},
+            keys=self.keys if keys is None else {**self.keys, name: keys},
+            repeats=self.repeats or keys is not None,
         )
 
     def rows(self, part: slice) -> Views:
         """Returns a copy with only the rows ``part`` of each view.
 
-        The copy has no log-weights, no own negatives, and no views whose number of rows differs from that of the batch.
+        The copy has no log-weights, no own negatives, no keys, and no views whose number of rows differs from that of
+        the batch.
         """
         batch = len(self.embeddings["anchor"])
         kept = {name: z[part] for name, z in self.embeddings.items() if len(z) == batch}
@@ -173,9 +215,6 @@ class BatchStep(_Facts):
     partners: Tensor | None = None
     """``(M,)`` int64: for each of M anchors, the position of the candidate with which its positive is mixed (MixCSE).
     None if the run has no mixed negatives. See ``cse.rng.partners``."""
-    duplicates: Tensor | None = None
-    """``(B, B)`` bool, True for different rows with the same sentence or labelled positive. None: there are none, or
-    the run keeps duplicates."""
     encode: Callable[..., Tensor] | None = None
     """``encode(name, encoder=None)`` runs a further forward pass in the run's precision, and returns the embeddings
     ``(B, D)`` of the texts of a view or block, such as ``anchor``. The encoder is the run's by default; any other must

@@ -101,7 +101,7 @@ class ClusterNS(BatchTerm):
     - ``weight`` times the bidirectional margin loss of all pairs of rows with the same nearest centroid is added. Its
       difference d is cos(anchor i, positive j) - cos(anchor i, positive i). The losses of these pairs are summed and
       divided by B^2, the number of all pairs of rows, as in the released code, for which the published weights were
-      chosen. There, the other pairs add a constant. Rows with the same sentence are left out if the run masks them.
+      chosen. There, the other pairs add a constant. Rows with equal texts are left out if the run masks them.
 
     Rows without a valid anchor and positive are left out of everything. The metric ``clustering`` in the log is 1 once
     clusters exist; if it stays 0, the cosines never fell to ``threshold``, and the run is one without the term.
@@ -140,9 +140,7 @@ class ClusterNS(BatchTerm):
         begun = self._cluster(views["anchor"].detach(), s.detach(), valid, step)
         nearest = nearest_centroids(views["anchor"].detach(), self.centroids, 2)
         pairs = (nearest[:, :1] == nearest[:, 0]) & valid[:, None] & valid
-        pairs = pairs & ~torch.eye(len(s), dtype=torch.bool, device=s.device)
-        if step.duplicates is not None:
-            pairs = pairs & ~step.duplicates
+        pairs = pairs & ~torch.eye(len(s), dtype=torch.bool, device=s.device) & ~views.equal("anchor", "positive")
         losses = bidirectional_margin(s - s.diagonal()[:, None], options.alpha, options.beta)
         count = valid.sum().clamp(min=1)
         total = options.weight * torch.where(pairs, losses, 0.0).sum() / count.square()

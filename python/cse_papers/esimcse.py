@@ -91,11 +91,12 @@ class Momentum(FeatureMethod):
     embeddings in the queue have passed through the momentum encoder's head: a moving average of the encoder's head, as
     in the paper, or with ``variant="release"`` the encoder's head itself, with its weights at the step at which the
     embeddings are computed, as in the released code. Checkpoints contain the momentum encoder and the queue; neither is
-    saved with the encoder.
+    saved with the encoder. A sentence in the queue is not a negative of an equal text (``Views.keys``).
     """
 
     Options = MomentumOptions
     queue: Tensor
+    keys: Tensor
     filled: Tensor
     summary = "a queue of negatives from a momentum encoder (ESimCSE)"
     changes = frozenset({"negative"})
@@ -106,6 +107,7 @@ class Momentum(FeatureMethod):
         self.source = (context.trained,)  # not a submodule
         self.encoder = copy.deepcopy(context.trained).requires_grad_(False)
         self.register_buffer("queue", torch.zeros(options.size, context.trained.embedding_dim))
+        self.register_buffer("keys", torch.zeros(options.size, 1, dtype=torch.long))
         self.register_buffer("filled", torch.zeros((), dtype=torch.long))
 
     def train(self, mode: bool = True) -> Momentum:
@@ -128,9 +130,13 @@ class Momentum(FeatureMethod):
         """Returns the views with the additional view ``queue``, then adds this batch's anchors to the queue."""
         assert step.encode is not None
         valid = torch.arange(len(self.queue), device=self.queue.device) < self.filled
-        views = views.with_negatives("queue", self.queue.clone().to(views["anchor"]), valid)
+        own = views.keys["anchor"][:, :1] if views.keys else None  # those of the anchors alone, without their positives
+        known = None if own is None else self.keys
+        more = views.with_negatives("queue", self.queue.clone().to(views["anchor"]), valid, known)
         with torch.no_grad():
-            keys = step.encode("anchor", self.encoder).to(self.queue)
-            self.queue = torch.cat([keys, self.queue])[: len(self.queue)]
-            self.filled = self.filled + len(keys)
-        return views
+            z = step.encode("anchor", self.encoder).to(self.queue)
+            self.queue = torch.cat([z, self.queue])[: len(self.queue)]
+            if own is not None:
+                self.keys = torch.cat([own, self.keys])[: len(self.keys)]
+            self.filled = self.filled + len(z)
+        return more

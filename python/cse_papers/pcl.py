@@ -230,7 +230,7 @@ class PCL(BatchTerm):
     With ``variant="release"``, the peer pools by the linear layer and tanh of the checkpoint, and the head of the
     encoder, if any, is applied to the result. In the released code, the peer also attends to padding; this is left out
     in both variants, since embeddings would depend on the other sentences of the batch. The released options for a
-    fixed peer and for training without a peer are left out, too. Rows with the same sentence are not negatives of each
+    fixed peer and for training without a peer are left out, too. Rows with equal texts are not negatives of each
     other, unless the run keeps duplicates, as in the preset. The peer has the dropout of each view, but not its hook.
 
     Raises ``InputError`` for ``variant="release"`` and a model without a pooler; without edited sentences; and for a
@@ -278,10 +278,11 @@ class PCL(BatchTerm):
             {name: step.encode(name, self.encode[0]) for name in texts},
             {name: views.roles[name] for name in texts},
             {name: mask for name, mask in views.masks.items() if name in texts},
+            keys={name: key for name, key in views.keys.items() if name in texts},
         )
         first, second = (torch.stack([z[name] for name in names], dim=1) for z in (views, peer))  # (B, k, D)
         own, other = views["anchor"], peer["anchor"]
-        kept = self.kept(views, names, step)
+        kept = self.kept(views, names)
         tau = options.temperature or step.temperature
         assert tau is not None  # the run has a contrastive loss
 
@@ -300,11 +301,10 @@ class PCL(BatchTerm):
         }
         return of_peer + options.cooperation * cooperation + options.contrast * contrast
 
-    def kept(self, views: Views, names: Sequence[str], step: BatchStep) -> Tensor:
+    def kept(self, views: Views, names: Sequence[str]) -> Tensor:
         """Returns ``(B, k + B)`` bool, True for the valid positives, and for anchors of other rows as negatives."""
         rows = views.valid("anchor", "positive")
         removed = torch.eye(len(rows), dtype=torch.bool, device=rows.device)
-        if step.duplicates is not None:
-            removed = removed | step.duplicates
+        removed = removed | views.equal("anchor", "anchor")
         positives = torch.stack([views.valid("anchor", name) for name in names], dim=1)
         return torch.cat([positives, rows & ~removed], dim=1) & rows[:, None]

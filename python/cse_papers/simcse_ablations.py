@@ -117,6 +117,9 @@ class SubstitutionOptions:
 
     model: Annotated[str, Opt("masked language model that predicts the new words")] = "bert-base-uncased"
     share: Annotated[float, Gt(0), Lt(1), Opt("fraction of the words to replace")] = 0.15
+    crop: Annotated[float, Ge(0), Lt(1), Opt("fraction of the words to cut off before, as with the positive crop")] = (
+        0.0
+    )
     length: Annotated[int, Ge(8), Opt("maximum number of tokens read from a sentence; later words are kept")] = 64
 
 
@@ -137,11 +140,14 @@ class Substitution(Edit):
 
     def __init__(self, options: SubstitutionOptions, context: Context) -> None:
         super().__init__(options, context)
+        self.crop = Crop(CropOptions(options.crop), context) if options.crop else None
         self.device = context.device
         self.model, self.tokenizer = context.load_masked_language_model(options.model, "substitution.model")
         self.words = whole_words(self.tokenizer)
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
+        if self.crop is not None:
+            texts = self.crop(texts, rows, draws)
         split = [text.split() for text in texts]
         longest = max((len(words) for words in split), default=0)
         keys = draws.uniform(rows, "substitution", max(longest, 1))

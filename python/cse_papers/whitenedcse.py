@@ -116,19 +116,17 @@ class GroupWhitening(FeatureMethod):
         for name, z in encoded.items():
             order = step.uniform(f"group whitening {name}", z.shape[1])[0].argsort()
             embeddings[name] = self.layers(group_whitening(z, order, options.size, options.epsilon))
-        roles, masks, weights = dict(views.roles), dict(views.masks), dict(views.log_weights)
+        roles, masks, weights, keys = dict(views.roles), dict(views.masks), dict(views.log_weights), dict(views.keys)
         pairs = [("anchor", "positive")]
         for number in further:
             pair = f"anchor {number}", f"positive {number}"
             embeddings[pair[0]] = embeddings["anchor"]
             roles |= {pair[0]: "anchor", pair[1]: "positive"}
             masks |= {name: views.masks["anchor"] for name in pair if "anchor" in views.masks}
-            if step.duplicates is not None:  # those of the first pair are removed by the loss
-                removed = torch.zeros_like(step.duplicates, dtype=encoded["anchor"].dtype)
-                weights[pair] = weights[pair[::-1]] = removed.masked_fill(step.duplicates, -torch.inf)
+            keys |= {name: views.keys["anchor"] for name in pair if views.keys}
             pairs.append(pair)
         never = encoded["anchor"].new_full((1, 1), -torch.inf)
         for first in pairs:
             for second in (pair for pair in pairs if pair != first):
                 weights |= {(one, other): never for one in first for other in second}
-        return views.replace(embeddings=embeddings, roles=roles, masks=masks, log_weights=weights)
+        return views.replace(embeddings=embeddings, roles=roles, masks=masks, log_weights=weights, keys=keys)

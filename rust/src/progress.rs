@@ -7,9 +7,9 @@ use crate::error::{Error, Result};
 /// Progress of a long call, and a flag that stops the call; shared with the code that shows a progress bar.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Total number of bytes to read, before decompression. Standard input, whose size is unknown, counts as 0.
+    /// Total number of bytes to read, before decompression; then that of the matrix to write. Standard input, whose size is unknown, counts as 0.
     pub total: AtomicU64,
-    /// Number of bytes read so far, before decompression.
+    /// Number of bytes read, or written to the matrix, so far.
     pub done: AtomicU64,
     /// If set to true, the call stops with [`Error::Interrupted`].
     pub cancelled: AtomicBool,

@@ -39,9 +39,9 @@ def term_of(width, **options):
     return ClusterNS(ClusterNSOptions(**options), Context(encoder=encoder)).double()
 
 
-def step_of(rows, number=0, duplicates=None, seed=3, **loss):
+def step_of(rows, number=0, seed=3, **loss):
     uniform = lambda purpose, count: torch.from_numpy(Draws(seed, 0).uniform(rows, purpose, count))  # noqa: E731
-    step = BatchStep(number, 10, 0, seed, torch.from_numpy(rows), uniform, duplicates=duplicates)
+    step = BatchStep(number, 10, 0, seed, torch.from_numpy(rows), uniform)
     main = Contrastive(ContrastiveOptions(temperature=TAU, **loss), Context())
     object.__setattr__(step, "contrastive", partial(main.evaluate, step=step))
     return step
@@ -183,16 +183,16 @@ def test_rows_without_a_pair_are_left_out_of_everything(masked):
 def test_identical_sentences_are_no_false_negatives_if_the_run_masks_them():
     options = {"clusters": 2, "threshold": 1.0, "weight": 1.0, "alpha": 0.2, "hard_negatives": False}
     z = {"anchor": drawn(6, 4), "positive": drawn(6, 4, seed=1)}
-    duplicates = torch.zeros(6, 6, dtype=torch.bool)
     term, rows = term_of(4, **options), np.arange(6)
     term(Views(z), step_of(rows))
     groups = cosines(z["anchor"], moved_centroids(term.centroids, z["anchor"], torch.ones(6).bool(), 1e-3)).argmax(1)
     i, j = next((i, j) for i in range(6) for j in range(i) if groups[i] == groups[j])
-    duplicates[i, j] = duplicates[j, i] = True
+    key = torch.arange(6)
+    key[i] = j
     values, state = [], {key: value.clone() for key, value in term.state_dict().items()}
-    for given in (None, duplicates):
+    for keys in ({}, dict.fromkeys(z, key[:, None])):
         term.load_state_dict(state)
-        values.append(term(Views(z), step_of(rows, 1, given)).item())
+        values.append(term(Views(z, keys=keys), step_of(rows, 1)).item())
     s = cosines(z["anchor"], z["positive"])
     change = sum(max(s[a, b] - s[a, a] + 0.2, 0) + max(s[a, a] - s[a, b] - 0.3, 0) for a, b in ((i, j), (j, i)))
     assert change > 0

@@ -145,11 +145,11 @@ def test_the_loss_of_whitenedcse_is_the_mean_over_its_positives(run_config):
     uniform = lambda purpose, n: drawn(6, n, seed=len(purpose)).sigmoid()  # noqa: E731
     duplicates = torch.zeros(6, 6, dtype=torch.bool)
     duplicates[1, 4] = duplicates[4, 1] = True
-    step = BatchStep(0, 10, 0, 0, torch.arange(6), uniform, encode=lambda name: z3, duplicates=duplicates)
-    views = method(Views({"anchor": z1, "positive": z2}), step)
-    found = contrastive_loss(
-        views.embeddings, roles=views.roles, log_weights=views.log_weights, temperature=0.1, duplicates=duplicates
-    )
+    step = BatchStep(0, 10, 0, 0, torch.arange(6), uniform, encode=lambda name: z3)
+    keys = dict.fromkeys(("anchor", "positive"), torch.tensor([0, 1, 2, 3, 1, 5])[:, None])
+    views = method(Views({"anchor": z1, "positive": z2}, keys=keys), step)
+    settings = {"roles": views.roles, "log_weights": views.log_weights, "keys": views.keys}
+    found = contrastive_loss(views.embeddings, temperature=0.1, **settings)
     names = ("anchor", "positive", "positive 2")
     orders = [uniform(f"group whitening {name}", width)[0].argsort() for name in names]
     a, *others = (

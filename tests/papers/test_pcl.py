@@ -135,9 +135,8 @@ def bce(rows, positives):
 
 
 def contrast(views):
-    return contrastive_loss(
-        views.embeddings, roles=views.roles, masks=views.masks, logits="focal", margin=0.2, temperature=0.3
-    )
+    settings = {"roles": views.roles, "masks": views.masks, "keys": views.keys}
+    return contrastive_loss(views.embeddings, logits="focal", margin=0.2, temperature=0.3, **settings)
 
 
 def term_of(run_config, **options):
@@ -153,17 +152,14 @@ def test_pcl_and_its_gradients_equal_loops(run_config, masked):
         for start in (0, 10)
     )
     roles = {"anchor": "anchor", "positive": "positive", "edited": "other", "edited_2": "other"}
-    rows, masks, duplicates = range(6), {}, None
+    rows, masks, keys = range(6), {}, {}
     if masked:
         rows, masks = (0, 1, 3, 4, 5), {"positive": torch.tensor([True, True, False, True, True, True])}
-        duplicates = torch.zeros(6, 6, dtype=torch.bool)
-        duplicates[0, 4] = duplicates[4, 0] = True
+        keys = dict.fromkeys(("anchor", "positive"), torch.tensor([0, 1, 2, 3, 0, 5])[:, None])
     equal = [{0, 4}] if masked else []
-    step = SimpleNamespace(
-        encode=lambda name, encoder: peer[name], contrastive=contrast, temperature=0.1, duplicates=duplicates
-    )
+    step = SimpleNamespace(encode=lambda name, encoder: peer[name], contrastive=contrast, temperature=0.1)
     term = term_of(run_config, cooperation=0.7, contrast=0.4)
-    found = term(Views(z, roles, masks), step)
+    found = term(Views(z, roles, masks, keys=keys), step)
 
     def group(views):
         return [views[name] for name in names[1:]]
@@ -172,7 +168,7 @@ def test_pcl_and_its_gradients_equal_loops(run_config, masked):
     own = distributions(a, group(z), a, rows, equal)
     of_peer = distributions(b, group(peer), b, rows, equal)
     cross = distributions(a, group(peer), b, rows, equal), distributions(b, group(z), a, rows, equal)
-    alone = contrast(Views(peer, roles, masks))
+    alone = contrast(Views(peer, roles, masks, keys=keys))
     cooperation, classified = kl(*cross) + kl(own, of_peer), bce(own, 3) + bce(of_peer, 3)
     assert found.item() == pytest.approx((alone + 0.7 * cooperation + 0.4 * classified).item(), rel=1e-9)
     assert term.metrics["pcl_peer"].item() == pytest.approx(alone.item(), rel=1e-9)
@@ -214,7 +210,6 @@ def test_the_losses_are_those_of_the_released_code(run_config):
         encode=lambda name, encoder: peer[:, names.index(name)],
         contrastive=lambda views: contrastive_loss(views.embeddings, roles=views.roles, temperature=0.1),
         temperature=0.1,
-        duplicates=None,
     )
     views = Views({name: z[:, number] for number, name in enumerate(names)}, roles)
     assert term_of(run_config)(views, step).item() == pytest.approx(expected.item(), rel=1e-9)

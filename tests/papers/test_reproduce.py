@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import tomllib
 from dataclasses import replace
 from importlib.resources import files
@@ -13,10 +14,11 @@ import pytest
 from scipy.stats import t, ttest_rel
 
 from cse import InputError
+from cse.evaluation.base import read_pairs
 from cse.models.pooling import POOLERS
 from cse.training.settings.precedence import with_preset
 from cse.training.settings.presets import preset_names
-from cse_papers.reproduce.cells import cells_of, config_of, read_cell, run_cell
+from cse_papers.reproduce.cells import cells_of, config_of, identity, read_cell, run_cell
 from cse_papers.reproduce.inputs import SENTENCES, open_inputs, smoke_inputs
 from cse_papers.reproduce.plan import plan
 from cse_papers.reproduce.results import Ours, collect, markdown, paired_tests, panels, to_dict
@@ -295,11 +297,13 @@ def test_published_and_reproduced_values_are_printed_and_misprints_are_marked():
             {"column": None, "seed": seed, "scores": {"STS12": 68.0 + seed, "Avg.": 77.0 + seed}} for seed in (0, 1)
         ]
     }
-    text = markdown(table, rows, stored, {rows[1].name: "published only"})
+    text = markdown(table, rows, stored, {rows[1].name: rows[1].status})
     assert "| Focal-InfoNCE, bert-base-uncased † | published | 68.50 ± 0.08 |" in text
     assert "68.50 ± 0.71 [62.15, 74.85] *" in text
     assert "† Focal-InfoNCE, bert-base-uncased: the printed values do not agree with each other" in text
-    assert "| DeCLUTR, roberta-base | published only |" in text
+    assert (
+        "| DeCLUTR, roberta-base | published only: its training on spans of long documents is not implemented |" in text
+    )
     found = to_dict(table, rows, stored, {})
     cell = found["rows"][0]["cells"]["Avg."]
     assert (cell["published"], cell["ours"], cell["published_in_interval"]) == (77.33, 77.5, True)
@@ -307,11 +311,55 @@ def test_published_and_reproduced_values_are_printed_and_misprints_are_marked():
     json.dumps(found)
 
 
-def test_scores_are_divided_by_100_for_a_table_of_fractions():
+def test_all_scores_are_times_100():
     table = find_table("una-table1")
     row = table.find_rows(["UNA, bert-base-uncased"])[0]
-    stored = {row.name: [{"column": None, "seed": 0, "scores": {"Avg.": 76.14}}]}
-    assert collect(table, row, stored)["Avg."].mean == pytest.approx(0.7614)
+    assert row.values[-1] == 76.14  # the paper prints .7614
+    stored = {row.name: [{"column": None, "seed": 0, "scores": {"Avg.": 76.15}}]}
+    text = markdown(table, [row], stored, {})
+    assert re.search(r"published \|.* 76\.14 \|\n.*ours, 1 seed \|.* 76\.15 \|", text)
+    for table in tables().values():
+        if table.suite not in ("", "geometry, stsb-test"):
+            assert all(value > 1 for row in table.rows for value in row.values if not math.isnan(value)), table.name
+
+
+def test_tables_whose_runs_differ_from_those_of_the_paper_say_so():
+    older = [table for name, table in tables().items() if name.startswith("simcse-v1-") and "transfer" not in name]
+    assert len(older) == 5
+    for table in older:
+        assert "differ from the final ones" in table.note
+        assert "new hyper-parameters were adopted later" in table.note
+    (mean,) = find_table("una-tableD7").find_rows(["mean"])
+    seeds = {row.method.removeprefix("seed ") for row in find_table("una-tableD7").rows if row is not mean}
+    assert len(seeds) == 10
+    assert seeds == set(re.findall(r"\d+", mean.remark.split(", ours")[0]))
+
+
+@pytest.mark.parametrize(
+    ("table", "column"), [("una-table1", None), ("una-tableC4", "paraphrasing + UNA"), ("una-tableD8", None)]
+)
+def test_the_index_of_una_counts_the_paraphrases_that_are_trained_on(small, tmp_path, table, column):
+    from cse import TfidfIndex
+
+    inputs, known = small("una-table1"), find_table(table)
+    sentences = [
+        path.read_text(encoding="utf8").splitlines() for path in (inputs.corpus, Path(inputs.files["paraphrases"]))
+    ]
+    assert not set(sentences[0]) & set(sentences[1])
+    cells = [cell for cell in cells_of(known, known.rows, [0]) if "paraphrases" in cell.recipe.needs()]
+    cells = [cell for cell in cells if cell.column == column and cell.recipe.settings.get("negatives") != []]
+    assert cells
+    scorer = scorer_of(known, small(table))
+    alone = next(cell for cell in cells_of(find_table("una-table1"), find_table("una-table1").find_rows(["UNA"]), [0]))
+    for cell in cells:
+        assert config_of(cell, inputs, tmp_path).tfidf != config_of(alone, inputs, tmp_path).tfidf
+        assert len(identity(cell, inputs, scorer)["index"]) == 2
+    assert "index" not in identity(alone, inputs, scorer)
+    if table == "una-table1":
+        for cell, count in ((cells[0], 2), (alone, 1)):
+            run_cell(cell, inputs, scorer, tmp_path)
+            index = TfidfIndex.open(config_of(cell, inputs, tmp_path).tfidf)
+            assert index.info.documents == count * len(sentences[0])
 
 
 def test_the_plot_of_a_table_has_a_panel_for_each_column(tmp_path):
@@ -326,16 +374,38 @@ def test_the_plot_of_a_table_has_a_panel_for_each_column(tmp_path):
     assert (tmp_path / "table.png").stat().st_size > 10_000
 
 
-def test_cse_reproduce_with_smoke_prints_a_table(cse, tmp_path):
+def test_cse_reproduce_with_smoke_prints_whether_each_row_runs_and_no_scores(cse, tmp_path):
     done = cse("reproduce", "una-table2", "--smoke", "--json", "-o", "cells", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    by_row = {row["method"]: row for row in found["rows"]}
-    assert by_row["no step random (UNA)"]["cells"]["STS-B dev"]["seeds"] == 1
-    assert by_row["step 2 and 3 ablation, row 1"]["status"] == "published only"
+    assert [row["status"] for row in found["rows"]] == 3 * ["runs"]
+    assert not re.search(r"\d\.\d", done.stdout)  # no scores
+    assert not re.search(r"(score|STS-B dev) \d", done.stderr)
     again = cse("reproduce", "una-table2", "--smoke", "--json", "-o", "cells", cwd=tmp_path)
-    assert "1 of them stored" in again.stderr
+    assert "3 of them stored" in again.stderr
     assert json.loads(again.stdout) == found
+
+
+def test_a_row_that_fails_in_a_trial_is_named_and_the_others_run(small, tmp_path, monkeypatch, capsys):
+    from cse_papers.reproduce import cells, command
+    from cse_papers.reproduce.results import trial
+
+    table, inputs = find_table("una-table2"), small("una-table2")
+    scorer = scorer_of(table, inputs)
+    chosen = plan(table, table.rows, [0], inputs, scorer, tmp_path)
+
+    def run_cell(cell, *_):
+        if cell.row.method.endswith("row 2"):
+            raise ValueError("no such method")
+        return {"scores": {"*": 40.0}, "seconds": 1.0}
+
+    monkeypatch.setattr(cells, "run_cell", run_cell)
+    failed = command.run(chosen, inputs, scorer, tmp_path, False, True)
+    found = trial(table, table.rows, failed, chosen)
+    assert [row["status"] for row in found["rows"]] == ["runs", "fails", "runs"]
+    assert "fails: no such method" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="no such method"):
+        command.run(plan(table, table.rows, [0], inputs, scorer, tmp_path), inputs, scorer, tmp_path, False, False)
 
 
 @pytest.mark.parametrize(
@@ -349,7 +419,8 @@ def test_cse_reproduce_with_smoke_prints_a_table(cse, tmp_path):
         (["una-table1", "--data", "."], "has no sts12.test.tsv"),
         (["una-table1", "--data", ".", "--file", "paraphrases=none.txt"], "no such file; check the path"),
         (["una-table1", "--data", ".", "--file", "paraphrases"], "must have the form NAME=PATH"),
-        (["una-table1", "--smoke", "--picture", "x.pdf"], "the name must end in .png or .svg"),
+        (["una-table1", "--smoke", "--picture", "x.png"], "--smoke cannot be combined with --picture"),
+        (["una-table1", "--data", ".", "--picture", "x.pdf"], "the name must end in .png or .svg"),
     ],
 )
 def test_invalid_arguments_are_refused_with_a_message_of_one_line(cse, tmp_path, arguments, message):
@@ -385,3 +456,48 @@ def test_a_dry_run_estimates_the_cost_and_writes_nothing(minilm, cse, complete, 
     assert "2 training runs: about" in done.stderr
     assert "would run standard, minilm, seed 1" in done.stderr
     assert not list(tmp_path.iterdir())  # not even the index is written
+
+
+def test_rows_without_a_recipe_say_why():
+    named = ("BERT-flow", "IS-BERT", "DeCLUTR", "Universal Sentence Encoder", "InferSent", "SBERT")
+    for table in tables().values():
+        for row in table.rows:
+            if row.method.startswith(named):
+                assert not row.recipes
+                assert re.fullmatch("published only: .* not (implemented|read).*", row.status)
+
+
+@pytest.mark.parametrize(
+    ("table", "row"),
+    [
+        ("simcse-table4", "QQP (134k)"),
+        ("simcse-v1-table5", "SNLI+MNLI neutral (314k)"),
+        ("simcse-v1-table2", "crop 10% + MLM 15%"),
+        ("mixcse-sts", "BERT, bert-base-uncased"),
+    ],
+)
+def test_further_rows_run(small, tmp_path, table, row):
+    known, inputs = find_table(table), small(table)
+    scorer = scorer_of(known, inputs)
+    (cell,) = cells_of(known, known.find_rows([row]), [0])
+    if cell.recipe.labelled:
+        assert cell.lacks(replace(inputs, files={})).startswith("--file ")
+        (name,) = cell.recipe.needs("pairs")
+        assert config_of(cell, replace(inputs, pairs=None), tmp_path).pairs == (inputs.files[name],)
+    record = run_cell(cell, inputs, scorer, tmp_path)
+    assert all(math.isfinite(score) for score in record["scores"].values())
+
+
+def test_the_clean_development_set_selects_checkpoints_if_it_is_asked_for(small):
+    table = find_table("una-table1")
+    data, row = small(table.name), next(row for row in table.rows if any(r.preset for r in row.recipes.values()))
+    (cell, *_) = cells_of(table, [row], [0])
+    opened = open_inputs(table, str(data.data), str(data.corpus), made=data.data.parent / "made", dev="clean")
+    config = config_of(cell, replace(opened, model=data.model), data.data.parent)
+    assert [Path(path).name for path in config.dev] == ["sts-b-dev-clean.tsv", "sick-r-train-and-dev-clean.tsv"]
+    usual = config_of(cell, data, data.data.parent)
+    assert [Path(path).name for path in usual.dev] == ["stsb.dev.tsv"]
+    clean, whole = read_pairs(config.dev[0]), read_pairs(usual.dev[0])
+    assert set(zip(clean.left, clean.right, clean.gold, strict=True)) <= set(
+        zip(whole.left, whole.right, whole.gold, strict=True)
+    )

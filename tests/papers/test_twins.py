@@ -14,7 +14,7 @@ from cse.views import Views
 from cse_papers.ema import EMA, EMAOptions
 from cse_papers.esimcse import Momentum, MomentumOptions
 from cse_papers.scd import SCD, SCDOptions, decorrelation
-from cse_papers.simcse_ablations import Substitution, SubstitutionOptions, whole_words
+from cse_papers.simcse_ablations import Crop, CropOptions, Substitution, SubstitutionOptions, whole_words
 
 
 def drawn(*shape, seed=0):
@@ -60,11 +60,18 @@ def test_the_momentum_queue_equals_its_definition():
     torch.manual_seed(1)
     trained = Linear().double()
     method = Momentum(MomentumOptions(size=5, decay=0.9), SimpleNamespace(trained=trained)).double()
-    average, queue = trained.weight.detach().numpy().copy(), np.zeros((0, 4))
+    average, queue, texts = trained.weight.detach().numpy().copy(), np.zeros((0, 4)), []
     for number in range(4):
         x = drawn(3, 3, seed=number)
         step = SimpleNamespace(encode=lambda block, encoder, x=x: encoder(x))
-        views = method(Views({"anchor": trained(x), "positive": trained(x)}), step)
+        own = torch.arange(3)[:, None] + (0 if number == 3 else 3 * number)  # the last texts are the first ones again
+        keys = dict.fromkeys(("anchor", "positive"), own)
+        views = method(Views({"anchor": trained(x), "positive": trained(x)}, keys=keys, repeats=False), step)
+        assert views.repeats
+        assert views.equal("anchor", "queue")[:, views.masks["queue"]].tolist() == [
+            [text == other for other in texts] for text in own[:, 0].tolist()
+        ]
+        texts = [*own[:, 0].tolist(), *texts][:5]
         valid = views.masks["queue"].numpy()
         assert valid.sum() == min(3 * number, 5)
         assert np.allclose(views["queue"].detach().numpy()[valid], queue[: valid.sum()], atol=1e-12)
@@ -226,6 +233,16 @@ def test_substituted_words_are_the_most_likely_whole_words(masked_model, sample_
         for place, row in zip(places, scores, strict=True):
             best = [tokenizer.decode([n]) for n in row.topk(2).indices.tolist()]
             assert words[place] == next(word for word in best if word.lower() != old[place].lower())
+
+
+def test_words_are_substituted_in_what_a_crop_leaves(masked_model, sample_rows):
+    options = {"model": str(masked_model), "share": 0.2}
+    texts, rows, draws = sample_rows[:12], np.arange(12), Draws(3, 1)
+    cropped = Crop(CropOptions(0.3), None)(texts, rows, draws)
+    assert Substitution(SubstitutionOptions(**options, crop=0.3), Context())(texts, rows, draws) == Substitution(
+        SubstitutionOptions(**options), Context()
+    )(cropped, rows, draws)
+    assert all(len(short.split()) < len(text.split()) for short, text in zip(cropped, texts, strict=True))
 
 
 def test_a_text_with_a_mask_token_is_not_changed_by_substitution(masked_model):

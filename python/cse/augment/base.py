@@ -253,9 +253,6 @@ class Paired:
 class Pairing(TextMethod):
     """Base class of methods that decide which two texts form an anchor and its positive."""
 
-    labelled: ClassVar[bool] = False
-    """Whether rows with equal positives are treated as duplicates, like rows with equal sentences."""
-
     @abstractmethod
     def __call__(self, texts: Sequence[str], rows: Rows, draws: Draws) -> Paired:
         """Returns the anchors and positives of n sentences; the arguments are the same as for ``Edit.__call__``."""

@@ -72,8 +72,6 @@ class Labelled(Pairing):
 
     summary = "labelled positives, and hard negatives, from --pairs FILE (supervised SimCSE)"
 
-    labelled = True
-
     @classmethod
     def implies(cls, options: Any) -> dict[str, Any]:
         """Returns settings that keep the MLP head at test time, as supervised SimCSE does (appendix B).

@@ -30,7 +30,7 @@ class UNA(Edit):
     summary = "replaces words of high TF-IDF with words whose maximum TF-IDF in the corpus is similar (UNA)"
 
     def __init__(self, options: UNAOptions, context: Any) -> None:
-        self.index = context.index
+        self.index = context.index_of(options.tokenizer)
         if options.tokenizer not in (None, self.index.tokenizer):
             raise InputError(
                 f"--tfidf: the tokenizer of the index is {self.index.tokenizer}, but una.tokenizer requires "

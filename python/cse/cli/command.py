@@ -81,9 +81,25 @@ class Command(click.Command):
     """A command whose help lists its options under headings; those in ``headings`` come first."""
 
     headings: Sequence[str] = ()
+    common: Sequence[str] = ()
+    """Names of the parameters that ``--help`` lists, in this order; ``--help-all`` lists all. Empty: both list all."""
+
+    def get_help_all(self, ctx: click.Context) -> str:
+        """Returns the help with all options."""
+        ctx.meta[HELP_ALL] = True
+        return self.get_help(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes one section per heading: first those in ``headings``, then the others in the order of declaration."""
+        if self.common and HELP_ALL not in ctx.meta:
+            named = {parameter.name: parameter for parameter in self.params}
+            chosen = [named[name].get_help_record(ctx) for name in self.common]
+            with formatter.section("Options"):
+                formatter.write_dl([record for record in chosen if record is not None])
+            others = sum(isinstance(param, click.Option) for param in self.params) - len(self.common) - 1
+            formatter.write_paragraph()
+            formatter.write_text(f"{others} more options: {ctx.command_path} --help-all")
+            return
         sections: dict[str, list[tuple[str, str]]] = {heading: [] for heading in self.headings}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -95,6 +111,22 @@ class Command(click.Command):
             if records:
                 with formatter.section(heading):
                     formatter.write_dl(records)
+
+
+HELP_ALL = "cse.help-all"
+"""Key in the ``meta`` of a context in which the help lists all options."""
+
+
+def _help_all() -> click.Option:
+    def show(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+        if value and isinstance(ctx.command, Command):
+            click.echo(ctx.command.get_help_all(ctx))
+            ctx.exit()
+
+    text = "Show all options and exit."
+    return click.Option(
+        ["--help-all"], is_flag=True, is_eager=True, expose_value=False, default=False, callback=show, help=text
+    )
 
 
 def click_option(option: Option, heading: str = "", *, ranges: bool = True, **settings: Any) -> click.Option:
@@ -129,7 +161,11 @@ def click_option(option: Option, heading: str = "", *, ranges: bool = True, **se
 
 
 def command(
-    name: str, further: Callable[[], list[click.Option]] = list, headings: Sequence[str] = (), short_help: str = ""
+    name: str,
+    further: Callable[[], list[click.Option]] = list,
+    headings: Sequence[str] = (),
+    short_help: str = "",
+    common: Sequence[str] = (),
 ) -> Callable[[Callable[..., None]], click.Command]:
     """Returns a decorator that makes a command from a function.
 
@@ -141,6 +177,7 @@ def command(
         further: Returns options whose values the function receives as ``**values``.
         headings: Headings that the help lists first.
         short_help: Line of ``cse --help``, for a command of another package.
+        common: See ``Command.common``.
     """
 
     def decorate(function: Callable[..., None]) -> click.Command:
@@ -196,6 +233,9 @@ def command(
         made = Command(name, callback=call, help=inspect.cleandoc(function.__doc__ or ""), short_help=short_help)
         made.params = [*arguments, *further(), *(param for param in params if isinstance(param, click.Option))]
         made.headings = headings
+        if common:
+            made.params.append(_help_all())
+            made.common = common
         return made
 
     return decorate

@@ -163,7 +163,10 @@ def open_corpus(files: Sequence[str], column: str | None, **reading: Any) -> Cor
 
     inputs = readers.resolve(files, column)
     with closing(ProgressDisplay()) as phases:
-        return Corpus.open(inputs, progress=phases, **reading)
+        corpus = Corpus.open(inputs, progress=phases, **reading)
+    if twice := readers.repeated(corpus.files):
+        printing.say(twice)
+    return corpus
 
 
 def load_encoder(model: str, pooler: str | None, device: str, precision: str, threads: int, **further: Any) -> Encoder:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import click
 
-from .. import __version__
+from .. import __version__, errors
 from .._core import report_truncated_files
 from ..background import STOPPING, handle_stops
 from ..errors import InputError, Interrupted, RunError, did_you_mean, sentence, shortened
@@ -31,14 +31,10 @@ PLACES = {
     "doctor": ("tfidf", "Check a corpus before training."),
     "merge-tfidf": ("tfidf", "Merge the indexes of several corpora."),
     "train": ("train", "Train a sentence encoder on a corpus."),
-    "adapt": ("train", "Train a sentence encoder on documents, and search them with it."),
     "eval": ("evaluate", "Evaluate an encoder."),
     "compare": ("evaluate", "Compare encoders, with confidence intervals."),
-    "label": ("label", "Compare two encoders by judging the documents that they find."),
     "runs": ("runs", "List the runs of a folder with their settings and scores."),
-    "plot": ("runs", "Draw plots of runs."),
     "report": ("runs", "Write a report page about a run."),
-    "push": ("runs", "Upload the encoder of a run to the Hugging Face hub."),
     "augment": ("augment", "Write a synthetic hard negative for each sentence."),
     "explain": ("augment", "Show the TF-IDF score and the possible replacements of each word of a sentence."),
     "bench": ("augment", "Measure how fast hard negatives are made, compared with plain Python and nlpaug."),
@@ -49,7 +45,6 @@ PLACES = {
     "cluster": ("mining", "Group the rows of a corpus."),
     "mine": ("mining", "Find hard negatives for labelled pairs, or training data for queries."),
     "export": ("export", "Export an encoder to ONNX, or make a fast static encoder of it."),
-    "cache": ("methods", "List or delete the cached rows and copies of corpora."),
     "methods": ("methods", "List augmentations, loss terms and evaluations with their options."),
 }
 COMMANDS = {name: line for name, (_, line) in PLACES.items()}
@@ -216,12 +211,33 @@ def main() -> NoReturn:
         stopped_by.append(signal.Signals(number))
         raise KeyboardInterrupt  # handled like Ctrl-C, so that temporary files are removed
 
+    errors.SPEAKS_OF_FLAGS = True
     handle_stops(stop)
     report_truncated_files()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what the encoding of the stream lacks is shown as \uXXXX
             with suppress(OSError):
                 stream.reconfigure(errors="backslashreplace")
+    code = 0
+    with suppress(KeyboardInterrupt):  # while a message is printed
+        code = _run(stopped_by)
+    for number in STOPPING:  # while Python ends, a KeyboardInterrupt would be ignored
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    if len(stopped_by) > 1:  # Python also ignores a KeyboardInterrupt in a finalizer
+        code = 128 + stopped_by[-1]
+        text = "Interrupted." if stopped_by[-1] == signal.SIGINT else "Terminated."
+        if not said_by_another_rank(text):
+            with suppress(OSError):  # the terminal may be closed
+                printing.echo(text, err=True)
+    sys.exit(code)
+
+
+def _run(stopped_by: list[signal.Signals]) -> int:
+    """Runs a command, and prints its error if it fails; returns the exit code.
+
+    ``stopped_by`` grows if the command was stopped, also if it was not by a signal.
+    """
     try:
         code: Any = cli.main(standalone_mode=False)
     except click.ClickException as error:
@@ -230,28 +246,23 @@ def main() -> NoReturn:
             shown = io.StringIO()
             error.show(shown)
             printing.say(shown.getvalue().rstrip("\n"))
-        sys.exit(2)
+        return 2
     except (InputError, OSError, RunError) as error:
         # With torchrun, several ranks may fail. A message that several ranks share is printed
         # once. Messages of ranks above 0 name the rank.
         rank = os.environ.get("RANK", "0")
         if not said_by_another_rank(sentence(error)):
             printing.echo(f"Error{'' if rank == '0' else f' on rank {rank}'}: {sentence(error)}", err=True)
-        sys.exit(1 if isinstance(error, RunError) else 2)
+        return 1 if isinstance(error, RunError) else 2
     except UnicodeEncodeError as error:  # by a library that refuses a name that is not UTF-8
         name = shortened(str(error.object), 60)
         printing.echo(f"Error: {name!r} is not UTF-8; use another name", err=True)
-        sys.exit(2)
+        return 2
     except (click.Abort, KeyboardInterrupt) as error:
         stopped = error.__cause__ if isinstance(error, click.Abort) else error
         if isinstance(stopped, Interrupted):
-            sys.exit(stopped.code)
-        text = "Interrupted." if stopped_by[-1] == signal.SIGINT else "Terminated."
-        if not said_by_another_rank(text):
-            with suppress(OSError):  # the terminal may be closed
-                printing.echo(text, err=True)
-        sys.exit(128 + stopped_by[-1])
-    for number in STOPPING:  # while Python ends, a KeyboardInterrupt would be ignored
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
-    sys.exit(code if isinstance(code, int) else 0)
+            return stopped.code
+        stopped_by.append(stopped_by[-1])
+    else:
+        return code if isinstance(code, int) else 0
+    return 0

@@ -5,6 +5,7 @@ This module does not import the code that encodes texts or makes parts, so that 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -16,13 +17,28 @@ from . import printing
 
 
 def model_folder(name: str) -> str:
-    """Returns a model name unchanged; for the folder of a run, prints and returns the path of its encoder, ``best``."""
-    from ..models.resolve import best_of_run
+    """Returns a model name unchanged; for the folder of a run, prints and returns the path of its encoder, ``best``.
+
+    Raises ``InputError`` for a local folder that does not exist.
+    """
+    from ..models.resolve import best_of_run, check_local
+
+    if ":" not in name:  # KIND:WHAT, of cse.models.encoders
+        check_local(name)
 
     folder = best_of_run(name)
     if folder != name:
         printing.echo(f"{name}: the folder of a run; using {folder}", err=True)
     return folder
+
+
+def check_corpus(files: Sequence[str], column: str | None) -> None:
+    """Raises ``InputError`` for a file or column that is missing, before torch is imported; ``-`` is standard input."""
+    from ..data import readers
+
+    for item in readers.resolve(files or ["-"], column):
+        if isinstance(item, str) and item != "-" and not os.path.exists(item):
+            raise InputError(f"{item}: no such file; check the path")
 
 
 def passage_size(text: str | None) -> int | str | None:

@@ -73,16 +73,23 @@ def marked(text: str, spans: tuple[tuple[int, int], ...], colour: str) -> str:
     return "".join([*out, visible(text[at:])])
 
 
-def print_examples(examples: list[Example]) -> None:
-    """Prints sentences and their augmented forms on standard error, with replaced words marked."""
-    if not examples:
+def print_examples(groups: list[list[Example]]) -> None:
+    """Prints sentences and their augmented forms, such as a positive and a negative, on standard error.
+
+    Replaced words are marked. Each group holds the examples of one sentence; see ``callbacks.by_sentence``.
+    """
+    if not groups:
         return
-    say("augmentations of the first sentences:" if len(examples) > 1 else "augmentation of a sentence:")
-    for example in examples:
-        click.echo(f"       -  {marked(*cut(example.text, example.spans), 'cyan')}", err=True)
-        click.echo(f"          {marked(*cut(example.augmented, example.augmented_spans), 'yellow')}", err=True)
-        for text in example.further:
-            say(f"          {shortened(text)}")
+    say("augmentations of the first sentences:" if len(groups) > 1 else "augmentation of a sentence:")
+    for examples in groups:
+        spans = tuple(sorted({span for example in examples for span in example.spans}))
+        click.echo(f"       -  {marked(*cut(examples[0].text, spans), 'cyan')}", err=True)
+        for example in examples:
+            name = f"{example.method}: " if len(examples) > 1 else ""
+            text = marked(*cut(example.augmented, example.augmented_spans), "yellow")
+            click.echo(f"          {name}{text}", err=True)
+            for further in example.further:
+                say(f"          {shortened(further)}")
 
 
 def cut(text: str, spans: tuple[tuple[int, int], ...]) -> tuple[str, tuple[tuple[int, int], ...]]:
@@ -136,14 +143,14 @@ def _is_number(text: str) -> bool:
 FORMATS = (".csv", ".jsonl")
 
 
-def check_table(output: str | None) -> None:
+def check_table(output: str | None, flag: str = "-o") -> None:
     """Raises ``InputError`` unless ``output`` is None, or the path of a .csv or .jsonl file in an existing folder."""
     if output is None:
         return
     if Path(output).suffix not in FORMATS:
-        raise InputError(f"-o {output}: the name must end in {' or '.join(FORMATS)}")
+        raise InputError(f"{flag} {output}: the name must end in {' or '.join(FORMATS)}")
     if not Path(output).absolute().parent.is_dir():
-        raise InputError(f"-o {output}: its folder does not exist; create it first")
+        raise InputError(f"{flag} {output}: its folder does not exist; create it first")
 
 
 def write_table(output: str | Path, names: Sequence[str], records: Iterable[Sequence[Any]]) -> int:

@@ -15,6 +15,8 @@ from ..training.settings.presets import conditions, families
 from .command import click_option
 from .printing import plain
 
+NO_TERMS = "none"
+"""Value of --loss-term that removes the terms of the recipe or preset."""
 HEADINGS = [str(group.__doc__) for group in GROUPS]
 """Headings of the help of ``cse train``, in order."""
 
@@ -57,7 +59,12 @@ def given_values(values: Mapping[str, Any]) -> dict[str, Any]:
         values: Values by parameter name; None or an empty tuple for options that were not given.
     """
     settings = {name: value for name, value in values.items() if value is not None and value != ()}
-    return with_tables(settings)
+    given = with_tables(settings)
+    # --mlm-weight and --dims name their terms, which are added, like those of --loss-term.
+    terms = tuple(dict.fromkeys((*given.pop("more_loss_terms", ()), *given.pop("loss_terms", ()))))
+    if NO_TERMS in terms:
+        return {**given, "loss_terms": tuple(name for name in terms if name != NO_TERMS)}
+    return {**given, "more_loss_terms": terms} if terms else given
 
 
 def _by_family(path: tuple[str, ...], default: Any) -> str:

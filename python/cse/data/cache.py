@@ -1,22 +1,13 @@
-"""The cache folder, and rows that are read from its memory-mapped files.
-
-The cache holds rows and token ids of corpora as files that are mapped into memory, so that memory use does not grow
-with the corpus. Each entry is a folder with a ``meta.json`` that holds the hash of each file. When an entry is opened,
-its files are read once and compared with these hashes, because a run would not notice damaged data. An entry that fails
-the check, or has no ``meta.json``, is written again. The name of an entry contains a hash of its key. If an input file
-changes, the key changes too, and a new entry is written; the old one remains until ``cse cache --clear``.
-"""
+"""Rows of large corpora, which are read from memory-mapped files in the cache."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,144 +15,10 @@ import numpy.typing as npt
 from .. import _core
 from ..background import ProgressCallback, in_thread
 from ..errors import InputError
-from ..io import (
-    check_files,
-    dumps,
-    fresh_folder,
-    hash_files,
-    locked,
-    naming,
-    read_json,
-    remove_folder,
-    remove_leftovers,
-)
+from .entries import Entry, cache_folder, open_entry
 from .readers import COMPRESSED, Column, ReadOptions, joined_lines
-from .remote import META
-from .remote import cache_folder as cache_folder
 
 BLOCK_BYTES = 1 << 20
-KINDS = ("rows", "tokens", "files")
-# Pattern of the names of entries. Other files in the cache folder are not touched.
-NAME = re.compile(f"({'|'.join(KINDS)})-[0-9a-f]{{24}}")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """An entry of the cache."""
-
-    folder: Path
-    meta: dict[str, Any]
-    """``kind``, ``key``, ``xxh3`` (hashes of files) and the values that ``write`` returned; see ``open_entry``."""
-
-    @property
-    def kind(self) -> str:
-        """Kind of the entry, one of ``KINDS``; known for a damaged entry as well."""
-        return self.folder.name.partition("-")[0]
-
-    @property
-    def bytes(self) -> int:
-        """Size of the files in bytes."""
-        return sum(path.stat().st_size for path in self.folder.iterdir() if path.is_file())
-
-
-def find_entry(cache: Path, kind: str, key: dict[str, Any], fits: Callable[[Entry], bool]) -> Entry | None:
-    """Returns an existing entry; None if there is none or it is damaged. See ``open_entry``."""
-    return _whole(cache / _name(kind, key), fits)
-
-
-def _name(kind: str, key: dict[str, Any]) -> str:
-    return f"{kind}-{hashlib.sha256(dumps(key).encode()).hexdigest()[:24]}"
-
-
-def open_entry(
-    cache: Path,
-    kind: str,
-    key: dict[str, Any],
-    write: Callable[[Path], dict[str, Any]],
-    fits: Callable[[Entry], bool],
-) -> tuple[Entry, bool]:
-    """Opens an entry, and writes it first if it does not exist or is damaged.
-
-    Two processes that need the same entry do not write it twice: the second one waits for the first.
-
-    Args:
-        cache: The cache folder; created if it does not exist.
-        kind: Kind of the entry, one of ``KINDS``; the name of the entry starts with it.
-        key: What the content depends on, serialisable to JSON.
-        write: Writes the files to the given folder, and returns the values to add to ``meta.json``.
-        fits: Returns whether the files of an entry are consistent; called after their hashes are compared.
-
-    Returns:
-        The entry, and whether it was written by this call.
-
-    Raises:
-        OSError: If the cache cannot be written.
-    """
-    name = _name(kind, key)
-    folder = cache / name
-    if (whole := _whole(folder, fits)) is not None:
-        remove_leftovers(cache)  # the lock of a process that was killed after it had written the entry
-        return whole, False
-    with naming(cache):
-        cache.mkdir(parents=True, exist_ok=True)
-    with locked(folder, wait=True):
-        if (whole := _whole(folder, fits)) is not None:
-            return whole, False
-        with fresh_folder(folder) as fresh:
-            added = write(fresh)
-            record = {"kind": kind, "key": key, "xxh3": hash_files(fresh), **added}
-            (fresh / META).write_text(dumps(record) + "\n", encoding="utf8")
-    entry = _read(folder)
-    assert entry is not None
-    return entry, True
-
-
-def entries(cache: Path) -> list[Entry]:
-    """Returns the entries of a cache folder, sorted by name; ``meta`` is empty if ``meta.json`` cannot be read."""
-    if not cache.is_dir():
-        return []
-    folders = [path for path in sorted(cache.iterdir()) if NAME.fullmatch(path.name) and path.is_dir()]
-    return [_read(folder) or Entry(folder, {}) for folder in folders]
-
-
-def clear(cache: Path) -> tuple[int, int]:
-    """Deletes all entries, and what killed processes left; returns the number of entries and their size in bytes.
-
-    Other files in the folder are not touched.
-    """
-    listed = entries(cache)
-    size = sum(entry.bytes for entry in listed)
-    for entry in listed:
-        remove_folder(entry.folder)
-    remove_leftovers(cache)
-    return len(listed), size
-
-
-class Meta(TypedDict, total=False):
-    """The content of the file of an entry, which other programs may have changed."""
-
-    rows: int | None
-    paths: list[str]
-    xxh3: dict[str, str]
-
-
-def _read(folder: Path) -> Entry | None:
-    try:
-        return Entry(folder, dict(read_json(folder / META, Meta)))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return None
-
-
-def _whole(folder: Path, fits: Callable[[Entry], bool]) -> Entry | None:
-    """Returns the entry of a folder if its files are unchanged since they were written, else None."""
-    entry = _read(folder)
-    if entry is None:
-        return None
-    try:
-        check_files(folder, entry.meta["xxh3"], entry.meta["xxh3"])
-        return entry if fits(entry) else None
-    except (OSError, KeyError, TypeError, ValueError, AttributeError):
-        return None
 
 
 def ends_fit(ends: npt.NDArray[np.uint64], rows: int, size: int) -> bool:
@@ -208,6 +65,15 @@ def is_mapped(files: Sequence[str | Column]) -> bool:
     return total >= IN_MEMORY_BYTES
 
 
+def read_small(files: Sequence[str | Column], reading: ReadOptions) -> _core.Rows | None:
+    """Reads a small corpus into memory; returns None for one that is memory-mapped.
+
+    This is the case if ``is_mapped`` expects it, or if the decoded rows take more than three times ``IN_MEMORY_BYTES``,
+    as those of a small compressed file may.
+    """
+    return None if is_mapped(files) else _core.Rows.read_up_to(list(files), reading, 3 * IN_MEMORY_BYTES)
+
+
 def count_repeats(hashes: npt.NDArray[np.uint64], words: npt.NDArray[np.uint32]) -> int:
     """Returns the number of non-blank rows whose hash equals the hash of an earlier row."""
     ordered = np.sort(hashes[words > 0])  # np.unique is many times slower for millions of rows
@@ -231,6 +97,7 @@ class StoredRows:
         self.repaired: int = entry.meta["repaired"]
         self.joined_lines: int = entry.meta["joined_lines"]
         self.repeats: int = entry.meta["repeats"]
+        self._entry = entry  # kept in the cache while this object is in use
         self._temporary = temporary  # the folder is deleted with this object
         self._ends = _map(self.folder, "ends.u64", "<u8")
         self._text = _map(self.folder, "rows.txt", "u1")
@@ -245,12 +112,14 @@ class StoredRows:
     ) -> StoredRows:
         """Opens the cached rows of files; if they are not in the cache, they are first written to it.
 
-        The key of an entry holds the path, column, size and modification time of each file, and the reading options
-        that affect the rows. If one of the files is a stream (standard input, a pipe), the rows are instead written to
+        The key of an entry holds the path, column and hash of each file, and the reading options that affect the rows.
+        A hash takes less time than the check of the stored rows, and is right where a copy kept the size and the time
+        of the file. If one of the files is a stream (standard input, a pipe), the rows are instead written to
         a temporary folder, which is deleted with this object. ``progress`` is called with the arguments of
         ``Callback.on_progress``.
         """
         paths = [_path(file) for file in files]
+        hashes: list[str] = []
 
         def report(done: int, total: int) -> None:
             if progress:
@@ -260,20 +129,23 @@ class StoredRows:
             rows, records, repaired = in_thread(
                 lambda shared: _core.write_rows(list(files), str(folder), reading, shared), report
             )
+            if hashes and hashes != [file[3] for file in records]:
+                raise InputError(f"{paths[0]}: a file of the corpus changed while it was read; run the command again")
             size = sum(file[1] for file in records)
             report(size, size)
             meta = {"rows": rows, "files": records, "repaired": repaired, "joined_lines": joined_lines(files)}
             repeats = count_repeats(_map(folder, "hashes.u64", "<u8"), _map(folder, "words.u32", "<u4"))
-            return {**meta, "repeats": repeats, "paths": paths}
+            return {**meta, "repeats": repeats}
 
         if any(not os.path.isfile(path) for path in paths):
             temporary = tempfile.TemporaryDirectory(prefix="cse-rows-")
             folder = Path(temporary.name)
             return cls(Entry(folder, write(folder)), temporary)
-        stamps = [(os.path.realpath(path), os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in paths]
+        with ThreadPoolExecutor(2) as threads:
+            hashes += threads.map(_core.hash_file, paths)
         key = {
-            "version": 2,
-            "files": stamps,
+            "version": 3,
+            "files": hashes,
             "paths": paths,
             "columns": [None if isinstance(file, str) else file.column for file in files],
             "encoding_errors": reading["encoding_errors"],

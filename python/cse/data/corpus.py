@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core, rng
-from ..background import ProgressCallback
+from ..background import ProgressCallback, in_thread
 from ..errors import InputError, check_texts
-from .cache import StoredRows, count_repeats, is_mapped
+from .cache import StoredRows, count_repeats, read_small
 from .readers import Column, ReadOptions, SourceFile, joined_lines, reading_options
 
 # Stands in place of a file path for texts given to ``Corpus.from_texts``, including in the configuration of a run.
@@ -47,11 +47,11 @@ class Corpus:
         progress: ProgressCallback | None = None,
         **reading: Unpack[ReadOptions],
     ) -> Corpus:
-        """Opens files. A small corpus is read into memory, and a large one is memory-mapped; see ``is_mapped``.
+        """Opens files. A small corpus is read into memory, and a large one is memory-mapped; see ``read_small``.
 
         Args:
             files: The inputs that ``cse.data.readers.resolve`` returned.
-            cache: The cache folder; see ``cse.data.cache.cache_folder``.
+            cache: The cache folder; see ``cse.data.entries.cache_folder``.
             progress: Called with the arguments of ``Callback.on_progress`` while rows are written to the cache.
             **reading: See ``ReadOptions``.
 
@@ -59,9 +59,11 @@ class Corpus:
             InputError: For an invalid file or option.
             OSError: For a file that cannot be read or written.
         """
-        if not is_mapped(files):
-            return cls.read(files, **reading)
-        stored = StoredRows.open(files, reading_options(**reading), cache, progress)
+        options = reading_options(**reading)
+        if (rows := read_small(files, options)) is not None:
+            return cls(rows, joined_lines(files))
+        files = [file if isinstance(file, str) else Column(file.path, file.column) for file in files]
+        stored = StoredRows.open(files, options, cache, progress)
         return cls(stored, stored.joined_lines)
 
     @classmethod
@@ -76,7 +78,8 @@ class Corpus:
             InputError: For an invalid file or option.
             OSError: For a file that cannot be read.
         """
-        core = _core.Rows.read(list(files), reading_options(**reading))
+        options = reading_options(**reading)
+        core = in_thread(lambda shared: _core.Rows.read(list(files), options, shared), lambda done, total: None)
         return cls(core, joined_lines(files))
 
     @classmethod
@@ -162,7 +165,7 @@ class _Lines:
         self.content = "".join(lines).encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
         self._left = self.content
 
-    def next_block(self) -> tuple[bytes, int] | None:
+    def next_block(self, max_line_bytes: int) -> tuple[bytes, int] | None:
         block, self._left = self._left, b""
         return (block, len(block)) if block else None
 

@@ -29,8 +29,8 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
     If a file is binary or is encoded as UTF-16 or UTF-32, only the findings on file formats are returned.
 
     Args:
-        seen: The parsed output of ``cse._core.diagnose``, plus ``joined_lines`` from ``cse.data.readers`` and
-            ``code``, whether the texts look like code.
+        seen: The parsed output of ``cse._core.diagnose``, plus ``joined_lines`` and ``repeated`` from
+            ``cse.data.readers``, and ``code``, whether the texts look like code.
         max_line_bytes: The value of ``--max-line-bytes``.
     """
     results: list[tuple[str, str, str]] = []
@@ -44,7 +44,10 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
             add(f"{file['path']} is a {file['magic']} file", FORMATS[file["magic"]])
         elif file["bom"] and file["bom"] != "utf-8":
             encoding = file["bom"].upper()
-            add(f"{file['path']} is encoded as {encoding}", f"convert it (iconv -f {encoding[:6]} -t UTF-8)")
+            add(
+                f"{file['path']} is encoded as {encoding}",
+                f"convert it (iconv -f {encoding[:6]}{encoding[7:]} -t UTF-8)",
+            )
         elif file["cr_only"]:
             only = "ends its lines with carriage returns only, so it is read as one row"
             add(f"{file['path']} {only}", "convert it (tr '\\r' '\\n')")
@@ -72,15 +75,14 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
         add(f"longer than {max_line_bytes:,} bytes: {counted('over_long')}", split)
     if having["mojibake"] > OFTEN * rows:
         add(f"doubly encoded text (\u201ccaf\u00c3\u00a9\u201d) in {counted('mojibake')}", "repair it (ftfy)")
-    if seen["duplicates"] > MANY * documents:
-        about = "about " if seen["duplicates_estimated"] else ""
-        remedy = (
-            "remove the repeated rows with a tool that reads tables" if table else "remove them (awk '!seen[$0]++')"
-        )
-        repeated = f"{about}{_rows(seen['duplicates'])} ({seen['duplicates'] / documents:.1%}) repeat an earlier row"
-        add(repeated, f"{remedy}; in a batch, they are false negatives of each other")
 
     level = "note"
+    if seen["repeated"]:
+        add(seen["repeated"], "name each file once, unless its rows are to count more")
+    if seen["duplicates"] > MANY * documents:
+        about = "about " if seen["duplicates_estimated"] else ""
+        repeated = f"{about}{_rows(seen['duplicates'])} ({seen['duplicates'] / documents:.1%}) repeat an earlier row"
+        add(repeated, "no action needed; equal texts are never negatives of each other, but are trained on as often")
     if seen["unchanged_rate"] > MANY:
         remedy = "remove rows without a word, or use --tokenizer whitespace, which counts punctuation as words"
         if seen["unreplaceable_rate"] > MANY:
@@ -113,8 +115,6 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
     if 0.8 * seen["terms"] < seen["singletons"] < seen["terms"]:
         once = f"{seen['singletons'] / seen['terms']:.0%} of the terms occur in one sentence only"
         add(once, "pass --min-df 2 to cse augment, so that these terms are not sampled as replacements")
-    if documents < 10_000:
-        add(f"only {_rows(documents)}", "the published results use a million rows")
     if seen["code"]:
         cut = "search with cse search --hybrid --bm25-tokenizer code, which cuts identifiers into words"
         add("5 % of the words or more are identifiers, as in code", cut)

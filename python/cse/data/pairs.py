@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -70,7 +70,7 @@ def pair_columns(
 
     Without ``columns``, the roles follow from the column names (``NAMES``). Columns of identifiers (``id``, ``idx``,
     ``..._id``) are left out. If the anchor or the positive cannot be identified by its name, the columns whose names
-    are not in ``NAMES`` take the missing roles, in the order of the table.
+    are not in ``NAMES`` take these roles, in the order of the table. Such a column is never a hard negative.
 
     Args:
         path: A table.
@@ -114,7 +114,7 @@ def pair_columns(
         if marks and where is None and all(mark.lower() in MARKS for mark in marks):
             chosen = next((mark for mark in marks if mark.lower() in POSITIVE_MARKS), values[0].strip())
             raise _needs_selection(path, name, f"--where {name}={chosen}", names)
-        if 2 * sum(number_of(text) is not None for text in values) > len(values):
+        if 2 * sum(map(is_number, values)) > len(values):
             raise InputError(
                 f"--pairs {path}: most of the first rows of column {name!r} are numbers; name the columns of text with "
                 f"--columns; the columns are: {listed}"
@@ -128,38 +128,42 @@ def pair_columns(
                 f"--columns; the columns are: {listed}"
             )
     column_of = {role: by_role[role][0] for role in ROLES if role in by_role}
-    if not {"anchor", "positive"} <= column_of.keys():
-        if len(column_of) + len(others) not in (2, 3):
-            raise InputError(
-                f"--pairs {path} has {len(names)} columns; name two or three with --columns; the columns are: {listed}"
-            )
-        remaining = iter(others)
-        column_of = {role: name for role in ROLES if (name := column_of.get(role) or next(remaining, ""))}
+    missing = [role for role in ROLES[:2] if role not in column_of]
+    if missing and len(missing) != len(others):
+        raise InputError(
+            f"--pairs {path}: the names of the columns do not determine the {missing[0]}; name anchor, positive and "
+            f"any hard negatives with --columns; the columns are: {listed}"
+        )
+    column_of |= dict(zip(missing, others, strict=False))
     return [column_of[role] for role in ROLES if role in column_of] + by_role.get("hard negative", [])[1:]
 
 
-def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None) -> npt.NDArray[np.bool_]:
-    """Returns a mask of the rows of the tables, ``(n,)`` bool, True for positive pairs.
+def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None) -> tuple[npt.NDArray[np.bool_], str]:
+    """Returns a mask of the rows of the tables, ``(n,)`` bool, True for positive pairs, and a note.
+
+    The note tells how many more rows ``where`` would select without regard to case or as a number; often "".
 
     Positive pairs satisfy both conditions, if both are given; at least one must be given.
 
     Args:
         files: The tables.
-        where: ``COLUMN=VALUE`` selects the rows with this value in this column. Cell and value are compared as numbers
-            if both are numbers; otherwise as texts, without regard to case or surrounding white space.
+        where: ``COLUMN=VALUE`` selects the rows with this value in this column, not counting surrounding white space.
+            If there is none, the rows that differ in case; if there is none, those with the same number (see
+            ``number_of``).
         min_score: Selects the rows with at least this score; rows with a blank score are not selected. Exactly one
             column of the first table must have one of the names that ``NAMES`` lists for a score.
 
     Raises:
         InputError: If a column does not exist, a score is not a number, or no row is selected.
     """
-    masks = []
+    masks, note = [], ""
     if where is not None:
         column, _, value = where.partition("=")
         if not column or not value:
             raise InputError(f"--where must be COLUMN=VALUE, like label=1, got {where!r}")
-        masks.append([_equal(cell, value) for cell in values_of(files, "--where", column)])
-        if not any(masks[0]):
+        mask, note = _equal(values_of(files, "--where", column), value)
+        masks.append(mask)
+        if not mask.any():
             seen: dict[str, None] = {}
             for cell in values_of(files, "--where", column):
                 seen[cell[:40]] = None
@@ -179,14 +183,14 @@ def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None
             if score is None and text.strip():
                 raise InputError(f"--min-score: row {number} of column {scores[0]} is {text[:40]!r}, not a number")
             kept.append(score is not None and score >= min_score)
-        masks.append(kept)
-    chosen: npt.NDArray[np.bool_] = np.logical_and.reduce([np.array(mask, dtype=bool) for mask in masks])
+        masks.append(np.array(kept, dtype=bool))
+    chosen: npt.NDArray[np.bool_] = np.logical_and.reduce(masks)
     if not chosen.any():
         raise InputError(
             f"--min-score {min_score:g}: no row{' selected by --where' if where else ''} has at least this "
             "score; give a lower one"
         )
-    return chosen
+    return chosen, note
 
 
 def _needs_selection(path: str, name: str, example: str, names: Sequence[str]) -> InputError:
@@ -205,27 +209,55 @@ def _check_header(path: str, names: Sequence[str]) -> None:
     if not readers.has_header_line(path) or any(role_of(name) or _is_identifier(name) for name in names):
         return
     for name in names:
-        if len(name.split()) > 3 or len(name) > 60 or name.endswith((".", "?", "!")) or number_of(name) is not None:
+        if len(name.split()) > 3 or len(name) > 60 or name.endswith((".", "?", "!")) or is_number(name):
             raise InputError(
                 f"--pairs {path}: the first line must name the columns, but holds {shortened(name, 60)!r}; add a line "
                 "like anchor,positive (in a .tsv file separated by a tab), or name the columns with --columns"
             )
 
 
-def number_of(text: str) -> float | None:
-    """Returns the finite number that a text stands for; None for another text."""
+def is_number(text: str) -> bool:
+    """Returns whether a text looks like a finite number, also one that ``number_of`` does not convert."""
     try:
-        value = float(text)
+        return math.isfinite(float(text))
     except ValueError:
+        return False
+
+
+def number_of(text: str) -> float | None:
+    """Returns the finite number that a text stands for; None for another text.
+
+    Digits joined by ``_`` are a code, and float64 does not tell digits of 2**53 or more apart; both are no numbers.
+    """
+    if not is_number(text) or "_" in text:
         return None
-    return value if math.isfinite(value) else None
+    value = float(text)
+    return value if abs(value) < 2**53 or "e" in text.lower() else None
 
 
-def _equal(text: str, wanted: str) -> bool:
-    if text.strip() == wanted.strip():
-        return True
-    one, other = number_of(text), number_of(wanted)
-    return one == other if one is not None else text.strip().lower() == wanted.strip().lower()
+# How --where compares a cell with the value. The first comparison in which a row is equal selects the rows.
+COMPARISONS: dict[str, Callable[[str], str | float | None]] = {
+    "as text": str.strip,
+    "but for case": lambda text: text.strip().lower(),
+    "as a number": number_of,
+}
+
+
+def _equal(cells: Iterable[str], wanted: str) -> tuple[npt.NDArray[np.bool_], str]:
+    """Returns a mask of the cells that are equal to ``wanted``, and how many others a later comparison would add."""
+    known = [(key, key(wanted)) for key in COMPARISONS.values()]
+    other = len(known)
+
+    def place(cell: str) -> int:
+        return next((n for n, (key, value) in enumerate(known) if value is not None and key(cell) == value), other)
+
+    places = np.fromiter(map(place, cells), dtype=np.uint8)
+    first = int(places.min(initial=other))
+    counts = zip(COMPARISONS, np.bincount(places, minlength=other).tolist(), strict=False)
+    more = [
+        f"{count:,} more {'is' if count == 1 else 'are'} equal {how}" for how, count in [*counts][first + 1 :] if count
+    ]
+    return (places == first) & (first < other), ", ".join(more)
 
 
 def values_of(files: Sequence[str], option: str, column: str) -> Iterator[str]:
@@ -256,6 +288,8 @@ class LabelledPairs:
     """Column names by role."""
     unused: list[str] = field(default_factory=list)
     """The columns of the first table that have no role."""
+    note: str = ""
+    """How many more rows ``--where`` would select in another comparison; see ``chosen_rows``."""
 
     @property
     def corpora(self) -> list[Corpus]:
@@ -287,6 +321,7 @@ class LabelledPairs:
             text += f"; unused: {', '.join(map(repr, self.unused[:20]))}"
         if self.chosen is not None:
             text += f"; {int(self.chosen.sum()):,} of {len(self.chosen):,} rows chosen"
+            text += f" ({self.note})" if self.note else ""
         return text
 
 
@@ -315,7 +350,7 @@ def open_pairs(
     if texts:
         raise InputError(f"--pairs {texts[0]} is not a table; give one of {', '.join(readers.TABLES)}")
     names = pair_columns(paths[0], columns, where, min_score)
-    chosen = None if where is None and min_score is None else chosen_rows(paths, where, min_score)
+    chosen, note = (None, "") if where is None and min_score is None else chosen_rows(paths, where, min_score)
     corpora = [Corpus.open(readers.resolve(files, name), **reading) for name in names]
     if chosen is not None and len(chosen) != len(corpora[0]):
         raise InputError(
@@ -329,4 +364,5 @@ def open_pairs(
         chosen,
         dict(zip([*ROLES, *(f"hard negative {number}" for number in range(2, len(names)))], names, strict=False)),
         [name for name in readers.column_names(paths[0]) if name not in names],
+        note,
     )

@@ -10,7 +10,7 @@ import glob
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from ..errors import InputError, first_line
-from .remote import local_copies, shards
+from .remote import is_folder, local_copies
 
 MAX_LINE_BYTES = 1 << 20
 
@@ -58,6 +58,20 @@ class SourceFile:
     """Column of a table; None for a text file."""
 
 
+def repeated(files: Iterable[SourceFile]) -> str:
+    """Returns which file has the content of another one, so that its rows count twice; "" if there is none."""
+    first: dict[tuple[str, str | None], str] = {}
+    again = []
+    for file in files:
+        key = (file.xxh3, file.column)
+        if key in first:
+            again.append(f"{file.path} has the content of {first[key]}, and its rows count again")
+        elif file.rows:
+            first[key] = file.path
+    more = f"; so have {len(again) - 1:,} more files that of another" if again[1:] else ""
+    return again[0] + more if again else ""
+
+
 def reading_options(**reading: Unpack[ReadOptions]) -> ReadOptions:
     """Returns the given reading options, with the defaults for missing ones.
 
@@ -84,10 +98,11 @@ def complete(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
+UTF16 = "is UTF-16, not UTF-8; convert it (iconv -f UTF-16 -t UTF-8)"
 # Beginnings of files that are not tables in UTF-8, whatever their name says.
 FOREIGN = {
-    b"\xff\xfe": "is UTF-16, not UTF-8; convert it (iconv -f UTF-16 -t UTF-8)",
-    b"\xfe\xff": "is UTF-16, not UTF-8; convert it (iconv -f UTF-16 -t UTF-8)",
+    b"\xff\xfe": UTF16,
+    b"\xfe\xff": UTF16,
     b"PK\x03\x04": "is a spreadsheet or a zip archive, not a table of text; save it as CSV in UTF-8",
     b"\x1f\x8b": "is gzip data; end its name in .gz",
     b"PAR1": "is a Parquet file; end its name in .parquet",
@@ -99,10 +114,12 @@ UNREADABLE = {
     ".ods": "is a spreadsheet; save it as CSV in UTF-8",
     ".xz": "is compressed with xz, which is not supported; decompress it (xz -d)",
     ".zip": "is a zip archive; unpack it (unzip)",
+    ".arrow": "is an Arrow file, which is not read; write it as Parquet (datasets: Dataset.to_parquet)",
     ".json": ".json is not supported; write one object per line (jq -c '.[]') to a .jsonl file",
 }
-TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".arrow")
-COMPRESSED = (".gz", ".zst", ".bz2", ".lz4")
+TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
+COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
+"""Names of the decoders of pyarrow by suffix in lower case."""
 SAMPLE = "sample"
 """Name of the corpus that is installed with cse: 10,000 sentences of Wikipedia."""
 BLOCK_BYTES = 1 << 22
@@ -114,9 +131,8 @@ def resolve(paths: Paths, column: str | None = None, flag: str = "--column") -> 
 
     Args:
         paths: A path or a list of paths. A pattern (``*``, ``?``, ``[]``, ``**``) that is not the name of an existing
-            file is replaced by the files it matches, sorted by name. A folder that ``Dataset.save_to_disk`` of
-            ``datasets`` wrote is replaced by its files. An address (``s3://...``) is read by fsspec.
-            ``sample``, if there is no such file, is the sample corpus that is installed with cse.
+            file is replaced by the files it matches, sorted by name. An address (``s3://...``) is read by
+            fsspec. ``sample``, if there is no such file, is the sample corpus that is installed with cse.
         column: Name of the column to read; required if one of the files is a table.
         flag: The option that names the column, for messages.
 
@@ -157,12 +173,24 @@ def expand(paths: Paths) -> list[str]:
     return names
 
 
-def column_names(path: str) -> list[str]:
-    """Returns the names of the columns of a table; raises ``InputError`` if it cannot be read."""
+def column_names(path: str, wanted: str | None = None) -> list[str]:
+    """Returns the names of the columns of a table; raises ``InputError`` if it cannot be read.
+
+    ``wanted`` is a column that is looked for in all records of a .jsonl file.
+    """
     if not os.path.exists(path):
         raise InputError(f"{path}: no such file; check the path")
-    names: list[str] = _guarded(path, lambda: _column_names(path, None))
+    if not os.path.isfile(path):
+        raise InputError(f"{path}: is not a regular file, but a table is read several times; write it to a file first")
+    names: list[str] = _guarded(path, lambda: _column_names(path, wanted))
     return names
+
+
+def open_stream(path: str) -> Any:
+    """Opens a file with pyarrow; its suffix, in any case, selects the decoder."""
+    import pyarrow as pa
+
+    return pa.input_stream(path, compression=COMPRESSED.get(os.path.splitext(path.lower())[1]))
 
 
 def column_values(path: str, column: str) -> Iterator[str]:
@@ -190,14 +218,12 @@ def first_rows(inputs: Sequence[str | Column], count: int) -> list[str]:
 
     ``inputs`` are those of ``resolve``, of which no row has been read. At most ``BLOCK_BYTES`` of a text file are read.
     """
-    import pyarrow as pa
-
     rows: list[str] = []
     for item in inputs[:count]:
         if isinstance(item, Column):
             block = (item.next_block() or (b"", 0))[0]
         elif os.path.isfile(item):
-            with pa.input_stream(item) as file:
+            with open_stream(item) as file:
                 block = file.read(BLOCK_BYTES)
         else:
             continue
@@ -225,10 +251,8 @@ def _check_quotes(path: str) -> None:
     """
     import csv
 
-    import pyarrow as pa
-
     csv.field_size_limit(2**31 - 1)
-    with io.TextIOWrapper(pa.input_stream(path), encoding="utf8", errors="replace", newline="") as lines:
+    with io.TextIOWrapper(open_stream(path), encoding="utf8", errors="replace", newline="") as lines:
         records = csv.reader(lines, strict=True)
         begin = 1
         try:
@@ -246,7 +270,7 @@ def _matches(path: str) -> list[str]:
     if path == SAMPLE and not os.path.exists(path):
         return [str(Path(__file__).parents[1] / "resources" / "sample.txt")]
     if os.path.isdir(path):
-        return shards(path, lambda file: Path(file).read_bytes())
+        raise is_folder(path)
     if not glob.has_magic(path) or os.path.exists(path):
         return [path]
     files = sorted(name for name in glob.glob(path, recursive=True) if not os.path.isdir(name))
@@ -264,7 +288,7 @@ def _kind(path: str) -> str | None:
 
 
 class Column:
-    """A column of a csv, tsv, jsonl, parquet or arrow file, which pyarrow decodes in blocks.
+    """A column of a csv, tsv, jsonl or parquet file, which pyarrow decodes in blocks.
 
     A missing value becomes a blank row; a line break inside a field is replaced by a space. Fields of a csv file may be
     quoted, and quoted fields may contain line breaks; quotes in a tsv file have no special meaning. The first line of a
@@ -272,9 +296,7 @@ class Column:
     """
 
     def __init__(self, path: str, column: str | None, flag: str = "--column") -> None:
-        if not os.path.exists(path):
-            raise InputError(f"{path}: no such file; check the path")
-        names = _guarded(path, lambda: _column_names(path, column))
+        names = column_names(path, column)
         listed = ", ".join(dict.fromkeys(names[:20])) + (", ..." if len(names) > 20 else "")
         if column is None:
             raise InputError(f"{path}: is a table; use {flag} to name the column that holds the sentences: {listed}")
@@ -293,10 +315,14 @@ class Column:
         self._ends_in_line_break = False
         self._blocks: Iterator[Any] | None = None
 
-    def next_block(self) -> tuple[bytes, int] | None:
-        """Returns the next rows, each ended by a line feed, and their approximate size in the file; None at the end."""
+    def next_block(self, max_line_bytes: int = MAX_LINE_BYTES) -> tuple[bytes, int] | None:
+        """Returns the next rows, each ended by a line feed, and their approximate size in the file; None at the end.
+
+        At most ``BLOCK_BYTES`` of rows are decoded at a time, or one row. Raises ``InputError`` for a row that must be
+        longer than ``max_line_bytes``, and for a record of a csv or jsonl file that is much longer.
+        """
         if self._blocks is None:
-            self._blocks = _blocks(self.path, self.column, self._last)
+            self._blocks = _blocks(self.path, self.column, self._last, max_line_bytes)
         blocks = self._blocks
         batch = _guarded(self.path, lambda: next(blocks, None))
         if batch is None:
@@ -331,19 +357,20 @@ def _column_names(path: str, wanted: str | None) -> list[str]:
     import pyarrow as pa
 
     kind = _kind(path)
-    with pa.input_stream(path) as stream:
+    with open_stream(path) as stream:
         head = stream.read(4) if kind != ".parquet" else b""
     for begin, what in FOREIGN.items():
         if head.startswith(begin):
             raise InputError(f"{path}: {what}")
+    if b"\0" in head:  # without a byte order mark
+        raise InputError(f"{path}: {UTF16}")
     if kind == ".parquet":
         import pyarrow.parquet as pq
 
         return list(pq.read_schema(path).names)
-    if kind == ".arrow":
-        return list(_open_arrow(path)[0])
     if kind in (".csv", ".tsv"):
-        names: list[str] = _grown(lambda size: list(_open_csv(path, None, size).schema.names))
+        header = _header(path)
+        names = list(_open_csv(pa.BufferReader(header), kind, None, len(header) + 1).schema.names)
         for separator, remedy in ((";", "write it with commas"), ("\t", "name it .tsv")):
             if kind == ".csv" and len(names) == 1 and separator in names[0] and wanted != names[0]:
                 what = "semicolons" if separator == ";" else "tabs"
@@ -367,74 +394,101 @@ def _json_names(path: str, wanted: str | None) -> list[str]:
     return list(names)
 
 
-def _blocks(path: str, column: str, last: str | None) -> Iterator[Any]:
+def _blocks(path: str, column: str, last: str | None, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[Any]:
     """Yields record batches with the column ``column`` and, for csv files, the column ``last``."""
     import pyarrow as pa
 
     kind, done = _kind(path), 0
     if kind == ".parquet":
-        import pyarrow.parquet as pq
-
-        yield from pq.ParquetFile(path).iter_batches(columns=[column])
-        return
-    if kind == ".arrow":
-        for batch in _open_arrow(path)[1]:
-            batch.validate(full=True)  # pyarrow trusts the offsets in the file otherwise
-            yield batch.select([column])
+        yield from _parquet(path, column, max_line_bytes)
         return
     size = BLOCK_BYTES
     while size:
         skip, lines = done, kind in (".jsonl", ".ndjson")
         columns = list(dict.fromkeys([column, last or column]))
         try:
-            for batch in _open_json(path, column, size) if lines else _open_csv(path, columns, size):
+            for batch in _open_json(path, column, size) if lines else _open_csv(open_stream(path), kind, columns, size):
                 rest = batch.slice(min(skip, len(batch)))
                 skip -= len(batch) - len(rest)
                 done += len(rest)
                 yield rest
             return
         except pa.ArrowInvalid as error:
-            size = _larger(size, error)
+            size = _larger(size, error, path, max_line_bytes)
             if not size and not lines:
                 raise
     # A record that pyarrow does not read: check_records raises for a faulty one. Otherwise it holds half of a
     # surrogate pair; the core reports or replaces it like other bytes that are not UTF-8.
     check_records(path, column)
-    records = islice(json_records(path), done, None)
+    records = islice(json_records(path, most=_most(max_line_bytes)), done, None)
     while values := [record.get(column) for _, record in islice(records, RECORDS)]:
         texts = [None if value is None else value.encode("utf8", "surrogatepass") for value in values]
         yield pa.record_batch([pa.array(texts, pa.large_binary())], names=[column])
 
 
-def _larger(size: int, error: Exception) -> int:
-    """Returns a larger size of blocks if a record did not fit into one, up to 1 GiB; 0 if that is not the cause."""
-    return 16 * size if "straddl" in str(error) and size < 2**30 else 0
+def _parquet(path: str, column: str, max_line_bytes: int) -> Iterator[Any]:
+    """Yields batches of a column whose rows take at most ``BLOCK_BYTES``, or of one row.
+
+    A value that is repeated takes a few bytes in the file. It is therefore read as an entry of a dictionary, which
+    holds it once, and its repetitions are cut into batches before they are decoded.
+    """
+    import numpy as np
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    if not _is_text(pq.read_schema(path).field(column).type):
+        yield from pq.ParquetFile(path).iter_batches(columns=[column])
+        return
+    file = pq.ParquetFile(path, read_dictionary=[column])
+    for number in range(file.num_row_groups):
+        group = file.metadata.row_group(number)
+        chunks = [group.column(at) for at in range(group.num_columns)]
+        size = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema == column)
+        if size > (max_line_bytes + 64) * (group.num_rows + 1):  # before a page is decompressed
+            raise _too_long(path, max_line_bytes)
+    for batch in file.iter_batches(columns=[column]):
+        values, start = batch.column(column), 0
+        lengths = np.append(pc.binary_length(values.dictionary).to_numpy(), 0)  # the last for null
+        ends = lengths[values.indices.fill_null(len(lengths) - 1).to_numpy()].cumsum(dtype=np.int64)
+        while start < len(batch):
+            before = ends[start - 1] if start else 0
+            stop = max(start + 1, int(np.searchsorted(ends, before + BLOCK_BYTES, "right")))
+            yield batch.slice(start, stop - start)
+            start = stop
 
 
-def _grown(work: Callable[[int], Any]) -> Any:
-    """Calls ``work`` with the size of blocks, which is increased while a record does not fit into one."""
-    import pyarrow as pa
-
-    size = BLOCK_BYTES
-    while True:
-        try:
-            return work(size)
-        except pa.ArrowInvalid as error:
-            if not (size := _larger(size, error)):
-                raise
+def _most(max_line_bytes: int) -> int:
+    """Returns the largest size in bytes of a record of a csv or jsonl file, which may have other columns."""
+    return max(16 * BLOCK_BYTES, max_line_bytes)
 
 
-def _open_arrow(path: str) -> tuple[list[str], Iterator[Any]]:
-    """Returns the names of the columns and the record batches of a file in Arrow's format of streams or of files."""
-    import pyarrow as pa
+def _too_long(path: str, most: int) -> InputError:
+    return InputError(f"{path}: a record is longer than {most:,} bytes; check its quotes, or raise --max-line-bytes")
 
-    source = pa.OSFile(path)
-    if source.read(6) == b"ARROW1":
-        reader = pa.ipc.open_file(source)
-        return reader.schema.names, map(reader.get_batch, range(reader.num_record_batches))
-    source.seek(0)
-    reader = pa.ipc.open_stream(source)
-    return reader.schema.names, iter(reader)
+
+def _larger(size: int, error: Exception, path: str, max_line_bytes: int) -> int:
+    """Returns a larger size of blocks if a record did not fit into one; 0 if that is not the cause.
+
+    Raises ``InputError`` if the record is longer than ``_most``, or than 1 GiB.
+    """
+    if "straddl" not in str(error):
+        return 0
+    if size >= (most := min(_most(max_line_bytes), 2**30)):
+        raise _too_long(path, most)
+    return min(16 * size, most)
+
+
+def _header(path: str) -> bytes:
+    """Returns the first record of a csv or tsv file; a quoted field may contain line breaks."""
+    header, most = b"", _most(MAX_LINE_BYTES)
+    with io.BufferedReader(open_stream(path)) as lines:
+        while line := lines.readline(most + 1):
+            header += line
+            if len(header) > most:
+                raise _too_long(path, most)
+            if header.strip() and (_kind(path) == ".tsv" or header.count(b'"') % 2 == 0):
+                break
+    return header
 
 
 def _open_json(path: str, column: str, size: int) -> Any:
@@ -442,7 +496,7 @@ def _open_json(path: str, column: str, size: int) -> Any:
     import pyarrow.json as pajson
 
     return pajson.open_json(
-        path,
+        open_stream(path),
         read_options=pajson.ReadOptions(block_size=size),
         parse_options=pajson.ParseOptions(
             explicit_schema=pa.schema([(column, pa.string())]), unexpected_field_behavior="ignore"
@@ -450,11 +504,11 @@ def _open_json(path: str, column: str, size: int) -> Any:
     )
 
 
-def _open_csv(path: str, columns: list[str] | None, size: int) -> Any:
+def _open_csv(stream: Any, kind: str | None, columns: list[str] | None, size: int) -> Any:
     import pyarrow as pa
     from pyarrow import csv
 
-    tabs = _kind(path) == ".tsv"
+    tabs = kind == ".tsv"
     # Read as bytes, not strings, because the Rust core validates UTF-8 and reports the row of an error.
     convert = (
         csv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns, pa.binary()))
@@ -462,7 +516,7 @@ def _open_csv(path: str, columns: list[str] | None, size: int) -> Any:
         else None
     )
     return csv.open_csv(
-        path,
+        stream,
         read_options=csv.ReadOptions(block_size=size),
         parse_options=csv.ParseOptions(
             delimiter="\t" if tabs else ",", quote_char=False if tabs else '"', newlines_in_values=not tabs
@@ -476,19 +530,28 @@ def _rows(values: Any, column: str) -> tuple[bytes, int]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-    if pa.types.is_null(kind):
+    if pa.types.is_null(values.type) or not len(values):
         return b"\n" * len(values), 0
-    kinds = ("string", "large_string", "string_view", "binary", "large_binary")
-    if not any(getattr(pa.types, f"is_{name}")(kind) for name in kinds):
-        raise pa.ArrowTypeError(f"column {column!r} must be text, got {kind}")
+    if not _is_text(values.type):
+        raise pa.ArrowTypeError(f"column {column!r} must be text, got {values.type}")
     texts = values.cast(pa.large_binary())
     # If a block of the file ends between \r and \n, pyarrow reads this line break inside a field as \r.
     joined = pc.sum(pc.or_(pc.match_substring(texts, "\n"), pc.match_substring(texts, "\r"))).as_py() or 0
     if joined:
         for line_break in ("\r\n", "\n", "\r"):
             texts = pc.replace_substring(texts, line_break, " ")
-    return b"".join(line for text in texts.to_pylist() for line in (text or b"", b"\n")), joined
+    empty, line_feed = (pa.scalar(text, pa.large_binary()) for text in (b"", b"\n"))
+    _, ends, lines = pc.binary_join_element_wise(pc.fill_null(texts, empty), empty, line_feed).buffers()
+    return lines[: int.from_bytes(ends[8 * len(texts) : 8 * len(texts) + 8], "little")].to_pybytes(), joined
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    kinds = ("string", "large_string", "string_view", "binary", "large_binary")
+    return any(getattr(pa.types, f"is_{name}")(kind) for name in kinds)
 
 
 KINDS = {dict: "an object", list: "a list", bool: "a boolean", int: "a number", float: "a number"}
@@ -496,16 +559,16 @@ TWICE = object()
 
 
 def json_records(
-    path: str, hook: Callable[[list[tuple[str, Any]]], Any] | None = None
+    path: str, hook: Callable[[list[tuple[str, Any]]], Any] | None = None, most: int = 16 * BLOCK_BYTES
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields the line number and the record of each line that is not blank; ``hook`` is passed on to ``json.loads``.
 
-    Raises ``InputError`` for a line that is not a JSON object.
+    Raises ``InputError`` for a line that is not a JSON object, or is longer than ``most`` bytes.
     """
-    import pyarrow as pa
-
-    with io.BufferedReader(pa.input_stream(path)) as lines:
-        for number, line in enumerate(lines, start=1):
+    with io.BufferedReader(open_stream(path)) as lines:
+        for number, line in enumerate(iter(lambda: lines.readline(most + 1), b""), start=1):
+            if len(line) > most:
+                raise _too_long(path, most)
             if not line.strip():
                 continue
             try:  # the core reports invalid UTF-8

@@ -16,6 +16,7 @@ EVALUATIONS: Registry[type[Evaluation]] = Registry(
     "cse.evaluations",
     {
         "sts": "cse.evaluation.sts:STS",
+        "sts-dev": "cse.evaluation.sts:CleanDevelopment",
         "geometry": "cse.evaluation.geometry:Geometry",
         "halves": "cse.evaluation.geometry:SplitHalf",
         "labels": "cse.evaluation.measures:Labels",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,10 +15,10 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from .. import _core
-from ..data.pairs import ROLE_OF, number_of
-from ..data.readers import reading_options
+from ..data.corpus import Corpus
+from ..data.pairs import ROLE_OF, is_number, number_of
 from ..errors import InputError
+from ..models.base import check_finite
 from ..options import NoOptions
 
 Progress = Callable[[int], None]
@@ -43,7 +42,7 @@ class Adapted:
         **settings: Further arguments of its methods ``encode``, ``encode_query`` and ``encode_document``.
 
     Raises:
-        InputError: When texts are encoded, if the result does not have one row of finite width for each text.
+        InputError: When texts are encoded, if the result does not have one row of finite values for each text.
     """
 
     def __init__(self, wrapped: Any, **settings: Any) -> None:
@@ -80,6 +79,7 @@ class Adapted:
                 f"encoder: encode must return one vector for each of {len(texts)} texts, got a "
                 f"{type(result).__name__} of shape {np.shape(vectors)}"
             )
+        check_finite(vectors, texts, "encoder")
         if progress and not reports:
             progress(len(texts))
         return vectors
@@ -137,7 +137,7 @@ def read_lines(path: Path) -> list[tuple[int, str]]:
     The file is read as a corpus is, so that another format or encoding is named in the error.
     """
     try:
-        rows = _core.Rows.read([str(path)], reading_options(max_line_bytes=2**40))
+        rows = Corpus.read([str(path)], max_line_bytes=2**40)
     except InputError as error:
         raise InputError(str(error).replace(", or pass --encoding-errors replace", "")) from None
     return [(number, line) for number, line in enumerate(rows.take(list(range(len(rows)))), 1) if line.strip()]
@@ -185,10 +185,10 @@ def read_pairs(path: str | Path) -> Pairs:
                 f"{path}: line {number} has {len(fields)} fields separated by {separator}, but line {first} has "
                 f"{len(names)}; a sentence must not contain the separator"
             )
-        numbers = {place for place in numbers if number_of(fields[place]) is not None}
+        numbers = {place for place in numbers if is_number(fields[place])}
         try:
-            score = float(fields[score_at])
-            if not math.isfinite(score):
+            score = number_of(fields[score_at])
+            if score is None:
                 raise ValueError
             texts.append([" ".join(fields[place].split()) for place in texts_at])
         except (ValueError, IndexError):

@@ -1,6 +1,7 @@
 """Evaluations that need no labels: the geometry of embeddings, and retrieval of one half of a sentence by the other.
 
-The geometry is alignment and uniformity (Wang and Isola 2020), effective rank and mean cosine of normalised embeddings.
+The geometry is alignment and uniformity (Wang and Isola 2020), effective rank, and mean and variance of the cosines of
+normalised embeddings, beside those of random directions (the theory that MixCSE uses).
 
 In the split-half evaluation, each half of a sentence is used as a query for the other half: for a first half, the
 candidates are the second halves of all sentences, and vice versa. The mean reciprocal rank falls to chance level when
@@ -36,9 +37,12 @@ def unit(vectors: npt.NDArray[np.floating]) -> Vectors:
 
 
 def nearest_others(vectors: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.int64], Vectors]:
-    """Finds the nearest other row for each row of an ``(n, D)`` matrix; returns indices and cosines, ``(n,)`` each."""
+    """Finds the nearest other row for each row of an ``(n, D)`` matrix; returns indices and cosines, ``(n,)`` each.
+
+    Cosines are rounded to six decimals; of rows that tie, the first is the nearest.
+    """
     points = unit(vectors)
-    cosines = points @ points.T
+    cosines = np.round(points @ points.T, DECIMALS)
     np.fill_diagonal(cosines, -np.inf)
     return cosines.argmax(1), cosines.max(1)
 
@@ -90,13 +94,32 @@ def mean_cosine(vectors: npt.NDArray[np.floating]) -> float:
     return float((np.square(points.sum(0)).sum() - n) / (n * (n - 1)))
 
 
+def cosine_variance(vectors: npt.NDArray[np.floating]) -> float:
+    """Returns the variance of the cosines of all pairs of different rows of an ``(n, D)`` matrix; NaN for one row.
+
+    For independent random directions in D dimensions, the density of a cosine s is proportional to
+    (1 - s^2)^((D - 3) / 2), so that its mean is 0 and its variance 1/D.
+    """
+    if len(vectors) < 2:
+        return float("nan")
+    points = unit(vectors)
+    n = len(points)
+    # The sum of all squared cosines is the squared norm of the (D, D) matrix of second moments.
+    squares = (np.square(points.T @ points).sum() - n) / (n * (n - 1))
+    return float(squares - mean_cosine(vectors) ** 2)
+
+
 class Geometry(Evaluation):
     """Geometry of the embeddings of the sentences in a TSV file of scored pairs.
 
-    Alignment is computed over the pairs with a gold score above 4.
+    Alignment is computed over the pairs with a gold score above 4. ``random_variance`` is the variance of the cosines
+    of random directions, whose mean is 0: how far the encoder is from a uniform distribution of its embeddings.
     """
 
-    summary = "alignment, uniformity, effective rank and mean cosine on --data FILE.tsv (score, sentence1, sentence2)"
+    summary = (
+        "alignment, uniformity, effective rank, mean and variance of cosines, beside those of random vectors, on "
+        "--data FILE.tsv (score, sentence1, sentence2)"
+    )
 
     def __init__(self, options: Any, data: str | None) -> None:
         super().__init__(options, data)
@@ -117,12 +140,16 @@ class Geometry(Evaluation):
             "uniformity": uniformity(vectors),
             "effective_rank": effective_rank(vectors),
             "mean_cosine": mean_cosine(vectors),
+            "cosine_variance": cosine_variance(vectors),
+            "random_variance": 1 / vectors.shape[1],
         }
         return Report([{"task": str(self.data), **figures}])
 
 
-# Cosines of float32 vectors that differ by less than this are treated as equal.
-TIE = 1e-6
+DECIMALS = 6
+"""Decimals to which cosines of float32 vectors are rounded before they are ranked; further ones are noise."""
+TIE = 10.0**-DECIMALS
+"""Cosines that differ by less than this are treated as equal."""
 
 
 @dataclass(frozen=True)

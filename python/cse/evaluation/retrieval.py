@@ -41,7 +41,7 @@ from ..models.running.inference import Encoder
 from ..models.running.passages import Cutter
 from ..options import Opt
 from .base import Encodes, Evaluation, Report, Sample, find_file, read_lines
-from .geometry import unit
+from .geometry import DECIMALS, unit
 from .ranking import FromRun
 
 DEPTH = 100
@@ -124,12 +124,15 @@ def rank_documents(
     named = ("similarity_name", "similarity_fn_name")  # of cse.Encoder and of SentenceTransformer
     by_dot = "dot" in (getattr(encoder, name, None) for name in named)
 
+    # Scores are rounded, so that documents of equal text or equal score are not ordered by the noise of float32.
+    def rounded(scores: Any) -> Any:
+        return np.round(scores / lengths, DECIMALS) * lengths
+
     def comparable(vectors: Any) -> Any:
-        if not np.isfinite(vectors).all():
-            raise InputError("encoder: its embeddings hold NaN or infinity, so that they cannot be ranked")
         return np.asarray(vectors, dtype=np.float64) if by_dot else unit(vectors)
 
     wanted = comparable(ask(list(queries.values()), progress=progress))
+    lengths = np.maximum(np.linalg.norm(wanted, axis=1, keepdims=True), 1e-12) if by_dot else 1.0
     # Documents of equal score must be in descending order of id: ``ids`` has this order, and the sort below is stable.
     ids = sorted(documents, reverse=True)
     scores = np.empty((len(queries), 0))
@@ -138,10 +141,10 @@ def rank_documents(
         block = ids[start : start + rows]
         texts = [documents[key] for key in block]
         if cut is None:
-            cosines = wanted @ comparable(answer(texts, progress=progress)).T
+            cosines = rounded(wanted @ comparable(answer(texts, progress=progress)).T)
         else:
             parts, firsts = _passages(cut, texts)
-            cosines = np.maximum.reduceat(wanted @ comparable(answer(parts)).T, firsts, axis=1)
+            cosines = np.maximum.reduceat(rounded(wanted @ comparable(answer(parts)).T), firsts, axis=1)
             if progress is not None:
                 progress(len(block))
         scores = np.hstack([scores, cosines])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import InputError, check_integer, check_list
+from ..errors import InputError, check_integer, check_list, for_python
 from ..options import options_of, parse_options
 from ..registry import parse_setting
 from . import EVALUATIONS
@@ -90,6 +90,7 @@ class Comparison:
         return asdict(self)
 
 
+@for_python
 def evaluate(
     model: Model,
     suite: str | Sequence[str] = "sts",
@@ -138,6 +139,7 @@ def evaluate(
     return _evaluated([system], suite, data, options, allow_partial, dims, progress, **loading)[system.key]
 
 
+@for_python
 def compare(
     a: Model | Sequence[Model],
     b: Model | Sequence[Model],
@@ -284,10 +286,10 @@ def _evaluated_model(
     }
 
 
-def opened(model: Model) -> tuple[str, Any]:
-    """Returns the name of a model, and what the suites evaluate for it."""
+def opened(model: Model, **loading: Any) -> tuple[str, Any]:
+    """Returns the name of a model, and what the suites evaluate for it; ``loading`` are arguments of ``_load``."""
     system = as_system(model)
-    name, encoder = _load(system.model)
+    name, encoder = _load(system.model, **loading)
     return " ".join([name, *system.flags]), _wraps(encoder, [system])[0](encoder)
 
 

@@ -51,6 +51,22 @@ def adjust(records: list[dict[str, Any]], level: float = 0.05) -> None:
         record.setdefault("verdict", "")
 
 
+def paired_bootstrap(differences: Vector, resamples: int = RESAMPLES, seed: int = 0) -> tuple[float, float, float]:
+    """Returns the mean of paired differences with a 95 % percentile bootstrap interval.
+
+    Args:
+        differences: ``(n,)``, the score after minus the score before for each example.
+        resamples: Number of bootstrap samples of n examples.
+        seed: Seed of the resampling.
+
+    Returns:
+        Mean, lower and upper bound.
+    """
+    zeros = np.zeros(len(differences))
+    difference, _ = resampled_difference([zeros], [differences], resamples=resamples, seed=seed)
+    return difference.mean, difference.low, difference.high
+
+
 def sentence_clusters(left: Sequence[str], right: Sequence[str]) -> list[npt.NDArray[np.int64]]:
     """Groups pairs that share a sentence, directly or through other pairs; returns the pair indices of each group."""
     from scipy.sparse import coo_matrix
@@ -122,14 +138,17 @@ def resampled_difference(
             rows = np.concatenate([clusters[i] for i in generator.integers(0, len(clusters), len(clusters))])
         values[number] = difference(rows)
     observed = difference(slice(None))
+    if gold is None and clusters is None and n > 1:
+        rows = np.mean(after, axis=0) - np.mean(before, axis=0)
+        changes = np.abs(rows[rows != 0])
+        # Among few units, a t-test needs changes of different sizes in most of them.
+        if len(changes) < FEW and (n >= FEW or 2 * len(changes) < n or np.ptp(changes) == 0):
+            largest = max(float(np.abs(vector).max()) for vector in (*before, *after))
+            return few_changes(rows, largest or 1.0), values
     if units < FEW:
         groups = [np.array([row]) for row in range(n)] if clusters is None else clusters
         kept = [np.concatenate([*groups[:i], *groups[i + 1 :]]) for i in range(units)] if units > 1 else []
         return few_units(observed, [difference(rows) for rows in kept]), values
-    if gold is None and clusters is None:
-        rows = np.mean(after, axis=0) - np.mean(before, axis=0)
-        if np.count_nonzero(rows) < FEW:
-            return few_changes(rows, float(np.ptp(before[0]) or np.abs(before[0]).max()) or 1.0), values
     return summarise(observed, values), values
 
 

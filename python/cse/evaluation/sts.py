@@ -7,7 +7,7 @@ All subsets of a task are concatenated; the score is Spearman's correlation x 10
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ..errors import InputError
 from ..options import Opt
 from .base import Encodes, Evaluation, Pairs, Report, Sample, embed, find_file, read_pairs
-from .geometry import alignment, uniformity, unit
+from .geometry import DECIMALS, alignment, uniformity, unit
 
 # Title and number of pairs of each complete task, keyed by the stem of its file name. The numbers are SentEval's.
 SEVEN = {
@@ -30,6 +30,7 @@ SEVEN = {
     "stsb.test": ("STS-B", 1379),
     "sickr.test": ("SICK-R", 4927),
 }
+NOT_SCORED = "Spearman's correlation could not be computed, because all cosines are equal"
 DEV = {"stsb.dev": ("STS-B dev", 1500), "sickr.dev": ("SICK-R dev", 500)}
 
 
@@ -99,6 +100,68 @@ def load_tasks(folder: str | Path, allow_partial: bool = False) -> list[tuple[Ta
     return tasks
 
 
+CLEAN = "clean"
+"""Value of ``--dev`` that stands for ``clean_development``."""
+CLEAN_FILES = {"STS-B dev, clean": ("stsb.dev",), "SICK-R train and dev, clean": ("sickr.train", "sickr.dev")}
+
+
+def pair_key(left: str, right: str) -> tuple[str, ...]:
+    """Returns what two pairs of sentences share if they are the same: letters and digits, in either order."""
+    return tuple(sorted("".join(filter(str.isalnum, text.lower())) for text in (left, right)))
+
+
+def clean_development(folder: str | Path) -> dict[str, Pairs]:
+    """Returns development sets that have no pair of the seven test sets, by title.
+
+    1,135 of the 1,496 distinct pairs of STS-B dev are pairs of a test set, nearly all of STS12 to STS16, so that a
+    score on STS-B dev is mostly a score on test pairs. Pairs are compared after lower-casing and without other
+    characters than letters and digits, in either order; of equal pairs, the first is kept. 361 pairs of STS-B dev
+    remain.
+
+    Args:
+        folder: Folder of the STS files, with all seven test sets, ``stsb.dev``, ``sickr.train`` and ``sickr.dev``.
+
+    Raises:
+        InputError: If a file is missing or invalid, or fewer than two pairs of different scores remain.
+    """
+    folder = Path(folder)
+
+    def pairs_of(key: str) -> Pairs:
+        path = find_file(folder, [f"{key}.tsv"])
+        if path is None:
+            raise InputError(f"--data {folder} has no {key}.tsv, which the clean development set needs; add it")
+        return read_pairs(path)
+
+    tests = [pairs_of(key) for key in SEVEN]
+    tested = {pair_key(*pair) for each in tests for pair in zip(each.left, each.right, strict=True)}
+    clean = {}
+    for title, keys in CLEAN_FILES.items():
+        rows = [row for each in map(pairs_of, keys) for row in zip(each.gold, each.left, each.right, strict=True)]
+        first = {pair_key(left, right): (gold, left, right) for gold, left, right in reversed(rows)}
+        kept = [row for key, row in reversed(first.items()) if key not in tested]
+        if len({gold for gold, _, _ in kept}) < 2:
+            raise InputError(f"--data {folder}: {title}: fewer than two pairs of different scores remain; add all rows")
+        gold, left, right = zip(*kept, strict=True)
+        clean[title] = Pairs(np.array(gold, dtype=np.float64), list(left), list(right))
+    return clean
+
+
+def read_dev(names: Sequence[str], data: str | None) -> dict[str, Pairs]:
+    """Returns development sets by name: files of scored pairs, and for ``clean`` those of ``clean_development``.
+
+    ``data`` is the folder for ``clean``. Raises ``InputError`` if a file is missing or invalid, or ``data`` is None.
+    """
+    sets: dict[str, Pairs] = {}
+    for name in names:
+        if name != CLEAN or Path(name).exists():
+            sets[name] = read_pairs(name)
+        elif data is None:
+            raise InputError("--dev clean is made from the STS files of --data; add --data DIR")
+        else:
+            sets |= clean_development(data)
+    return sets
+
+
 def score_pairs(model: Encodes, pairs: Pairs, progress: Callable[[int], None] | None = None) -> PairScore:
     """Scores an encoder on sentence pairs; see ``score_vectors``. Each distinct sentence is encoded once."""
     return score_vectors(pairs, *embed(model, [pairs.left, pairs.right], progress))
@@ -127,9 +190,43 @@ def score_vectors(pairs: Pairs, left: npt.NDArray[np.floating], right: npt.NDArr
 
 
 def pair_cosines(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-    """Returns the cosines of corresponding rows of two matrices ``(n, D)``: ``(n,)`` float64."""
-    cosines: npt.NDArray[np.float64] = (unit(left) * unit(right)).sum(1)
+    """Returns the cosines of corresponding rows of two matrices ``(n, D)``: ``(n,)`` float64.
+
+    They are rounded to six decimals, so that pairs that tie are not ordered by the noise of float32.
+    """
+    cosines: npt.NDArray[np.float64] = np.round((unit(left) * unit(right)).sum(1), DECIMALS)
     return cosines
+
+
+def hard_pairs(sample: Sample, count: int) -> list[dict[str, Any]]:
+    """Returns the pairs of a task that an encoder finds much more similar than people do, the hardest first.
+
+    These are the pairs whose rank by cosine exceeds their rank by gold score most; ties share their mean rank.
+
+    Args:
+        sample: The cosines, gold scores and sentences of a task; see ``Report.samples``.
+        count: Maximum number of pairs.
+
+    Returns:
+        Records with the keys ``task``, ``score``, ``cosine``, ``sentence1`` and ``sentence2``.
+    """
+    from scipy.stats import rankdata
+
+    if sample.gold is None or sample.sentences is None:
+        return []
+    excess = rankdata(sample.values) - rankdata(sample.gold)
+    order = [row for row in np.argsort(-excess, kind="stable")[:count].tolist() if excess[row] > 0]
+    left, right = sample.sentences
+    return [
+        {
+            "task": sample.task,
+            "score": float(sample.gold[row]),
+            "cosine": float(sample.values[row]),
+            "sentence1": left[row],
+            "sentence2": right[row],
+        }
+        for row in order
+    ]
 
 
 @dataclass(frozen=True)
@@ -172,6 +269,8 @@ class STS(Evaluation):
             row = {"task": task.title, "key": task.key, "pairs": score.pairs, "expected": task.expected}
             rows.append({**row, **score.to_dict()})
             samples.append(Sample(task.title, pair_cosines(left, right), pairs.gold, (pairs.left, pairs.right)))
+            if math.isnan(score.spearman):
+                notes.append(f"{task.title}: {NOT_SCORED}")
             if task.is_complete(pairs):
                 scores[task.key] = score.spearman
             else:
@@ -181,6 +280,20 @@ class STS(Evaluation):
         whole = set(SEVEN) <= scores.keys()
         average = sum(scores[key] for key in SEVEN) / len(SEVEN) if whole else None
         return Report(rows, {"average_of_seven": average}, notes, samples)
+
+
+class CleanDevelopment(STS):
+    """The development sets of ``clean_development``."""
+
+    paper_row = ("", "")
+    summary = "Spearman's correlation on STS-B dev and SICK-R train and dev without pairs of a test set, in --data DIR"
+
+    def __init__(self, options: Any, data: str | None) -> None:
+        Evaluation.__init__(self, options, data)
+        if data is None:
+            raise InputError("--data: name the folder of the STS files (sts12.test.tsv, ..., sickr.test.tsv)")
+        sets = clean_development(data)
+        self.tasks = [(Task(title, title, None, Path(data)), pairs) for title, pairs in sets.items()]
 
 
 PUBLISHED = [

@@ -33,10 +33,6 @@ class LoRAOptions:
             enables=True,
         ),
     ] = 16
-    keep: Annotated[
-        bool,
-        Opt("with --lora, save only the adapter; loading it requires the base model and peft", flag="--keep-adapter"),
-    ] = False
     alpha: Annotated[float, Ge(0), Opt("the adapters are scaled by alpha / rank; 0: alpha is twice the rank")] = 0.0
     dropout: Annotated[float, Ge(0), Lt(1), Opt("dropout probability for the inputs of the adapters")] = 0.0
     targets: Annotated[

@@ -23,12 +23,11 @@ class LoRA(EncoderMethod):
     """Replaces the weights W of linear layers with W + alpha / rank * B A, where W is frozen and B starts at 0.
 
     Only the adapters and, if there is one, the MLP head are trained and stored in checkpoints; modules that follow the
-    pooling are not changed. When the encoder is saved, the adapters are added to the weights or, with ``keep``, saved
-    alone. ``--merge-with-base WEIGHT`` multiplies B by 1 - WEIGHT for evaluation and saving. A run can be resumed only
-    if the files of the base weights are unchanged.
+    pooling are not changed. When the encoder is saved, the adapters are added to the weights. ``--merge-with-base
+    WEIGHT`` multiplies B by 1 - WEIGHT for evaluation and saving. A run can be resumed only if the files of the base
+    weights are unchanged.
 
-    Raises ``InputError`` if peft is not installed, no layer has a name in ``targets``, or ``keep`` is set and the model
-    is itself an adapter.
+    Raises ``InputError`` if peft is not installed, or no layer has a name in ``targets``.
     """
 
     Options = LoRAOptions
@@ -39,8 +38,6 @@ class LoRA(EncoderMethod):
         peft = import_peft(f"--lora {options.rank}")
         encoder = context.trained
         source = encoder.source
-        if options.keep and source.base is not None:
-            raise InputError(f"--keep-adapter: {source.name} is an adapter itself; leave --keep-adapter out")
         for folder in (Path(name) for name in (source.path, source.base) if name is not None):
             for path in sorted([*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]):
                 context.depends_on(path)
@@ -64,7 +61,7 @@ class LoRA(EncoderMethod):
             peft.inject_adapter_in_model(config, encoder.backbone)
         except ValueError as error:
             raise InputError(f"lora.targets: {', '.join(options.targets)}: {first_line(error)}") from None
-        encoder.adapters = Adapters(config, encoder.source, keep=options.keep)
+        encoder.adapters = Adapters()
 
     @classmethod
     def implies(cls, options: Any) -> dict[str, Any]:

@@ -145,12 +145,16 @@ LOGITS = {"cosine": cosine, "focal": focal}
 
 
 def mixture_similarity(
-    anchors: Tensor, candidates: Tensor, target: Tensor, partners: Tensor, mix_lambda: float
+    anchors: Tensor,
+    candidates: Tensor,
+    target: Tensor,
+    partners: Tensor,
+    mix_lambda: float,
+    stop_gradient: bool = True,
 ) -> Tensor:
     """Returns the cosine of each anchor with its own mixed negative, ``(M, 1)`` (MixCSE, section 3.2).
 
-    The mixture is normalise(lambda h_target + (1 - lambda) h_partner), where h are candidates of unit length. It has
-    no gradient.
+    The mixture is normalise(lambda h_target + (1 - lambda) h_partner), where h are candidates of unit length.
 
     Args:
         anchors: ``(M, D)``.
@@ -158,27 +162,30 @@ def mixture_similarity(
         target: ``(M,)`` int64, position of each anchor's positive among the candidates.
         partners: ``(M,)`` int64, position of the candidate that the positive is mixed with.
         mix_lambda: Weight of the positive.
+        stop_gradient: Whether the mixture is a constant for the gradient, as in the paper.
     """
-    h = normalize(candidates, dim=-1)
-    mixture = normalize(mix_lambda * h[target] + (1 - mix_lambda) * h[partners], dim=-1).detach()
+    h = normalize(candidates.detach() if stop_gradient else candidates, dim=-1)
+    mixture = normalize(mix_lambda * h[target] + (1 - mix_lambda) * h[partners], dim=-1)
     return (normalize(anchors, dim=-1) * mixture).sum(-1, keepdim=True)
 
 
-def release_similarities(z1: Tensor, z2: Tensor, mix_lambda: float) -> Tensor:
+def release_similarities(z1: Tensor, z2: Tensor, mix_lambda: float, stop_gradient: bool = True) -> Tensor:
     """Returns the cosines with the mixed negatives of MixCSE's released code, ``(B, 2B)``.
 
     Neighbouring rows of unnormalised embeddings are mixed. In row i, the first B columns compare row i of z1 with all
     mixtures of z2; the last B columns compare mixture i of z1 with all rows of z2. In each half, the entries of one
-    diagonal are set to 0 instead of being removed, so each adds e^0 = 1 to a denominator. Mixtures have no gradient.
+    diagonal are set to 0 instead of being removed, so each adds e^0 = 1 to a denominator.
 
     Args:
         z1: ``(B, D)``, the anchors.
         z2: ``(B, D)``, the positives.
         mix_lambda: Weight of row k in its mixture with row k + 1.
+        stop_gradient: Whether the mixtures are constants for the gradient, as in the released code.
     """
 
     def mix(x: Tensor) -> Tensor:  # row k: lambda x_k + (1 - lambda) x_{k+1}
-        return normalize((mix_lambda * x + (1 - mix_lambda) * x.roll(-1, 0)).detach(), dim=-1)
+        x = x.detach() if stop_gradient else x
+        return normalize(mix_lambda * x + (1 - mix_lambda) * x.roll(-1, 0), dim=-1)
 
     identity = torch.eye(len(z1), dtype=torch.bool, device=z1.device)
     first = normalize(z1, dim=-1) @ mix(z2).T

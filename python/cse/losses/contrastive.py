@@ -7,8 +7,8 @@ A loss has four independent parts:
 2. the logits: ``cosine`` (s / tau) or ``focal`` (Focal-InfoNCE);
 3. additional negatives: labelled or synthetic hard negatives as further columns of the similarity matrix, synthetic
    negatives as further pairs, mixed negatives (MixCSE), and any other view with the role ``negative``;
-4. weights and masks: additive log-weights of pairs, the weight of an anchor's own hard negative, masks of rows, and a
-   mask of duplicates.
+4. weights and masks: additive log-weights of pairs, the weight of an anchor's own hard negative, masks of rows, and
+   keys of rows: rows that share a key are not negatives of each other.
 
 ``s`` is the cosine similarity, ``tau`` the temperature. All losses are means over anchors, in nats.
 """
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from ..views import BatchStep, Role, Views, roles_by_name
+from ..views import BatchStep, Role, Views, equal_entries, roles_by_name
 from .base import LOGITS, BatchTerm, mixture_similarity, release_similarities
 from .options import ContrastiveOptions, incompatibility
 
@@ -66,10 +66,11 @@ def contrastive_loss(
     margin: float = 0.3,
     mixed: str | None = None,
     mix_lambda: float = 0.2,
+    stop_gradient: bool = True,
     partners: Tensor | None = None,
     hard_negative_weight: float = 1.0,
     masks: Mapping[str, Tensor] | None = None,
-    duplicates: Tensor | None = None,
+    keys: Mapping[str, Tensor] | None = None,
     roles: Mapping[str, Role] | None = None,
     log_weights: Mapping[tuple[str, str], Tensor] | None = None,
     own_negatives: Mapping[str, Tensor] | None = None,
@@ -91,21 +92,23 @@ def contrastive_loss(
         mixed: ``paper``: one mixed negative per anchor, in the denominator of that anchor only. ``release``: mixtures
             as in MixCSE's released code; see ``cse.losses.base``. None: no mixed negatives.
         mix_lambda: Weight of the anchor's own positive in its mixture.
+        stop_gradient: Whether mixtures are constants for the gradient (MixCSE). If False, they have a gradient.
         partners: ``(M,)`` int64, the index of the candidate that each anchor's positive is mixed with, where M is the
             total number of rows of the anchor views; required by ``mixed="paper"``. See ``Contrastive.partner_views``.
-            An anchor whose partner comes from its own row has no mixed negative.
+            An anchor whose partner comes from its own row, or shares a key with it, has no mixed negative.
         hard_negative_weight: alpha; the logit of an ``anchor`` with each hard negative of the same row
             (``hard_negative``, ``hard_negative_2``, ...) is increased by ln(alpha).
         masks: ``(B,)`` bool by view name: True for the rows in which a view is valid. An invalid row is used neither
             as an anchor nor in a denominator. An anchor whose positive is invalid is left out.
-        duplicates: ``(B, B)`` bool, symmetric: True for two rows with the same sentence or labelled positive. In the
-            first pair of views, such rows are not negatives of each other.
+        keys: See ``cse.views.Views``: a row of any view is not a negative of an anchor with which it shares a key.
         roles: Roles by view name; default: see ``cse.views.roles_by_name``.
         log_weights: See ``cse.views.Views``; each is added to the logits of its pair of views.
         own_negatives: See ``cse.views.Views``.
         compared: See ``cse.views.Views``.
         metrics: A dict in which ``p_pos`` is set to the mean softmax probability of the positive and, with
-            ``mixed="paper"``, ``cos_mix`` to the mean cosine of an anchor and its mixed negative.
+            ``mixed="paper"``, ``cos_mix`` to the mean cosine of an anchor and its mixed negative; with ``keys``,
+            ``duplicates`` is set to the number of rows of the first anchor view for which a row of any view is left
+            out because they share a key.
 
     Returns:
         A scalar tensor: the mean over all valid anchors; 0 if there are none.
@@ -135,23 +138,26 @@ def contrastive_loss(
     if objective == "nt-xent":  # exclude the similarity of each embedding with itself
         scores = scores.masked_fill(torch.eye(*s.shape, dtype=torch.bool, device=s.device), -math.inf)
     scores = _weighted(scores, layout, hard_negative_weight, log_weights or {})
+    equal = _equal(views, layout, keys) if keys else None
     extra: list[Tensor] = []  # further columns: own negatives and mixed negatives
     if own_negatives:
         similarity, missing = _own_similarities(views, layout, own_negatives)
         extra.append(shape(similarity, None, temperature, margin).masked_fill(missing, -math.inf))
     if mixed == "paper":
-        similarity, missing = _mixed_similarities(anchors, candidates, layout, partners, mix_lambda)
+        similarity, missing = _mixed_similarities(
+            anchors, candidates, layout, partners, mix_lambda, equal, stop_gradient
+        )
         extra.append(shape(similarity, None, temperature, margin).masked_fill(missing, -math.inf))
         if metrics is not None:
             metrics["cos_mix"] = _mean(similarity.detach()[:, 0], ~missing[:, 0])
     elif mixed == "release":
         first, second = layout.pairs[0]
-        similarity = release_similarities(views[first], views[second], mix_lambda)
+        similarity = release_similarities(views[first], views[second], mix_lambda, stop_gradient)
         extra.append(shape(similarity, None, temperature, margin))
     scores = torch.cat([scores, *extra], dim=1) if extra else scores
     kept = None
-    if masks or duplicates is not None:
-        scores, kept = _apply_masks(scores, layout, views, masks or {}, duplicates, mixed)
+    if masks or equal is not None:
+        scores, kept = _apply_masks(scores, layout, masks or {}, equal, mixed, metrics)
     if metrics is not None:
         with torch.no_grad():
             metrics["p_pos"] = _mean((-cross_entropy(scores, layout.target, reduction="none")).exp(), kept)
@@ -203,18 +209,37 @@ def _weighted(
     return scores
 
 
+def _equal(views: Mapping[str, Tensor], layout: Layout, keys: Mapping[str, Tensor]) -> Tensor:
+    """Returns ``(M, K)`` bool, True where an anchor and a row of a column share a key, except for its own positive."""
+    names = layout.candidates + layout.columns
+    rows = [torch.cat([equal_entries(views, keys, one, other) for other in names], dim=1) for one in layout.anchors]
+    equal = torch.cat(rows).scatter_(1, layout.target[:, None], False)
+    # With nt-xent, the diagonal holds the similarity of each embedding with itself, which is excluded anyway.
+    return equal.fill_diagonal_(False) if layout.anchors == layout.candidates else equal
+
+
 def _mixed_similarities(
-    anchors: Tensor, candidates: Tensor, layout: Layout, partners: Tensor | None, mix_lambda: float
+    anchors: Tensor,
+    candidates: Tensor,
+    layout: Layout,
+    partners: Tensor | None,
+    mix_lambda: float,
+    equal: Tensor | None,
+    stop_gradient: bool,
 ) -> tuple[Tensor, Tensor]:
     """Returns the cosines ``(M, 1)`` of anchors with their mixed negatives (MixCSE), and a mask of the same shape.
 
-    The mask is True for anchors whose partner comes from their own row. Raises ``ValueError`` without partners.
+    The mask is True for anchors whose partner comes from their own row or, by ``equal``, shares a key with them. Raises
+    ``ValueError`` without partners.
     """
     if partners is None:
         raise ValueError("partners: required for mixed negatives; see cse.rng.partners")
     batch = layout.sizes[layout.pairs[0][0]]
     alone = partners % batch == torch.arange(len(anchors), device=anchors.device) % batch
-    return mixture_similarity(anchors, candidates, layout.target, partners, mix_lambda), alone[:, None]
+    if equal is not None:
+        alone = alone | equal.gather(1, partners[:, None])[:, 0]
+    similarity = mixture_similarity(anchors, candidates, layout.target, partners, mix_lambda, stop_gradient)
+    return similarity, alone[:, None]
 
 
 def _own_similarities(views: Mapping[str, Tensor], layout: Layout, own: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -239,12 +264,15 @@ def _own_similarities(views: Mapping[str, Tensor], layout: Layout, own: Mapping[
 def _apply_masks(
     scores: Tensor,
     layout: Layout,
-    views: Mapping[str, Tensor],
     masks: Mapping[str, Tensor],
-    duplicates: Tensor | None,
+    equal: Tensor | None,
     mixed: str | None,
+    metrics: dict[str, Any] | None,
 ) -> tuple[Tensor, Tensor]:
-    """Returns the logits with invalid columns masked, and ``(M,)`` bool, True for valid anchors."""
+    """Returns the logits with invalid columns and ``equal`` entries masked, and ``(M,)`` bool, True for valid anchors.
+
+    The metric ``duplicates`` is set if ``equal`` is given.
+    """
     device = scores.device
 
     def valid(name: str) -> Tensor:
@@ -255,21 +283,20 @@ def _apply_masks(
     rows = torch.cat([valid(name) for name in layout.anchors])  # (M,)
     kept = rows & holds[layout.target]
     extra = scores.shape[1] - len(holds)
-    if duplicates is None:
-        removed = ~holds.expand(len(scores), -1)
-    else:
-        removed = (~holds).repeat(len(scores), 1)
-        for anchor in layout.anchors:
-            for other in layout.candidates:
-                if {anchor, other} <= set(layout.pairs[0]):
-                    block = removed[layout.rows_of(anchor), layout.columns_of(other)]
-                    block |= duplicates
-                    block.diagonal().copy_(~valid(other))
+    removed = ~holds.expand(len(scores), -1)
+    if equal is not None:
+        removed = removed | equal
+        if metrics is not None:
+            counted = (equal & holds).any(1) & kept
+            metrics["duplicates"] = counted[layout.rows_of(layout.pairs[0][0])].sum()
     if mixed == "release":
         # Mixture k combines rows k and k + 1. The first columns compare the first view with mixtures of the second
         # view; the last columns compare mixtures of the first view with the second view.
         first, second = (valid(name) for name in layout.pairs[0])
         whole = [mask & mask.roll(-1, 0) for mask in (first, second)]
+        if equal is not None:  # neighbours that share a key are not mixed
+            alike = equal[:, : len(first)].roll(-1, 1).diagonal()
+            whole = [mask & ~alike for mask in whole]
         columns = torch.cat([whole[1].expand(len(scores), -1), whole[0][:, None] & second[None, :]], 1)
         removed = torch.cat([removed, removed.new_zeros(len(removed), extra - columns.shape[1]), ~columns], 1)
     elif extra:
@@ -286,15 +313,17 @@ class Contrastive(BatchTerm):
     summary = "the contrastive loss of --loss standard, focal and mixed"
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
-        self.metrics = {}
+        # The number of duplicates is 0 if no keys are compared.
+        self.metrics = {"duplicates": views["anchor"].new_zeros(())} if views.keys else {}
         return self.evaluate(views, step, metrics=self.metrics)
 
     def evaluate(self, views: Views, step: BatchStep, **changes: Any) -> Tensor:
         """Returns the loss for any views; ``changes`` replace arguments of ``contrastive_loss``. See ``BatchStep``."""
-        names = ("objective", "logits", "temperature", "margin", "mixed", "mix_lambda", "hard_negative_weight")
+        names = ["objective", "logits", "temperature", "margin", "mixed", "mix_lambda", "stop_gradient"]
+        names += ["hard_negative_weight"]
         settings: dict[str, Any] = {name: getattr(self.options, name) for name in names}
-        settings |= {name: value for name, value in vars(views).items() if name != "embeddings"}
-        settings |= {"partners": step.partners, "duplicates": step.duplicates}
+        settings |= {name: value for name, value in vars(views).items() if name not in ("embeddings", "repeats")}
+        settings |= {"partners": step.partners, "keys": views.keys if views.repeats else None}
         return contrastive_loss(views.embeddings, **{**settings, **changes})
 
     def partner_views(self, roles: Mapping[str, Role]) -> tuple[int, list[str]] | None:

@@ -48,6 +48,13 @@ class ContrastiveOptions:
             needs=If("mixed_negatives", named="--mixed-negatives"),
         ),
     ] = "paper"
+    stop_gradient: Annotated[
+        bool,
+        Opt(
+            "mixed negatives have no gradient, as in MixCSE",
+            needs=If("mixed_negatives", named="--mixed-negatives"),
+        ),
+    ] = True
     hard_negative_weight: Annotated[
         float,
         Gt(0),

@@ -1,6 +1,6 @@
 """Weights that are stored next to a transformer: LoRA adapters, and the head of a masked language model.
 
-LoRA adapters (made with peft) are either merged into the weights of the transformer, or saved and loaded separately.
+LoRA adapters (made with peft) are merged into the weights of the transformer when it is saved.
 
 The head of a masked language model is saved next to the encoder that was trained with it.
 ``mlm_head/model.safetensors`` holds the weights of the head under their names in the masked language model of
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -22,10 +22,6 @@ from torch import Tensor, nn
 
 from ..errors import InputError, first_line
 
-if TYPE_CHECKING:
-    from .resolve import Source
-
-WEIGHTS = "adapter_model.safetensors"
 NAME = "default"
 
 
@@ -39,16 +35,7 @@ def import_peft(flag: str) -> Any:
 
 
 class Adapters:
-    """The adapters of an encoder that is trained with ``cse.features.encoder_methods``.
-
-    Args:
-        config: peft's ``LoraConfig``.
-        source: The base model.
-        keep: Whether the adapters are saved separately instead of being merged into the weights.
-    """
-
-    def __init__(self, config: Any, source: Source, keep: bool) -> None:
-        self.config, self.source, self.keep = config, source, keep
+    """The adapters of an encoder that is trained with ``cse.features.encoder_methods``."""
 
     @contextmanager
     @torch.no_grad()
@@ -74,23 +61,6 @@ class Adapters:
             for parent, name, layer, base, weight in replaced:
                 base.weight.data = weight
                 setattr(parent, name, layer)
-
-    def save(self, backbone: Any, folder: Path) -> None:
-        """Writes the adapters and the name or path of their base model, for peft and sentence-transformers.
-
-        No config.json is written: with one, transformers would look for the base model's weights in this folder.
-        """
-        name, path = self.source.name, self.source.path
-        self.config.base_model_name_or_path = (
-            name if "/" in name and not Path(name).exists() else str(Path(path).resolve())
-        )
-        self.config.save_pretrained(str(folder))
-        weights = {
-            f"base_model.model.{key.replace(f'.{NAME}', '')}": values.detach().cpu().contiguous()
-            for key, values in backbone.state_dict().items()
-            if ".lora_" in key
-        }
-        save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
 
 
 FOLDER = "mlm_head"

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import wraps
 from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import InputError, check_integer, check_texts, unknown
+from ..errors import InputError, check_integer, check_texts, shortened, unknown
 from .checking import check_tokenizer
 from .prompts import DOCUMENT, QUERY, find_prompt, role_prompt
 
@@ -26,6 +29,21 @@ def unwrapped(encoder: Any) -> Any:
     while not isinstance(encoder, TextEncoder) and hasattr(encoder, "wrapped"):
         encoder = encoder.wrapped
     return encoder
+
+
+def one_or_more(encode: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator of a method ``encode``: a single string gives one embedding ``(D,)``, as in sentence-transformers."""
+
+    @wraps(encode)
+    def call(self: Any, texts: Any = None, *arguments: Any, **settings: Any) -> Any:
+        names = [name for name in ("inputs", "sentences") if isinstance(settings.get(name), str)]
+        if texts is None and names:
+            return encode(self, *arguments, **{**settings, names[0]: [settings[names[0]]]})[0]
+        if isinstance(texts, str):
+            return encode(self, [texts], *arguments, **settings)[0]
+        return encode(self, texts, *arguments, **settings)
+
+    return call
 
 
 class TextEncoder(ABC):
@@ -68,8 +86,8 @@ class TextEncoder(ABC):
         check_tokenizer(getattr(self, "tokenizer", None))
         # CANINE has no embedding of fewer characters than it merges into one state.
         vectors = self.encode(["This is a sentence."], prompt="", task="query")
-        if vectors.shape != (1, self.embedding_dim) or not np.isfinite(vectors).all():
-            raise InputError("its embedding of a sentence is not finite, or of another size than its files declare")
+        if vectors.shape != (1, self.embedding_dim):
+            raise InputError("its embedding of a sentence is of another size than its files declare")
 
     @property
     def embedding_dim(self) -> int:
@@ -174,8 +192,12 @@ class TextEncoder(ABC):
             prompt = self.prompts[prompt_name]
         return whole, self.prompt if prompt is None else prompt
 
-    def _truncated(self, vectors: Vectors, dims: int | None = None) -> Vectors:
-        """Returns the dimensions that are kept, scaled to unit length again if they were chosen by ``keep_dims``."""
+    def _truncated(self, vectors: Vectors, texts: Sequence[str], dims: int | None = None) -> Vectors:
+        """Returns the dimensions that are kept, scaled to unit length again if they were chosen by ``keep_dims``.
+
+        Raises ``NotFinite`` if a vector, of one of the ``texts``, is not finite.
+        """
+        check_finite(vectors, texts, self.given[0] or "encoder")
         size = self.dims if dims is None else dims
         if size is None:
             return vectors
@@ -191,8 +213,51 @@ def repaired(text: str) -> str:
     return text
 
 
+class NotFinite(InputError):
+    """An embedding holds NaN or infinity; ``row`` is the position of its text in the list of texts."""
+
+    row = 0
+
+
+def check_finite(vectors: npt.NDArray[Any], texts: Sequence[str], model: str) -> None:
+    """Raises ``NotFinite`` if a row of ``vectors``, ``(n, D)``, holds NaN or infinity; it names the model and the text.
+
+    Every vector passes through this function when it leaves an encoder.
+    """
+    with np.errstate(invalid="ignore"):
+        sums = vectors.sum(1, dtype=np.float64)  # finite if all values are, without a mask of the size of the vectors
+    faulty = np.flatnonzero(~np.isfinite(sums))
+    if len(faulty):
+        row = int(faulty[0])
+        error = NotFinite(
+            f"{model}: the embedding of {shortened(texts[row], 60)!r} holds NaN or infinity; "
+            "use another model or, with bf16, --precision fp32"
+        )
+        error.row = row
+        raise error
+
+
+@contextmanager
+def naming_rows(rows: Sequence[int] | npt.NDArray[np.integer]) -> Iterator[None]:
+    """Context manager in which ``NotFinite`` names the row of a corpus; ``rows`` are those of the texts, from 0."""
+    try:
+        yield
+    except NotFinite as error:
+        raise InputError(f"row {rows[error.row] + 1:,}: {error}") from None
+
+
 def unit(vectors: Vectors) -> Vectors:
     """Returns vectors of unit length; zero vectors stay as they are."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     points: Vectors = vectors / np.maximum(norms, 1e-12)
     return points
+
+
+FORMATS = (".npy", ".safetensors", ".parquet")
+"""Suffixes of files of embeddings; see ``cse.models.running.vector_files``."""
+
+
+def check_format(output: str) -> None:
+    """Raises ``InputError`` if the suffix of a file of embeddings is not one of ``FORMATS``."""
+    if Path(output).suffix not in FORMATS:
+        raise InputError(f"-o {output}: the name must end in one of {', '.join(FORMATS)}")

@@ -1,7 +1,8 @@
 """Base class and registry of encoders other than trainable transformers.
 
 In ``cse eval``, ``cse compare``, ``cse encode`` and ``Encoder``, such encoders are named ``KIND:WHAT``, for example
-``glove:vectors.txt``. Other packages can add kinds through the entry-point group ``cse.encoders``.
+``onnx:folder``. Other packages can add kinds through the entry-point group ``cse.encoders``; the package ``cse_papers``
+adds ``glove:FILE`` and ``whitening:MODEL@FILE``, which published tables compare with.
 """
 
 from __future__ import annotations
@@ -62,9 +63,7 @@ ENCODERS: Registry[type[OtherEncoder]] = Registry(
     "cse.encoders",
     {
         "hybrid": "cse.search.one_vector:QueryEncoder",
-        "glove": "cse.models.running.static:WordVectors",
         "onnx": "cse.models.light:Onnx",
-        "whitening": "cse.models.running.whitening:Whitening",
     },
 )
 """Kinds of encoders by name: ``cse eval KIND:WHAT``."""

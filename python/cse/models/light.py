@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, first_line
-from .base import TextEncoder, Vectors, unit
+from .base import TextEncoder, Vectors, one_or_more, unit
 from .checking import cutting, is_static, kind_of, read_json, read_modules
 from .encoders import OtherEncoder
 from .layout import LEGACY_MODES
@@ -206,6 +206,7 @@ class LightEncoder(TextEncoder):
         others = [(path.name, path) for name, path in model_files(self.folder) if "/" in name or path.suffix == ".json"]
         return sorted([*others, *((path.name, path) for path in self.file.parent.glob(f"{self.file.name}*"))])
 
+    @one_or_more
     def encode(
         self,
         texts: Iterable[str] | None = None,
@@ -232,7 +233,7 @@ class LightEncoder(TextEncoder):
             out[rows] = vectors
             if progress:
                 progress(len(rows))
-        return self._truncated(out)
+        return self._truncated(out, whole)
 
     def _static(self, texts: Sequence[str], prompt: str) -> Floats:
         encoded = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
@@ -270,6 +271,9 @@ class Onnx(OtherEncoder):
     def __init__(self, what: str, device: str) -> None:
         super().__init__(what, device)
         self.light = LightEncoder(f"onnx:{what}")
+        self.dims = self.light.dims
+        """The number of leading dimensions that the model declares; ``cse.Encoder`` keeps them."""
+        self.light.keep_dims(None)
 
     @property
     def embedding_dim(self) -> int:
@@ -277,7 +281,8 @@ class Onnx(OtherEncoder):
 
     def encode(self, texts: Sequence[str], *, precision: str = "fp32", **settings: Any) -> Floats:
         """Returns the embeddings ``(n, D)``, computed in the precision of the file."""
-        return self.light.encode(texts, **{"prompt": "", **settings})
+        vectors: Floats = self.light.encode(texts, **{"prompt": "", **settings})
+        return vectors
 
     def files(self) -> list[Path]:
         return [path for _, path in self.light.files()]

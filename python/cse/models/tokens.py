@@ -32,6 +32,7 @@ TOKENIZING = Tokenizing()
 several threads with different settings would change each other's results."""
 POOLED = "pooled_mask"
 """Key of the mask ``(B, T)`` of the tokens that are pooled; absent if all tokens are pooled."""
+MULTIPLIER = 0x9E3779B97F4A7C15
 
 
 def token_lists(tokenizer: Any, texts: Sequence[str], max_length: int) -> dict[str, list[list[int]]]:
@@ -64,6 +65,25 @@ def pad(
             batch[key][number, place] = lists[row]
         batch["attention_mask"][number, place] = 1
     return {key: torch.from_numpy(values) for key, values in batch.items()}
+
+
+def token_keys(tokenizer: Any, ids: Tensor, mask: Tensor, prompt_tokens: int = 0) -> Tensor:
+    """Returns a 64-bit hash of the token ids of each text, ``(B,)`` int64, independent of padding and prompt.
+
+    Args:
+        tokenizer: The tokenizer, whose token at the beginning of texts does not count, since it stands before prompts.
+        ids: ``(B, T)`` token ids.
+        mask: ``(B, T)`` attention mask.
+        prompt_tokens: Number of tokens at the beginning of each text that belong to a prompt.
+    """
+    counted = (mask > 0) & (mask.cumsum(1) > prompt_tokens)
+    for name in ("cls_token_id", "bos_token_id"):
+        if (first := getattr(tokenizer, name, None)) is not None:
+            counted &= ids != first
+    # A polynomial modulo 2**64, evaluated at a fixed odd number; its coefficients are the token ids plus 1.
+    powers = np.cumprod(np.full(ids.shape[1], MULTIPLIER, dtype=np.uint64)).view(np.int64)
+    place = (counted.cumsum(1) - 1).clamp(min=0)
+    return ((ids + 1) * torch.from_numpy(powers).to(ids.device)[place] * counted).sum(1)
 
 
 def prompt_length(tokenizer: Any, prompt: str) -> int:

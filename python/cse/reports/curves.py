@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from .runs import StoredRun, labels
+from .runs import StoredRun
 from .style import GRID, INK, Panel, legend, line_style, step_axis
 
 if TYPE_CHECKING:
@@ -23,8 +22,6 @@ Vector = npt.NDArray[np.float64]
 POINTS = 240
 # Maximum number of arrows on the path of a run in the plot of alignment against uniformity.
 ARROWS = 8
-# Maximum number of runs for which a plot shows intervals; the intervals of more runs would overlap.
-BANDS = 3
 COSINES = {
     "cos_pos": "positives",
     "cos_neg": "in-batch negatives",
@@ -55,98 +52,73 @@ def thinned(steps: Vector, values: Vector, points: int = POINTS) -> tuple[Vector
     return np.add.reduceat(steps, starts) / counts, np.add.reduceat(values, starts) / counts, size
 
 
-def _shown(label: str) -> str:
-    """Returns the label, preceded by a space if it begins with an underscore, because matplotlib hides such labels."""
-    return f" {label}" if label.startswith("_") else label
-
-
-def _means(runs: Iterable[StoredRun]) -> str:
+def _means(run: StoredRun) -> str:
     """Returns a sentence for the caption if points are means of several steps, else an empty string."""
-    size = max((thinned(*series(run.steps, "loss"))[2] for run in runs), default=1)
+    size = thinned(*series(run.steps, "loss"))[2]
     return f" Each point is the mean of up to {size:,} steps." if size > 1 else ""
 
 
-def _plot(axes: Axes, runs: Sequence[StoredRun], metric: str) -> None:
-    """Plots a metric of the steps of each run; runs are labelled if there are several."""
-    for number, (run, name) in enumerate(zip(runs, labels(runs), strict=True)):
-        x, y, _ = thinned(*series(run.steps, metric))
-        axes.plot(x, y, label=_shown(name) if len(runs) > 1 else None, **line_style(number))
-
-
-def training_panels(runs: Sequence[StoredRun]) -> list[Panel]:
-    """Returns panels of loss and learning rate by step; raises ``InputError`` if no run has logged steps."""
-    if not any(run.steps for run in runs):
-        raise InputError(f"{runs[0].folder}: its log has no steps; the run ended before any step was logged")
-    terms = list(dict.fromkeys(key for record in runs[0].steps for key in record if key.startswith("loss/")))
+def training_panels(run: StoredRun) -> list[Panel]:
+    """Returns panels of loss and learning rate by step; raises ``InputError`` if no step was logged."""
+    if not run.steps:
+        raise InputError(f"{run.folder}: its log has no steps; the run ended before any step was logged")
+    terms = list(dict.fromkeys(key for record in run.steps for key in record if key.startswith("loss/")))
 
     def loss(axes: Axes) -> None:
-        if len(runs) == 1 and len(terms) > 1:
-            for number, key in enumerate(["loss", *terms]):
-                x, y, _ = thinned(*series(runs[0].steps, key))
-                axes.plot(x, y, label=key.removeprefix("loss/") if number else "sum", **line_style(number))
-        else:
-            _plot(axes, runs, "loss")
+        for number, key in enumerate(["loss", *(terms if len(terms) > 1 else [])]):
+            x, y, _ = thinned(*series(run.steps, key))
+            label = (key.removeprefix("loss/") if number else "sum") if len(terms) > 1 else None
+            axes.plot(x, y, label=label, **line_style(number))
         step_axis(axes)
         axes.set_ylabel("loss (nats)")
         legend(axes)
 
     def rate(axes: Axes) -> None:
-        _plot(axes, runs, "lr")
+        x, y, _ = thinned(*series(run.steps, "lr"))
+        axes.plot(x, y, **line_style(0))
         axes.set_ylim(bottom=0)
         step_axis(axes)
         axes.set_ylabel("learning rate")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
-        legend(axes)
 
-    every = runs[0].config.get("una", {}).get("every", 1)
-    taking_turns = len(runs) == 1 and "una" in runs[0].config.get("negatives", ()) and every > 1
+    every = run.config.get("una", {}).get("every", 1)
+    taking_turns = "una" in run.config.get("negatives", ()) and every > 1
     turns = f" One step in every {every} uses UNA's negatives, which raise the loss." if taking_turns else ""
-    several = " Losses of different objectives or temperatures are not comparable." if len(runs) > 1 else ""
     return [
-        Panel("loss", "Loss", f"Training loss of each step.{_means(runs)}{turns}{several}", loss),
+        Panel("loss", "Loss", f"Training loss of each step.{_means(run)}{turns}", loss),
         Panel("rate", "Learning rate", "Learning rate of AdamW at each step.", rate),
     ]
 
 
-def score_panels(runs: Sequence[StoredRun]) -> list[Panel]:
-    """Returns one panel of evaluation scores for each metric; raises ``InputError`` if nothing was scored."""
-    if not any(run.metric for run in runs):
-        raise InputError(f"{runs[0].folder}: its evaluations have no scores; train with --dev, or on more sentences")
-    panels = []
-    for metric, title in SCORES.items():
-        scored = [(run, name) for run, name in zip(runs, labels(runs), strict=True) if run.metric == metric]
-        if not scored:
-            continue
-        caption = "Score of each evaluation; step 0 is before training. The ring marks the step that was saved as best."
-        if metric == "mrr":
-            caption = (
-                "Retrieval of one half of a held-out sentence with the other half as the query"
-                + (", with 95 % intervals (1.96 standard errors)." if len(scored) <= BANDS else ".")
-                + " The score falls when embeddings collapse, but does not measure similarity. "
-                "The ring marks the step that was saved as best."
-            )
-        panels.append(
-            Panel(f"score-{metric}", title[0].upper() + title[1:], caption, partial(_scores, metric, title, scored))
-        )
-    return panels
+def score_panels(run: StoredRun) -> list[Panel]:
+    """Returns a panel of the scores of the evaluations; an empty list if they have no score."""
+    metric = run.metric
+    if not metric:
+        return []
+    title = SCORES[metric]
 
-
-def _scores(metric: str, title: str, scored: Sequence[tuple[StoredRun, str]], axes: Axes) -> None:
-    for number, (run, name) in enumerate(scored):
+    def scores(axes: Axes) -> None:
         x, y = series(run.evaluations, metric)
-        style = line_style(number)
-        label = _shown(name) if len(scored) > 1 else None
-        axes.plot(x, y, marker="o", markersize=4, label=label, **style)
+        style = line_style(0)
+        axes.plot(x, y, marker="o", markersize=4, **style)
         errors = series(run.evaluations, "mrr_se")[1] if metric == "mrr" else np.empty(0)
-        if len(scored) <= BANDS and len(errors) == len(y) > 0:
+        if len(errors) == len(y) > 0:
             axes.fill_between(x, y - 1.96 * errors, y + 1.96 * errors, color=style["color"], alpha=0.22, lw=0)
         best = run.best
         if best.get(metric) is not None:
             axes.plot(best["step"], best[metric], "o", ms=10, mfc="none", mec=style["color"])
-    axes.margins(x=0.06)
-    step_axis(axes)
-    axes.set_ylabel(title)
-    legend(axes)
+        axes.margins(x=0.06)
+        step_axis(axes)
+        axes.set_ylabel(title)
+
+    caption = "Score of each evaluation; step 0 is before training. The ring marks the step that was saved as best."
+    if metric == "mrr":
+        caption = (
+            "Retrieval of one half of a held-out sentence with the other half as the query, with 95 % intervals "
+            "(1.96 standard errors). The score falls when embeddings collapse, but does not measure similarity. "
+            "The ring marks the step that was saved as best."
+        )
+    return [Panel(f"score-{metric}", title[0].upper() + title[1:], caption, scores)]
 
 
 def cosine_panels(run: StoredRun) -> list[Panel]:
@@ -174,42 +146,31 @@ def cosine_panels(run: StoredRun) -> list[Panel]:
     caption = (
         "Mean cosine of the anchors of a batch with their positives and their negatives. Negatives are hard if their "
         "cosine is close to that of the positives. Negatives with far lower cosines contribute little to the "
-        "gradient." + _means([run])
+        "gradient." + _means(run)
     )
     return [Panel("cosines", "Cosines during training", caption, draw)]
 
 
-def alignment_panels(runs: Sequence[StoredRun]) -> list[Panel]:
-    """Returns panels of alignment against uniformity, a point per evaluation, as in figure 2 of SimCSE.
+def alignment_panels(run: StoredRun) -> list[Panel]:
+    """Returns a panel of alignment against uniformity, a point per evaluation, as in figure 2 of SimCSE.
 
     Raises ``InputError`` if no evaluation has alignment and uniformity.
     """
-    kinds: dict[str, list[tuple[StoredRun, str]]] = {}
-    for run, name in zip(runs, labels(runs), strict=True):
-        if run.metric and any(record.get("alignment") is not None for record in run.evaluations):
-            kinds.setdefault(run.metric, []).append((run, name))
-    if not kinds:
-        raise InputError(f"{runs[0].folder}: its evaluations have no alignment and uniformity")
-    panels = []
-    for metric, scored in kinds.items():
-        of = "close pairs of the development set" if metric == "spearman" else "halves of held-out sentences"
-        caption = (
-            "Lower is better on both axes: alignment is the mean squared distance between positives, here the "
-            f"{of}; uniformity is lower if sentences are spread more evenly. The path begins at the ring, before "
-            "training, and its arrows point towards the last step."
-        )
-        panels.append(Panel(f"alignment-{metric}", "Alignment and uniformity", caption, partial(_paths, scored)))
-    return panels
+    records = [record for record in run.evaluations if record.get("alignment") is not None]
+    if not run.metric or not records:
+        raise InputError(f"{run.folder}: its evaluations have no alignment and uniformity")
+    of = "close pairs of the development set" if run.metric == "spearman" else "halves of held-out sentences"
+    caption = (
+        "Lower is better on both axes: alignment is the mean squared distance between positives, here the "
+        f"{of}; uniformity is lower if sentences are spread more evenly. The path begins at the ring, before "
+        "training, and its arrows point towards the last step."
+    )
 
-
-def _paths(scored: Sequence[tuple[StoredRun, str]], axes: Axes) -> None:
-    for number, (run, name) in enumerate(scored):
-        records = [record for record in run.evaluations if record.get("alignment") is not None]
+    def path(axes: Axes) -> None:
         x = np.array([record["uniformity"] for record in records], dtype=np.float64)
         y = np.array([record["alignment"] for record in records], dtype=np.float64)
-        style = line_style(number)
-        label = _shown(name) if len(scored) > 1 else None
-        axes.plot(x, y, label=label, lw=1.2, marker="o" if len(x) < 30 else None, ms=2.5, **style)
+        style = line_style(0)
+        axes.plot(x, y, lw=1.2, marker="o" if len(x) < 30 else None, ms=2.5, **style)
         axes.plot(x[:1], y[:1], "o", ms=9, mfc="none", mec=style["color"])
         steps = np.unique(np.linspace(0, len(x) - 1, min(len(x), ARROWS + 1)).astype(int))
         for start, end in pairwise(steps.tolist()):
@@ -227,29 +188,57 @@ def _paths(scored: Sequence[tuple[StoredRun, str]], axes: Axes) -> None:
                     "mutation_scale": 13,
                 },
             )
-    axes.margins(0.12)
-    axes.set_xlabel("uniformity")
-    axes.set_ylabel("alignment")
-    legend(axes)
+        axes.margins(0.12)
+        axes.set_xlabel("uniformity")
+        axes.set_ylabel("alignment")
+
+    return [Panel(f"alignment-{run.metric}", "Alignment and uniformity", caption, path)]
 
 
-def focal_panels(runs: Sequence[StoredRun] = (), margins: Sequence[float] = (0.0, 0.1, 0.2, 0.3, 0.4)) -> list[Panel]:
-    """Returns a panel of the similarity that Focal-InfoNCE uses instead of the cosine (figure 1 of its paper).
+def models_panel(runs: Sequence[StoredRun]) -> Panel:
+    """Returns a plot of the models in ``best/`` by alignment and uniformity, coloured by their scores on ``--dev``.
 
-    Beside ``margins``, the margins of the runs that were trained with Focal-InfoNCE are shown.
+    As in figure 3 of SimCSE. Raises ``InputError`` if fewer than two runs have these scores.
+    """
+    models = [
+        (run.best, run.name)
+        for run in runs
+        if run.best.get("alignment") is not None and run.best.get("spearman") is not None
+    ]
+    if len(models) < 2:
+        raise InputError(f"{len(models)} of {len(runs)} runs have scores on --dev; at least two are needed for a plot")
+
+    def draw(axes: Axes) -> None:
+        x, y, scores = ([record[key] for record, _ in models] for key in ("uniformity", "alignment", "spearman"))
+        points = axes.scatter(x, y, c=scores, s=60, cmap="viridis", edgecolors=INK, linewidths=0.6)
+        for place, (_, name) in zip(zip(x, y, strict=True), models, strict=True):
+            axes.annotate(name, place, xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8, color=INK)
+        axes.figure.colorbar(points, ax=axes, label=SCORES["spearman"])
+        axes.margins(0.15)
+        axes.set_xlabel("uniformity")
+        axes.set_ylabel("alignment")
+
+    caption = "The models in best/, coloured by Spearman's correlation x 100 on the development set."
+    return Panel("alignment-models", "Models", caption, draw)
+
+
+def focal_panels(run: StoredRun, margins: Sequence[float] = (0.0, 0.1, 0.2, 0.3, 0.4)) -> list[Panel]:
+    """Returns panels of the similarity that Focal-InfoNCE uses (its figure 1), and of the weights of negatives.
+
+    Beside ``margins``, the margin of the run is shown, if it was trained with Focal-InfoNCE.
     """
     from ..losses.base import focal
 
-    used = sorted({float(run.settings["contrastive.margin"]) for run in runs if run.config.get("loss") == "focal"})
-    chosen = sorted({*margins, *used})
+    own = float(run.settings["contrastive.margin"]) if run.config.get("loss") == "focal" else None
+    chosen = sorted({*margins} if own is None else {*margins, own})
 
     def draw(axes: Axes) -> None:
         s = np.linspace(-1, 1, 201)
         axes.plot(s, s, color=INK, lw=1, label="not re-scaled")
         for number, margin in enumerate(chosen):
             logits = focal(s, None, 1.0, margin)  # type: ignore[arg-type]  # arrays work as well
-            wide = 2.8 if margin in used else 1.3
-            name = f"m = {margin:g}" + (", this run" if margin in used and len(runs) == 1 else "")
+            wide = 2.8 if margin == own else 1.3
+            name = f"m = {margin:g}" + (", this run" if margin == own else "")
             if margin == 0:
                 name = "positives (m = 0)"
             axes.plot(s, np.asarray(logits), label=name, **{**line_style(number), "lw": wide})
@@ -262,4 +251,31 @@ def focal_panels(runs: Sequence[StoredRun] = (), margins: Sequence[float] = (0.0
         "Focal-InfoNCE replaces the cosine s by s² for positives and s (s + m) for negatives. A negative with a cosine "
         "above 1 - m, or below 0, counts more than without re-scaling; any other counts less. The minimum is at -m/2."
     )
-    return [Panel("focal", "Focal re-scaling", caption, draw)]
+
+    tau = 0.05 if own is None else float(run.settings["temperature"])
+
+    def draw_weights(axes: Axes) -> None:
+        s = np.linspace(-1, 1, 401)
+        curves = {"not re-scaled": (s, np.ones_like(s))}
+        for margin in chosen:
+            curves[f"m = {margin:g}"] = np.asarray(focal(s, None, 1.0, margin)), 2 * s + margin  # type: ignore[arg-type]
+        for number, (name, (logits, slopes)) in enumerate(curves.items()):
+            # The derivative of the loss by the cosine of a negative is its share of the denominator times the slope of
+            # its logit.
+            weights = np.exp((logits - np.interp(0.5, s, logits)) / tau) * slopes / np.interp(0.5, s, slopes)
+            style = {"color": INK, "lw": 1} if number == 0 else line_style(number - 1)
+            axes.plot(s, np.where(weights > 0, weights, np.nan), label=name, **style)
+        axes.set_yscale("log")
+        axes.set_xlabel("cosine s")
+        axes.set_ylabel("weight of a negative, 1 at s = 0.5")
+        legend(axes)
+
+    weights_caption = (
+        "The weight of a negative is the derivative of the loss by its cosine, here at the temperature "
+        f"{tau:g} and divided by that of a negative with the cosine 0.5: how much more hard negatives count than easy "
+        "ones. Below -m/2 it is negative (not shown): the loss then pulls a negative closer."
+    )
+    return [
+        Panel("focal", "Focal re-scaling", caption, draw),
+        Panel("focal-weights", "Weights of negatives", weights_caption, draw_weights),
+    ]

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from ..data.words import cut_in_two
 from ..errors import InputError
-from ..evaluation.base import Pairs, counted, read_pairs
+from ..evaluation.base import Pairs, counted
 from ..evaluation.geometry import nearest_others, score_halves
-from ..evaluation.sts import pair_cosines, score_pairs
+from ..evaluation.sts import CLEAN, pair_cosines, read_dev, score_pairs
 from ..models.checking import is_static
 from .runs import StoredRun
 
@@ -136,11 +136,10 @@ def held_out(run: StoredRun) -> HeldOut:
     Raises ``InputError`` if there are none.
     """
     if files := run.config.get("dev", ()):
-        sets = {}
         for name in files:
-            if not Path(name).is_file():
+            if name != CLEAN and not Path(name).is_file():
                 raise InputError(f"--dev {name}: the development set of the run is no longer there; restore it")
-            sets[name] = read_pairs(name)
+        sets = read_dev(files, run.config.get("data"))
         sentences = list(dict.fromkeys(text for pairs in sets.values() for text in (*pairs.left, *pairs.right)))
         return HeldOut(sets, sentences, [])
     if run.texts is None:

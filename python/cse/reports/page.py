@@ -1,16 +1,12 @@
-"""The report of a run: one HTML page without scripts or external resources.
-
-Matplotlib's SVG output is converted to SVG elements of the page.
-"""
+"""The report of a run: one HTML page without scripts or external resources."""
 
 from __future__ import annotations
 
 import math
-import re
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from html import escape
 from importlib.resources import files
 from typing import Any
 
@@ -23,55 +19,12 @@ from ..io import dumps
 from ..models.saving.folder import LOADED, LOADED_BY_CSE
 from ..progress import duration
 from .held_out import Change, neighbours
-from .pictures import Material, pictures
+from .pictures import KINDS, Material, kinds_of
 from .runs import StoredRun
-from .style import BLUE, GRID, INK, PAPER, SKY, Panel, drawn
+from .style import Panel, drawn
 
-# CSS colours that replace the colours of the plots; the page defines each in a light and a dark version.
-OF_PAGE = {INK: "currentColor", GRID: "var(--grid)", PAPER: "var(--paper)", BLUE: "var(--blue)", SKY: "var(--sky)"}
-
-
-def inline_svg(panel: Panel) -> str:
-    """Returns a panel as an SVG element for an HTML page; it refers to no external resources.
-
-    Text stays text, in the font of the page. Identifiers are prefixed with the name of the panel, which makes them
-    unique on the page. The colours in ``OF_PAGE`` are replaced by colours of the page. Points get the texts of
-    ``Panel.titles``, which browsers show as tooltips.
-    """
-    svg = drawn([panel], "svg", text_as_text=True).decode()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL).replace("xlink:href", "href")
-    svg = re.sub(r"""(\bid="|\bhref="#|url\(#)""", rf"\g<1>{panel.name}-", svg)
-
-    def style(match: re.Match[str]) -> str:
-        """Returns a style with the colours of the page; text has the font and, by default, the colour of the page."""
-        text, style = match["text"] or "", match["style"]
-        for colour, of_page in OF_PAGE.items():
-            style = style.replace(colour, of_page)
-        if text:
-            style = re.sub(r"'[^']*'(?:, *'[^']*')*(?:, *[a-z-]+)*", "sans-serif", style)
-            style += "" if "fill" in style else "; fill: currentColor"
-        return f'{text}style="{style}"'
-
-    svg = re.sub(r"""(?P<text><text\b[^>]*)?\bstyle="(?P<style>[^"]*)\"""", style, svg)
-    for gid, texts in (panel.titles or {}).items():
-        before, group, after = svg.partition(f'<g id="{panel.name}-{gid}">')
-        points, rest = re.split(r"(?=<g id=)|$", after, maxsplit=1)
-        parts = re.split(r"(<use\b[^>]*?)/>", points)
-        if len(parts) // 2 != len(texts):
-            raise ValueError(f"{gid}: {len(parts) // 2} points, but {len(texts)} titles")
-        titled = [
-            f"{use}><title>{escape(text)}</title></use>{end}"
-            for use, text, end in zip(parts[1::2], texts, parts[2::2], strict=True)
-        ]
-        svg = "".join([before, group, parts[0], *titled, rest])
-    first = re.sub(r' (width|height|version|xmlns|xmlns:xlink)="[^"]*"', "", svg[: svg.index(">")])
-    return f'{first} role="img" aria-label="{escape(panel.title)}"{svg[svg.index(">") :]}'
-
-
-# Kinds of plots in each section of the page; CURVES and HELD_OUT have one tuple per row of plots.
+# Kinds of plots in the section on training, one tuple per row of plots.
 CURVES = (("training",), ("cosines", "alignment"))
-HELD_OUT = (("pairs",), ("map",))
 
 
 @dataclass(frozen=True)
@@ -100,11 +53,10 @@ def report_page(material: Material) -> Page:
     def figures(kinds: Sequence[str]) -> list[dict[str, Any]]:
         panels: list[Panel] = []
         for kind in kinds:
-            panels += attempt(kind, partial(pictures, kind, [material]), [])
-        return [{"title": panel.title, "svg": inline_svg(panel), "caption": panel.caption} for panel in panels]
+            panels += attempt(kind, partial(KINDS[kind], material), [])
+        return [{"title": panel.title, "caption": panel.caption, "source": _source(panel)} for panel in panels]
 
-    methods = ["focal"] if run.config.get("loss") == "focal" else []
-    methods += ["ranks"] if material.word or "una" in run.config.get("negatives", ()) else []
+    methods = [kind for kind in kinds_of(material) if kind in ("focal", "ranks")]
     compared = attempt("changes on held-out texts", lambda: material.compared, None)
     near, changed, total = ([], 0, 0) if compared is None else neighbours(compared)
     changes: list[Change] = [] if compared is None else compared.changes
@@ -131,8 +83,7 @@ def report_page(material: Material) -> Page:
         environment=_flat(run.environment),
         curves=[figures(kinds) for kinds in CURVES],
         methods=figures(methods),
-        held_out=[figures(kinds) for kinds in HELD_OUT],
-        groups=[] if compared is None else material.map.groups,
+        held_out=figures(["pairs"]),
         examples=attempt("positives and negatives", lambda: _examples(run), []),
         explain=_explain(run),
         neighbours=near,
@@ -144,6 +95,11 @@ def report_page(material: Material) -> Page:
     )
     records = [{**vars(change), "difference": change.difference} for change in changes]
     return Page(html, records, left_out)
+
+
+def _source(panel: Panel) -> str:
+    """Returns a panel as the address of an image that holds its own SVG data."""
+    return f"data:image/svg+xml;base64,{b64encode(drawn([panel], 'svg')).decode()}"
 
 
 def _verdict(run: StoredRun) -> dict[str, Any]:

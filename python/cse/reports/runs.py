@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -45,6 +45,18 @@ class StoredRun:
         """The settings that the user gave; empty for older runs, which did not store them."""
         table: dict[str, Any] = self.config.get("given", {})
         return table
+
+    @property
+    def verdict(self) -> dict[str, Any]:
+        """The verdict; empty for a run that has not finished, or of an older version."""
+        found: dict[str, Any] = (self.result or {}).get("verdict") or {}
+        return found
+
+    @property
+    def changed(self) -> float:
+        """Seconds since 1970 at which the run last wrote its result or, before that, its log or configuration."""
+        names = ("result.json", "log.jsonl", "config.toml")
+        return next((self.folder / name).stat().st_mtime for name in names if (self.folder / name).exists())
 
     @property
     def step(self) -> int:
@@ -99,7 +111,7 @@ def read_run(folder: str | Path, needs_log: bool = True) -> StoredRun:
         raise InputError(f"{folder}: no such folder; name the folder of a run (to list runs: cse runs DIR)")
     if not (folder / "config.toml").is_file():
         raise _no_run(folder)
-    config = read_toml(folder / "config.toml", dict[str, Any], "; restore it")
+    config: dict[str, Any] = {**read_toml(folder / "config.toml", ConfigFile, "; restore it")}
     records = _records(folder / "log.jsonl")
     if needs_log and not records:
         raise InputError(
@@ -110,7 +122,7 @@ def read_run(folder: str | Path, needs_log: bool = True) -> StoredRun:
     steps = [record for record in records if "event" not in record]
     result = _stored(folder / "result.json", Result)
     last = max((int(record["step"]) for record in records), default=0)
-    if result is not None and last > result.get("steps", 0):  # the run was extended, and has not finished since
+    if result is not None and last > result["steps"]:  # the run was extended, and has not finished since
         result = None
     return StoredRun(
         folder=folder,
@@ -167,6 +179,14 @@ class Step(TypedDict):
     event: NotRequired[str]
 
 
+class ConfigFile(TypedDict):
+    """The content of config.toml."""
+
+    model: str
+    pooler: str
+    loss: str
+
+
 class MeasureFile(TypedDict):
     """A measure of the verdict."""
 
@@ -194,17 +214,25 @@ class VerdictFile(TypedDict):
 class Result(TypedDict):
     """The content of result.json."""
 
-    steps: NotRequired[int]
-    seconds: NotRequired[float]
+    steps: int
+    seconds: float
     best_step: int
     best: dict[str, Any]
-    sts: NotRequired[dict[str, float]]
-    notes: NotRequired[list[str]]
-    verdict: NotRequired[VerdictFile]
-    neighbours: NotRequired[list[dict[str, str]]]
+    sts: dict[str, float | None]
+    notes: list[str]
+    verdict: VerdictFile
+    neighbours: list[Neighbour]
 
 
-class EnvironmentFile(TypedDict, total=False):
+class Neighbour(TypedDict):
+    """A sentence in result.json, and its nearest neighbours."""
+
+    sentence: str
+    before: str
+    after: str
+
+
+class EnvironmentFile(TypedDict):
     """The content of environment.json."""
 
     versions: dict[str, str]
@@ -215,9 +243,13 @@ class ExampleFile(TypedDict):
 
     method: str
     text: str
+    augmented: str
+    spans: list[list[int]]
+    augmented_spans: list[list[int]]
+    further: list[str]
 
 
-class DataFile(TypedDict, total=False):
+class DataFile(TypedDict):
     """The content of data.json."""
 
     held_out: list[str]
@@ -253,10 +285,3 @@ def differing(runs: Sequence[StoredRun]) -> list[str]:
     """Returns the names of the settings that differ between the runs, in the order of their first occurrence."""
     names = dict.fromkeys(name for run in runs for name in run.settings)
     return [name for name in names if any(run.settings.get(name) != runs[0].settings.get(name) for run in runs[1:])]
-
-
-def labels(runs: Iterable[StoredRun]) -> list[str]:
-    """Returns a unique label for each run: the name of its folder, or its path if several runs have the same name."""
-    runs = list(runs)
-    names = [run.name for run in runs]
-    return [run.name if names.count(run.name) == 1 else str(run.folder) for run in runs]

@@ -6,7 +6,7 @@ also differ in their dashes, so that a plot can be read without colours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 
 BLUE, VERMILLION, GREEN = "#0072b2", "#d55e00", "#009e73"
 PURPLE, ORANGE, SKY = "#cc79a7", "#e69f00", "#56b4e9"
-# INK is for text, axes and one series, GRID for grid lines, PAPER for label backgrounds. On an HTML page, INK, GRID,
-# PAPER, BLUE and SKY are replaced by colours of the page (``cse.reports.page``).
-INK, GRID, PAPER = "#1b1b1b", "#d0d0d1", "#fdfdfe"
+# INK is for text, axes and one series, GRID for grid lines.
+INK, GRID = "#1b1b1b", "#d0d0d1"
 COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INK)
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1)))
 
@@ -54,8 +53,6 @@ class Panel:
     caption: str
     """What is shown and how to read it, in one or two sentences."""
     draw: Callable[[Axes], object]
-    titles: Mapping[str, Sequence[str]] | None = None
-    """Texts for individual points, by the ``gid`` of their Matplotlib collection; a page shows them as tooltips."""
 
 
 def require_extra(command: str) -> None:
@@ -68,11 +65,8 @@ def require_extra(command: str) -> None:
 
 
 @contextmanager
-def styled(text_as_text: bool = False) -> Iterator[None]:
-    """Applies the style of this module to figures within the context.
-
-    In SVG, text is written as text or, by default, as outlines, which look the same everywhere.
-    """
+def styled() -> Iterator[None]:
+    """Applies the style of this module to figures within the context."""
     import matplotlib
     from matplotlib.font_manager import get_font_names
 
@@ -104,7 +98,7 @@ def styled(text_as_text: bool = False) -> Iterator[None]:
         "legend.handlelength": 2.4,
         "legend.handletextpad": 0.5,
         "legend.columnspacing": 1.0,
-        "svg.fonttype": "none" if text_as_text else "path",
+        "svg.fonttype": "path",  # outlines, which look the same everywhere
         "svg.hashsalt": "cse",  # identical plots give identical files
         "figure.facecolor": "white",
         "savefig.dpi": 160,
@@ -134,13 +128,13 @@ def figure(panels: Sequence[Panel], columns: int = 3) -> Figure:
     return made
 
 
-def drawn(panels: Sequence[Panel], form: str, text_as_text: bool = False) -> bytes:
-    """Returns panels as the contents of a ``png`` or ``svg`` file; for ``text_as_text``, see ``styled``."""
+def drawn(panels: Sequence[Panel], form: str) -> bytes:
+    """Returns panels as the contents of a ``png`` or ``svg`` file."""
     out = BytesIO()
-    with styled(text_as_text):
+    with styled():
         # Without a date, identical plots give identical files.
         metadata = {"Date": None} if form == "svg" else {"Software": "cse"}
-        figure(panels).savefig(out, format=form, metadata=metadata, transparent=text_as_text)
+        figure(panels).savefig(out, format=form, metadata=metadata)
     return out.getvalue()
 
 

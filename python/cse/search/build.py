@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from ..errors import InputError, check_integer
 from ..io import dumps, naming
+from ..models.base import naming_rows
 from .store import (
     ENCODED,
     MANIFEST,
@@ -327,15 +328,12 @@ def _encoded(
     spans = cut(texts)
     passages = [text[start:end] for text, parts in zip(texts, spans, strict=True) for start, end in parts]
     by_row = progress if len(passages) == len(texts) else None
-    vectors = encoder.encode_document(passages, batch_size=batch_size, progress=by_row)
+    with naming_rows(np.repeat(rows, [*map(len, spans)])):
+        vectors = encoder.encode_document(passages, batch_size=batch_size, progress=by_row)
     if vectors.shape[1:] != (settings["width"],):
         raise InputError(
             f"{folder}: holds vectors of {settings['width']} dimensions, but the model's have "
             f"{vectors.shape[1]}; open the index with the model that built it"
-        )
-    if not np.isfinite(vectors).all():
-        raise InputError(
-            f"rows {rows[0] + 1:,} to {rows[-1] + 1:,}: the model's vectors contain NaN or infinity; check it"
         )
     if settings["similarity"] == "cosine":
         vectors = unit(vectors)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..data.corpus import Corpus
-from ..errors import InputError, check_ids, check_integer, check_list, check_switch, check_texts
+from ..errors import InputError, check_ids, check_integer, check_list, check_switch, check_texts, shortened
 from .bm25 import Bm25
 from .build import Changes, Rows, check_settings, new_settings, write
 from .fusion import Fusion
@@ -227,7 +226,6 @@ class SearchIndex:
             InputError: For invalid texts or ids, or while another process writes to the index.
             OSError: If a file cannot be written.
         """
-        import pyarrow as pa
 
         added = self._given(texts, ids)
 
@@ -238,7 +236,7 @@ class SearchIndex:
                 later = bisect_left(rows, count)
                 return old.texts(rows[:later]) + added.texts([row - count for row in rows[later:]])
 
-            ids = None if old.ids is None else pa.chunked_array([*old.ids.chunks, *added.ids.chunks])
+            ids = None if old.ids is None else _unique([*old.ids.chunks, *added.ids.chunks])
             return Rows(np.concatenate([old.hashes, added.hashes]), texts, ids)
 
         return self._write(wanted, batch_size)
@@ -273,8 +271,8 @@ class SearchIndex:
             ids: Ids of the rows; their row numbers as text if the index has no ids.
 
         Raises:
-            InputError: If an id is not in the index or is the id of several rows, if no row would remain, or while
-                another process writes to the index.
+            InputError: If an id is not in the index, if no row would remain, or while another process writes to the
+                index.
             OSError: If a file cannot be written.
         """
         gone = set(_one_line(ids))
@@ -284,9 +282,6 @@ class SearchIndex:
             removed = [row for row, name in enumerate(names) if name in gone]
             for name in sorted(gone.difference(names[row] for row in removed)):
                 raise InputError(f"ids: {name!r} is not in {self.folder}; give ids of its rows")
-            if len(removed) > len(gone):
-                name = next(key for key, count in Counter(names[row] for row in removed).items() if count > 1)
-                raise InputError(f"ids: {name!r} is the id of several rows in {self.folder}; make the ids unique")
             if len(removed) == store.rows:
                 raise InputError(f"ids: name all rows of {self.folder}, and at least one must remain")
             return _stored(store, np.delete(np.arange(store.rows), removed))
@@ -477,8 +472,20 @@ def _rows(corpus: Corpus, ids: Sequence[str] | None) -> Rows:
         listed = _one_line(ids)
         if len(listed) != len(corpus):
             raise InputError(f"ids: {len(listed):,} were given for {len(corpus):,} rows; each row needs one")
-        column = pa.chunked_array([pa.array(listed, pa.large_string())])
+        column = _unique([pa.array(listed, pa.large_string())])
     return Rows(corpus.hashes(), corpus.take, column)
+
+
+def _unique(chunks: list[Any]) -> Any:
+    """Returns a chunked array of ids; raises ``InputError`` if one occurs twice, as ``remove`` could not tell them."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    ids = pa.chunked_array(chunks, pa.large_string())
+    if pc.count_distinct(ids).as_py() < len(ids):
+        twice = next(each["values"] for each in pc.value_counts(ids).to_pylist() if each["counts"] > 1)
+        raise InputError(f"ids: {shortened(repr(twice))} is the id of several rows; make the ids unique")
+    return ids
 
 
 def _one_line(ids: Iterable[str]) -> list[str]:

@@ -27,6 +27,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import mmap
 import os
 import re
 import shutil
@@ -156,9 +157,9 @@ def read_rows(path: Path, columns: Any = None, verify: bool = True) -> list[Any]
     try:
         if verify and _core.hash_file(path) != path.stem:
             raise _damaged(path)
-        with pa.memory_map(str(path)) as file:  # the mapping outlives the file
-            reader = pa.ipc.open_file(file)
-            batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+        with open(path, "rb") as file:  # pa.memory_map refuses names that are not UTF-8
+            reader = pa.ipc.open_file(pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+        batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
         for batch in batches:
             batch.validate(full=True)  # an offset out of range would read memory outside the file
         if columns is not None and not all(batch.schema.equals(columns) for batch in batches):

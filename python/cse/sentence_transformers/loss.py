@@ -18,7 +18,7 @@ from ..losses.base import LOGITS
 from ..losses.contrastive import Contrastive, contrastive_loss
 from ..losses.options import ContrastiveOptions, incompatibility
 from ..rng import partners, valid_candidates
-from ..views import Role
+from ..views import Role, entry_keys
 from .negatives import Facts, facts_of, stripped
 
 OBJECTIVES = ("infonce", "nt-xent")
@@ -50,9 +50,10 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         hard_negative_weight: alpha; ln(alpha) is added to the logits between an anchor and the negatives of its row.
         negatives_as: ``hard-negatives``: negatives are in the denominator of every anchor. ``pairs``: each negative is
             encoded twice and forms a further pair of anchor and positive, as in the UNA paper; needs ``nt-xent``.
-        keep_duplicates: If False, rows of a batch with equal anchors or equal positives are not negatives of each
-            other, and a negative equal to the anchor or positive of its row is not used. Texts count as equal if their
-            token ids are equal. If True, nothing is left out, as in ``MultipleNegativesRankingLoss``.
+        keep_duplicates: If False, texts of a batch with the same token ids, without prompts, are not negatives of each
+            other, whatever their columns, nor are the texts of rows that have an anchor or a positive in common; a
+            negative equal to the anchor or positive of its row is not used. If True, nothing is left out, as in
+            ``MultipleNegativesRankingLoss``.
         seed: Seed for the random partners with which mixed negatives are made.
         gather_across_devices: With several processes, compute the loss over the rows of all of them. The gradients
             equal those of one process with the whole batch. All processes need the same number of rows in each batch
@@ -100,7 +101,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         _check_combination(objective, logits, mixed, negatives_as, hard_negative_weight)
         if cached and has_static_embedding_input(model):
             raise InputError("cached: saves no memory with a StaticEmbedding, which has no activations; leave it out")
-        self.model = model
+        self.model, self.tokenizer = model, getattr(model, "tokenizer", None)
         self.parts: dict[str, Any] = {
             "objective": objective,
             "logits": logits,
@@ -130,7 +131,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         columns = list(sentence_features)
         self._check_columns(len(columns))
         # Computed before the model runs, because the model may change attention masks in place to exclude prompts.
-        facts: Any = facts_of(columns)
+        facts: Any = facts_of(columns, self.tokenizer)
         features = [stripped(column) for column in columns]
         if self.negatives_as == "pairs":
             features = [*features, *(dict(item) for item in features[2:])]  # encoded again, with another dropout mask
@@ -214,19 +215,18 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
     def _value(self, embeddings: list[Tensor], facts: Facts) -> Tensor:
         views, roles, columns = self._views(embeddings)
         masks: dict[str, Tensor] = {}
-        duplicates = None
-        if not self.keep_duplicates:
-            duplicates = facts.duplicates
-            for name, column in columns.items():
-                if (changed := facts.changed(column)) is not None:
-                    masks[name] = changed
+        keys: dict[str, Tensor] = {}
+        if not self.keep_duplicates and facts.keys is not None:
+            place = {"anchor": 0, "positive": 1, **columns}
+            keys = entry_keys({name: facts.keys[place[name]] for name in views}, roles)
+            masks = {name: facts.changed(column) for name, column in columns.items()}
         return contrastive_loss(
             views,
             **self.parts,
             roles=roles,
             masks=masks,
-            duplicates=duplicates,
-            partners=self._partners(roles, masks, duplicates, facts, embeddings[0].device),
+            keys=keys,
+            partners=self._partners(roles, masks, facts, embeddings[0].device),
         )
 
     def _views(self, embeddings: list[Tensor]) -> tuple[dict[str, Tensor], dict[str, Role], dict[str, int]]:
@@ -249,7 +249,6 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         self,
         roles: dict[str, Role],
         masks: dict[str, Tensor],
-        duplicates: Tensor | None,
         facts: Facts,
         device: torch.device,
     ) -> Tensor | None:
@@ -264,12 +263,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
             return None
         anchors, names = drawn
         valid = valid_candidates(names, {name: mask.cpu().numpy() for name, mask in masks.items()}, len(facts.rows))
-        excluded = None if duplicates is None else duplicates.cpu().numpy()
-        if excluded is not None and not excluded.any():
-            excluded = None
-        chosen = partners(
-            facts.rows.cpu().numpy(), self.seed, int(facts.epoch[0]), anchors, len(names), valid, excluded=excluded
-        )
+        chosen = partners(facts.rows.cpu().numpy(), self.seed, int(facts.epoch[0]), anchors, len(names), valid)
         return torch.from_numpy(chosen).to(device)
 
 

@@ -25,6 +25,7 @@ from torch import Tensor
 from transformers import TrainerCallback
 
 from ..errors import InputError
+from ..models.tokens import token_keys
 from ..tfidf.index import TfidfIndex
 from ..tfidf.options import DrawOptions
 
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 ROW, EPOCH = "cse_row", "cse_epoch"
 """Keys in the inputs of the first column. Their values, ``(B,)`` int64, are the row numbers and the repeated epoch."""
-
-MULTIPLIER = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True)
@@ -47,35 +46,22 @@ class Facts:
     epoch: Tensor
     """``(B,)`` int64, the epoch, from 0; 0 if it is not known."""
     keys: tuple[Tensor, ...] | None
-    """``(B,)`` int64 for each column, a hash of the token ids; None if a column has no token ids."""
+    """``(B,)`` int64 for each column, a hash of the token ids without the prompt; None if a column has no token ids."""
 
     def gathered(self, gather: Callable[[Tensor], Tensor]) -> Facts:
         """Returns the facts of the whole batch, with the rows of all processes."""
         keys = None if self.keys is None else tuple(gather(key) for key in self.keys)
         return replace(self, rows=gather(self.rows), epoch=gather(self.epoch), keys=keys)
 
-    @property
-    def duplicates(self) -> Tensor | None:
-        """``(B, B)`` bool, True for different rows with equal anchors or positives; None if token ids are missing."""
-        if self.keys is None:
-            return None
-        equal = self.keys[0][:, None] == self.keys[0][None, :]
-        equal |= self.keys[1][:, None] == self.keys[1][None, :]
-        return equal.fill_diagonal_(False)
-
-    def changed(self, column: int) -> Tensor | None:
-        """Returns ``(B,)`` bool, False where the column's text equals the anchor or positive of its row.
-
-        Returns None if token ids are missing.
-        """
-        if self.keys is None:
-            return None
+    def changed(self, column: int) -> Tensor:
+        """Returns ``(B,)`` bool, False where the column's text equals the anchor or positive of its row."""
+        assert self.keys is not None
         return (self.keys[column] != self.keys[0]) & (self.keys[column] != self.keys[1])
 
 
-def facts_of(features: Sequence[Mapping[str, Any]]) -> Facts:
+def facts_of(features: Sequence[Mapping[str, Any]], tokenizer: Any) -> Facts:
     """Returns the facts of a batch; ``features`` are the inputs of the model, by column."""
-    computed = [token_key(column) for column in features]
+    computed = [column_keys(column, tokenizer) for column in features]
     known = [key for key in computed if key is not None]
     keys = tuple(known) if len(known) == len(computed) > 0 else None
     first = features[0] if features else {}
@@ -93,19 +79,13 @@ def stripped(features: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in features.items() if name not in (ROW, EPOCH)}
 
 
-def token_key(features: Mapping[str, Any]) -> Tensor | None:
-    """Returns a 64-bit hash of the token ids of each text, ``(B,)`` int64, independent of padding.
-
-    Returns None for inputs that are not padded token ids.
-    """
+def column_keys(features: Mapping[str, Any], tokenizer: Any) -> Tensor | None:
+    """Returns ``token_keys`` of the inputs of a column; None for inputs that are not padded token ids."""
     ids, mask = features.get("input_ids"), features.get("attention_mask")
     if not isinstance(ids, Tensor) or not isinstance(mask, Tensor) or ids.ndim != 2 or ids.shape != mask.shape:
         return None
-    # The hash is a polynomial modulo 2**64, evaluated at a fixed odd number. Its coefficients are the token ids plus 1,
-    # without padding.
-    powers = np.cumprod(np.full(ids.shape[1], MULTIPLIER, dtype=np.uint64)).view(np.int64)
-    place = (mask.cumsum(1) - 1).clamp(min=0)
-    return ((ids + 1) * torch.from_numpy(powers).to(ids.device)[place] * (mask > 0)).sum(1)
+    prompt = features.get("prompt_length", 0)
+    return token_keys(tokenizer, ids, mask, int(prompt.flatten()[0]) if isinstance(prompt, Tensor) else prompt)
 
 
 def batch_size(features: Mapping[str, Any]) -> int:
@@ -294,12 +274,16 @@ class EpochCallback(TrainerCallback):
     def __init__(self, collator: NegativesCollator) -> None:
         self.collator = collator
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Copies the prompts and the router mapping, which the trainer passes only to its default collator."""
+    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Copies the prompts and the router mapping, which the trainer passes only to its default collator.
+
+        The trainer may evaluate before it trains; the epoch is then 0.
+        """
+        self.collator.epoch = self.collator.epoch or 0
         self.collator.prompts = self.collator.prompts or getattr(args, "prompts", None) or {}
         self.collator.router_mapping = self.collator.router_mapping or getattr(args, "router_mapping", None) or {}
+
+    on_train_begin = on_init_end  # for a callback that was added to the trainer later
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -9,6 +9,7 @@ from ..errors import shortened
 from ..progress import ProgressDisplay, duration
 
 if TYPE_CHECKING:
+    from ..augment.base import Example
     from .run import Run
 
 
@@ -124,11 +125,19 @@ def header(facts: dict[str, str], verbose: bool = False) -> list[str]:
     """
     if not verbose:
         joined = {"positive": ("positive", "negatives"), "corpus": ("corpus", "columns")}
-        names = ("device", "model", "loss", "positive", "corpus", "steps", "warning")
+        names = ("device", "model", "recipe", "loss", "positive", "corpus", "index", "steps", "warning")
         texts = {name: [facts[key] for key in joined.get(name, (name,)) if key in facts] for name in names}
         between = {"positive": "; negatives: "}
         facts = {name: between.get(name, "; ").join(parts) for name, parts in texts.items() if parts}
     return [f"{name:>9}  {value}" for name, value in facts.items()]
+
+
+def by_sentence(examples: Sequence[Example]) -> list[list[Example]]:
+    """Returns the examples of a run in one list for each sentence, in the order of the sentences."""
+    groups: dict[str, list[Example]] = {}
+    for example in examples:
+        groups.setdefault(example.text, []).append(example)
+    return list(groups.values())
 
 
 class ProgressCallback(Callback):
@@ -151,8 +160,9 @@ class ProgressCallback(Callback):
         """Prints a description of the run, then the texts of one or all examples, each cut off at 120 characters."""
         for line in header(run.facts, self.verbose):
             self.display.print(line)
-        for example in run.examples[: None if self.verbose else 1]:
-            self.display.print(f"        -  {shortened(example.text)}\n           {shortened(example.augmented)}")
+        for examples in by_sentence(run.examples)[: None if self.verbose else 1]:
+            texts = [f"{example.method}: {shortened(example.augmented)}" for example in examples]
+            self.display.print("\n           ".join([f"        -  {shortened(examples[0].text)}", *texts]))
 
     def on_status(self, text: str) -> None:
         if not self._training:

@@ -22,8 +22,6 @@ LOGGERS: Registry[type[Callback]] = Registry(
         "jsonl": "cse.training.loggers:JsonLines",
         "tensorboard": "cse.training.trackers:TensorBoard",
         "wandb": "cse.training.trackers:Wandb",
-        "mlflow": "cse.training.trackers:MLflow",
-        "trackio": "cse.training.trackers:Trackio",
     },
 )
 """Callback classes by name, for ``cse train --logger NAME``; they take no arguments. ``jsonl`` is always used."""

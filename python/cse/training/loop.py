@@ -6,40 +6,41 @@ import signal
 import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack, closing
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
 
 from ..data.corpus import IN_MEMORY
-from ..errors import InputError, Interrupted, RunError, sentence
+from ..errors import InputError, Interrupted, RunError, for_python, sentence
 from ..io import dumps, write_text
-from ..models.device import pick_device
 from .batches.tokens import Prefetcher
 from .callbacks import Callback, Callbacks
 from .folder.checkpoint import (
-    CONFIG,
     Checkpoint,
-    config_file,
-    find_checkpoint,
     load_state,
     remove_others,
     restore_best,
     save_checkpoint,
 )
+from .folder.find import CONFIG, find_checkpoint
 from .folder.interrupts import Agreement, StopRequest
-from .folder.lock import locked
-from .folder.outputs import conclude, copied, describe, environment, judged, opened, run_folder, save
+from .folder.outputs import conclude, describe, environment, judged, opened, run_folder, save
 from .loggers import loggers
 from .parts.data import check_same, check_source, given_texts
 from .run import Run
 from .run import RunResult as RunResult
-from .settings.changes import check_changes, check_equal, may_change, same_value
-from .settings.config import SETTINGS, TrainConfig
-from .setup import free_folder, prepare
+from .settings.config import TrainConfig
+from .settings.resume import resumed_config as resumed_config
+from .setup import prepare
 from .step.distributed import World, connected
 from .step.step import training_step
-from .watching import Clock, MetricBuffer, check_finite, failures
+from .watching import Clock, MetricBuffer, SlowSteps, failures
 
 
+@for_python
 def train(
     config: TrainConfig,
     callback: Callback | None = None,
@@ -92,67 +93,14 @@ def train(
             run = prepare(config, world, progress=shown.on_progress, texts=rows)
             return Trainer(run, world, shown).run()
         checkpoint = lock.enter_context(opened(Path(resume), world))
-        run = prepare(config, world, resumed_folder(checkpoint, config), shown.on_progress, rows)
+        run = prepare(config, world, checkpoint.run, shown.on_progress, rows)
         if len(run.batches) < checkpoint.step:
             raise InputError(
                 f"--max-steps: {len(run.batches)} is less than the {checkpoint.step} steps already done; raise it"
             )
         check_same(checkpoint.state["data"], run.data, f"--resume {resume}")
         load_state(checkpoint, run.state, run.device, world.rank)
-        if run.folder != checkpoint.run:
-            world.agreed(lambda: copied(checkpoint, run.folder))
-            lock.close()
-            if world.is_main:
-                lock.enter_context(locked(run.folder))
         return Trainer(run, world, shown, checkpoint).run()
-
-
-def resumed_folder(checkpoint: Checkpoint, config: TrainConfig) -> Path:
-    """Returns the folder in which a resumed run continues: the old one, unless ``output`` or ``name`` has changed.
-
-    Raises ``InputError`` for a name that is invalid or in use.
-    """
-    file = checkpoint.run / CONFIG
-    stored = TrainConfig.from_toml(file) if file.exists() else read_config(checkpoint.folder)
-    same = (stored.output, stored.name) == (config.output, config.name)
-    return checkpoint.run if same else free_folder(config)
-
-
-def read_config(checkpoint: Path) -> TrainConfig:
-    """Returns the configuration in the folder of a checkpoint; raises ``TornCheckpoint`` if the file is damaged."""
-    return TrainConfig.from_toml(config_file(checkpoint))
-
-
-def resumed_config(
-    resume: str | Path,
-    changes: dict[str, Any] | None = None,
-    where: str = "--resume",
-    remedy: str = "leave it out",
-) -> TrainConfig:
-    """Returns the configuration with which a run is resumed: the stored one with the changes in ``changes``.
-
-    ``where`` and ``remedy`` are the beginning and the end of the message about a change that is not allowed.
-    Raises ``InputError`` for a folder without a checkpoint, and for a change that is not allowed; see
-    ``cse.options.Opt.may_change``.
-    """
-    folder = find_checkpoint(Path(resume))
-    stored, file = read_config(folder), folder.parent.parent / CONFIG
-    if file.exists():
-        stored = check_equal(stored, TrainConfig.from_toml(file), str(file), "undo the change")
-    if stored.precision == "auto":  # written by an older version, in which auto meant bf16 on CUDA, else fp32
-        cuda = pick_device(stored.device).startswith("cuda")
-        stored = stored.replace(precision="bf16" if cuda else "fp32")
-    # A value with which the run began is no change where it was resolved since, as a preset; so are other spellings of
-    # paths, and auto, for which the run keeps the precision that was chosen when it began.
-    begun = {} if stored.given is None else TrainConfig(**stored.given).values()
-    kept = {name: value for name, value in begun.items() if name not in may_change()}
-    kept |= {name: getattr(stored, name) for name, option in SETTINGS.items() if option.opt.paths}
-    changes = {
-        name: value
-        for name, value in (changes or {}).items()
-        if (name, value) != ("precision", "auto") and not (name in kept and same_value(name, value, kept[name]))
-    }
-    return check_changes(stored, changes, where, remedy)
 
 
 class Trainer:
@@ -170,6 +118,7 @@ class Trainer:
         self.callback = callback
         self.state, self.plan, self.steps = run.state, run.plan, len(run.batches)
         self.buffer, self.clock = MetricBuffer(), Clock(run.state.seconds)
+        self.slow = SlowSteps() if run.device == "cpu" else None
         self.kept = self.plan.keep_checkpoints if self.plan.save_every else 1
         self.saved = self.last = -1  # steps of the latest checkpoint and of last/
 
@@ -198,12 +147,16 @@ class Trainer:
             while state.step < self.steps:
                 step = state.step
                 rate = plan.schedule.at(step, self.steps)
+                began = time.perf_counter()
                 with self.failures():
                     batch = batches.get(step)
                     metrics = training_step(state, batch, run.forward, rate, plan.max_grad_norm, self.world)
+                before = state.counters()
                 state.count(batch, self.clock.seconds())
-                self.buffer.append(state.record(batch, rate, metrics), batch[0].rows[:5].tolist())
+                self.buffer.append(state.record(batch, rate, metrics), [part.rows for part in batch], before)
                 self.callback.on_step_end(state.step, self.steps)
+                if self.slow and (note := self.slow.update(time.perf_counter() - began)):
+                    self.callback.on_warning(note)
 
                 with self.failures():
                     evaluation_due = self.is_due(plan.eval_every)
@@ -255,6 +208,7 @@ class Trainer:
             about = environment(run.device, run.machine.precision, run.machine.reason)
             write_text(folder / "environment.json", dumps(about, indent=2) + "\n")
             write_text(folder / "data.json", dumps(describe(run)) + "\n")
+            run.index.save(folder)
         self.callback.on_train_begin(run)
         if state.step == 0:
             self.evaluate()
@@ -265,11 +219,45 @@ class Trainer:
         Raises ``RunError`` if a loss or gradient was not finite.
         """
         records = self.buffer.read()
+        fault = records[-1] if records and "finite" in records[-1] else {}
+        rows, before = fault.pop("rows", None), fault.pop("before", None)
         if records:
             self.callback.on_log(records)
-        check_finite(records)
         if note := self.state.saturation.update(records):
             self.callback.on_warning(note)
+        if fault:
+            self.not_finite(fault, np.concatenate(rows), before)
+
+    def not_finite(self, record: dict[str, Any], rows: npt.NDArray[np.int64], before: dict[str, Any]) -> NoReturn:
+        """Saves the state before a step whose loss or gradient was not finite, as after a signal; raises ``RunError``.
+
+        Args:
+            record: The record of the first such step, since which the weights have not changed.
+            rows: The rows of its batches.
+            before: The counters of the state before it.
+        """
+        run, state = self.prepared, self.state
+        vars(state).update(before)
+        first = ", ".join(map(str, rows[:5].tolist()))
+        text = f"the loss or its gradient is not finite at step {record['step']} (first rows of the batch: {first}); "
+        remedy = f"lower --lr, which is now {record['lr']:g}"
+        with run.saved_weights():
+            wrecked, fault = (
+                self.world.agreed(partial(state.selector.fault, texts))
+                for texts in (state.selector.sample, run.batches.corpus.take(rows))
+            )
+        if not state.step:
+            remedy = fault or f"the weights are still those of {run.config.model}; use another model or --temperature"
+        elif wrecked:
+            text += f"the weights of step {state.step} give embeddings that are not finite, and are not saved; "
+        else:
+            remedy = fault or remedy
+            # Buffers of methods, such as a queue of embeddings, may hold what the step has computed.
+            if self.saved != state.step and all(values.isfinite().all() for values in state.weights().values()):
+                self.save_if_possible()
+            self.save_last()
+            text += f"{run.folder / 'last'} holds the encoder of step {state.step}; "
+        raise RunError(text + remedy)
 
     def evaluate(self) -> float:
         """Evaluates the encoder, saves it as best/ if it is selected, and returns the elapsed seconds."""

@@ -14,6 +14,7 @@ from ..models.saving.folder import BaseWeights
 from .batches.batches import Batches
 from .batches.tokens import StoredTokens
 from .parts.evaluation import EvaluationData
+from .parts.index import RunIndex
 from .parts.optimisation import Schedule
 from .parts.output import Machine
 from .step.encode import Forward
@@ -71,6 +72,8 @@ class Run:
     """Sentences with their augmented forms, shown before training."""
     data: dict[str, Any]
     """Fingerprints of the corpus, the index and the files of methods; a resumed run must have the same ones."""
+    index: RunIndex
+    """The TF-IDF index, if a method uses one."""
     base: BaseWeights = field(init=False)
     """The weights before training, for ``merge_with_base``."""
 

@@ -18,10 +18,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import InputError
 from ..evaluation.base import Pairs, Sample
 from ..evaluation.geometry import HalvesScore, nearest_others, score_halves, unit
-from ..evaluation.sts import score_pairs
+from ..evaluation.sts import NOT_SCORED, score_pairs
 from ..evaluation.verdict import CANNOT_TELL, NOT_JUDGED, Verdict, judge
+from ..models.base import NotFinite
 from ..models.running.encoder import SentenceEncoder
 
 # The embeddings count as collapsed if the MRR is below this fraction of the highest MRR of earlier evaluations.
@@ -30,6 +32,9 @@ COLLAPSED = 0.5
 NEIGHBOURS = 500
 # If the uniformity is above this value, nearly all embeddings are equal; see is_collapsed.
 FLAT = -0.01
+# Vectors of unit length of which no dimension differs by more than this are equal.
+EQUAL = 1e-5
+REMEDY = "lower --lr or raise --temperature"
 # The MRR is close to chance if it is below both NEAR_CHANCE * c and c + SHARE_OF_THE_WAY * (1 - c), where c is the MRR
 # of a random ranking. The second bound is the lower one for fewer than 39 sentences. See is_collapsed.
 NEAR_CHANCE, SHARE_OF_THE_WAY = 3.0, 0.25
@@ -48,14 +53,15 @@ def chance_of(sentences: int) -> float:
 
 
 def is_flat(score: HalvesScore) -> bool:
-    """Returns whether embeddings are not finite or nearly all equal."""
-    return not math.isfinite(score.uniformity) or score.uniformity > FLAT
+    """Returns whether embeddings are nearly all equal."""
+    return score.uniformity > FLAT
 
 
 def is_collapsed(score: HalvesScore) -> bool:
-    """Returns whether embeddings are not finite or nearly all equal, or retrieve halves hardly better than chance."""
+    """Returns whether embeddings are nearly all equal, or retrieve halves hardly better than chance."""
     chance = chance_of(score.sentences)
-    return is_flat(score) or score.mrr < min(NEAR_CHANCE * chance, chance + SHARE_OF_THE_WAY * (1 - chance))
+    close_to_chance = score.mrr < min(NEAR_CHANCE * chance, chance + SHARE_OF_THE_WAY * (1 - chance))
+    return is_flat(score) or close_to_chance
 
 
 class Selector:
@@ -69,6 +75,7 @@ class Selector:
             ``cos_syn``.
         precision: Precision in which held-out sentences are encoded, that of the run. Development sets are encoded in
             float32, since their scores are compared with those of other programs.
+        sample: Different sentences that are trained on, whose embeddings must be finite.
         halved: Whether ``pairs`` are halves of the files, the other halves of which judge the selected encoder.
     """
 
@@ -79,12 +86,14 @@ class Selector:
         held_out: list[str],
         negatives: list[str] | None = None,
         precision: str = "fp32",
+        sample: Sequence[str] = (),
         halved: bool = False,
     ) -> None:
         self.halved = halved
         self.before: list[Sample] = []
         """The samples of the measures of the run for the encoder before training."""
         self.model, self.pairs, self.held_out, self.precision = model, pairs, held_out, precision
+        self.sample = sample
         self.negatives = negatives or []
         self.records: list[dict[str, Any]] = []
         self.best_step = 0
@@ -142,15 +151,48 @@ class Selector:
         """Evaluates the encoder; returns its scores by name, and whether it is selected as best/.
 
         Without development sets, the encoder is selected unless its embeddings have collapsed: the MRR is below
-        ``COLLAPSED`` times the highest MRR of earlier evaluations, the embeddings are not finite, or ``is_collapsed``
-        is True and was False in an earlier evaluation.
+        ``COLLAPSED`` times the highest MRR of earlier evaluations, or ``is_collapsed`` is True and was False in an
+        earlier evaluation. An encoder whose embeddings are not finite is never selected; its scores are NaN.
+
+        Raises:
+            InputError: In the first evaluation, if embeddings are not finite, or those of the sample are all equal.
         """
+        try:
+            record, keep = self._scored(step)
+        except NotFinite:
+            if not self.records:
+                raise
+            record, keep = {name: math.nan for name in self.records[0] if name != "step"}, False
+            self.collapsed.append(step)
+        self.records.append({"step": step, **record})
+        self.misses = 0 if keep else self.misses + 1
+        if keep:
+            self.best_step, self.best_record = step, self.records[-1]
+        return record, keep
+
+    def fault(self, texts: Sequence[str]) -> str:
+        """Returns the error of the first text whose embedding is not finite; "" if there is none."""
+        try:
+            self.encode(texts)
+        except NotFinite as error:
+            return str(error)
+        return ""
+
+    def _scored(self, step: int) -> tuple[dict[str, Any], bool]:
         record: dict[str, Any] = {}
         keep = True
+        sample = self.encode(self.sample)
+        if not self.records and len(sample) > 1 and np.ptp(unit(sample), axis=0).max() < EQUAL:
+            raise InputError(
+                f"--model {self.model.source.name}: gives {len(sample)} different sentences the same vector, so that "
+                "it cannot be trained; use another model or --pooler"
+            )
         if self.pairs:
             record = self._score_pairs()
             best = self.best_record.get("spearman", -math.inf)
             keep = not self.records or record["spearman"] > best or math.isnan(best)
+            if record["uniformity"] > FLAT and self.records and self.records[0]["uniformity"] <= FLAT:
+                self.collapsed.append(step)
         elif self.held_out:
             score = score_halves(self, self.held_out)
             record = score.to_dict()
@@ -158,7 +200,7 @@ class Selector:
             if self.negatives:
                 record["cos_syn"] = float((vectors * unit(self.encode(self.negatives[:NEIGHBOURS]))).sum(1).mean())
             peak = max((earlier.mrr for earlier in self.halves), default=0.0)
-            keep = score.mrr >= COLLAPSED * peak and math.isfinite(score.uniformity)
+            keep = score.mrr >= COLLAPSED * peak
             if is_collapsed(score) and not all(is_collapsed(earlier) for earlier in self.halves):
                 keep = False
             self.halves.append(score)
@@ -167,10 +209,6 @@ class Selector:
             if keep or not self.vectors:
                 # ``neighbours`` needs the vectors of the first evaluation and of the selected encoder.
                 self.vectors = [*self.vectors[:1], vectors]
-        self.records.append({"step": step, **record})
-        self.misses = 0 if keep else self.misses + 1
-        if keep:
-            self.best_step, self.best_record = step, self.records[-1]
         return record, keep
 
     def encode(self, texts: Sequence[str], **settings: Any) -> npt.NDArray[np.float32]:
@@ -208,18 +246,25 @@ class Selector:
                 notes.append("No checkpoint scored higher than the model before training, so best/ is that model.")
             several = f"the mean of {len(self.pairs)} development sets"
             sets = several if len(self.pairs) > 1 else "the development set"
+            missing = [record["step"] for record in self.records if math.isnan(record["spearman"])]
+            if missing:
+                notes.append(f"{NOT_SCORED} or an embedding is not finite (first at step {missing[0]}).")
+            if last in self.collapsed:
+                notes.append(f"The embeddings collapsed (at step {self.collapsed[0]}); {REMEDY}.")
             half = f"one half of each file, {sum(len(pairs.left) for pairs in self.pairs.values()):,} pairs"
             by = f"{sets} ({half if self.halved else 'all pairs'})"
             return [*notes, f"best/ is step {self.best_step} of {last}, chosen by Spearman on {by}."]
         if not self.held_out:
-            return [
+            keep = last not in self.collapsed
+            few = (
                 "No sentences were held out, because the corpus is too small or too few of its sentences have 8 words "
-                "or more; best/ is the last step, which was not scored."
-            ]
+                f"or more; best/ is {'the last step' if keep else f'step {self.best_step}'}, which was not scored."
+            )
+            return [few] if keep else [few, f"The embeddings of step {last} are not finite; {REMEDY}."]
         if last in self.collapsed:
             return [
                 f"The embeddings collapsed (at step {self.collapsed[0]}): best/ is step {self.best_step}, "
-                "the last evaluation without collapse; lower --lr or raise --temperature."
+                f"the last evaluation without collapse; {REMEDY}."
             ]
         return [f"best/ is the last step, {last}."]
 

@@ -16,7 +16,7 @@ from ..models import prompts, resolve
 from ..models.running.encoder import load_encoder
 from .batches import batches, checks, tokens
 from .folder.outputs import choose_folder
-from .parts import data, evaluation, loss, methods, optimisation, output
+from .parts import data, evaluation, index, loss, methods, optimisation, output
 from .run import Plan, Run
 from .settings import config, precedence, presets
 from .step import distributed, encode, state
@@ -47,9 +47,11 @@ def prepare(
     """
     world, settings = world or distributed.World(), precedence.with_preset(settings)
     machine = output.use_machine(settings.device, settings.threads, settings.precision, world)
-    context = methods.open_context(
-        settings.tfidf, settings.min_df, settings.max_terms, settings.imports, machine.device, world.part
-    )
+    context = methods.open_context(settings.imports, machine.device, world.part)
+    named = bool(settings.corpus or settings.pairs or texts is not None)
+    filters = {"min_df": settings.min_df, "max_terms": settings.max_terms}
+    run_index = index.RunIndex(settings.tfidf, folder, named, filters, context)
+    context.open_index = run_index.open
     whole = presets.is_published((settings.given or {}).get("preset"))
     evaluated = evaluation.open_evaluation(
         settings.dev, whole, settings.judged_queries, settings.data, settings.allow_partial
@@ -72,6 +74,7 @@ def prepare(
     final = precedence.resolve(settings, source.family, source.pooler, machine.precision)
     place = place or free_folder(final)
     made = methods.text_methods(final.positive, final.negatives, final.options, context)
+    run_index.check()
     sizes = ("batch_size", "epochs", "max_steps", "accumulate", "keep_duplicates")
     rows = made.batches(opened, final.seed, world, **{name: getattr(final, name) for name in sizes})
     built = build_modules(final, source, context, rows, world.rank)
@@ -83,12 +86,18 @@ def prepare(
     started = built.begin(optimizer, selector, final.positive, final.temperature, len(rows))
     forward = encode.Forward(machine.device, machine.precision, final.chunk_size, final.compile, final.seed)
     examples = made.examples(rows, final.seed)
-    facts = describe(final, machine, source, opened, made, rows, built, resumed=folder is not None)
-    index = final.tfidf if context.index_is_used else None
-    same = opened.fingerprints(index, context.files)
+    facts = describe(final, machine, source, opened, made, rows, built, run_index, resumed=folder is not None)
+    same = opened.fingerprints(run_index.sha256, context.files)
     plan = plan_of(final, made)
-    judging = (evaluated.measures(opened), opened.unjudged)
-    return Run(final, plan, place, machine, started, rows, forward, ids, evaluated, *judging, facts, examples, same)
+    return Run(
+        *(final, plan, place, machine, started, rows, forward, ids, evaluated),
+        measures=evaluated.measures(opened),
+        unjudged=opened.unjudged,
+        facts=facts,
+        examples=examples,
+        data=same,
+        index=run_index,
+    )
 
 
 def plan_of(final: config.ResolvedConfig, made: methods.TextMethods) -> Plan:
@@ -170,6 +179,7 @@ def describe(
     made: methods.TextMethods,
     rows: batches.Batches,
     built: state.Modules,
+    run_index: index.RunIndex,
     resumed: bool,
 ) -> dict[str, str]:
     """Returns the descriptions that are shown before training (model, loss, corpus and so on), by name."""
@@ -188,6 +198,7 @@ def describe(
         "loss": loss.describe_loss(final.loss, final.loss_terms, final.contrastive),
         **made.describe(),
         **opened.describe(),
+        **run_index.facts,
         "steps": describe_steps(final, rows, machine.device),
         **({"prompt": prompted.describe()} if prompted.anchor or prompted.document else {}),
         "text": text,

@@ -1,4 +1,4 @@
-"""The loggers ``tensorboard``, ``wandb``, ``mlflow`` and ``trackio``; each needs the package of its name."""
+"""The loggers ``tensorboard`` and ``wandb``; each needs the package of its name."""
 
 from __future__ import annotations
 
@@ -80,52 +80,6 @@ class Wandb(Tracker):
     def close(self) -> None:
         if hasattr(self, "_run"):
             self._run.finish()
-
-
-class MLflow(Tracker):
-    """Writes to MLflow, to the experiment of ``MLFLOW_EXPERIMENT_NAME`` or ``cse``; a resumed run is continued there.
-
-    ``MLFLOW_TRACKING_URI`` says where MLflow stores experiments.
-    """
-
-    module = "mlflow"
-
-    def on_train_begin(self, run: Run) -> None:
-        """Starts or continues the run named after the folder of the run."""
-        name = run.folder.name
-        experiment = self.client.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT))
-        earlier = []
-        if run.state.step:
-            earlier = self.client.search_runs(
-                [experiment.experiment_id], f"attributes.run_name = '{name}'", output_format="list"
-            )
-        chosen = {"run_id": earlier[0].info.run_id} if earlier else {"run_name": name}
-        self._run = self.client.start_run(**chosen)
-        if not earlier:
-            self.client.log_params(_settings(run))
-
-    def write(self, step: int, values: dict[str, float]) -> None:
-        """Logs values; ``loss/contrastive`` becomes ``loss.contrastive``, since the file store makes a folder of it."""
-        parts = [(*name.partition("/"), value) for name, value in values.items()]
-        self.client.log_metrics(
-            {f"{group}/{name.replace('/', '.')}": value for group, _, name, value in parts}, step=step
-        )
-
-    def close(self) -> None:
-        if hasattr(self, "_run"):  # else a run of another program may be active
-            self.client.end_run()
-
-
-class Trackio(Wandb):
-    """Writes to Trackio's project ``cse``; a resumed run is continued there."""
-
-    module = "trackio"
-
-    def on_train_begin(self, run: Run) -> None:
-        """Starts or continues the run named after the folder of the run."""
-        self._run = self.client.init(
-            project=PROJECT, name=run.folder.name, config=_settings(run), resume="allow", embed=False
-        )
 
 
 def _finite(group: str, record: dict[str, Any]) -> dict[str, float]:

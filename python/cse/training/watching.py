@@ -6,8 +6,9 @@ An error in the middle of a run proposes a remedy.
 from __future__ import annotations
 
 import math
+import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -50,15 +51,19 @@ class MetricBuffer:
     def __init__(self) -> None:
         self._records: list[dict[str, Any]] = []
 
-    def append(self, record: dict[str, Any], rows: Sequence[int] = ()) -> None:
-        """Adds the record of a step, whose scalar tensors remain on the device; ``rows`` is for error messages."""
-        self._records.append({**record, "rows": rows})
+    def append(self, record: dict[str, Any], rows: Sequence[Any], before: Mapping[str, Any]) -> None:
+        """Adds the record of a step, whose scalar tensors remain on the device.
+
+        ``rows`` are those of each of its batches, and ``before`` the counters of the state before the step.
+        """
+        self._records.append({**record, "rows": rows, "before": before})
 
     def read(self) -> list[dict[str, Any]]:
         """Returns the records since the last call, with tensors converted to floats.
 
-        ``finite`` and ``rows`` are removed, except from the record of a step whose loss or gradient was not finite.
-        Such a step did not update the weights; see ``cse.training.step.step.skip_if_not_finite``.
+        They end with the first step whose loss or gradient was not finite: neither it nor a later one updated the
+        weights; see ``cse.training.step.step.skip_if_not_finite``. Only its record has ``finite``, ``rows`` and
+        ``before``.
         """
         records, self._records = self._records, []
         keys = [(i, key) for i, record in enumerate(records) for key, value in record.items() if torch.is_tensor(value)]
@@ -66,10 +71,11 @@ class MetricBuffer:
             values = torch.stack([records[i][key].float() for i, key in keys]).tolist()
             for (i, key), value in zip(keys, values, strict=True):
                 records[i][key] = value
-        for record in records:
-            if record.get("finite", True):
-                record.pop("finite", None)
-                record.pop("rows", None)
+        for place, record in enumerate(records):
+            if not record["finite"]:
+                return records[: place + 1]
+            for name in ("finite", "rows", "before"):
+                del record[name]
         return records
 
 
@@ -88,15 +94,38 @@ class Clock:
         self._before -= seconds
 
 
-def check_finite(records: list[dict[str, Any]]) -> None:
-    """Raises ``RunError`` for the first step whose loss or gradient is not finite; see ``MetricBuffer.read``."""
-    for record in records:
-        if "finite" in record:
-            rows = ", ".join(str(row) for row in record.get("rows", ()))
-            raise RunError(
-                f"the loss or its gradient is not finite at step {record['step']} (first rows of the batch: {rows}); "
-                f"the weights of the previous step were kept; lower --lr, which is now {record['lr']:g}"
+SLOWER = 3.0
+WINDOW = 10
+
+
+class SlowSteps:
+    """Notices that steps take three times as long as the first ones, as on processors that other programs use, too.
+
+    Compares medians of 10 steps; the first step, in which memory is allocated, is not counted.
+    """
+
+    def __init__(self) -> None:
+        self._times: list[float] = []
+        self._first = 0.0
+
+    def update(self, seconds: float) -> str | None:
+        """Adds the duration of a step; returns a note at the first slow window, else None."""
+        if math.isinf(self._first):
+            return None
+        self._times.append(seconds)
+        if len(self._times) < WINDOW + (not self._first):
+            return None
+        median = statistics.median(self._times[-WINDOW:])
+        self._times.clear()
+        if not self._first:
+            self._first = median
+        elif median > SLOWER * self._first:
+            first, self._first = self._first, math.inf
+            return (
+                f"a step now takes {median:.2f} s, and took {first:.2f} s at first; if other programs use the "
+                "processor, a lower --threads may be faster"
             )
+        return None
 
 
 FIRST_STEPS = 10

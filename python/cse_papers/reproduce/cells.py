@@ -73,7 +73,7 @@ class Cell:
                 stems = SENTENCES[name][0] if name in SENTENCES else ()
                 made = f", or {', '.join(f'{stem}.tsv' for stem in stems)} in --data" if stems else ""
                 return f"--file {name}=PATH{made}"
-        if self.recipe.labelled and inputs.pairs is None:
+        if self.recipe.labelled and inputs.pairs is None and "pairs" not in self.recipe.settings:
             return "--pairs FILE"
         trained = self.recipe.encoder is None and not self.recipe.labelled and "corpus" not in self.recipe.settings
         if trained and inputs.corpus is None:
@@ -129,7 +129,7 @@ def settings_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
         settings.pop("preset")
     else:
         names = DEV.get(recipe.preset.split("-")[0], STSB)
-        settings["dev"] = [str(find(inputs.data, name)) for name in names]
+        settings["dev"] = list(inputs.dev) or [str(find(inputs.data, name)) for name in names]
     if inputs.model is not None:
         settings["model"] = inputs.model
         methods = with_preset(TrainConfig(**{**source_of(cell, inputs), **settings})).methods
@@ -146,10 +146,9 @@ def settings_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
 
 
 def source_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
-    """Returns what a run is trained on: labelled pairs, the corpus of its recipe, or the user's corpus."""
-    if cell.recipe.labelled:
-        return {"pairs": str(inputs.pairs)}
-    return {"corpus": filled(cell.recipe.settings.get("corpus", str(inputs.corpus)), inputs)}
+    """Returns what a run is trained on: the pairs or the corpus that its recipe names, else those of the user."""
+    kind, path = ("pairs", inputs.pairs) if cell.recipe.labelled else ("corpus", inputs.corpus)
+    return {kind: filled(cell.recipe.settings.get(kind, str(path)), inputs)}
 
 
 def config_of(cell: Cell, inputs: Inputs, place: Path) -> TrainConfig:
@@ -166,9 +165,19 @@ def config_of(cell: Cell, inputs: Inputs, place: Path) -> TrainConfig:
     )
     tokenizer = _index_tokenizer(config)
     if tokenizer is not None:
-        corpus = "-".join(hash_file(path) for path in config.corpus)
-        config = config.replace(tfidf=str(place / f"tfidf-{tokenizer}-{corpus}"))
+        counted = "-".join(hash_file(path) for path in _index_texts(config))
+        config = config.replace(tfidf=str(place / f"tfidf-{tokenizer}-{counted}"))
     return config
+
+
+def _index_texts(config: TrainConfig) -> list[str]:
+    """Returns the files whose sentences the TF-IDF index of a run counts; none without UNA.
+
+    Paraphrases that are trained on are counted like the sentences of the corpus (Shu and Lampos 2024, section 4).
+    """
+    if _index_tokenizer(config) is None:
+        return []
+    return [*config.corpus, *([config.options["parallel"]["file"]] if config.positive == "parallel" else [])]
 
 
 def _index_tokenizer(config: TrainConfig) -> Any:
@@ -188,6 +197,7 @@ def identity(cell: Cell, inputs: Inputs, scorer: Scorer) -> dict[str, Any]:
     recipe = cell.recipe
     source = {} if recipe.encoder is not None else source_of(cell, inputs)
     dev = [] if recipe.preset is None else settings_of(cell, inputs)["dev"]
+    counted = [] if recipe.encoder is not None else _index_texts(config_of(cell, inputs, Path()))[1:]
     values: dict[str, Any] = {
         "preset": recipe.preset,
         "encoder": recipe.encoder,
@@ -198,6 +208,7 @@ def identity(cell: Cell, inputs: Inputs, scorer: Scorer) -> dict[str, Any]:
         "model": cell.row.model if inputs.model is None else Path(inputs.model).name,
         "corpus": None,
         **{name: hash_file(path) for name, path in source.items()},
+        **({"index": ["corpus", *map(hash_file, counted)]} if counted else {}),
         "dev": [hash_file(path) for path in dev],
         "precision": None if recipe.encoder else pick_precision(pick_device(inputs.device), inputs.precision)[0],
         "evaluation data": scorer.hash,
@@ -319,8 +330,8 @@ def _train(cell: Cell, inputs: Inputs, made: dict[str, Any], place: Path, callba
         shutil.rmtree(folder)  # left by a run that was killed before its first checkpoint
     config = config_of(cell, inputs, place)
     tokenizer = _index_tokenizer(config)
-    if tokenizer is not None and not (Path(config.tfidf) / "index.safetensors").exists():
-        TfidfIndex.build(list(config.corpus), tokenizer=tokenizer).save(config.tfidf)
+    if tokenizer and config.tfidf and not (Path(config.tfidf) / "index.safetensors").exists():
+        TfidfIndex.build(_index_texts(config), tokenizer=tokenizer).save(config.tfidf)
     begun.parent.mkdir(parents=True, exist_ok=True)
     write_text(begun, dumps({"identity": made}) + "\n")
     return train(config, callback)

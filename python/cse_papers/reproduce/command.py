@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 from annotated_types import Ge, Le
@@ -13,7 +13,7 @@ from annotated_types import Ge, Le
 from cse.cli import printing
 from cse.cli.command import command
 from cse.cli.options import AsJson
-from cse.errors import InputError
+from cse.errors import InputError, RunError
 from cse.options import Device, Opt, Precision, Threads
 from cse.progress import progress_of
 
@@ -40,12 +40,20 @@ def reproduce_command(
     selected: Annotated[tuple[str, ...], Opt("Only these rows.", "NAME", "all", flag="--row")] = (),
     seeds: Annotated[int, Ge(1), Le(100), Opt("Run each row with seeds 0 to N - 1.", "N")] = 1,
     max_steps: Annotated[int | None, Ge(1), Opt("Step limit per run.", "N", "as in the recipe")] = None,
+    dev: Annotated[
+        Literal["clean"] | None,
+        Opt(
+            "Select checkpoints on STS-B dev and SICK-R train and dev without pairs of the test sets.",
+            default="as in the papers",
+            excludes=("smoke",),
+        ),
+    ] = None,
     output: Annotated[str | None, Opt("Folder for the results.", "DIR", "reproduce/TABLE", short="-o")] = None,
     smoke: Annotated[
         bool,
         Opt(
-            "Run each cell for two steps with a tiny model.",
-            excludes=("data", "corpus", "pairs", "files", "max_steps"),
+            "Run each cell for two steps with a tiny model, and print only whether it runs.",
+            excludes=("data", "corpus", "pairs", "files", "max_steps", "picture"),
         ),
     ] = False,
     dry_run: Annotated[bool, Opt("Only print what would run, and the estimated cost.")] = False,
@@ -82,6 +90,7 @@ def reproduce_command(
     rows = published.find_rows(selected)
     place = Path(output or f"reproduce/{table}{'-smoke' if smoke else ''}")
     settings = {"data": data, "corpus": corpus, "pairs": pairs, "files": files, "max_steps": max_steps}
+    settings["dev"] = dev
     settings |= {"device": device, "precision": precision, "threads": threads}
     inputs = find_inputs(published, place, smoke, dry_run, settings)
     scorer = Scorer(published.suite, published.columns, inputs.data, inputs.partial)
@@ -97,13 +106,19 @@ def reproduce_command(
         for cell in chosen.wanted:
             printing.say(f"would run {cell.name}")
         return
-    run(chosen, inputs, scorer, place, keep_models, smoke)
-    from .results import markdown, panels, to_dict
+    failed = run(chosen, inputs, scorer, place, keep_models, smoke)
+    from .results import markdown, panels, to_dict, trial
 
+    if smoke:
+        found = trial(published, rows, failed, chosen)
+        lines = ["| row | |", "| --- | --- |"]
+        lines += [f"| {row.name} | {each['status']} |" for row, each in zip(rows, found["rows"], strict=True)]
+        printing.result(found, as_json, lines)
+        if failed:
+            raise RunError(f"{table}: {len(failed)} of {len(rows)} rows fail")
+        return
     stored, notes = chosen.stored, chosen.notes
-    warning = ["A trial with a tiny model and two steps: the scores mean nothing.", ""] if smoke else []
-    lines = [*warning, markdown(published, rows, stored, notes)]
-    printing.result(to_dict(published, rows, stored, notes), as_json, lines)
+    printing.result(to_dict(published, rows, stored, notes), as_json, [markdown(published, rows, stored, notes)])
     if picture is not None:
         from cse.reports.style import write
 
@@ -158,7 +173,11 @@ def show_list(table: Table | None, as_json: bool) -> None:
                         f"{name} (else made of --data)" if name in SENTENCES else name
                         for name in sorted({name for recipe in row.recipes.values() for name in recipe.needs()})
                     ]
-                    + (["--pairs"] if any(recipe.labelled for recipe in row.recipes.values()) else [])
+                    + (
+                        ["--pairs"]
+                        if any(each.labelled and "pairs" not in each.settings for each in row.recipes.values())
+                        else []
+                    )
                 ),
             }
             for row in table.rows
@@ -174,20 +193,27 @@ def show_list(table: Table | None, as_json: bool) -> None:
 def status(row: Row) -> str:
     """Describes the recipe of a row: none, an encoder to evaluate, a preset, or the defaults of the model."""
     if not row.recipes:
-        return "published only"
+        return row.status
     first = next(iter(row.recipes.values()))
     if first.encoder is not None:
         return f"evaluates {first.encoder}"
     return first.preset or "the defaults of the model"
 
 
-def run(chosen: Plan, inputs: Inputs, scorer: Scorer, place: Path, keep_models: bool, quiet: bool) -> None:
-    """Runs the cells that are not stored yet, and stores them; ``quiet`` hides the output of training."""
+def run(chosen: Plan, inputs: Inputs, scorer: Scorer, place: Path, keep_models: bool, smoke: bool) -> set[str]:
+    """Runs the cells that are not stored yet, and stores them.
+
+    With ``smoke``, the output of training is hidden, no scores are printed, and the next cell is run after an error.
+
+    Returns:
+        The names of the rows of which a cell failed; without ``smoke``, an error is raised instead.
+    """
     from cse.cli.commands.train import ConsoleCallback
     from cse.models.device import set_threads
 
     from .cells import finish, run_cell
 
+    failed: set[str] = set()
     set_threads(inputs.threads)
     for begun in place.glob("*/*.begun.json"):
         path = begun.with_name(f"{begun.name.removesuffix('.begun.json')}.json")
@@ -195,14 +221,25 @@ def run(chosen: Plan, inputs: Inputs, scorer: Scorer, place: Path, keep_models: 
             finish(path, keep_models)
     for number, cell in enumerate(chosen.wanted, 1):
         printing.say(f"cell {number:,} of {len(chosen.wanted):,}: {cell.name}")
-        callback = None if quiet or cell.recipe.encoder is not None else ConsoleCallback()
-        with progress_of("evaluating", "texts") as progress:
-            record = run_cell(cell, inputs, scorer, place, callback, progress, keep_models)
+        callback = None if smoke or cell.recipe.encoder is not None else ConsoleCallback()
+        try:
+            with progress_of("evaluating", "texts") as progress:
+                record = run_cell(cell, inputs, scorer, place, callback, progress, keep_models)
+        except Exception as error:  # whatever a method raises
+            if not smoke:
+                raise
+            failed.add(cell.row.name)
+            printing.say(f"  fails: {error}")
+            continue
         chosen.add(cell, record)
+        if smoke:
+            printing.say("  runs")
+            continue
         scores = ", ".join(
             f"{name if name != '*' else 'score'} {value:.2f}" for name, value in record["scores"].items()
         )
         printing.say(f"  {scores}; {record['seconds']:.0f} s")
+    return failed
 
 
 def announce(wanted: list[Cell], inputs: Inputs, place: Path) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from cse.errors import InputError
 from cse.evaluation.base import read_pairs
-from cse.evaluation.sts import DEV, SEVEN
+from cse.evaluation.sts import DEV, SEVEN, clean_development
 from cse.io import write_text
 from cse.rng import Draws
 
@@ -54,6 +54,8 @@ class Inputs:
     """A model to use in place of every model that the recipes name; for trials."""
     batch_size: int | None = None
     """Rows per batch, instead of the recipes' values; for trials."""
+    dev: tuple[str, ...] = ()
+    """Development sets that select checkpoints instead of those of the papers."""
     partial: bool = False
     """Whether to accept incomplete evaluation data, and to evaluate transfer tasks with two folds; for trials."""
 
@@ -65,6 +67,7 @@ def open_inputs(
     pairs: str | None = None,
     files: Sequence[str] = (),
     made: Path | None = None,
+    dev: str | None = None,
     **settings: object,
 ) -> Inputs:
     """Builds the inputs of the runs of a table from the values of command-line options.
@@ -76,6 +79,8 @@ def open_inputs(
         pairs: File of labelled pairs.
         files: Further files, each as ``NAME=PATH``.
         made: Folder to which ``sts_sentences`` writes the corpora that the table needs; None: they are not made.
+        dev: ``clean``: select checkpoints on ``clean_development``, which is written to ``made``; None: as in
+            the papers.
         **settings: Values of the other fields of ``Inputs``.
 
     Raises:
@@ -103,7 +108,20 @@ def open_inputs(
     if made is not None:
         named = {**sts_sentences(Path(data), made, needed - named.keys()), **named}
     corpus_path, pairs_path = (None if file is None else Path(file) for file in (corpus, pairs))
-    return Inputs(Path(data), corpus_path, pairs_path, named, **settings)  # type: ignore[arg-type]
+    chosen = () if dev is None or made is None else clean_files(Path(data), made)
+    return Inputs(Path(data), corpus_path, pairs_path, named, dev=chosen, **settings)  # type: ignore[arg-type]
+
+
+def clean_files(data: Path, folder: Path) -> tuple[str, ...]:
+    """Writes the development sets of ``cse.evaluation.sts.clean_development`` to a folder; returns their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for title, pairs in clean_development(data).items():
+        path = folder / f"{title.replace(',', '').replace(' ', '-').lower()}.tsv"
+        rows = zip(pairs.gold.tolist(), pairs.left, pairs.right, strict=True)
+        write_text(path, "score\tsentence1\tsentence2\n" + "".join(f"{g}\t{a}\t{b}\n" for g, a, b in rows))
+        paths.append(str(path))
+    return tuple(paths)
 
 
 def sts_sentences(data: Path, folder: Path, names: Iterable[str]) -> dict[str, str]:
@@ -181,6 +199,7 @@ def smoke_inputs(table: Table, place: Path, device: str, threads: int) -> Inputs
     _write(parallel, [" ".join(reversed(row.split())) for row in rows])
     named = {name: str(parallel) for name in needed}
     named |= {"glove": str(glove), "synonyms": str(synonyms), "nli-sentences": str(corpus), "running-text": str(corpus)}
+    named |= {name: str(labelled) for name in table.needs("pairs")}
     named |= sts_sentences(data, place, needed)
     return Inputs(
         data,

@@ -37,7 +37,7 @@ class Plan:
 
 def plan(table: Table, rows: Sequence[Row], seeds: Sequence[int], inputs: Inputs, scorer: Scorer, place: Path) -> Plan:
     """Returns the plan for some rows; raises ``InputError`` for cells that were stored with other settings."""
-    result = Plan({}, [], {row.name: "published only" for row in rows if not row.recipes})
+    result = Plan({}, [], {row.name: row.status for row in rows if not row.recipes})
     for cell in cells_of(table, rows, seeds):
         lacks = cell.lacks(inputs)
         if lacks is not None:

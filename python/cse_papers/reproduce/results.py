@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +16,20 @@ from .suites import ANY, Row, Table
 if TYPE_CHECKING:
     from cse.reports.style import Panel
 
+    from .plan import Plan
+
 Stored = Mapping[str, Sequence[Mapping[str, Any]]]
 """Stored cells by the name of the row."""
+SELECTION = (
+    "Without --dev clean, checkpoints are selected, as in the papers, mostly on test pairs: 1,135 of the 1,496 "
+    "distinct pairs of STS-B dev are pairs of the seven test sets, nearly all of STS12 to STS16, and 14 of the 500 of "
+    "SICK-R dev."
+)
 
 
 @dataclass(frozen=True)
 class Ours:
-    """Our scores for one cell of the printed table, on the scale of the table."""
+    """Our scores for one cell of the printed table, x 100 unless the column is alignment or uniformity."""
 
     by_seed: Mapping[int | None, float]
     """Score by seed; the seed is None for an encoder that is not trained."""
@@ -61,7 +68,7 @@ def collect(table: Table, row: Row, stored: Stored) -> dict[str, Ours]:
                 continue
             score = cell["scores"].get(column, cell["scores"].get(ANY))
             if score is not None:
-                scores.setdefault(column, {})[cell["seed"]] = score * table.scale
+                scores.setdefault(column, {})[cell["seed"]] = score
     return {column: Ours(values) for column, values in scores.items()}
 
 
@@ -129,7 +136,6 @@ def to_dict(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[st
 
 def markdown(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[str, str]) -> str:
     """Returns the table as Markdown: the published values of each row, and below them ours."""
-    digits = 4 if table.scale < 1 else 2
     lines = [f"{table.source}: {table.metric}.", *([f"Note: {table.note}"] if table.note else []), ""]
     lines += [f"| row | | {' | '.join(table.columns)} |", f"| --- | --- |{' ---: |' * len(table.columns)}"]
     remarks = []
@@ -139,11 +145,11 @@ def markdown(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[s
             remarks.append(f"† {row.name}: the printed values do not agree with each other ({row.misprint}).")
             mark = " †"
         if any(not math.isnan(value) for value in row.values):
-            cells = [_published(value, row.sd[n] if row.sd else math.nan, digits) for n, value in enumerate(row.values)]
+            cells = [_published(value, row.sd[n] if row.sd else math.nan) for n, value in enumerate(row.values)]
             lines.append(f"| {row.name}{mark} | published | {' | '.join(cells)} |")
         ours = collect(table, row, stored)
         if ours:
-            shown = [_ours(ours.get(c), row.values[n], digits) for n, c in enumerate(table.columns)]
+            shown = [_ours(ours.get(c), row.values[n]) for n, c in enumerate(table.columns)]
             seeds = max(len(entry.by_seed) for entry in ours.values())
             if row.remark:
                 remarks.append(f"‡ {row.name}: {row.remark}.")
@@ -156,35 +162,49 @@ def markdown(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[s
         "Ours: mean ± standard deviation over seeds, [95 % interval of the mean]; *: the interval contains the "
         "published value.",
     ]
-    lines += remarks
+    lines += [SELECTION, *remarks]
     tests = paired_tests(table, rows, stored)
     if tests:
         lines += ["", "| paired t-test over seeds | against | column | seeds | difference | p (Holm) |"]
         lines += ["| --- | --- | --- | ---: | ---: | ---: |"]
         lines += [
-            f"| {test['row']} | {test['against']} | {test['column']} | {test['seeds']} | {test['mean']:+.{digits}f} "
-            f"[{test['low']:+.{digits}f}, {test['high']:+.{digits}f}] | {test['p_holm']:.3f} |"
+            f"| {test['row']} | {test['against']} | {test['column']} | {test['seeds']} | {test['mean']:+.2f} "
+            f"[{test['low']:+.2f}, {test['high']:+.2f}] | {test['p_holm']:.3f} |"
             for test in tests
         ]
     return "\n".join(lines)
 
 
-def _published(value: float, sd: float, digits: int) -> str:
+def trial(table: Table, rows: Sequence[Row], failed: Collection[str], chosen: Plan) -> dict[str, Any]:
+    """Returns the outcome of ``--smoke`` as a JSON object, which has no scores: they would mean nothing.
+
+    Args:
+        table: The table.
+        rows: The rows that were tried.
+        failed: Names of the rows of which a cell failed.
+        chosen: The plan. Its ``stored`` has the cells that ran.
+    """
+    records = []
+    for row in rows:
+        status = "fails" if row.name in failed else "runs" if row.name in chosen.stored else chosen.notes[row.name]
+        records.append({"method": row.method, "model": row.model, "status": status})
+    return {"table": table.name, "source": table.source, "rows": records}
+
+
+def _published(value: float, sd: float) -> str:
     if math.isnan(value):
         return ""
-    return f"{value:.{digits}f}" if math.isnan(sd) else f"{value:.{digits}f} ± {sd:.{digits}f}"
+    return f"{value:.2f}" if math.isnan(sd) else f"{value:.2f} ± {sd:.2f}"
 
 
-def _ours(ours: Ours | None, published: float, digits: int) -> str:
+def _ours(ours: Ours | None, published: float) -> str:
     if ours is None:
         return ""
     interval = ours.interval
     if interval is None:
-        return f"{ours.mean:.{digits}f}"
+        return f"{ours.mean:.2f}"
     star = " *" if ours.holds(published) else ""
-    return (
-        f"{ours.mean:.{digits}f} ± {ours.sd:.{digits}f} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]{star}"
-    )
+    return f"{ours.mean:.2f} ± {ours.sd:.2f} [{interval.low:.2f}, {interval.high:.2f}]{star}"
 
 
 def panels(table: Table, rows: Sequence[Row], stored: Stored) -> list[Panel]:

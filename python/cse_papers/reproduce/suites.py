@@ -27,9 +27,6 @@ from cse.evaluation.sts import DEV, SEVEN, PairScore, Task, score_pairs
 if TYPE_CHECKING:
     from cse.evaluation.base import Encodes, Evaluation
 
-# Factors that convert scores x 100 to the scale of a table, by the name of the scale in published.toml.
-SCALES = {"percent": 1.0, "unit": 0.01, "raw": 1.0}
-
 
 @dataclass(frozen=True)
 class Recipe:
@@ -46,9 +43,12 @@ class Recipe:
     labelled: bool = False
     """Whether the run is trained on labelled pairs, not on the corpus."""
 
-    def needs(self) -> list[str]:
-        """Returns the names of placeholders like "{paraphrases}", which are filled in by ``--file NAME=PATH``."""
-        return sorted(set(_placeholders([self.encoder, dict(self.settings)])))
+    def needs(self, setting: str | None = None) -> list[str]:
+        """Returns the names of placeholders like "{paraphrases}", which are filled in by ``--file NAME=PATH``.
+
+        With ``setting``, those in the value of one setting.
+        """
+        return sorted(set(_placeholders(self.settings.get(setting) if setting else [self.encoder, self.settings])))
 
 
 def _placeholders(value: Any) -> list[str]:
@@ -74,6 +74,8 @@ class Row:
     """What a reader of our values has to know, such as that test texts were trained on; empty: nothing."""
     misprint: str = ""
     """How the values in the paper contradict each other, if they do."""
+    reason: str = ""
+    """Why there are only published values, if the reason is known."""
     recipes: Mapping[str | None, Recipe] = field(default_factory=dict)
     """Recipes by column; the key None stands for one run for all columns. Empty if there are only published values."""
 
@@ -81,6 +83,11 @@ class Row:
     def name(self) -> str:
         """Method and model."""
         return f"{self.method}, {self.model}" if self.model else self.method
+
+    @property
+    def status(self) -> str:
+        """What is printed instead of our values if the row has no recipe."""
+        return f"published only: {self.reason}" if self.reason else "published only"
 
 
 @dataclass(frozen=True)
@@ -90,8 +97,6 @@ class Table:
     name: str
     source: str
     metric: str
-    scale: float
-    """Factor that converts scores x 100 to the scale of the table."""
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     suite: str = ""
@@ -99,9 +104,9 @@ class Table:
     note: str = ""
     """A remark on the published values."""
 
-    def needs(self) -> set[str]:
-        """Returns the names of the placeholders in all recipes; see ``Recipe.needs``."""
-        return {name for row in self.rows for recipe in row.recipes.values() for name in recipe.needs()}
+    def needs(self, setting: str | None = None) -> set[str]:
+        """Returns the names of the placeholders in all recipes, or in one setting of them; see ``Recipe.needs``."""
+        return {name for row in self.rows for recipe in row.recipes.values() for name in recipe.needs(setting)}
 
     def find_rows(self, names: Sequence[str]) -> list[Row]:
         """Returns the rows with the given names, or all rows if no names are given.
@@ -130,7 +135,8 @@ def tables() -> dict[str, Table]:
     """Returns all tables by name."""
     published = {table["id"]: table for table in _resource("published.toml")["table"]}
     recipes = _resource("recipes.toml")
-    return {name: _table(name, published.get(name), recipes.get(name, {})) for name in [*recipes, *published]}
+    reasons = recipes.pop("reasons")
+    return {name: _table(name, published.get(name), recipes.get(name, {}), reasons) for name in [*recipes, *published]}
 
 
 def find_table(name: str) -> Table:
@@ -144,7 +150,7 @@ def _resource(name: str) -> dict[str, Any]:
     return tomllib.loads((files("cse_papers") / "tables" / name).read_text(encoding="utf8"))
 
 
-def _table(name: str, published: dict[str, Any] | None, recipes: dict[str, Any]) -> Table:
+def _table(name: str, published: dict[str, Any] | None, recipes: dict[str, Any], reasons: dict[str, str]) -> Table:
     known = published or recipes
     columns = tuple(known["columns"])
     changes = recipes.get("changes", {})
@@ -163,6 +169,7 @@ def _table(name: str, published: dict[str, Any] | None, recipes: dict[str, Any])
                 note=row.get("note", ""),
                 remark=recipe.get("remark", ""),
                 misprint="" if check == "ok" else check,
+                reason=next((text for start, text in reasons.items() if row["method"].startswith(start)), ""),
                 recipes=parsed,
             )
         )
@@ -173,7 +180,6 @@ def _table(name: str, published: dict[str, Any] | None, recipes: dict[str, Any])
         name,
         known["source"],
         known["metric"],
-        SCALES[known["scale"]],
         columns,
         tuple(rows),
         recipes.get("suite", ""),

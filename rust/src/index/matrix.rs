@@ -9,6 +9,7 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 use rayon::prelude::*;
 use zip::write::{SimpleFileOptions, ZipWriter};
@@ -108,6 +109,10 @@ pub fn write_npz(
     let nnz: u64 = pieces.iter().map(|piece| piece.columns.len() as u64).sum();
     let (n_rows, n_terms) = (stats.counts.rows, stats.terms.len() as u64);
     let wide = nnz > i32::MAX as u64 || n_terms > i32::MAX as u64;
+    let width = if wide { 8 } else { 4 };
+    let size = nnz * (width + 8) + (n_rows + 1) * width;
+    progress.done.store(0, Ordering::Relaxed);
+    progress.total.store(size, Ordering::Relaxed);
     let mut indptr = Vec::with_capacity(n_rows as usize + 1);
     indptr.push(0u64);
     let mut base = 0;
@@ -188,7 +193,11 @@ impl ErrorCapture<'_> {
 
 impl Write for ErrorCapture<'_> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        Ok(self.guard(buf.len(), |file| file.write_all(buf).map(|()| buf.len())))
+        let written = buf.len();
+        self.progress
+            .done
+            .fetch_add(written as u64, Ordering::Relaxed);
+        Ok(self.guard(written, |file| file.write_all(buf).map(|()| written)))
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -226,13 +226,16 @@ pub fn row_array(value: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
     buffer.to_vec(value.py())
 }
 
-/// A table column that is decoded in Python: an object with `path`, `column` and `next_block()`.
+/// A table column that is decoded in Python: an object with `path`, `column` and `next_block(max_line_bytes)`.
 struct Decoded(Py<PyAny>);
 
 impl Column for Decoded {
-    fn next_block(&mut self) -> io::Result<Option<(Vec<u8>, u64)>> {
-        Python::attach(|py| self.0.call_method0(py, "next_block")?.extract(py))
-            .map_err(io::Error::other)
+    fn next_block(&mut self, max_line_bytes: usize) -> io::Result<Option<(Vec<u8>, u64)>> {
+        Python::attach(|py| {
+            let block = self.0.call_method1(py, "next_block", (max_line_bytes,))?;
+            block.extract(py)
+        })
+        .map_err(io::Error::other)
     }
 }
 

@@ -65,6 +65,20 @@ impl Rows {
         ))
     }
 
+    /// Returns `None` if the rows take more than `most` bytes.
+    #[staticmethod]
+    #[pyo3(signature = (paths, reading, most))]
+    fn read_up_to(
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::inputs)] paths: Vec<Input>,
+        reading: Reading,
+        most: usize,
+    ) -> PyResult<Option<Self>> {
+        let (read, progress) = (reading.options()?, shared(None));
+        let rows = py.detach(|| rows::Rows::read_up_to(paths, read, most, &progress))?;
+        Ok(rows.map(Rows))
+    }
+
     fn __len__(&self) -> usize {
         self.0.len()
     }

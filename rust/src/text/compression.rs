@@ -20,7 +20,8 @@ impl Source {
     /// Opens a text file; the suffixes `.gz` and `.zst` select a decoder.
     pub(crate) fn open(path: &Path, progress: &Progress) -> Result<Self> {
         let raw = Hashed::open(path, progress)?;
-        let (suffix, format) = match path.extension().and_then(|e| e.to_str()) {
+        let suffix = path.extension().map(|suffix| suffix.to_ascii_lowercase());
+        let (suffix, format) = match suffix.as_ref().and_then(|suffix| suffix.to_str()) {
             Some("gz") => (".gz", "gzip"),
             Some("zst") => (".zst", "zstd"),
             _ => return Ok(Source::Plain(raw)),

@@ -54,22 +54,22 @@ const MARKS: [Signature; 5] = [
     Signature {
         name: "utf-32-le",
         bytes: b"\xff\xfe\0\0",
-        advice: "convert it (iconv -f UTF-32 -t UTF-8)",
+        advice: "convert it (iconv -f UTF-32LE -t UTF-8)",
     },
     Signature {
         name: "utf-32-be",
         bytes: b"\0\0\xfe\xff",
-        advice: "convert it (iconv -f UTF-32 -t UTF-8)",
+        advice: "convert it (iconv -f UTF-32BE -t UTF-8)",
     },
     Signature {
         name: "utf-16-le",
         bytes: b"\xff\xfe",
-        advice: "convert it (iconv -f UTF-16 -t UTF-8)",
+        advice: "convert it (iconv -f UTF-16LE -t UTF-8)",
     },
     Signature {
         name: "utf-16-be",
         bytes: b"\xfe\xff",
-        advice: "convert it (iconv -f UTF-16 -t UTF-8)",
+        advice: "convert it (iconv -f UTF-16BE -t UTF-8)",
     },
     Signature {
         name: UTF8,
@@ -80,13 +80,35 @@ const MARKS: [Signature; 5] = [
 
 const UTF8: &str = "utf-8";
 
+/// Whether zstd data begins with a frame to skip, as those of `pzstd` do.
+fn begins_with_skippable_frame(head: &[u8]) -> bool {
+    matches!(head, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..])
+}
+
+/// Returns the encoding of a text without a byte order mark whose characters take two or four bytes, as the places of
+/// its NUL bytes tell: they make up at least a quarter of such a text unless few of its characters are below U+0100.
+fn unmarked(head: &[u8]) -> Option<&'static str> {
+    let head = &head[..head.len().min(4096) / 4 * 4];
+    let mut zeros = [0; 4];
+    head.iter()
+        .zip((0..4).cycle())
+        .for_each(|(&byte, place)| zeros[place] += usize::from(byte == 0));
+    match zeros.map(|count| 8 * count > head.len()) {
+        [false, _, true, true] => Some("utf-32-le"),
+        [true, true, _, false] => Some("utf-32-be"),
+        [false, true, false, true] => Some("utf-16-le"),
+        [true, false, true, false] => Some("utf-16-be"),
+        _ => None,
+    }
+}
+
 /// The format of a file, as recognised from its first bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FileFormat {
     pub path: String,
     /// `gzip`, `zstd`, `parquet`, `zip`, `xz` or `bzip2`, if the text begins with the magic number of that format.
     pub magic: Option<&'static str>,
-    /// The encoding of the byte order mark at the beginning of the text, if there is one.
+    /// The encoding of the byte order mark at the beginning of the text, or UTF-16 or UTF-32 without a mark.
     pub bom: Option<&'static str>,
     /// Whether the text has carriage returns but no line feed.
     pub cr_only: bool,
@@ -98,6 +120,7 @@ impl FileFormat {
         // bzip2: "BZh", a digit, and the magic number of the first block.
         let begins = |magic: &Signature| match magic.name {
             "bzip2" => head.starts_with(b"BZh") && head.get(4..10) == Some(magic.bytes),
+            "zstd" => head.starts_with(magic.bytes) || begins_with_skippable_frame(head),
             _ => head.starts_with(magic.bytes),
         };
         FileFormat {
@@ -106,7 +129,7 @@ impl FileFormat {
             bom: MARKS
                 .iter()
                 .find(|mark| head.starts_with(mark.bytes))
-                .map(|m| m.name),
+                .map_or_else(|| unmarked(head), |mark| Some(mark.name)),
             cr_only: false,
         }
     }

@@ -38,12 +38,15 @@ pub(super) struct OpenFile {
 
 impl OpenFile {
     /// Opens a file.
-    pub(super) fn new(input: Input, progress: &Progress) -> Result<Self> {
+    pub(super) fn new(input: Input, options: &ReadOptions, progress: &Progress) -> Result<Self> {
         let path = input.path;
         let stamp = FileStamp::of(&path).map_err(|e| Error::io(&path, e))?;
         let (column, source) = match input.column {
             None => (None, Source::open(&path, progress)?),
-            Some((name, column)) => (Some(name), Source::Column(Blocks::new(column))),
+            Some((name, column)) => {
+                let blocks = Blocks::new(column, options.max_line_bytes);
+                (Some(name), Source::Column(blocks))
+            }
         };
         Ok(OpenFile {
             source,

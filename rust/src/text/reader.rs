@@ -136,7 +136,7 @@ impl<'a> Reader<'a> {
                 let Some(input) = state.inputs.next() else {
                     return Ok(false);
                 };
-                state.current = Some(OpenFile::new(input, self.progress)?);
+                state.current = Some(OpenFile::new(input, &self.options, self.progress)?);
             }
             let open = state.current.as_mut().expect("opened above");
             let first_line = open.rows + 1;

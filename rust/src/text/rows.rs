@@ -2,7 +2,7 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::text::blank::count_words;
 use crate::text::reader::{FileRecord, Input, ReadOptions, Reader, collect_results};
@@ -20,18 +20,38 @@ pub struct Rows {
 impl Rows {
     /// Reads `files` in order.
     pub fn read(files: Vec<Input>, options: ReadOptions, progress: &Progress) -> Result<Self> {
+        let rows = Rows::read_up_to(files, options, usize::MAX, progress)?;
+        Ok(rows.unwrap_or_default())
+    }
+
+    /// Reads `files` in order; returns `None` as soon as the rows take more than `most` bytes of memory.
+    pub fn read_up_to(
+        files: Vec<Input>,
+        options: ReadOptions,
+        most: usize,
+        progress: &Progress,
+    ) -> Result<Option<Self>> {
         let reader = Reader::open(files, options, progress)?;
-        let mut rows = Rows::default();
-        collect_results(vec![reader.work(|chunk| {
+        let (mut rows, mut over) = (Rows::default(), false);
+        let read = collect_results(vec![reader.work(|chunk| {
             chunk.for_each_row(|_, row| {
                 rows.text.push_str(row);
                 rows.ends.push(rows.text.len());
             })?;
             rows.repaired += chunk.repaired;
-            Ok(())
-        })])?;
+            over = rows.text.len() + size_of_val(&rows.ends[..]) > most;
+            if over {
+                Err(Error::Interrupted)
+            } else {
+                Ok(())
+            }
+        })]);
+        if over {
+            return Ok(None);
+        }
+        read?;
         rows.files = reader.into_records()?;
-        Ok(rows)
+        Ok(Some(rows))
     }
 
     /// Returns the number of rows.

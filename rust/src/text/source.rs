@@ -15,8 +15,8 @@ use crate::wait::{Until, is_pipe, open_pipe};
 pub trait Column: Send {
     /// Returns the next block of text, or `None` at the end. The number returned with the block is approximately how
     /// many bytes of the stored file were read for it (for the progress bar). Every row ends with `\n` and contains no
-    /// other `\n`.
-    fn next_block(&mut self) -> io::Result<Option<(Vec<u8>, u64)>>;
+    /// other `\n`. A row of more than `max_line_bytes` may be refused before it is decoded.
+    fn next_block(&mut self, max_line_bytes: usize) -> io::Result<Option<(Vec<u8>, u64)>>;
 }
 
 /// Whether the path is `-`, which denotes standard input.
@@ -110,15 +110,17 @@ impl Read for Hashed {
 /// Reads the blocks of a column as one stream.
 pub(crate) struct Blocks {
     column: Box<dyn Column>,
+    max_line_bytes: usize,
     block: Vec<u8>,
     at: usize,
     pub(super) unreported: u64,
 }
 
 impl Blocks {
-    pub(crate) fn new(column: Box<dyn Column>) -> Self {
+    pub(crate) fn new(column: Box<dyn Column>, max_line_bytes: usize) -> Self {
         Blocks {
             column,
+            max_line_bytes,
             block: Vec::new(),
             at: 0,
             unreported: 0,
@@ -129,7 +131,7 @@ impl Blocks {
 impl Read for Blocks {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         while self.at == self.block.len() {
-            let Some((block, stored)) = self.column.next_block()? else {
+            let Some((block, stored)) = self.column.next_block(self.max_line_bytes)? else {
                 return Ok(0);
             };
             (self.block, self.at) = (block, 0);

@@ -35,10 +35,8 @@ fn case_of(word: &str) -> Case {
     if word == "I" || word.starts_with("I'") || word.starts_with("I\u{2019}") {
         return Case::Lower;
     }
-    let mut cased = word
-        .chars()
-        .filter(|c| c.is_uppercase() || c.is_lowercase());
-    if !cased.next().is_some_and(char::is_uppercase) {
+    let mut cased = word.chars().filter(|&c| c.is_lowercase() || is_capital(c));
+    if !cased.next().is_some_and(is_capital) {
         return Case::Lower;
     }
     let (mut upper, mut lower) = (0, 0);
@@ -54,6 +52,11 @@ fn case_of(word: &str) -> Case {
         (_, 0) => Case::Upper,
         _ => Case::Lower,
     }
+}
+
+/// Whether a letter is in upper case or, as a digraph or a Greek letter with a iota may be, in title case.
+fn is_capital(c: char) -> bool {
+    c.is_uppercase() || c.to_lowercase().ne([c])
 }
 
 /// Changes the term in `out[start..]` to the letter case of `old`, the word that it replaces. `term` holds the same
@@ -96,8 +99,14 @@ fn in_case(term: &str, case: Case) -> Option<String> {
     Some(match case {
         Case::Upper => term.to_uppercase(),
         _ => {
-            let letter: String = letter.to_uppercase().collect();
-            [&term[..first], &letter, rest.as_str()].concat()
+            // Title case, which is not upper case for digraphs, ligatures and Georgian; 0 stands for no character.
+            let title = unicode_case_mapping::to_titlecase(letter);
+            let mut capital: String = title.into_iter().filter_map(char::from_u32).collect();
+            capital.retain(|c| c != '\0');
+            if capital.is_empty() {
+                capital.push(letter);
+            }
+            [&term[..first], &capital, rest.as_str()].concat()
         }
     })
 }
@@ -131,6 +140,17 @@ mod tests {
             ("I", "hello", "hello"),
             ("McDonald", "hello", "hello"),
             ("SS", "ß", "ß"),
+            ("Greetings", "ﬁnal", "Final"),
+            ("GREETINGS", "ﬁnal", "FINAL"),
+            ("Greetings", "ǆemper", "ǅemper"),
+            ("GREETINGS", "ǆemper", "ǄEMPER"),
+            ("Greetings", "ßa", "Ssa"),
+            ("Greetings", "ᾳδης", "ᾼδης"),
+            ("Greetings", "გამარჯობა", "გამარჯობა"),
+            ("Greetings", "été", "Été"),
+            ("Greetings", "漢字", "漢字"),
+            ("ǅemper", "hello", "Hello"),
+            ("ᾼδης", "hello", "Hello"),
         ] {
             let mut out = format!("before {term}").into_bytes();
             take_case(term.as_bytes(), old, &mut out, 7);

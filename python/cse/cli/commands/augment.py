@@ -64,6 +64,7 @@ def augment_command(
     across all files, so the negatives are the same as without --parts. If the command is interrupted, run it again to
     make the missing parts. --engine ray writes the same folder, but distributes the files over a Ray cluster.
     """
+    output = None if output == "-" else output
     as_parts = options.wants_parts(as_parts, engine, output, sentences)
     check_output(output, as_parts)
     index = TfidfIndex.open(tfidf, min_df=min_df, max_terms=max_terms)

@@ -15,6 +15,7 @@ from annotated_types import Ge, Le
 from ...data.readers import reading_options
 from ...errors import InputError
 from ...io import write_atomically
+from ...models.base import check_format
 from ...options import If, Opt
 from ...progress import counting
 from .. import options, printing
@@ -98,16 +99,17 @@ def encode_command(
 def encode_file(model: str, sentences: tuple[str, ...], output: str | None, encoding: Encoding, as_json: bool) -> None:
     """Encodes all rows into one file or into standard output, and prints a summary."""
     check_output(output, as_json)
-    from ...models.device import describe_device, set_threads
-    from ...models.digest import model_digest
-    from ...models.running.inference import Encoder
-    from ...models.running.vector_files import check_format, encode_to_file, resume_precision
-
     place = Path(output or "-")
     is_device = place.exists() and not place.is_file() and not place.is_dir()  # such as /dev/null or a pipe
     target = None if output is None or is_device else output
     if target is not None:
         check_format(target)
+    options.check_corpus(sentences, encoding.column)
+    from ...models.device import describe_device, set_threads
+    from ...models.digest import model_digest
+    from ...models.running.inference import Encoder
+    from ...models.running.vector_files import encode_to_file, resume_precision
+
     set_threads(encoding.threads)
     corpus = open_corpus(sentences or ["-"], **encoding.reading)
     filled = len(corpus.filled())
@@ -221,7 +223,6 @@ def encode_parts(
 ) -> None:
     """Encodes each file into one part of the folder ``output``, and prints a summary."""
     from ...models.device import describe_device
-    from ...models.running.vector_files import check_format
     from ...sharding.jobs import EncodeJob
     from .. import parts
 

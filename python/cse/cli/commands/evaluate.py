@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
+from annotated_types import Ge, Le
 
 from ...errors import InputError
 from ...losses.options import parse_dims
@@ -43,6 +44,10 @@ class Ranking(SearchRanking):
 @command("MODEL")
 def own_options(*, ranked: Ranking) -> None:
     """Parses the options that follow a model in an argument of the commands."""
+
+
+# Restrictions of --pool and --judged.
+BY_PERSON: dict[str, Any] = {"excludes": ("data", "seeds", "allow_partial", "settings", "dims")}
 
 
 @dataclass(frozen=True)
@@ -134,6 +139,11 @@ def eval_command(
     compare_published: Annotated[
         bool, Opt("Also list the papers' STS averages.", needs=If("suites", ("sts",)))
     ] = False,
+    hard: Annotated[
+        int,
+        Ge(0),
+        Opt("List N hard pairs of each STS file: low scores with high cosines.", "N", needs=If("suites", ("sts",))),
+    ] = 0,
     run: Annotated[
         str | None,
         Opt(
@@ -167,7 +177,7 @@ def eval_command(
     """
     printing.check_output()
     from ...evaluation.run import evaluate, option_tables
-    from ...evaluation.sts import PUBLISHED, SEED_NOTE, TEXT_NOTE
+    from ...evaluation.sts import PUBLISHED, SEED_NOTE, TEXT_NOTE, hard_pairs
 
     _, ((system,),) = systems_of([model], ranked)
     tables = option_tables(encoder.settings(settings))
@@ -189,8 +199,10 @@ def eval_command(
 
         write_run(run, result.reports["retrieval"].rankings)
     published = [dict(zip(("model", "average", "reproductions"), row, strict=True)) for row in PUBLISHED]
+    listed = [pair for sample in result.reports["sts"].samples for pair in hard_pairs(sample, hard)] if hard else []
     if as_json:
-        beside = {"published": published, "published_text": TEXT_NOTE} if compare_published else {}
+        beside: dict[str, Any] = {"published": published, "published_text": TEXT_NOTE} if compare_published else {}
+        beside |= {"hard_pairs": listed} if hard else {}
         printing.result({**result.to_dict(), **beside}, True, [])
         return
     for name, report in result.reports.items():
@@ -206,6 +218,10 @@ def eval_command(
             printing.echo(f"Note: {note}")
     for note in result.notes:
         printing.echo(f"Note: {note}")
+    if listed:
+        printing.echo()
+        title = "Hard pairs: their rank by cosine exceeds their rank by score most"
+        printing.table([cells({**pair, "score": f"{pair['score']:g}"}) for pair in listed], title, markdown)
     if compare_published:
         printing.echo()
         printing.table(published, title="Published averages over the seven STS test sets", markdown=markdown)
@@ -247,11 +263,19 @@ def compare_command(
     models: tuple[str, ...],
     *,
     suites: Annotated[tuple[str, ...], Opt("Suite; see cse methods.", "NAME", flag="--suite")] = ("sts",),
-    data: Annotated[str, Opt("File or folder of the data.", "PATH")],
-    labels: Annotated[
-        str | None, Opt("Compare by this column of labels of the table --data.", "COLUMN", excludes="dims")
+    data: Annotated[str | None, Opt("File or folder of the data.", "PATH")] = None,
+    query_file: Annotated[
+        str | None, Opt("With --pool and --judged: file of queries, one per row.", "FILE", flag="--queries")
     ] = None,
-    column: Annotated[str | None, Opt("With --labels: column of the sentences.", "NAME", needs="labels")] = None,
+    pool: Annotated[
+        str | None, Opt("Write the texts that A or B finds for each query, to be judged.", "FILE.csv", **BY_PERSON)
+    ] = None,
+    judged: Annotated[str | None, Opt("Compare by the judgements in this file.", "FILE.csv", **BY_PERSON)] = None,
+    depth: Annotated[int, Ge(1), Le(100), Opt("Texts from each ranking.", "N", needs="query_file")] = 10,
+    labels: Annotated[
+        str | None, Opt("Compare by this column of labels of the table --data.", "COLUMN", excludes="query_file")
+    ] = None,
+    column: Annotated[str | None, Opt("Column with the texts, if CORPUS is a table, or with --labels.", "NAME")] = None,
     seeds: Annotated[bool, Opt("Each of MODELS is a list A1,A2,... with one model per seed.")] = False,
     allow_partial: Annotated[bool, Opt("Accept incomplete STS and transfer files.")] = False,
     settings: Annotated[
@@ -276,6 +300,10 @@ def compare_command(
     --hybrid, --bm25-weight, --feedback, --smooth, --rerank and --tokens hold for every other model. In quotes after a
     model, they hold for this model only: cse compare bm25 minilm "minilm --hybrid" --suite retrieval --data DIR.
 
+    Without labelled data: cse compare A B CORPUS --queries FILE --pool POOL.csv writes the first --depth texts of both
+    rankings for each query, in random order. Fill in the last column (1 relevant, 0 not), and repeat the command with
+    --judged POOL.csv for the verdict. With both options, --pool writes the judgements that are known.
+
     With --labels, the rows of the table --data, at most 2,000 with distinct texts, are compared by a column of labels,
     as at the end of cse train --labels. Name rows that the models were not trained on; --set labels.share=0.2 takes
     those that cse train held out.
@@ -284,6 +312,13 @@ def compare_command(
     from ...evaluation.run import compare_models, option_tables
 
     printing.check_output()
+    if pool is not None or judged is not None:
+        by_judgements(models, query_file, pool, judged, depth, column, ranked, encoder, as_json, markdown)
+        return
+    if query_file is not None:
+        raise InputError("--queries has no effect without --pool or --judged; add one of them, or leave --queries out")
+    if data is None:
+        raise InputError("cse compare needs data; name them with --data PATH, or judge texts yourself with --pool")
     tables = option_tables(encoder.settings(settings))
     if labels is not None:
         if "suites" in given_options() or column is None:
@@ -326,6 +361,43 @@ def compare_command(
     printing.echo(f"This compares {unit_of}.{adjusted}")
     if precision:
         printing.echo(f"Encoded in {precision} ({results[0].precision_reason}).")
+
+
+def by_judgements(
+    models: Sequence[str],
+    query_file: str | None,
+    pool: str | None,
+    judged: str | None,
+    depth: int,
+    column: str | None,
+    ranked: Ranking,
+    encoder: Evaluated,
+    as_json: bool,
+    markdown: bool,
+) -> None:
+    """Runs ``cse compare`` with ``--pool`` or ``--judged``; raises ``InputError`` for arguments that do not fit."""
+    if len(models) != 3 or query_file is None or "suites" in given_options():
+        raise InputError(
+            "--pool and --judged take two models, a corpus and queries, and no --suite: cse compare A B CORPUS "
+            "--queries FILE --pool POOL.csv"
+        )
+    if pool is not None:
+        printing.check_table(pool, "--pool")
+    from ...evaluation.ranking import check_systems
+    from ..judging import compare_by_judgements, rankings
+
+    labels, sides = systems_of(models[:2], ranked)
+    if labels[0] == labels[1]:
+        raise InputError(f"MODELS: {labels[0]} and {labels[1]} are the same encoder; name another one")
+    systems = [side[0] for side in sides]
+    check_systems(systems, "retrieval", None, None)
+    loading = {name: value for name, value in encoder.arguments.items() if name != "dims"}
+    found = rankings(systems, models[2], query_file, column, depth, **loading)
+
+    def show(record: dict[str, Any]) -> None:
+        printing.table([compared_cells(record)], title=f"{labels[1]} against {labels[0]}", markdown=markdown)
+
+    compare_by_judgements(labels, found, depth, pool, judged, as_json, show)
 
 
 def compared_cells(record: dict[str, Any]) -> dict[str, str]:

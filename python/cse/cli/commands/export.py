@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from annotated_types import Ge
-
 from ...errors import InputError
 from ...options import Column, EncodingErrors, MaxLineBytes, Opt, Threads
 from ...progress import counting, progress_of
@@ -25,12 +23,18 @@ def export_command(
     output: Annotated[
         str | None,
         Opt(
-            "New folder for the static encoder, or for a copy of MODEL with the ONNX files.",
+            "New folder for the static encoder, or for a copy of MODEL.",
             "DIR",
-            "the folder of MODEL; required with --static, or if MODEL is a name",
+            "with --onnx and a folder as MODEL: that folder",
             short="-o",
         ),
     ] = None,
+    license: Annotated[
+        str | None, Heading("Model card"), Opt("Licence of the model, such as apache-2.0.", "ID", "not stated")
+    ] = None,
+    language: Annotated[
+        tuple[str, ...], Opt("Language of the texts, such as en; may be repeated.", "CODE", "not stated")
+    ] = (),
     int8: Annotated[
         bool, Heading("ONNX"), Opt("Also write onnx/model_int8.onnx, with 8-bit weights.", needs="onnx")
     ] = False,
@@ -46,7 +50,6 @@ def export_command(
         Opt("Texts like those to be encoded, one per row; may be repeated.", "FILE", needs="static"),
     ] = (),
     dims: Annotated[int | None, Opt("Number of principal components to keep.", "N", "all", needs="static")] = None,
-    words: Annotated[int, Ge(0), Opt("Add N frequent words of the corpus as tokens.", "N", needs="static")] = 0,
     column: Annotated[Column, Opt(needs="static")] = None,
     encoding_errors: Annotated[EncodingErrors, Opt(needs="static")] = "strict",
     max_line_bytes: Annotated[MaxLineBytes, Opt(needs="static")] = 1 << 20,
@@ -62,17 +65,35 @@ def export_command(
     made for search in the rows of --corpus, to whose embeddings the vectors are fitted. cse, model2vec and
     SentenceTransformer(FOLDER) load the folder.
 
+    Without a format, MODEL is copied to the new folder -o, which can be uploaded. --license and --language are written
+    to the model card (README.md) of the folder, for the Hugging Face hub.
+
     With --int8 and --sts or --retrieval, the model in PyTorch and the 8-bit file are evaluated, and both scores are
     printed with a confidence interval for their difference.
     """
-    if onnx == static:
+    if onnx and static:
         raise InputError("cse export writes one format; name it, either --onnx or --static")
     printing.check_output()
+    card = {"license": license, "language": list(language)}
     if onnx:
-        write_onnx(model, output, int8, sts, retrieval, threads, as_json)
-        return
-    reading = {"column": column, "encoding_errors": encoding_errors, "max_line_bytes": max_line_bytes}
-    write_static(model, output, corpus, dims, words, threads, as_json, **reading)
+        write_onnx(model, output, int8, sts, retrieval, threads, as_json, card)
+    elif static:
+        reading = {"column": column, "encoding_errors": encoding_errors, "max_line_bytes": max_line_bytes}
+        write_static(model, output, corpus, dims, threads, as_json, card, **reading)
+    else:
+        write_copy(model, output, as_json, card)
+
+
+def write_copy(model: str, output: str | None, as_json: bool, card: dict[str, Any]) -> None:
+    """Runs ``cse export`` without a format."""
+    if output is None:
+        raise InputError("cse export: name a format, --onnx or --static, or a new folder for a copy of MODEL with -o")
+    from ...models.running.inference import Encoder
+    from ...models.saving.folder import copy_encoder, write_card
+
+    copy_encoder(Encoder(options.model_folder(model), device="cpu"), output)
+    write_card(output, card)
+    printing.result({"folder": output}, as_json, [output])
 
 
 def write_static(
@@ -80,9 +101,9 @@ def write_static(
     output: str | None,
     corpus: tuple[str, ...],
     dims: int | None,
-    words: int,
     threads: int,
     as_json: bool,
+    card: dict[str, Any],
     **reading: Any,
 ) -> None:
     """Runs ``cse export --static``, and prints what was written."""
@@ -92,18 +113,20 @@ def write_static(
         raise InputError("--static writes a new folder; name it with -o")
     from ...models.device import set_threads
     from ...models.running.inference import Encoder
+    from ...models.saving.folder import write_card
     from ...models.saving.static_export import check_static, export_static
 
     check_static(output)
     set_threads(threads)
     rows = open_corpus(corpus, **reading)
     encoder = Encoder(options.model_folder(model))
-    saved = export_static(encoder, rows, output, dims=dims, words=words, counting=counting)
+    saved = export_static(encoder, rows, output, dims=dims, counting=counting)
+    write_card(output, card)
     if as_json:
         printing.result(asdict(saved), True, [])
         return
     printing.echo(
-        f"{saved.folder}: {saved.bytes / 1e6:,.1f} MB, {saved.tokens:,} tokens ({saved.words:,} of them added words), "
+        f"{saved.folder}: {saved.bytes / 1e6:,.1f} MB, {saved.tokens:,} tokens, "
         f"{saved.embedding_dim} dimensions\nfitted to {saved.rows:,} rows: mean cosine {saved.cosine:.3f} with the "
         "embeddings of the encoder, after subtracting their mean"
     )
@@ -117,18 +140,21 @@ def write_onnx(
     retrieval: str | None,
     threads: int,
     as_json: bool,
+    card: dict[str, Any],
 ) -> None:
     """Runs ``cse export --onnx``, and prints what was written."""
     data = {"sts": sts, "retrieval": retrieval}
     data = {suite: path for suite, path in data.items() if path is not None}
     from ...evaluation.run import compare_models, open_suites
     from ...models.device import set_threads
+    from ...models.saving.folder import write_card
     from ...models.saving.onnx_export import export_onnx
 
     for suite, path in data.items():
         open_suites(suite, path, allow_partial=True)  # fails before the export, which takes a minute
     set_threads(threads)
     saved = export_onnx(options.model_folder(model), output, int8, lambda text: printing.say(f"{text} ..."))
+    write_card(saved.folder, card)
     lines = [
         f"{saved.file}: {saved.bytes / 1e6:,.1f} MB, embeddings differ from PyTorch's by at most {saved.difference:.1g}"
     ]

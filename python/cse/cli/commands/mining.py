@@ -284,7 +284,7 @@ def mine_command(
 
     With --by hybrid, the file of --queries holds only queries. Positives are passages of the first three rows in the
     ranking of cse search --hybrid, negatives are passages of the rows at --ranks, and half of the triples are made from
-    CORPUS alone. Train on them with cse train --preset adapt-queries.
+    CORPUS alone. Train on them with cse train --preset encoder-queries.
     """
     printing.check_output()
     check_table(output)
@@ -308,7 +308,7 @@ def mine_command(
         printing.say(
             f"{summary['triples']:,} triples from {summary['queries']:,} queries in {summary['seconds']:.1f} s"
         )
-        printing.say(f"train on them with cse train --pairs {output} --preset adapt-queries --model {model}")
+        printing.say(f"train on them with cse train --pairs {output} --preset encoder-queries --model {model}")
         return
     printing.say(
         f"{summary['triples']:,} rows for {summary['pairs']:,} pairs in {summary['seconds']:.1f} s; "

@@ -72,7 +72,7 @@ def search_command(
     if tokens is not None and not corpus:
         raise InputError("--tokens has no effect without CORPUS; add that, or leave --tokens out")
     printing.check_output()
-    asked = read_queries(queries, query_file, query_column, encoding.reading)
+    asked = read_queries(queries, query_file, query_column, encoding.reading, blank=True)
     asking = ranked.arguments(top)
     kept: dict[str, Any] = {"int8": int8, "passages": passage_size(passages), "tokens": tokens}
     kept |= {"id_column": id_column, "smooth": ranked.smooth}
@@ -158,18 +158,22 @@ def describe(index: SearchIndex, folder: str) -> dict[str, Any]:
     }
 
 
-def read_queries(queries: tuple[str, ...], file: str | None, column: str | None, reading: dict[str, Any]) -> list[str]:
-    """Returns the queries of --query and --queries; raises ``InputError`` for a file with only blank rows."""
+def read_queries(
+    queries: tuple[str, ...], file: str | None, column: str | None, reading: dict[str, Any], blank: bool = False
+) -> list[str]:
+    """Returns the queries of --query and --queries, with blank rows of the file only if ``blank`` is True.
+
+    Raises ``InputError`` for a file with only blank rows.
+    """
     if file is None:
         return [*queries]
     from ...data.corpus import Corpus
 
     inputs = readers.resolve(file, column, "--query-column")
     rows = Corpus.read(inputs, encoding_errors=reading["encoding_errors"], max_line_bytes=reading["max_line_bytes"])
-    try:
-        return [*queries, *rows.take(rows.filled())]
-    except InputError:
-        raise InputError(f"--queries {file} holds no query; write one per row") from None
+    if not rows.word_counts().any():
+        raise InputError(f"--queries {file} holds no query; write one per row")
+    return [*queries, *(text for text in rows.take(range(len(rows))) if blank or text.strip())]
 
 
 def lines(hits: list[Hit]) -> list[str]:
@@ -234,7 +238,7 @@ def similarity_command(
 ) -> None:
     """Print the cosine similarity of two TEXTS, or of the two texts in each row of a table.
 
-    For a table (a .csv, .tsv, .jsonl, .parquet or .arrow file), one line is printed per row: the cosine and the two
+    For a table (a .csv, .tsv, .jsonl or .parquet file), one line is printed per row: the cosine and the two
     texts, separated by tabs.
     """
     printing.check_output()

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 BLOCK = 16384
 """Number of rows that are read at a time for ``cse doctor --model``."""
+MAX_LENGTH = 32
+"""Number of tokens by which ``cse doctor --model`` compares texts: the default of ``cse train --max-length``."""
 
 
 @command("build-tfidf")
@@ -65,8 +67,8 @@ def build_tfidf_command(
     standard input), patterns like 'shards/*.txt', or tables (see --column).
 
     Writes DIR/index.safetensors, from which negatives are sampled, and DIR/matrix.npz, the TF-IDF matrix (rows x terms,
-    CSR), which scipy.sparse.load_npz reads. The matrix is held in memory while the index is built; with --no-matrix,
-    memory use is proportional to the vocabulary.
+    CSR), which scipy.sparse.load_npz reads. The matrix takes 12 bytes for each word of a row, counted once, in memory
+    while the index is built and then in the file; with --no-matrix, memory use is proportional to the vocabulary.
 
     For text without spaces between words (Chinese, Japanese, Thai), use --tokenizer wordpieces with the --model that
     will be trained: the terms are the pieces of its WordPiece tokenizer, which is stored as DIR/tokenizer.json.
@@ -74,15 +76,16 @@ def build_tfidf_command(
     matrix = matrix and not stream and engine == "local"
     splitting = word_options(**asdict(words), pieces=None if model is None else pieces_of(model))
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
+    paths = readers.expand(corpus)  # in the main thread, so that Ctrl-C interrupts the wait for a server
     started = time.perf_counter()
     build = partial(
-        build_index, corpus, output, column=column, matrix=matrix, engine=engine, words=splitting, reading=reading
+        build_index, paths, output, column=column, matrix=matrix, engine=engine, words=splitting, reading=reading
     )
     if engine == "ray":  # in the main thread, so that Ctrl-C interrupts the wait for the cluster
         with progress_of("counting", "files") as show:
             info, files, joined = build(counted=show)
     else:
-        info, files, joined = in_background("counting", lambda progress: build(progress=progress))
+        info, files, joined = in_background("building", lambda progress: build(progress=progress))
     seconds = time.perf_counter() - started
     names = ["index.safetensors", *(["matrix.npz"] if matrix else []), *([FILE] if model else [])]
     written = {name: (Path(output) / name).stat().st_size for name in names}
@@ -104,6 +107,7 @@ def build_tfidf_command(
             f"{info.terms:,} terms ({words.tokenizer} tokenizer)",
             *([f"{info.wordless:,} sentences without a word"] if info.wordless else []),
             *([f"{info.repaired:,} rows had bytes that are not UTF-8"] if info.repaired else []),
+            *filter(None, [readers.repeated(files)]),
             *([f"{joined:,} fields had a line break, which was replaced by a space"] if joined else []),
             *[f"{Path(output) / name}: {size / 1e6:,.1f} MB" for name, size in written.items()],
             f"{seconds:.2f} s, {info.rows / seconds:,.0f} rows/s",
@@ -136,6 +140,7 @@ def merge_tfidf_command(
         [
             f"{len(shards)} indexes, built from {len(index.files)} files in all: {info.documents:,} sentences, "
             f"{info.terms:,} terms",
+            *filter(None, [readers.repeated(index.files)]),
             f"{output}/index.safetensors",
         ],
     )
@@ -162,7 +167,8 @@ def doctor_command(
     Rows that other commands reject, such as rows with invalid UTF-8, are counted here and are not errors.
 
     With --model, the words that the tokenizer of the model splits into pieces are listed, beginning with those that
-    take the most additional tokens.
+    take the most additional tokens. Texts that differ, but whose first 32 tokens (the default of cse train
+    --max-length) are equal, are counted.
     """
     printing.check_output()
     if model is not None and "-" in corpus:
@@ -184,6 +190,7 @@ def doctor_command(
     )
     seconds = time.perf_counter() - started
     seen["joined_lines"] = readers.joined_lines(inputs)
+    seen["repeated"] = readers.repeated(readers.SourceFile(**file) for file in seen["files"])
     seen["code"] = looks_like_code(readers.first_rows(readers.resolve(corpus, column), SAMPLE))
     advice = findings(seen, max_line_bytes)
     value = {**seen, "advice": [{"level": level, "finding": what, "do": do} for level, what, do in advice]}
@@ -192,8 +199,8 @@ def doctor_command(
         # A corpus in the cache is found there only with the same option.
         errors = "replace" if seen["faults"]["invalid"]["rows"] else encoding_errors
         again = {"encoding_errors": errors, "max_line_bytes": max_line_bytes, "threads": threads}
-        counts, warning = _count_words(corpus, tokenizer, model, column=column, **again)
-        value["model"] = {**_words_record(counts, model, top), "warning": warning}
+        counts, twins, warning = _count_words(corpus, tokenizer, model, column=column, **again)
+        value["model"] = {**_words_record(counts, model, top), "equal_texts": twins, "warning": warning}
     if as_json:
         printing.result({**value, "seconds": round(seconds, 3)}, True, [])
         return
@@ -209,25 +216,33 @@ def _tokenizer(model: str) -> Any:
     return load_tokenizer(find_model(options.model_folder(model)))
 
 
-def _count_words(files: Sequence[str], tokenizer: Any, model: str, **reading: Any) -> tuple[WordCounts, str]:
+def _count_words(files: Sequence[str], tokenizer: Any, model: str, **reading: Any) -> tuple[WordCounts, int, str]:
     """Returns the counts of the words and tokens of all rows, and a warning if the model can hardly read them.
 
-    ``reading`` is passed to ``open_corpus``.
+    In between, returns the number of distinct texts minus that of distinct texts as the model reads them, with at most
+    ``MAX_LENGTH`` tokens. ``reading`` is passed to ``open_corpus``.
     """
     from ...models.readability import TEXTS, readability
+    from ...models.tokens import token_lists
     from ...models.vocabulary import count_words
 
     corpus = open_corpus(files, **reading)
     with counting("counting words", len(corpus), "rows") as more:
+        texts: set[int] = set()
+        read: set[int] = set()
 
         def blocks() -> Iterator[list[str]]:
             for start in range(0, len(corpus), BLOCK):
                 yield (block := corpus.take(range(start, min(start + BLOCK, len(corpus)))))
+                filled = [text for text in block if text.strip()]
+                texts.update(map(hash, filled))
+                if filled:
+                    read.update(hash(tuple(ids)) for ids in token_lists(tokenizer, filled, MAX_LENGTH)["input_ids"])
                 more(len(block))
 
         counts = count_words(tokenizer, blocks(), f"--model {model}")
     sample = range(0, len(corpus), max(1, len(corpus) // TEXTS))
-    return counts, readability(tokenizer, corpus.take(sample)).warning(model)
+    return counts, len(texts) - len(read), readability(tokenizer, corpus.take(sample)).warning(model)
 
 
 def _words_record(counts: WordCounts, model: str, top: int) -> dict[str, Any]:
@@ -261,6 +276,11 @@ def _print_words(seen: dict[str, Any]) -> None:
         f"of the tokens are in words of 2 or more pieces, {seen['token_share_3_or_more_pieces']:.1%} in words of 3 or "
         f"more; {seen['unknown_words']:,} words have an unknown character."
     )
+    if seen["equal_texts"]:
+        printing.echo(
+            f"{seen['equal_texts']:,} texts have the first {MAX_LENGTH} tokens of another text: in a batch, they are "
+            "not negatives of each other."
+        )
     if seen["warning"]:
         printing.echo(f"Warning: {seen['warning']}.")
     listed, total = seen["listed_words"], 0

@@ -18,9 +18,9 @@ from sentence_transformers.sentence_transformer import modules as library
 from torch import nn
 
 from ..._core import __version__
-from ...errors import InputError, check_list, unknown
+from ...errors import InputError, check_list, for_python, unknown
 from ...progress import counting
-from ..base import TextEncoder, Vectors, unit
+from ..base import TextEncoder, Vectors, check_finite, one_or_more, unit
 from ..base import repaired as repaired
 from ..checking import cutting, is_static, read_json
 from ..device import autocast, copied_to, pick_device, pick_precision
@@ -30,7 +30,7 @@ from ..light import STATIC, Onnx
 from ..modules import Transformer, as_output, check_widths, normalizes, split
 from ..pooling import POOLERS
 from ..pooling_modules import MaskPooling, pooler_of, pooling_modules
-from ..resolve import base_of, find_folder, model_files, naming_model, transformer_folder
+from ..resolve import base_of, family_in, find_folder, model_files, naming_model, transformer_folder
 from ..templates import plain
 from ..tokens import TOKENIZING, pad
 from .acceleration import batches_by_length
@@ -57,8 +57,8 @@ class Encoder(TextEncoder, SentenceTransformer):
 
     Args:
         model: Folder of a trained encoder (``runs/NAME/best``), folder or hub name of a model of transformers or
-            sentence-transformers, or ``minilm``. Other kinds of encoders are given as ``glove:FILE``,
-            ``whitening:MODEL@FILE`` and so on (see ``cse.models.encoders``).
+            sentence-transformers, or ``minilm``. Other kinds of encoders are given as ``onnx:FOLDER`` and so on (see
+            ``cse.models.encoders``).
         pooler: See ``cse.models.pooling.POOLERS``. Default: the pooling that the folder declares. For a plain
             Hugging Face folder, which declares none, the default is that of sentence-transformers, ``avg``, or
             ``lasttoken`` for a decoder; ``avg`` is wrong for a model trained with [CLS] pooling.
@@ -89,6 +89,7 @@ class Encoder(TextEncoder, SentenceTransformer):
         for path in paths
     }
 
+    @for_python
     def __init__(
         self,
         model: str | PathLike[str] | None = None,
@@ -135,7 +136,7 @@ class Encoder(TextEncoder, SentenceTransformer):
             if isinstance(other, Onnx):
                 light = other.light
                 settings |= {"prompts": light.prompts, "default_prompt_name": light.default_prompt_name}
-                settings |= {"truncate_dim": light.dims, "similarity_fn_name": light.similarity_name}
+                settings |= {"truncate_dim": other.dims, "similarity_fn_name": light.similarity_name}
         if modules is not None:
             super().__init__(modules=list(modules), device=place, **settings)
         else:
@@ -206,8 +207,7 @@ class Encoder(TextEncoder, SentenceTransformer):
             raise InputError("--pooler mask: its tokenizer adds no mask token; use --encoder-method prompt")
         assert self.folder is not None
         settings = read_json(self.folder / "config_sentence_transformers.json")
-        family = settings.get("cse_family")
-        self.family = family if isinstance(family, str) else None
+        self.family = family_in(settings)
         self.trained_dims = tuple(settings.get("cse_dims") or ())
 
     def replace_modules(self, modules: Iterable[nn.Module]) -> None:
@@ -225,7 +225,7 @@ class Encoder(TextEncoder, SentenceTransformer):
 
     @property
     def other(self) -> OtherEncoder | None:
-        """The encoder of a kind that is not a model of sentence-transformers, such as ``glove:FILE``, if it is one."""
+        """The encoder of a kind that is not a model of sentence-transformers, such as ``onnx:FOLDER``, if it is one."""
         return self[0].encoder if isinstance(self[0], OtherModule) else None
 
     @property
@@ -287,6 +287,7 @@ class Encoder(TextEncoder, SentenceTransformer):
         """
         self.truncate_dim, self._rescaled = self._checked_dims(dims), self.unit_length
 
+    @one_or_more
     def encode(
         self,
         texts: Iterable[str] | None = None,
@@ -330,13 +331,15 @@ class Encoder(TextEncoder, SentenceTransformer):
                 texts: blank texts get the embedding of their special tokens, and ``progress`` is not called.
 
         Returns:
-            ``(n, D)`` float32, one row per text. With ``output_value="token_embeddings"``, a list of tensors
-            ``(T, H)``, one row per token; with ``output_value=None``, a list of dicts of all outputs of the model.
+            ``(n, D)`` float32, one row per text; ``(D,)`` for a single string. With
+            ``output_value="token_embeddings"``, a list of tensors ``(T, H)``, one row per token; with
+            ``output_value=None``, a list of dicts of all outputs of the model.
 
         Raises:
-            InputError: If ``texts`` is a single string or has an element that is not a string, if ``batch_size`` is
+            InputError: If ``texts`` has an element that is not a string, if ``batch_size`` is
                 not an integer of at least 1, if ``truncate_dim`` is not an integer from 1 to the number of dimensions,
-                if ``precision`` is unknown, or if the model has no prompt named ``prompt_name``.
+                if ``precision`` is unknown, if the model has no prompt named ``prompt_name``, or if an embedding holds
+                NaN or infinity.
         """
         texts = next((value for value in (texts, inputs, sentences) if value is not None), None)
         whole, prompt = self._checked(texts, prompt_name, prompt, batch_size)
@@ -351,11 +354,14 @@ class Encoder(TextEncoder, SentenceTransformer):
             chosen |= {"normalize_embeddings": normalize_embeddings, "truncate_dim": truncate_dim}
             chosen |= {"precision": precision, **({"task": task} if task else {}), **settings}
             chosen["show_progress_bar"] = bool(show_progress_bar)
-            return SentenceTransformer.encode(self, whole, prompt=prompt, batch_size=batch_size, **chosen)
+            made = SentenceTransformer.encode(self, whole, prompt=prompt, batch_size=batch_size, **chosen)
+            if isinstance(made, np.ndarray):
+                check_finite(made, whole, self.given[0] or "encoder")
+            return made
         with counting("encoding", len(whole), "texts") if show_progress_bar else nullcontext() as shown:
             calls = [call for call in (shown, progress) if call]
             vectors = self._vectors(whole, int(batch_size), prompt, task, calls)
-        vectors = self._truncated(vectors, truncate_dim)
+        vectors = self._truncated(vectors, whole, truncate_dim)
         if normalize_embeddings:
             vectors = unit(vectors)
         if precision != "float32":
@@ -485,6 +491,10 @@ class Encoder(TextEncoder, SentenceTransformer):
         if isinstance(transformer, Transformer) and (self.keeps_tokenizer or transformer.do_lower_case):
             load_as_stored(Path(path), transformer.tokenizer)
         write_older_names(Path(path), self.max_seq_length if isinstance(transformer, Transformer) else None)
+
+    def _update_default_model_id(self, model_card: str) -> str:
+        """Returns the card of a model with its name on the hub in the code that loads it."""
+        return model_card.replace("this/folder", self.model_card_data.model_id or "this/folder")
 
 
 class OtherModule(library.InputModule):

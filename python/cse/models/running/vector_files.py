@@ -26,10 +26,10 @@ from ..._core import hash_bytes
 from ...data.corpus import Corpus
 from ...errors import InputError
 from ...io import Journal, copy_mode, dumps, naming, remove_leftovers, write_atomically
+from ..base import naming_rows
 from ..device import pick_precision
 from .inference import Encoder
 
-FORMATS = (".npy", ".safetensors", ".parquet")
 # Number of rows in a block, and in a Parquet row group.
 BLOCK = 16384
 
@@ -41,12 +41,6 @@ class EncodedFile:
     rows: int
     blank: int
     resumed: int
-
-
-def check_format(output: str) -> None:
-    """Raises ``InputError`` if the suffix is not one of ``FORMATS``."""
-    if Path(output).suffix not in FORMATS:
-        raise InputError(f"-o {output}: the name must end in one of {', '.join(FORMATS)}")
 
 
 def resume_precision(encoder: Encoder, output: str | Path, key: dict[str, Any], wanted: str) -> None:
@@ -101,7 +95,7 @@ def encode_to_file(
         progress: Called with the number of rows done since its last call, including rows that an earlier call encoded.
 
     Raises:
-        InputError: If another process writes to the same output.
+        InputError: If another process writes to the same output, or an embedding holds NaN or infinity.
         OSError: If a file cannot be written.
     """
     output = Path(output)
@@ -123,7 +117,8 @@ def encode_to_file(
                 stop = min(start + BLOCK, len(corpus))
                 rows = start + np.flatnonzero(filled[start:stop])
                 block = np.zeros((stop - start, shape[1]), dtype=np.float32)
-                block[rows - start] = encoder.encode(corpus.take(rows), batch_size=batch_size, progress=progress)
+                with naming_rows(rows):
+                    block[rows - start] = encoder.encode(corpus.take(rows), batch_size=batch_size, progress=progress)
                 if progress:
                     progress(stop - start - len(rows))
                 data = block.tobytes()

@@ -5,17 +5,21 @@ Weights of a trained model and of its base model are averaged as in WiSE-FT (Wor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...io import file_mode, fresh_folder
+from ...errors import InputError, first_line
+from ...io import file_mode, fresh_folder, write_text
 from ..pooling import POOLERS
 from ..running.encoder import SentenceEncoder
+
+if TYPE_CHECKING:
+    from ..running.inference import Encoder
 
 
 def save_encoder(
@@ -27,7 +31,7 @@ def save_encoder(
 
     A head that is kept after training is saved as a Dense module. If the transformer has a pooler, the weights of the
     head are saved in the pooler as well, so that ``AutoModel`` returns the embedding as ``pooler_output``. Adapters are
-    added to the weights, or saved alone. An existing folder is replaced.
+    added to the weights. An existing folder is replaced.
 
     Args:
         model: The encoder.
@@ -48,10 +52,6 @@ def save_encoder(
     with fresh_folder(folder) as fresh:
         with nullcontext() if adapters is None else adapters.merged(model.backbone):
             model.evaluated.save(str(fresh), create_model_card=False)
-        if adapters is not None and adapters.keep:
-            for path in [fresh / "config.json", *fresh.glob("model*.safetensors*")]:
-                path.unlink()
-            adapters.save(model.backbone, fresh)
         (fresh / "README.md").write_text(card, encoding="utf8")
         also(fresh)
         for path in fresh.rglob("*.safetensors"):
@@ -144,6 +144,39 @@ def model_card(
         **values,
     )
     return str(card)
+
+
+def copy_encoder(encoder: Encoder, output: str) -> None:
+    """Saves an encoder to a new folder, with the model card of its own folder, if it has one.
+
+    Raises ``InputError`` if ``output`` exists, or the encoder is of a kind that has no folder, such as ``onnx:FOLDER``.
+    """
+    if Path(output).exists():
+        raise InputError(f"-o {output}: exists; name a new folder")
+    with fresh_folder(Path(output)) as fresh:
+        encoder.save(str(fresh))
+        for path in fresh.rglob("*.safetensors"):
+            path.chmod(file_mode())
+
+
+def write_card(folder: str, values: Mapping[str, Any]) -> None:
+    """Adds values to the metadata of the model card of a folder, ``README.md``; empty values are left out.
+
+    A folder without a card gets one. Raises ``InputError`` if the metadata of the card cannot be read.
+    """
+    from huggingface_hub import ModelCard
+    from yaml import YAMLError
+
+    if not (added := {name: value for name, value in values.items() if value}):
+        return
+    path = Path(folder) / "README.md"
+    text = path.read_text(encoding="utf8") if path.exists() else f"---\n---\n\n# {path.parent.name}\n"
+    try:
+        card = ModelCard(text)
+    except (YAMLError, ValueError) as error:
+        raise InputError(f"{path}: its metadata cannot be read ({first_line(error)}); correct it") from None
+    vars(card.data).update(added)
+    write_text(path, str(card))
 
 
 def _number(value: Any) -> str:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ...errors import InputError, RunError
 from ...io import fresh_folder, temporary_folder
 from ..layout import write_limit
-from ..light import MODEL, NOT_INSTALLED, LightEncoder
+from ..light import MODEL, NOT_INSTALLED
 from ..light import ONNX as FOLDER
 from ..pooling import pooled_layers
 from ..resolve import MINILM, best_of_run, find_model
@@ -84,7 +84,7 @@ def export_onnx(
         raise InputError(f"-o {output}: exists; name a new folder")
     source = find_model(name)
     if source.base is not None:
-        raise InputError(f"{model}: holds only an adapter; export a model that was saved without --keep-adapter")
+        raise InputError(f"{model}: holds only an adapter; merge it into its base model with peft first")
     pooler = source.pooler or ""
     if pooled_layers(pooler, 2) is not None:
         raise InputError(f"{model}: its pooling ({pooler}) needs several layers, but ONNX files hold only the last one")
@@ -112,7 +112,7 @@ def _export(encoder: Encoder, folder: Path, final: Path, int8: bool, say: Callab
         say("exporting the transformer")
         write_onnx(transformer, encoder.tokenizer, file)
         say("comparing its embeddings with PyTorch's")
-        vectors = LightEncoder(f"onnx:{file}").encode(texts)
+        vectors = Encoder(f"onnx:{file}", device="cpu").encode(texts)
         difference = float(np.abs(vectors - expected).max())
         if not difference <= TOLERANCE * max(1.0, float(np.linalg.norm(expected, axis=1).max())):
             raise RunError(
@@ -124,7 +124,7 @@ def _export(encoder: Encoder, folder: Path, final: Path, int8: bool, say: Callab
             say("quantising the weights")
             small = temporary / INT8
             _quantise(file, small)
-            vectors = LightEncoder(f"onnx:{small}").encode(texts)
+            vectors = Encoder(f"onnx:{small}", device="cpu").encode(texts)
             norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(expected, axis=1)
             cosines = (vectors * expected).sum(1) / norms
             more = {

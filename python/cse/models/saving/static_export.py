@@ -22,7 +22,6 @@ import numpy.typing as npt
 from ...data.corpus import Corpus
 from ...errors import InputError
 from ...io import file_mode, fresh_folder
-from ...tfidf.index import TfidfIndex
 from ..base import unit
 from ..modules import Transformer
 from ..resolve import MINILM
@@ -57,8 +56,6 @@ class StaticExported:
     """Size of the folder."""
     tokens: int
     """Number of token vectors."""
-    words: int
-    """Number of words of the corpus that were added to the tokens."""
     embedding_dim: int
     rows: int
     """Number of rows of the corpus to which the vectors were fitted."""
@@ -72,7 +69,6 @@ def export_static(
     output: str,
     *,
     dims: int | None = None,
-    words: int = 0,
     batch_size: int = 64,
     counting: Counting | None = None,
 ) -> StaticExported:
@@ -86,8 +82,6 @@ def export_static(
         corpus: The texts; ``MAX_ROWS`` of them are encoded.
         output: New folder.
         dims: Number of principal components to keep. Default: the number of dimensions of the encoder.
-        words: Number of words of the corpus to add to the tokens, the ones in most rows first. Words in a single row
-            are not added. Needs a WordPiece tokenizer.
         batch_size: Texts per forward pass.
         counting: Called with name, total and unit of each of the two phases of encoding. It returns a context manager
             whose value is called with the number of texts encoded since its last call.
@@ -106,7 +100,6 @@ def export_static(
     filled = corpus.filled()
     texts = corpus.take(filled[np.linspace(0, len(filled) - 1, min(len(filled), MAX_ROWS)).astype(np.int64)])
     tokenizer, special = static_tokenizer(encoder)
-    added = add_words(tokenizer, frequent_words(tokenizer, texts, words)) if words else 0
     design = token_counts(tokenizer, texts, special)
     known = np.flatnonzero(design.getnnz(axis=1))
     if len(known) < 2:
@@ -131,7 +124,7 @@ def export_static(
         for path in fresh.iterdir():
             path.chmod(file_mode())  # safetensors writes a file that only its owner can read
         size = sum(path.stat().st_size for path in fresh.iterdir())
-    return StaticExported(output, size, len(vectors), added, vectors.shape[1], len(texts), cosine)
+    return StaticExported(output, size, len(vectors), vectors.shape[1], len(texts), cosine)
 
 
 def check_static(output: str) -> None:
@@ -160,35 +153,6 @@ def static_tokenizer(encoder: Encoder) -> tuple[Tokenizer, set[int]]:
     settings = json.loads(own.backend_tokenizer.to_str())
     tokenizer = Tokenizer.from_str(json.dumps(settings | {"post_processor": None, "padding": None, "truncation": None}))
     return tokenizer, set(own.all_special_ids)
-
-
-def frequent_words(tokenizer: Tokenizer, texts: list[str], count: int) -> list[str]:
-    """Returns the words in most rows, but at least 2, that the tokenizer splits into pieces."""
-    index = TfidfIndex.from_texts(texts)
-    words: dict[str, None] = {}
-    for term in np.argsort(-index.df.astype(np.int64), kind="stable").tolist():
-        if index.df[term] < 2 or len(words) == count:
-            break
-        word = index.terms[term]
-        word = tokenizer.normalizer.normalize_str(word) if tokenizer.normalizer else word
-        parts = tokenizer.pre_tokenizer.pre_tokenize_str(word) if tokenizer.pre_tokenizer else [(word, (0, 0))]
-        if len(parts) == 1 and tokenizer.token_to_id(parts[0][0]) is None:
-            words[parts[0][0]] = None
-    return list(words)
-
-
-def add_words(tokenizer: Tokenizer, words: list[str]) -> int:
-    """Adds words to the vocabulary of a WordPiece tokenizer; raises ``InputError`` for tokenizers of other kinds."""
-    from tokenizers import models
-
-    old = json.loads(tokenizer.to_str())["model"]
-    if old["type"] != "WordPiece":
-        raise InputError(f"--words needs a WordPiece tokenizer, and this model's is {old['type']}; leave it out")
-    first = max(old["vocab"].values()) + 1
-    vocabulary = old["vocab"] | {word: first + number for number, word in enumerate(words)}
-    settings = {name: old[name] for name in ("unk_token", "continuing_subword_prefix", "max_input_chars_per_word")}
-    tokenizer.model = models.WordPiece(vocabulary, **settings)
-    return len(words)
 
 
 def token_counts(tokenizer: Tokenizer, texts: list[str], left_out: set[int]) -> csr_matrix:

@@ -5,10 +5,12 @@ another thread, and runs are reproducible.
 An edited sentence is unchanged if, after truncation, it has the same token ids as the original. An unchanged negative
 is masked (excluded from the loss), unless the run keeps duplicates. An unchanged positive is masked only without
 dropout; with dropout, its embedding differs from that of its anchor.
+Unless the run keeps duplicates, texts with the same token ids are not negatives of each other; see ``Batch.keys``.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 ANCHOR, POSITIVE = View("anchor", "anchor"), View("positive", "positive")
 # Function that returns the token ids of a block whose texts belong to the given rows of the corpus.
 TokenIds = Callable[[Block, npt.NDArray[np.int64]], Sequence[Any]]
+SENTENCES = "sentences"
+"""Name of the hashes of the sentences in ``Batch.keys``."""
 PartnerViews = Callable[[Mapping[str, "Role"]], tuple[int, list[str]] | None]
 
 
@@ -46,8 +50,8 @@ class Batch:
     """By block name: the texts to encode and their views; see ``cse.augment.base.Block``."""
     partners: npt.NDArray[np.int64] | None = None
     """``(M,)`` positions of the candidates with which positives are mixed (MixCSE); see ``cse.rng``."""
-    duplicates: npt.NDArray[np.bool_] | None = None
-    """``(B, B)`` bool, True for different rows with the same sentence or labelled positive. None: there are none, or
+    sentences: npt.NDArray[np.int64] | None = None
+    """``(B,)`` hashes of the sentences, if anchors are made from them. None: anchors are the sentences themselves, or
     the run keeps duplicates."""
     unchanged: dict[str, int] = field(default_factory=dict)
     """Number of rows that an edit left unchanged, by block name; for a ``local`` block, only rows of this process."""
@@ -55,6 +59,11 @@ class Batch:
     """The rows that this rank encodes."""
     tokens: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     """By block name: token ids, attention masks and so on of the n rows in ``part``, ``(n, T)`` each."""
+    keys: dict[str, Tensor] = field(default_factory=dict)
+    """By block name: hashes ``(n,)`` int64 of the token ids of these rows; see ``cse.views.entry_keys``. Empty if the
+    run keeps duplicates."""
+    repeats: bool = True
+    """Whether a hash in ``keys`` may occur twice: False if this rank encodes all rows, and none does."""
 
     @property
     def roles(self) -> dict[str, Role]:
@@ -96,7 +105,7 @@ class Batches:
         epochs: Passes over the rows. Default: 1, or as many as ``max_steps`` requires.
         max_steps: Maximum number of steps, or the exact number if ``epochs`` is None.
         accumulate: Batches per step.
-        keep_duplicates: Whether identical sentences and unchanged synthetic negatives are used as negatives.
+        keep_duplicates: Whether texts with equal token ids, and unchanged synthetic negatives, are used as negatives.
         part: ``part(n)`` returns the slice of the n rows of a batch that this rank encodes; expensive edits are applied
             only to these rows.
     """
@@ -183,7 +192,11 @@ class Batches:
                 if method.makes_pairs(method.options):
                     views = (View(name, "anchor"), View(f"{name}_positive", "positive"))
                 blocks[name] = self._edited(method, texts, rows, draws, views)
-        batch = Batch(step, epoch, rows, blocks, duplicates=self._duplicates(texts, blocks))
+        sentences = None
+        if blocks["anchor"].column is None and not self.keep_duplicates:
+            digests = b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
+            sentences = np.frombuffer(digests, dtype=np.int64)
+        batch = Batch(step, epoch, rows, blocks, sentences=sentences)
         if any(block.edited for block in blocks.values()):
             batch = self._compared(batch, Block(texts, (ANCHOR,), column=0), ids)
         return replace(batch, partners=self._partners(batch))
@@ -251,27 +264,13 @@ class Batches:
                 blocks[name] = replace(block, mask=changed)
         return replace(batch, blocks=blocks, unchanged=unchanged)
 
-    def _duplicates(self, texts: list[str], blocks: dict[str, Block]) -> npt.NDArray[np.bool_] | None:
-        if self.keep_duplicates:
-            return None
-        columns = [texts]
-        if isinstance(self.positive, Pairing) and self.positive.labelled:
-            columns.append(blocks["positive"].texts)
-        equal = np.zeros((len(texts), len(texts)), dtype=bool)
-        for column in columns:
-            ids: dict[str, int] = {}
-            keys = np.array([ids.setdefault(text, len(ids)) for text in column])
-            equal |= keys[:, None] == keys[None, :]
-        np.fill_diagonal(equal, False)
-        return equal if equal.any() else None
-
     def _partners(self, batch: Batch) -> npt.NDArray[np.int64] | None:
         drawn = self.partner_views(batch.roles)
         if drawn is None:
             return None
         anchors, names = drawn
         valid = valid_candidates(names, batch.masks, len(batch.rows))
-        return partners(batch.rows, self.seed, batch.epoch, anchors, len(names), valid, excluded=batch.duplicates)
+        return partners(batch.rows, self.seed, batch.epoch, anchors, len(names), valid)
 
 
 def changed_rows(before: Iterable[Any], after: Iterable[Any]) -> npt.NDArray[np.bool_]:

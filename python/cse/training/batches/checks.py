@@ -130,13 +130,20 @@ def examine(
     """Describes the texts that a run is about to train on, and warns of what is probably not intended.
 
     ``longest`` is the largest maximum length that the model accepts, and ``negatives`` holds the methods by name.
-    Returns the fractions of duplicate rows, of texts and tokens that are cut off, and of unknown tokens, as text; and a
-    list of warnings. Duplicates are counted in the whole corpus; the other fractions are computed from a sample of the
+    Raises ``InputError`` if all sampled anchors have the same token ids, so that none is a negative of another. Returns
+    the fractions of duplicate rows, of texts and tokens that are cut off, and of unknown tokens, as text; and a list of
+    warnings. Duplicates are counted in the whole corpus; the other fractions are computed from a sample of the
     training rows (see ``sample_of``).
     """
     corpus = batches.corpus
     duplicates = corpus.repeats() / max(int(np.count_nonzero(corpus.word_counts())), 1)
     sample, made = trained_texts(batches)
+    anchors = token_lists(tokenizer, made[: len(sample)], max_length)["input_ids"]
+    if len(anchors) > 1 and len(set(map(tuple, anchors))) == 1:
+        raise InputError(
+            f"CORPUS: the first {max_length} tokens of all {len(anchors):,} sampled sentences are identical, so none "
+            "is a negative of another; give different sentences, or raise --max-length"
+        )
     ids = tokenizer(sample, add_special_tokens=True, truncation=False, verbose=False)["input_ids"]
     encoded = tokenizer(made, add_special_tokens=True, truncation=False, verbose=False)["input_ids"]
     lengths = np.array([len(sequence) for sequence in encoded], dtype=np.int64)

@@ -15,22 +15,22 @@ from copy import deepcopy
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from ...augment.base import Block
 from ...background import ProgressCallback
-from ...data.cache import Entry, cache_folder, ends_fit, find_entry, open_entry
+from ...data.cache import ends_fit
 from ...data.corpus import Corpus
+from ...data.entries import Entry, cache_folder, find_entry, open_entry
 from ...io import naming
 from ...models.device import fixed_length, for_transfer
-from ...models.tokens import TOKENIZING, pad, token_lists, with_pooled
-from .batches import Batch, Batches
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ...models.tokens import TOKENIZING, pad, token_keys, token_lists, with_pooled
+from .batches import SENTENCES, Batch, Batches
 
 # Number of rows that are tokenized at a time.
 BLOCK = 16384
@@ -138,7 +138,7 @@ def _open(
                 ends.write((np.cumsum(lengths) + np.uint64(total)).astype("<u8").tobytes())
                 total += count
                 progress("token ids", start + len(texts), rows, "sentences")
-        return {"rows": rows, "dtype": kind, "paths": [file.path for file in corpus.files]}
+        return {"rows": rows, "dtype": kind}
 
     return open_entry(kept, "tokens", key, write, _fits)[0]
 
@@ -215,7 +215,26 @@ class Prefetcher:
         # A rank has no rows if the last batch of an epoch has fewer rows than there are ranks.
         blocks = batch.blocks.items() if len(batch.rows[part]) else ()
         tokens = {name: self._tokens(block, batch.rows, part, lists.get(_key(block))) for name, block in blocks}
-        return replace(batch, part=part, tokens=tokens)
+        keys = {} if self.batches.keep_duplicates else self._keys(replace(batch, part=part, tokens=tokens))
+        tokens = {
+            name: {key: for_transfer(values, self.device) for key, values in block.items()}
+            for name, block in tokens.items()
+        }
+        every = torch.cat([*keys.values(), torch.zeros(0, dtype=torch.int64)])
+        repeats = len(batch.rows[part]) < len(batch.rows) or len(torch.unique(every)) < len(every)
+        keys = {name: for_transfer(key, self.device) for name, key in keys.items()}
+        return replace(batch, part=part, tokens=tokens, keys=keys, repeats=repeats)
+
+    def _keys(self, batch: Batch) -> dict[str, Tensor]:
+        """Returns ``Batch.keys``."""
+        prompts = self.batches.prompts
+        keys = {name: torch.zeros(0, dtype=torch.int64) for name in batch.blocks}  # if this rank has no rows
+        for name, tokens in batch.tokens.items():
+            prompt = prompts.tokens.get(prompts.of_column(batch.blocks[name].column), 0)
+            keys[name] = token_keys(self.tokenizer, tokens["input_ids"], tokens["attention_mask"], prompt)
+        if batch.sentences is not None:
+            keys[SENTENCES] = torch.from_numpy(batch.sentences[batch.part].copy())
+        return keys
 
     def _prompted(self, block: Block, texts: list[str]) -> tuple[list[str], int]:
         """Prepends the prompt of a block's column to texts; returns the texts and their maximum number of tokens."""
@@ -271,8 +290,7 @@ class Prefetcher:
             lists = token_lists(self.tokenizer, texts, self.length or limit)
             tokens = pad(self.tokenizer, lists, range(len(texts)), self.length)
         prompts = self.batches.prompts
-        tokens = with_pooled(tokens, prompts.left_out(prompts.of_column(block.column)))
-        return {name: for_transfer(values, self.device) for name, values in tokens.items()}
+        return with_pooled(tokens, prompts.left_out(prompts.of_column(block.column)))
 
     def get(self, step: int) -> list[Batch]:
         """Returns the batches of this step, and starts to prepare the two batches that follow them."""

@@ -21,34 +21,21 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ...errors import InputError, RunError
+from ...errors import InputError
 from ...io import check_files, contents, fresh_folder, hash_files, identity, read_json, remove_folder
 from ...models.device import generator_states, restore_generators
 from ..step.distributed import World
 from ..step.state import TrainState
-from .lock import FOLDER, is_unsaved
-
-MANIFEST = "manifest.json"
-
-
-class TornCheckpoint(RunError):
-    """Raised for a checkpoint in which files are missing or differ from what was written."""
-
-
-def read_manifest(folder: Path) -> dict[str, str]:
-    """Returns the hashes by file name (relative to the checkpoint); raises ``ValueError`` for an invalid manifest."""
-    return read_json(folder / MANIFEST, dict[str, str])
+from .find import CONFIG, MANIFEST, damage, list_checkpoints, read_manifest
+from .lock import FOLDER
 
 
 def verify_all(folder: Path) -> None:
@@ -59,25 +46,7 @@ def verify_all(folder: Path) -> None:
     check_files(folder, stored, stored)
 
 
-@contextmanager
-def damage(folder: Path) -> Iterator[None]:
-    """Context manager that converts errors in reading a checkpoint to ``TornCheckpoint``.
-
-    The message names the latest checkpoint of the run before ``folder``.
-    """
-    try:
-        yield
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        others = [path for path in list_checkpoints(folder.parent.parent) if path.name < folder.name]
-        remedy = f"use the one before: cse train --resume {others[-1]}" if others else "there is no earlier one"
-        why = str(error)
-        if isinstance(error, OSError) and error.strerror:
-            why = f"{Path(error.filename).name}: {error.strerror.lower()}"
-        raise TornCheckpoint(f"{folder}: the checkpoint is damaged ({why}); {remedy}") from None
-
-
 BEST = "best"
-CONFIG = "config.toml"
 STATE = "state.json"
 FILES = ("weights", "optimizer", "generators", "selection")
 
@@ -103,47 +72,12 @@ class Checkpoint:
         return int(self.state["step"])
 
 
-def list_checkpoints(run: Path) -> list[Path]:
-    """Returns the folders of the checkpoints of a run, ordered by step."""
-    return sorted((run / FOLDER).glob("step-*")) if (run / FOLDER).is_dir() else []
-
-
-def find_checkpoint(path: Path) -> Path:
-    """Returns ``path`` if it is the folder of a checkpoint, or the latest checkpoint if it is the folder of a run.
-
-    Raises ``InputError`` if there is no checkpoint.
-    """
-    if path.parent.name == FOLDER and path.is_dir():
-        return path
-    if not path.is_dir():
-        raise InputError(f"--resume {path}: no such folder; name a run or one of its checkpoints")
-    checkpoints = list_checkpoints(path)
-    if not checkpoints and is_unsaved(path) and (path / CONFIG).is_file():
-        raise InputError(
-            f"--resume {path}: the run ended before its first checkpoint; begin it again: "
-            f"cse train --config {path / CONFIG} --name {path.name}"
-        )
-    if not checkpoints:
-        raise InputError(
-            f"--resume {path} has no checkpoint; a run saves one at its first evaluation in training, every N steps "
-            "with --save-every N, after a signal, and at its end"
-        )
-    return checkpoints[-1]
-
-
 def read_checkpoint(folder: Path) -> Checkpoint:
     """Reads and verifies a checkpoint; raises ``TornCheckpoint`` if it is damaged."""
     with damage(folder):
         verify_all(folder)
         state = read_json(folder / STATE, dict[str, Any])
         return Checkpoint(folder, state, {name: load_file(_part(folder, name)) for name in FILES})
-
-
-def config_file(folder: Path) -> Path:
-    """Returns the path of the configuration of a checkpoint; raises ``TornCheckpoint`` if the file is damaged."""
-    with damage(folder):
-        check_files(folder, read_manifest(folder), [CONFIG])
-    return folder / CONFIG
 
 
 def save_checkpoint(

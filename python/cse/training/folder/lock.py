@@ -38,7 +38,14 @@ def check_free(folder: Path) -> None:
 
 FOLDER = "checkpoints"
 # What a run writes before its first checkpoint.
-FIRST = {"config.toml", "environment.json", "data.json", "log.jsonl", "tensorboard", "best", FOLDER}
+FIRST = {"config.toml", "environment.json", "data.json", "log.jsonl", "tensorboard", "tfidf", "best", FOLDER}
+
+
+def check_links(run: Path) -> None:
+    """Raises ``InputError`` for a link in the folder of a run, which would lead what is written there elsewhere."""
+    for path in run.iterdir():
+        if path.is_symlink():
+            raise InputError(f"{path}: is a link, and a run writes only into its own folder; put a copy in its place")
 
 
 def tidy(run: Path) -> None:
@@ -69,7 +76,7 @@ def clear(run: Path) -> None:
     config.toml is removed last, because it shows that the folder belongs to a run.
     """
     for path in sorted(run.iterdir(), key=lambda path: path.name == "config.toml"):
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink()

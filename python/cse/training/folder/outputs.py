@@ -1,11 +1,11 @@
-"""The folder of a run: its lock, the encoders saved in it, and its copy if a resumed run continues elsewhere."""
+"""The folder of a run: its lock, and the encoders saved in it."""
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
@@ -20,15 +20,17 @@ from ...errors import InputError
 from ...evaluation.base import Sample
 from ...evaluation.sts import score_pairs
 from ...evaluation.verdict import NOT_JUDGED, Verdict, markdown
-from ...io import fresh_folder, remove_leftovers, write_text
+from ...io import remove_leftovers, write_text
+from ...models.base import NotFinite
 from ...models.device import device_name
 from ...models.running.inference import Encoder
 from ...models.saving.folder import model_card, save_encoder
 from ..callbacks import Callback
 from ..run import Run
 from ..step.distributed import World
-from .checkpoint import Checkpoint, find_checkpoint, read_checkpoint
-from .lock import FOLDER, check_free, clear, is_unsaved, locked, tidy
+from .checkpoint import Checkpoint, read_checkpoint
+from .find import find_checkpoint
+from .lock import check_free, check_links, clear, is_unsaved, locked, tidy
 
 
 def choose_folder(output: str, name: str | None, model: str, parts: Sequence[str], seed: int) -> Path:
@@ -75,24 +77,11 @@ def opened(resume: Path, world: World) -> Iterator[Checkpoint]:
         def lock() -> str:
             run = find_checkpoint(resume).parent.parent
             held.enter_context(locked(run))
+            check_links(run)
             tidy(run)
             return str(find_checkpoint(resume))
 
         yield read_checkpoint(Path(world.agreed(lock)))
-
-
-def copied(checkpoint: Checkpoint, folder: Path) -> str:
-    """Copies a run to the folder in which it will continue, and returns this folder as text.
-
-    Other checkpoints, last/, the result and the report are not copied.
-    """
-    with fresh_folder(folder) as fresh:
-        ignored = shutil.ignore_patterns(FOLDER, "last", "result.json", "report.html", ".*")
-        shutil.copytree(checkpoint.run, fresh, ignore=ignored, dirs_exist_ok=True)
-        shutil.copytree(checkpoint.folder, fresh / FOLDER / checkpoint.folder.name)
-        if folder.exists() and not is_unsaved(folder):
-            raise InputError(f"{folder}: another process has created this folder; choose another --name")
-    return str(folder)
 
 
 def card(run: Run, step: int, verdict: str = "") -> str:
@@ -155,7 +144,8 @@ def conclude(run: Run, callback: Callback) -> tuple[dict[str, float], Verdict]:
     """Evaluates and judges best/, and adds the verdict to its model card.
 
     Returns:
-        Spearman's correlation x 100 by STS task, empty if the run has no tasks; and the verdict.
+        Spearman's correlation x 100 by STS task, empty if the run has no tasks, NaN for a task that has embeddings
+        which are not finite; and the verdict.
     """
     selector, tasks = run.state.selector, run.evaluation.tasks
     changed = selector.best_step > 0 and bool(run.measures)
@@ -170,7 +160,15 @@ def conclude(run: Run, callback: Callback) -> tuple[dict[str, float], Verdict]:
         verdict = Verdict(NOT_JUDGED, str(error))
     if (run.folder / "best").is_dir():
         write_text(run.folder / "best" / "README.md", card(run, selector.best_step, markdown(verdict.to_dict())))
-    return {task.title: score_pairs(encoder, pairs).spearman for task, pairs in tasks if encoder}, verdict
+    scores = {}
+    for task, pairs in tasks:
+        assert encoder is not None
+        try:
+            scores[task.title] = score_pairs(encoder, pairs).spearman
+        except NotFinite as error:
+            callback.on_warning(f"{task.title}: {error}")
+            scores[task.title] = math.nan
+    return scores, verdict
 
 
 @contextmanager

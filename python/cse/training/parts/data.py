@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import glob
-import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -54,6 +52,8 @@ class TrainingData:
 
     def describe(self) -> dict[str, str]:
         """Returns the numbers of rows and, for labelled pairs, the columns."""
+        from ...data.readers import repeated
+
         corpus, split = self.corpus, self.split
         counts = {
             "held out to judge by their labels": 0 if self.judged is None else len(self.judged.texts),
@@ -65,6 +65,7 @@ class TrainingData:
         }
         parts = [f"{len(corpus):,} rows: {len(split.train):,} to train on"]
         parts += [f"{count:,} {what}" for what, count in counts.items() if count]
+        parts += filter(None, [repeated(corpus.files)])
         return {
             "corpus": ", ".join(parts),
             **({} if self.labelled is None else {"columns": self.labelled.describe()}),
@@ -88,18 +89,13 @@ class TrainingData:
         rows = rows[np.unique(hashes[1][rows], return_index=True)[1]]
         return [held_out_pairs(*(corpus.take(rows) for corpus in columns))] if len(rows) >= FEWEST else []
 
-    def fingerprints(self, tfidf: str | None, others: dict[str, str]) -> dict[str, Any]:
+    def fingerprints(self, index: str | None, others: dict[str, str]) -> dict[str, Any]:
         """Returns hash, row count and column of each corpus file, and the hashes of the index (if any) and other files.
 
         A resumed run must have the same ones; see ``check_same``. ``others`` are those of ``Context.depends_on``.
         """
         files = [[file.xxh3, file.rows, file.column] for corpus in self.columns for file in corpus.files]
-        fingerprints: dict[str, Any] = {"corpus": files, "index": None, **({"files": others} if others else {})}
-        with contextlib.suppress(OSError):
-            if tfidf is not None:
-                with open(Path(tfidf) / "index.safetensors", "rb") as file:
-                    fingerprints["index"] = hashlib.file_digest(file, "sha256").hexdigest()
-        return fingerprints
+        return {"corpus": files, "index": index, **({"files": others} if others else {})}
 
 
 def check_same(before: dict[str, Any], now: dict[str, Any], where: str) -> None:
@@ -129,13 +125,58 @@ def given_texts(texts: Iterable[str] | None, corpus: Sequence[str], named: bool)
     return check_texts(texts)
 
 
-def check_source(corpus: Sequence[str], pairs: Sequence[str], tfidf: str) -> None:
+def check_source(corpus: Sequence[str], pairs: Sequence[str], tfidf: str | None) -> None:
     """Raises ``InputError`` if no corpus and no pairs were given, and there is no index whose files can be used."""
-    if not corpus and not pairs and not (Path(tfidf) / "index.safetensors").exists():
+    if not corpus and not pairs and not (Path(tfidf or "tfidf") / "index.safetensors").exists():
         raise InputError(
-            "CORPUS: no file was given, and there is no TF-IDF index that names files to train on; name a text file "
+            f"CORPUS: no file was given, and {tfidf} is no TF-IDF index that names files to train on; name a text file "
             "with one sentence per line (cse train corpus.txt), or build its index first (cse build-tfidf corpus.txt)"
         )
+
+
+def check_inputs(config: Any) -> None:
+    """Raises ``InputError`` for a file, column, folder or index of a configuration that is missing.
+
+    The command line calls this function before it imports torch, which takes seconds.
+    """
+    from ...models.resolve import check_local
+
+    check_source(config.corpus, config.pairs, config.tfidf)
+    corpus_files(config.corpus, config.column)
+    for name in (*config.pairs, *config.dev):
+        if not glob.has_magic(name) and "://" not in name and name != "-" and not os.path.exists(name):
+            raise InputError(f"{name}: no such file; check the path")
+    if config.data is not None and not Path(config.data).exists():
+        raise InputError(f"--data {config.data}: no such file or folder")
+    if config.tfidf is not None and not (Path(config.tfidf) / "index.safetensors").exists():
+        raise InputError(
+            f"--tfidf {config.tfidf}: no TF-IDF index there; make one with cse build-tfidf CORPUS -o {config.tfidf}"
+        )
+    if config.model is not None:
+        check_local(config.model)
+
+
+def corpus_files(corpus: Sequence[str], column: str | None) -> list[Any]:
+    """Returns the corpus files, with the column of tables; raises ``InputError`` for a file or column that is missing.
+
+    Returns an empty list if no files are named.
+    """
+    from ...data import readers
+    from ...data.corpus import IN_MEMORY
+
+    if tuple(corpus) in ((), (IN_MEMORY,)):
+        return []
+    missing = [name for name in corpus if not glob.has_magic(name) and not os.path.exists(name)]
+    if missing and " " in missing[0]:
+        raise InputError(
+            f"CORPUS: no such file {shortened(missing[0], 60)!r}; name files with one sentence per line, or in Python "
+            "pass the sentences themselves: train(config, texts=[...])"
+        )
+    files = readers.resolve(corpus, column)
+    for name in (item for item in files if isinstance(item, str)):
+        if name != "-" and not os.path.exists(name):
+            raise InputError(f"{name}: no such file; check the path")
+    return files
 
 
 def open_data(
@@ -225,14 +266,8 @@ def open_corpus(
         raise InputError(
             "CORPUS: the run was trained on texts in memory; in Python, give them again: train(config, texts=[...])"
         )
-    missing = [name for name in corpus if not glob.has_magic(name) and not os.path.exists(name)]
-    if missing and " " in missing[0]:
-        raise InputError(
-            f"CORPUS: no such file {shortened(missing[0], 60)!r}; name files with one sentence per line, or in Python "
-            "pass the sentences themselves: train(config, texts=[...])"
-        )
     if corpus:
-        files = readers.resolve(corpus, column)
+        files = corpus_files(corpus, column)
     elif column is not None:
         raise InputError("--column belongs to CORPUS, which was not given; name CORPUS, or leave out --column")
     elif index is None:
@@ -243,6 +278,11 @@ def open_corpus(
         )
     else:
         paths = [readers.find_again(file.path) for file in index.files]
+        if gone := [path for path in paths if "://" not in path and not os.path.exists(path)]:
+            raise InputError(
+                f"CORPUS: the TF-IDF index was built from {gone[0]}, and there is no such file here; name the file to "
+                "train on, or change to the folder in which the index was built"
+            )
         files = [
             path if file.column is None else readers.Column(path, file.column)
             for path, file in zip(paths, index.files, strict=True)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from ..selection import Selector
     from .data import TrainingData
 
+SAMPLE = 64
+"""Number of rows whose embeddings are checked before training and at each evaluation."""
+
 
 @dataclass(frozen=True)
 class EvaluationData:
@@ -47,7 +50,9 @@ class EvaluationData:
         rows = data.split.held_out
         held_out = data.corpus.take(rows)
         synthetic = negative(held_out, rows, Draws(seed, 0)) if held_out and negative else []
-        return Selector(encoder, self.pairs, held_out, synthetic, precision, halved=bool(self.judging))
+        sample = list(dict.fromkeys(data.corpus.take(data.rows[:SAMPLE])))
+        halved = bool(self.judging)
+        return Selector(encoder, self.pairs, held_out, synthetic, precision, sample, halved=halved)
 
     def measures(self, data: TrainingData) -> list[Measure]:
         """Returns what judges best/, in this order: judged queries, labels, development sets, held-out pairs."""
@@ -74,11 +79,10 @@ def open_evaluation(
         InputError: For a missing or invalid file.
     """
     from ...evaluation import measures
-    from ...evaluation.base import read_pairs
-    from ...evaluation.sts import load_tasks
+    from ...evaluation.sts import load_tasks, read_dev
 
     tasks = load_tasks(data, allow_partial) if data else []
     queries = [measures.judged_queries(judged_queries)] if judged_queries else []
-    pairs: dict[str, Pairs] = {path: read_pairs(path) for path in dev}
+    pairs = read_dev(dev, data)
     selecting, judging = (pairs, {}) if whole or not pairs else measures.halve(pairs)
     return EvaluationData(selecting, judging, queries, tasks)

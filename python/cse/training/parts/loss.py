@@ -56,5 +56,6 @@ def describe_loss(loss: str, further: Sequence[str], contrastive: ContrastiveOpt
     if contrastive.logits == "focal":
         parts.append(f"margin {contrastive.margin:g}")
     if contrastive.mixed:
-        parts.append(f"mixed negatives ({contrastive.mixed}, lambda {contrastive.mix_lambda:g})")
+        gradient = "" if contrastive.stop_gradient else ", with a gradient"
+        parts.append(f"mixed negatives ({contrastive.mixed}, lambda {contrastive.mix_lambda:g}{gradient})")
     return ", ".join([*parts, *further])

@@ -108,32 +108,17 @@ class TextMethods:
         ]
 
 
-def open_context(
-    tfidf: str,
-    min_df: int,
-    max_terms: int | None,
-    imports: Sequence[str],
-    device: str,
-    part: Callable[[int], slice],
-) -> Context:
-    """Returns the resources that methods are given; the TF-IDF index is opened when a method first uses it.
+def open_context(imports: Sequence[str], device: str, part: Callable[[int], slice]) -> Context:
+    """Returns the resources that methods are given.
 
     Args:
-        tfidf: Folder of the index.
-        min_df: See ``TfidfIndex.open``.
-        max_terms: See ``TfidfIndex.open``.
         imports: Python files that registered methods.
         device: Device of this rank.
         part: Returns the slice of the rows of a batch that this rank encodes.
     """
     from ...context import Context
-    from ...tfidf.index import TfidfIndex
 
-    context = Context(
-        lambda: TfidfIndex.open(tfidf, min_df=min_df, max_terms=max_terms),
-        device=device,
-        part=part,
-    )
+    context = Context(device=device, part=part)
     for path in imports:
         context.depends_on(path)
     return context
@@ -142,10 +127,9 @@ def open_context(
 def text_methods(positive: str, negatives: Sequence[str], options: Options, context: Context) -> TextMethods:
     """Constructs the methods that make positives and synthetic negatives.
 
-    Raises ``InputError`` if the index does not match the corpus, or if a method of ``--negative`` makes positives.
+    Raises ``InputError`` if a method of ``--negative`` makes positives.
     """
     from ...augment.base import Edit
-    from .data import check_indexed
 
     made = create(AUGMENTATIONS, positive, options, context)
     edits = {}
@@ -153,8 +137,6 @@ def text_methods(positive: str, negatives: Sequence[str], options: Options, cont
         edits[name] = create(AUGMENTATIONS, name, options, context)
         if not isinstance(edits[name], Edit):
             raise InputError(f"--negative {name}: this method makes positives; use --positive {name}")
-    if context.index_is_used and context.corpus is not None:
-        check_indexed(context.corpus, context.index)
     return TextMethods({positive: made}, edits)
 
 

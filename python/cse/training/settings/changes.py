@@ -20,8 +20,8 @@ from .precedence import merge, other_limit, resolve
 
 
 def may_change(*, computed: bool = True) -> set[str]:
-    """Returns the settings that a resumed run may change; if not ``computed``, only those that affect no result."""
-    kinds = ("yes", "elsewhere") if computed else ("elsewhere",)
+    """Returns the settings that a resumed run may change; if not ``computed``, those that affect no result."""
+    kinds = ("yes", "elsewhere") if computed else ("elsewhere", "place")
     return {name for name, option in SETTINGS.items() if option.opt.may_change in kinds}
 
 

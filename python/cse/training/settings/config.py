@@ -18,7 +18,7 @@ import tomli_w
 
 from ... import io
 from ...augment import AUGMENTATIONS, PAIRS_POSITIVE
-from ...errors import InputError, shown
+from ...errors import KEYWORDS, InputError, did_you_mean, for_python, shown
 from ...features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ...io import SURROGATES
 from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
@@ -29,6 +29,8 @@ from .declared import GROUPS, Loss, Methods, Model, Settings
 
 SETTINGS: dict[str, Option] = {option.name: option for group in GROUPS for option in options_of(group)}
 """The settings by name, in the order of declaration."""
+
+KEYWORDS.update({option.flag: name for name, option in SETTINGS.items() if name != "more_loss_terms"})
 
 TABLES: tuple[Registry[Any], ...] = (AUGMENTATIONS, FEATURE_AUGMENTATIONS, ENCODER_METHODS, HOOKS, LOSS_TERMS)
 
@@ -165,6 +167,7 @@ class TrainConfig(Settings):
     """The values that the user gave; the other values were derived from them. A table in the ``config.toml`` of a run,
     set by ``cse.training.settings.precedence``. None: the user gave all values."""
 
+    @for_python
     def __init__(self, /, **values: Any) -> None:
         """Checks types and ranges; raises ``InputError`` with the flag of the first invalid setting."""
         values = stored_forms(values)
@@ -174,7 +177,8 @@ class TrainConfig(Settings):
             if name in REMOVED:
                 raise InputError(f"{name} was removed (see CHANGELOG.md); delete the key")
             if name not in (*SETTINGS, "options", "given"):
-                raise InputError(f"unknown key {name!r}; see cse train --help")
+                known = (*SETTINGS, *method_flags(), *AUGMENTATIONS.flagged())
+                raise InputError(f"unknown key {name!r}{did_you_mean(name, known)}; see cse train --help-all")
         table = values.get("options") or {}
         if not isinstance(table, dict) or not all(isinstance(entry, dict) for entry in table.values()):
             raise InputError(f"options must hold one table per method, such as [options.una], got {shown(table)}")
@@ -220,13 +224,13 @@ class TrainConfig(Settings):
             raise InputError(f"--positive {self.positive} cannot be combined with --pairs, which holds the positives")
 
     def _loss_fault(self) -> str | None:
-        if self.loss in self.loss_terms:
+        if self.loss in self.all_terms:
             return f"--loss-term {self.loss} is already the loss (--loss {self.loss}); leave it out"
-        if CONTRASTIVE in self.loss_terms:
+        if CONTRASTIVE in self.all_terms:
             return f"--loss-term {CONTRASTIVE} is part of --loss standard, focal and mixed; leave it out"
         if self.loss == "matryoshka":
             return "--loss matryoshka needs a contrastive loss; use --dims with --loss standard, focal or mixed"
-        if "matryoshka" in self.loss_terms and self.loss not in (*CONTRASTIVE_LOSSES, CONTRASTIVE):
+        if "matryoshka" in self.all_terms and self.loss not in (*CONTRASTIVE_LOSSES, CONTRASTIVE):
             return f"--dims belongs to a contrastive loss, which --loss {self.loss} is not; leave it out"
         if CONTRASTIVE_LOSSES.get(self.loss, {}).get("mixed_negatives") and self.mixed_negatives is False:
             return f"--no-mixed-negatives cannot be combined with --loss {self.loss}; use --loss standard"
@@ -250,6 +254,11 @@ class TrainConfig(Settings):
         return options
 
     @property
+    def all_terms(self) -> tuple[str, ...]:
+        """The loss terms besides the loss, as far as they were given."""
+        return tuple(dict.fromkeys((*self.loss_terms, *self.more_loss_terms)))
+
+    @property
     def synthetic_pairs(self) -> bool:
         """Whether synthetic negatives are used as further pairs, encoded twice under different dropout masks."""
         return any(AUGMENTATIONS.get(name).makes_pairs(self.options_of(name)) for name in self.negatives)
@@ -263,7 +272,7 @@ class TrainConfig(Settings):
         named |= dict.fromkeys(self.feature_augmentations, FEATURE_AUGMENTATIONS)
         named |= dict.fromkeys(self.encoder_methods, ENCODER_METHODS)
         named |= {name: HOOKS for name in (self.anchor_hook, self.positive_hook) if name is not None}
-        terms = self.loss_terms if self.loss in CONTRASTIVE_LOSSES else (self.loss, *self.loss_terms)
+        terms = self.all_terms if self.loss in CONTRASTIVE_LOSSES else (self.loss, *self.all_terms)
         return named | dict.fromkeys(terms, LOSS_TERMS)
 
     def implied(self) -> dict[str, Any]:
@@ -345,7 +354,7 @@ class ResolvedConfig(TrainConfig):
 
         private: dict[str, Any] = dict.fromkeys(("cache", "patience", "given", "data", "judged_queries"))
         private |= dict.fromkeys(("corpus", "pairs", "columns", "dev"), ())
-        private |= {"model": public_name(self.model), "tfidf": "tfidf", "output": "runs"}
+        private |= {"model": public_name(self.model), "tfidf": None, "output": "runs"}
         private["imports"] = _without_folder(self.imports)
         private["options"] = {
             name: {key: _without_folder(value) for key, value in table.items()} for name, table in self.options.items()

@@ -73,12 +73,15 @@ class Data:
     min_score: Annotated[
         float | None, Opt("Use only the rows of --pairs with at least this score.", "X", needs="pairs")
     ] = None
-    tfidf: Tfidf = "tfidf"
+    tfidf: Annotated[
+        Tfidf | None, Opt(default="./tfidf, if it was built from exactly these files; else built for the run")
+    ] = None
+    """See ``cse.training.parts.index``."""
     column: Annotated[Column, Opt(excludes=If("pairs", why="whose columns --columns names"))] = None
     encoding_errors: EncodingErrors = "strict"
     max_line_bytes: MaxLineBytes = 1 << 20
     cache: Cache = None
-    """See ``cse.data.cache.cache_folder``."""
+    """See ``cse.data.entries.cache_folder``."""
     max_length: Annotated[int | None, Ge(3), Opt("Maximum number of tokens per sentence.", "N")] = None
     """This applies to training only; the saved model has the maximum length of the base model."""
 
@@ -89,7 +92,7 @@ class Model:
 
     model: Annotated[
         str | None,
-        Opt("Model to train: minilm, a folder, or a name on the Hugging Face Hub.", default="bert-base-uncased"),
+        Opt("Model to train: minilm, a folder, or a name on the hub.", default="the preset's, else minilm"),
     ] = None
     pooler: Annotated[
         Pooler | None,
@@ -125,8 +128,8 @@ class Model:
     preset: Annotated[
         str | None,
         Opt(
-            "A published recipe, such as simcse-bert-base or una-bert-base; or adapt, the defaults for sentence "
-            "encoders; or adapt-queries, for the rows of cse mine --by hybrid.",
+            "A published recipe, such as simcse-bert-base, focal-bert-base or una-bert-base; or encoder, the defaults "
+            "for trained sentence encoders; or encoder-queries, for the rows of cse mine.",
             "NAME",
             names="cse.training.settings.presets:preset_names",
         ),
@@ -220,7 +223,18 @@ class Loss:
     ] = None
     loss_terms: Annotated[
         tuple[str, ...],
-        Opt("A further loss term; see cse methods.", "NAME", flag="--loss-term", names="cse.losses:LOSS_TERMS"),
+        Opt("Loss terms besides the loss.", hidden=True, flag="--loss-term", names="cse.losses:LOSS_TERMS"),
+    ] = ()
+    """All of them; without it, the terms of the preset or of the recipe of the model."""
+    more_loss_terms: Annotated[
+        tuple[str, ...],
+        Opt(
+            "Loss term in addition to those of the preset or of the recipe of the model; none removes these. See cse "
+            "methods.",
+            "NAME|none",
+            flag="--loss-term",
+            names="cse.losses:LOSS_TERMS",
+        ),
     ] = ()
 
 
@@ -288,9 +302,9 @@ class Evaluation:
     dev: Annotated[
         tuple[str, ...],
         Opt(
-            "Scored pairs; one half selects best/ by Spearman's correlation (with several files, the mean), and the "
-            "other half judges it.",
-            "FILE",
+            "Scored pairs; one half selects best/ by Spearman's correlation (with several files, the mean), the other "
+            "half judges it. clean: STS-B dev and SICK-R train and dev of --data, without pairs of the test sets.",
+            "FILE|clean",
             paths=True,
         ),
     ] = ()
@@ -333,10 +347,10 @@ class Evaluation:
 class Output:
     """Run"""
 
-    output: Annotated[str, Opt("Folder that contains the runs.", "DIR", short="-o", may_change="elsewhere")] = "runs"
+    output: Annotated[str, Opt("Folder that contains the runs.", "DIR", short="-o", may_change="place")] = "runs"
     name: Annotated[
         str | None,
-        Opt("Name of the run's folder.", default="from model, loss, negatives and seed", may_change="elsewhere"),
+        Opt("Name of the run's folder.", default="from model, loss, negatives and seed", may_change="place"),
     ] = None
     """None: composed of model, loss, negatives and seed, with a number added if the folder exists."""
     save_every: Annotated[
@@ -348,7 +362,7 @@ class Output:
     loggers: Annotated[
         tuple[str, ...],
         Opt(
-            "Logger in addition to log.jsonl: tensorboard, wandb, mlflow or trackio.",
+            "Logger in addition to log.jsonl: tensorboard or wandb.",
             "NAME",
             flag="--logger",
             names="cse.training.loggers:LOGGERS",

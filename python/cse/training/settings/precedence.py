@@ -19,7 +19,7 @@ from ...options import combination_fault, options_of
 from .config import LOSS_SETTINGS, ResolvedConfig, TrainConfig, flag, with_tables
 from .presets import conditional, families, preset_values
 
-DEFAULT_MODEL = "bert-base-uncased"
+DEFAULT_MODEL = "minilm"
 
 
 def with_preset(config: TrainConfig) -> TrainConfig:
@@ -31,10 +31,10 @@ def with_preset(config: TrainConfig) -> TrainConfig:
         return config
     stored = preset_values(config.preset) if config.preset else {}
     values = config.values()
-    if config.preset == "adapt":  # a table of family defaults; the defaults of the loss take precedence
-        chosen = with_loss(config, "adapt")
+    if config.preset == "encoder":  # a table of family defaults; the defaults of the loss take precedence
+        chosen = with_loss(config, "encoder")
         completed = chosen.copied(options=merge({"options": config.options}, stored).get("options", {}))
-        stored = {"loss": chosen.loss, **stored, **loss_recipe(completed, "adapt")}
+        stored = {"loss": chosen.loss, **stored, **loss_recipe(completed, "encoder")}
     if config.pairs:
         stored = {name: value for name, value in stored.items() if name != "positive"}
     # Values of the preset that do not apply: patience needs --dev, and eval_pooler belongs to the preset's pooler.
@@ -74,7 +74,8 @@ def resolve(
     used = config.copied(options=merge(chosen, tables[family]).get("options", {}))
     values = merge(chosen, loss_recipe(used, family), declared, tables[family], tables["all"])
     values |= {"precision": precision} if precision else {}
-    resolved = ResolvedConfig(**values, given=config.given)
+    terms = (*values.get("loss_terms", ()), *values.pop("more_loss_terms", ()))
+    resolved = ResolvedConfig(**values | {"loss_terms": tuple(dict.fromkeys(terms))}, given=config.given)
     if unused := sorted(named - {*resolved.methods, *({CONTRASTIVE} if resolved.loss in CONTRASTIVE_LOSSES else ())}):
         raise InputError(
             f"{unused[0]}: its options were given, but the run does not use it; add {_options_for(unused[0])}, or "
@@ -188,7 +189,7 @@ def loss_recipe(config: TrainConfig, family: str) -> dict[str, Any]:
 
 
 def _unlabelled(config: TrainConfig, family: str) -> dict[str, Any]:
-    published = (config.given or config.values()).get("preset") not in (None, "adapt")
+    published = (config.given or config.values()).get("preset") not in (None, "encoder")
     return {} if config.pairs or published else conditional(family, "", False)
 
 
@@ -201,14 +202,14 @@ def with_loss(config: TrainConfig, family: str) -> TrainConfig:
 def recipe_reason(config: ResolvedConfig, family: str) -> str:
     """Returns a text that says where the values that were not given come from, and why."""
     preset = (config.given or {}).get("preset")
-    if preset is not None and (preset, family) != ("adapt", "adapt"):
+    if preset is not None and (preset, family) != ("encoder", "encoder"):
         return f"preset {preset}"
-    if family != "adapt":
+    if family != "encoder":
         return f"defaults of {family}"
     kept = ["its similarities are kept"] if "keep-similarities" in config.loss_terms else []
     cut = ["short passages of the rows are the positives"] if config.positive == "spans" else []
     why = " and ".join([*kept, *cut])
-    return f"adapt: the model is already a sentence encoder{f', so {why}' if why else ''}"
+    return f"encoder: the model is already a sentence encoder{f', so {why}' if why else ''}"
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def _presets() -> dict[str, dict[str, Any]]:
             shared = tables.pop("all")
             for model, values in tables.items():
                 presets[f"{place.name.removesuffix('.toml')}-{model}"] = {**shared, **values}
-    presets["adapt"] = families()["adapt"]
+    presets["encoder"] = families()["encoder"]
     return presets
 
 
@@ -67,7 +67,7 @@ def _defaults() -> dict[str, Any]:
 
 
 def preset_names() -> list[str]:
-    """Returns the names of the presets: published recipes, like ``simcse-bert-base``, ``adapt``, ``adapt-queries``."""
+    """Returns the names of the presets: published recipes (``simcse-bert-base``), ``encoder``, ``encoder-queries``."""
     return sorted(_presets())
 
 

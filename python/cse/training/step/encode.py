@@ -20,12 +20,12 @@ from torch.utils.checkpoint import checkpoint
 from ... import rng
 from ...augment.base import View
 from ...features.base import hooked
-from ...models.device import autocast, on_device
+from ...models.device import autocast, copied_to, on_device
 from ...models.running.acceleration import by_length, one_lookup
 from ...models.running.encoder import SentenceEncoder
 from ...models.running.packing import GROUP
-from ...views import RowStep, Views
-from ..batches.batches import Batch
+from ...views import RowStep, Views, entry_keys
+from ..batches.batches import SENTENCES, Batch
 from .distributed import World
 
 if TYPE_CHECKING:
@@ -171,8 +171,9 @@ def gathered_views(
     forward: Forward,
     world: World,
 ) -> Views:
-    """Returns the views of all rows of the batch; ranks exchange embeddings and masks in one transfer."""
+    """Returns the views of all rows of the batch; ranks exchange embeddings and masks in one transfer, keys in one."""
     local = encode_views(state, batch, tokens, forward)
+    keys = gathered_keys(batch, forward, world)
     masks = {view: on_device(mask, forward.device) for view, mask in batch.masks.items()}
     owned = {
         view.name: on_device(block.mask, forward.device)
@@ -181,13 +182,24 @@ def gathered_views(
         for view in block.views
     }
     if world.size == 1:
-        return Views(local, batch.roles, {**masks, **owned})
+        return Views(local, batch.roles, {**masks, **owned}, keys=keys, repeats=batch.repeats)
     columns = [*local.values(), *(mask[:, None].to(next(iter(local.values())).dtype) for mask in owned.values())]
     whole = world.gather(torch.cat(columns, dim=1), len(batch.rows))
     gathered = torch.split(whole, [z.shape[1] for z in columns], dim=1)
     everything = dict(zip([*local, *(f"mask of {name}" for name in owned)], gathered, strict=True))
     masks |= {name: everything[f"mask of {name}"][:, 0] > 0.5 for name in owned}
-    return Views({name: everything[name] for name in local}, batch.roles, masks)
+    return Views({name: everything[name] for name in local}, batch.roles, masks, keys=keys)
+
+
+def gathered_keys(batch: Batch, forward: Forward, world: World) -> dict[str, Tensor]:
+    """Returns ``Views.keys`` of all rows of the batch."""
+    if not batch.keys:
+        return {}
+    stacked = torch.stack([copied_to(key, forward.device) for key in batch.keys.values()], dim=1)
+    columns = world.gather(stacked, len(batch.rows)).unbind(1)
+    keys = dict(zip(batch.keys, columns, strict=True))
+    by_view = {view.name: keys[name] for name, block in batch.blocks.items() for view in block.views}
+    return entry_keys(by_view, batch.roles, keys.get(SENTENCES))
 
 
 def keyed_uniform(seed: int, epoch: int, rows: npt.NDArray[np.int64], device: str) -> Callable[[str, int], Tensor]:

@@ -116,6 +116,15 @@ class TrainState(Modules):
         for module in self.modules().values():
             module.train()
 
+    def counters(self) -> dict[str, Any]:
+        """Returns the values that ``count`` changes, by name."""
+        return {
+            "step": self.step,
+            "sentences": self.sentences,
+            "seconds": self.seconds,
+            "viewed": self.viewed.copy(),
+        }
+
     def count(self, batches: Sequence[Batch], seconds: float) -> None:
         """Updates the counters after a step; ``seconds`` is the training time so far."""
         self.step += 1
@@ -129,8 +138,6 @@ class TrainState(Modules):
         for batch in batches:
             masked.update({f"masked/{view}": int((~mask).sum()) for view, mask in batch.masks.items()})
             masked.update({f"unchanged/{name}": count for name, count in batch.unchanged.items() if count})
-            if batch.duplicates is not None:
-                masked["duplicates"] += int(batch.duplicates.any(1).sum())
         return {
             "step": self.step,
             "epoch": batches[0].epoch,

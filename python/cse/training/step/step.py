@@ -36,7 +36,8 @@ def training_step(
     """Performs one training step.
 
     The host does not wait for the device; the metrics are tensors on the device. If the loss or a gradient is
-    not finite, the weights and the moments of the optimizer are not changed, and ``finite`` is False.
+    not finite, ``finite`` is False, and neither this step nor a later one changes the weights and the moments of the
+    optimizer.
 
     Args:
         state: The state of the run; its modules and optimizer are updated.
@@ -58,6 +59,8 @@ def training_step(
     if len(results) > 1:
         names = dict.fromkeys(name for result in results for name in result)
         metrics = {name: torch.stack([result[name] for result in results if name in result]).mean() for name in names}
+        if "duplicates" in metrics:  # like the numbers of masked rows
+            metrics["duplicates"] = torch.stack([r["duplicates"] for r in results if "duplicates" in r]).sum()
     parameters = [p for p in unique_parameters(state.modules().values()) if p.requires_grad]
     world.sum_gradients(parameters, tuple((tuple(batch.views), len(batch.rows)) for batch in batches))
     # The norm is computed even without clipping, to detect gradients that are not finite.
@@ -185,7 +188,6 @@ def batch_step(
         rows=on_device(batch.rows, device),
         uniform=keyed_uniform(forward.seed, batch.epoch, batch.rows, device),
         partners=None if batch.partners is None else on_device(batch.partners, device),
-        duplicates=None if batch.duplicates is None else on_device(batch.duplicates, device),
         encode=encode,
     )
     main = next((term for term in state.terms.values() if isinstance(term, Contrastive)), None)
@@ -196,15 +198,17 @@ def batch_step(
 
 
 def skip_if_not_finite(optimizer: torch.optim.Optimizer, loss: Tensor, norm: Tensor) -> Tensor:
-    """Makes the next step of the optimizer do nothing if the loss or the norm of the gradient is not finite.
+    """Makes all further steps of the optimizer do nothing once the loss or the norm of the gradient is not finite.
 
     The host does not wait for the device, except on ``mps`` (see ``skips_by_flag``). The error is raised later, when
-    the metrics are read; see ``cse.training.watching.check_finite``. Returns a scalar bool tensor, True if both are
-    finite.
+    the metrics are read; until then, the weights stay those of the last finite step, which
+    ``cse.training.loop.Trainer`` saves. Returns a scalar bool tensor, True if both are finite.
     """
     finite = torch.isfinite(loss) & torch.isfinite(norm)
     # The fused optimizer skips the update if this flag is 1, as with a GradScaler, without a copy to the host.
-    optimizer.found_inf = (~finite).to(torch.float32)  # type: ignore[attr-defined]
-    if not skips_by_flag(loss.device) and not finite:
+    found = (~finite).to(torch.float32)
+    before = getattr(optimizer, "found_inf", None)
+    optimizer.found_inf = found if before is None else torch.maximum(found, before)  # type: ignore[attr-defined]
+    if not skips_by_flag(loss.device) and optimizer.found_inf:  # type: ignore[attr-defined]
         optimizer.zero_grad(set_to_none=True)  # parameters without gradients are not updated
     return finite

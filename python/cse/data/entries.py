@@ -1,0 +1,154 @@
+"""The cache folder: rows, token ids, and copies of files of other file systems, as files that are mapped into memory.
+
+Each entry is a folder with a ``meta.json`` that holds the hash of each file. When an entry is opened, its files are
+read once and compared with these hashes, because a run would not notice damaged data. An entry that fails the check, or
+has no ``meta.json``, is written again. The name of an entry contains a hash of its key. If an input file changes, the
+key changes too, and a new entry is written; the old one is removed when it has not been opened for ``KEPT_DAYS``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, TypedDict
+
+from ..io import (
+    check_files,
+    dumps,
+    fresh_folder,
+    hash_files,
+    locked,
+    naming,
+    read_json,
+    remove_folder,
+    remove_leftovers,
+)
+
+META = "meta.json"
+KEPT_DAYS = 30
+"""An entry that was not opened for as many days is removed when another one is written, unless a process uses it."""
+# Pattern of the names of entries. Other files in the cache folder are not touched.
+NAME = re.compile("(rows|tokens|files)-[0-9a-f]{24}")
+
+
+def cache_folder(folder: str | None = None) -> Path:
+    """Returns the cache folder: ``folder``, else ``$CSE_CACHE``, else ``cse`` in the cache directory of the user."""
+    from platformdirs import user_cache_path
+
+    return Path(folder or os.environ.get("CSE_CACHE") or user_cache_path("cse"))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of the cache, which is not removed before this object is deleted."""
+
+    folder: Path
+    meta: dict[str, Any]
+    """``kind``, ``key``, ``xxh3`` (hashes of files) and the values that ``write`` returned; see ``open_entry``."""
+    held: BinaryIO | None = None
+    """``meta.json``, open and with a shared lock."""
+
+
+def find_entry(cache: Path, kind: str, key: dict[str, Any], fits: Callable[[Entry], bool]) -> Entry | None:
+    """Returns an existing entry; None if there is none or it is damaged. See ``open_entry``."""
+    return _whole(cache / _name(kind, key), fits)
+
+
+def _name(kind: str, key: dict[str, Any]) -> str:
+    return f"{kind}-{hashlib.sha256(dumps(key).encode()).hexdigest()[:24]}"
+
+
+def open_entry(
+    cache: Path,
+    kind: str,
+    key: dict[str, Any],
+    write: Callable[[Path], dict[str, Any]],
+    fits: Callable[[Entry], bool],
+) -> tuple[Entry, bool]:
+    """Opens an entry, and writes it first if it does not exist or is damaged.
+
+    Two processes that need the same entry do not write it twice: the second one waits for the first.
+
+    Args:
+        cache: The cache folder; created if it does not exist.
+        kind: Kind of the entry, one of those in ``NAME``; the name of the entry starts with it.
+        key: What the content depends on, serialisable to JSON.
+        write: Writes the files to the given folder, and returns the values to add to ``meta.json``.
+        fits: Returns whether the files of an entry are consistent; called after their hashes are compared.
+
+    Returns:
+        The entry, and whether it was written by this call.
+
+    Raises:
+        OSError: If the cache cannot be written.
+    """
+    name = _name(kind, key)
+    folder = cache / name
+    if (whole := _whole(folder, fits)) is not None:
+        remove_leftovers(cache)  # the lock of a process that was killed after it had written the entry
+        return whole, False
+    with naming(cache):
+        cache.mkdir(parents=True, exist_ok=True)
+    with locked(folder, wait=True):
+        if (whole := _whole(folder, fits)) is not None:
+            return whole, False
+        _remove_old(cache)
+        with fresh_folder(folder) as fresh:
+            added = write(fresh)
+            record = {"kind": kind, "key": key, "xxh3": hash_files(fresh), **added}
+            (fresh / META).write_text(dumps(record) + "\n", encoding="utf8")
+    entry = _read(folder)
+    assert entry is not None
+    return entry, True
+
+
+def _remove_old(cache: Path) -> None:
+    """Removes the entries that were not opened for ``KEPT_DAYS``, except those that another process has open."""
+    for folder in cache.iterdir():
+        with suppress(OSError):  # in use, or removed by another process
+            if NAME.fullmatch(folder.name) and folder.stat().st_mtime < time.time() - KEPT_DAYS * 86400:
+                with locked(folder / META) as free:
+                    if free:
+                        remove_folder(folder)
+
+
+class Meta(TypedDict, total=False):
+    """The content of the file of an entry, which other programs may have changed."""
+
+    rows: int | None
+    xxh3: dict[str, str]
+
+
+def _read(folder: Path) -> Entry | None:
+    """Returns the entry of a folder, with a lock on it; None if it cannot be read."""
+    try:
+        held = open(folder / META, "rb")  # noqa: SIM115  # closed when the entry is deleted
+        if sys.platform != "win32":  # where an open file cannot be removed
+            import fcntl
+
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(held, fcntl.LOCK_SH)
+        with suppress(OSError):  # a folder of another user
+            os.utime(folder)  # the time of the last opening
+        return Entry(folder, dict(read_json(folder / META, Meta)), held)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+
+
+def _whole(folder: Path, fits: Callable[[Entry], bool]) -> Entry | None:
+    """Returns the entry of a folder if its files are unchanged since they were written, else None."""
+    entry = _read(folder)
+    if entry is None:
+        return None
+    try:
+        check_files(folder, entry.meta["xxh3"], entry.meta["xxh3"])
+        return entry if fits(entry) else None
+    except (OSError, KeyError, TypeError, ValueError, AttributeError):
+        return None
