@@ -326,6 +326,12 @@ def test_the_commands_print_the_verdict(base, labelled, tiny_bert, tmp_path, cse
     refused = cse("compare", tiny_bert, "runs/run", "--data", labelled, "--labels", "label", cwd=tmp_path)
     assert refused.returncode == 2
     assert "--labels needs --column" in refused.stderr
+    refused = cse("compare", tiny_bert, "runs/run", "--data", labelled, "--column", "text", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "--column has no effect without --labels or --queries" in refused.stderr
+    refused = cse("train", labelled, *flags, "--judged-queries", "nowhere", "--model", tiny_bert, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "--judged-queries nowhere: no such folder" in refused.stderr
 
 
 def test_few_rows_and_few_changes_do_not_decide():

@@ -273,7 +273,8 @@ def compare_command(
     judged: Annotated[str | None, Opt("Compare by the judgements in this file.", "FILE.csv", **BY_PERSON)] = None,
     depth: Annotated[int, Ge(1), Le(100), Opt("Texts from each ranking.", "N", needs="query_file")] = 10,
     labels: Annotated[
-        str | None, Opt("Compare by this column of labels of the table --data.", "COLUMN", excludes="query_file")
+        str | None,
+        Opt("Compare by this column of labels of the table --data.", "COLUMN", excludes=("query_file", "dims")),
     ] = None,
     column: Annotated[str | None, Opt("Column with the texts, if CORPUS is a table, or with --labels.", "NAME")] = None,
     seeds: Annotated[bool, Opt("Each of MODELS is a list A1,A2,... with one model per seed.")] = False,
@@ -317,6 +318,8 @@ def compare_command(
         return
     if query_file is not None:
         raise InputError("--queries has no effect without --pool or --judged; add one of them, or leave --queries out")
+    if column is not None and labels is None:
+        raise InputError("--column has no effect without --labels or --queries; add one of them, or leave --column out")
     if data is None:
         raise InputError("cse compare needs data; name them with --data PATH, or judge texts yourself with --pool")
     tables = option_tables(encoder.settings(settings))

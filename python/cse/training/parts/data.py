@@ -148,6 +148,8 @@ def check_inputs(config: Any) -> None:
             raise InputError(f"{name}: no such file; check the path")
     if config.data is not None and not Path(config.data).exists():
         raise InputError(f"--data {config.data}: no such file or folder")
+    if config.judged_queries is not None and not Path(config.judged_queries).is_dir():
+        raise InputError(f"--judged-queries {config.judged_queries}: no such folder")
     if config.tfidf is not None and not (Path(config.tfidf) / "index.safetensors").exists():
         raise InputError(
             f"--tfidf {config.tfidf}: no TF-IDF index there; make one with cse build-tfidf CORPUS -o {config.tfidf}"
