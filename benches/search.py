@@ -99,8 +99,8 @@ def exact(vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32], k:
 def search(folder: Path, width: int, rounds: int) -> dict[str, Any]:
     """Times the search in the vectors of an index folder, and the NumPy operations with which it is compared."""
     import numpy as np
-
     from cse.search.store import Store
+
     from cse.search.vectors import PRODUCTS, Array, nearest, unit
 
     opening = in_turns(rounds, verified=lambda: Store.open(folder), plain=lambda: Store.open(folder, verify=False))
@@ -214,8 +214,8 @@ def memory(folder: Path, source: Path, width: int) -> dict[str, float]:
 def duplicates(rows: int, width: int, threshold: float) -> dict[str, Any]:
     """Times the search for near-duplicates among clustered vectors, and checks the pairs by brute force in float64."""
     import numpy as np
-
     from cse.search.pairs import Groups, near_pairs
+
     from cse.search.vectors import Array, unit
 
     draw = np.random.default_rng(2)

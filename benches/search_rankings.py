@@ -57,11 +57,11 @@ def size(folder: Path, pattern: str) -> int:
 def latency(rows: int, width: int, rounds: int, folder: Path) -> dict[str, Any]:
     """Times the rankings in an index of some rows."""
     import numpy as np
+    from cse.search.store import save_arrays
 
     from cse import Encoder, SearchIndex
     from cse.search.fusion import Fusion
     from cse.search.hybrid import NEIGHBOURS
-    from cse.search.store import save_arrays
 
     encoder = Encoder(f"random:{width}", device="cpu")
     texts = texts_of(rows)
@@ -101,8 +101,9 @@ def latency(rows: int, width: int, rounds: int, folder: Path) -> dict[str, Any]:
 
 def tokens(rounds: int) -> dict[str, Any]:
     """Times the ranking of 100 rows by the vectors of their tokens, computed for the query or stored."""
-    from cse import Encoder, SearchIndex
     from cse.search.tokens import encode_tokens
+
+    from cse import Encoder, SearchIndex
 
     encoder = Encoder("minilm", device="cpu")
     texts = texts_of(1000)

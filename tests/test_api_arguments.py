@@ -6,6 +6,8 @@ import threading
 import numpy as np
 import pytest
 import torch
+from cse.search.clusters import cluster
+from cse.search.tokens import principal_axes
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from transformers import AutoTokenizer
@@ -18,9 +20,7 @@ from cse.models.resolve import find_folder
 from cse.models.running.passages import Cutter
 from cse.models.saving.onnx_export import export_onnx
 from cse.models.tokens import TOKENIZING
-from cse.search.clusters import cluster
 from cse.search.mining import Mining, QueryRows
-from cse.search.tokens import principal_axes
 from random_texts import some_texts
 from sentence_models import sentence_model
 from test_modules import TEXTS, pooling

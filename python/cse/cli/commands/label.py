@@ -108,13 +108,10 @@ def read_documents(
         if id_column or passages or encoding.reading["column"]:
             raise InputError(f"{documents}: is an index; leave out --column, --id and --passages")
         from ...data.corpus import Corpus
-        from ...search.store import Store
+        from ...search.index import opened
 
-        store = Store.open(Path(documents))
-        every = range(store.rows)
-        rows = Corpus.from_texts(store.texts(every))
-        ids = store.ids(every) if store.manifest["ids"] else [str(row) for row in every]
-        size = store.manifest["passages"]
+        store = opened(Path(documents))
+        rows, ids, size = Corpus.from_texts(store.texts()), store.ids(), store.settings["passages"]
     else:
         rows = open_corpus([documents], **encoding.reading)
         ids = [str(row) for row in range(len(rows))] if id_column is None else read_ids([documents], id_column)
@@ -184,8 +181,7 @@ def rank(
     If ``documents`` is an index of this encoder, it is searched; otherwise the rows are encoded into a temporary index.
     """
     from ...models.digest import model_digest
-    from ...search.index import SearchIndex
-    from ...search.store import Store
+    from ...search.index import SearchIndex, opened
 
     encoder: Encoder = encoding.encoder(model)
     digest = model_digest(encoder)
@@ -194,7 +190,7 @@ def rank(
     missing = {name: text for name, text in queries.items() if name not in known}
     if not missing:
         return key
-    if Path(documents).is_dir() and Store.open(Path(documents)).manifest["digest"] == digest:
+    if Path(documents).is_dir() and opened(Path(documents)).settings["digest"] == digest:
         index = SearchIndex.open(documents, encoder)
     else:
         with counting(f"encoding with {model}", len(rows), "rows") as more:

@@ -126,7 +126,7 @@ class Model:
         str | None,
         Opt(
             "A published recipe, such as simcse-bert-base or una-bert-base; or adapt, the defaults for sentence "
-            "encoders; or adapt-queries, for the rows of cse mine --by hybrid.",
+            "encoders; or adapt-queries, for the rows of cse mine.",
             "NAME",
             names="cse.training.settings.presets:preset_names",
         ),
