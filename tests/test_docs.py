@@ -47,7 +47,6 @@ SHORT = {
     "train": ["--max-steps", "2", "--batch-size", "8", "--name", "NAME"],
     "adapt": ["--max-steps", "2", "--batch-size", "8", "--model", "minilm"],
     "generate": ["--max-new-tokens", "4"],
-    "mine": ["--margin", "none"],  # all cosines of a model with random weights are near 1
 }
 
 
