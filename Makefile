@@ -158,7 +158,6 @@ bench-train: $(READY)
 # near-duplicates. Takes a quarter of an hour on two cores.
 bench-search: $(READY)
 	$(BIN)/python benches/search.py
-	$(BIN)/python benches/search_rankings.py
 
 clean:
 	rm -rf $(VENV) target quickstart
