@@ -3,8 +3,9 @@
     python benches/search.py [--rows 1000000] [--threads 2] [--rounds 5] [--json FILE]
     python benches/search.py --data DIR    # adds nDCG@10 and recall@100 of MiniLM on a set in BEIR's format
 
-Vectors are random, of unit length. The nearest rows of 20 queries must equal those of a brute-force search in float64. Exact search is compared with NumPy: both are timed alternately in one process, and
-their times are medians over the rounds. The goals are:
+Vectors are random, of unit length. The nearest rows of 20 queries must equal those of a brute-force search in
+float64. Exact search is compared with NumPy: both are timed alternately in one process, and their times are medians
+over the rounds. The goals are:
 
 - one query: at most 1.3 times the time of ``numpy.argpartition(vectors @ query)``;
 - 1,000 queries: at most 1.5 times the time of the matrix product alone, computed in blocks that are not kept;

@@ -3,9 +3,9 @@
     python benches/domain/pool.py COLLECTION ... --cache DIR [--model MODEL] [--most 400] [--json FILE]
 
 A collection is a folder in the layout of BEIR. The vectors of documents and queries are stored in ``--cache``. For each
-collection, the program prints nDCG@10 x 100 of the vectors and of BM25, and the change from the vectors by the pool with
-the constants of ``cse.search.hybrid``, with its 95 % interval. It is computed by ``SearchIndex.search`` itself, and must
-equal the program's own formulas.
+collection, the program prints nDCG@10 x 100 of the vectors and of BM25, and the change from the vectors by the pool
+with the constants of ``cse.search.hybrid``, with its 95 % interval. ``SearchIndex.search`` itself computes it, and it
+must equal the program's own formulas.
 
 Then, for each collection, the constants are chosen on the others: those with the largest mean change among the settings
 whose worst change is at least ``WORST``. "Regret" is the difference from the best setting for a collection, known only
@@ -174,7 +174,8 @@ def main() -> None:
             setting: float((scored.ndcg(pooled(dense, lexical, *setting)) - base).mean()) for setting in GRID
         }
         print(
-            f"{scored.name:12}{base.mean():7.1f}{row['bm25']:7.1f}{row['pool']:+8.1f}  [{change.low:+.1f}, {change.high:+.1f}]  {scored.terms.name}",
+            f"{scored.name:12}{base.mean():7.1f}{row['bm25']:7.1f}{row['pool']:+8.1f}  "
+            f"[{change.low:+.1f}, {change.high:+.1f}]  {scored.terms.name}",
             flush=True,
         )
     print("\nconstants (a, b, w, r) chosen on the other collections of the same kind:")
