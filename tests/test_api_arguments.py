@@ -176,14 +176,3 @@ def test_an_onnx_folder_that_declares_no_token_limit_has_that_of_its_positions(t
     assert light.max_length == 64
     texts = ["word " * 900]
     np.testing.assert_allclose(light.encode(texts), whole.encode(texts), atol=1e-4)
-
-
-def test_the_projections_of_former_models_are_removed_from_an_index(tmp_path, encoder):
-    texts = some_texts(20)
-    SearchIndex.build(encoder, texts, tmp_path / "index", tokens=4)
-    SearchIndex.build(encoder, texts, tmp_path / "index", tokens=8, rebuild=True)
-    names = [path.name for path in (tmp_path / "index").glob("basis-*")]
-    assert len(names) == 1
-    assert names[0].endswith("-8")
-    SearchIndex.build(encoder, texts[1:], tmp_path / "index").search(["word1"], 1, rerank=4)
-    assert [path.name for path in (tmp_path / "index").glob("basis-*")] == names

@@ -459,6 +459,7 @@ def _settings(encoder: Encoder, has_ids: bool = False, passages: int | str | Non
         from ..models.running.passages import Cutter
 
         passages = Cutter(encoder, None if passages == "max" else check_integer(passages, "--passages")).tokens
+    digest = model_digest(encoder)  # refuses what is not an encoder of this package
     name, pooler = encoder.given
     kind, colon, what = name.partition(":")
     if name and Path(name).is_dir():
@@ -470,7 +471,7 @@ def _settings(encoder: Encoder, has_ids: bool = False, passages: int | str | Non
         "pooler": pooler,
         "prompt": getattr(encoder, "given_prompt", None),
         "dims": getattr(encoder, "dims", None),
-        "digest": model_digest(encoder),
+        "digest": digest,
         "precision": encoder.precision,
         "width": encoder.embedding_dim,
         "similarity": "dot" if getattr(encoder, "similarity_name", None) == "dot" else "cosine",
