@@ -46,7 +46,6 @@ NAMES = {
 SHORT = {
     "train": ["--max-steps", "2", "--batch-size", "8", "--name", "NAME"],
     "generate": ["--max-new-tokens", "4"],
-    "mine": ["--margin", "none"],  # all cosines of a model with random weights are near 1
 }
 
 
