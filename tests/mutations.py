@@ -205,12 +205,12 @@ def cases(base: Path) -> list[Case]:
     query = ["--query", texts[0], "--json"]
     search = ["search", f"glove:{glove}", "c.txt", "-o", "index", *query]
     case("index", ["search", "index", *query], ["index/*"], [search])
-    mixed = [*query, "--hybrid", "--smooth"]
+    mixed = [*query, "--hybrid"]
     write("hybrid", {"c.txt": "\n".join(texts) + "\n"})
     case("hybrid", ["search", "index", *mixed], ["index/*", "index/*/*"], [[*search[:5], *mixed]], True)
     (base / "model").mkdir()
     shutil.copytree(model, base / "model" / "m")
-    case("model", ["similarity", "{}/m", "word1 word2", "word3", "--json"], ["m/*"])
+    case("model", ["search", "{}/m", "sample", "--query", "word1 word2", "--json"], ["m/*"])
     write("cache", {"c.txt": "\n".join(texts) + "\n"})
     assert rows(base / "cache")[0] == 0
     case("cache", ["rows"], ["cache/**/*"], [], True)

@@ -65,10 +65,7 @@ BASES = {
     "explain": ["word1 word2"],
     "encode": ["glove:v.txt", "c.txt", "-o", "out.npy"],
     "search": ["glove:v.txt", "c.txt", "-o", "index", "--query", "word1"],
-    "similarity": ["glove:v.txt", "word1", "word2"],
-    "duplicates": ["glove:v.txt", "c.txt"],
-    "cluster": ["glove:v.txt", "c.txt"],
-    "mine": ["index", "--queries", "c.txt", "-o", "out.csv"],
+    "mine": ["glove:v.txt", "c.txt", "--queries", "c.txt", "-o", "out.csv"],
     "export": ["glove:v.txt", "-o", "out"],
 }
 LEFT_OUT = {"--help", "-h", "--version"}
