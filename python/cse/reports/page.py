@@ -107,8 +107,7 @@ def _verdict(run: StoredRun) -> dict[str, Any]:
     if run.result is None:
         unfinished = f"the run has not finished: its log ends at step {run.step:,}"
         return {"word": NOT_JUDGED, "why": unfinished, "measures": [], "notes": []}
-    older = {"word": NOT_JUDGED, "why": "an older version of cse made the run", "measures": [], "notes": []}
-    stored: dict[str, Any] = run.result.get("verdict") or older
+    stored: dict[str, Any] = run.result["verdict"]
     return {**stored, "measures": [verdict.cells(record) for record in stored["measures"]]}
 
 
