@@ -53,7 +53,7 @@ def blocks(*languages):
     found = []
     for page in PAGES:
         for number, (language, text) in enumerate(BLOCK.findall(page.read_text(encoding="utf8"))):
-            assert language in ("sh", "bash", "python", "toml"), (page, language)
+            assert language in ("sh", "bash", "python", "toml", "text"), (page, language)
             # tests/test_tools.py runs the Python code of docs/with.md, which needs packages of its own.
             if language in languages and (page.name, language) != ("with.md", "python"):
                 found.append(pytest.param(text, id=f"{page.name}-{number}"))
@@ -99,6 +99,10 @@ def small_files(tmp_path_factory, sample_rows):
             f"{place}/queries.jsonl", [json.dumps({"_id": f"q{n}", "text": row[:40]}) for n, row in enumerate(rows[:9])]
         )
         write(f"{place}/qrels/test.tsv", ["query-id\tcorpus-id\tscore", *(f"q{n}\td{n}\t1" for n in range(9))])
+    sentiments = [
+        f'"{row}",{("positive", "negative")[n % 2]}' for n, row in enumerate(sample_rows[:400]) if '"' not in row
+    ]
+    write("tweets.csv", ["text,airline_sentiment", *sentiments])
     (folder / "shards").mkdir()
     for number in range(2):
         text = "".join(f"{row}\n" for row in rows[30 * number : 30 * number + 30])
@@ -273,6 +277,7 @@ def test_python_code_in_the_documentation_runs(cse, place, text, monkeypatch):
     code = (
         replaced(text)
         .replace("max_steps=100", "max_steps=2, batch_size=8")
+        .replace('corpus="corpus.txt", una=True', 'corpus="corpus.txt", una=True, max_steps=2, batch_size=8')
         .replace('open("search")', 'open("search", encoder)')
     )
     if 'open("search", encoder)' in code:

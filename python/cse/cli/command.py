@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem
 from .. import options as declared
 from ..errors import InputError
 from ..options import Option
+from . import printing
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ HELP_ALL = "cse.help-all"
 def _help_all() -> click.Option:
     def show(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         if value and isinstance(ctx.command, Command):
-            click.echo(ctx.command.get_help_all(ctx))
+            printing.echo(ctx.command.get_help_all(ctx))
             ctx.exit()
 
     text = "Show all options and exit."
