@@ -51,22 +51,6 @@ def adjust(records: list[dict[str, Any]], level: float = 0.05) -> None:
         record.setdefault("verdict", "")
 
 
-def paired_bootstrap(differences: Vector, resamples: int = RESAMPLES, seed: int = 0) -> tuple[float, float, float]:
-    """Returns the mean of paired differences with a 95 % percentile bootstrap interval.
-
-    Args:
-        differences: ``(n,)``, the score after minus the score before for each example.
-        resamples: Number of bootstrap samples of n examples.
-        seed: Seed of the resampling.
-
-    Returns:
-        Mean, lower and upper bound.
-    """
-    zeros = np.zeros(len(differences))
-    difference, _ = resampled_difference([zeros], [differences], resamples=resamples, seed=seed)
-    return difference.mean, difference.low, difference.high
-
-
 def sentence_clusters(left: Sequence[str], right: Sequence[str]) -> list[npt.NDArray[np.int64]]:
     """Groups pairs that share a sentence, directly or through other pairs; returns the pair indices of each group."""
     from scipy.sparse import coo_matrix
