@@ -77,9 +77,10 @@ def resolve(
     terms = (*values.get("loss_terms", ()), *values.pop("more_loss_terms", ()))
     resolved = ResolvedConfig(**values | {"loss_terms": tuple(dict.fromkeys(terms))}, given=config.given)
     if unused := sorted(named - {*resolved.methods, *({CONTRASTIVE} if resolved.loss in CONTRASTIVE_LOSSES else ())}):
+        method = unused[0]
+        given = ", ".join(f"{method}.{name}" for name in config.options[method]) or method
         raise InputError(
-            f"{unused[0]}: its options were given, but the run does not use it; add {_options_for(unused[0])}, or "
-            "leave the options out"
+            f"{given}: without effect, since the run does not use {method}; add {_options_for(method)}, or remove this"
         )
     if problem := _without_effect(resolved):
         raise InputError(problem)
