@@ -1,17 +1,17 @@
-"""Measures exact search (time and memory), near-duplicate search (time), and the nDCG@10 of rankings.
+"""Measures exact search (time and memory) and the nDCG@10 of rankings.
 
     python benches/search.py [--rows 1000000] [--threads 2] [--rounds 5] [--json FILE]
     python benches/search.py --data DIR    # adds nDCG@10 and recall@100 of MiniLM on a set in BEIR's format
 
-Vectors are random, of unit length. The nearest rows of 20 queries, and all pairs of near-duplicates, must equal those
-of a brute-force search in float64. Exact search is compared with NumPy: both are timed alternately in one process, and
-their times are medians over the rounds. The goals are:
+Vectors are random, of unit length. The nearest rows of 20 queries must equal those of a brute-force search in
+float64. Exact search is compared with NumPy: both are timed alternately in one process, and their times are medians
+over the rounds. The goals are:
 
 - one query: at most 1.3 times the time of ``numpy.argpartition(vectors @ query)``;
 - 1,000 queries: at most 1.5 times the time of the matrix product alone, computed in blocks that are not kept;
 - one query or 1,000: at most 1.05 times a search in one array instead of record batches;
-- memory: at most 500 MB more than the size of the index;
-- duplicates among 100,000 rows: at most 5 minutes.
+- one query of a finished index, with opening it: at most 10 s;
+- memory: at most 500 MB more than the size of the index.
 """
 
 from __future__ import annotations
@@ -100,13 +100,13 @@ def search(folder: Path, width: int, rounds: int) -> dict[str, Any]:
     """Times the search in the vectors of an index folder, and the NumPy operations with which it is compared."""
     import numpy as np
 
-    from cse.search.store import Store
-    from cse.search.vectors import PRODUCTS, Array, nearest, unit
+    from cse.search.index import opened
+    from cse.search.vectors import PRODUCTS, Vectors, nearest, unit
 
-    opening = in_turns(rounds, verified=lambda: Store.open(folder), plain=lambda: Store.open(folder, verify=False))
-    stored = Store.open(folder).vectors
+    opening = in_turns(rounds, verified=lambda: opened(folder), plain=lambda: opened(folder, verify=False))
+    stored = opened(folder).vectors
     vectors = stored.block(0, len(stored))
-    array = Array(vectors, None, stored.longest)
+    array = Vectors([vectors], stored.longest)
     queries = unit(np.random.default_rng(1).standard_normal((1000, width)))
     assert (nearest(stored, queries[:20], K)[1] == exact(vectors, queries[:20], K)).all()
     print(f"for 20 queries, the {K} nearest of {len(vectors):,} rows equal those of a brute-force search in float64")
@@ -151,9 +151,9 @@ ONLY_SEARCH = """
 import sys
 from pathlib import Path
 import numpy as np
-from cse.search.store import Store
+from cse.search.index import opened
 from cse.search.vectors import nearest, unit
-store = Store.open(Path(sys.argv[1]))
+store = opened(Path(sys.argv[1]))
 vectors = store.vectors
 queries = unit(np.random.default_rng(1).standard_normal((1000, vectors.width)))
 _, rows = nearest(vectors, queries, 10)
@@ -211,59 +211,18 @@ def memory(folder: Path, source: Path, width: int) -> dict[str, float]:
     return {"file_mb": size, "search_mb": alone, "model_mb": loaded, "command_mb": whole}
 
 
-def duplicates(rows: int, width: int, threshold: float) -> dict[str, Any]:
-    """Times the search for near-duplicates among clustered vectors, and checks the pairs by brute force in float64."""
-    import numpy as np
-
-    from cse.search.pairs import Groups, near_pairs
-    from cse.search.vectors import Array, unit
-
-    draw = np.random.default_rng(2)
-    centres = draw.standard_normal((rows // 3, width))
-    noise = 0.3 * draw.standard_normal((rows, width))
-    values = unit(centres[draw.integers(0, len(centres), rows)] + noise)
-    started = time.perf_counter()
-    groups, found = Groups(rows), []
-    for first, second, _ in near_pairs(Array(values), threshold):
-        groups.add(first, second)
-        found.append(first * rows + second)
-    members = groups.members()
-    seconds = time.perf_counter() - started
-    pairs = np.sort(np.concatenate(found))
-    wide = values.astype(np.float64)
-    expected = []
-    for start in range(0, rows, 2048):
-        cosines = wide[start : start + 2048] @ wide[start:].T
-        left, right = np.nonzero(np.round(cosines, 6) >= threshold)
-        expected.append(((left + start) * rows + right + start)[right > left])
-    np.testing.assert_array_equal(pairs, np.sort(np.concatenate(expected)))
-    print(
-        f"duplicates among {rows:,} rows: {seconds:.1f} s (goal 300), {len(pairs):,} pairs, {len(members):,} groups; ",
-        end="",
-    )
-    print("equal to brute force in float64")
-    return {"seconds": seconds, "pairs": len(pairs), "groups": len(members)}
-
-
 def quality(data: str) -> dict[str, tuple[float, float]]:
     """Returns nDCG@10 and recall@100, x 100, of the rankings by MiniLM on a retrieval set."""
     from cse import Encoder, SearchIndex
     from cse.evaluation.retrieval import Retrieval, RetrievalOptions, ndcg
-    from cse.search.fusion import Fusion
 
     task = Retrieval(RetrievalOptions(), data)
     encoder = Encoder("minilm", device="cpu")
     ids, texts = list(task.documents), list(task.documents.values())
-    index = SearchIndex.build(encoder, texts, ids=ids, tokens=64)
+    index = SearchIndex.build(encoder, texts, ids=ids)
     rankings: dict[str, tuple[SearchIndex, dict[str, Any]]] = {
         "vectors alone": (index, {}),
-        "int8 vectors alone": (SearchIndex.build(encoder, texts, ids=ids, int8=True), {}),
-        "reciprocal ranks": (index, {"hybrid": Fusion(kind="rrf")}),
-        "added scores": (index, {"hybrid": True, "smooth": False}),
-        "smoothed vectors": (index, {"smooth": True}),
-        "smoothed, feedback, added scores (--hybrid)": (index, {"hybrid": True}),
-        "--rerank tokens": (index, {"rerank": 100}),
-        "--hybrid --rerank tokens": (index, {"hybrid": True, "rerank": 100}),
+        "--hybrid": (index, {"hybrid": True}),
     }
     found = {}
     for name, (used, settings) in rankings.items():
@@ -286,7 +245,6 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=384)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--duplicates", type=int, default=100_000, help="rows to search for duplicates; 0: no search")
     parser.add_argument("--data", nargs="*", default=[], help="folders with corpus, queries and qrels")
     parser.add_argument("--json")
     given = parser.parse_args()
@@ -318,8 +276,6 @@ def main() -> None:
             found["changes"] = seconds
             found["search"] = search(index, given.width, given.rounds)
             found["memory"] = memory(index, source, given.width)
-    if given.duplicates:
-        found["duplicates"] = duplicates(given.duplicates, given.width, 0.9)
     for data in given.data:
         found.setdefault("quality", {})[data] = quality(data)
     if given.json:

@@ -5,7 +5,7 @@
 
 A collection is a folder in the layout of BEIR (``convert_collections.py`` writes some). For each of them, variants of
 the static encoder are fitted to its documents, without queries or judgements, and nDCG@10 is computed with
-``SearchIndex``, for the vectors alone and fused with BM25 (``SUM``). For the STS sets in ``--sts``, the vectors
+``SearchIndex``, for the vectors alone and fused with BM25 (``--hybrid``). For the STS sets in ``--sts``, the vectors
 are fitted to the rows of each file of ``--sentences``. The encoder's embeddings are stored in ``--cache``. Only the
 measurement of speed encodes texts again: on one core, in turns, with the default batch size, in processor time.
 """
@@ -34,18 +34,11 @@ import cse
 from cse.data.corpus import Corpus
 from cse.evaluation.retrieval import Retrieval, RetrievalOptions
 from cse.models.saving import static_export
-from cse.search.fusion import Fusion
 from cse.search.index import SearchIndex
 
 MODULE = "cse.models.saving.static_export"
-# The combination that was the default when these results were stored.
-SUM = Fusion(kind="scores", language="none", stop_words="english")
-# Arguments of ``SearchIndex.search``. Only the encoder and the default are searched with smoothed vectors as well.
-SEARCHES: dict[str, dict[str, Any]] = {
-    "dense": {"smooth": False},
-    "fused": {"hybrid": SUM, "smooth": False},
-    "smoothed": {"hybrid": SUM, "smooth": True},
-}
+# Arguments of ``SearchIndex.search``.
+SEARCHES: dict[str, dict[str, Any]] = {"dense": {}, "fused": {"hybrid": True}}
 
 
 def single_tokens(cache: Path) -> Any:
@@ -165,7 +158,7 @@ def query_scores(index: SearchIndex, retrieval: Retrieval, kind: str) -> Any:
 
 def ndcg(index: SearchIndex, retrieval: Retrieval, name: str) -> dict[str, float]:
     """Returns nDCG@10, x 100, of each kind of search."""
-    kinds = list(SEARCHES) if name in ("encoder", "default") else list(SEARCHES)[:2]
+    kinds = list(SEARCHES)
     return {kind: float(np.mean(query_scores(index, retrieval, kind))) for kind in kinds}
 
 
@@ -234,7 +227,7 @@ def speed(folder: Path, cache: Path, sentences: list[str]) -> dict[str, Any]:
 def table(scores: dict[str, dict[str, Any]]) -> str:
     """Returns the mean nDCG@10 over collections, with the mean of the ratios to the encoder's, as a Markdown table."""
     kinds = [f"{kind}, of the encoder's" for kind in SEARCHES]
-    lines = [f"| vectors | {' | '.join(kinds)} | fused, of the encoder's dense | MB |", "| --- |" + " ---: |" * 5]
+    lines = [f"| vectors | {' | '.join(kinds)} | fused, of the encoder's dense | MB |", "| --- |" + " ---: |" * 4]
     for name in next(iter(scores.values())):
         rows = [each[name] for each in scores.values()]
         base = [each["encoder"] for each in scores.values()]

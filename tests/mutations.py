@@ -71,9 +71,9 @@ TIMES = {"seconds", "index_seconds", "search_seconds", "sentences_per_second", "
 
 
 def shape(value: object) -> object:
-    """Returns the keys of JSON at each level, and the kinds of its values; a list has those of its first element."""
+    """Returns the keys of JSON at each level, without notes, and the kinds of its values; of a list, the first ones."""
     if isinstance(value, dict):
-        return {key: shape(inner) for key, inner in value.items()}
+        return {key: shape(inner) for key, inner in value.items() if key != "notes"}
     if isinstance(value, list):
         return [shape(inner) for inner in value[:1]]
     return "number" if isinstance(value, (int, float)) else type(value).__name__
@@ -95,7 +95,7 @@ class Case:
     """Returns the part of the result that is the same whatever was changed in the files of ``may``."""
     twin: Callable[[str, bytes], tuple[str, str] | None] | None = None
     """Returns name and content of a file of another format with the same rows, read by Python's modules; None if they
-    cannot read the file, or if a value is no text."""
+    cannot read the file, or if a value is no text (then only the shape of the result is compared)."""
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
 
@@ -176,10 +176,9 @@ def fault(code: int, err: str) -> str:
     """Returns what is wrong with the end of a command; "" if nothing is."""
     if "Traceback" in err or code not in (0, 1, 2):
         return f"exit {code}: {err.strip().splitlines()[-1][:150] if err.strip() else ''}"
-    if code and (
-        not err.splitlines()[-1:] or len(err.splitlines()[-1]) > 700 or not err.splitlines()[-1].startswith("Error: ")
-    ):
-        return f"not one sentence: {err[-200:]!r}"
+    last = err.splitlines()[-1] if err.strip() else ""
+    if code and (not last.startswith("Error: ") or len(last) > 1000):
+        return f"not one sentence: {last[:200]!r} ... {last[-200:]!r}"
     return ""
 
 
@@ -196,7 +195,8 @@ def compared(case: Case, file: str, content: bytes, folder: Path, result: object
             return "whole", f"accepted, but the same rows in {other[0]} are refused: {err[-200:]}"
         found = json.loads(json.dumps(found).replace(json.dumps(other[0])[1:-1], json.dumps(file)[1:-1]))
         return "whole", "" if case.kept(found) == case.kept(result) else f"not the result of the rows in {other[0]}"
-    return "part", "" if case.kept(result) == case.kept(expected) else "another result"
+    kept = case.kept if case.twin is None else shape
+    return "part", "" if kept(result) == kept(expected) else "another result"
 
 
 def test(case: Case, sample: int | None, seed: int) -> None:
@@ -230,6 +230,7 @@ def texts_of(file: str, content: bytes) -> tuple[str, str] | None:
         text = content.decode("utf-8-sig")
         if file.endswith(".jsonl"):
             found = [json.loads(line)["text"] for line in text.split("\n") if line.strip()]
+            found = ["" if each is None else each for each in found]
         else:
             found = [row["text"] for row in csv.DictReader(io.StringIO(text, newline=""), strict=True)]
     except (ValueError, KeyError, TypeError, csv.Error, RecursionError):

@@ -18,9 +18,7 @@ from cse.models.resolve import find_folder
 from cse.models.running.passages import Cutter
 from cse.models.saving.onnx_export import export_onnx
 from cse.models.tokens import TOKENIZING
-from cse.search.clusters import cluster
-from cse.search.mining import Mining, QueryRows
-from cse.search.tokens import principal_axes
+from cse.search.mining import QueryRows
 from random_texts import some_texts
 from sentence_models import sentence_model
 from test_modules import TEXTS, pooling
@@ -83,7 +81,6 @@ def test_a_tokenizer_runs_only_under_the_lock(tmp_path, tiny_bert, monkeypatch):
         return called(self, *arguments, **settings)
 
     monkeypatch.setattr(kind, "__call__", checked)
-    principal_axes(encoder, 4)
     encoder.encode(["a text"])
     assert held
     assert all(held)
@@ -125,25 +122,12 @@ def test_arguments_of_encoders_are_checked(message, call, encoder):
         ("a cse.Encoder was expected, not 'minilm'", lambda i: SearchIndex.build("minilm", TEXTS)),
         ("a cse.Encoder was expected", lambda i: SearchIndex.build(SentenceTransformer(modules=[i.encoder[0]]), TEXTS)),
         ("a cse.Encoder was expected", lambda i: SearchIndex.open(i.folder, "minilm")),
-        ("--tokens: must be an integer", lambda i: SearchIndex.build(i.encoder, TEXTS, tokens="8")),
-        ("--tokens: must be an integer", lambda i: SearchIndex.build(i.encoder, TEXTS, tokens=True)),
-        ("--tokens: must be an integer", lambda i: SearchIndex.build(i.encoder, TEXTS, tokens=-1)),
         ("hybrid: must be True, False or a Fusion, got 'rrf'", lambda i: i.search(["a"], hybrid="rrf")),
         ("hybrid: must be True, False or a Fusion", lambda i: i.prepare("rrf")),
-        ("hybrid: must be True, False or a Fusion", lambda i: i.smooths(1)),
         ("hybrid: must be True, False or a Fusion", lambda i: System("minilm", hybrid="rrf").fusion),
-        ("rerank: must be an integer", lambda i: i.search(["a"], rerank="9")),
         ("rows: must be an integer of at least 0, got 'x'", lambda i: i.texts(["x"])),
         ("rows: must be an integer of at least 0, got 1.5", lambda i: i.ids([1.5])),
         ("rows: must be an integer of at least 0, got -1", lambda i: i.texts([-1])),
-        ("--method: 'k-means' is unknown", lambda i: cluster(i, "k-means")),
-        ("--groups: must be an integer of at least 1", lambda i: cluster(i, groups=0)),
-        ("--min-size: must be an integer of at least 2", lambda i: cluster(i, "hdbscan", smallest=1)),
-        ("--by: 'bm-25' is unknown", lambda i: Mining(by="bm-25")),
-        ("--pick: 'best' is unknown", lambda i: Mining(pick="best")),
-        ("--negatives: must be an integer of at least 1", lambda i: Mining(count=0)),
-        ("anchors: a list of texts", lambda i: [*Mining()(i, "abc", "def")]),
-        ("1 were given for 2 anchors", lambda i: [*Mining()(i, ["a", "b"], ["c"])]),
         ("none may be blank", lambda i: QueryRows(4, (6, 9), 2)(i, ["word1", " "])),
         ("none may be blank", lambda i: QueryRows(4, (6, 9), 2)(i, [])),
         ("--rows: must be an integer of at least 1", lambda i: QueryRows(0)),
@@ -157,7 +141,6 @@ def test_arguments_of_the_search_api_are_checked(message, call, index):
 def test_numbers_of_numpy_and_true_for_the_defaults_are_accepted(index):
     assert index.texts(np.array([2, 0])) == [index.texts([row])[0] for row in (2, 0)]
     index.prepare(True)
-    assert index.smooths(True) in (True, False)
 
 
 def test_arguments_of_sentence_transformers_are_taken_by_position_and_by_former_names(tmp_path, tiny_bert):
@@ -193,17 +176,6 @@ def test_an_onnx_folder_that_declares_no_token_limit_has_that_of_its_positions(t
     assert light.max_length == 64
     texts = ["word " * 900]
     np.testing.assert_allclose(light.encode(texts), whole.encode(texts), atol=1e-4)
-
-
-def test_the_projections_of_former_models_are_removed_from_an_index(tmp_path, encoder):
-    texts = some_texts(20)
-    SearchIndex.build(encoder, texts, tmp_path / "index", tokens=4)
-    SearchIndex.build(encoder, texts, tmp_path / "index", tokens=8, rebuild=True)
-    names = [path.name for path in (tmp_path / "index").glob("basis-*")]
-    assert len(names) == 1
-    assert names[0].endswith("-8")
-    SearchIndex.build(encoder, texts[1:], tmp_path / "index").search(["word1"], 1, rerank=4)
-    assert [path.name for path in (tmp_path / "index").glob("basis-*")] == names
 
 
 @pytest.fixture

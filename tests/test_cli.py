@@ -40,7 +40,7 @@ def test_help_is_fast_and_imports_no_large_packages(cse):
     import subprocess
     import sys
 
-    for arguments in (["--help"], *([name, "--help"] for name in ("build-tfidf", "train", "search", "similarity"))):
+    for arguments in (["--help"], *([name, "--help"] for name in ("build-tfidf", "train", "search", "mine"))):
         out = subprocess.run(
             [sys.executable, "-c", probe.format(args=arguments)], capture_output=True, text=True, check=True
         )

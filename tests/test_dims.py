@@ -94,15 +94,14 @@ def test_scores_with_dims_equal_those_of_truncated_encoders(unit_model, tmp_path
     if suite == "retrieval":
         retrieval_folder(tmp_path / "set")
     data = tmp_path / ("set" if suite == "retrieval" else "pairs.tsv")
-    done = cse("eval", unit_model, "--suite", suite, "--data", data, "--dims", "4,32,2", "--json")
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)["suites"][suite]["tasks"]
-    assert [row["dims"] for row in rows] == [32, 4, 2]
     from cse.evaluation.run import open_suites
 
     evaluation = open_suites([suite], str(data))[suite]
-    for row in rows:
-        (expected,) = evaluation(Encoder(unit_model, device="cpu", dims=row["dims"])).rows
+    for dims in (4, 2):
+        done = cse("eval", unit_model, "--suite", suite, "--data", data, "--dims", dims, "--json")
+        assert done.returncode == 0, done.stderr
+        (row,) = json.loads(done.stdout)["suites"][suite]["tasks"]
+        (expected,) = evaluation(Encoder(unit_model, device="cpu", dims=dims)).rows
         for name, value in expected.items():
             assert row[name] == (pytest.approx(value, rel=1e-5, abs=1e-6) if isinstance(value, float) else value)
 
@@ -118,8 +117,8 @@ def test_cse_encode_with_dims_writes_truncated_embeddings(unit_model, tmp_path, 
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (("eval", "--data", "pairs.tsv", "--dims", "16,64"), "--dims 64: the embeddings of this model have 32"),
-        (("eval", "--data", "pairs.tsv", "--dims", "16,x"), "--dims 16,x must be numbers of dimensions"),
+        (("eval", "--data", "pairs.tsv", "--dims", "64"), "--dims 64: the embeddings of this model have 32"),
+        (("eval", "--data", "pairs.tsv", "--dims", "16,8"), "--dims"),
         (("encode", "pairs.tsv.txt", "-o", "x.npy", "--dims", "33"), "--dims 33: the embeddings of this model have 32"),
         (("encode", "pairs.tsv.txt", "-o", "x.npy", "--dims", "0"), "--dims 0"),
     ],

@@ -1,4 +1,4 @@
-"""Tests of search functions: nearest rows, near pairs, int8 vectors, BM25, fusion of rankings, and passages."""
+"""Tests of search functions: nearest rows, BM25, and passages."""
 
 import math
 import re
@@ -7,23 +7,20 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from cse import InputError
 from cse.models.running.passages import windows
-from cse.search import pairs
 from cse.search import vectors as stored
 from cse.search.bm25 import Bm25
-from cse.search.hybrid import fuse
 from cse.search.terms import Terms
-from cse.search.vectors import Array, Unit, exact_products, nearest, quantize, unit
+from cse.search.vectors import Vectors, exact_products, nearest, unit
 from random_texts import some_texts
 
 
 def brute_force(vectors, queries, k):
     """Returns the float64 dot products and row numbers of the k nearest rows of each query; ties are in row order."""
     rows = np.arange(len(vectors))
-    given = Array(queries)
+    given = Vectors([queries])
     scores = np.stack([exact_products(given, np.full(len(rows), q), vectors, rows) for q in range(len(queries))])
-    np.testing.assert_allclose(scores, queries.astype(np.float64) @ vectors.take(rows).T, atol=1e-12)
+    np.testing.assert_allclose(scores, queries.astype(np.float64) @ vectors.rows(rows).astype(np.float64).T, atol=1e-12)
     order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     return np.take_along_axis(scores, order, 1), order
 
@@ -39,8 +36,8 @@ def test_nearest_rows_equal_brute_force(monkeypatch, products, rows, queries, k)
     values[1:3] = 0
     given = unit(draw.standard_normal((queries, 24)))
     given[0] = values[0]
-    int8 = Array(*quantize(values))
-    for vectors in (Array(values), int8, Array(30 * values), Unit(int8), Unit(Array(30 * values))):
+    cut = [values[:3], values[:0], values[3:100], values[100:]]
+    for vectors in (Vectors([values]), Vectors([30 * values]), Vectors(cut), Vectors(cut, 1.0001)):
         scores, found = nearest(vectors, given, k)
         expected, order = brute_force(vectors, given, k)
         np.testing.assert_array_equal(found, order)
@@ -52,73 +49,10 @@ def test_nearest_rows_equal_brute_force_if_products_ascend_or_are_equal(monkeypa
     monkeypatch.setattr(stored, "CANDIDATES", 64)
     values = unit(np.random.default_rng(0).standard_normal((2000, 8)))
     query = values[:1]
-    rising = Array(values[np.argsort(values @ query[0])])
+    rising = Vectors([values[np.argsort(values @ query[0])]])
     np.testing.assert_array_equal(nearest(rising, query, 9)[1], brute_force(rising, query, 9)[1])
-    same = Array(np.repeat(query, 2000, axis=0))
+    same = Vectors([np.repeat(query, 2000, axis=0)])
     np.testing.assert_array_equal(nearest(same, query, 9)[1], [np.arange(9)])
-
-
-def test_quantisation_to_int8_changes_an_element_by_at_most_half_the_scale_of_its_row():
-    values = np.random.default_rng(0).standard_normal((50, 30)).astype(np.float32)
-    values[7] = 0
-    stored, scales = quantize(values)
-    assert stored.dtype == np.int8
-    assert np.abs(stored).max() == 127
-    error = np.abs(Array(stored, scales).block(0, 50) - values)
-    assert (error <= scales[:, None] * 0.5001).all()
-    assert error.max() > 0.4 * scales.max()
-
-
-@pytest.mark.parametrize("threshold", [0.99, 0.9, 0.3, -1])
-def test_near_pairs_and_groups_equal_brute_force(monkeypatch, threshold):
-    monkeypatch.setattr(pairs, "BLOCK_ROWS", 50)
-    monkeypatch.setattr(pairs, "BLOCK_COLUMNS", 90)
-    monkeypatch.setattr(pairs, "EDGES", 100)
-    draw = np.random.default_rng(0)
-    centres = draw.standard_normal((30, 8))
-    values = unit(centres[draw.integers(0, 30, 400)] + 0.2 * draw.standard_normal((400, 8)))
-    values[300] = values[17]
-    for vectors in (Array(values), Unit(Array(*quantize(values))), Unit(Array(7 * values))):
-        wide = vectors.take(np.arange(400))
-        cosines = np.round(wide @ wide.T, 6)
-        expected = {(i, j) for i, j in zip(*np.nonzero(cosines >= threshold), strict=True) if i < j}
-        groups, found = pairs.Groups(400), {}
-        for first, second, values_of in pairs.near_pairs(vectors, threshold):
-            groups.add(first, second)
-            found.update(zip(zip(first, second, strict=True), values_of, strict=True))
-        assert found.keys() == expected
-        assert all(abs(cosines[pair] - value) < 2e-6 for pair, value in found.items())
-        # The expected groups: both rows of a pair take the smaller of their two labels, until no label changes.
-        labels = np.arange(400)
-        while True:
-            before = labels.copy()
-            for i, j in expected:
-                labels[i] = labels[j] = min(labels[i], labels[j])
-            if (labels == before).all():
-                break
-        np.testing.assert_array_equal(groups.labels(), labels)
-        members = groups.members()
-        assert {frozenset(each.tolist()) for each in members} == {
-            frozenset(np.flatnonzero(labels == label).tolist()) for label in labels if (labels == label).sum() > 1
-        }
-        assert [len(each) for each in members] == sorted(map(len, members), reverse=True)
-
-
-def test_identical_rows_have_a_cosine_of_1():
-    values = unit(np.random.default_rng(3).standard_normal((200, 7)))
-    twice = np.repeat(values, 2, axis=0)
-    for vectors in (Array(twice), Unit(Array(*quantize(twice)))):
-        found = [*pairs.near_pairs(vectors, 1)]
-        first, second, cosines = (np.concatenate(part) for part in zip(*found, strict=True))
-        np.testing.assert_array_equal(first, np.arange(0, 400, 2))
-        np.testing.assert_array_equal(second, first + 1)
-        assert (cosines == 1).all()
-
-
-@pytest.mark.parametrize("threshold", [-1.01, 1.5, float("nan"), True])
-def test_a_threshold_that_is_not_a_cosine_is_refused(threshold):
-    with pytest.raises(InputError, match=r"--threshold must be a cosine, from -1 to 1"):
-        pairs.check_threshold(threshold)
 
 
 def test_bm25_scores_equal_the_formula():
@@ -138,14 +72,6 @@ def test_bm25_scores_equal_the_formula():
         best = [row for row in np.argsort(-expected, kind="stable").tolist() if expected[row] > 0]
         for k in (1, 2, 5):
             assert index.search(query, k).tolist() == best[:k]
-
-
-def test_fusion_adds_reciprocals_of_60_plus_the_rank():
-    found = fuse([[4, 7, 1], [7, 9]], 10)
-    expected = {4: 1 / 61, 7: 1 / 62 + 1 / 61, 1: 1 / 63, 9: 1 / 62}
-    assert [row for row, _ in found] == [7, 4, 9, 1]
-    assert dict(found) == pytest.approx(expected)
-    assert fuse([[3], [2]], 1) == [(2, 1 / 61)]
 
 
 def test_passages_cover_the_whole_text_and_begin_and_end_between_words():

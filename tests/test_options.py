@@ -111,8 +111,6 @@ def test_sizes_that_no_machine_has_memory_for_are_refused(tmp_path, tiny_bert, g
         TfidfIndex.open(tmp_path / "tfidf").explain("word1", samples=10**9)
     done = cse("build-tfidf", "wide.csv", "--column", "c7", "-o", "wide", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    done = cse("cluster", glove, "c.txt", "--seed", 2**64 - 1, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("config", [{"corpus": ["c.txt"]}, "config.toml", None])

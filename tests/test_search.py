@@ -14,16 +14,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
 
 from cse import Encoder, InputError, SearchIndex
-from cse.data.corpus import Corpus
 from cse.models.running.passages import Cutter
-from cse.search import build, store
+from cse.search import bm25
+from cse.search import index as indexes
 from cse.search.bm25 import Bm25
-from cse.search.build import Changes
 from cse.search.fusion import Fusion
-from cse.search.hybrid import fuse
+from cse.search.index import Changes
+from cse.search.rows import Rows, read_encoded
 from cse.search.terms import terms_for
 from cse.search.vectors import unit
 from random_texts import some_texts
@@ -97,9 +96,7 @@ class Counted:
 
 def stored(folder):
     """Reads the rows of an index with pyarrow alone."""
-    manifest = json.loads((folder / "manifest.json").read_text())
-    parts = [pa.ipc.open_file(folder / f"{each['xxh3']}.arrow").read_all() for each in manifest["files"]]
-    return pa.concat_tables(parts)
+    return pa.ipc.open_file(folder / "rows.arrow").read_all()
 
 
 def files(folder):
@@ -107,21 +104,16 @@ def files(folder):
 
 
 def test_an_interrupted_build_can_be_completed(tmp_path, monkeypatch, encoder):
-    monkeypatch.setattr(build, "BLOCK", 64)
+    monkeypatch.setattr(indexes, "BLOCK", 64)
     texts = some_texts(300)
     SearchIndex.build(encoder, texts, tmp_path / "whole", passages=8)
     with pytest.raises(KeyboardInterrupt):
         SearchIndex.build(Counted(encoder, 300), texts, tmp_path / "index", passages=8)
-    done = sum(len(batch) for batch, _ in store.read_encoded(tmp_path / "index"))
+    done = sum(map(len, read_encoded(tmp_path / "index")))
     assert 0 < done < 300
-    with pytest.raises(InputError, match=f"interrupted after {done} of 300 rows; run the same command again"):
+    with pytest.raises(InputError, match=f"interrupted after {done} rows; run the same command again"):
         SearchIndex.open(tmp_path / "index", encoder)
-    for name in (
-        ".rows.tmp",
-        f"{'0' * 32}.arrow",
-        ".cse-core-a.tmp",
-        f"encoded/{'0' * 32}.arrow",
-    ):  # of a killed process
+    for name in (".cse-core-a.tmp", f"encoded/{'0' * 16}.arrow"):  # of a killed process
         (tmp_path / "index" / name).write_bytes(b"torn")
     counted = Counted(encoder)
     index = SearchIndex.build(counted, texts, tmp_path / "index")
@@ -153,7 +145,7 @@ def test_a_killed_search_command_can_be_repeated(tmp_path, cse):
     (tmp_path / "kill").touch()
     assert cse(*command, cwd=tmp_path).returncode == -9
     (tmp_path / "kill").unlink()
-    refused(cse("search", "lengths:", "--import", "kind.py", cwd=tmp_path), "interrupted after 4,096 of 9,000 rows")
+    refused(cse("search", "lengths:", "--import", "kind.py", cwd=tmp_path), "interrupted after 4,096 rows")
     done = cse(*command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     counts = [int(line) for line in (tmp_path / "encoded").read_text().split()]
@@ -167,7 +159,7 @@ def test_a_killed_search_command_can_be_repeated(tmp_path, cse):
 
 
 def test_only_rows_appended_to_the_corpus_are_encoded(tmp_path, monkeypatch, encoder):
-    monkeypatch.setattr(build, "BLOCK", 64)
+    monkeypatch.setattr(indexes, "BLOCK", 64)
     texts = some_texts(200)
     SearchIndex.build(encoder, texts[:150], tmp_path / "grown", ids=[str(row) for row in range(150)])
     counted = Counted(encoder)
@@ -181,15 +173,15 @@ def test_only_rows_appended_to_the_corpus_are_encoded(tmp_path, monkeypatch, enc
 
 
 def test_added_rows_are_found_and_an_interrupted_add_changes_nothing(tmp_path, monkeypatch, encoder):
-    monkeypatch.setattr(build, "BLOCK", 64)
+    monkeypatch.setattr(indexes, "BLOCK", 64)
     texts = some_texts(200)
     index = SearchIndex.build(encoder, texts[:100], tmp_path / "index")
     index.bm25()
-    before = json.loads((tmp_path / "index" / "manifest.json").read_text())
+    before = files(tmp_path / "index")
     index._encoder = Counted(encoder, 20)
     with pytest.raises(KeyboardInterrupt):
         index.add(texts[100:])
-    assert json.loads((tmp_path / "index" / "manifest.json").read_text()) == before
+    assert files(tmp_path / "index") == before
     index._encoder = encoder
     index.add(texts[100:])
     whole = SearchIndex.build(encoder, texts)
@@ -204,14 +196,13 @@ def test_added_rows_are_found_and_an_interrupted_add_changes_nothing(tmp_path, m
 def test_an_index_built_with_another_corpus_model_or_setting_is_refused(tmp_path, glove, encoder):
     texts = some_texts(20)
     folder = tmp_path / "index"
-    SearchIndex.build(encoder, texts, folder, int8=True, passages=8)
+    SearchIndex.build(encoder, texts, folder, passages=8)
     lines = Path(glove.removeprefix("glove:")).read_text(encoding="utf8").splitlines(keepends=True)
     (tmp_path / "v.txt").write_text("".join(lines[:-1]), encoding="utf8")
     other = Encoder(f"glove:{tmp_path}/v.txt")
     cases = [
         ((other, texts), {}, "was built with another model"),
         ((encoder, ["", "another", "corpus"]), {}, "contains other texts, and none of this corpus"),
-        ((encoder, texts), {"int8": False}, "was built with --int8"),
         ((encoder, texts), {"passages": 9}, "was built with --passages 8"),
         ((encoder, texts), {"ids": [str(row) for row in range(20)]}, "the index in this folder has no ids"),
     ]
@@ -251,37 +242,42 @@ def flipped(path):
 
 
 def test_a_changed_byte_in_any_file_of_an_index_is_refused(tmp_path, monkeypatch, encoder, cse, glove):
-    monkeypatch.setattr(build, "BLOCK", 40)
-    monkeypatch.setattr(build, "BATCH_BYTES", 1)
+    monkeypatch.setattr(indexes, "BLOCK", 40)
+    monkeypatch.setattr(indexes, "BATCH_BYTES", 1)
     folder = tmp_path / "index"
     texts = some_texts(100)
-    index = SearchIndex.build(
-        encoder, texts[:98], folder, ids=[f"id-{row}" for row in range(98)], passages=8, int8=True
-    )
+    index = SearchIndex.build(encoder, texts[:98], folder, ids=[f"id-{row}" for row in range(98)], passages=8)
     index.add(texts[98:], ids=["id-98", "id-99"])
     words = index.bm25()
-    assert len(list(folder.glob("*.arrow"))) == 2
-    for path in (each for each in folder.iterdir() if each.suffix in (".json", ".arrow")):
-        for _ in flipped(path):
-            with pytest.raises(InputError, match=r"--rebuild") as caught:
-                SearchIndex.open(folder, encoder)
-            assert "\n" not in str(caught.value)
+    path, found = folder / "rows.arrow", content(folder)
+    assert len(index.vectors.parts) > 1
+    data, seen, messages = path.read_bytes(), 0, set()
+    first = data.index(index.vectors.block(0, 1).tobytes())
+    for place in (0, first, first + 1, *flipped(path)):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        try:
+            opened = SearchIndex.open(folder, encoder)
+        except InputError as error:
+            messages.add(str(error))
+            seen += 1
+        else:  # the byte is not part of the rows: padding
+            assert opened.texts(range(100)) == found["text"]
+            assert (opened.vectors.block(0, len(opened.rows)) == index.vectors.block(0, len(index.rows))).all()
+    assert seen > 40
+    assert all("--rebuild" in each and "\n" not in each for each in messages)
+    path.write_bytes(data)
     (bm25,) = folder.glob("bm25-*")
-    for path in bm25.iterdir():
-        for _ in flipped(path):
+    for part in bm25.iterdir():
+        for _ in flipped(part):
             with pytest.raises(InputError, match=r"bm25.*: cannot be read .*; remove the folder to build it again"):
                 SearchIndex.open(folder, encoder).bm25()
     assert (SearchIndex.open(folder, encoder).bm25().scores(texts[0]) == words.scores(texts[0])).all()
-    path = next(folder.glob("*.arrow"))
-    next(flipped(path))
+    path.write_bytes(data[:first] + bytes([data[first] ^ 1]) + data[first + 1 :])
     refused(cse("search", folder, "--query", "word1"), f"{path}: is damaged; build the index again with --rebuild")
     with pytest.raises(InputError, match="is damaged"):  # a damaged vector does not get a new hash
         SearchIndex.build(encoder, texts[1:], folder, ids=[f"id-{row}" for row in range(99)])
     path.unlink()
-    with pytest.raises(InputError, match=r"\.arrow: is missing; build the index again with --rebuild"):
-        SearchIndex.open(folder, encoder)
-    (folder / "manifest.json").write_text("{", encoding="utf8")
-    with pytest.raises(InputError, match="is not JSON"):
+    with pytest.raises(InputError, match="no index there"):
         SearchIndex.open(folder, encoder)
 
 
@@ -301,16 +297,16 @@ def test_without_verification_files_are_not_compared_with_their_hashes(tmp_path,
 def test_an_index_of_another_version_is_refused_and_replaced_by_a_rebuild(tmp_path, encoder):
     folder = tmp_path / "index"
     folder.mkdir()
-    for name in (".lock", "vectors.npy", "texts.txt", "texts.u64", "hashes.u64"):
-        (folder / name).write_bytes(b"")
-    (folder / "manifest.json").write_text('{"version": 1, "rows": 0, "digest": ""}', encoding="utf8")
+    (folder / f"{'0' * 32}.arrow").write_bytes(b"")
+    (folder / f"smooth-{'0' * 32}").mkdir()
+    (folder / "manifest.json").write_text('{"version": 3, "rows": 0, "digest": ""}', encoding="utf8")
     for call in (SearchIndex.open, lambda folder, encoder: SearchIndex.build(encoder, ["word1"], folder)):
         with pytest.raises(
             InputError, match="was built by another version of cse; build the index again with --rebuild"
         ):
             call(folder, encoder)
     SearchIndex.build(encoder, ["word1"], folder, rebuild=True)
-    assert sorted(each.suffix for each in folder.iterdir()) == [".arrow", ".json"]
+    assert [each.name for each in folder.iterdir()] == ["rows.arrow"]
 
 
 def content(folder):
@@ -318,17 +314,15 @@ def content(folder):
     return stored(folder).to_pydict()
 
 
-@pytest.mark.parametrize("settings", [{}, {"int8": True, "passages": 8}])
+@pytest.mark.parametrize("settings", [{}, {"passages": 8}])
 def test_an_update_encodes_new_texts_only_and_equals_a_new_index(tmp_path, monkeypatch, encoder, settings):
-    monkeypatch.setattr(build, "BLOCK", 16)
-    monkeypatch.setattr(build, "BATCH_BYTES", 64 * 16 * 4)
-    monkeypatch.setattr(build, "FOLD", 4)
+    monkeypatch.setattr(indexes, "BLOCK", 16)
+    monkeypatch.setattr(indexes, "BATCH_BYTES", 64 * 16 * 4)
     draw = np.random.default_rng(1)
     pool = [*some_texts(900, most=30), "", " "]
     pool = list(dict.fromkeys(pool))
     rows = draw.permutation(len(pool))[:200].tolist()
     SearchIndex.build(encoder, [pool[row] for row in rows], tmp_path / "index", ids=names(rows), **settings)
-    sizes = set()
     for step in range(12):
         before, vectors = list(rows), dict(zip(*vectors_by_text(tmp_path / "index"), strict=True))
         if step % 4 == 0:  # a change, a removal and an insertion
@@ -356,16 +350,11 @@ def test_an_update_encodes_new_texts_only_and_equals_a_new_index(tmp_path, monke
         same_passages(ours["passages"], theirs["passages"])
         for text, vector in zip(*vectors_by_text(tmp_path / "index"), strict=True):
             assert vectors.get(text, vector) == vector  # kept vectors are bit-identical
-        assert {each.name for each in (tmp_path / "index").glob("*.arrow")} == {
-            f"{each['xxh3']}.arrow" for each in json.loads((tmp_path / "index/manifest.json").read_text())["files"]
-        }
-        assert all(part.values.ctypes.data % 64 == 0 for part in index.vectors.parts if len(part))
-        sizes.add(len(list((tmp_path / "index").glob("*.arrow"))))
+        assert [each.name for each in (tmp_path / "index").iterdir()] == ["rows.arrow"]
         queries = ["word1 word2", texts[7]]
         assert [[hit.id for hit in hits] for hits in index.search(queries, 9)] == [
             [hit.id for hit in hits] for hits in SearchIndex.open(tmp_path / "new", encoder).search(queries, 9)
         ]
-    assert sizes == {1, 2}
 
 
 def vectors_by_text(folder):
@@ -377,11 +366,7 @@ def same_passages(ours, theirs):
     for one, other in zip(ours, theirs, strict=True):
         assert [(each["start"], each["end"]) for each in one] == [(each["start"], each["end"]) for each in other]
         for left, right in zip(one, other, strict=True):
-            scale = [each.get("scale", 1) for each in (left, right)]
-            tolerance = 1.1 * scale[0] if "scale" in left else 1e-6
-            np.testing.assert_allclose(
-                np.multiply(left["vector"], scale[0]), np.multiply(right["vector"], scale[1]), atol=tolerance
-            )
+            np.testing.assert_allclose(left["vector"], right["vector"], atol=1e-6)
 
 
 def test_rows_can_be_removed_and_replaced(tmp_path, encoder):
@@ -401,13 +386,12 @@ def test_rows_can_be_removed_and_replaced(tmp_path, encoder):
     assert index.add(["word9"], ids=["31"]) == Changes(31, 1, 0)
     with pytest.raises(InputError, match="ids: 'x' is not in"):
         index.remove(["x", "4"])
-    twice = "ids: '30' is the id of several rows; make the ids unique"
     for change in (
         lambda: index.add(["word9"], ids=["30"]),
         lambda: index.update(texts[:2], ids=["30", "30"]),
         lambda: SearchIndex.build(encoder, texts[:2], ids=["30", "30"]),
     ):
-        with pytest.raises(InputError, match=twice):
+        with pytest.raises(InputError, match="ids: '30' is the id of several rows; make the ids unique"):
             change()
     assert len(index) == 32
     plain = SearchIndex.build(encoder, texts[:3])
@@ -415,21 +399,6 @@ def test_rows_can_be_removed_and_replaced(tmp_path, encoder):
     assert plain.texts([0, 1]) == [texts[0], texts[2]]
     with pytest.raises(InputError, match="at least one must remain"):
         plain.remove(["0", "1"])
-
-
-def test_texts_with_equal_hashes_keep_their_own_vectors(tmp_path, monkeypatch, encoder):
-    texts = some_texts(20)
-    hashes = Corpus.hashes
-
-    def colliding(self):
-        found = hashes(self).copy()
-        found[5] = found[11]
-        return found
-
-    monkeypatch.setattr(Corpus, "hashes", colliding)
-    index = SearchIndex.build(encoder, texts, tmp_path / "index")
-    assert index.texts(range(20)) == texts
-    np.testing.assert_allclose(index.vectors.block(0, 20), unit(encoder.encode(texts)), atol=1e-6)
 
 
 def test_readers_keep_the_rows_that_they_opened_while_the_index_is_updated(tmp_path, encoder):
@@ -445,23 +414,6 @@ def test_readers_keep_the_rows_that_they_opened_while_the_index_is_updated(tmp_p
     assert SearchIndex.open(tmp_path / "index", encoder).search([texts[43]], 5, hybrid=True)[0][0].row == 3
 
 
-def test_a_reader_that_opens_the_index_during_an_update_gets_the_old_or_the_new_rows(tmp_path, monkeypatch, encoder):
-    texts = some_texts(80)
-    SearchIndex.build(encoder, texts, tmp_path / "index")
-    read, calls = store.read_checked, []
-
-    def update_in_between(folder):
-        manifest = read(folder)
-        if not calls:
-            calls.append(folder)
-            monkeypatch.setattr(store, "read_checked", read)
-            SearchIndex.build(encoder, texts[40:], tmp_path / "index")
-        return manifest
-
-    monkeypatch.setattr(store, "read_checked", update_in_between)
-    assert SearchIndex.open(tmp_path / "index", encoder).texts(range(40)) == texts[40:]
-
-
 def test_threads_that_search_while_rows_change_get_answers_of_one_state(tmp_path, encoder):
     texts = list(dict.fromkeys(some_texts(400)))[:300]
     names = {text: f"n{number}" for number, text in enumerate(texts)}
@@ -473,9 +425,9 @@ def test_threads_that_search_while_rows_change_get_answers_of_one_state(tmp_path
         draw = np.random.default_rng(number)
         while not ended.is_set():
             query = texts[int(draw.integers(300))]
-            hybrid = [False, Fusion(feedback=0), Fusion(kind="rrf")][int(draw.integers(3))]
+            hybrid = [False, True, Fusion(bm25_weight=1)][int(draw.integers(3))]
             try:
-                hits = index.search([query], 5, hybrid=hybrid, smooth=False)[0]
+                hits = index.search([query], 5, hybrid=hybrid)[0]
                 assert len({hit.id for hit in hits}) == 5
                 for hit in hits:
                     assert hit.id == names[hit.text]
@@ -525,7 +477,7 @@ def test_an_index_that_cannot_be_changed_can_be_searched_if_the_corpus_is_the_sa
 
     for module, name in ((os, "replace"), (os, "unlink"), (os, "rename"), (os, "rmdir"), (shutil, "rmtree")):
         monkeypatch.setattr(module, name, refuse)
-    monkeypatch.setattr(store, "fresh_folder", refuse)
+    monkeypatch.setattr(bm25, "fresh_folder", refuse)
     before = files(tmp_path / "index")
     for index in (SearchIndex.build(encoder, texts, tmp_path / "index"), SearchIndex.open(tmp_path / "index", encoder)):
         for _ in range(2):
@@ -533,32 +485,6 @@ def test_an_index_that_cannot_be_changed_can_be_searched_if_the_corpus_is_the_sa
     assert files(tmp_path / "index") == before
     with pytest.raises(PermissionError):
         SearchIndex.build(encoder, texts[1:], tmp_path / "index")
-
-
-def test_an_index_of_version_2_is_read_and_written_anew_by_the_first_change(tmp_path, encoder):
-    texts = some_texts(90)
-    SearchIndex.build(encoder, texts, tmp_path / "index", ids=[f"n{row}" for row in range(90)])
-    manifest = store.read_checked(tmp_path / "index")
-    (record,), _ = manifest.pop("files"), manifest.pop("check")
-    (batch,) = store.read_rows(tmp_path / "index" / f"{record['xxh3']}.arrow")
-    parts = [batch.slice(0, 50), batch.slice(50, 30), batch.slice(80, 10)]
-    segments = [store.write_rows(tmp_path / "index" / ".segment.tmp", batch.schema, [part]) for part in parts]
-    (tmp_path / "index" / ".lock").touch()
-    version, store.VERSION = store.VERSION, 2
-    try:
-        store.write_manifest(tmp_path / "index" / "manifest.json", {**manifest, "version": 2, "segments": segments})
-    finally:
-        store.VERSION = version
-    expected = SearchIndex.build(encoder, texts, ids=[f"n{row}" for row in range(90)]).search(texts[:20], 5)
-    index = SearchIndex.open(tmp_path / "index", encoder)
-    assert index.search(texts[:20], 5) == expected
-    same = SearchIndex.build(encoder, texts, tmp_path / "index", ids=[f"n{row}" for row in range(90)])
-    assert same.changes == Changes(90, 0, 0)
-    counted = index._encoder = Counted(encoder)
-    assert index.add(["word1 word4"], ids=["new"]) == Changes(90, 1, 0)
-    assert counted.texts == 1
-    assert [hit.id for hit in index.search(["word1 word4"], 1)[0]] == ["new"]
-    assert sorted(path.suffix for path in (tmp_path / "index").iterdir()) == [".arrow", ".json"]
 
 
 def test_a_text_or_a_table_in_place_of_a_list_is_refused(encoder):
@@ -598,7 +524,7 @@ def ended_at(step, work):
 
 
 def test_an_update_that_is_killed_at_any_step_leaves_the_old_or_the_new_index(tmp_path, monkeypatch, encoder):
-    monkeypatch.setattr(build, "BLOCK", 16)
+    monkeypatch.setattr(indexes, "BLOCK", 16)
     texts = some_texts(120)
     old, new = texts[:70], [*texts[:20], *texts[25:60], *texts[80:]]
     SearchIndex.build(encoder, old, tmp_path / "old").bm25()
@@ -625,7 +551,10 @@ def test_an_update_that_is_killed_at_any_step_leaves_the_old_or_the_new_index(tm
 
 def test_a_locked_index_and_a_folder_with_other_files_are_refused(tmp_path, encoder):
     SearchIndex.build(encoder, some_texts(20), tmp_path / "index")
-    with store.locked(tmp_path / "index"), pytest.raises(InputError, match="another process is writing to this index"):
+    with (
+        indexes._locked(tmp_path / "index"),
+        pytest.raises(InputError, match="another process is writing to this index"),
+    ):
         SearchIndex.build(encoder, some_texts(30), tmp_path / "index")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
@@ -634,118 +563,26 @@ def test_a_locked_index_and_a_folder_with_other_files_are_refused(tmp_path, enco
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
 
 
-def test_int8_finds_nearly_the_same_rows_in_a_quarter_of_the_space(tmp_path, encoder):
-    texts = some_texts(400)
-    wide = SearchIndex.build(encoder, texts, tmp_path / "wide")
-    small = SearchIndex.build(encoder, texts, tmp_path / "small", int8=True)
-    sizes = [each.vectors.values.nbytes for each in (small, wide)]
-    assert sizes == [400 * 16, 400 * 16 * 4]
-    queries = texts[:50]
-    pairs = list(zip(wide.search(queries, 10), small.search(queries, 10), strict=True))
-    shared = [len({hit.row for hit in one} & {hit.row for hit in other}) for one, other in pairs]
-    assert np.mean(shared) > 9
-    assert max(abs(one[0].score - other[0].score) for one, other in pairs) < 0.01
-
-
-@pytest.mark.parametrize("int8", [False, True])
-def test_vectors_are_aligned_to_64_bytes_in_their_files(tmp_path, encoder, int8):
-    for rows in range(1, 20):
-        index = SearchIndex.build(encoder, some_texts(rows), tmp_path / f"{rows}", ids=names(range(rows)), int8=int8)
-        assert index.vectors.values.ctypes.data % 64 == 0
-
-
-def test_hybrid_search_fuses_the_rankings_by_vectors_and_by_bm25(tmp_path, encoder):
-    texts = some_texts(300)
-    index = SearchIndex.build(encoder, texts, tmp_path / "index")
-    query = "word7 word8 word9"
-    vectors = [hit.row for hit in index.search([query], 100)[0]]
-    words = Bm25.build(texts).search(query, 100).tolist()
-    ranks = Fusion(kind="rrf", language="none")
-    found = index.search([query], 6, hybrid=ranks)[0]
-    assert [(hit.row, hit.score) for hit in found] == fuse([vectors, words], 6)
-    assert [hit.text for hit in found] == [texts[hit.row] for hit in found]
-    (folder,) = (tmp_path / "index").glob("bm25-*")
-    number = folder.stat().st_ino
-    assert SearchIndex.open(tmp_path / "index").search([query], 6, hybrid=ranks)[0] == found
-    assert folder.stat().st_ino == number  # not built again
-    index.search([query], 6, hybrid=Fusion(language="english"))
-    english = folder.name.replace("none-none", "english-english")
-    assert {path.name for path in (tmp_path / "index").glob("bm25*")} == {folder.name, english}
-    index.add([query])
-    assert index.search([query], 6, hybrid=ranks)[0][0].row == 300
-    assert folder.name not in [path.name for path in (tmp_path / "index").glob("bm25*")]
-
-
 def standardised(scores):
     return (scores - scores.mean()) / scores.std() if scores.std() else 0 * scores
 
 
-def smoothed(vectors, texts, rows, terms):
-    """The smoothed vectors of some rows, in float64."""
-    words = Bm25.build(texts, terms=terms)
-    found = np.empty_like(vectors)
-    for row in range(len(rows)):
-        lexical = words.scores(texts[rows[row]])[rows].astype(np.float64)
-        scores = standardised(vectors @ vectors[row]) + standardised(lexical)
-        order = [at for at in np.argsort(-scores.round(5), kind="stable") if at != row][:5]
-        vector = 0.7 * vectors[row] + 0.3 * vectors[order].mean(0) if order else vectors[row]
-        found[row] = vector / np.linalg.norm(vector)
-    return found
-
-
-FUSIONS = [Fusion(), Fusion(0.2, 4), Fusion(1.0, language="english"), Fusion(0.0, 2)]
-FUSIONS += [Fusion(kind="scores"), Fusion(0.5, 3, "scores"), Fusion(1.0, None, "scores"), Fusion(0.0, 2, "scores")]
-
-
-def brute_force(fusion, weight, dense, lexical):
-    """Combined scores of all rows in float64, as the docstring of cse.search.hybrid defines them."""
-    if fusion.kind == "scores":
-        return (1 - weight) * standardised(dense) + weight * standardised(lexical)
-    opinions = [np.exp(1.5 * standardised(dense)), np.exp(0.5 * standardised(lexical))]
-    first, second = (opinion / opinion.sum() for opinion in opinions)
-    return np.log(((1 - weight) * first**0.3 + weight * second**0.3) ** (1 / 0.3))
-
-
-@pytest.mark.parametrize("kind", ["rows", "passages", "smooth"])
-@pytest.mark.parametrize("int8", [False, True])
-@pytest.mark.parametrize("fusion", FUSIONS)
-def test_scores_of_vectors_and_bm25_are_combined_after_feedback(kind, int8, fusion, encoder):
+@pytest.mark.parametrize("passages", [None, 8])
+@pytest.mark.parametrize("fusion", [Fusion(), Fusion(0.2), Fusion(1.0, language="english"), Fusion(0.0)])
+def test_scores_of_vectors_and_bm25_are_pooled(passages, fusion, encoder):
     texts = [*some_texts(200), "", "the word7 word8", "word3 " * 30]
-    index = SearchIndex.build(
-        encoder, texts, passages=8 if kind == "passages" else None, int8=int8, smooth=kind == "smooth"
-    )
-    vectors = index.vectors.take(np.arange(len(index.vectors)))
+    index = SearchIndex.build(encoder, texts, passages=passages)
+    vectors = index.vectors.block(0, len(index.vectors)).astype(np.float64)
     rows = np.unique(index.rows)
-    terms = terms_for(texts, fusion.language, fusion.stop_words, fusion.bm25_tokenizer)
-    words = Bm25.build(texts, terms=terms)
-    weight = index._state.weighted(fusion).bm25_weight
-    if kind == "smooth":
-        plain = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-        vectors = smoothed(plain, texts, rows, terms)
-    feedback = (5 if kind == "smooth" else 0) if fusion.feedback is None else fusion.feedback
-
-    def best_places(query):
-        scores = vectors @ query
-        found = [max(np.flatnonzero(index.rows == row), key=lambda place: scores[place]) for row in rows]
-        return scores[found], found
-
+    words = Bm25.build(texts, terms=terms_for(texts, fusion.language, fusion.stop_words, fusion.bm25_tokenizer))
+    weight = index._state.weight(fusion)
     for text in ("word7 word8 the word9", "xyzzy"):
-        query = unit(encoder.encode([text]))[0].astype(np.float64)
-        lexical = words.scores(text)[rows].astype(np.float64)
-        dense, found = best_places(query)
-        if kind == "smooth":
-            alone, _ = best_places(query)
-            if terms == terms_for(texts):  # the terms of a search by vectors alone
-                order = np.lexsort((rows, -alone))[:9]
-                hits = index.search([text], 9)[0]
-                assert [hit.score for hit in hits] == pytest.approx(alone[order], abs=1e-5)
-                assert {hit.row for hit in hits} == set(rows[order])
-        if feedback:
-            scores = brute_force(fusion, weight, dense, lexical)
-            first = np.argsort(-scores, kind="stable")[:feedback]
-            query = (1 - fusion.share) * query + fusion.share * vectors[[found[at] for at in first]].mean(0)
-            dense, found = best_places(query / np.linalg.norm(query))
-        scores = brute_force(fusion, weight, dense, lexical)
+        places = vectors @ unit(encoder.encode([text]))[0].astype(np.float64)
+        dense = np.array([places[index.rows == row].max() for row in rows])
+        # the docstring of cse.search.hybrid
+        opinions = [1.5 * standardised(dense), 0.5 * standardised(words.scores(text)[rows].astype(np.float64))]
+        first, second = (np.exp(opinion) / np.exp(opinion).sum() for opinion in opinions)
+        scores = np.log(((1 - weight) * first**0.3 + weight * second**0.3) ** (1 / 0.3))
         order = np.lexsort((rows, -scores))[:9]
         hits = index.search([text], 9, hybrid=fusion)[0]
         assert [hit.score for hit in hits] == pytest.approx(scores[order], abs=2e-3)
@@ -754,53 +591,45 @@ def test_scores_of_vectors_and_bm25_are_combined_after_feedback(kind, int8, fusi
     assert index.search([""], 3, hybrid=fusion) == [[]]
 
 
-def test_smoothed_vectors_do_not_depend_on_the_order_of_updates_and_can_be_left_out(tmp_path, encoder):
-    texts = [*some_texts(60), "word1 word2", "word1 word2", ""]
-    plain = SearchIndex.build(encoder, texts, smooth=False)
-    whole = SearchIndex.build(encoder, texts, tmp_path / "whole", smooth=True)
-    grown = SearchIndex.build(encoder, [*texts[:20], "word9 word4 word5"], tmp_path / "grown", smooth=True)
-    assert grown.search(["word4 word5"], 3)[0][0].row == 20
-    grown.remove(["20"])
-    grown.add(texts[20:40])
-    grown.add(texts[40:])
-    query = "word4 word5 word6"
-    assert np.array_equal(grown.smoothing().near, whole.smoothing().near)
-    for fusion in (False, True, Fusion(kind="rrf")):
-        expected = whole.search([query], 9, hybrid=fusion)
-        assert grown.search([query], 9, hybrid=fusion) == expected
-        assert plain.search([query], 9, hybrid=fusion, smooth=True) == expected
-        assert whole.search([query], 9, hybrid=fusion, smooth=False) == plain.search([query], 9, hybrid=fusion)
-        assert plain.search([query], 9, hybrid=fusion) != expected
-    (folder,) = (tmp_path / "grown").glob("smooth-*")  # those of former states are removed
-    assert SearchIndex.open(tmp_path / "grown").search([query], 9) == whole.search([query], 9)
-    (folder / "near.npy").write_bytes((folder / "near.npy").read_bytes()[:-4] + b"aaaa")
-    with pytest.raises(InputError, match=r"smooth-.*is damaged"):
-        SearchIndex.open(tmp_path / "grown").search([query])
-    automatic = SearchIndex.build(encoder, texts)
-    assert automatic.search([query], 9) == plain.search([query], 9)
-    assert automatic.search([query], 9, hybrid=True) == whole.search([query], 9, hybrid=True)
-    again = SearchIndex.build(encoder, texts, tmp_path / "whole", smooth=False)
-    assert again.search([query], 9) == plain.search([query], 9)
-    assert again.changes == Changes(len(texts), 0, 0)
-    for few in (1, 2):
-        assert [hit.row for hit in SearchIndex.build(encoder, texts[:few], smooth=True).search([texts[0]])[0]][:1] == [
-            0
-        ]
-    with pytest.raises(InputError, match="--smooth needs one vector per row"):
-        SearchIndex.build(encoder, texts, passages=8, smooth=True)
-    with pytest.raises(InputError, match="--smooth needs one vector per row"):
-        SearchIndex.build(encoder, texts, passages=8).search([query], smooth=True)
+def test_bm25_is_built_when_first_needed_and_named_after_the_texts(tmp_path, encoder):
+    texts = some_texts(300)
+    index = SearchIndex.build(encoder, texts, tmp_path / "index")
+    query = "word7 word8 word9"
+    assert not list((tmp_path / "index").glob("bm25-*"))
+    found = index.search([query], 6, hybrid=Fusion(language="none"))[0]
+    (folder,) = (tmp_path / "index").glob("bm25-*")
+    assert folder.name == f"bm25-{Rows(tmp_path / 'index' / 'rows.arrow').generation}-unicode-none-none"
+    number = folder.stat().st_ino
+    assert SearchIndex.open(tmp_path / "index").search([query], 6, hybrid=Fusion(language="none"))[0] == found
+    assert folder.stat().st_ino == number  # not built again
+    index.search([query], 6, hybrid=Fusion(language="english"))
+    english = folder.name.replace("none-none", "english-english")
+    assert {path.name for path in (tmp_path / "index").glob("bm25*")} == {folder.name, english}
+    index.add([query])
+    assert index.search([query], 6, hybrid=Fusion(language="none"))[0][0].row == 300
+    assert folder.name not in [path.name for path in (tmp_path / "index").glob("bm25*")]
+
+
+def test_an_index_is_used_from_another_folder_and_names_itself_if_its_model_is_gone(corpus, cse):
+    built = cse("search", "glove:v.txt", "c.csv", "--column", "text", "--query", "word3", "--json", cwd=corpus)
+    hits = json.loads(built.stdout)["queries"]
+    (corpus / "other").mkdir()
+    done = cse("search", "../search", "--query", "word3", "--json", cwd=corpus / "other")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["queries"] == hits
+    (corpus / "v.txt").rename(corpus / "w.txt")
+    done = cse("search", "../search", "--query", "word3", cwd=corpus / "other")
+    refused(done, f"../search: was built with glove:{corpus / 'v.txt'} ", "no such file")
+    with pytest.raises(InputError, match=r"search: .*v.txt: .*; the index was built with this model"):
+        SearchIndex.open(corpus / "search")
 
 
 def test_options_of_hybrid_search_are_checked(cse, corpus):
     given = ["search", "glove:v.txt", "corpus.txt", "--query", "word1"]
-    refused(cse(*given, "--feedback", "2", cwd=corpus), "--feedback has no effect without --hybrid")
+    refused(cse(*given, "--bm25-weight", "1", cwd=corpus), "--bm25-weight has no effect without --hybrid")
     given.append("--hybrid")
     refused(cse(*given, "--bm25-weight", "2", cwd=corpus), "--bm25-weight must be <= 1, got 2.0")
-    refused(
-        cse(*given, "--fusion", "rrf", "--feedback", "1", cwd=corpus), "--feedback cannot be combined with --fusion rrf"
-    )
-    for name in ("stop_words", "language", "bm25_tokenizer", "kind"):
+    for name in ("stop_words", "language", "bm25_tokenizer"):
         with pytest.raises(InputError, match="'klingon' is unknown"):
             Fusion(**{name: "klingon"})
 
@@ -826,19 +655,19 @@ def test_passages_are_advised_if_the_model_reads_less_than_half_of_the_texts(tin
     share = np.mean([min(1, 62 / count) for count in tokens])
     index = SearchIndex.build(encoder, long)
     told = [each for each in index.warnings if "--passages" in each]
-    assert index._state.weighted(Fusion()).bm25_weight == 0.8
+    assert index._state.weight(Fusion()) == 0.8
     assert told == [
         f"the model reads only the first 62 tokens of a row, on average {share:.0%} of it; to search all of it, build "
         "the index with --passages 16, or max for fewer vectors"
     ]
     few_long = [*sample_rows[:40], " ".join(sample_rows[:300])]  # most of the tokens, but only one of the rows
-    assert SearchIndex.build(encoder, [*long, *[""] * 20])._state.weighted(Fusion()).bm25_weight == 0.8
+    assert SearchIndex.build(encoder, [*long, *[""] * 20])._state.weight(Fusion()) == 0.8
     for texts, passages in ((long, "max"), (sample_rows[:20], None), (few_long, None)):
         index = SearchIndex.build(encoder, texts, passages=passages)
         assert not any("--passages" in each for each in index.warnings)
         assert (index._state.read[0] < 0.5) == (texts is long)
         readable = texts is not long and index._state.readability.good
-        assert index._state.weighted(Fusion()).bm25_weight == (0.5 if readable else 0.8)
+        assert index._state.weight(Fusion()) == (0.5 if readable else 0.8)
 
 
 @pytest.mark.parametrize("k", [1, 5, 60])
@@ -930,7 +759,7 @@ def test_cse_search_builds_the_index_once_and_answers_queries(corpus, cse):
     assert lines[0] == texts[7]
     assert lines[1].split() == ["1", "1.0000", "n7", *texts[7].split()]
     assert len(lines) == 4
-    stamp = (corpus / "search" / "manifest.json").stat().st_mtime_ns
+    stamp = (corpus / "search" / "rows.arrow").stat().st_mtime_ns
     done = cse("search", "glove:v.txt", "--queries", "q.txt", "--query", texts[9], "--json", cwd=corpus)
     assert done.returncode == 0, done.stderr
     value = json.loads(done.stdout)
@@ -938,7 +767,7 @@ def test_cse_search_builds_the_index_once_and_answers_queries(corpus, cse):
     assert value["queries"][0]["hits"][0] | {"score": 1} == {"row": 9, "id": "n9", "score": 1, "text": texts[9]}
     assert [len(each["hits"]) for each in value["queries"]] == [10, 10, 0, 10]
     assert value["rows"] == 50
-    assert (corpus / "search" / "manifest.json").stat().st_mtime_ns == stamp
+    assert (corpus / "search" / "rows.arrow").stat().st_mtime_ns == stamp
     hybrid = cse("search", "glove:v.txt", "--queries", "-", "--hybrid", "--json", cwd=corpus, stdin="word1\n")
     assert json.loads(hybrid.stdout)["queries"][0]["hits"][0]["score"] < 0  # a logarithm
     assert "the texts are of no known language" in hybrid.stderr
@@ -988,10 +817,6 @@ def test_an_index_keeps_the_prompt_and_the_dimensions_of_its_encoder(corpus, cse
     refused(
         cse("search", "glove:v.txt", "--query", "x", "--prompt", "word1 word2 ", "--dims", "6", cwd=corpus),
         "search: was built with --dims 5",
-    )
-    done = cse("similarity", "glove:v.txt", "word3", "word4", "--dims", "5", cwd=corpus)
-    assert float(done.stdout) == pytest.approx(
-        float(np.dot(*unit(Encoder(glove, dims=5).encode(["word3", "word4"])))), abs=1e-4
     )
 
 
@@ -1075,97 +900,11 @@ def test_a_line_of_standard_input_that_is_not_utf8_is_refused(corpus, cse, glove
     assert json.loads(again.stdout)["query"] == "word1 \ufffd"
 
 
-@pytest.mark.parametrize("stored", [0, 24, 32])
-def test_first_rows_are_ranked_again_by_the_vectors_of_their_tokens(tmp_path, tiny_bert, sample_rows, stored):
-    encoder = Encoder(tiny_bert, device="cpu")
-    model = encoder
-    texts = [*sample_rows[:40], ""]
-    index = SearchIndex.build(encoder, texts, tmp_path / "index", tokens=stored)
-    index.remove(["7"])
-    index.add([sample_rows[7], sample_rows[50]])
-    texts = [*texts[:7], *texts[8:], sample_rows[7], sample_rows[50]]
-    special = set(model.tokenizer.all_special_ids)
-
-    def tokens_of(text):
-        """The numbers and the vectors of the tokens of one text, in float64."""
-        batch = model.tokenizer(text, return_tensors="pt", truncation=True, max_length=model.max_seq_length)
-        with torch.no_grad():
-            states = model[0].model(**batch).last_hidden_state[0].double().numpy()
-        ids = batch["input_ids"][0].tolist()
-        kept = [at for at, token in enumerate(ids) if token not in special]
-        states = states[kept] @ axes
-        return [ids[at] for at in kept], states / np.linalg.norm(states, axis=1, keepdims=True)
-
-    axes = np.eye(model.embedding_dim)
-    if stored:
-        pieces = [token for token in range(len(model.tokenizer)) if token not in special]
-        before, after = model.tokenizer("")["input_ids"]
-        with torch.no_grad():
-            ids = torch.tensor([[before, token, after] for token in pieces])
-            states = model[0].model(input_ids=ids).last_hidden_state[:, 1].double().numpy()
-        states /= np.linalg.norm(states, axis=1, keepdims=True)
-        axes = np.linalg.svd(states, full_matrices=False)[2][:stored].T
-    documents = [tokens_of(text) for text in texts]
-    found = Counter(token for ids, _ in documents for token in set(ids))
-    idf = {token: np.log(1 + (len(texts) - df + 0.5) / (df + 0.5)) for token, df in found.items()}
-    for hybrid in (False, True, Fusion(kind="rrf")):
-        query = sample_rows[3][:40]
-        asked, states = tokens_of(query)
-        weights = np.array([idf.get(token, np.log(1 + (len(texts) + 0.5) / 0.5)) for token in asked])
-        first = index.search([query], 12, hybrid=hybrid)[0]
-        similarities = [(states @ documents[hit.row][1].T).max(1) @ weights / weights.sum() for hit in first]
-        scores = np.array([hit.score for hit in first])
-        expected = 0.7 * standardised(scores) + 0.3 * standardised(np.array(similarities))
-        hits = index.search([query, ""], 12, hybrid=hybrid, rerank=12)
-        assert hits[1] == []
-        # stored vectors are rounded to 8 bits
-        by_row = {hit.row: score for hit, score in zip(first, expected, strict=True)}
-        assert {hit.row for hit in hits[0]} == set(by_row)
-        for hit in hits[0]:
-            assert hit.score == pytest.approx(by_row[hit.row], abs=0.1 if stored else 1e-3)
-        assert [hit.score for hit in hits[0]] == sorted((hit.score for hit in hits[0]), reverse=True)
-        fewer = index.search([query], 3, hybrid=hybrid, rerank=12)[0]
-        assert [hit.row for hit in fewer] == [hit.row for hit in hits[0][:3]]
-    again = SearchIndex.build(encoder, texts, tmp_path / "other", tokens=stored)
-    both = [each.search([query], 5, hybrid=True, rerank=20)[0] for each in (again, index)]
-    assert [hit.row for hit in both[0]] == [hit.row for hit in both[1]]
-    # in other batches, states differ by rounding errors, which may be rounded to other integers
-    assert [hit.score for hit in both[0]] == pytest.approx([hit.score for hit in both[1]], abs=0.01)
-    with pytest.raises(InputError, match="rerank: must be 0 or at least k = 5"):
-        index.search([query], 5, rerank=4)
-    if stored:
-        with pytest.raises(InputError, match="built with --tokens"):
-            SearchIndex.build(encoder, texts, tmp_path / "index", tokens=16)
-
-
-def test_vectors_of_tokens_need_a_transformer_that_has_them(tmp_path, encoder, tiny_bert, corpus, cse):
-    with pytest.raises(InputError, match="no vectors of tokens"):
-        SearchIndex.build(encoder, ["a"], tmp_path / "index", tokens=8)
-    with pytest.raises(InputError, match="no vectors of tokens"):
-        SearchIndex.build(encoder, ["word1"]).search(["word1"], 1, rerank=9)
-    plain = SearchIndex.build(Encoder(tiny_bert, device="cpu"), ["a text", "another"])
-    assert len(plain.search(["a \ud800 text"], 2, rerank=2)[0]) == 2
-    with pytest.raises(InputError, match="rerank: must be an integer"):
-        plain.search(["a"], 1, rerank=1.5)
-    with pytest.raises(InputError, match="--tokens stores the tokens of whole rows"):
-        SearchIndex.build(plain.encoder, ["a"], passages=8, tokens=8)
-    with pytest.raises(InputError, match=r"--tokens 999: the vectors .* have 32; give 1 to 32"):
-        SearchIndex.build(Encoder(tiny_bert, device="cpu"), ["a"], tmp_path / "index", tokens=999)
-    given = ["search", str(tiny_bert), "c.csv", "--column", "text", "--query", "word1 word2", "--top", "2"]
-    refused(cse(*given, "--rerank-rows", "9", cwd=corpus), "--rerank-rows has no effect without --rerank")
-    done = cse(*given, "--hybrid", "--rerank", "tokens", "--tokens", "8", "--smooth", cwd=corpus)
-    assert done.returncode == 0, done.stderr
-    assert len([line for line in done.stdout.splitlines() if line[:4].strip().isdigit()]) == 2
-
-
 def test_switches_and_ids_are_taken_as_they_are_meant(tiny_bert):
     encoder = Encoder(tiny_bert, device="cpu")
-    for wrong in ({"int8": "no"}, {"smooth": "no"}, {"rebuild": 1}):
+    for wrong in ({"rebuild": "no"}, {"rebuild": 1}, {"verify": 0}):
         with pytest.raises(InputError, match=f"{next(iter(wrong))}: must be True or False"):
             SearchIndex.build(encoder, ["a cat", "dogs"], **wrong)
     index = SearchIndex.build(encoder, ["a cat", "dogs"], ids=["x\ny", "z"])
-    with pytest.raises(InputError, match="smooth: must be True or False"):
-        index.search(["a"], smooth="no")
-    assert index.search(["a"], smooth=np.bool_(False))
-    assert index.search([], 2, rerank=2) == []
+    assert index.search([], 2) == []
     assert index.remove(["x\ny"]).kept == 1

@@ -128,7 +128,7 @@ def test_una_can_be_added_to_or_removed_from_a_preset():
         ({"negatives": ("halves",)}, "--negative halves: this method makes positives"),
         ({"una": {"beta": 0.9}}, "una: its options were given, .*--negative una"),
         ({"options": {"crop": {"share": 0.5}}}, "crop: its options were given"),
-        ({"options": {"lora": {"keep": True}}}, "lora: its options were given, .*; add --encoder-method lora, or"),
+        ({"options": {"lora": {"alpha": 4.0}}}, "lora: its options were given, .*; add --encoder-method lora, or"),
         ({"options": {"mlm": {"weight": 0.5}}}, "mlm: its options were given, .*; add --loss-term mlm, or"),
         ({"options": {"una": 5}}, "options must hold one table per method"),
         ({"negatives": 5, "una": True}, "--negative must be a list"),

@@ -16,13 +16,14 @@ from pathlib import Path
 
 import click
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from safetensors.numpy import load_file
 
-from cse import Encoder, InputError, SearchIndex, TfidfIndex
+from cse import Encoder, TfidfIndex
 from cse.cli import cli
 from cse.data.readers import reading_options
-from cse.search.vectors import Array, Joined, Some, nearest, unit
 from cse.sharding import engines
 from cse.sharding.jobs import AugmentJob
 from cse.sharding.parts import Parts
@@ -259,6 +260,15 @@ def test_a_changed_file_leaves_only_its_own_part_missing(shards, cse):
     assert cse("augment", "--parts", "shard*", "-o", "parts").returncode == 0
 
 
+def array_of(path):
+    """The vectors in a part written by ``cse encode``."""
+    if path.suffix == ".npy":
+        return np.load(path)
+    if path.suffix == ".safetensors":
+        return load_file(path)["embeddings"]
+    return np.array(pq.read_table(path).column("embedding").to_pylist())
+
+
 @pytest.mark.parametrize("form", ["npy", "safetensors", "parquet"])
 def test_vectors_encoded_in_parts_equal_vectors_encoded_at_once(shards, cse, glove, form):
     done = cse("encode", glove, "--parts", "shard*", "-o", "parts", "--format", form, "--json")
@@ -266,100 +276,11 @@ def test_vectors_encoded_in_parts_equal_vectors_encoded_at_once(shards, cse, glo
     summary = json.loads(done.stdout)
     assert (summary["rows"], summary["blank"], summary["embedding_dim"]) == (400, 3, 16)
     expected = Encoder(glove).encode(shards)
-    from cse.search.joined_parts import _values
-
     parts = sorted(Path("parts").glob(f"part-*.{form}"))
-    np.testing.assert_allclose(np.vstack([_values(part) for part in parts]), expected, atol=1e-6)
+    np.testing.assert_allclose(np.vstack([array_of(part) for part in parts]), expected, atol=1e-6)
     if form == "parquet":
-        import pyarrow.parquet as pq
-
         rows = [row for part in parts for row in pq.read_table(part).column("row").to_pylist()]
         assert rows == list(range(400))
-    index = SearchIndex.open("parts")
-    assert index.shape == (397, 16)
-    assert index.search(["word1 word2"], 5) == SearchIndex.open("parts", Encoder(glove)).search(["word1 word2"], 5)
-
-
-def test_parts_are_never_overwritten_by_an_index(shards, cse, glove):
-    assert cse("encode", glove, "--parts", "shard*", "-o", "parts").returncode == 0
-    before = Path("parts/manifest.json").read_bytes()
-    for flags in ((), ("--rebuild",)):
-        done = cse("search", glove, "whole.txt", "-o", "parts", "--query", "word1", *flags)
-        refused(done, "parts: holds parts; search in them without CORPUS")
-    assert Path("parts/manifest.json").read_bytes() == before
-
-
-def test_a_row_of_unknown_words_is_not_blank(shards, cse, glove):
-    """The blank row and the row of unknown words both have a zero vector, but search leaves out only the blank row."""
-    Path("some.txt").write_text("word1 word2\n\nunknown words\nword3\n")
-    assert cse("encode", glove, "--parts", "some.txt", "-o", "parts").returncode == 0
-    encoder = Encoder(glove)
-    whole = SearchIndex.build(encoder, ["word1 word2", "", "unknown words", "word3"])
-    same_hits(SearchIndex.open("parts", encoder).search(["word1"], 9), whole.search(["word1"], 9))
-
-
-def same_hits(left, right):
-    """Asserts equal hits and nearly equal scores; an index stores rounded unit vectors, but parts store embeddings."""
-    for ours, theirs in zip(left, right, strict=True):
-        assert [(hit.row, hit.id, hit.text) for hit in ours] == [(hit.row, hit.id, hit.text) for hit in theirs]
-        np.testing.assert_allclose([hit.score for hit in ours], [hit.score for hit in theirs], atol=1e-6)
-
-
-def test_search_in_parts_equals_search_in_one_index(shards, cse, glove):
-    assert cse("encode", glove, "--parts", "shard*", "-o", "parts").returncode == 0
-    encoder = Encoder(glove)
-    whole, parts = SearchIndex.build(encoder, shards), SearchIndex.open("parts", encoder)
-    queries = [shards[3], "word1 word2", "", "word77"]
-    for k in (1, 7, 396, 397, 1000):
-        same_hits(parts.search(queries, k), whole.search(queries, k))
-    same_hits(parts.search(queries, 9, hybrid=True), whole.search(queries, 9, hybrid=True, smooth=False))
-    assert len(parts) == 400
-    with pytest.raises(InputError, match="holds parts"):
-        parts.add(["word1"])
-    done = cse("search", glove, "-o", "parts", "--query", "word1 word2", "--top", "3", "--json")
-    hits = json.loads(done.stdout)["queries"][0]["hits"]
-    assert [hit["row"] for hit in hits] == [hit.row for hit in whole.search(["word1 word2"], 3)[0]]
-
-
-def test_parts_of_another_model_or_prompt_cannot_be_searched(shards, cse, glove, tiny_bert):
-    assert cse("encode", str(tiny_bert), "--parts", "shard0.txt", "-o", "parts", "--prompt", "a text: ").returncode == 0
-    with pytest.raises(InputError, match="was encoded by another model"):
-        SearchIndex.open("parts", Encoder(glove))
-    with pytest.raises(InputError, match="encoded with the prompt 'a text: '"):
-        SearchIndex.open("parts", Encoder(tiny_bert))
-    assert len(SearchIndex.open("parts", Encoder(tiny_bert, prompt="a text: "))) == 100
-    data = Path("parts/part-00000.npy").read_bytes()
-    Path("parts/part-00000.npy").write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    SearchIndex.open("parts", Encoder(tiny_bert, prompt="a text: "), verify=False)
-    with pytest.raises(InputError, match=r"part-00000\.npy: is missing or was changed"):
-        SearchIndex.open("parts", Encoder(tiny_bert, prompt="a text: "))
-    Path("parts/part-00000.npy").write_bytes(b"")
-    with pytest.raises(InputError, match=r"part-00000\.npy: is missing or was changed"):
-        SearchIndex.open("parts", Encoder(tiny_bert, prompt="a text: "))
-
-
-def test_search_refuses_texts_of_a_changed_file(shards, cse, glove):
-    assert cse("encode", glove, "--parts", "shard*", "-o", "parts").returncode == 0
-    Path("shard3.txt").write_text("another text\n" * 140)
-    with pytest.raises(InputError, match=r"shard3\.txt: was changed after it was encoded"):
-        SearchIndex.open("parts").search([shards[300]], 1)
-
-
-def test_joined_parts_equal_their_stacked_vectors():
-    draw = np.random.default_rng(5)
-    arrays = [unit(draw.standard_normal((count, 8))) for count in (30, 1, 57, 12)]
-    rows = [np.flatnonzero(draw.random(len(array)) < 0.6) for array in arrays]
-    parts = [Some(Array(array), kept) if len(kept) else Array(array) for array, kept in zip(arrays, rows, strict=True)]
-    expected = np.vstack([array[kept] if len(kept) else array for array, kept in zip(arrays, rows, strict=True)])
-    joined, queries = Joined(parts), unit(draw.standard_normal((4, 8)))
-    assert (len(joined), joined.width) == expected.shape
-    for start, stop in ((0, len(joined)), (5, 5), (7, 40), (len(joined) - 1, len(joined))):
-        assert np.array_equal(joined.block(start, stop), expected[start:stop])
-        np.testing.assert_allclose(joined.products(queries, start, stop), queries @ expected[start:stop].T, atol=1e-6)
-    some = draw.permutation(len(joined))[:20]
-    assert np.array_equal(joined.take(some), expected[some].astype(np.float64))
-    for found, wanted in zip(nearest(joined, queries, 10), nearest(Array(expected), queries, 10), strict=True):
-        assert np.array_equal(found, wanted)
 
 
 def test_a_cluster_writes_the_same_bytes_as_one_machine(cluster, shards, cse, glove):

@@ -88,11 +88,10 @@ def test_compare_prints_differences_with_a_verdict(cse, tiny_bert, tiny_roberta,
     both = f"{tiny_bert},{tiny_roberta}"
     value = json.loads(cse("compare", both, both, *flags, "--seeds", "--json").stdout)
     assert value["comparisons"][0]["tasks"][0]["mean"] == 0
-    value = json.loads(cse("compare", tiny_bert, tiny_roberta, *flags, "--dims", "16,8", "--json").stdout)
-    cut = {row["task"]: row for row in value["comparisons"][0]["tasks"]}
-    assert list(cut) == ["STS-B dev (16 dimensions)", "STS-B dev (8 dimensions)"]
+    value = json.loads(cse("compare", tiny_bert, tiny_roberta, *flags, "--dims", "8", "--json").stdout)
+    (cut,) = value["comparisons"][0]["tasks"]
     alone = json.loads(cse("eval", tiny_roberta, *flags, "--dims", "8", "--json").stdout)
-    assert cut["STS-B dev (8 dimensions)"]["b"] == pytest.approx(alone["suites"]["sts"]["tasks"][0]["spearman"])
+    assert cut["b"] == pytest.approx(alone["suites"]["sts"]["tasks"][0]["spearman"])
     for arguments in ((tiny_bert,), (both, tiny_bert, "--seeds")):
         assert cse("compare", *arguments, *flags).returncode == 2
 

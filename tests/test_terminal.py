@@ -42,12 +42,8 @@ def test_no_command_sends_control_characters_of_a_corpus_to_the_terminal(cse, co
         ("doctor", corpus),
         ("search", glove, corpus, "-o", "index", "--query", query),
         ("search", glove, corpus, "-o", "index", "--query", query, "--json"),
-        ("duplicates", glove, corpus),
-        ("cluster", glove, corpus),
         ("explain", query),
         ("explain", query, "--json"),
-        ("similarity", glove, query, "word2"),
-        ("similarity", glove, pairs, "--columns", "anchor,positive"),
         ("train", corpus, "--model", tiny_bert, "--una", "--max-steps", "1", "--batch-size", "4", "--verbose"),
         ("train", "--pairs", pairs, "--model", tiny_bert, "--max-steps", "1", "--batch-size", "4"),
         ("doctor", f"no-{EVIL.replace('/', '')}.txt"),
@@ -62,7 +58,7 @@ def test_no_command_sends_control_characters_of_a_corpus_to_the_terminal(cse, co
             assert not OBEYED.search(text), (command, text)
         if "--json" in command:
             assert json.loads(done.stdout)
-        elif command[0] in ("search", "explain", "similarity", "doctor", "train", "duplicates"):
+        elif command[0] in ("search", "explain", "similarity", "doctor", "train"):
             assert SHOWN.search(re.sub(r"\s*\n\s*", "", done.stdout + done.stderr)) or done.returncode == 0, command
     assert done.returncode == 2
 
@@ -75,8 +71,6 @@ def test_output_that_is_not_utf8_is_complete(corpus, glove, tmp_path, encoding, 
         ("search", glove, corpus, "-o", "index", "--query", query),
         ("search", glove, corpus, "-o", "index", "--query", query, "--json"),
         ("explain", query),
-        ("duplicates", glove, corpus),
-        ("cluster", glove, corpus),
     ]:
         done = cse(*command, cwd=tmp_path, env={"PYTHONIOENCODING": encoding}, text=False)
         assert done.returncode == 0, done.stderr
@@ -110,7 +104,6 @@ def test_arguments_that_are_not_utf8_are_read_or_refused_in_one_sentence(glove, 
         ("search", glove, "c.txt", "-o", bad, "--query", "word1"),
         ("search", glove, f"{bad}.txt", "-o", "i3", "--query", "word1", "--json"),
         ("explain", bad, "--json"),
-        ("similarity", glove, bad, "word1", "--json"),
         *(
             ("encode", tiny_bert, "c.txt", "-o", f"v.{end}", "--prompt", bad)
             for end in ("npy", "parquet", "safetensors")
@@ -133,8 +126,8 @@ def test_arguments_that_are_not_utf8_are_read_or_refused_in_one_sentence(glove, 
         ("eval", bad, "--data", "p.tsv"),
         ("build-tfidf", f"{bad}.txt", "-o", f"tfidf {bad}", "--json"),
         ("doctor", f"{bad}.txt", "--json"),
-        ("duplicates", glove, f"{bad}.txt", "-o", f"{bad}.jsonl", "--json"),
         ("compare", glove, "bm25", f"{bad}.txt", "--queries", "c.txt", "--pool", f"{bad}.csv", "--json"),
+        ("mine", glove, f"{bad}.txt", "--queries", f"{bad}.txt", "-o", f"{bad}.jsonl", "--ranks", "4-5", "--json"),
         ("export", tiny_bert, "--static", "--corpus", "c.txt", "-o", f"static {bad}"),
         (bad,),
         ("train", "c.txt", "--loss", bad),

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
+from sentence_models import cross_encoder
 from test_docs import ROOT
 
 pytestmark = pytest.mark.tools
@@ -22,6 +23,11 @@ NEEDED = {
     "BERTopic": "bertopic",
     "scikit-learn": "sklearn",
     "sentence-transformers": "sentence_transformers",
+    "Similarity of pairs": "sentence_transformers",
+    "Near-duplicates": "sentence_transformers",
+    "Clustering": "sklearn",
+    "Ranking again": "sentence_transformers",
+    "Hard negatives of labelled pairs": "datasets",
     "LangChain": "langchain_core",
     "LlamaIndex": "llama_index.core",
     "fastembed": "fastembed",
@@ -72,6 +78,57 @@ def test_a_search_finds_the_nearest_texts_with_the_cosines_of_the_encoder(run, h
     found = [line.split("  ", 1) for line in lines]
     assert [text for _, text in found] == best
     assert [float(score) for score, _ in found] == pytest.approx([cosines[text] for text in best], abs=2e-3)
+
+
+def test_pairs_have_the_cosines_of_the_encoder(run):
+    names, lines = run("Similarity of pairs")
+    assert names["cosines"][0] > names["cosines"][1]
+    (a, b), encoder = names["pairs"][0], names["encoder"]
+    assert float(lines[0].split("\t")[0]) == pytest.approx(float(encoder.similarity([a], [b])[0, 0]), abs=1e-3)
+
+
+def test_near_duplicates_are_all_pairs_above_the_threshold(run):
+    names, lines = run("Near-duplicates")
+    vectors = names["vectors"].astype(np.float64)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    first, second = np.nonzero(np.triu(vectors @ vectors.T >= 0.9, 1))
+    assert {tuple(sorted(pair[:2])) for pair in names["pairs"]} == set(
+        zip(first.tolist(), second.tolist(), strict=True)
+    )
+    assert (0, 300) in {tuple(sorted(pair[:2])) for pair in names["pairs"]}
+    assert {frozenset(group) for group in names["groups"]} >= {frozenset((0, 300)), frozenset((1, 301))}
+    assert len(lines) == len(names["groups"])
+
+
+def test_clusters_are_groups_of_similar_rows_with_words_of_their_own(run):
+    names, lines = run("Clustering")
+    vectors, labels = names["vectors"], names["means"].labels_
+    cosines, same = vectors @ vectors.T, labels[:, None] == labels
+    np.fill_diagonal(same, False)
+    assert cosines[same].mean() > cosines[~same].mean() + 0.05
+    assert len(lines) == 8
+    assert sum(int(line.split()[0]) for line in lines) == 300
+
+
+def test_a_cross_encoder_ranks_the_first_rows_again(run, monkeypatch, tiny_bert, tmp_path):
+    import sentence_transformers
+
+    model = cross_encoder(tmp_path / "cross", tiny_bert)
+    made = sentence_transformers.CrossEncoder
+    monkeypatch.setattr(sentence_transformers, "CrossEncoder", lambda name: made(str(model), device="cpu"))
+    names, lines = run("Ranking again")
+    scores = names["model"].predict([(names["query"], text) for text in names["first"]])
+    assert len(names["first"]) == 100
+    assert [line.split("  ", 1)[1] for line in lines] == [names["first"][row] for row in np.argsort(-scores)[:10]]
+
+
+def test_hard_negatives_are_below_the_positive_by_the_margin(run):
+    names, _ = run("Hard negatives of labelled pairs")
+    encoder, rows = names["encoder"], names["triples"].to_list()
+    assert len(rows) > 10
+    for row in rows:
+        positive, negative = encoder.similarity([row["anchor"]], [row["positive"], row["negative"]])[0]
+        assert negative <= positive - 0.05 + 1e-3
 
 
 def test_topics_are_groups_of_similar_rows(run):

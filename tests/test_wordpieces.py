@@ -1,6 +1,5 @@
 """Tests of ``--tokenizer wordpieces``: the pieces of a model's WordPiece tokenizer as terms of TF-IDF, UNA and BM25."""
 
-import dataclasses
 import json
 import pickle
 import sys
@@ -8,14 +7,12 @@ from collections import Counter
 from itertools import chain, pairwise, product
 from unicodedata import category
 
-import numpy as np
 import pytest
 from safetensors import safe_open
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from cse import Encoder, InputError, SearchIndex, TfidfIndex, train
 from cse.search.fusion import Fusion
-from cse.search.hybrid import DIGITS
 from cse.tfidf.pieces import Pieces
 from cse.training.loop import resumed_config
 from runs import same_run
@@ -417,29 +414,6 @@ def test_a_run_uses_the_pieces_of_its_model_and_can_be_resumed(
         train(resumed_config(cut), resume=cut)
 
 
-def test_neighbours_share_pieces_if_bm25_uses_pieces(tmp_path, tiny_bert):
-    pytest.importorskip("bm25s")
-    parts = product(("over", "un", "re"), ("play", "walk", "load", "talk"), ("ed", "ing"))
-    texts = ["".join(each) for each in parts]
-    index = SearchIndex.build(Encoder(tiny_bert), texts, tmp_path / "index")
-    vectors = index.unit_vectors.take(np.arange(len(texts))).astype(np.float64)
-    dense = vectors @ vectors.T
-    near = {}
-    for tokenizer in ("unicode", "wordpieces"):
-        words = index.bm25(stop_words="english", tokenizer=tokenizer).all_scores(texts)
-        scores = sum((each - each.mean(1)[:, None]) / np.maximum(each.std(1), 1e-9)[:, None] for each in (dense, words))
-        scores = scores.round(DIGITS)
-        np.fill_diagonal(scores, -np.inf)
-        fusion = Fusion(bm25_tokenizer=tokenizer, language="none", stop_words="english")
-        near[tokenizer] = index.smoothing(fusion=fusion).near
-        assert np.array_equal(near[tokenizer], np.argsort(-scores, axis=1, kind="stable")[:, :5])
-    assert not np.array_equal(near["unicode"], near["wordpieces"])
-    by_pieces = Fusion(bm25_tokenizer="wordpieces", bm25_weight=0, feedback=0)
-    by_words = dataclasses.replace(by_pieces, bm25_tokenizer="unicode")
-    scores = [[hit.score for hit in index.search(["played"], 7, hybrid=each)[0]] for each in (by_pieces, by_words)]
-    assert scores[0] != scores[1]
-
-
 def test_hybrid_search_finds_pieces_that_are_not_words(tmp_path, tiny_bert, glove, cse):
     pytest.importorskip("bm25s")
     texts = ["Kindergartenplatz", "overplayed songs in a town", "the dog ran", "unplayable games", "a cat"] * 3
@@ -449,7 +423,7 @@ def test_hybrid_search_finds_pieces_that_are_not_words(tmp_path, tiny_bert, glov
     assert by_words.tolist() == []
     assert 1 in by_pieces.tolist()
     fusion = Fusion(stop_words="none", bm25_tokenizer="wordpieces", bm25_weight=1)
-    found = index.search(["replayed"], 3, hybrid=fusion, smooth=False)[0]
+    found = index.search(["replayed"], 3, hybrid=fusion)[0]
     scores = index.bm25(tokenizer="wordpieces").scores("replayed")
     assert [hit.row for hit in found] == sorted(range(15), key=lambda row: (-scores[row], row))[:3]
     names = {path.name.split("-", 2)[2] for path in (tmp_path / "index").glob("bm25-*")}

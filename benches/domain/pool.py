@@ -3,10 +3,9 @@
     python benches/domain/pool.py COLLECTION ... --cache DIR [--model MODEL] [--most 400] [--json FILE]
 
 A collection is a folder in the layout of BEIR. The vectors of documents and queries are stored in ``--cache``. For each
-collection, the program prints nDCG@10 x 100 of the vectors and of BM25, and the changes from the vectors by the sum of
-scores with weight .2 and words as terms (the default until November 2026), by the pool with the constants of
-``cse.search.hybrid``, and by the same with smoothing and feedback, which is the default. The last of these is computed
-by ``SearchIndex.search`` itself, and must equal the program's own formulas.
+collection, the program prints nDCG@10 x 100 of the vectors and of BM25, and the change from the vectors by the pool
+with the constants of ``cse.search.hybrid``, with its 95 % interval. ``SearchIndex.search`` itself computes it, and it
+must equal the program's own formulas.
 
 Then, for each collection, the constants are chosen on the others: those with the largest mean change among the settings
 whose worst change is at least ``WORST``. "Regret" is the difference from the best setting for a collection, known only
@@ -32,7 +31,7 @@ from cse.models.readability import readability, share_read
 from cse.search import hybrid
 from cse.search.bm25 import Bm25
 from cse.search.searching import LEAST_READ, LONG_SAMPLE
-from cse.search.terms import Terms, terms_for
+from cse.search.terms import terms_for
 from domain_scores import Collection
 
 Array = npt.NDArray[np.float64]
@@ -67,8 +66,8 @@ class Scored:
             self.vectors, self.asked = stored["d"], stored["q"]
         self.dense: Array = self.asked.astype(np.float64) @ self.vectors.T.astype(np.float64)
         self.terms = terms_for(self.documents)
-        self.lexical = Bm25.build(self.documents, terms=self.terms).all_scores(self.queries)
-        self.words = Bm25.build(self.documents, terms=Terms(stop_words="english")).all_scores(self.queries)
+        words = Bm25.build(self.documents, terms=self.terms)
+        self.lexical = np.stack([words.scores(query) for query in self.queries]).astype(np.float64)
         sample = self.documents[:: max(1, len(self.documents) // 1000)]
         read, _ = share_read(encoder, sample[:: max(1, len(sample) // LONG_SAMPLE)])
         self.readable = readability(encoder.tokenizer, sample).good and read >= LEAST_READ
@@ -141,14 +140,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     from cse import Encoder
-    from cse.search.fusion import Fusion
 
     encoder = Encoder(options.model, device="cpu")
     rows: dict[str, Any] = {}
     changes: dict[str, dict[Any, float]] = {}
     readable: dict[str, bool] = {}
     generator = np.random.default_rng(0)
-    print("collection  vectors  BM25  sum .2  pool  default  (interval)  terms")
+    print("collection  vectors  BM25  --hybrid  (interval)  terms")
     for folder in options.collections:
         scored = Scored(folder, encoder, options.cache, options.most)
         base = scored.ndcg(scored.dense)
@@ -156,21 +154,15 @@ def main() -> None:
         code = scored.terms.tokenizer == "code"
         weight = (hybrid.CODE if code else hybrid.READABLE) if scored.readable else hybrid.UNREADABLE
         pool = scored.ndcg(pooled(dense, lexical, hybrid.DENSE, hybrid.LEXICAL, weight, hybrid.EXPONENT))
-        plain = searched(scored, encoder, hybrid=True, smooth=False)
-        assert np.allclose(pool, plain), f"{scored.name}: SearchIndex and the formulas differ"
-        default = searched(scored, encoder, hybrid=True)
+        found = searched(scored, encoder, hybrid=True)
+        assert np.allclose(pool, found), f"{scored.name}: SearchIndex and the formulas differ"
         draws = generator.integers(0, len(base), (RESAMPLES, len(base)))
-        change = summarise(float((default - base).mean()), (default - base)[draws].mean(axis=1))
-        sum_of_scores = scored.ndcg(0.8 * dense + 0.2 * rows_standardised(scored.words))
-        rrf = searched(scored, encoder, hybrid=Fusion(kind="rrf"))
+        change = summarise(float((pool - base).mean()), (pool - base)[draws].mean(axis=1))
         row = {
             "queries": len(base),
             "vectors": base.mean(),
             "bm25": scored.ndcg(scored.lexical).mean(),
-            "sum": (sum_of_scores - base).mean(),
-            "rrf": (rrf - base).mean(),
-            "pool": (pool - base).mean(),
-            "default": change.mean,
+            "pool": change.mean,
             "low": change.low,
             "high": change.high,
             "readable": scored.readable,
@@ -182,11 +174,11 @@ def main() -> None:
             setting: float((scored.ndcg(pooled(dense, lexical, *setting)) - base).mean()) for setting in GRID
         }
         print(
-            f"{scored.name:12}{base.mean():7.1f}{row['bm25']:7.1f}{row['sum']:+8.1f}{row['pool']:+7.1f}"
-            f"{row['default']:+8.1f}  [{change.low:+.1f}, {change.high:+.1f}]  {scored.terms.name}",
+            f"{scored.name:12}{base.mean():7.1f}{row['bm25']:7.1f}{row['pool']:+8.1f}  "
+            f"[{change.low:+.1f}, {change.high:+.1f}]  {scored.terms.name}",
             flush=True,
         )
-    print("\nconstants (a, b, w, r) chosen on the other collections of the same kind, by the pool alone:")
+    print("\nconstants (a, b, w, r) chosen on the other collections of the same kind:")
     for name, own in changes.items():
         others = [table for key, table in changes.items() if key != name and readable[key] == readable[name]]
         if not others:
@@ -196,9 +188,8 @@ def main() -> None:
         regret = max(own.values()) - own[best]
         print(f"{name:12}{best}  change {own[best]:+.1f}, regret {regret:.1f}")
         rows[name] |= {"chosen_on_others": best, "change_of_chosen": round(own[best], 2), "regret": round(regret, 2)}
-    means = {key: float(np.mean([row[key] for row in rows.values()])) for key in ("sum", "pool", "default")}
-    worst = {key: min(row[key] for row in rows.values()) for key in means}
-    print("\n" + "; ".join(f"{key}: mean {means[key]:+.1f}, worst {worst[key]:+.1f}" for key in means))
+    changed = [row["pool"] for row in rows.values()]
+    print(f"\n--hybrid: mean {np.mean(changed):+.1f}, worst {min(changed):+.1f}")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf8")
 

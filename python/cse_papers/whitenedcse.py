@@ -116,7 +116,7 @@ class GroupWhitening(FeatureMethod):
         for name, z in encoded.items():
             order = step.uniform(f"group whitening {name}", z.shape[1])[0].argsort()
             embeddings[name] = self.layers(group_whitening(z, order, options.size, options.epsilon))
-        roles, masks, weights, keys = (dict(d) for d in (views.roles, views.masks, views.log_weights, views.keys))
+        roles, masks, weights, keys = dict(views.roles), dict(views.masks), dict(views.log_weights), dict(views.keys)
         pairs = [("anchor", "positive")]
         for number in further:
             pair = f"anchor {number}", f"positive {number}"

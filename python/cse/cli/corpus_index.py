@@ -31,7 +31,6 @@ from . import options, printing
 
 if TYPE_CHECKING:
     from ..data.corpus import Corpus
-    from ..models.cross_encoder import Reranker
     from ..models.running.inference import Encoder
     from ..search.index import SearchIndex
 
@@ -67,15 +66,6 @@ class Encoding:
         """Loads the encoder, and prints the device on which it runs."""
         return load_encoder(model, threads=self.threads, **self.arguments)
 
-    def reranker(self, model: str, flag: str) -> Reranker:
-        """Loads a cross-encoder; ``flag`` is the option that names it."""
-        from ..models.cross_encoder import Reranker
-        from ..models.device import set_threads
-
-        if self.threads:  # a light encoder has not set them for torch
-            set_threads(self.threads)
-        return Reranker(model, device=self.device, precision=self.precision, flag=flag)
-
     def index(
         self, encoder: Encoder, files: Sequence[str], folder: str | None, id_column: str | None = None, **settings: Any
     ) -> SearchIndex:
@@ -100,39 +90,14 @@ class Ranking:
 
     hybrid: Annotated[bool, Opt("Rank by embeddings and by words (BM25).")] = False
     bm25_weight: fusion.Bm25Weight = None
-    feedback: fusion.Feedback = None
-    kind: fusion.Kind | None = None
     language: fusion.Language | None = None
     stop_words: fusion.StopWords | None = None
     bm25_tokenizer: fusion.Bm25Tokenizer | None = None
-    smooth: Annotated[
-        bool | None,
-        Opt(
-            "Move each row's vector towards those of its neighbours; needs no new encoding.",
-            default="as in an existing index, else with --hybrid up to 100,000 rows, but not for code",
-        ),
-    ] = None
-    rerank: Annotated[
-        str | None,
-        Opt("Rank the first rows again by the vectors of their tokens, or by the cross-encoder MODEL.", "tokens|MODEL"),
-    ] = None
-    rerank_rows: Annotated[
-        int | None, Ge(1), Opt("Number of rows that --rerank ranks again.", "N", "100", needs="rerank")
-    ] = None
-    tokens: Annotated[
-        int | None,
-        Ge(0),
-        Opt("Store D-dimensional vectors of the tokens, for --rerank tokens.", "D", "as in an existing index, else 0"),
-    ] = None
 
     @property
     def values(self) -> dict[str, Any]:
         """The values that were given, by name."""
-        return {
-            name: value
-            for name, value in vars(self).items()
-            if (value is not None and value is not False) or (name == "smooth" and value is False)
-        }
+        return {name: value for name, value in vars(self).items() if value is not None and value is not False}
 
     def check(self) -> Self:
         """Returns this object; raises ``InputError`` if an option would have no effect, or bm25s is not installed."""
@@ -145,16 +110,12 @@ class Ranking:
             library()
         return self
 
-    def arguments(self, top: int = 0) -> dict[str, Any]:
-        """Returns arguments of ``SearchIndex.search`` by name; ``reranker`` is the name of a cross-encoder or None."""
-        from ..search.tokens import RERANKED
-
+    @property
+    def fusion(self) -> fusion.Fusion | None:
+        """The argument ``hybrid`` of ``SearchIndex.search``, after ``check``; None without --hybrid."""
         names = {option.name for option in options_of(fusion.Fusion)}
         values = {name: value for name, value in self.values.items() if name in names}
-        rows = 0 if self.rerank is None else max(self.rerank_rows or RERANKED, top)
-        reranker = None if self.rerank == "tokens" else self.rerank
-        hybrid = fusion.Fusion(**values) if self.hybrid else False
-        return {"hybrid": hybrid, "smooth": self.smooth, "rerank": rows, "reranker": reranker}
+        return fusion.Fusion(**values) if self.hybrid else None
 
 
 def open_corpus(files: Sequence[str], column: str | None, **reading: Any) -> Corpus:

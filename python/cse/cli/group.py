@@ -40,10 +40,7 @@ PLACES = {
     "bench": ("augment", "Measure how fast hard negatives are made, compared with plain Python and nlpaug."),
     "encode": ("encode", "Encode sentences into embeddings."),
     "search": ("search", "Search the rows of a corpus by meaning."),
-    "similarity": ("search", "Print the cosine similarity of texts."),
-    "duplicates": ("mining", "Find near-duplicate rows of a corpus."),
-    "cluster": ("mining", "Group the rows of a corpus."),
-    "mine": ("mining", "Find hard negatives for labelled pairs, or training data for queries."),
+    "mine": ("mining", "Make rows to train on from queries without labels."),
     "export": ("export", "Export an encoder to ONNX, or make a fast static encoder of it."),
     "methods": ("methods", "List augmentations, loss terms and evaluations with their options."),
 }

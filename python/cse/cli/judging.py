@@ -42,8 +42,7 @@ def rankings(
         advance = counted(len(systems) * (len(queries) + len(documents)), progress)
         found = []
         for system in systems:
-            _, encoder = opened(system, **loading)
-            ranked = ranker_of(encoder)(queries, documents, advance, depth=depth)
+            ranked = ranker_of(opened(system, **loading))(queries, documents, advance, depth=depth)
             found.append({query: list(ranking)[:depth] for query, ranking in zip(queries, ranked, strict=True)})
     return found
 

@@ -1,9 +1,4 @@
-"""Encoders and rankings of cse as models of mteb, and its tasks as a suite.
-
-A ``cse.Encoder`` is a model of mteb as it is. ``SearchModel`` adds the rankings of ``ranking.py``::
-
-    mteb.evaluate(SearchModel(System("minilm", hybrid=True)), mteb.get_tasks(["SciFact"]))
-"""
+"""Tasks of mteb as a suite. A ``cse.Encoder`` is a model of mteb as it is: ``mteb.evaluate(encoder, tasks)``."""
 
 from __future__ import annotations
 
@@ -14,55 +9,8 @@ from typing import Annotated, Any
 from ..errors import InputError, shortened
 from ..models.running.inference import Encoder
 from ..options import Opt
-from .base import Encodes, Evaluation, Report
-from .ranking import Searched, System
-from .retrieval import DEPTH, METRICS, ranker_of
-from .trec import strict
-
-
-class SearchModel:
-    """The ``SearchProtocol`` of mteb for an encoder or a ranking, with the rankings of the suite ``retrieval``.
-
-    With ``rerank``, only the first 100 documents of a query are returned.
-
-    Args:
-        model: A ``System``, or what it takes as its model; or an encoder with a method ``rank_documents``.
-    """
-
-    def __init__(self, model: Any) -> None:
-        from mteb.models import ModelMeta
-
-        from .run import opened
-
-        name = getattr(model, "name", "")
-        if not callable(getattr(model, "rank_documents", None)):
-            name, model = opened(model)
-        system = model.system if isinstance(model, Searched) else System(model)
-        self._depth = DEPTH if system.rerank else None
-        self._rank = ranker_of(model)
-        self._documents: dict[str, str] = {}
-        about = {"name": f"cse/{name.replace('/', '_') or 'encoder'}", "revision": "none"}
-        self.mteb_model_meta = ModelMeta.create_empty(overwrites=about)
-        """The description of the model in mteb."""
-
-    def index(self, corpus: Any, **settings: Any) -> None:
-        """Keeps the documents, a ``datasets.Dataset`` with columns id, text and optionally title; see mteb."""
-        self._documents = {str(row["id"]): f"{row.get('title') or ''} {row['text'] or ''}".strip() for row in corpus}
-
-    def search(self, queries: Any, *, top_k: int, top_ranked: Any = None, **settings: Any) -> dict[str, Any]:
-        """Returns the scores of at most ``top_k`` documents by query and document; see mteb.
-
-        Raises ``InputError`` for tasks that give the documents to rank, and for queries that are conversations.
-        """
-        if top_ranked is not None:
-            raise InputError("mteb: a task for reranking gives the documents to rank; use a task for retrieval")
-        asked = {str(row["id"]): row["text"] for row in queries}
-        if not all(isinstance(text, str) for text in asked.values()):
-            raise InputError("mteb: the queries of this task are conversations; use one whose queries are texts")
-        for row in queries if "instruction" in queries.column_names else ():
-            asked[str(row["id"])] += f" {row['instruction'] or ''}".rstrip()
-        ranked = self._rank(asked, self._documents, depth=min(top_k, self._depth or top_k))
-        return {query: strict(ranking) for query, ranking in zip(asked, ranked, strict=True)}
+from .base import Adapted, Encodes, Evaluation, Report
+from .retrieval import METRICS
 
 
 @dataclass(frozen=True)
@@ -98,21 +46,16 @@ class Mteb(Evaluation):
     def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:
         """Returns a report with one row for each task, split and subset: its main score and others, x 100.
 
-        Raises ``InputError`` if a task that ranks no documents is to be evaluated with options of search or without a
-        model, or if its data cannot be loaded.
+        Raises ``InputError`` without a model, with hybrid ranking, or if the data of a task cannot be loaded.
         """
         import mteb
-        from mteb.abstasks.retrieval import AbsTaskRetrieval
 
+        model: Any = encoder.wrapped if isinstance(encoder, Adapted) else encoder
+        if not isinstance(encoder, (Encoder, Adapted)):
+            raise InputError("--mteb evaluates embeddings; name a model, and leave out options of ranking")
         rows: list[dict[str, Any]] = []
         for task in self.tasks:
             name = task.metadata.name
-            if isinstance(task, AbsTaskRetrieval) and task.metadata.type != "Reranking":
-                model: Any = SearchModel(encoder)
-            elif isinstance(encoder, Encoder):
-                model = encoder
-            else:
-                raise InputError(f"--mteb {name} ranks no documents; it needs a model without options of search")
             try:
                 task.load_data()
             except Exception as error:  # the libraries that load data may raise anything

@@ -1,4 +1,4 @@
-"""What the suite ``retrieval`` evaluates: a model with the options of ``cse search``, BM25 alone, or a TREC run file.
+"""What the suite ``retrieval`` evaluates: a model with hybrid ranking, BM25 alone, or a TREC run file.
 
 Documents are ranked by ``SearchIndex``, so that the scores are those of ``cse search`` with the same options. Rows of
 the index are in descending order of id, and so are, therefore, documents of equal score, as in trec_eval.
@@ -6,27 +6,20 @@ the index are in descending order of id, and so are, therefore, documents of equ
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from os import PathLike, fspath
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ..errors import InputError, check_integer, check_switch, shown
+from ..errors import InputError, shown
 from ..options import options_of
 from . import EVALUATIONS
 from .base import Encodes
 from .trec import read_run
 
 if TYPE_CHECKING:
-    from ..models.cross_encoder import Reranker
-    from ..models.running.inference import Encoder
     from ..search.fusion import Fusion
-    from ..search.index import SearchIndex
 
 BM25 = "bm25"
 """Name of the system that ranks by BM25 alone."""
@@ -39,26 +32,13 @@ Texts = Mapping[str, str]
 
 @dataclass(frozen=True)
 class System:
-    """A model and the options with which ``SearchIndex.search`` ranks documents in the suite ``retrieval``.
-
-    Other suites ignore the options.
-    """
+    """A model, and how it ranks documents in the suite ``retrieval``."""
 
     model: str | PathLike[str] | Encodes
     """A model, as for ``cse.evaluate``; ``"bm25"``: BM25 alone, without a model (a folder of this name: ``./bm25``);
     ``"run:FILE"``: the rankings of a TREC run file."""
     hybrid: bool | Fusion = False
     """See ``SearchIndex.search``."""
-    smooth: bool | None = None
-    """See ``SearchIndex.search``."""
-    rerank: int = 0
-    """See ``SearchIndex.search``; at least the 100 documents of recall@100 are ranked again."""
-    reranker: str | Reranker | None = None
-    """With ``rerank``: a cross-encoder, or its folder or name; see ``SearchIndex.search``."""
-    tokens: int = 0
-    """With ``rerank`` by tokens: see ``SearchIndex.build``."""
-    one_vector: bool = False
-    """Rank by the vectors of ``cse.search.one_vector.encode_one_vector``, without the other options."""
 
     @property
     def fusion(self) -> Fusion | None:
@@ -89,13 +69,6 @@ class System:
             used = [(option, getattr(fusion, option.name)) for option in options]
             changed = [f"{option.flag} {value}" for option, value in used if value != option.default]
             flags += ["--hybrid", *changed]
-        if self.one_vector:
-            flags.append("--one-vector")
-        if self.smooth is not None:
-            flags.append("--smooth" if self.smooth else "--no-smooth")
-        if self.rerank:
-            name = getattr(self.reranker, "name", self.reranker) or "tokens"
-            flags += [f"--rerank {name}", *([f"--tokens {self.tokens}"] if self.tokens else [])]
         return flags
 
     @property
@@ -106,7 +79,7 @@ class System:
     @property
     def key(self) -> Any:
         """A key that is the same for equal systems."""
-        return self.model_key, self.fusion, self.smooth, self.rerank, self.reranker, self.tokens, self.one_vector
+        return self.model_key, self.fusion
 
 
 def as_system(model: Any) -> System:
@@ -118,7 +91,7 @@ def check_systems(
     systems: Sequence[System],
     suites: str | Sequence[str],
     options: Mapping[str, Mapping[str, Any]] | None,
-    dims: Sequence[int] | None,
+    dims: int | None,
 ) -> None:
     """Raises ``InputError`` for systems that the suites cannot evaluate, or that need a package that is missing."""
     names = [suites] if isinstance(suites, str) else suites
@@ -132,9 +105,6 @@ def check_systems(
     if by_passages and all(system.fixed for system in systems):
         raise InputError(f"--passages has no effect on {systems[0].fixed}; leave it out")
     for system in systems:
-        for option, number in {"rerank": system.rerank, "tokens": system.tokens}.items():
-            check_integer(number, option, 0)
-        check_switch(system.smooth, "smooth")
         if system.fixed:
             name = system.model
             if other is not None:
@@ -148,11 +118,7 @@ def check_systems(
         elif system.flags and not any(ranks.values()):
             flag = system.flags[0]
             raise InputError(f"{flag} applies only to --suite retrieval; add it, or leave out {flag}")
-        if system.one_vector and (by_passages or dims):
-            raise InputError("--one-vector cannot be combined with --passages or --dims; leave one of them out")
-        if system.smooth and by_passages:
-            raise InputError("--smooth needs one vector per document; leave it out, or leave out --passages")
-        if system.model == BM25 or system.fusion or system.one_vector:
+        if system.model == BM25 or system.fusion:
             from ..search.bm25 import library
 
             library()
@@ -202,67 +168,11 @@ class FromRun(ByWords):
         return [dict(islice(self._rankings.get(query, {}).items(), depth)) for query in queries]
 
 
-class Indexed:
-    """Search indexes of a model, one per collection, and cross-encoders by name.
-
-    Args:
-        tokens: Dimensions of the vectors of tokens to store, unless a system that ranks by them says otherwise.
-    """
-
-    def __init__(self, tokens: int = 0) -> None:
-        self._tokens = tokens
-        self._indexes: dict[Any, tuple[Texts, SearchIndex]] = {}  # with the documents, so that their id stays theirs
-        self._rerankers: dict[str, Reranker] = {}
-
-    def get(
-        self,
-        encoder: Encoder,
-        system: System,
-        documents: Texts,
-        passages: int | None,
-        progress: Progress | None,
-    ) -> tuple[list[str], SearchIndex]:
-        """Returns the ids of the documents in the order of the rows, and the index, which is built in the first call.
-
-        The index is in a temporary folder, and is deleted together with this object.
-        """
-        from ..search.index import SearchIndex
-
-        ids = sorted(documents, reverse=True)
-        tokens = system.tokens if system.rerank and system.reranker is None else self._tokens
-        key = (id(documents), encoder.embedding_dim, passages, tokens)
-        if key not in self._indexes:
-            size = "max" if passages == 0 else passages
-            texts = [documents[document] for document in ids]
-            index = SearchIndex.build(encoder, texts, passages=size, tokens=tokens, progress=progress)
-            self._indexes[key] = documents, index
-        elif progress is not None:
-            progress(len(ids))
-        return ids, self._indexes[key][1]
-
-    def reranker(self, system: System, encoder: Encoder) -> Reranker | None:
-        """Returns the cross-encoder of a system, which is loaded in the first call; None if it has none."""
-        if not isinstance(system.reranker, str):
-            return system.reranker
-        if system.reranker not in self._rerankers:
-            from ..models.cross_encoder import Reranker
-
-            loaded = Reranker(system.reranker, device=str(encoder.device), precision=encoder.precision)
-            self._rerankers[system.reranker] = loaded
-        return self._rerankers[system.reranker]
-
-
 class Searched:
-    """Wraps an encoder so that the suite ``retrieval`` ranks documents by ``SearchIndex.search``.
+    """Wraps a ``cse.Encoder`` so that the suite ``retrieval`` ranks documents by ``SearchIndex.search``."""
 
-    Args:
-        encoder: A ``cse.Encoder``, or ``Replayed`` (``run.py``).
-        system: The options of the search.
-        indexes: Indexes of the encoder that several systems share.
-    """
-
-    def __init__(self, encoder: Any, system: System, indexes: Indexed) -> None:
-        self.encoder, self.system, self.indexes = encoder, system, indexes
+    def __init__(self, encoder: Any, fusion: Fusion) -> None:
+        self.encoder, self.fusion = encoder, fusion
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.encoder, name)
@@ -275,38 +185,15 @@ class Searched:
         depth: int = 100,
         passages: int | None = None,
     ) -> list[dict[str, float]]:
-        """Returns the ``depth`` best documents for each query and their scores; blank documents are never found."""
-        from ..search.tokens import check_tokens
+        """Returns the ``depth`` best documents for each query and their scores; blank documents are never found.
 
-        system = self.system
-        if system.one_vector:
-            return self._by_one_vector(queries, documents, progress, depth)
-        reranker = self.indexes.reranker(system, self.encoder)
-        if system.rerank and reranker is None:
-            check_tokens(self.encoder)
-        ids, index = self.indexes.get(self.encoder, system, documents, passages, progress)
-        rerank = max(system.rerank, depth) if system.rerank else 0
-        options: dict[str, Any] = {"hybrid": system.fusion or False, "smooth": system.smooth, "rerank": rerank}
-        results = index.search(queries.values(), depth, **options, reranker=reranker, progress=progress)
+        If ``passages`` is given, documents are cut into passages of at most so many tokens (0: as many as the model
+        reads). The index is in a temporary folder.
+        """
+        from ..search.index import SearchIndex
+
+        ids = sorted(documents, reverse=True)
+        size = "max" if passages == 0 else passages
+        index = SearchIndex.build(self.encoder, [documents[key] for key in ids], passages=size, progress=progress)
+        results = index.search(queries.values(), depth, hybrid=self.fusion, progress=progress)
         return [{ids[hit.row]: hit.score for hit in hits} for hits in results]
-
-    def _by_one_vector(
-        self, queries: Texts, documents: Texts, progress: Progress | None, depth: int
-    ) -> list[dict[str, float]]:
-        """Ranks by inner products of the vectors of ``encode_one_vector``, which are written to a temporary folder."""
-        from ..models.opening import open_encoder
-        from ..search.one_vector import encode_one_vector
-
-        ids = sorted((name for name, text in documents.items() if text.strip()), reverse=True)
-        with tempfile.TemporaryDirectory(prefix="cse-one-vector-", ignore_cleanup_errors=True) as folder:
-            encode_one_vector(self.encoder, [documents[name] for name in ids], folder)
-            vectors = np.load(Path(folder, "vectors.npy"))
-            asked = open_encoder(folder, device=str(self.encoder.device)).encode(list(queries.values()))
-        if progress is not None:
-            progress(len(queries) + len(documents))
-        rankings = []
-        for query in asked:
-            scores = vectors @ query
-            best = np.argsort(-scores, kind="stable")[: depth if query.any() else 0]
-            rankings.append({ids[row]: float(scores[row]) for row in best.tolist()})
-        return rankings

@@ -1,27 +1,21 @@
 """Evaluates and compares models, for Python and for the commands ``cse eval`` and ``cse compare``.
 
-Also creates evaluations by name, and evaluates embeddings that are truncated to their first dimensions.
+Also creates evaluations by name.
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import asdict, dataclass
 from os import PathLike, fspath
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import numpy.typing as npt
 
 from ..errors import InputError, check_integer, check_list, for_python
 from ..options import options_of, parse_options
 from ..registry import parse_setting
 from . import EVALUATIONS
-from .base import Adapted, Encodes, Evaluation, Report, Sample, counted
-from .ranking import Indexed, Searched, System, as_system, check_systems
+from .base import Adapted, Encodes, Evaluation, Report, counted
+from .ranking import Searched, System, as_system, check_systems
 from .significance import adjust
 from .significance import compare as compare_reports
 
@@ -100,7 +94,7 @@ def evaluate(
     allow_partial: bool = False,
     pooler: str | None = None,
     prompt: str | None = None,
-    dims: Sequence[int] | None = None,
+    dims: int | None = None,
     device: str = "auto",
     precision: str = "fp32",
     threads: int | None = None,
@@ -111,8 +105,8 @@ def evaluate(
     Args:
         model: Folder or name of a model (see ``cse.Encoder``); a run folder, whose checkpoint ``best`` is evaluated;
             or an encoder in memory, such as a ``cse.Encoder``. In the suite ``retrieval`` also ``"bm25"``,
-            ``"run:FILE"`` (a TREC run file), or a ``cse.evaluation.ranking.System``, which is a model with options of
-            ``SearchIndex.search``.
+            ``"run:FILE"`` (a TREC run file), or a ``cse.evaluation.ranking.System``, which is a model with hybrid
+            ranking.
         suite: One or more names of suites: ``sts``, ``retrieval``, ``geometry``, ``halves``, ``transfer``, or a suite
             of another package; ``cse methods`` describes them.
         data: File or folder of the data.
@@ -120,7 +114,7 @@ def evaluate(
         allow_partial: Accept incomplete STS and transfer files.
         pooler: See ``cse.Encoder``; must be None for an encoder in memory.
         prompt: Name of a prompt of the model, or a text; see ``cse.Encoder``. Must be None for an encoder in memory.
-        dims: Numbers of dimensions; embeddings are truncated to each of them in turn. None: they are not truncated.
+        dims: Keep only the first ``dims`` dimensions; must be None for an encoder in memory. None: all.
         device: A PyTorch device; see ``cse.Encoder``.
         precision: ``fp32``, ``bf16`` or ``auto``; see ``cse.Encoder``.
         threads: Number of CPU threads, 0 for all cores. None: PyTorch's setting is not changed.
@@ -136,7 +130,7 @@ def evaluate(
     if system.fixed and (pooler is not None or prompt is not None):
         raise InputError(f"--pooler, --prompt have no effect on {system.fixed}; leave them out")
     loading = {"pooler": pooler, "prompt": prompt, "device": device, "precision": precision, "threads": threads}
-    return _evaluated([system], suite, data, options, allow_partial, dims, progress, **loading)[system.key]
+    return _evaluated([system], suite, data, options, allow_partial, progress, dims=dims, **loading)[system.key]
 
 
 @for_python
@@ -158,7 +152,7 @@ def compare(
 
     Args:
         a: A model, as for ``evaluate``, or a list of at least two models.
-        b: A model, or a list of the same length as ``a``. The same model with other options of search is a ``System``:
+        b: A model, or a list of the same length as ``a``. The same model with hybrid ranking is a ``System``:
             ``compare("minilm", System("minilm", hybrid=True), "retrieval", data)``.
         suite: See ``evaluate``.
         data: File or folder of the data.
@@ -186,7 +180,7 @@ def compare_models(
     allow_partial: bool = False,
     pooler: str | None = None,
     prompt: str | None = None,
-    dims: Sequence[int] | None = None,
+    dims: int | None = None,
     device: str = "auto",
     precision: str = "fp32",
     threads: int | None = None,
@@ -206,7 +200,7 @@ def compare_models(
     systems = [[as_system(model) for model in side] for side in sides]
     loading = {"pooler": pooler, "prompt": prompt, "device": device, "precision": precision, "threads": threads}
     every = [system for side in systems for system in side]
-    results = _evaluated(every, suite, data, options, allow_partial, dims, progress, **loading)
+    results = _evaluated(every, suite, data, options, allow_partial, progress, dims=dims, **loading)
     encoded = [(result.precision, result.precision_reason) for result in results.values() if result.precision]
     before, *others = ([results[system.key] for system in side] for side in systems)
     comparisons = []
@@ -227,29 +221,26 @@ def _evaluated(
     data: str | PathLike[str] | None,
     options: Options | None,
     allow_partial: bool,
-    dims: Sequence[int] | None,
     progress: Progress | None,
     **loading: Any,
 ) -> dict[Any, EvaluationResult]:
     """Returns the result of each system, by its key; ``loading`` are arguments of ``_load``."""
-    dims = None if dims is None else [check_integer(size, "dims") for size in check_list(dims, "dims", "integers")]
-    check_systems(systems, suite, options, dims)
+    check_systems(systems, suite, options, loading["dims"])
     suites = open_suites(suite, data, options, allow_partial)
     groups: dict[Any, dict[Any, System]] = {}
     for system in systems:
         groups.setdefault(system.model_key, {})[system.key] = system
     counts = [(task, len(group) if task.ranks else 1) for task in suites.values() for group in groups.values()]
-    advance = counted(len(dims or (0,)) * sum(count * task.work() for task, count in counts), progress)
+    advance = counted(sum(count * task.work() for task, count in counts), progress)
     results: dict[Any, EvaluationResult] = {}
     for group in groups.values():
-        results |= _evaluated_model(group, suites, dims or (), advance, loading)
+        results |= _evaluated_model(group, suites, advance, loading)
     return results
 
 
 def _evaluated_model(
     systems: Mapping[Any, System],
     suites: Mapping[str, Evaluation],
-    dims: Sequence[int],
     advance: Callable[[int], None],
     loading: Mapping[str, Any],
 ) -> dict[Any, EvaluationResult]:
@@ -258,19 +249,13 @@ def _evaluated_model(
     Suites that do not rank documents are run once.
     """
     name, encoder = _load(next(iter(systems.values())).model, **loading)
-    known = _as_encoder(encoder, dims)
-    if known is not None and dims:
-        for size in (*dims, None):  # checks dims before texts are encoded
-            known.keep_dims(size)
+    known = _as_encoder(encoder)
     advance(0)
+    views = [_view(encoder, system) for system in systems.values()]
     reports: dict[Any, dict[str, Report]] = {key: {} for key in systems}
     for title, suite in suites.items():
-        wraps = _wraps(encoder, list(systems.values())) if suite.ranks else [lambda view: view]
-        sizes: Sequence[int | None] = dims or ([None] if known is not None and len(wraps) > 1 else [])
-        with tempfile.TemporaryDirectory(prefix="cse-eval-", ignore_cleanup_errors=True) as folder:
-            views: list[Any] = [Replayed(encoder, Path(folder), size) for size in sizes] or [encoder]
-            scored = [_by_dims([suite(wrap(view), advance) for view in views], dims) for wrap in wraps]
-        for line, report in zip(reports.values(), scored if suite.ranks else scored * len(systems), strict=True):
+        scored = [suite(view, advance) for view in views] if suite.ranks else [suite(encoder, advance)] * len(views)
+        for line, report in zip(reports.values(), scored, strict=True):
             line[title] = report
     about, notes = ("", "", ""), []
     if known is not None:
@@ -286,25 +271,22 @@ def _evaluated_model(
     }
 
 
-def opened(model: Model, **loading: Any) -> tuple[str, Any]:
-    """Returns the name of a model, and what the suites evaluate for it; ``loading`` are arguments of ``_load``."""
-    system = as_system(model)
-    name, encoder = _load(system.model, **loading)
-    return " ".join([name, *system.flags]), _wraps(encoder, [system])[0](encoder)
+def opened(system: System, **loading: Any) -> Any:
+    """Loads the model of a system, and returns what a suite that ranks documents evaluates for it.
 
-
-def _wraps(encoder: Encodes, systems: Sequence[System]) -> list[Callable[[Any], Encodes]]:
-    """Returns, for each system, a function from an encoder to what a suite that ranks documents evaluates.
-
-    If one of the systems has options of search, all are ranked by a search index, so that they share the vectors.
+    ``loading`` are the arguments of ``evaluate`` that say how the model is loaded.
     """
-    flags = [flag for system in systems for flag in system.flags]
-    if not flags:
-        return [lambda encoder: encoder for _ in systems]
+    _, encoder = _load(system.model, **loading)
+    return _view(encoder, system)
+
+
+def _view(encoder: Encodes, system: System) -> Any:
+    """Returns what a suite that ranks documents evaluates for a system."""
+    if system.fusion is None:
+        return encoder
     if _as_encoder(encoder) is None:
-        raise InputError(f"{flags[0]} needs a cse.Encoder; leave it out for other encoders")
-    indexes = Indexed(max(system.tokens for system in systems))
-    return [partial(Searched, system=system, indexes=indexes) for system in systems]
+        raise InputError("--hybrid needs a cse.Encoder; leave it out for other encoders")
+    return Searched(encoder, system.fusion)
 
 
 def _load(
@@ -314,6 +296,7 @@ def _load(
     precision: str = "fp32",
     prompt: str | None = None,
     threads: int | None = None,
+    dims: int | None = None,
 ) -> tuple[str, Encodes]:
     """Sets the number of threads, and returns the name of a model and its encoder."""
     if threads is not None:
@@ -327,75 +310,21 @@ def _load(
     if not isinstance(model, (str, PathLike)):
         if not callable(getattr(model, "encode", None)):
             raise InputError(f"model: must be a folder, a name, or an encoder, got {model!r}")
-        if pooler is not None or prompt is not None:
-            raise InputError("pooler, prompt: an encoder in memory has its own pooling and prompt; leave these out")
+        if pooler is not None or prompt is not None or dims is not None:
+            raise InputError("pooler, prompt, dims: an encoder in memory has its own; leave these out")
         name = getattr(model, "name", type(model).__name__)
         return name, model if isinstance(model, Encoder) else Adapted(model)
     from ..models.resolve import best_of_run
 
     name = best_of_run(fspath(model))
-    return name, Encoder(name, pooler=pooler, device=device, precision=precision, prompt=prompt)
+    return name, Encoder(name, pooler=pooler, device=device, precision=precision, prompt=prompt, dims=dims)
 
 
-def _as_encoder(encoder: Encodes, dims: Sequence[int] | None = None) -> Encoder | None:
-    """Returns a ``cse.Encoder`` unchanged, and None for others; raises ``InputError`` if these are to be truncated."""
+def _as_encoder(encoder: Encodes) -> Encoder | None:
+    """Returns a ``cse.Encoder`` unchanged, and None for others."""
     from ..models.running.inference import Encoder
 
-    if isinstance(encoder, Encoder):
-        return encoder
-    if dims:
-        raise InputError("dims: needs a cse.Encoder; truncate the embeddings of another encoder yourself")
-    return None
-
-
-class Replayed:
-    """Wraps a ``cse.Encoder``, and encodes the same texts once: the vectors are kept in files in ``folder``.
-
-    Args:
-        encoder: The encoder, which keeps all dimensions of its embeddings.
-        folder: A folder, which may be shared with other views of the same encoder.
-        dims: Number of dimensions to which embeddings are truncated; None: they are not.
-    """
-
-    def __init__(self, encoder: Any, folder: Path, dims: int | None = None) -> None:
-        self.wrapped = encoder
-        self.folder, self.dims = folder, dims
-        self.embedding_dim = encoder.embedding_dim if dims is None else dims
-
-    def __getattr__(self, name: str) -> Any:
-        """Returns an attribute of the encoder; ``encode`` and its variants return truncated embeddings."""
-        value = getattr(self.wrapped, name)
-        return partial(self._vectors, value) if name.startswith("encode") and callable(value) else value
-
-    def _vectors(self, encode: Callable[..., Any], texts: Sequence[str], **settings: Any) -> npt.NDArray[np.float32]:
-        changes = sorted((name, repr(value)) for name, value in settings.items() if name != "progress")
-        file = self.folder / f"{hash((encode.__name__, *changes, *texts))}.npy"
-        if file.exists():
-            if progress := settings.get("progress"):
-                progress(len(texts))
-        else:
-            np.save(file, encode(texts, **settings))
-        vectors: npt.NDArray[np.float32] = np.asarray(np.load(file, mmap_mode="r"))
-        return vectors if self.dims is None else self.wrapped.shortened(vectors, self.dims)
-
-
-def _by_dims(reports: Sequence[Report], dims: Sequence[int]) -> Report:
-    """Returns a report with one row for each combination of task and number of dimensions.
-
-    The keys of its summary and the task names of its samples include the number. Without ``dims``, the report remains.
-    """
-    if not dims:
-        return reports[0]
-    rows: list[dict[str, Any]] = []
-    summary: dict[str, Any] = {}
-    samples: list[Sample] = []
-    for size, report in zip(dims, reports, strict=True):
-        rows += [{"task": row["task"], "dims": size, **row} for row in report.rows]
-        summary |= {f"{key} ({size} dimensions)": value for key, value in report.summary.items()}
-        samples += [replace(sample, task=f"{sample.task} ({size} dimensions)") for sample in report.samples]
-    tasks = list(dict.fromkeys(row["task"] for row in rows))
-    notes = dict.fromkeys(note for report in reports for note in report.notes)
-    return Report(sorted(rows, key=lambda row: tasks.index(row["task"])), summary, list(notes), samples)
+    return encoder if isinstance(encoder, Encoder) else None
 
 
 def option_tables(settings: Iterable[str]) -> dict[str, dict[str, Any]]:

@@ -58,8 +58,6 @@ class TextEncoder(ABC):
     """The text of the prompt given to the constructor; None if there was none."""
     prompt: str
     """The text that ``encode`` puts before each sentence, unless the call specifies another prompt."""
-    queries_only = False
-    """Whether the encoder encodes only queries, with a prompt that it knows."""
     _rescaled = False
 
     @property
@@ -121,11 +119,7 @@ class TextEncoder(ABC):
         """Encodes texts like ``encode_query``, but with the prompt (and modules) for documents.
 
         The prompt for documents is the model's prompt named ``document``, else ``passage``, else ``corpus``.
-
-        Raises ``InputError`` if the model encodes only queries.
         """
-        if self.queries_only:
-            raise InputError(f"{self.given[0]}: encodes only queries; cse encode --hybrid encodes documents")
         return self._encode_role("document", DOCUMENT, texts, prompt_name, prompt, *arguments, **settings)
 
     @property

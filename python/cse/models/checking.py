@@ -18,8 +18,8 @@ from ..errors import InputError, first_line, shown
 # Kinds of sentence-transformers models, by the value of model_type in config_sentence_transformers.json.
 MODEL_TYPES = {
     "CrossEncoder": (
-        "is a CrossEncoder, which scores pairs and has no sentence vectors; use it with --rerank, and pass a "
-        "SentenceTransformer to cse"
+        "is a CrossEncoder, which scores pairs and has no sentence vectors; use it with "
+        "sentence_transformers.CrossEncoder, and pass a SentenceTransformer to cse"
     ),
     "SparseEncoder": (
         "is a SparseEncoder, whose vectors have a dimension for each token of the vocabulary; use it with "
@@ -30,7 +30,6 @@ MODEL_TYPES = {
         "SentenceTransformer with one vector for each sentence to cse"
     ),
 }
-NO_CROSS_ENCODER = "is not a CrossEncoder, which scores pairs of texts; name one"
 # Modules that occur only in unsupported kinds of models.
 SPARSE = ("SpladePooling", "MLMTransformer", "SparseAutoEncoder", "SparseStaticEmbedding")
 REMOTE = (
@@ -109,15 +108,14 @@ def kind_of(entry: dict[str, Any]) -> str:
     return str(entry["type"]).rsplit(".", 1)[-1]
 
 
-def check_folder(folder: Path, wanted: str = "SentenceTransformer") -> None:
+def check_folder(folder: Path) -> None:
     """Raises ``InputError`` for a model of an unsupported kind, and for files that contradict each other.
 
-    The message has no subject; the caller adds the name of the model. ``wanted`` is ``SentenceTransformer`` or
-    ``CrossEncoder``.
+    The message has no subject; the caller adds the name of the model.
     """
     modules = read_modules(folder)
     settings, config = read_json(folder / "config_sentence_transformers.json"), read_json(folder / "config.json")
-    _check_kind(modules, settings, config, wanted)
+    _check_kind(modules, settings, config)
     prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(text, str) or text is None for text in prompts.values()):
         raise InputError("the prompts in config_sentence_transformers.json must be texts by name")
@@ -140,19 +138,13 @@ def check_folder(folder: Path, wanted: str = "SentenceTransformer") -> None:
         _check_module(kind_of(entry), folder / str(entry["path"]))
 
 
-def _check_kind(modules: list[dict[str, Any]], settings: Any, config: Any, wanted: str) -> None:
+def _check_kind(modules: list[dict[str, Any]], settings: Any, config: Any) -> None:
     kind = str(settings.get("model_type", ""))
     classifies = any(str(item).endswith("ForSequenceClassification") for item in config.get("architectures") or ())
     saved, labels = config.get("sentence_transformers"), len(config.get("id2label") or ())
     if classifies and (saved is not None or labels == 1) and not modules:  # of an older sentence-transformers release
         kind = kind or "CrossEncoder"
-    problem = None if kind == wanted else MODEL_TYPES.get(kind)
-    if wanted == "CrossEncoder":
-        problem = None if kind == wanted else NO_CROSS_ENCODER
-        of_config = saved.get("activation_fn") if isinstance(saved, dict) else None
-        for name in (settings.get("activation_fn"), of_config, config.get("sbert_ce_default_activation_function")):
-            if name is not None and not str(name).startswith("torch.nn."):
-                raise InputError(f"its activation {name} is not a module of torch.nn; use one that is")
+    problem = MODEL_TYPES.get(kind)
     for entry in modules:
         if kind_of(entry) in SPARSE:
             problem = problem or MODEL_TYPES["SparseEncoder"]

@@ -30,8 +30,6 @@ class OtherEncoder(ABC):
     """
 
     summary: ClassVar[str] = ""
-    queries_only: ClassVar[bool] = False
-    """Whether only queries are encoded, with a prompt that the encoder knows, and compared by the inner product."""
     pooler = "none"
 
     def __init__(self, what: str, device: str) -> None:
@@ -62,23 +60,17 @@ ENCODERS: Registry[type[OtherEncoder]] = Registry(
     "encoder",
     "cse.encoders",
     {
-        "hybrid": "cse.search.one_vector:QueryEncoder",
         "onnx": "cse.models.light:Onnx",
     },
 )
 """Kinds of encoders by name: ``cse eval KIND:WHAT``."""
 
-ONE_VECTOR = "one_vector.json"
-"""The file that marks a folder of ``cse encode --hybrid``."""
-
 
 def find_encoder(name: str, device: str) -> OtherEncoder | None:
-    """Loads the encoder ``KIND:WHAT``, or that of a folder of ``cse encode --hybrid``.
+    """Loads the encoder ``KIND:WHAT``.
 
     Returns None if the name has a different form or the kind is not registered.
     """
-    if (Path(name) / ONE_VECTOR).is_file():
-        name = f"hybrid:{name}"
     kind, colon, what = name.partition(":")
     if not colon or kind not in ENCODERS:
         return None

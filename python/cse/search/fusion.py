@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from ..errors import InputError, shown
-from ..options import If, Opt, options_of
+from ..options import Opt, options_of
 
 Bm25Weight = Annotated[
     float | None,
@@ -17,29 +17,7 @@ Bm25Weight = Annotated[
     Opt(
         "Weight of BM25, 0 to 1.",
         "W",
-        "0.5; 0.8 if the model reads less than half of a row, on average, or can hardly read it; 0.3 for code; "
-        "0.2 with --fusion scores",
-        needs="hybrid",
-        excludes=If("kind", ("rrf",)),
-    ),
-]
-Feedback = Annotated[
-    int | None,
-    Ge(0),
-    Opt(
-        "Move the vector of the query towards those of the N best rows, and search again; 0: do not.",
-        "N",
-        "5 with smoothed vectors, else 0",
-        needs="hybrid",
-        excludes=If("kind", ("rrf",)),
-    ),
-]
-Kind = Annotated[
-    Literal["pool", "scores", "rrf"],
-    Opt(
-        "Combine by a mean of probabilities, a sum of scores, or reciprocal ranks (without weight and feedback).",
-        default="pool",
-        flag="--fusion",
+        "0.5; 0.8 if the model reads less than half of a row, on average, or can hardly read it; 0.3 for code",
         needs="hybrid",
     ),
 ]
@@ -72,22 +50,14 @@ class Fusion:
     """How the rankings by vectors and by BM25 are combined. Raises ``InputError`` for a value that is out of range."""
 
     bm25_weight: Bm25Weight = None
-    """Weight w of BM25, 0 to 1. Default: 0.2 with ``scores``; 0.5 with ``pool``, but 0.8 if the model can hardly read
-    the texts or reads less than half of their tokens at once, also with passages, and 0.3 for code."""
-    feedback: Feedback = None
-    """Number of best rows towards which the query vector is moved; 0: none. Doubles the time of the vector search.
-    None: 5 if the vectors are smoothed, else 0."""
-    kind: Kind = "pool"
-    """``pool`` and ``scores``: as ``cse.search.hybrid`` describes. ``rrf``: reciprocal ranks, without weight and
-    feedback."""
+    """Weight w of BM25, 0 to 1. Default: 0.5, but 0.8 if the model can hardly read the texts or reads less than half
+    of their tokens at once, also with passages, and 0.3 for code."""
     stop_words: StopWords = "language"
     """Words that BM25 leaves out: those of the ``language``, ``english`` ones, or ``none``."""
     bm25_tokenizer: Bm25Tokenizer = "auto"
     """Terms of BM25: ``unicode`` (words), ``code`` (identifiers are cut at underscores and changes of case), or
     ``wordpieces`` (pieces of the model's WordPiece tokenizer). ``auto``: ``code`` if the texts look like code, else
     ``unicode``."""
-    share: Annotated[float, Ge(0), Le(1)] = 0.3
-    """Share of the mean vector of the feedback rows in the query vector."""
     language: Language = "auto"
     """Language whose words BM25 stems; ``auto``: guessed from the texts; ``none``: no stemming."""
 
@@ -105,4 +75,4 @@ class Fusion:
             return hybrid
         if hybrid is None or isinstance(hybrid, bool):
             return Fusion() if hybrid else None
-        raise InputError(f"hybrid: must be True, False or a Fusion, got {shown(hybrid)}; use Fusion(kind=...)")
+        raise InputError(f"hybrid: must be True, False or a Fusion, got {shown(hybrid)}; use Fusion(bm25_weight=...)")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,28 +14,44 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .. import io
 from ..data.corpus import Corpus
 from ..errors import InputError, check_ids, check_integer, check_list, check_switch, check_texts, shortened
+from ..models.base import naming_rows
 from .bm25 import Bm25
-from .build import Changes, Rows, check_settings, new_settings, write
 from .fusion import Fusion
-from .hybrid import Smoothing
-from .joined_parts import PartsStore, read_parts
-from .searching import Hit, Searcher, check_smoothing
-from .store import ENCODED, MANIFEST, Store, locked, read_checked, read_encoded
-from .vectors import Vectors
+from .rows import ENCODED, MANIFEST, ROWS, Hashes, Numbers, Rows, batch_of, read_encoded, read_index, write_rows
+from .searching import Hit, Searcher
+from .vectors import Vectors, unit
 
 if TYPE_CHECKING:
-    from ..models.cross_encoder import Reranker
     from ..models.running.inference import Encoder
 
+# Number of texts that are encoded, and then stored, together.
+BLOCK = 4096
+# Approximate size of the vectors of a record batch. Each batch adds a constant time to a search.
+BATCH_BYTES = 256 << 20
+
 Progress = Callable[[int], None]
+Take = Callable[[Sequence[int]], list[str]]
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a call changed in an index."""
+
+    kept: int
+    """Number of rows whose text was already encoded."""
+    encoded: int
+    """Number of rows with a new text. Each new text is encoded once."""
+    dropped: int
+    """Number of rows that are no longer in the index."""
 
 
 class SearchIndex:
     """Vectors, texts and ids of the rows of a corpus, in a folder; made by ``build``, opened by ``open``.
 
-    All files are memory-mapped. Blank rows are never found. While another process updates the index, an open index
+    The rows are memory-mapped. Blank rows are never found. While another process updates the index, an open index
     continues to return the rows that it had when it was opened. Several threads may search while one changes the rows:
     each call of ``search`` answers from one state of the index.
 
@@ -41,9 +59,9 @@ class SearchIndex:
         changes: What ``build`` changed in an existing index; None for an index that was opened or is new.
     """
 
-    def __init__(self, store: Store | PartsStore, encoder: Encoder) -> None:
-        self._encoder = encoder
-        self._state = Searcher(store, encoder)
+    def __init__(self, rows: Rows, encoder: Encoder, verify: bool = True) -> None:
+        self._encoder, self._verify = encoder, verify
+        self._state = Searcher(rows, encoder, verify)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self.changes: Changes | None = None
 
@@ -55,10 +73,7 @@ class SearchIndex:
         folder: str | PathLike[str] | None = None,
         *,
         ids: Sequence[str] | None = None,
-        int8: bool | None = None,
         passages: int | str | None = None,
-        smooth: bool | None = None,
-        tokens: int | None = None,
         rebuild: bool = False,
         batch_size: int = 64,
         progress: Progress | None = None,
@@ -74,60 +89,52 @@ class SearchIndex:
             encoder: The encoder.
             texts: The rows, as texts in memory or a ``Corpus``; a line break in a text becomes a space.
             folder: The folder; None: a temporary one, which is deleted together with the object.
-            ids: One id per row.
-            int8: Store vectors in int8 with a scale per row, which takes a quarter of the space and changes scores by
-                about 0.001. Default: as in the existing index; False for a new one.
+            ids: One id per row; no two rows may have the same.
             passages: Cut rows into passages of at most this number of tokens; a row gets the score of its best passage.
                 ``"max"``: the maximum number of tokens that the model reads. Default: as in the existing index; in
                 a new one, rows are not cut, and the model reads only the beginning of a long row.
-            smooth: Whether ``search`` uses the smoothed vectors unless it is told otherwise. This can be changed in an
-                existing index. Default: as in the existing index; for a new one, see ``search``.
-            tokens: Store the vectors of the tokens of each row, with this number of dimensions, for the argument
-                ``rerank`` of ``search``; see ``cse.search.tokens``. Each row is then encoded twice. 0: they are not
-                stored. Default: as in the existing index; 0 for a new one.
             rebuild: Encode all rows again, and replace an existing index.
             batch_size: Texts per forward pass.
             progress: Called with the number of rows done since its last call; the first call counts the rows that the
                 index already contains.
-            verify: Compare the files of an existing index with their hashes.
+            verify: Compare the rows of an existing index with their checksums.
 
         Raises:
             InputError: If the existing index was built with a different model or settings, shares no text with the
                 corpus, or is damaged, or if texts, ids or settings are invalid.
             OSError: If a file cannot be written.
         """
-        int8, smooth = check_switch(int8, "int8"), check_switch(smooth, "smooth")
         rebuild, verify = bool(check_switch(rebuild, "rebuild")), bool(check_switch(verify, "verify"))
         corpus = texts if isinstance(texts, Corpus) else Corpus.from_texts(texts)
         filled = corpus.filled()
-        wanted = _rows(corpus, ids)
+        listed = None if ids is None else _checked_ids(ids, len(corpus))
         temporary = None if folder is not None else tempfile.TemporaryDirectory(prefix="cse-search-")
         path = Path(folder if folder is not None else temporary.name)  # type: ignore[union-attr]
-        with locked(path):
-            before, settings, encoded = None, None, [] if rebuild else read_encoded(path)
-            if (path / MANIFEST).exists() and not rebuild:
-                before = Store.open(path, verify)
-                settings = before.manifest
-            elif encoded:
-                settings = encoded[0][1]["settings"]
-            chosen = {"int8": int8, "has_ids": ids is not None, "passages": passages, "tokens": tokens}
-            if settings is None:
-                settings = new_settings(encoder, **chosen)  # type: ignore[arg-type]
+        with _locked(path):
+            before = None if rebuild else read_index(path, verify)
+            encoded = [] if rebuild else read_encoded(path)
+            known = before if before is not None else next(iter(encoded), None)
+            if known is None:
+                settings = _settings(encoder, listed is not None, passages)
             else:
-                check_settings(path, settings, encoder, **chosen)
-            if before is not None and not np.isin(wanted.hashes[filled], before.hashes()).any():
+                settings = known.settings
+                _check_settings(path, settings, encoder, passages)
+                if settings["ids"] != (listed is not None):
+                    raise InputError(
+                        f"{path}: the index in this folder has {'ids' if settings['ids'] else 'no ids'}; build it "
+                        "again with --rebuild, or name another folder (-o)"
+                    )
+            hashes = corpus.hashes()
+            if before is not None and not np.isin(hashes[filled], before.hashes).any():
                 raise InputError(
                     f"{path}: contains other texts, and none of this corpus; build it again with --rebuild, or name "
                     "another folder"
                 )
-            settings = {**settings, "smooth": settings.get("smooth") if smooth is None else smooth}
-            if settings["smooth"]:
-                check_smoothing(settings)
-            store, changes = write(
-                path, settings, encoder, wanted, before, batch_size=batch_size, progress=progress, verify=verify
+            changes = _write(
+                path, settings, encoder, hashes, corpus.take, listed, before, encoded, batch_size, progress
             )
-        index = cls(store, encoder)
-        index._temporary, index.changes = temporary, changes if before is not None or encoded else None
+            index = cls(opened(path, False), encoder, verify)
+        index._temporary, index.changes = temporary, None if known is None else changes
         return index
 
     @classmethod
@@ -139,37 +146,38 @@ class SearchIndex:
         device: str = "auto",
         verify: bool = True,
     ) -> SearchIndex:
-        """Opens an index folder, or a folder of parts written by ``cse encode --parts``.
+        """Opens an index folder.
 
         Args:
             folder: The folder.
             encoder: The encoder with which the index was built; None: the model named in the index is loaded.
             device: Device of the encoder if ``encoder`` is None.
-            verify: Compare all files with their hashes. This reads every file once.
+            verify: Compare the rows with their checksums. This reads the file once.
 
         Raises:
             InputError: If the folder contains no complete index or a damaged one, or if the index was built with
                 another model.
         """
-        store = PartsStore.open(Path(folder), verify) or Store.open(Path(folder), verify)
+        path = Path(folder)
+        rows = opened(path, verify)
         if encoder is None:
             from ..models.opening import open_encoder
 
-            encoder = open_encoder(device=device, **encoder_settings(store.manifest))
-        if isinstance(store, PartsStore):
-            store.check_model(encoder)
-        else:
-            check_settings(store.folder, store.manifest, encoder)
-        return cls(store, encoder)
+            try:
+                encoder = open_encoder(device=device, **encoder_settings(rows.settings))
+            except InputError as error:
+                raise InputError(f"{path}: {error}; the index was built with this model") from None
+        _check_settings(path, rows.settings, encoder)
+        return cls(rows, encoder, verify)
 
     def __len__(self) -> int:
         """Returns the number of rows, including blank ones."""
-        return self._state.store.rows
+        return len(self._state.rows)
 
     @property
     def folder(self) -> Path:
         """The folder of the index."""
-        return self._state.store.folder
+        return self._state.rows.path.parent
 
     @property
     def encoder(self) -> Encoder:
@@ -179,12 +187,7 @@ class SearchIndex:
     @property
     def vectors(self) -> Vectors:
         """The vectors of all rows that are not blank, or of their passages; see ``rows``."""
-        return self._state.vectors
-
-    @property
-    def unit_vectors(self) -> Vectors:
-        """``vectors`` scaled to unit length, for cosines; int8 vectors and those for dot products have other norms."""
-        return self._state.unit_vectors
+        return self._state.rows.vectors
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -194,25 +197,25 @@ class SearchIndex:
     @property
     def rows(self) -> npt.NDArray[np.int64]:
         """Row number of each vector, ``(vectors,)`` int64, ascending."""
-        return self._state.row_of
+        return self._state.rows.row_of
 
     @property
     def has_ids(self) -> bool:
         """Whether ids were given for the rows."""
-        return bool(self._state.store.manifest["ids"])
+        return bool(self._state.rows.settings["ids"])
 
     @property
     def has_passages(self) -> bool:
         """Whether a row may have several vectors."""
-        return self._state.store.manifest["passages"] is not None
+        return self._state.rows.settings["passages"] is not None
 
     def texts(self, rows: Iterable[int]) -> list[str]:
         """Returns the texts of some rows."""
-        return self._state.store.texts(_numbers(rows))
+        return self._state.rows.texts(_numbers(rows))
 
     def ids(self, rows: Iterable[int]) -> list[str]:
         """Returns the ids of some rows, or the row numbers if the index has no ids."""
-        return self._state.store.ids(_numbers(rows))
+        return self._state.rows.ids(_numbers(rows))
 
     def add(self, texts: Iterable[str], *, ids: Sequence[str] | None = None, batch_size: int = 64) -> Changes:
         """Appends rows to the index; if the call is interrupted, the index is not changed.
@@ -226,20 +229,8 @@ class SearchIndex:
             InputError: For invalid texts or ids, or while another process writes to the index.
             OSError: If a file cannot be written.
         """
-
-        added = self._given(texts, ids)
-
-        def wanted(store: Store) -> Rows:
-            old, count = _stored(store, None), store.rows
-
-            def texts(rows: list[int]) -> list[str]:
-                later = bisect_left(rows, count)
-                return old.texts(rows[:later]) + added.texts([row - count for row in rows[later:]])
-
-            ids = None if old.ids is None else _unique([*old.ids.chunks, *added.ids.chunks])
-            return Rows(np.concatenate([old.hashes, added.hashes]), texts, ids)
-
-        return self._write(wanted, batch_size)
+        added, new = check_texts(texts), self._given(ids)
+        return self._change(lambda rows: ([*rows.texts(), *added], new and [*rows.ids(), *new]), batch_size)
 
     def update(
         self,
@@ -261,8 +252,8 @@ class SearchIndex:
             InputError: For invalid texts or ids, or while another process writes to the index.
             OSError: If a file cannot be written.
         """
-        rows = self._given(texts, ids)
-        return self._write(lambda store: rows, batch_size, progress)
+        wanted = check_texts(texts), self._given(ids)
+        return self._change(lambda rows: wanted, batch_size, progress)
 
     def remove(self, ids: Iterable[str]) -> Changes:
         """Removes rows from the index; the following rows get smaller numbers. Nothing is encoded.
@@ -277,38 +268,39 @@ class SearchIndex:
         """
         gone = set(_one_line(ids))
 
-        def wanted(store: Store) -> Rows:
-            names = store.column("id").to_pylist() if store.manifest["ids"] else [*map(str, range(store.rows))]
-            removed = [row for row, name in enumerate(names) if name in gone]
-            for name in sorted(gone.difference(names[row] for row in removed)):
+        def wanted(rows: Rows) -> tuple[list[str], list[str] | None]:
+            names = rows.ids()
+            for name in sorted(gone.difference(names)):
                 raise InputError(f"ids: {name!r} is not in {self.folder}; give ids of its rows")
-            if len(removed) == store.rows:
+            kept = [row for row, name in enumerate(names) if name not in gone]
+            if not kept:
                 raise InputError(f"ids: name all rows of {self.folder}, and at least one must remain")
-            return _stored(store, np.delete(np.arange(store.rows), removed))
+            return rows.texts(kept), [names[row] for row in kept] if rows.settings["ids"] else None
 
-        return self._write(wanted, 1)
+        return self._change(wanted, 1)
 
-    def _given(self, texts: Iterable[str], ids: Sequence[str] | None) -> Rows:
-        if isinstance(self._state.store, PartsStore):
-            raise InputError(
-                f"{self.folder}: holds parts written by cse encode; encode further files into it with --parts"
-            )
-        corpus = Corpus.from_texts(texts)
-        if (ids is not None) != bool(self._state.store.manifest["ids"]):
+    def _given(self, ids: Sequence[str] | None) -> list[str] | None:
+        if (ids is not None) != self.has_ids:
             what = "ids; give ids for these rows as well" if ids is None else "no ids; leave them out"
             raise InputError(f"ids: the rows of {self.folder} have {what}")
-        return _rows(corpus, ids)
+        return None if ids is None else _one_line(ids)
 
-    def _write(self, wanted: Callable[[Store], Rows], batch_size: int, progress: Progress | None = None) -> Changes:
-        """Makes the index contain the rows that ``wanted`` returns for its current state."""
-        former = self._state.store
-        if isinstance(former, PartsStore):
-            raise InputError(f"{self.folder}: holds parts written by cse encode; make them again with --parts")
-        with locked(self.folder):
-            store = Store.open(self.folder, former.verify, opened=former.files)
-            arguments: dict[str, Any] = {"batch_size": batch_size, "progress": progress, "verify": former.verify}
-            store, changes = write(self.folder, store.manifest, self._encoder, wanted(store), store, **arguments)
-        self._state = Searcher(store, self._encoder)
+    def _change(
+        self,
+        wanted: Callable[[Rows], tuple[list[str], list[str] | None]],
+        batch_size: int,
+        progress: Progress | None = None,
+    ) -> Changes:
+        """Makes the index contain the texts and ids that ``wanted`` returns for its current rows."""
+        folder = self.folder
+        with _locked(folder):
+            before = opened(folder, self._verify)
+            texts, ids = wanted(before)
+            corpus = Corpus.from_texts(texts)
+            listed = None if ids is None else _checked_ids(ids, len(corpus))
+            sources = before, read_encoded(folder), batch_size, progress
+            changes = _write(folder, before.settings, self._encoder, corpus.hashes(), corpus.take, listed, *sources)
+            self._state = Searcher(opened(folder, False), self._encoder, self._verify)
         return changes
 
     def search(
@@ -317,9 +309,6 @@ class SearchIndex:
         k: int = 10,
         *,
         hybrid: bool | Fusion = False,
-        smooth: bool | None = None,
-        rerank: int = 0,
-        reranker: Reranker | None = None,
         batch_size: int = 64,
         progress: Progress | None = None,
     ) -> list[list[Hit]]:
@@ -328,16 +317,9 @@ class SearchIndex:
         Args:
             queries: The queries; a blank query has no hits.
             k: Number of rows, at least 1.
-            hybrid: Combine the scores of the vectors and of BM25, with the settings of ``Fusion``; True: the default
-                settings. The BM25 index of the texts is built when it is first needed, and stored in the folder.
-            smooth: Search the smoothed vectors; ``cse.search.hybrid`` has their definition. Default: as the index
-                was built; if that was not specified, they are used if scores are combined and the index has at most
-                100,000 rows, one vector per row, and a model that uses cosines. The neighbours are computed when first
-                needed; see ``smoothing``.
-            rerank: Number of first rows, at least ``k``, that are ranked again; 0: none.
-            reranker: A cross-encoder (``cse.models.cross_encoder.Reranker``) whose scores rank these rows. None: the
-                vectors of their tokens rank them, as ``cse.search.tokens`` defines; unless the index stores these
-                vectors, the rows are encoded for each query.
+            hybrid: Rank by the vectors and by BM25, as ``cse.search.hybrid`` describes, with the settings of
+                ``Fusion``; True: the default settings. The BM25 index of the texts is built when it is first needed,
+                and stored in the folder.
             batch_size: Queries per forward pass.
             progress: Called with the number of queries encoded since its last call.
 
@@ -345,16 +327,13 @@ class SearchIndex:
             For each query, at most k hits, best first; ties are in row order.
 
         Raises:
-            InputError: For invalid queries or ``k``, if bm25s is not installed, or if the vectors cannot be smoothed.
+            InputError: For invalid queries or ``k``, or if bm25s is not installed.
         """
         state, listed = self._state, check_texts(queries, "queries")
         check_integer(k, "k")
-        smooth = check_switch(smooth, "smooth")
-        if check_integer(rerank, "rerank", 0) and rerank < k:
-            raise InputError(f"rerank: must be 0 or at least k = {k}, got {rerank!r}")
         fusion = Fusion.of(hybrid)
         vectors = self._encoder.encode_query(listed, batch_size=batch_size, progress=progress)
-        return state.search(listed, vectors, int(k), fusion, smooth, int(rerank), batch_size, reranker)
+        return state.search(listed, vectors, int(k), fusion)
 
     def search_vectors(self, vectors: npt.NDArray[np.floating], k: int = 10) -> list[list[Hit]]:
         """Finds the k best rows for each of Q query vectors ``(Q, D)``, like ``search`` for query texts.
@@ -397,28 +376,13 @@ class SearchIndex:
         """
         return self._state.bm25(self._state.terms_of(language, stop_words, tokenizer), progress)
 
-    def prepare(
-        self,
-        fusion: bool | Fusion | None,
-        smooth: bool | None = None,
-        bm25: Progress | None = None,
-        neighbours: Progress | None = None,
-    ) -> None:
-        """Builds what ``search`` needs beside the vectors, if it is missing: BM25, and the neighbours of the rows.
+    def prepare(self, hybrid: bool | Fusion, progress: Progress | None = None) -> None:
+        """Builds the BM25 index that ``search`` needs with this argument ``hybrid``, if it is missing.
 
-        Args:
-            fusion: As ``hybrid`` of ``search``.
-            smooth: As in ``search``.
-            bm25: Called with the number of rows read for BM25.
-            neighbours: Called with the number of rows whose neighbours are known.
+        ``progress`` is called with the number of rows read since its last call.
         """
-        fusion = Fusion.of(fusion)
-        smooth = self.smooths(fusion) if smooth is None else smooth
-        terms = self._state.terms(fusion or Fusion()) if fusion or smooth else None
-        if fusion is not None and terms is not None:
-            self._state.bm25(terms, bm25)
-        if smooth and terms is not None:
-            self._state.smoothing(terms, neighbours)
+        if (fusion := Fusion.of(hybrid)) is not None:
+            self._state.bm25(self._state.terms(fusion), progress)
 
     @property
     def notes(self) -> list[str]:
@@ -426,66 +390,241 @@ class SearchIndex:
         terms = self._state.terms(Fusion())
         code = ", and look like code" if terms.tokenizer == "code" else ""
         language = "of no known language" if terms.language == "none" else f"in {terms.language.capitalize()}"
-        return [f"the texts are {language}{code}; --language and --bm25-tokenizer change it", *self._state.warnings]
+        return [f"the texts are {language}{code}; --language and --bm25-tokenizer change it", *self.warnings]
 
     @property
     def warnings(self) -> list[str]:
-        """What the model does not read of the texts, in sentences; see ``Searcher.warnings``.
+        """What the model does not read of the texts, in sentences."""
+        return self._state.warnings
 
-        None for parts of ``cse encode --parts``, because all files of the corpus would have to be opened.
-        """
-        return [] if isinstance(self._state.store, PartsStore) else self._state.warnings
 
-    def token_idf(self, progress: Progress | None = None) -> npt.NDArray[np.float64]:
-        """Returns the inverse document frequency of each token of the encoder, ``(vocabulary,)`` float64.
+def built_with(folder: str | PathLike[str]) -> dict[str, Any] | None:
+    """Returns the arguments of the encoder of an index, complete or interrupted; None for other folders.
 
-        The tokens are counted, and the counts stored in the folder, if they are missing or if the rows have changed.
-        Raises ``InputError`` if the encoder has no transformer, or if the stored counts are damaged.
-        """
-        return self._state.token_idf(progress)
+    Raises ``InputError`` if the index is damaged, or was written by another version.
+    """
+    path = Path(folder)
+    known = read_index(path, False) if (path / ROWS).exists() else next(iter(read_encoded(path)), None)
+    return None if known is None else encoder_settings(known.settings)
 
-    def smooths(self, hybrid: bool | Fusion | None = None) -> bool:
-        """Returns whether ``search`` uses the smoothed vectors by default."""
-        return self._state.smooths(Fusion.of(hybrid))
 
-    def smoothing(self, progress: Progress | None = None, fusion: Fusion | None = None) -> Smoothing:
-        """Returns the neighbours of the rows, by which their vectors are smoothed.
+def encoder_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of the encoder with which an index was built."""
+    return {name: settings[name] for name in ("model", "pooler", "prompt", "dims")}
 
-        They are computed and stored in the folder if they are missing or if the rows have changed since, in time
-        quadratic in the number of rows. ``fusion`` says which terms BM25 uses. Raises ``InputError`` if rows are cut
-        into passages, the model compares by dot products, or bm25s is not installed, or if the stored neighbours are
-        damaged.
-        """
-        return self._state.smoothing(self._state.terms(Fusion.of(fusion) or Fusion()), progress)
+
+def opened(folder: Path, verify: bool = True) -> Rows:
+    """Returns the rows of an index; raises ``InputError`` if the folder has none."""
+    rows = read_index(folder, verify)
+    if rows is None:
+        if encoded := read_encoded(folder):
+            raise InputError(
+                f"{folder}: its build was interrupted after {sum(map(len, encoded)):,} rows; run the same command "
+                "again to complete it"
+            )
+        raise InputError(f"{folder}: no index there; make one with 'cse search MODEL CORPUS -o {folder}'")
+    return rows
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Context manager that locks an index folder for writing, and creates the folder if it does not exist.
+
+    Raises ``InputError`` if another process is writing to the folder, or if the folder contains other files.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file; name a folder for the index")
+    if io.holds_files(folder) and not _is_index(folder):
+        raise InputError(f"{folder}: holds files that are not part of an index; name a new folder")
+    with io.naming(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with io.locked(folder, f"{folder}: another process is writing to this index; wait for it"):
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # what an interrupted build has encoded is kept
+                (folder / ENCODED).rmdir()
+
+
+def _is_index(folder: Path) -> bool:
+    """Returns whether a folder that holds files is one of an index, of this version or an earlier one."""
+    earlier = (folder / MANIFEST).exists() and any(folder.glob("*.arrow"))
+    return earlier or any((folder / name).exists() for name in (ROWS, ENCODED))
+
+
+def _settings(encoder: Encoder, has_ids: bool = False, passages: int | str | None = None) -> dict[str, Any]:
+    """Returns the settings to be stored in a new index; raises ``InputError`` for invalid ones."""
+    from ..models.digest import model_digest
+
+    if passages is not None:
+        from ..models.running.passages import Cutter
+
+        passages = Cutter(encoder, None if passages == "max" else check_integer(passages, "--passages")).tokens
+    digest = model_digest(encoder)  # refuses what is not an encoder of this package
+    name, pooler = encoder.given
+    kind, colon, what = name.partition(":")
+    if name and Path(name).is_dir():
+        name = str(Path(name).resolve())
+    elif colon and Path(what).is_file():  # so that the index can be used from another folder
+        name = f"{kind}:{Path(what).resolve()}"
+    return {
+        "model": name,
+        "pooler": pooler,
+        "prompt": getattr(encoder, "given_prompt", None),
+        "dims": getattr(encoder, "dims", None),
+        "digest": digest,
+        "precision": encoder.precision,
+        "width": encoder.embedding_dim,
+        "similarity": "dot" if getattr(encoder, "similarity_name", None) == "dot" else "cosine",
+        "ids": has_ids,
+        "passages": passages,
+    }
+
+
+def _check_settings(folder: Path, known: dict[str, Any], encoder: Encoder, passages: int | str | None = None) -> None:
+    """Raises ``InputError`` if an index was built with another model, prompt, dimensions or, if given, passages."""
+    settings = _settings(encoder, passages=passages)
+    for name in ("prompt", "dims", *(["passages"] if passages is not None else [])):
+        if (value := known[name]) != settings[name]:
+            raise InputError(
+                f"{folder}: was built {f'with --{name} {value!r}' if value else f'without --{name}'}; use the same "
+                "option, build the index again with --rebuild, or name another folder"
+            )
+    if known["digest"] != settings["digest"] or known["similarity"] != settings["similarity"]:
+        raise InputError(
+            f"{folder}: was built with another model ({known['model']}); use that model, build the index again "
+            "with --rebuild, or name another folder"
+        )
+
+
+def _write(
+    folder: Path,
+    settings: dict[str, Any],
+    encoder: Encoder,
+    hashes: Hashes,
+    take: Take,
+    ids: list[str] | None,
+    before: Rows | None,
+    encoded: list[Rows],
+    batch_size: int,
+    progress: Progress | None,
+) -> Changes:
+    """Makes an index contain rows with these hashes, whose texts ``take`` returns; call it within ``_locked``.
+
+    Rows are known by the hashes of their texts. A row whose text is in ``before``, or was encoded by an interrupted
+    call, keeps its vectors. Other texts are encoded in blocks, which are stored in the folder ``encoded``. Then the
+    file of rows is written anew.
+    """
+    was = np.empty(0, np.uint64) if before is None else before.hashes
+    same = np.array_equal(was, hashes) and (ids is None or (before is not None and before.ids() == ids))
+    if before is not None and same:
+        if progress:
+            progress(len(hashes))
+        _tidy(folder, before)
+        return Changes(len(hashes), 0, 0)
+    made = {**settings, "ids": False}
+    sources = [*([] if before is None else [before]), *(part for part in encoded if part.settings == made)]
+    new = np.flatnonzero(_positions(sources, hashes) < 0)
+    unseen = new[np.sort(np.unique(hashes[new], return_index=True)[1])]
+    if len(unseen) and settings["precision"] != encoder.precision:
+        raise InputError(
+            f"{folder}: was built with --precision {settings['precision']}; use the same option, build the index again "
+            "with --rebuild, or name another folder"
+        )
+    if progress and len(unseen) < len(hashes):
+        progress(len(hashes) - len(unseen))
+    if len(unseen):
+        with io.naming(folder):
+            (folder / ENCODED).mkdir(exist_ok=True)
+    for start in range(0, len(unseen), BLOCK):
+        rows = unseen[start : start + BLOCK]
+        batch = _encoded(folder, made, encoder, batch_size, rows, take(rows.tolist()), hashes[rows], progress)
+        path = folder / ENCODED / f"{hashes[rows[0]]:016x}.arrow"
+        write_rows(path, made, [batch])
+        sources.append(Rows(path, verify=False))  # mapped, to save memory
+    write_rows(folder / ROWS, settings, _gathered(settings, sources, hashes, take, ids))
+    with suppress(FileNotFoundError):
+        shutil.rmtree(folder / ENCODED)
+    _tidy(folder, opened(folder, False))
+    (old, had), (left, has) = (np.unique(each, return_counts=True) for each in (was, hashes))
+    _, at, to = np.intersect1d(old, left, assume_unique=True, return_indices=True)
+    return Changes(len(hashes) - len(new), len(new), len(was) - int(np.minimum(had[at], has[to]).sum()))
+
+
+def _tidy(folder: Path, rows: Rows) -> None:
+    """Removes what was derived from former rows, and the files of earlier versions."""
+    unused = [path for path in folder.glob("bm25-*") if path.name.split("-")[1] != rows.generation]
+    if (folder / MANIFEST).exists():
+        earlier = (path for kind in ("*.arrow", "smooth-*", "tokens-*", "basis-*") for path in folder.glob(kind))
+        unused += [*(path for path in earlier if path.name != ROWS), folder / MANIFEST]
+    for path in unused:
+        with suppress(OSError):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _positions(sources: Sequence[Rows], hashes: Hashes) -> Numbers:
+    """Returns the first position of each hash in the rows of the sources, one after the other; -1 if there is none."""
+    known = np.concatenate([np.empty(0, np.uint64), *(source.hashes for source in sources)])
+    if not len(known):
+        return np.full(len(hashes), -1)
+    order = np.argsort(known, kind="stable")
+    at = order[np.minimum(np.searchsorted(known[order], hashes), len(known) - 1)]
+    return np.where(known[at] == hashes, at, -1)
+
+
+def _gathered(
+    settings: dict[str, Any], sources: Sequence[Rows], hashes: Hashes, take: Take, ids: list[str] | None
+) -> Iterator[Any]:
+    """Yields record batches of rows, with the vectors of the rows of the sources that have the same hashes."""
+    at = _positions(sources, hashes)
+    counts, spans = (np.concatenate([getattr(source, name) for source in sources]) for name in ("counts", "spans"))
+    firsts = np.cumsum(counts) - counts
+    vectors = Vectors([part for source in sources for part in source.vectors.parts], 0)
+    per_row = max(1, 4 * settings["width"] * len(vectors) // max(len(counts), 1))
+    step = max(BLOCK, BATCH_BYTES // per_row)
+    for start in range(0, len(hashes), step):
+        part = slice(start, start + step)
+        number = counts[at[part]]
+        places = np.repeat(firsts[at[part]] - (np.cumsum(number) - number), number) + np.arange(number.sum())
+        texts = take(range(*part.indices(len(hashes))))
+        named = None if ids is None else ids[part]
+        yield batch_of(settings, named, texts, hashes[part], number, spans[places], vectors.rows(places))
+
+
+def _encoded(
+    folder: Path,
+    settings: dict[str, Any],
+    encoder: Encoder,
+    batch_size: int,
+    rows: Numbers,
+    texts: list[str],
+    hashes: Hashes,
+    progress: Progress | None = None,
+) -> Any:
+    """Encodes texts, whole or in passages; ``rows`` are their numbers, for errors. Returns a record batch."""
+    cut = [[(0, len(text))] if text.strip() else [] for text in texts]
+    if settings["passages"] is not None:
+        from ..models.running.passages import Cutter
+
+        cut = Cutter(encoder, settings["passages"])(texts)
+    passages = [text[start:end] for text, spans in zip(texts, cut, strict=True) for start, end in spans]
+    by_row = progress if len(passages) == len(texts) else None
+    with naming_rows(np.repeat(rows, [*map(len, cut)])):
+        vectors = encoder.encode_document(passages, batch_size=batch_size, progress=by_row)
+    if vectors.shape[1:] != (settings["width"],):
+        raise InputError(
+            f"{folder}: holds vectors of {settings['width']} dimensions, but the model's have "
+            f"{vectors.shape[1]}; open the index with the model that built it"
+        )
+    vectors = unit(vectors) if settings["similarity"] == "cosine" else np.asarray(vectors, dtype=np.float32)
+    if progress and by_row is None:
+        progress(len(texts))
+    places = np.array([span for spans in cut for span in spans], dtype=np.uint32).reshape(-1, 2)
+    return batch_of(settings, None, texts, hashes, np.array([*map(len, cut)]), places, vectors)
 
 
 def _numbers(rows: Iterable[int]) -> list[int]:
     return [check_integer(row, "rows", 0) for row in check_list(rows, "rows", "row numbers")]
-
-
-def _rows(corpus: Corpus, ids: Sequence[str] | None) -> Rows:
-    """Returns the rows of a corpus, with their ids if the index has ids."""
-    import pyarrow as pa
-
-    column = None
-    if ids is not None:
-        listed = _one_line(ids)
-        if len(listed) != len(corpus):
-            raise InputError(f"ids: {len(listed):,} were given for {len(corpus):,} rows; each row needs one")
-        column = _unique([pa.array(listed, pa.large_string())])
-    return Rows(corpus.hashes(), corpus.take, column)
-
-
-def _unique(chunks: list[Any]) -> Any:
-    """Returns a chunked array of ids; raises ``InputError`` if one occurs twice, as ``remove`` could not tell them."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    ids = pa.chunked_array(chunks, pa.large_string())
-    if pc.count_distinct(ids).as_py() < len(ids):
-        twice = next(each["values"] for each in pc.value_counts(ids).to_pylist() if each["counts"] > 1)
-        raise InputError(f"ids: {shortened(repr(twice))} is the id of several rows; make the ids unique")
-    return ids
 
 
 def _one_line(ids: Iterable[str]) -> list[str]:
@@ -493,38 +632,12 @@ def _one_line(ids: Iterable[str]) -> list[str]:
     return [name.replace("\n", " ").encode("utf8", "replace").decode() for name in check_ids(ids)]
 
 
-def _stored(store: Store, rows: npt.NDArray[np.int64] | None) -> Rows:
-    """Returns some rows of an index; None: all."""
-    import pyarrow as pa
-
-    ids = store.column("id") if store.manifest["ids"] else None
-    if rows is None:
-        return Rows(store.hashes(), store.texts, ids)
-    return Rows(
-        store.hashes()[rows],
-        lambda numbers: store.texts(rows[numbers].tolist()),
-        None if ids is None else ids.take(pa.array(rows)),
-    )
-
-
-def built_with(folder: str | PathLike[str]) -> dict[str, Any] | None:
-    """Returns the arguments of the encoder of an index, or of a folder of parts; None for other folders.
-
-    Raises ``InputError`` if the manifest is damaged, or was written by another version.
-    """
-    path = Path(folder)
-    if (parts := read_parts(path)) is not None:
-        return encoder_settings({**parts["settings"], "parts": True})
-    if not any(path.glob("*.arrow")) and not any((path / name).exists() for name in (ENCODED, ".lock")):
-        return None
-    encoded = read_encoded(path)
-    known = read_checked(path) or (encoded[0][1]["settings"] if encoded else None)
-    return None if known is None else encoder_settings(known)
-
-
-def encoder_settings(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of the encoder with which an index was built."""
-    settings = {name: manifest[name] for name in ("model", "pooler", "prompt", "dims")}
-    if manifest.get("parts"):  # of parts, the manifest has the text of the prompt, which may be empty
-        settings["prompt"] = settings["prompt"] or None
-    return settings
+def _checked_ids(ids: Iterable[str], rows: int) -> list[str]:
+    """Returns the ids of rows; raises ``InputError`` unless there is one for each, and no id occurs twice."""
+    listed = _one_line(ids)
+    if len(listed) != rows:
+        raise InputError(f"ids: {len(listed):,} were given for {rows:,} rows; each row needs one")
+    if len(seen := set(listed)) < rows:
+        twice = next(name for name in listed if name not in seen or seen.remove(name))  # type: ignore[func-returns-value]
+        raise InputError(f"ids: {shortened(repr(twice))} is the id of several rows; make the ids unique")
+    return listed

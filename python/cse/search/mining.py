@@ -1,31 +1,21 @@
-"""Mines texts to train on with ``cse train --pairs``.
-
-``Mining`` finds hard negatives for labelled pairs: rows of a corpus that rank high in a search for the anchor.
-``QueryRows`` needs no labels: it makes anchors, positives and negatives from queries and the rows that they find.
-"""
+"""Makes rows to train on with ``cse train --pairs`` from a corpus and queries without labels."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from ..augment.pairings import Spans, SpansOptions
-from ..errors import InputError, check_integer, check_texts, unknown
+from ..errors import InputError, check_integer, check_texts
 from ..rng import Draws
 from .fusion import Fusion
 from .index import SearchIndex
-from .vectors import Array, exact_products, nearest, unit
-
-if TYPE_CHECKING:
-    from ..models.cross_encoder import Reranker
 
 Rows = npt.NDArray[np.int64]
-# Number of anchors whose candidates are searched for at a time.
+# Number of queries that are searched for at a time.
 BLOCK = 256
 
 
@@ -35,144 +25,6 @@ def parse_ranks(text: str) -> tuple[int, int]:
     if not (dash and first.strip().isdigit() and last.strip().isdigit() and 1 <= int(first) <= int(last)):
         raise InputError(f"--ranks must be FIRST-LAST with ranks from 1, for example 1-100, got {text!r}")
     return int(first), int(last)
-
-
-@dataclass(frozen=True)
-class Mined:
-    """The hard negatives of a pair.
-
-    Attributes:
-        pair: Number of the pair.
-        rows: Row numbers of the negatives in the corpus.
-        scores: Scores of the negatives for the anchor: cosines, or those of a cross-encoder.
-        positive: Score of the positive for the anchor.
-    """
-
-    pair: int
-    rows: Rows
-    scores: npt.NDArray[np.float64]
-    positive: float
-
-
-@dataclass(frozen=True)
-class Mining:
-    """How hard negatives are chosen.
-
-    Candidates are the rows of the corpus whose ranks for the anchor lie in a given window. Three kinds of rows are left
-    out: rows whose text equals the anchor, one of its positives or a candidate of a lower rank except for case and
-    white space; rows that may be positives too, because their score exceeds the lowest score of a positive of the
-    anchor minus a margin (positive-aware mining; Moreira et al. 2024, arXiv:2407.15831); and rows whose score is
-    outside a range. The score of a row is its cosine with the anchor, or that of a cross-encoder.
-
-    The negatives are those of ``mine_hard_negatives`` in sentence-transformers with the same options, ``range_min=0``
-    and a ``range_max`` that is the last rank less the number of the anchor's positives.
-
-    Attributes:
-        ranks: First and last rank of the window, counted from 1 in the ranking of the whole corpus.
-        margin: The margin, a difference of scores; None: no row is left out because of it.
-        count: Maximum number of negatives per pair.
-        by: Whether ``encoder`` or ``bm25`` ranks the rows. Scores do not depend on it.
-        pick: Which candidates become negatives: the ``top`` ones, or ``random`` ones.
-        seed: Random seed for ``random``; the choice for a pair depends on the seed and the number of the pair.
-        relative_margin: The margin as a fraction of the absolute value of the positive's score; None: as ``margin``.
-        min_score: Minimum score of a negative.
-        max_score: Maximum score of a negative.
-        reranker: A cross-encoder whose scores take the place of cosines, and rank the candidates.
-    """
-
-    ranks: tuple[int, int] = (1, 100)
-    margin: float | None = 0.05
-    count: int = 1
-    by: str = "encoder"
-    pick: str = "top"
-    seed: int = 0
-    relative_margin: float | None = None
-    min_score: float = -math.inf
-    max_score: float = math.inf
-    reranker: Reranker | None = None
-
-    def __post_init__(self) -> None:
-        for name, known in (("by", ("encoder", "bm25")), ("pick", ("top", "random"))):
-            if getattr(self, name) not in known:
-                raise unknown(f"--{name}", str(getattr(self, name)), known)
-        check_integer(self.count, "--negatives")
-
-    def __call__(
-        self,
-        index: SearchIndex,
-        anchors: Sequence[str],
-        positives: Sequence[str],
-        *,
-        batch_size: int = 64,
-        progress: Callable[[int], None] | None = None,
-    ) -> Iterator[Mined]:
-        """Yields the negatives of each pair; ``rows`` is empty if no candidate is left.
-
-        Pairs with the same anchor follow each other; otherwise, the order is that of the pairs.
-
-        Args:
-            index: An index of the corpus, without passages.
-            anchors: n texts.
-            positives: n texts, one positive for each anchor.
-            batch_size: Texts per forward pass.
-            progress: Called with the number of pairs done since its last call.
-        """
-        anchors, positives = check_texts(anchors, "anchors"), check_texts(positives, "positives")
-        if len(anchors) != len(positives):
-            raise InputError(f"positives: {len(positives):,} were given for {len(anchors):,} anchors; each needs one")
-        pairs_of: dict[str, list[int]] = {}
-        for pair, (anchor, _) in enumerate(zip(anchors, positives, strict=True)):
-            pairs_of.setdefault(anchor, []).append(pair)
-        distinct = list(pairs_of)
-        for start in range(0, len(distinct), BLOCK):
-            some = distinct[start : start + BLOCK]
-            pairs = [pair for anchor in some for pair in pairs_of[anchor]]
-            theirs = [positives[pair] for pair in pairs]
-            queries = Array(unit(index.encoder.encode_query(some, batch_size=batch_size)))
-            targets = Array(unit(index.encoder.encode_document(theirs, batch_size=batch_size)))
-            asked = np.repeat(np.arange(len(some)), [len(pairs_of[anchor]) for anchor in some])
-            cosines = exact_products(queries, asked, targets, np.arange(len(pairs)))
-            for number, places in enumerate(self._ranked(index, some, queries)):
-                anchor, own = some[number], pairs_of[some[number]]
-                known = {_plain(text) for text in (anchor, *(positives[pair] for pair in own))}
-                new = []
-                for at, text in enumerate(map(_plain, index.texts(index.rows[places]))):
-                    if text not in known:
-                        known.add(text)
-                        new.append(at)
-                places = places[new]
-                rows, best = index.rows[places], cosines[asked == number]
-                scores = exact_products(queries, np.full(len(rows), number), index.unit_vectors, places)
-                if self.reranker is not None:
-                    scores = self.reranker.score(anchor, index.texts(rows), batch_size)
-                    best = self.reranker.score(anchor, [positives[pair] for pair in own], batch_size)
-                    order = np.argsort(-scores, kind="stable")
-                    rows, scores = rows[order], scores[order]
-                lowest, limit = best.min(), self.max_score
-                if self.margin is not None:
-                    limit = min(limit, lowest - self.margin)
-                if self.relative_margin is not None:
-                    limit = min(limit, lowest - abs(lowest) * self.relative_margin)
-                kept = np.flatnonzero((scores >= self.min_score) & (scores <= limit))
-                for pair, positive in zip(own, best.tolist(), strict=True):
-                    chosen = kept
-                    if self.pick == "random":
-                        draw = np.random.default_rng([self.seed, pair])
-                        chosen = np.sort(draw.permutation(kept)[: self.count])
-                    chosen = chosen[: self.count]
-                    yield Mined(pair, rows[chosen], scores[chosen], positive)
-            if progress:
-                progress(len(pairs))
-
-    def _ranked(self, index: SearchIndex, anchors: Sequence[str], queries: Array) -> Iterator[Rows]:
-        """Yields for each anchor the rows in the window of ranks, as positions in ``index.vectors``."""
-        first, last = self.ranks
-        if self.by == "encoder":
-            yield from nearest(index.vectors, queries.values, last)[1][:, first - 1 :]
-            return
-        words = index.bm25()
-        for anchor in anchors:
-            yield np.searchsorted(index.rows, words.search(anchor, last)[first - 1 :])
 
 
 @dataclass(frozen=True)
@@ -277,7 +129,3 @@ class QueryRows:
         pair = spans(index.texts(index.rows[own]), numbers, Draws(self.seed, 0))
         negative = spans(index.texts(index.rows[other]), numbers, Draws(self.seed, 1))
         return list(zip(pair.anchors, pair.positives or (), negative.anchors, strict=True))
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.split()).casefold()

@@ -1,7 +1,5 @@
 """Vectors of a corpus, and exact search for the k nearest rows by dot product.
 
-Vectors are in float32, or in int8 with a scale per row; they may be mapped from a file.
-
 In a search, products are computed in float32, block by block, so that few are in memory and the vectors are read only
 once for up to ``QUERIES`` queries. A row is a candidate if its exact product may be among the k largest, given the
 maximum rounding error of float32. The products of the candidates are then computed again in float64 to rank the rows.
@@ -10,10 +8,7 @@ The result equals the result of a brute-force search in float64, for any number 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +20,8 @@ Rows = npt.NDArray[np.int64]
 # Number of pairs of vectors multiplied in float64 at a time. This many pairs fit in a core's cache, which
 # makes the products three times as fast as in larger blocks.
 PAIRS = 1024
+# Maximum number of vectors multiplied by queries at a time.
+ROWS = 1 << 20
 # Maximum number of queries searched together.
 QUERIES = 1024
 # Maximum number of float32 products in memory at a time (16 MB).
@@ -35,192 +32,56 @@ RESULTS = 1 << 22
 CANDIDATES = 1 << 18
 
 
-@dataclass(frozen=True)
-class TokenVectors:
-    """The tokens of a text, without special tokens.
-
-    Attributes:
-        ids: ``(T,)`` int64 numbers of the tokens in the vocabulary.
-        vectors: ``(T, D)`` float32, of unit length.
-    """
-
-    ids: Rows
-    vectors: Floats
-
-
-class Vectors(ABC):
-    """n vectors of D dimensions."""
-
-    width: int
-    """D, the number of dimensions."""
-    longest: float
-    """Upper bound on the Euclidean norms of the vectors."""
-    most: int
-    """Maximum number of vectors per call of ``products``, to bound the memory of a call."""
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def block(self, start: int, stop: int) -> Floats:
-        """Returns consecutive vectors, ``(stop - start, D)`` float32."""
-
-    @abstractmethod
-    def take(self, rows: Rows) -> Doubles:
-        """Returns the vectors at some positions, ``(len(rows), D)`` float64."""
-
-    def products(self, queries: Floats, start: int, stop: int) -> Floats:
-        """Returns the dot products of queries ``(Q, D)`` with ``block(start, stop)``, ``(Q, stop - start)`` float32."""
-        block = self.block(start, stop)
-        if len(queries) == 1:  # a matrix-vector product, which reads the block once
-            return np.asarray(block @ queries[0])[None]
-        return np.asarray(queries @ block.T)
-
-
-class Array(Vectors):
-    """Vectors in float32, or in int8 with a scale per row (see ``quantize``).
+class Vectors:
+    """n vectors of D dimensions in float32, in one array or in several, which may be mapped from files.
 
     Args:
-        values: ``(n, D)`` float32 or int8.
-        scales: ``(n,)`` float32 for int8: vector i is ``values[i] * scales[i]``.
-        longest: Upper bound on the norms; None: it is computed.
+        parts: Arrays ``(n_i, D)`` float32, at least one.
+        longest: Upper bound on the Euclidean norms of the vectors; None: it is computed.
     """
 
-    def __init__(self, values: npt.NDArray[Any], scales: Floats | None = None, longest: float | None = None) -> None:
-        self.values, self.scales = values, scales
-        self.width = int(values.shape[1])
-        self.most = 1 << 20 if scales is None else 1 << 16  # of int8 vectors, ``products`` makes copies in float32
+    def __init__(self, parts: Sequence[Floats], longest: float | None = None) -> None:
+        self.parts, self.width = parts, int(parts[0].shape[1])
+        self.starts = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
+        """Number of the first vector of each part, followed by the total number of vectors."""
         if longest is None:
-            blocks = (self.block(start, start + PAIRS) for start in range(0, len(values), PAIRS))
+            blocks = (part[start : start + PAIRS] for part in parts for start in range(0, len(part), PAIRS))
             longest = max((float(np.linalg.norm(block, axis=1).max()) for block in blocks), default=0.0) * (1 + 1e-5)
         self.longest = longest
 
     def __len__(self) -> int:
-        return len(self.values)
-
-    def block(self, start: int, stop: int) -> Floats:
-        values: Floats = self.values[start:stop]
-        return values if self.scales is None else values.astype(np.float32) * self.scales[start:stop, None]
-
-    def products(self, queries: Floats, start: int, stop: int) -> Floats:
-        if self.scales is None:
-            return super().products(queries, start, stop)
-        products = Array(self.values[start:stop].astype(np.float32), None, 0).products(queries, 0, stop - start)
-        products *= self.scales[start:stop]
-        return products
-
-    def take(self, rows: Rows) -> Doubles:
-        values: Doubles = self.values[rows].astype(np.float64)
-        return values if self.scales is None else values * self.scales[rows, None].astype(np.float64)
-
-
-class Unit(Vectors):
-    """A view of n vectors that divides each by its norm; zero vectors are not changed."""
-
-    longest = 1.0001  # more than 1, because norms are rounded
-
-    def __init__(self, vectors: Vectors) -> None:
-        self._vectors, self.width, self.most = vectors, vectors.width, vectors.most
-        norms = np.empty(len(vectors))
-        for start in range(0, len(vectors), PAIRS):
-            rows = np.arange(start, min(start + PAIRS, len(vectors)))
-            norms[rows] = np.linalg.norm(vectors.take(rows), axis=1)
-        self._norms = np.where(norms > 0, norms, 1)
-
-    def __len__(self) -> int:
-        return len(self._vectors)
-
-    def block(self, start: int, stop: int) -> Floats:
-        return (self._vectors.block(start, stop) / self._norms[start:stop, None]).astype(np.float32)
-
-    def products(self, queries: Floats, start: int, stop: int) -> Floats:
-        products = self._vectors.products(queries, start, stop)
-        products /= self._norms[start:stop].astype(np.float32)
-        return products
-
-    def take(self, rows: Rows) -> Doubles:
-        return self._vectors.take(rows) / self._norms[rows, None]
-
-
-class Some(Vectors):
-    """The vectors at some ascending positions of other vectors."""
-
-    def __init__(self, vectors: Vectors, rows: Rows) -> None:
-        self._vectors, self._rows = vectors, rows
-        self.width, self.longest, self.most = vectors.width, vectors.longest, vectors.most
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def _range(self, start: int, stop: int) -> tuple[int, int, Rows]:
-        """Returns the smallest range that contains the vectors start:stop, and their positions in it."""
-        rows = self._rows[start:stop]
-        first, last = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
-        return first, last, rows - first
-
-    def block(self, start: int, stop: int) -> Floats:
-        first, last, rows = self._range(start, stop)
-        return self._vectors.block(first, last)[rows]
-
-    def products(self, queries: Floats, start: int, stop: int) -> Floats:
-        first, last, rows = self._range(start, stop)
-        return np.ascontiguousarray(self._vectors.products(queries, first, last)[:, rows])
-
-    def take(self, rows: Rows) -> Doubles:
-        return self._vectors.take(self._rows[rows])
-
-
-class Joined(Vectors):
-    """Several ``Vectors`` of the same width, at least one, in a row."""
-
-    def __init__(self, parts: Sequence[Vectors]) -> None:
-        self.parts, self.width = parts, parts[0].width
-        self.longest = max(part.longest for part in parts)
-        self.most = min(part.most for part in parts)
-        self.starts = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
-        """Number of the first vector of each part, followed by the total number of vectors."""
-
-    def __len__(self) -> int:
         return int(self.starts[-1])
 
-    def _pieces(self, start: int, stop: int) -> list[tuple[Vectors, int, int]]:
-        """Returns the parts that a range overlaps, each with the overlapping range within the part."""
-        first, last = np.searchsorted(self.starts, [start, max(stop - 1, start)], side="right").tolist()
-        pieces = []
-        for number in range(first - 1, min(last, len(self.parts))):
-            part, begin = self.parts[number], int(self.starts[number])
-            low, high = max(start - begin, 0), min(stop - begin, len(part))
-            if low < high:
-                pieces.append((part, low, high))
-        return pieces
+    def _pieces(self, start: int, stop: int) -> list[Floats]:
+        """Returns the vectors start:stop, as views of the parts; at least one, which may be empty."""
+        pieces = [
+            part[max(start - first, 0) : max(stop - first, 0)]
+            for part, first in zip(self.parts, self.starts.tolist(), strict=False)
+            if first < stop and start < first + len(part)
+        ]
+        return pieces or [self.parts[0][:0]]
 
     def block(self, start: int, stop: int) -> Floats:
-        blocks = [part.block(low, high) for part, low, high in self._pieces(start, stop)]
-        return blocks[0] if len(blocks) == 1 else np.concatenate([*blocks, np.empty((0, self.width), np.float32)])
+        """Returns consecutive vectors, ``(stop - start, D)`` float32."""
+        pieces = self._pieces(start, stop)
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
-    def products(self, queries: Floats, start: int, stop: int) -> Floats:
-        products = [part.products(queries, low, high) for part, low, high in self._pieces(start, stop)]
-        if len(products) == 1:
-            return products[0]
-        return np.hstack([*products, np.empty((len(queries), 0), np.float32)])
-
-    def take(self, rows: Rows) -> Doubles:
-        vectors = np.empty((len(rows), self.width))
+    def rows(self, rows: Rows) -> Floats:
+        """Returns the vectors at some positions, ``(len(rows), D)`` float32."""
+        vectors = np.empty((len(rows), self.width), dtype=np.float32)
         numbers = np.searchsorted(self.starts, rows, side="right") - 1
-        for number in np.unique(numbers):
+        for number in np.unique(numbers).tolist():
             at = numbers == number
-            vectors[at] = self.parts[number].take(rows[at] - self.starts[number])
+            vectors[at] = self.parts[number][rows[at] - self.starts[number]]
         return vectors
 
-
-def quantize(vectors: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
-    """Rounds vectors ``(n, D)`` to int8 ``(n, D)`` with scales ``(n,)`` float32.
-
-    The scale of a row is its largest absolute value / 127, so an element changes by at most half the scale.
-    """
-    scales = (np.abs(vectors).max(axis=1, initial=0.0) / 127).astype(np.float32)
-    values = np.rint(vectors / np.where(scales > 0, scales, 1)[:, None])
-    return np.clip(values, -127, 127).astype(np.int8), scales
+    def products(self, queries: Floats, start: int, stop: int) -> Floats:
+        """Returns the dot products of queries ``(Q, D)`` with ``block(start, stop)``, ``(Q, stop - start)`` float32."""
+        if len(queries) == 1:  # a matrix-vector product, which reads the block once
+            products = [np.asarray(piece @ queries[0])[None] for piece in self._pieces(start, stop)]
+        else:
+            products = [np.asarray(queries @ piece.T) for piece in self._pieces(start, stop)]
+        return products[0] if len(products) == 1 else np.hstack(products)
 
 
 def unit(vectors: npt.NDArray[np.floating]) -> Floats:
@@ -230,13 +91,7 @@ def unit(vectors: npt.NDArray[np.floating]) -> Floats:
     return (wide / np.where(norms > 0, norms, 1)).astype(np.float32)
 
 
-class Takes(Protocol):
-    """What ``exact_products`` needs of vectors."""
-
-    def take(self, rows: Rows) -> Doubles: ...
-
-
-def exact_products(left: Takes, left_rows: Rows, right: Takes, right_rows: Rows) -> Doubles:
+def exact_products(left: Vectors, left_rows: Rows, right: Vectors, right_rows: Rows) -> Doubles:
     """Returns the dot products of pairs of rows in float64, ``(len(left_rows),)``.
 
     The product of a pair depends only on its two vectors, not on the other pairs, so identical vectors have
@@ -245,7 +100,8 @@ def exact_products(left: Takes, left_rows: Rows, right: Takes, right_rows: Rows)
     products = np.empty(len(left_rows))
     for start in range(0, len(left_rows), PAIRS):
         part = slice(start, start + PAIRS)
-        products[part] = np.einsum("ij,ij->i", left.take(left_rows[part]), right.take(right_rows[part]))
+        pair = (side.rows(rows[part]).astype(np.float64) for side, rows in ((left, left_rows), (right, right_rows)))
+        products[part] = np.einsum("ij,ij->i", *pair)
     return products
 
 
@@ -262,7 +118,7 @@ def rounding_error(width: int) -> float:
     """Returns an upper bound on the error of a dot product in float32, relative to the product of the two norms.
 
     |fl(x.y) - x.y| <= g |x|.|y| with g = n u / (1 - n u), in any order of summation (Higham 2002, section 3.1). Here
-    u is 2^-24, and n is the width plus 8; the 8 covers further roundings (of scales, norms and thresholds).
+    u is 2^-24, and n is the width plus 8; the 8 covers further roundings (of norms and thresholds).
     """
     scaled = (width + 8) * 2.0**-24
     return scaled / (1 - scaled)
@@ -291,10 +147,10 @@ def nearest(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Rows]:
 
 def _search(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Rows]:
     count, total = len(queries), len(vectors)
-    array = Array(queries)
+    array = Vectors([queries])
     # Upper bound on the rounding error of the products of each query.
     error = rounding_error(vectors.width) * vectors.longest * np.linalg.norm(queries.astype(np.float64), axis=1)
-    step = max(1, min(vectors.most, PRODUCTS // count))
+    step = max(1, min(ROWS, PRODUCTS // count))
     first = min(total, max(step, k))
 
     products = vectors.products(queries, 0, first)

@@ -6,11 +6,11 @@ import shutil
 import sys
 import tempfile
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Ge
 
 from ...data.readers import reading_options
 from ...errors import InputError
@@ -47,22 +47,6 @@ def encode_command(
         Literal["npy", "safetensors", "parquet"] | None,
         Opt("Format of the parts.", default="npy; without --parts, from the suffix of FILE", flag="--format"),
     ] = None,
-    hybrid: Annotated[
-        bool,
-        Opt(
-            "Write vectors that combine meaning and BM25, to the folder -o.",
-            needs=If("output", named="-o", why="which names the folder"),
-            excludes=("as_parts", If("engine", ("ray",))),
-        ),
-    ] = False,
-    bm25_weight: Annotated[
-        float | None, Ge(0), Le(1), Opt("With --hybrid: the weight of BM25, 0 to 1.", "W", "0.2", needs="hybrid")
-    ] = None,
-    lexical_dims: Annotated[
-        int | None,
-        Ge(1),
-        Opt("With --hybrid: dimensions for BM25.", "N", "1024, or fewer for a small corpus", needs="hybrid"),
-    ] = None,
     encoding: Encoding,
     as_json: AsJson = False,
 ) -> None:
@@ -73,23 +57,15 @@ def encode_command(
     Memory use does not grow with the input. If the command is interrupted, FILE.part remains; run the same command
     again to resume from it.
 
-    With --parts, -o is a folder with one part per file and a manifest; cse search opens this folder as one index. Rows
-    are numbered across all files. If the command is interrupted, run it again to make the missing parts. --engine ray
-    writes the same folder, but distributes the files over the workers of a Ray cluster, each of which loads the model
-    once.
-
-    With --hybrid, -o is a folder with one vector per row (vectors.npy) and an encoder of queries: to encode queries,
-    give the folder as MODEL to cse encode, or to cse.Encoder. The inner products of a query with the rows rank as cse
-    search --hybrid --smooth --feedback 0 does, except that BM25 is approximated in --lexical-dims dimensions.
+    With --parts, -o is a folder with one part per file and a manifest. Rows are numbered across all files. If the
+    command is interrupted, run it again to make the missing parts. --engine ray writes the same folder, but distributes
+    the files over the workers of a Ray cluster, each of which loads the model once.
     """
     as_parts = options.wants_parts(as_parts, engine, output, sentences)
     if form is not None and not as_parts:
         raise InputError("--format applies only to --parts; add --parts, or choose the format by the suffix of FILE")
     model = options.model_folder(model)
-    if hybrid:
-        assert output is not None
-        encode_hybrid(model, sentences, output, bm25_weight, lexical_dims, encoding, as_json)
-    elif as_parts:
+    if as_parts:
         assert output is not None
         encode_parts(model, sentences, output, engine, gpus_per_worker or 0, f".{form or 'npy'}", encoding, as_json)
     else:
@@ -151,41 +127,6 @@ def encode_file(model: str, sentences: tuple[str, ...], output: str | None, enco
         f"{len(corpus):,} rows x {encoder.embedding_dim} in {seconds:.1f} s ({rate:,} sentences/s), "
         f"{done.blank:,} blank rows"
     )
-
-
-def encode_hybrid(
-    model: str,
-    sentences: tuple[str, ...],
-    output: str,
-    bm25_weight: float | None,
-    lexical_dims: int | None,
-    encoding: Encoding,
-    as_json: bool,
-) -> None:
-    """Encodes all rows into vectors that combine meaning and BM25, and prints a summary."""
-    from ...search.one_vector import WEIGHT, encode_one_vector
-
-    corpus = open_corpus(sentences or ["-"], **encoding.reading)
-    encoder = encoding.encoder(model)
-    started = time.perf_counter()
-    with counting("encoding", len(corpus), "rows") as encoded, counting("smoothing", len(corpus), "rows") as smoothed:
-        shown = {"encoding": encoded, "smoothing": smoothed}
-        made = encode_one_vector(
-            encoder,
-            corpus,
-            output,
-            lexical_dims=lexical_dims,
-            bm25_weight=WEIGHT if bm25_weight is None else bm25_weight,
-            batch_size=encoding.batch_size,
-            progress=lambda what, count: shown[what](count),
-        )
-    seconds = time.perf_counter() - started
-    summary = {"output": output, **asdict(made), "precision": encoder.precision, "seconds": round(seconds, 2)}
-    line = (
-        f"{made.rows:,} rows x ({made.dense} + {made.lexical}) in {seconds:.1f} s, {made.blank:,} blank rows; "
-        f"queries: cse encode {output} QUERIES"
-    )
-    printing.result(summary, as_json, [line])
 
 
 def check_output(output: str | None, as_json: bool) -> None:

@@ -3,47 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 from annotated_types import Ge, Le
 
 from ...errors import InputError
-from ...losses.options import parse_dims
 from ...options import Device, If, Imports, Opt, Precision, Prompt, Threads
 from ...progress import progress_of
 from .. import options, printing
 from ..command import command, given_options
-from ..corpus_index import Ranking as SearchRanking
-from ..options import AsJson, PoolerName, passage_size
+from ..corpus_index import Ranking
+from ..options import AsJson, FirstDims, PoolerName, passage_size
 
 if TYPE_CHECKING:
     from ...evaluation.base import Report
     from ...evaluation.ranking import System
-
-
-@dataclass(frozen=True)
-class Ranking(SearchRanking):
-    """How documents are ranked in the suite retrieval."""
-
-    one_vector: Annotated[
-        bool,
-        Opt(
-            "Rank by the vectors of cse encode --hybrid.",
-            excludes=("hybrid", "rerank", "tokens", If("smooth", (True, False), "--smooth")),
-        ),
-    ] = False
-
-    def arguments(self, top: int = 0) -> dict[str, Any]:
-        """Returns arguments of ``System`` by name."""
-        return {**super().arguments(top), "tokens": self.tokens or 0, "one_vector": self.one_vector}
-
-
-@command("MODEL")
-def own_options(*, ranked: Ranking) -> None:
-    """Parses the options that follow a model in an argument of the commands."""
 
 
 # Restrictions of --pool and --judged.
@@ -64,7 +39,7 @@ class Evaluated:
             needs=If("suites", ("retrieval",)),
         ),
     ] = None
-    dims: Annotated[str | None, Opt("Evaluate the first N dimensions, for each N.", "N,N,...", "all")] = None
+    dims: FirstDims = None
     device: Device = "auto"
     precision: Precision = "fp32"
     threads: Threads = 0
@@ -73,9 +48,8 @@ class Evaluated:
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments of ``evaluate`` and ``compare_models``."""
-        names = ("pooler", "prompt", "device", "precision", "threads")
-        dims = None if self.dims is None else parse_dims(self.dims)
-        return {**{name: getattr(self, name) for name in names}, "dims": dims}
+        names = ("pooler", "prompt", "dims", "device", "precision", "threads")
+        return {name: getattr(self, name) for name in names}
 
     def settings(self, values: tuple[str, ...]) -> tuple[str, ...]:
         """Returns the values of ``--set``, with the option ``passages`` of the suite retrieval."""
@@ -83,46 +57,27 @@ class Evaluated:
         return values if size is None else (*values, f"retrieval.passages={0 if size == 'max' else size}")
 
 
-def systems_of(models: Sequence[str], common: Ranking, seeds: bool = False) -> tuple[list[str], list[list[System]]]:
+def systems_of(models: Sequence[str], ranked: Ranking, seeds: bool = False) -> tuple[list[str], list[list[System]]]:
     """Returns a label for each of MODELS, and its systems: one, or with ``seeds`` one for each of its models.
 
     Args:
-        models: Models, ``bm25`` or ``run:FILE``, each of which may be followed by options of ``ranking``.
-        common: The options of ranking for all models but ``bm25`` and ``run:FILE``, unless a model has its own.
-        seeds: Each begins with a list of models, separated by commas.
+        models: Models, ``bm25`` or ``run:FILE``.
+        ranked: The options of ranking for all models but ``bm25`` and ``run:FILE``.
+        seeds: Each is a list of models, separated by commas.
 
     Raises:
-        InputError: If an option is unknown, has an invalid value, or would have no effect.
+        InputError: If an option would have no effect.
     """
     from ...evaluation.ranking import System
 
-    labels, sides = [], []
+    fusion = ranked.check().fusion or False
+    sides = []
     for text in models:
-        name, separator, own = (text, "", "") if Path(text).exists() else text.partition(" --")
-        names = name.strip().split(",") if seeds else [name.strip()]
-        ranked = Ranking() if any(System(model).fixed for model in names) else common
-        if separator:
-            ranked = replace(ranked, **own_values(text, f"--{own}".split()))
-        arguments = ranked.check().arguments()
-        if arguments["tokens"] and ranked.rerank != "tokens":
-            raise InputError("--tokens has no effect without --rerank tokens; add that, or leave --tokens out")
-        folders = [model if System(model).fixed else options.model_folder(model) for model in names]
-        sides.append([System(folder, **arguments) for folder in folders])
-        labels.append(" ".join([name.strip(), *sides[-1][0].flags]))
-    flag = next((f"--{name.replace('_', '-')}" for name in common.values), "")
-    if flag and all(system.fixed for side in sides for system in side):
-        raise InputError(f"{flag} has no effect on {sides[0][0].fixed}; leave it out")
-    return labels, sides
-
-
-def own_values(text: str, flags: list[str]) -> dict[str, Any]:
-    """Returns the values of the options in an argument MODEL; raises ``InputError`` if one is invalid."""
-    try:
-        values = own_options.make_context("MODEL", flags).params
-    except (click.ClickException, InputError) as error:
-        message = error.format_message().rstrip(".") if isinstance(error, click.ClickException) else str(error)
-        raise InputError(f"{text!r}: {message}; after a model, give options of search, such as --hybrid") from None
-    return Ranking(**values).values
+        fixed = [System(model) for model in (text.split(",") if seeds else [text])]
+        sides.append([s if s.fixed else System(options.model_folder(str(s.model)), fusion) for s in fixed])
+    if fusion and all(system.fixed for side in sides for system in side):
+        raise InputError(f"--hybrid has no effect on {sides[0][0].fixed}; leave it out")
+    return [" ".join([text, *side[0].flags]) for text, side in zip(models, sides, strict=True)], sides
 
 
 @command("eval")
@@ -133,7 +88,7 @@ def eval_command(
     data: Annotated[str | None, Opt("File or folder of the data.", "PATH")] = None,
     mteb: Annotated[
         tuple[str, ...],
-        Opt("Task of mteb, such as SciFact, in place of a suite.", "TASK", excludes=("dims", "passages")),
+        Opt("Task of mteb, such as SciFact, in place of a suite.", "TASK", excludes=("hybrid", "passages")),
     ] = (),
     allow_partial: Annotated[bool, Opt("Accept incomplete STS and transfer files.")] = False,
     compare_published: Annotated[
@@ -150,7 +105,6 @@ def eval_command(
             "Write the rankings of the suite retrieval to a TREC run file.",
             "FILE",
             needs=If("suites", ("retrieval",)),
-            excludes="dims",
         ),
     ] = None,
     markdown: Annotated[bool, Opt("Print Markdown tables.", excludes="as_json")] = False,
@@ -169,11 +123,10 @@ def eval_command(
     other suites: transfer, retrieval, geometry, halves.
 
     In the suite retrieval, MODEL may also be bm25, which ranks by words alone, or run:FILE, a TREC run file with the
-    rankings of any system; for a run file, --data may be the file of judgements alone. With --hybrid, --bm25-weight,
-    --feedback, --smooth, --rerank and --tokens, documents are ranked as by cse search.
+    rankings of any system; for a run file, --data may be the file of judgements alone. With --hybrid, documents are
+    ranked as by cse search --hybrid.
 
-    With --mteb, the tasks are those of mteb, which downloads their data; tasks for retrieval are ranked as in the suite
-    retrieval.
+    With --mteb, the tasks are those of mteb, which downloads their data and ranks by embeddings.
     """
     printing.check_output()
     from ...evaluation.run import evaluate, option_tables
@@ -296,9 +249,10 @@ def compare_command(
     --seeds, each of MODELS lists the checkpoints of one method, separated by commas. The seeds must be the same, in the
     same order, for every method. Methods are then compared by a paired t-test over seeds.
 
-    In the suite retrieval, MODELS may be bm25, which ranks by words alone, or run:FILE, a TREC run file. The options
-    --hybrid, --bm25-weight, --feedback, --smooth, --rerank and --tokens hold for every other model. In quotes after a
-    model, they hold for this model only: cse compare bm25 minilm "minilm --hybrid" --suite retrieval --data DIR.
+    In the suite retrieval, MODELS may be bm25, which ranks by words alone, or run:FILE, a TREC run file. With --hybrid,
+    all others rank as cse search --hybrid does. To compare rankings with and without it, write those of one of them to
+    a file: cse eval MODEL --suite retrieval --data DIR --hybrid --run hybrid.run; then compare MODEL with
+    run:hybrid.run.
 
     Without labelled data: cse compare A B CORPUS --queries FILE --pool POOL.csv writes the first --depth texts of both
     rankings for each query, in random order. Fill in the last column (1 relevant, 0 not), and repeat the command with

@@ -129,10 +129,7 @@ class Encoder(TextEncoder, SentenceTransformer):
         if other is not None:
             if pooler is not None:
                 raise InputError(f"--pooler: {name} has no pooling to choose; leave it out")
-            if other.queries_only and (prompt is not None or dims is not None):
-                raise InputError(f"--prompt, --dims: {name} was written with its own; leave them out")
             modules = [OtherModule(other)]
-            settings |= {"similarity_fn_name": "dot"} if other.queries_only else {}
             if isinstance(other, Onnx):
                 light = other.light
                 settings |= {"prompts": light.prompts, "default_prompt_name": light.default_prompt_name}
@@ -274,11 +271,6 @@ class Encoder(TextEncoder, SentenceTransformer):
     @property
     def unit_length(self) -> bool:
         return self.other.light.unit_length if isinstance(self.other, Onnx) else normalizes(list(self))
-
-    @property
-    def queries_only(self) -> bool:  # type: ignore[override]
-        """Whether the encoder encodes only queries, with a prompt that it knows."""
-        return self.other is not None and self.other.queries_only
 
     def keep_dims(self, dims: int | None) -> None:
         """Sets the number of leading dimensions to keep; None keeps all.
@@ -446,11 +438,6 @@ class Encoder(TextEncoder, SentenceTransformer):
             return super().similarity(left, right)
         first, second = self.encode(left), self.encode(right)
         return first @ second.T if self.similarity_name == "dot" else unit(first) @ unit(second).T
-
-    def token_states(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Returns the last hidden states ``(B, T, H)`` of tokens ``(B, T)``."""
-        states: torch.Tensor = self[0](dict(batch))["token_embeddings"]
-        return states
 
     @property
     def tokenizer(self) -> Any:

@@ -221,7 +221,7 @@ class Prefetcher:
             for name, block in tokens.items()
         }
         every = torch.cat([*keys.values(), torch.zeros(0, dtype=torch.int64)])
-        repeats = len(batch.rows[part]) < len(batch.rows) or len(every.unique()) < len(every)
+        repeats = len(batch.rows[part]) < len(batch.rows) or len(torch.unique(every)) < len(every)
         keys = {name: for_transfer(key, self.device) for name, key in keys.items()}
         return replace(batch, part=part, tokens=tokens, keys=keys, repeats=repeats)
 

@@ -1,0 +1,218 @@
+"""The rows of a search index: one Arrow IPC file, which is replaced as a whole.
+
+===============  =======================================================================================================
+file             content
+===============  =======================================================================================================
+``rows.arrow``   the rows; the metadata of its schema hold the settings of the index
+``encoded/``     rows that an interrupted build or update has encoded, in files of the same form
+``bm25-HASH-*``  BM25 index of the texts with this hash (``Rows.generation``), with the terms ``*`` (``terms.py``)
+===============  =======================================================================================================
+
+A row has the columns ``id`` (if the index has ids), ``text``, ``hash`` and ``passages``. The passages of a row are the
+ranges of characters of its text that were encoded, each with its float32 vector. Each record batch is stored with the
+CRC-32 of its buffers. A process that has opened the file continues to read it after it was replaced.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError
+from ..io import dumps, write_atomically
+from .vectors import Floats, Vectors
+
+VERSION = 4
+ROWS, ENCODED, MANIFEST = "rows.arrow", "encoded", "manifest.json"
+
+Numbers = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint64]
+
+
+class Rows:
+    """The rows of a file, mapped into memory.
+
+    Args:
+        path: The file.
+        verify: Compare the rows with their checksums, which reads the file once.
+
+    Raises:
+        InputError: If the file is damaged, or was written by another version.
+        FileNotFoundError: If there is no file.
+    """
+
+    def __init__(self, path: Path, verify: bool = True) -> None:
+        import pyarrow as pa
+
+        try:
+            with open(path, "rb") as opened:
+                self.identity = os.fstat(opened.fileno()).st_ino, os.fstat(opened.fileno()).st_mtime_ns
+            with pa.memory_map(str(path)) as file:  # the mapping outlives the file
+                reader = pa.ipc.open_file(file)
+                self.settings: dict[str, Any] = json.loads(reader.schema.metadata[b"cse"])
+                version, check = (self.settings.pop(name) for name in ("version", "check"))
+                read = [reader.get_batch_with_custom_metadata(number) for number in range(reader.num_record_batches)]
+            self.batches = [batch for batch, _ in read]
+            if version != VERSION:
+                raise _other_version(path.parent)
+            if check != _check(self.settings) or not reader.schema.equals(schema(self.settings)) or not read:
+                raise ValueError
+            for batch, metadata in read:
+                batch.validate(full=True)  # an offset out of range would read memory outside the file
+                if verify and int(metadata[b"crc32"]) != _checksum(batch):
+                    raise ValueError
+        except (FileNotFoundError, InputError):
+            raise
+        except (pa.ArrowException, OSError, ValueError, IndexError, KeyError, TypeError, RecursionError):
+            raise InputError(f"{path}: is damaged; build the index again with --rebuild") from None
+        self.path = path
+        self.starts = np.cumsum([0, *map(len, self.batches)])
+        passages = [batch.column("passages").flatten() for batch in self.batches]
+        parts = [
+            part.field("vector").flatten().to_numpy().reshape(len(part), self.settings["width"]) for part in passages
+        ]
+        self.vectors = Vectors(parts, 1.0001 if self.settings["similarity"] == "cosine" else None)
+        """The vectors of the rows that are not blank, or of their passages."""
+        self.spans = np.hstack([np.stack([part.field(name).to_numpy() for name in SPAN]) for part in passages]).T
+        """Range of characters of each vector, ``(vectors, 2)`` uint32."""
+        self.counts = np.concatenate([np.diff(batch.column("passages").offsets.to_numpy()) for batch in self.batches])
+        """Number of vectors of each row, ``(rows,)``."""
+        self.hashes: Hashes = np.concatenate([batch.column("hash").to_numpy() for batch in self.batches])
+        """Hash of the text of each row, ``(rows,)`` uint64."""
+        self.row_of: Numbers = np.repeat(np.arange(len(self)), self.counts)
+        """Row of each vector, ``(vectors,)`` int64, ascending."""
+        self.generation = hashlib.sha256(self.hashes.tobytes()).hexdigest()[:32]
+        """A hash of the texts."""
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def is_current(self) -> bool:
+        """Returns whether the file was not replaced since it was opened."""
+        try:
+            now = os.stat(self.path)
+        except OSError:
+            return False
+        return (now.st_ino, now.st_mtime_ns) == self.identity
+
+    def column(self, name: str, rows: Sequence[int] | None = None) -> list[Any]:
+        """Returns the values of a column in some rows; None: in all. Raises ``InputError`` for a row out of range."""
+        if rows is None:
+            return [value for batch in self.batches for value in batch.column(name).to_pylist()]
+        numbers = np.asarray(rows, dtype=np.int64)
+        for row in numbers[(numbers < 0) | (numbers >= len(self))].tolist():
+            raise InputError(f"row: {row} is out of range; there are {len(self):,} rows in {self.path.parent}")
+        batches = (np.searchsorted(self.starts, numbers, side="right") - 1).tolist()
+        columns = [batch.column(name) for batch in self.batches]
+        return [
+            columns[batch][row - int(self.starts[batch])].as_py()
+            for row, batch in zip(numbers.tolist(), batches, strict=True)
+        ]
+
+    def texts(self, rows: Sequence[int] | None = None) -> list[str]:
+        """Returns the texts of some rows; None: of all."""
+        return self.column("text", rows)
+
+    def ids(self, rows: Sequence[int] | None = None) -> list[str]:
+        """Returns the ids of some rows, or their row numbers as text if the index has no ids; None: of all."""
+        if self.settings["ids"]:
+            return self.column("id", rows)
+        return [str(row) for row in (range(len(self)) if rows is None else rows)]
+
+
+SPAN = ("start", "end")
+
+
+def schema(settings: dict[str, Any]) -> Any:
+    """Returns the Arrow schema of rows with these settings, which are in its metadata."""
+    import pyarrow as pa
+
+    passage = [(name, pa.uint32()) for name in SPAN] + [("vector", pa.list_(pa.float32(), settings["width"]))]
+    columns = [("id", pa.large_string())] if settings["ids"] else []
+    columns += [("text", pa.large_string()), ("hash", pa.uint64()), ("passages", pa.list_(pa.struct(passage)))]
+    return pa.schema(columns, {"cse": dumps({**settings, "version": VERSION, "check": _check(settings)})})
+
+
+def batch_of(
+    settings: dict[str, Any],
+    ids: Sequence[str] | None,
+    texts: Sequence[str],
+    hashes: Hashes,
+    counts: Numbers,
+    spans: npt.NDArray[np.uint32],
+    vectors: Floats,
+) -> Any:
+    """Returns a record batch of rows; ``counts`` is the number of vectors of each row."""
+    import pyarrow as pa
+
+    columns = schema(settings)
+    values = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), settings["width"])
+    kind = columns.field("passages").type
+    places = [pa.array(spans[:, place]) for place in range(2)]
+    items = pa.StructArray.from_arrays([*places, values], fields=[*kind.value_type])
+    passages = pa.ListArray.from_arrays(pa.array(np.cumsum([0, *counts]), pa.int32()), items, type=kind)
+    named = [] if ids is None else [pa.array(ids, pa.large_string())]
+    return pa.record_batch([*named, pa.array(texts, pa.large_string()), pa.array(hashes), passages], schema=columns)
+
+
+def write_rows(path: Path, settings: dict[str, Any], batches: Iterable[Any]) -> None:
+    """Writes record batches to a file, atomically."""
+    import pyarrow as pa
+
+    def write(file: Any) -> None:
+        with pa.ipc.new_file(file, schema(settings)) as writer:
+            for batch in batches:
+                writer.write_batch(batch, custom_metadata={"crc32": str(_checksum(batch))})
+        file.flush()
+        os.fsync(file.fileno())
+
+    write_atomically(path, write)
+
+
+def _checksum(batch: Any) -> int:
+    """Returns the CRC-32 of the buffers of a record batch, each of which begins at its first row."""
+    value = 0
+    for column in batch.columns:
+        for buffer in column.buffers():
+            value = zlib.crc32(buffer or b"", value)
+    return value
+
+
+def _check(settings: dict[str, Any]) -> str:
+    return hashlib.sha256(dumps(settings).encode()).hexdigest()[:32]
+
+
+def read_index(folder: Path, verify: bool = True) -> Rows | None:
+    """Returns the rows of an index folder; None if it has none.
+
+    Raises ``InputError`` if they are damaged, or were written by another version.
+    """
+    try:
+        return Rows(folder / ROWS, verify)
+    except (FileNotFoundError, NotADirectoryError):
+        if (folder / MANIFEST).exists():
+            raise _other_version(folder) from None
+        return None
+
+
+def read_encoded(folder: Path) -> list[Rows]:
+    """Returns the rows that an interrupted build or update has encoded; files that are damaged are left out."""
+    encoded = []
+    for path in sorted((folder / ENCODED).glob("*.arrow")):
+        try:
+            encoded.append(Rows(path))
+        except (InputError, FileNotFoundError):
+            continue
+    return encoded
+
+
+def _other_version(folder: Path) -> InputError:
+    return InputError(f"{folder}: was built by another version of cse; build the index again with --rebuild")
