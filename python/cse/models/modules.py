@@ -162,6 +162,10 @@ def _fit_tokenizer(tokenizer: Any, model: Any) -> None:
         if not is_causal(model.config) or tokenizer.eos_token is None:
             raise InputError("its tokenizer has no padding token; set tokenizer.pad_token and save the tokenizer again")
         tokenizer.pad_token = tokenizer.eos_token
+    if "attention_mask" not in tokenizer.model_input_names:  # padding would be read as text
+        raise InputError(
+            "its tokenizer makes no attention mask; add attention_mask to model_input_names in its tokenizer_config.json"
+        )
     try:
         table = model.get_input_embeddings()
     except NotImplementedError:
