@@ -3,8 +3,8 @@
 # make test         run the tests in the same environment, in JOBS processes (default 2), without the slow ones
 # make test-slow    run the slow tests, and make test-faults
 # make test-all     make test, and make test-slow
-# make test-faults  kill commands while they write, damage the files that they read, and give odd values to their options:
-#                   a sample that is the same each time; with WHOLE=1, everything (hours)
+# make test-faults  kill commands while they write, damage the files that they read, give odd values to their options
+#                   and open hostile folders: a sample that is the same each time; with WHOLE=1, everything (hours)
 # make test-tools   install the programs of docs/with.md in target/tools, an environment of their own, and run its examples
 # make lint         check the formatting, run linters and type checkers, and build the documentation
 # make docs         build the documentation as a site in target/site

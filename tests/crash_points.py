@@ -182,7 +182,7 @@ CASES = {
     "search, updated": Case("search model corpus.txt -o index", ("index",), "search model other.txt -o index"),
     "mine": Case("mine model corpus.txt --queries queries.jsonl --query-column anchor -o m.jsonl", ("m.jsonl",)),
     "report": Case("report done -o report.html", ("report.html",)),
-    "report --pictures": Case("report done -o report.html --pictures plots", ("report.html", "plots")),
+    "report --pictures": Case("report done -o report.html --pictures plots", ("report.html", "plots"), slow=True),
     "export --static": Case("export model --static --corpus corpus.txt -o exported", ("exported",)),
     "compare --pool": Case("compare model done/best corpus.txt --queries other.txt --pool p.csv", ("p.csv",)),
     "encode, cached rows": Case("encode model corpus.txt -o v.npy", ("v.npy", "cache"), mapped=True),
@@ -233,7 +233,7 @@ def chosen(calls, everything, share):
 
 
 def crash(name, case, inputs, place, everything, share, how=signal.SIGKILL):
-    """Kills a command at the chosen calls; returns the numbers of points that were reached and not, and the failures."""
+    """Kills a command at the chosen calls; returns how many were reached, how many not, and the failures."""
     whole, work = place / "whole", place / "work"
     for folder in (whole, work):
         shutil.rmtree(folder, ignore_errors=True)

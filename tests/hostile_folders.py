@@ -5,8 +5,8 @@
 Each folder is a small model of which one file is changed: JSON of other shapes, depths and sizes, sizes that no model
 has, paths outside the folder, patterns that take very long to match, pickles, code, named pipes. It must load and give
 the vectors of the unchanged model (finite ones for the changes in ``OTHER``, which are those of another model), or be
-refused with an ``InputError`` of one sentence, within 10 s of processor time and 1 GB, without running code and without a connection to
-the network. All folders are opened in one process. Prints those that do not, and the numbers.
+refused with an ``InputError`` of one sentence, within 10 s of processor time and 1 GB, without running code and without
+a connection to the network. All folders are opened in one process. Prints those that do not, and the numbers.
 """
 
 from __future__ import annotations
@@ -263,10 +263,13 @@ OTHER = {
     r"config.json (layer_norm_eps|is_decoder) ": "another function of the layers",
     r"(sentence_bert_config.json max_seq_length|tokenizer_config.json model_max_length) ": "texts are cut elsewhere",
     r"tokenizer_config.json(: {}| (padding|truncation)_side left)$": "texts are cut or padded elsewhere",
+    r"tokenizer.json no truncation$": "texts are cut elsewhere",
     r"tokenizer.json (vocabulary of one|two words|replacement|split )": "other words",
     r"config_sentence_transformers.json truncate_dim 1$": "fewer dimensions",
+    r"modules.json (\[|transformers)": "other modules",
     r"1_Pooling/config.json pooling_mode ": "another pooling",
     r"2_Dense/config.json (activation_function|bias) ": "another function of the last layer",
+    r"adapter init_lora_weights (pissa|olora)$": "peft changes the weights of the base model",
     r"adapter (lora_alpha|layers_to_transform) ": "the adapter has another weight, or changes fewer layers",
 }
 # Folders that once ran out of memory or time, or ended in a traceback; each sample has them all.

@@ -103,6 +103,8 @@ def test_a_folder_does_not_choose_the_attention(folder, name):
     assert Encoder(folder, device="cpu")[0].config._attn_implementation == "sdpa"
 
 
-def test_an_adapter_of_a_local_folder_is_loaded(tmp_path):
-    found = hostile_folders.trials(tmp_path, only="^adapter unknown 1")
-    assert [(outcome, wrong) for _, outcome, wrong, _ in found] == [("loaded", "")]
+@pytest.mark.parametrize(("only", "outcome"), [("unknown 1", "loaded"), ("peft_type (LOHA|XLORA)", "refused")])
+def test_an_adapter_of_a_local_folder_is_loaded_if_its_weights_are_those_it_declares(tmp_path, only, outcome):
+    found = list(hostile_folders.trials(tmp_path, only=f"^adapter {only}"))
+    assert found
+    assert {(ended, wrong) for _, ended, wrong, _ in found} == {(outcome, "")}
