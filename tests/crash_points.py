@@ -341,6 +341,7 @@ if __name__ == "__main__":
     for module in ("cse.training.loop", "scipy.stats", "pyarrow.parquet", "transformers.models.bert.modeling_bert"):
         __import__(module)
     import cse.cli.group as group
+    import plain_processor  # noqa: F401  # the speed of bf16, which is measured, would be part of the results
 
     for module, _ in group.PLACES.values():
         with contextlib.suppress(ImportError):
