@@ -196,11 +196,10 @@ CASES = {
     ),
     "reproduce": Case("reproduce focal-table4 --row 'temp 0.05' --smoke -o cells", ("cells",)),
 }
-# What differs between two runs of a command: times, rates and the peak of memory, and in the list of a checkpoint's files the hash of
-# state.json, which has times. Everything else is compared.
-TIMES = re.compile(
-    rb'("(?:(?:train_)?seconds|sentences_per_second|rows_per_second|process_peak_bytes)": )[0-9.e+-]+|("state.json": ")[0-9a-f]+'
-)
+# What differs between two runs of a command: times, rates and the peak of memory, and in the list of a checkpoint's
+# files the hash of state.json, which has times. Everything else is compared.
+VARIES = rb"(?:train_)?seconds|sentences_per_second|rows_per_second|process_peak_bytes"
+TIMES = re.compile(rb'("(?:' + VARIES + rb')": )[0-9.e+-]+|("state.json": ")[0-9a-f]+')
 LEFT = re.compile(r"\.cse-.*|.*\.part(\.json)?|.*\.tmp")
 
 
