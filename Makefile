@@ -1,7 +1,10 @@
 # make quickstart   create a virtual environment, install cse, build a TF-IDF index, train on the sample corpus, search
 #                   the corpus before and after training, and write an HTML report of the run
-# make test         run all tests in the same environment, in JOBS processes (default 2)
-# make test-faults  kill commands while they write, damage the files that they read, and give odd values to their options
+# make test         run the tests in the same environment, in JOBS processes (default 2), without the slow ones
+# make test-slow    run the slow tests, and make test-faults
+# make test-all     make test, and make test-slow
+# make test-faults  kill commands while they write, damage the files that they read, give odd values to their options
+#                   and open hostile folders: a sample that is the same each time; with WHOLE=1, everything (hours)
 # make test-tools   install the programs of docs/with.md in target/tools, an environment of their own, and run its examples
 # make lint         check the formatting, run linters and type checkers, and build the documentation
 # make docs         build the documentation as a site in target/site
@@ -23,7 +26,7 @@ QUERY ?= an illness that doctors could not cure
 LAST := $$(ls -td quickstart/runs/*/ | head -n 1)
 JOBS ?= 2
 
-.PHONY: quickstart test test-faults test-tools lint package bench-core bench-growth bench-train bench-search reproduce-smoke docs \
+.PHONY: quickstart test test-slow test-all test-faults test-tools lint package bench-core bench-growth bench-train bench-search reproduce-smoke docs \
 	structure pictures clean
 
 # If pyproject.toml or constraints.txt changes, the packages are reinstalled. If a Rust source changes, the extension
@@ -57,13 +60,24 @@ test: $(READY)
 	cargo test --quiet
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-# Kills every command that writes at each of its calls that change files, and damages every kind of file that cse reads,
-# gives odd values to every option, and opens hostile folders of models; make test tries a sample.
+test-slow: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "slow and not tools"
+	$(MAKE) test-faults
+
+test-all: test test-slow
+
+# Kills every command that writes at its calls that change files, damages every kind of file that cse reads, gives odd
+# values to every option, and opens hostile folders of models.
+SAMPLE_crash_points := --share 2
+SAMPLE_mutations := --sample 2
+SAMPLE_odd_values := --sample 60
+SAMPLE_hostile_folders := --sample 120
+WHOLE_crash_points := --all
 test-faults: $(READY)
-	$(BIN)/python tests/crash_points.py --all
-	$(BIN)/python tests/mutations.py
-	$(BIN)/python tests/odd_values.py
-	$(BIN)/python tests/hostile_folders.py
+	$(MAKE) -j $(JOBS) --output-sync faults-crash_points faults-mutations faults-odd_values faults-hostile_folders
+
+faults-%: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/$*.py $(if $(WHOLE),$(WHOLE_$*),$(SAMPLE_$*))
 
 # These packages have their own environment, because some need other versions than constraints.txt names (fastembed: an
 # older huggingface-hub; langchain-core: a newer certifi). The versions of KEPT are kept.

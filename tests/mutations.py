@@ -3,24 +3,32 @@
     python tests/mutations.py [--sample N] [--only NAME] [--seed 0]
 
 Each mutation of a file is tried in a copy of its folder: flipped bytes, truncations, and for JSON and TOML other
-shapes, depths and sizes at every place. A command must exit with 0, and print the same result if a hash protects the
-file, or exit with 2 (1 for a damaged run) and print one sentence. A traceback, another exit code or a changed result is
-a failure. Prints a table of the numbers tried, accepted, refused and failed.
+shapes, depths and sizes at every place. A command must exit with 2 (1 for a damaged run) and print one sentence, or
+exit with 0 and give the result of the undamaged file: what it prints and the files that it writes, without times. Where
+a file is data that may change the result, ``Case.may`` says why, and the result is compared with that of the same rows
+in another format (``Case.twin``), or the part that no change may touch (``Case.kept``) with that of the undamaged file.
+A traceback or another exit code is a failure. Prints a table of the numbers tried, accepted (of these, with the whole
+result compared, and with a part of it), refused and failed.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import json
 import random
-import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 from conftest import make_tiny, run_cse
@@ -59,7 +67,16 @@ VALUES = [
     "../../x",
     ["x", 1],
 ]
-TIMES = re.compile(r'"?(seconds|sentences_per_second|rows_per_second)"?: [^,}]*|[\d.]+ s\b|[\d,.]+ rows/s')
+TIMES = {"seconds", "index_seconds", "search_seconds", "sentences_per_second", "rows_per_second"}
+
+
+def shape(value: object) -> object:
+    """Returns the keys of JSON at each level, without notes, and the kinds of its values; of a list, the first ones."""
+    if isinstance(value, dict):
+        return {key: shape(inner) for key, inner in value.items() if key != "notes"}
+    if isinstance(value, list):
+        return [shape(inner) for inner in value[:1]]
+    return "number" if isinstance(value, (int, float)) else type(value).__name__
 
 
 @dataclass
@@ -70,9 +87,16 @@ class Case:
     folder: Path
     command: list[str]
     files: list[str]
-    same: bool = False
-    """Whether an accepted file must give the same result, because its content is protected by a hash."""
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("tried", "accepted", "refused", "failed"), 0))
+    outputs: tuple[str, ...] = ()
+    """Patterns of files that the command writes, whose bytes are part of the result."""
+    may: dict[str, str] = field(default_factory=dict)
+    """Patterns of the files whose change may change the result, with the reason; no other file may."""
+    kept: Callable[[Any], object] = shape
+    """Returns the part of the result that is the same whatever was changed in the files of ``may``."""
+    twin: Callable[[str, bytes], tuple[str, str] | None] | None = None
+    """Returns name and content of a file of another format with the same rows, read by Python's modules; None if they
+    cannot read the file, or if a value is no text (then only the shape of the result is compared)."""
+    counts: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
 
 
@@ -115,32 +139,64 @@ def places(value: object, depth: int) -> Iterator[tuple]:
         yield from ((key, *rest) for rest in places(inner, depth - 1))
 
 
-def rows(folder: Path) -> tuple[int, str, str]:
+def rows(folder: Path) -> tuple[int, object, str]:
     """Reads a corpus through the cache of rows, as large files are read."""
     try:
         with patch("cse.data.cache.IN_MEMORY_BYTES", 0):
             corpus = Corpus.open([str(folder / "c.txt")], cache=str(folder / "cache"))
-            return 0, f"{corpus.take(range(len(corpus)))} {corpus.word_counts().tolist()}", ""
+            return 0, [corpus.take(range(len(corpus))), corpus.word_counts().tolist()], ""
     except InputError as error:
         return 2, "", f"Error: {error}"
     except Exception as error:
         return 70, "", f"Traceback {error!r}"
 
 
-def run(case: Case, folder: Path) -> tuple[int, str, str]:
+def timeless(value: object) -> object:
+    """Returns JSON without the values of ``TIMES``."""
+    if isinstance(value, dict):
+        return {key: timeless(inner) for key, inner in value.items() if key not in TIMES}
+    return [timeless(inner) for inner in value] if isinstance(value, list) else value
+
+
+def run(case: Case, folder: Path, command: list[str] | None = None) -> tuple[int, object, str]:
+    """Runs the command of a case; returns the exit code, the result and the messages."""
     if case.command == ["rows"]:
         return rows(folder)
-    done = run_cse(*(each.replace("{}", str(folder)) for each in case.command), cwd=folder)
-    return done.returncode, TIMES.sub("", done.stdout).replace(str(folder), ""), done.stderr
+    done = run_cse(*(command or case.command), cwd=folder)
+    result: object = ""
+    if done.returncode == 0:
+        written = sorted(path for pattern in case.outputs for path in folder.glob(pattern) if path.is_file())
+        assert bool(written) == bool(case.outputs), case.outputs
+        digests = {str(path.relative_to(folder)): sha256(path.read_bytes()).hexdigest() for path in written}
+        result = {"printed": timeless(json.loads(done.stdout)), "written": digests}
+    return done.returncode, result, done.stderr
 
 
-def fault(code: int, out: str, err: str, expected: str | None) -> str:
+def fault(code: int, err: str) -> str:
     """Returns what is wrong with the end of a command; "" if nothing is."""
     if "Traceback" in err or code not in (0, 1, 2):
         return f"exit {code}: {err.strip().splitlines()[-1][:150] if err.strip() else ''}"
-    if code and (not err.splitlines()[-1].startswith("Error: ") or len(err.splitlines()[-1]) > 700):
-        return f"not one sentence: {err[-200:]!r}"
-    return "another result" if code == 0 and expected is not None and out != expected else ""
+    last = err.splitlines()[-1] if err.strip() else ""
+    if code and (not last.startswith("Error: ") or len(last) > 1000):
+        return f"not one sentence: {last[:200]!r} ... {last[-200:]!r}"
+    return ""
+
+
+def compared(case: Case, file: str, content: bytes, folder: Path, result: object, expected: object) -> tuple[str, str]:
+    """Compares the result of an accepted file; returns how ("whole" or "part"), and the difference, "" if none."""
+    reason = next((reason for pattern, reason in case.may.items() if fnmatch(file, pattern)), "")
+    if not reason:
+        return "whole", "" if result == expected else "another result"
+    other = case.twin(file, content) if case.twin else None
+    if other is not None:
+        (folder / other[0]).write_text(other[1], encoding="utf8", newline="")
+        code, found, err = run(case, folder, [other[0] if each == file else each for each in case.command])
+        if code:
+            return "whole", f"accepted, but the same rows in {other[0]} are refused: {err[-200:]}"
+        found = json.loads(json.dumps(found).replace(json.dumps(other[0])[1:-1], json.dumps(file)[1:-1]))
+        return "whole", "" if case.kept(found) == case.kept(result) else f"not the result of the rows in {other[0]}"
+    kept = case.kept if case.twin is None else shape
+    return "part", "" if kept(result) == kept(expected) else "another result"
 
 
 def test(case: Case, sample: int | None, seed: int) -> None:
@@ -157,29 +213,54 @@ def test(case: Case, sample: int | None, seed: int) -> None:
                 shutil.rmtree(copy)
                 shutil.copytree(case.folder, copy)
                 (copy / file).write_bytes(changed)
-                code, out, err = run(case, copy)
-                wrong = fault(code, out, err, expected if case.same else None)
+                code, result, err = run(case, copy)
+                wrong, how = fault(code, err), "refused"
+                if code == 0:
+                    how, different = compared(case, file, changed, copy, result, expected)
+                    wrong = wrong or different
                 case.counts["tried"] += 1
-                case.counts["failed" if wrong else "accepted" if code == 0 else "refused"] += 1
+                case.counts["failed" if wrong else how] += 1
                 if wrong:
                     case.failures.append(f"{file}: {what}: {wrong}")
 
 
+def texts_of(file: str, content: bytes) -> tuple[str, str] | None:
+    """Returns the texts of a .jsonl file as .csv, and those of a .csv file as .jsonl."""
+    try:
+        text = content.decode("utf-8-sig")
+        if file.endswith(".jsonl"):
+            found = [json.loads(line)["text"] for line in text.split("\n") if line.strip()]
+            found = ["" if each is None else each for each in found]
+        else:
+            found = [row["text"] for row in csv.DictReader(io.StringIO(text, newline=""), strict=True)]
+    except (ValueError, KeyError, TypeError, csv.Error, RecursionError):
+        return None
+    if not all(isinstance(each, str) for each in found):
+        return None
+    if file.endswith(".jsonl"):
+        return "twin.csv", "text\r\n" + "".join('"' + each.replace('"', '""') + '"\r\n' for each in found)
+    return "twin.jsonl", "".join(json.dumps({"text": each}) + "\n" for each in found)
+
+
+def pairs_of(_: str, content: bytes) -> tuple[str, str] | None:
+    """Returns the pairs of a .tsv file without a header as .csv."""
+    try:
+        found = [line.split("\t") for line in content.decode().split("\n") if line]
+    except ValueError:
+        return None
+    quoted = (",".join('"' + each.replace('"', '""') + '"' for each in row) for row in found)
+    return "twin.csv", "".join(f"{row}\n" for row in quoted)
+
+
 def cases(base: Path) -> list[Case]:
-    """Makes the folders; each command is run in a copy, whose path stands for ``{}``."""
+    """Makes the folders."""
     texts = some_texts(60, most=20)
     glove = base / "v.txt"
     write_vectors(glove)
     model = make_tiny(base / "tiny", "bert") if not (base / "tiny").mkdir() else None
     made: list[Case] = []
 
-    def case(
-        name: str,
-        command: list[str],
-        files: list[str],
-        setup: list[list[object]] = (),
-        same: bool = False,
-    ) -> None:
+    def case(name: str, command: list[str], files: list[str], *setup: list[object], **values: Any) -> None:
         folder = base / name
         folder.mkdir(exist_ok=True)
         for each in setup:
@@ -187,7 +268,7 @@ def cases(base: Path) -> list[Case]:
             assert done.returncode == 0, (each, done.stderr)
         found = [path for pattern in files for path in sorted(folder.glob(pattern)) if path.is_file()]
         assert found, files
-        made.append(Case(name, folder, command, [str(path.relative_to(folder)) for path in found], same))
+        made.append(Case(name, folder, command, [str(path.relative_to(folder)) for path in found], **values))
 
     def write(name: str, files: dict[str, str]) -> None:
         for file, content in files.items():
@@ -195,64 +276,89 @@ def cases(base: Path) -> list[Case]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content, encoding="utf8")
 
+    plain = {"c.txt": "\n".join(texts) + "\n", "q.txt": "\n".join(texts[:9]) + "\n"}
     lines = "".join(json.dumps({"text": text, "n": 1}) + "\n" for text in texts)
     write("tables", {"c.jsonl": lines, "c.csv": "text,n\n" + "".join(f'"{text}",1\n' for text in texts)})
+    counts = ("documents", "rows", "blank", "wordless", "tokens", "terms")
     for file in ("c.jsonl", "c.csv"):
-        case("tables", ["build-tfidf", file, "--column", "text", "-o", "out"], [file])
-    write("tfidf", {"c.txt": "\n".join(texts) + "\n"})
-    case("tfidf", ["explain", texts[0], "--json"], ["tfidf/*.safetensors"], [["build-tfidf", "c.txt"]], True)
-    write("index", {"c.txt": "\n".join(texts) + "\n"})
+        case(
+            "tables",
+            ["build-tfidf", file, "--column", "text", "-o", "out", "--json"],
+            [file],
+            may={"c.*": "the texts of the index"},
+            kept=lambda result: {key: result["printed"][key] for key in counts},
+            twin=texts_of,
+        )
+    write("tfidf", plain)
+    case("tfidf", ["explain", texts[0], "--json"], ["tfidf/*.safetensors"], ["build-tfidf", "c.txt"])
     query = ["--query", texts[0], "--json"]
     search = ["search", f"glove:{glove}", "c.txt", "-o", "index", *query]
-    case("index", ["search", "index", *query], ["index/*"], [search])
-    mixed = [*query, "--hybrid"]
-    write("hybrid", {"c.txt": "\n".join(texts) + "\n"})
-    case("hybrid", ["search", "index", *mixed], ["index/*", "index/*/*"], [[*search[:5], *mixed]], True)
-    (base / "model").mkdir()
+    write("index", plain)
+    case("index", ["search", "index", *query], ["index/*"], search)
+    write("hybrid", plain)
+    case("hybrid", ["search", "index", *query, "--hybrid"], ["index/*", "index/*/*"], [*search, "--hybrid"])
+    write("model", plain)
     shutil.copytree(model, base / "model" / "m")
-    case("model", ["search", "{}/m", "sample", "--query", "word1 word2", "--json"], ["m/*"])
-    write("cache", {"c.txt": "\n".join(texts) + "\n"})
+    case(
+        "model",
+        ["encode", "m", "c.txt", "-o", "v.npy", "--json"],
+        ["m/*"],
+        outputs=("v.npy",),
+        may={
+            "m/model.safetensors": "the weights have no hash",
+            "m/config.json": "the sizes and functions of the layers",
+            "m/tokenizer*.json": "the words and their numbers",
+        },
+    )
+    write("cache", plain)
     assert rows(base / "cache")[0] == 0
-    case("cache", ["rows"], ["cache/**/*"], [], True)
+    case("cache", ["rows"], ["cache/**/*"])
     write_vectors(base / "w.txt", 12)
-    write("labels", {"c.txt": "\n".join(texts) + "\n", "q.txt": "\n".join(texts[:9]) + "\n"})
-    label = ["compare", f"glove:{glove}", f"glove:{base}/w.txt", "c.txt", "--queries", "q.txt"]
+    write("judged", plain)
+    compare = ["compare", f"glove:{glove}", f"glove:{base}/w.txt", "c.txt", "--queries", "q.txt"]
     pairs = ((a + b, query, text) for a, query in enumerate(texts[:9]) for b, text in enumerate(texts))
     judged = "".join(f'"{query}","{text}",{number % 2}\n' for number, query, text in pairs)
-    (base / "labels" / "p.csv").write_text(f"query,text,relevant\n{judged}", encoding="utf8")
-    case("labels", [*label, "--judged", "p.csv", "--json"], ["p.csv", "q.txt"])
-    write(
-        "pairs",
-        {"p.tsv": "".join(f"{n % 6}\t{a}\t{b}\n" for n, (a, b) in enumerate(pairwise(texts)))},
-    )
-    case("pairs", ["eval", f"glove:{glove}", "--data", "p.tsv", "--json"], ["p.tsv"])
+    (base / "judged" / "p.csv").write_text(f"query,text,relevant\n{judged}", encoding="utf8")
+    data = {"p.csv": "the judgements", "q.txt": "the queries"}
+    case("judged", [*compare, "--judged", "p.csv", "--json"], ["p.csv", "q.txt"], may=data)
+    write("pairs", {"p.tsv": "".join(f"{n % 6}\t{a}\t{b}\n" for n, (a, b) in enumerate(pairwise(texts)))})
+    command = ["eval", f"glove:{glove}", "--data", "p.tsv", "--json"]
+    case("pairs", command, ["p.tsv"], may={"p.tsv": "the pairs and scores"}, kept=lambda found: found, twin=pairs_of)
     documents = "".join(json.dumps({"_id": f"d{n}", "title": "t", "text": text}) + "\n" for n, text in enumerate(texts))
     asked = "".join(json.dumps({"_id": f"q{n}", "text": text}) + "\n" for n, text in enumerate(texts[:9]))
     judged = "query-id\tcorpus-id\tscore\n" + "".join(f"q{n}\td{n}\t1\n" for n in range(9))
     write("beir", {"corpus.jsonl": documents, "queries.jsonl": asked, "qrels/test.tsv": judged})
-    case("beir", ["eval", "bm25", "--suite", "retrieval", "--data", "{}", "--json"], ["*.jsonl", "qrels/*"])
+    command = ["eval", "bm25", "--suite", "retrieval", "--data", ".", "--json"]
+    case("beir", command, ["*.jsonl", "qrels/*"], may={"*": "the documents, queries and judgements"})
     write("run", {"c.txt": "\n".join(f"{text} {text[::-1]}" for text in texts) + "\n"})
-    train = [
-        "train",
-        "c.txt",
-        "--model",
-        model,
-        "--max-steps",
-        "2",
-        "--batch-size",
-        "8",
-        "--name",
-        "a",
-        "--save-every",
-        "1",
-    ]
+    sizes = ["--max-steps", "2", "--batch-size", "8", "--lr-scheduler", "constant", "--threads", "1"]
+    trains = [["train", "c.txt", "--model", model, *sizes, "--name", name, "--save-every", "1"] for name in "ab"]
     files = ["runs/a/*.json", "runs/a/*.toml", "runs/a/log.jsonl"]
-    case("run", ["runs", "runs", "--json"], files, [train])
-    case("run", ["report", "runs/a", "--json"], files)
-    case("run", ["train", "--resume", "runs/a", "--max-steps", "3"], ["runs/a/checkpoints/step-*2/*.json", *files])
-    write("parts", {"c.txt": "\n".join(texts) + "\n"})
+    case(
+        "run",
+        ["runs", "runs", "--json"],
+        files,
+        *trains,
+        may={"runs/a/*": "settings and scores are shown"},
+        kept=lambda result: [each for each in result["printed"]["runs"] if each["name"] == "b"],
+    )
+    case(
+        "run",
+        ["report", "runs/a", "--json"],
+        files,
+        may={"runs/a/*": "settings and scores are shown"},
+        kept=lambda result: result["printed"]["page"],
+    )
+    case(
+        "run",
+        ["train", "--resume", "runs/a", "--max-steps", "3", "--json"],
+        ["runs/a/checkpoints/step-*2/*.json", *files],
+        outputs=("runs/a/last/model.safetensors",),
+        may={"runs/a/config.toml": "the settings"},
+    )
+    write("parts", plain)
     parts = ["augment", "c.txt", "--parts", "-o", "parts"]
-    case("parts", [*parts, "--json"], ["parts/*.json"], [["build-tfidf", "c.txt"], parts])
+    case("parts", [*parts, "--json"], ["parts/*.json"], ["build-tfidf", "c.txt"], parts, outputs=("parts/*.zst",))
     return made
 
 
@@ -264,15 +370,12 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         chosen = [each for each in cases(Path(name)) if options.only in (None, each.name)]
-        print(f"{'files':40} {'tried':>7} {'accepted':>9} {'refused':>8} {'failed':>7}")
+        columns = ("tried", "whole", "part", "refused", "failed")
+        print(f"{'files':40}" + "".join(f"{column:>9}" for column in columns))
         for case in chosen:
             test(case, options.sample, options.seed)
-            numbers = case.counts
-            print(
-                f"{case.name + ': ' + ' '.join(case.command[:2]):40.40} {numbers['tried']:7} {numbers['accepted']:9} "
-                f"{numbers['refused']:8} {numbers['failed']:7}",
-                flush=True,
-            )
+            numbers = "".join(f"{case.counts[column]:9}" for column in columns)
+            print(f"{case.name + ': ' + ' '.join(case.command[:2]):40.40}{numbers}", flush=True)
             for text in case.failures[:20]:
                 print(f"    {text}")
     sys.exit(any(case.failures for case in chosen))

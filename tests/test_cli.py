@@ -620,3 +620,11 @@ def test_augment_writes_to_standard_output_for_a_dash(cse, tmp_path):
     plain, dash = cse("augment", "c.txt", cwd=tmp_path), cse("augment", "c.txt", "-o", "-", cwd=tmp_path)
     assert plain.stdout == dash.stdout != ""
     assert not (tmp_path / "-").exists()
+
+
+@pytest.mark.parametrize("option", ["--output", "--format"])
+def test_a_long_value_does_not_hide_the_sentence_of_an_error(cse, tmp_path, sample, option):
+    done = cse("encode", "minilm", sample, "--output", "v.npy", f"{option}={'9' * 5000}", cwd=tmp_path)
+    assert done.returncode == 2
+    assert len(done.stderr) < 700
+    assert "999\u2026999" in done.stderr

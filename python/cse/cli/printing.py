@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,8 +20,17 @@ if TYPE_CHECKING:
     from ..augment.base import Example
 
 
+# A value or path that was typed, of a length that would hide the sentence which it is part of.
+ENDLESS = re.compile(r"\S{300,}")
+
+
 def echo(text: str = "", err: bool = False) -> None:
-    """Prints text on standard output, or on standard error, with control characters escaped."""
+    """Prints text on standard output, or on standard error, with control characters escaped.
+
+    On standard error, words of 300 and more characters lose their middle.
+    """
+    if err:
+        text = ENDLESS.sub(lambda match: f"{match[0][:100]}\u2026{match[0][-50:]}", text)
     click.echo(visible(text), err=err)
 
 

@@ -139,12 +139,16 @@ def check_folder(folder: Path) -> None:
 
 
 def _check_kind(modules: list[dict[str, Any]], settings: Any, config: Any) -> None:
+    given = settings.get("model_type", "SentenceTransformer")
     kind = str(settings.get("model_type", ""))
     classifies = any(str(item).endswith("ForSequenceClassification") for item in config.get("architectures") or ())
     saved, labels = config.get("sentence_transformers"), len(config.get("id2label") or ())
     if classifies and (saved is not None or labels == 1) and not modules:  # of an older sentence-transformers release
         kind = kind or "CrossEncoder"
     problem = MODEL_TYPES.get(kind)
+    if not problem and given != "SentenceTransformer":  # sentence-transformers would leave out modules
+        name = "model_type in its config_sentence_transformers.json"
+        problem = f"{name} is {shown(given)}; set SentenceTransformer, or use another model"
     for entry in modules:
         if kind_of(entry) in SPARSE:
             problem = problem or MODEL_TYPES["SparseEncoder"]
@@ -209,6 +213,8 @@ def check_adapter(file: str, settings: dict[str, Any]) -> None:
 
     These are regular expressions that repeat a repetition, and many iterations of an initialisation.
     """
+    if settings.get("peft_type") == "XLORA":
+        raise InputError(f"{file} is that of XLORA, a mixture of adapters, which cannot be merged into one model")
     for name, value in settings.items():
         keys = list(value) if isinstance(value, dict) else [value]
         for pattern in filter(lambda item: isinstance(item, str), keys):

@@ -109,7 +109,14 @@ class Transformer(library.Transformer):
             raise InputError(f"the shape of {name} does not match its config.json")
         if adapted:
             peft = import_peft("--model")
-            model = peft.PeftModel.from_pretrained(model, str(place)).merge_and_unload()
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", "Found missing adapter keys")
+                try:
+                    model = peft.PeftModel.from_pretrained(model, str(place)).merge_and_unload()
+                except UserWarning:
+                    raise InputError(
+                        "its adapter lacks weights that its adapter_config.json declares; save the adapter again"
+                    ) from None
         for name, weights in model.named_parameters():
             if not torch.isfinite(weights).all():
                 raise InputError(f"the weight {name} holds NaN or infinity; use another checkpoint")
@@ -162,6 +169,10 @@ def _fit_tokenizer(tokenizer: Any, model: Any) -> None:
         if not is_causal(model.config) or tokenizer.eos_token is None:
             raise InputError("its tokenizer has no padding token; set tokenizer.pad_token and save the tokenizer again")
         tokenizer.pad_token = tokenizer.eos_token
+    if "attention_mask" not in tokenizer.model_input_names:  # padding would be read as text
+        raise InputError(
+            "its tokenizer makes no attention mask; add attention_mask to model_input_names in tokenizer_config.json"
+        )
     try:
         table = model.get_input_embeddings()
     except NotImplementedError:

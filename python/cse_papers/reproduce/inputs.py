@@ -6,6 +6,8 @@ For trying out every cell of a table in seconds, ``smoke_inputs`` makes a tiny m
 from __future__ import annotations
 
 import random
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -248,15 +250,17 @@ def _collection(folder: Path, rows: Sequence[str]) -> None:
 def _model(folder: Path, rows: Sequence[str]) -> Path:
     """Saves a tokenizer and a small BERT masked language model with random weights, unless the folder has them."""
     import torch
-    from tokenizers import BertWordPieceTokenizer
     from transformers import BertConfig, BertForMaskedLM, BertTokenizer
 
     if (folder / "config.json").exists():
         return folder
     folder.mkdir(parents=True, exist_ok=True)
-    pieces = BertWordPieceTokenizer()
-    pieces.train_from_iterator(rows, vocab_size=VOCABULARY, show_progress=False)
-    pieces.save_model(str(folder))
+    # Not made by the trainer of tokenizers, which breaks ties differently each time.
+    words = Counter(word for row in rows for word in re.findall(r"\w+|\S", row.lower()))
+    letters = sorted(set("".join(words)))
+    common = sorted(words, key=lambda word: (-words[word], word))
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in letters), *common]
+    _write(folder / "vocab.txt", [*dict.fromkeys(pieces)][:VOCABULARY])
     tokenizer = BertTokenizer(vocab=str(folder / "vocab.txt"))
     tokenizer.save_pretrained(folder)
     state = torch.random.get_rng_state()
