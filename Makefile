@@ -114,7 +114,8 @@ docs: $(VENV)/packages
 structure: $(READY)
 	$(BIN)/python docs/structure.py
 
-# Draws docs/pictures: an example of UNA and the focal logits. After make quickstart, python docs/pictures.py --quickstart quickstart draws the terminal and the page of the report.
+# Draws docs/pictures: an example of UNA and the focal logits. After make quickstart, python docs/pictures.py
+# --quickstart quickstart draws the terminal and the page of the report.
 pictures: $(READY)
 	$(BIN)/python docs/pictures.py
 
