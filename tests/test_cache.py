@@ -276,7 +276,7 @@ def test_token_ids_are_written_once_and_only_by_runs_of_at_least_one_epoch(mappe
 
 
 def test_token_ids_of_labelled_columns_are_cached(mapped, tmp_path):
-    lines = ["first,second,third", *(f"the cat number {i},a cat {i},a dog {i}" for i in range(40))]
+    lines = ["anchor,positive,negative", *(f"the cat number {i},a cat {i},a dog {i}" for i in range(40))]
     table = tmp_path / "pairs.csv"
     table.write_text("\n".join(lines) + "\n", encoding="utf8")
     run = prepare(mapped.replace(corpus=(), pairs=table))

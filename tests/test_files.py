@@ -50,7 +50,7 @@ def test_a_matrix_beside_another_index_is_refused_and_one_without_a_name_is_acce
         ("augment {corpus} -o out.txt", "out.txt"),
         ("encode {model} {corpus} -o v.npy", "v.npy"),
         ("encode {model} {corpus} -o v.parquet", "v.parquet"),
-        ("duplicates {model} {corpus} -o d.jsonl", "d.jsonl"),
+        ("search {model} {corpus} -o index", "index/rows.arrow"),
     ],
 )
 def test_a_file_that_is_overwritten_keeps_its_permissions(tmp_path, corpus, glove, cse, command, output):

@@ -53,6 +53,8 @@ def test_what_is_not_a_list_of_texts_is_refused(texts, encoder, index, tmp_path)
     }
     for name, functions in takers.items():
         for take in functions:
+            if take == encoder.encode and isinstance(texts, str):
+                continue  # one text has one vector
             with pytest.raises(InputError, match=f"^{name}: a list of .* was expected, not "):
                 take(texts)
     assert len(index) == 4

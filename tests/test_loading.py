@@ -144,7 +144,7 @@ def test_encode_accepts_any_iterable_of_texts_and_refuses_invalid_arguments(tiny
     for size in (-1, 0, 1.5, True, None):
         with pytest.raises(InputError, match="batch_size"):
             encoder.encode(["a"], batch_size=size)
-    for texts in ("one", None, 5, ["a", None], ["a", 5]):
+    for texts in (None, 5, ["a", None], ["a", 5]):
         with pytest.raises(InputError, match="texts"):
             encoder.encode(texts)
     with pytest.raises(InputError, match="--pooler: 'median' is unknown"):

@@ -355,7 +355,7 @@ def test_errors_about_invalid_lines_of_pairs_give_the_line_number(tmp_path, line
         read_pairs(path)
 
 
-def test_sentence_encoders_have_the_family_adapt_and_training_keeps_the_family(trained, tiny_bert, minilm, tmp_path):
+def test_sentence_encoders_have_the_family_encoder_and_training_keeps_the_family(trained, tiny_bert, minilm, tmp_path):
     import shutil
 
     from cse.models.resolve import find_model
@@ -369,8 +369,6 @@ def test_sentence_encoders_have_the_family_adapt_and_training_keeps_the_family(t
     (theirs / "config_sentence_transformers.json").write_text('{"__version__": {"pytorch": "2"}}')
     assert find_model(str(theirs)).family == "encoder"
     assert find_model(str(trained(minilm, None))).family == "encoder"  # training with cse does not change the family
-    assert find_model(str(theirs)).family == "adapt"
-    assert find_model(str(trained(minilm, None))).family == "adapt"  # training with cse does not change the family
 
 
 def test_the_moments_of_cosines_equal_those_of_all_pairs_and_of_the_density_of_random_directions():

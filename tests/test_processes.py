@@ -48,7 +48,7 @@ def test_the_setting_threads_applies_to_torch_and_the_rust_core(tmp_path, sample
 def test_a_signal_after_the_end_of_a_command_is_not_ignored(number):
     program = (
         f"import atexit, os, sys; atexit.register(os.kill, os.getpid(), {int(number)}); "
-        "sys.argv = ['cse', 'cache', '--json']; from cse.cli import main; main()"
+        "sys.argv = ['cse', 'methods', '--json']; from cse.cli import main; main()"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (-number, "")

@@ -75,7 +75,7 @@ def test_a_run_stored_with_precision_auto_is_resumed_in_fp32_on_the_cpu(run_conf
     folder = train(run_config.replace(save_every=1, max_steps=1, eval_every=0)).folder
     (folder / "config.toml").unlink()
     earlier = run_config.replace(precision="auto")
-    monkeypatch.setattr("cse.training.loop.read_config", lambda folder: earlier)
+    monkeypatch.setattr("cse.training.settings.resume.read_config", lambda folder: earlier)
     assert resumed_config(folder).precision == "fp32"
 
 

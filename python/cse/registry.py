@@ -16,10 +16,10 @@ import sys
 import tomllib
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import sha256
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Generic, TypeVar
@@ -69,6 +69,16 @@ class Registry(Generic[T]):
         """Returns the sorted names of all methods: built-in, declared by entry points, and registered."""
         announced = {point.name for point in declared(self.group)}
         return sorted({*self._targets, *self._loaded, *announced})
+
+    def installed(self) -> list[str]:
+        """Returns ``names`` without the methods of packages that are declared, but cannot be found; imports none."""
+        absent = set()
+        for point in declared(self.group):
+            with suppress(ModuleNotFoundError):
+                if find_spec(point.module.partition(".")[0]):
+                    continue
+            absent.add(point.name)
+        return [name for name in self.names() if name not in absent or name in self._targets or name in self._loaded]
 
     def flagged(self) -> dict[str, type[Any]]:
         """Returns the ``Options`` of the methods that may have flags, by method name, without importing the methods."""

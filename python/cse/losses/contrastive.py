@@ -287,7 +287,8 @@ def _apply_masks(
     if equal is not None:
         removed = removed | equal
         if metrics is not None:
-            counted = (equal & holds).any(1) & kept
+            compared = ~scores[:, : len(holds)].isneginf()  # those of other pairs of WhitenedCSE are excluded anyway
+            counted = (equal & holds & compared).any(1) & kept
             metrics["duplicates"] = counted[layout.rows_of(layout.pairs[0][0])].sum()
     if mixed == "release":
         # Mixture k combines rows k and k + 1. The first columns compare the first view with mixtures of the second

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
 import zlib
 from collections.abc import Iterable, Sequence
@@ -53,13 +54,13 @@ class Rows:
         import pyarrow as pa
 
         try:
-            with open(path, "rb") as opened:
+            with open(path, "rb") as opened:  # pa.memory_map refuses names that are not UTF-8
                 self.identity = os.fstat(opened.fileno()).st_ino, os.fstat(opened.fileno()).st_mtime_ns
-            with pa.memory_map(str(path)) as file:  # the mapping outlives the file
-                reader = pa.ipc.open_file(file)
-                self.settings: dict[str, Any] = json.loads(reader.schema.metadata[b"cse"])
-                version, check = (self.settings.pop(name) for name in ("version", "check"))
-                read = [reader.get_batch_with_custom_metadata(number) for number in range(reader.num_record_batches)]
+                mapped = pa.py_buffer(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
+            reader = pa.ipc.open_file(mapped)
+            self.settings: dict[str, Any] = json.loads(reader.schema.metadata[b"cse"])
+            version, check = (self.settings.pop(name) for name in ("version", "check"))
+            read = [reader.get_batch_with_custom_metadata(number) for number in range(reader.num_record_batches)]
             self.batches = [batch for batch, _ in read]
             if version != VERSION:
                 raise _other_version(path.parent)

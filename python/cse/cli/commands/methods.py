@@ -92,7 +92,7 @@ def list_methods(as_json: bool) -> None:
     listed = [
         {"name": name, "kind": table.kind, **stored.get(table.kind, {}).get(name, {"summary": "", "measured": ""})}
         for table in tables()
-        for name in table.names()
+        for name in table.installed()
     ]
     lines = []
     for kind in dict.fromkeys(item["kind"] for item in listed):
