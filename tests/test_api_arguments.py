@@ -51,6 +51,7 @@ def test_encoders_without_files_are_told_apart_by_their_weights(tmp_path, tiny_b
         SearchIndex.open(tmp_path / "index")
 
 
+@pytest.mark.slow
 def test_passages_are_counted_in_the_tokens_of_light_encoders(tmp_path, tiny_bert, sample_rows):
     pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install 'cse[onnx]'")
     sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("mean")])
@@ -161,6 +162,7 @@ def test_arguments_of_sentence_transformers_are_taken_by_position_and_by_former_
     assert static[0].tokenizer is tokenizer
 
 
+@pytest.mark.slow
 def test_an_onnx_folder_that_declares_no_token_limit_has_that_of_its_positions(tmp_path, tiny_bert):
     pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install 'cse[onnx]'")
     sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("mean")])

@@ -178,6 +178,7 @@ def test_processes_of_torchrun_report_the_same_error_once(cse, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_a_trained_model_encodes_sentences_and_is_evaluated(cse, indexed, tiny_bert, sample_rows, tmp_path):
     """Runs ``cse train``, ``cse encode`` and ``cse eval`` with a tiny model."""
     done = cse(
@@ -456,6 +457,7 @@ def test_a_full_disk_does_not_damage_existing_files(cse, sample, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["negatives.txt", "other", "tfidf"]
 
 
+@pytest.mark.slow
 def test_training_on_a_full_disk_fails_and_leaves_no_run_folder(cse, indexed, tiny_bert, tmp_path):
     def small_files():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -170,6 +170,7 @@ def test_gradients_on_cuda_equal_those_on_the_cpu(run_config, name):
     assert_close(of_first_step(config.replace(device="cuda")), of_first_step(config))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("device", "name"),
     [
@@ -518,6 +519,7 @@ def test_the_gpu_benchmark_runs_every_section_on_the_cpu(minilm, tmp_path):
     assert systems["plain loop"]["tokens"] == systems["cse, standard"]["tokens"]
 
 
+@pytest.mark.slow
 def test_a_section_of_the_gpu_benchmark_that_fails_does_not_end_the_others(tmp_path, capsys):
     gpu = benchmark()
     bench = gpu.Bench.__new__(gpu.Bench)

@@ -100,6 +100,7 @@ def run_here(script, *arguments):
         sys.argv = given
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "again"), [("after", True), ("before", False), ("other", False)])
 def test_a_launch_is_repeated_only_if_a_rank_was_aborted_after_its_work(tmp_path, place, again):
     script = tmp_path / "abort.py"
@@ -126,6 +127,7 @@ if failing:
             torchrun(*arguments)
 
 
+@pytest.mark.slow
 def test_two_processes_compute_the_gradients_of_a_single_process(run_config, tmp_path):
     script = tmp_path / "gradients.py"
     script.write_text(DISTRIBUTED, encoding="utf8")
@@ -199,6 +201,7 @@ train(config.replace(name="stopped", max_steps=500), Slow())
 """
 
 
+@pytest.mark.slow
 def test_two_processes_train_several_times_and_stop_at_a_signal(run_config, tmp_path):
     """Steps are slow and logging is rare, so that the ranks must exchange the signal between two log lines."""
     config = run_config.replace(output=str(tmp_path), max_steps=2, eval_every=0, log_every=1000)
@@ -264,6 +267,7 @@ def test_step_time_of_a_resumed_run_is_measured_over_new_steps_only(monkeypatch)
     assert len(world.asked) == 4
 
 
+@pytest.mark.slow
 def test_two_processes_train_resume_and_end_together(run_config, tmp_path):
     config = run_config.replace(una=True, loss="focal", save_every=2, output=str(tmp_path), max_steps=6)
     path = tmp_path / "config.toml"

@@ -164,6 +164,7 @@ def parse(arguments):
     command.make_context(name, list(rest))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", blocks("sh", "bash"))
 def test_shell_commands_in_the_documentation_run(cse, place, text):
     folder, replaced = place
@@ -210,6 +211,7 @@ def test_shell_commands_in_the_documentation_run(cse, place, text):
 GUIDES = tomllib.loads((ROOT / "docs" / "site.toml").read_text(encoding="utf8"))["shelves"]["Guides"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GUIDES)
 def test_every_guide_begins_with_a_command_that_works_in_an_empty_folder(build, cse, replaced, tmp_path, name):
     command = build.first_command((ROOT / "docs" / name).read_text(encoding="utf8"))
@@ -253,6 +255,7 @@ def trained(cse, folder, replaced):
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", blocks("python"))
 def test_python_code_in_the_documentation_runs(cse, place, text, monkeypatch):
     import numpy as np
@@ -390,6 +393,7 @@ def test_the_pictures_are_small_and_load_nothing(build):
         assert not re.search("<(script|image|foreignObject)", text), file
 
 
+@pytest.mark.slow
 def test_the_pages_of_commands_and_settings_are_current():
     done = subprocess.run([sys.executable, ROOT / "docs" / "reference.py", "--check"], check=False)
     assert done.returncode == 0

@@ -90,6 +90,7 @@ def made(folder, name, tokenizer):
     return folder / "model"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TYPES)
 def test_vectors_equal_those_of_sentence_transformers(tmp_path, tiny_bert, name):
     folder = made(tmp_path, name, tiny_bert)

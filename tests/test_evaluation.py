@@ -193,6 +193,7 @@ def test_transfer_accuracies_are_compared_example_by_example(cse, tiny_bert, tas
     assert all(each["mean"] == 0 and each["verdict"] == "no difference seen" for each in records)
 
 
+@pytest.mark.slow
 def test_minilm_has_a_transfer_accuracy_above_80_percent_on_trec(minilm, shared):
     path = shared("transfer/trec.train.tsv").parent
     splits = transfer.load(path, "trec", transfer.TASKS["trec"], False)
@@ -441,6 +442,7 @@ def test_changed_pieces_of_an_interrupted_encoding_are_encoded_again(tiny_bert, 
             output.unlink()
 
 
+@pytest.mark.slow
 def test_encoding_that_was_killed_resumes_after_the_last_saved_block(cse, tiny_bert, sample_rows, tmp_path):
     rows = sample_rows[:2000] * 10
     (tmp_path / "in.txt").write_text("\n".join(rows) + "\n", encoding="utf8")

@@ -248,6 +248,7 @@ def test_invalid_exports_are_refused(exported, tiny_bert, minilm, pairs, tmp_pat
     refused(invoke("export", layers, "--onnx"), "avg_first_last", "needs several layers")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["xlnet", "longformer"])
 def test_models_that_the_exporter_cannot_read_are_refused_in_one_sentence(tiny_bert, tmp_path, cse, kind):
     sizes = {"vocab_size": 2000, "num_hidden_layers": 1, "num_attention_heads": 4, "pad_token_id": 0}

@@ -117,6 +117,7 @@ def log_of(result):
 TRAIN = ("train", "--max-steps", 3, "--batch-size", 8, "--eval-every", 0, "--device", "cpu", "--json")
 
 
+@pytest.mark.slow
 def test_a_registered_pairing_makes_positives_and_una_adds_negatives(run, tiny_bert, tmp_path):
     more = ("--positive", "shouted", "--set", "shouted.times=3", "--una", "--loss", "mixed", "-o", tmp_path)
     result = run(*TRAIN, "--model", tiny_bert, *more)
@@ -132,6 +133,7 @@ def test_a_registered_edit_makes_negatives(run, tiny_bert, tmp_path):
     assert all("cos_syn" in record for record in log)
 
 
+@pytest.mark.slow
 def test_a_registered_feature_augmentation_changes_embeddings(run, tiny_bert, tmp_path):
     plain = run(*TRAIN, "--model", tiny_bert, "-o", tmp_path)
     noisy = run(*TRAIN, "--model", tiny_bert, "--feature-augmentation", "noise", "-o", tmp_path)
@@ -153,6 +155,7 @@ def test_a_registered_evaluation_runs_by_name(run, tiny_bert):
     assert row["norm"] > 0
 
 
+@pytest.mark.slow
 def test_training_with_uda_positives_completes_all_steps(run, tiny_bert, tmp_path):
     result = run(*TRAIN, "--model", tiny_bert, "--positive", "uda", "--una", "-o", tmp_path)
     assert len(log_of(result)) == 3

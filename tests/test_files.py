@@ -62,6 +62,7 @@ def test_a_file_that_is_overwritten_keeps_its_permissions(tmp_path, corpus, glov
     assert (tmp_path / output).stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.slow
 @POSIX
 @pytest.mark.parametrize(
     "command",
@@ -118,6 +119,7 @@ def test_a_table_in_a_pipe_is_refused_because_it_is_read_several_times(tmp_path,
         assert "pipe.csv: is not a regular file, but a table is read several times" in " ".join(done.stderr.split())
 
 
+@pytest.mark.slow
 @POSIX
 def test_a_signal_ends_a_command_that_waits_for_a_server(tmp_path):
     script = (
@@ -167,6 +169,7 @@ def test_a_mapped_file_that_is_truncated_ends_the_process_with_a_sentence(tmp_pa
     )
 
 
+@pytest.mark.slow
 @POSIX
 def test_a_closed_terminal_ends_a_training_run_with_a_checkpoint(run_config, tmp_path):
     import pty

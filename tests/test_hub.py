@@ -76,6 +76,7 @@ def card_of(folder):
         return ModelCard((folder / "README.md").read_text(encoding="utf8"))
 
 
+@pytest.mark.slow
 def test_a_copy_states_licence_and_language_and_is_uploaded_with_its_card(cse, run, hub, tmp_path):
     done = cse("export", run, "-o", tmp_path / "mine", "--license", "apache-2.0", "--language", "en")
     assert done.returncode == 0, done.stderr

@@ -48,6 +48,7 @@ def test_a_static_embedding_gives_the_vectors_of_cse_encoder(static):
     assert isinstance(open_encoder(static), LightEncoder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("side", "modules", "cut"),
     [

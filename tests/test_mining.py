@@ -71,6 +71,7 @@ def test_rows_made_from_queries_take_positives_and_negatives_at_their_ranks(glov
     assert QueryRows(count, (6, 9), 2, words=5, seed=4)(index, queries) != rows
 
 
+@pytest.mark.slow
 def test_the_preset_for_queries_trains_on_the_rows_that_mine_writes(topics, tmp_path, cse, tiny_bert):
     (tmp_path / "q.txt").write_text("the cat\nbus or train\n\nthe cat\n", encoding="utf8")
     mine = ("mine", tiny_bert, topics / "c.txt", "--queries", "q.txt", "-o", "m.jsonl")

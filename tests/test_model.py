@@ -81,6 +81,7 @@ def test_a_saved_model_has_the_same_weights_and_vectors_in_transformers(trained,
     np.testing.assert_allclose(Encoder(folder, device="cpu").encode(TEXTS), vectors, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_trained_minilm_keeps_its_pooling_normalisation_and_maximum_length(trained, minilm):
     from sentence_transformers import SentenceTransformer
 
@@ -222,6 +223,7 @@ def test_the_error_without_access_to_the_hub_suggests_minilm(monkeypatch, tmp_pa
         Encoder("some-org/some-model-that-is-not-cached")
 
 
+@pytest.mark.slow
 def test_a_cached_hub_model_keeps_its_pooling(trained, cse, tmp_path):
     """The model is loaded from the cache of the Hugging Face hub, without network access."""
     import shutil
@@ -259,6 +261,7 @@ def test_minilm_with_other_weights_is_refused(minilm, monkeypatch, tmp_path):
         Encoder("minilm")
 
 
+@pytest.mark.slow
 def test_sts_scores_of_minilm_equal_the_published_scores(minilm, shared):
     """A score is 100 times Spearman's correlation over all pairs of a task; the tasks are STS-B test and STS16."""
     encoder = Encoder(minilm, device="cpu")

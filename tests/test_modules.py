@@ -88,6 +88,7 @@ def test_the_tested_models_cover_every_architecture():
     assert {architecture for architecture, *_ in MODELS.values()} == set(ARCHITECTURES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_a_trained_model_keeps_its_modules(tmp_path, tiny_bert, sample, name):
     architecture, side, modules = MODELS[name]
@@ -150,6 +151,7 @@ def test_a_pooler_too_wide_for_the_dense_module_is_refused(tmp_path, tiny_bert):
         Encoder(tmp_path / "model", pooler="avg+max", device="cpu")
 
 
+@pytest.mark.slow
 def test_merging_with_the_base_model_averages_the_weights_of_dense_modules(tmp_path, tiny_bert, sample):
     from safetensors.torch import load_file
 

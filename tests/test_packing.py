@@ -90,6 +90,7 @@ def test_rows_without_tokens_are_zero_and_have_finite_gradients():
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
+@pytest.mark.slow
 def test_dropout_of_packed_rows_is_that_of_padded_rows_on_average():
     """Compares means over many masks: of hidden states, of a product of two of them, and of their deviation."""
     model = backbone("bert", attention_probs_dropout_prob=0.2, hidden_dropout_prob=0.2).train()

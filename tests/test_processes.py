@@ -21,6 +21,7 @@ def is_open(pid, path):
         return False
 
 
+@pytest.mark.slow
 def test_two_runs_that_start_together_get_different_folders(tmp_path, sample, tiny_bert):
     flags = ("--model", tiny_bert, "--max-steps", "1", "--batch-size", "8", "--json", "-o", tmp_path)
     runs = [Forked("train", sample, *flags) for _ in range(2)]
@@ -28,6 +29,7 @@ def test_two_runs_that_start_together_get_different_folders(tmp_path, sample, ti
     assert len(folders) == 2
 
 
+@pytest.mark.slow
 def test_the_setting_threads_applies_to_torch_and_the_rust_core(tmp_path, sample, tiny_bert):
     script = (
         "import sys, threading, os, cse.models.device as d, cse.training.setup as s\n"
@@ -96,6 +98,7 @@ def test_an_interrupted_build_leaves_no_temporary_file(tmp_path, sample_rows, nu
         assert not left, left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["augment", "encode"])
 def test_a_command_ends_with_sigpipe_if_the_reader_of_its_output_exits(indexed, sample, tiny_bert, command):
     arguments = f"augment {sample}" if command == "augment" else f"encode {tiny_bert} {sample}"

@@ -182,6 +182,7 @@ def test_data_json_holds_facts_examples_and_held_out_sentences(run, corpus):
         assert outside[0] == outside[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["page", "dev_page"])
 def test_the_page_is_well_formed_and_loads_no_other_file(which, request):
     html = request.getfixturevalue(which).html
@@ -465,6 +466,7 @@ def test_picture_files_are_deterministic(material, form):
         assert first.startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("which", "kinds"),
     [

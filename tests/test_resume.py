@@ -38,6 +38,7 @@ class Crash(Callback):
             raise MemoryError("a crash")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_crashed_and_resumed_run_equals_an_uninterrupted_one(run_config, name):
     """An exception simulates the crash; tests/crash_points.py kills real processes."""
@@ -442,6 +443,7 @@ def test_without_save_every_a_failed_checkpoint_causes_only_a_warning(run_config
     assert any("the checkpoint of step 2 could not be written" in text for text in callback.found)
 
 
+@pytest.mark.slow
 def test_a_full_disk_keeps_the_previous_checkpoint(run_config, tmp_path):
     """A limit on file sizes simulates a full disk: the weights can be written, but not the state of the optimizer."""
     folder = train(run_config.replace(save_every=4, max_steps=4, eval_every=0)).folder
@@ -480,6 +482,7 @@ except RunError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit on the address space works only on Linux")
 def test_a_step_that_runs_out_of_memory_keeps_earlier_checkpoints(run_config, tmp_path):
     config = run_config.replace(batch_size=512, save_every=1, eval_every=0, max_steps=4, name="run")

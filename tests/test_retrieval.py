@@ -220,6 +220,7 @@ def test_published_scores_stand_beside_those_of_known_collections(collection, ti
     assert "published ndcg@10" not in package.evaluate("bm25", "retrieval", folder).reports["retrieval"].rows[0]
 
 
+@pytest.mark.slow
 def test_run_files_have_the_metrics_that_ir_measures_computes(collection, tmp_path, tiny_bert, cse):
     ir_measures = pytest.importorskip("ir_measures")
     folder, _, _, judged = collection

@@ -523,6 +523,7 @@ def ended_at(step, work):
         os._exit(code)
 
 
+@pytest.mark.slow
 def test_an_update_that_is_killed_at_any_step_leaves_the_old_or_the_new_index(tmp_path, monkeypatch, encoder):
     monkeypatch.setattr(indexes, "BLOCK", 16)
     texts = some_texts(120)
@@ -842,6 +843,7 @@ def test_search_refuses_invalid_arguments(corpus, cse, arguments, phrases):
     refused(cse("search", *arguments, "--top", "1", cwd=corpus), *phrases)
 
 
+@pytest.mark.slow
 def test_search_reads_queries_from_a_terminal(corpus, glove):
     pty = pytest.importorskip("pty")
     SearchIndex.build(Encoder(glove), some_texts(50), corpus / "search")

@@ -701,6 +701,7 @@ def gathered_weights(given, processes):
     return found
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_same_weights_as_one(without_dropout, sample_rows, indexed, tmp_path):
     script, given = tmp_path / "gathered.py", tmp_path / "given.json"
     script.write_text(GATHERED, encoding="utf8")

@@ -289,6 +289,7 @@ def test_settings_with_an_effect_and_values_of_presets_are_accepted(values):
     resolve(TrainConfig(**values), "bert-base")
 
 
+@pytest.mark.slow
 def test_a_configuration_runs_no_python_file_that_the_command_does_not_name(cse, tmp_path, tiny_bert, sample):
     methods, config, ran = tmp_path / "methods.py", tmp_path / "config.toml", tmp_path / "ran"
     methods.write_text(f"open({str(ran)!r}, 'a').close()\n")
@@ -335,6 +336,7 @@ def test_odd_values_of_set_are_refused_in_one_sentence(name, value):
     assert "\n" not in str(done.exception)
 
 
+@pytest.mark.slow
 def test_values_of_a_file_that_a_changed_run_does_not_have_are_named(cse, run_config, tmp_path):
     folder = train(run_config.replace(max_steps=1, eval_every=0, una=True)).folder
     text = (folder / "config.toml").read_text("utf8")

@@ -143,6 +143,7 @@ def test_a_later_call_makes_only_the_missing_parts(shards, cse):
     assert json.loads(Path("parts/manifest.json").read_text())["parts"][:4] == manifest["parts"]
 
 
+@pytest.mark.slow
 def test_a_later_call_makes_the_parts_that_are_missing_after_a_killed_call(shards, cse, tmp_path):
     """The third file is a pipe without data, so the call waits for its rows until it is killed."""
     assert cse("augment", "--parts", "shard*", "-o", "whole").returncode == 0
@@ -282,6 +283,7 @@ def test_vectors_encoded_in_parts_equal_vectors_encoded_at_once(shards, cse, glo
         assert rows == list(range(400))
 
 
+@pytest.mark.slow
 def test_a_cluster_writes_the_same_bytes_as_one_machine(cluster, shards, cse, glove):
     address = {"RAY_ADDRESS": cluster.address}
     for command, model in (("augment", ()), ("encode", (glove,))):
@@ -326,6 +328,7 @@ def test_a_worker_killed_while_making_a_part_is_replaced(cluster, shards, cse, c
     same_folder("whole", "parts")
 
 
+@pytest.mark.slow
 def test_invalid_input_to_a_cluster_is_reported_as_an_input_error(cluster, shards, cse, glove):
     address = {"RAY_ADDRESS": cluster.address}
     rows = Path("shard0.txt").read_bytes()

@@ -73,6 +73,7 @@ def test_holm_adjusted_p_values_equal_known_values():
     assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
 
 
+@pytest.mark.slow
 def test_compare_prints_differences_with_a_verdict(cse, tiny_bert, tiny_roberta, sample_rows, tmp_path):
     lines = [f"{i % 6}\t{a}\t{b}" for i, (a, b) in enumerate(zip(sample_rows[:40], sample_rows[40:80], strict=True))]
     (tmp_path / "stsb.dev.tsv").write_text("\n".join(lines), encoding="utf8")

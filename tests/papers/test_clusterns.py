@@ -309,6 +309,7 @@ def test_gradients_with_clusters_do_not_depend_on_the_chunk_size(run_config, los
         assert float(others[key]) == pytest.approx(float(value), rel=1e-9, nan_ok=True), key
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_clusters_of_one(run_config, tmp_path):
     script, line = tmp_path / "gradients.py", "        metrics = propagate(state, batch, run.forward, world)\n"
     assert line in DISTRIBUTED

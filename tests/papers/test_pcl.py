@@ -276,6 +276,7 @@ def test_the_preset_has_the_limit_of_the_released_code():
         assert config.options["diverse"]["longest"] == 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk_size", [None, 3])
 def test_the_peer_has_the_dropout_of_the_views(run_config, chunk_size):
     """At the first step, the peer is a copy of the encoder: without dropout, both have the same losses."""

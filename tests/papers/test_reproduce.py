@@ -134,6 +134,7 @@ def test_every_corpus_gets_its_own_index_and_a_recipe_may_specify_a_corpus(small
     assert config_of(own, inputs, tmp_path).corpus == (str(tmp_path / "other.txt"),)
 
 
+@pytest.mark.slow
 def test_an_interrupted_cell_resumes_from_its_checkpoint(small, tmp_path, monkeypatch):
     from cse import Encoder
     from cse.errors import Interrupted
@@ -167,6 +168,7 @@ def test_an_interrupted_cell_resumes_from_its_checkpoint(small, tmp_path, monkey
     assert other.path(tmp_path) != cell.path(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["focal-table3", "simcse-table6", "una-table2", "una-tableD7", "focal-table5", "simcse-tableB2"]
 )
@@ -234,6 +236,7 @@ def test_mirror_bert_and_consert_are_trained_on_the_sentences_of_the_sts_files(s
     assert "‡ unsup ConSERT, bert-base-uncased: trained on test texts without labels" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "kind"), [("GloVe avg.", "glove"), ("BERT-whitening", "whitening"), ("first-last avg.", "")]
 )
@@ -335,6 +338,7 @@ def test_tables_whose_runs_differ_from_those_of_the_paper_say_so():
     assert seeds == set(re.findall(r"\d+", mean.remark.split(", ours")[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "column"), [("una-table1", None), ("una-tableC4", "paraphrasing + UNA"), ("una-tableD8", None)]
 )
@@ -374,6 +378,7 @@ def test_the_plot_of_a_table_has_a_panel_for_each_column(tmp_path):
     assert (tmp_path / "table.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_cse_reproduce_with_smoke_prints_whether_each_row_runs_and_no_scores(cse, tmp_path):
     done = cse("reproduce", "una-table2", "--smoke", "--json", "-o", "cells", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
