@@ -65,19 +65,22 @@ def test_a_file_that_is_overwritten_keeps_its_permissions(tmp_path, corpus, glov
 @pytest.mark.slow
 @POSIX
 @pytest.mark.parametrize(
-    "command",
+    ("command", "number"),
     [
-        "build-tfidf pipe -o index",
-        "augment corpus.txt -o pipe",
-        "augment pipe -o out.txt",
-        "doctor pipe",
-        "search {model} corpus.txt --queries pipe",
-        "train --model {model} --dev pipe --max-steps 1 corpus.txt",
-        "encode {model} pipe -o v.npy",
-        "encode {model} corpus.txt -o pipe",
+        ("build-tfidf pipe -o index", signal.SIGINT),
+        ("augment corpus.txt -o pipe", signal.SIGINT),
+        ("augment corpus.txt -o pipe", signal.SIGTERM),
+        ("augment corpus.txt -o pipe", signal.SIGHUP),
+        ("augment pipe -o out.txt", signal.SIGINT),
+        ("doctor pipe", signal.SIGINT),
+        ("doctor pipe", signal.SIGTERM),
+        ("doctor pipe", signal.SIGHUP),
+        ("search {model} corpus.txt --queries pipe", signal.SIGINT),
+        ("train --model {model} --dev pipe --max-steps 1 corpus.txt", signal.SIGTERM),
+        ("encode {model} pipe -o v.npy", signal.SIGHUP),
+        ("encode {model} corpus.txt -o pipe", signal.SIGINT),
     ],
 )
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_command_that_waits_for_the_other_end_of_a_pipe(
     tmp_path, corpus, tiny_bert, command, number, cse
 ):
