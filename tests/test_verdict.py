@@ -353,13 +353,17 @@ def test_few_rows_and_few_changes_do_not_decide():
 
 def test_a_run_ends_even_if_its_encoder_cannot_be_judged(base, labelled, monkeypatch):
     import cse.training.folder.outputs as outputs
+    from cse.models.base import check_finite
 
     measured = outputs.judged
+
+    def encode(texts, **settings):
+        check_finite(np.full((len(texts), 8), np.nan), texts, "best")
 
     def judged(run, encoder=None):
         """Fails for best/ at the end, as for embeddings that are not finite."""
         if encoder is not None:
-            monkeypatch.setattr(encoder, "encode", lambda texts, **_: np.full((len(texts), 8), np.nan))
+            monkeypatch.setattr(encoder, "encode", encode)
         return measured(run, encoder)
 
     monkeypatch.setattr(outputs, "judged", judged)

@@ -22,7 +22,7 @@ from ..data import readers
 from ..data.pairs import values_of
 from ..errors import InputError
 from ..options import Opt
-from .base import Encodes, Evaluation, Pairs, Report, Sample, embed
+from .base import Encodes, Evaluation, Pairs, Progress, Report, Sample, embed
 from .geometry import half_ranks, unit
 from .retrieval import Retrieval, RetrievalOptions
 from .significance import sentence_clusters
@@ -53,11 +53,9 @@ class LabelledTexts:
     labels: npt.NDArray[np.int64]
     """``(n,)`` numbers of the classes."""
 
-    def __call__(self, encoder: Encodes) -> list[Sample]:
+    def __call__(self, encoder: Encodes, progress: Progress | None = None) -> list[Sample]:
         """Returns two samples: whether the labels follow from the nearest neighbours, and from a linear classifier."""
-        vectors = encoder.encode(self.texts)
-        if not np.isfinite(vectors).all():
-            raise InputError("encoder: its embeddings hold NaN or infinity, so that they cannot be judged")
+        (vectors,) = embed(encoder, [self.texts], progress)
         return samples_of(self.column, vectors, self.labels)
 
 
@@ -274,10 +272,8 @@ class Labels(Evaluation):
     def work(self) -> int:
         return len(self.texts.texts)
 
-    def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:
-        samples = self.texts(encoder)
-        if progress is not None:
-            progress(self.work())
+    def __call__(self, encoder: Encodes, progress: Progress | None = None) -> Report:
+        samples = self.texts(encoder, progress)
         rows = [
             {"task": item.task, "rows": len(item.values), "accuracy": float(item.values.mean())} for item in samples
         ]

@@ -213,9 +213,7 @@ def _equal(views: Mapping[str, Tensor], layout: Layout, keys: Mapping[str, Tenso
     """Returns ``(M, K)`` bool, True where an anchor and a row of a column share a key, except for its own positive."""
     names = layout.candidates + layout.columns
     rows = [torch.cat([equal_entries(views, keys, one, other) for other in names], dim=1) for one in layout.anchors]
-    equal = torch.cat(rows).scatter_(1, layout.target[:, None], False)
-    # With nt-xent, the diagonal holds the similarity of each embedding with itself, which is excluded anyway.
-    return equal.fill_diagonal_(False) if layout.anchors == layout.candidates else equal
+    return torch.cat(rows).scatter_(1, layout.target[:, None], False)
 
 
 def _mixed_similarities(
@@ -287,7 +285,7 @@ def _apply_masks(
     if equal is not None:
         removed = removed | equal
         if metrics is not None:
-            compared = ~scores[:, : len(holds)].isneginf()  # those of other pairs of WhitenedCSE are excluded anyway
+            compared = ~scores[:, : len(holds)].isneginf()  # others are excluded anyway, such as each embedding from itself
             counted = (equal & holds & compared).any(1) & kept
             metrics["duplicates"] = counted[layout.rows_of(layout.pairs[0][0])].sum()
     if mixed == "release":
