@@ -285,7 +285,7 @@ def _apply_masks(
     if equal is not None:
         removed = removed | equal
         if metrics is not None:
-            compared = ~scores[:, : len(holds)].isneginf()  # others are excluded anyway, such as each embedding from itself
+            compared = ~scores[:, : len(holds)].isneginf()  # the rest is excluded anyway
             counted = (equal & holds & compared).any(1) & kept
             metrics["duplicates"] = counted[layout.rows_of(layout.pairs[0][0])].sum()
     if mixed == "release":
