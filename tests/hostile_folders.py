@@ -274,7 +274,8 @@ OTHER = {
 }
 # Folders that once ran out of memory or time, or ended in a traceback; each sample has them all.
 FAULTS = (
-    r"(pipe|endless|300 MB|100,000 times|num_labels 10000000|growing|of no token|split \(a\+\)\+|added token)$"
+    r"(pipe|endless|300 MB|100,000 times|num_labels 10000000|growing replacements?|of no token"
+    r"|split \(a\+\)\+\$|added token)$"
     r"|adapter (exclude_modules \(\.\*|init_lora_weights pissa_|lora_alpha nan)|max_seq_length 1$|stride$"
     r"|Dense.*module_input_name|rare word$"
 )

@@ -28,7 +28,7 @@ def of_rows(tmp_path, tiny_bert):
 
 
 def test_a_corpus_of_identical_sentences_is_refused(of_rows):
-    with pytest.raises(InputError, match=r"^CORPUS: all 200 sampled sentences are identical"):
+    with pytest.raises(InputError, match=r"^CORPUS: the first 32 tokens of all 200 sampled sentences are identical"):
         of_rows(["one and the same sentence"] * 200)
     of_rows(["one and the same sentence"] * 199 + ["another one"])
     rows = ["one and the same sentence" + " again" * i for i in range(1, 20)]

@@ -565,7 +565,7 @@ def test_the_help_of_train_lists_fifteen_options_and_names_how_many_more_there_a
         ("eval runs/nope --data .", "runs/nope: no such folder"),
         ("train nope.txt", "nope.txt: no such file"),
         ("train c.txt --column x", "--column x: none of the files is a table"),
-        ("train t.csv --column x", "x"),
+        ("train t.csv --column x", "t.csv: has no column 'x'"),
         ("train c.txt --tfidf nope --una", "--tfidf nope: no TF-IDF index there"),
         ("train --pairs nope.csv", "nope.csv: no such file"),
         ("train c.txt --dev nope.tsv", "nope.tsv: no such file"),

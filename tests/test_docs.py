@@ -279,7 +279,6 @@ def test_python_code_in_the_documentation_runs(cse, place, text, monkeypatch):
         names |= {"dataset": dataset, "index": TfidfIndex.build("corpus.txt"), "add_negatives": add_negatives}
     code = (
         replaced(text)
-        .replace("max_steps=100", "max_steps=2, batch_size=8")
         .replace('corpus="corpus.txt", una=True', 'corpus="corpus.txt", una=True, max_steps=2, batch_size=8')
         .replace('open("search")', 'open("search", encoder)')
     )

@@ -102,9 +102,6 @@ def test_invalid_arguments_and_files_are_refused(topics, tmp_path, cse, argument
         shutil.copy(topics / name, tmp_path)
     (tmp_path / "three.csv").write_text("a,b,c\n1,2,3\n", encoding="utf8")
     (tmp_path / "blank.txt").write_text("\n \n", encoding="utf8")
-    if "cut" in arguments:
-        texts = (tmp_path / "c.txt").read_text(encoding="utf8").split("\n")[:-1]
-        SearchIndex.build(Encoder(f"glove:{tmp_path}/v.txt"), texts, tmp_path / "cut", passages=8)
     refused(cse(arguments[0], "glove:v.txt", *arguments[1:], cwd=tmp_path), phrase)
 
 

@@ -103,6 +103,20 @@ def files(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
+def test_an_interrupted_build_with_ids_can_be_completed(tmp_path, monkeypatch, encoder):
+    monkeypatch.setattr(indexes, "BLOCK", 64)
+    texts = some_texts(300)
+    ids = [f"d{row}" for row in range(300)]
+    with pytest.raises(KeyboardInterrupt):
+        SearchIndex.build(Counted(encoder, 150), texts, tmp_path / "index", ids=ids)
+    done = sum(map(len, read_encoded(tmp_path / "index")))
+    counted = Counted(encoder)
+    index = SearchIndex.build(counted, texts, tmp_path / "index", ids=ids)
+    assert 0 < counted.texts < 300
+    assert done > 0
+    assert index.search([texts[7]], 1)[0][0].id == "d7"
+
+
 def test_an_interrupted_build_can_be_completed(tmp_path, monkeypatch, encoder):
     monkeypatch.setattr(indexes, "BLOCK", 64)
     texts = some_texts(300)
@@ -294,12 +308,11 @@ def test_without_verification_files_are_not_compared_with_their_hashes(tmp_path,
     assert [hit["score"] for hit in json.loads(done.stdout)["queries"][0]["hits"]] == [0, 0]
 
 
-def test_an_index_of_another_version_is_refused_and_replaced_by_a_rebuild(tmp_path, encoder):
+def test_an_index_of_another_version_is_refused_and_replaced_by_a_rebuild(tmp_path, encoder, monkeypatch):
     folder = tmp_path / "index"
-    folder.mkdir()
-    (folder / f"{'0' * 32}.arrow").write_bytes(b"")
-    (folder / f"smooth-{'0' * 32}").mkdir()
-    (folder / "manifest.json").write_text('{"version": 3, "rows": 0, "digest": ""}', encoding="utf8")
+    with monkeypatch.context() as earlier:
+        earlier.setattr("cse.search.rows.VERSION", 3)
+        SearchIndex.build(encoder, ["word1"], folder)
     for call in (SearchIndex.open, lambda folder, encoder: SearchIndex.build(encoder, ["word1"], folder)):
         with pytest.raises(
             InputError, match="was built by another version of cse; build the index again with --rebuild"

@@ -829,3 +829,24 @@ def test_the_clean_development_set_selects_and_is_compared_in_reports(base, tmp_
         "SICK-R train and dev, clean": 24,
     }
     assert all("spearman/STS-B dev, clean" in record for record in evaluations(result.folder))
+
+
+def test_steps_of_several_batches_count_the_duplicates_of_all(base, tmp_path):
+    rows = [f"a sentence about number {n % 4} and another word" for n in range(32)]
+    (tmp_path / "repeats.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
+    config = base.replace(corpus=(str(tmp_path / "repeats.txt"),), tfidf=None, max_steps=2, eval_every=0)
+    counted = {}
+    for accumulate, size in ((1, 8), (2, 4)):
+        folder = train(config.replace(accumulate=accumulate, batch_size=size, name=f"by {accumulate}")).folder
+        counted[accumulate] = [
+            json.loads(line)["duplicates"] for line in open(folder / "log.jsonl") if '"loss"' in line
+        ]
+    assert all(0 < count <= 8 for counts in counted.values() for count in counts)
+
+
+def test_the_clean_development_set_is_no_file(base, tmp_path):
+    from cse.training.parts.data import check_inputs
+
+    check_inputs(base.replace(dev=("clean",), data=str(tmp_path)))
+    with pytest.raises(InputError, match=r"dirty: no such file"):
+        check_inputs(base.replace(dev=("dirty",), data=str(tmp_path)))

@@ -31,7 +31,7 @@ class Context:
     """The resources of a run. The index and any models other than the encoder are loaded on first use."""
 
     open_index: Callable[[str | None], TfidfIndex] | None = None
-    """Opens the TF-IDF index, or builds one with this tokenizer (None: any); None if the run has no index."""
+    """Opens the TF-IDF index, or builds one with this tokenizer (None: the default); None if the run has no index."""
     pairs: LabelledPairs | None = None
     """Labelled pairs; None if the run has no labelled pairs."""
     corpus: Corpus | None = None
@@ -50,20 +50,20 @@ class Context:
     files: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the files given to ``depends_on``, by path."""
 
-    opened_index: TfidfIndex | None = None
+    _opened: TfidfIndex | None = field(default=None, init=False, repr=False)
 
     def index_of(self, tokenizer: str | None) -> TfidfIndex:
         """Returns the TF-IDF index, opened on first use; raises ``InputError`` if there is none.
 
         ``tokenizer`` is the tokenizer that an index built for the run gets; None: the default.
         """
-        if self.opened_index is None:
+        if self._opened is None:
             if self.open_index is None:
                 raise InputError(
                     "--tfidf: this augmentation needs a TF-IDF index; make one with cse build-tfidf CORPUS"
                 )
-            self.opened_index = self.open_index(tokenizer)
-        return self.opened_index
+            self._opened = self.open_index(tokenizer)
+        return self._opened
 
     @property
     def index(self) -> TfidfIndex:
@@ -73,7 +73,7 @@ class Context:
     @property
     def index_is_used(self) -> bool:
         """Whether the index has been opened, which happens when a method first uses it."""
-        return self.opened_index is not None
+        return self._opened is not None
 
     @property
     def trained(self) -> SentenceEncoder:

@@ -15,7 +15,7 @@ SPEAKS_OF_FLAGS = False
 """Whether messages name options by their flags. The command line sets it; in Python, messages name keywords."""
 KEYWORDS: dict[str, str] = {}
 """Keywords of options whose flag has another name, such as ``--negative``; filled where the options are declared."""
-FLAG = re.compile(r"(cse [a-z-]+ [^;,)]*)|--([a-z][a-z0-9-]*)")
+FLAG = re.compile(r"(cse [a-z-]+ [^;,)]*)|(?<![\w-])--([a-z][a-z0-9-]*)")
 
 
 def in_keywords(text: str) -> str:

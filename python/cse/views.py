@@ -69,7 +69,7 @@ def entry_keys(
     pairs = zip(*([name for name in keys if roles[name] == role] for role in ("anchor", "positive")), strict=True)
     result = {name: key[:, None] for name, key in keys.items() if roles[name] == "negative"}
     for pair in pairs:
-        both = [keys[name] for name in pair]
+        both = list({id(key): key for key in (keys[name] for name in pair)}.values())  # one if a block has both views
         if sentences is not None and pair[0] == "anchor":
             both.append(sentences)
         result |= dict.fromkeys(pair, torch.stack(both, dim=1))

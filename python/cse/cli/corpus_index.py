@@ -170,10 +170,3 @@ def read_ids(files: Sequence[str], column: str) -> list[str]:
         if not readers.is_table(path):
             raise InputError(f"--id {column}: {path} is not a table, and has no columns; leave out --id")
     return list(values_of(paths, f"--id {column}", column))
-
-
-def by_row(index: SearchIndex) -> SearchIndex:
-    """Returns the index unchanged; raises ``InputError`` if a row may have several vectors."""
-    if index.has_passages:
-        raise InputError(f"--index {index.folder} was built with --passages; name another folder, or leave out --index")
-    return index

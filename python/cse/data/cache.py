@@ -49,7 +49,7 @@ def _map(folder: str | Path, name: str, dtype: str) -> Any:
 
 
 def is_mapped(files: Sequence[str | Column]) -> bool:
-    """Returns whether the rows of a corpus are memory-mapped instead of being read into memory.
+    """Returns whether the rows of a corpus are expected to be too large for memory; see ``read_small``.
 
     This is the case if one of the files is a stream, such as standard input, or if the total size of the files is at
     least ``IN_MEMORY_BYTES``; the size of a compressed file or a Parquet file is multiplied by three.

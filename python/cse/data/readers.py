@@ -221,7 +221,7 @@ def first_rows(inputs: Sequence[str | Column], count: int) -> list[str]:
     rows: list[str] = []
     for item in inputs[:count]:
         if isinstance(item, Column):
-            block = (item.next_block() or (b"", 0))[0]
+            block = (item.next_block(2**40) or (b"", 0))[0]
         elif os.path.isfile(item):
             with open_stream(item) as file:
                 block = file.read(BLOCK_BYTES)
@@ -363,7 +363,8 @@ def _column_names(path: str, wanted: str | None) -> list[str]:
         if head.startswith(begin):
             raise InputError(f"{path}: {what}")
     if b"\0" in head:  # without a byte order mark
-        raise InputError(f"{path}: {UTF16}")
+        name = "UTF-16BE" if head[:1] == b"\0" else "UTF-16LE"
+        raise InputError(f"{path}: is {name}, not UTF-8; convert it (iconv -f {name} -t UTF-8)")
     if kind == ".parquet":
         import pyarrow.parquet as pq
 

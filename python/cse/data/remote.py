@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..errors import InputError, first_line
-from .entries import Entry, cache_folder, open_entry
+from .entries import cache_folder, open_entry
 
 # What file systems tell of a file besides its size, its ETag or hash, and times; a redirection may differ each time.
 NO_VERSION = ("name", "type", "url", "mimetype", "partial")
@@ -78,9 +78,5 @@ def _copied(files: Any, address: str, name: str) -> str:
         return {}
 
     key = {"address": address, "name": name, "version": hashlib.sha256(told.encode()).hexdigest()}
-    entry, _ = open_entry(cache_folder(), "files", key, copy, lambda entry: True)
-    _held[entry.folder] = entry
-    return str(entry.folder / file)
-
-
-_held: dict[Path, Entry] = {}  # the copies that this process may still read
+    # The entry is not held: one open file for each of thousands of shards would exceed the limit of the process.
+    return str(open_entry(cache_folder(), "files", key, copy, lambda entry: True)[0].folder / file)

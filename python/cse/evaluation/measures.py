@@ -262,7 +262,10 @@ class Labels(Evaluation):
 
         super().__init__(options, data)
         if data is None or options.labels is None or options.column is None:
-            raise InputError("--data, --column, --labels: name a table, its column of sentences, and that of labels")
+            raise InputError(
+                "the suite labels needs --data TABLE, --set labels.column=NAME (of the sentences) and --set "
+                "labels.labels=NAME"
+            )
         corpus = Corpus.read(readers.resolve(data, options.column))
         texts, _, why = choose_labelled(corpus, options.labels, options.share, options.rows)
         if texts is None:

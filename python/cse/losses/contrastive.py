@@ -287,7 +287,7 @@ def _apply_masks(
         if metrics is not None:
             compared = ~scores[:, : len(holds)].isneginf()  # the rest is excluded anyway
             counted = (equal & holds & compared).any(1) & kept
-            metrics["duplicates"] = counted[layout.rows_of(layout.pairs[0][0])].sum()
+            metrics["duplicates"] = counted[layout.rows_of(layout.pairs[0][0])].sum().float()
     if mixed == "release":
         # Mixture k combines rows k and k + 1. The first columns compare the first view with mixtures of the second
         # view; the last columns compare mixtures of the first view with the second view.

@@ -225,7 +225,7 @@ def check_finite(vectors: npt.NDArray[Any], texts: Sequence[str], model: str) ->
         row = int(faulty[0])
         error = NotFinite(
             f"{model}: the embedding of {shortened(texts[row], 60)!r} holds NaN or infinity; "
-            "use another model or, with bf16, --precision fp32"
+            "use another model or, with bf16, the precision fp32"
         )
         error.row = row
         raise error

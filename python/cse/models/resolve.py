@@ -155,7 +155,7 @@ def find_folder(name: str) -> Path:
             raise InputError(f"{name}: the model there is incomplete (weights or tokenizer files are missing)")
         return folder
     if folder.exists():
-        raise InputError(f"{name}: is a file; --model takes a folder, a hub name or {MINILM}")
+        raise InputError(f"{name}: is a file; a model is a folder, a hub name or {MINILM}")
     check_local(name)
     place = Path(_from_cache_or_hub(name))
     with naming_model(name, place):
@@ -166,11 +166,9 @@ def find_folder(name: str) -> Path:
 def check_local(name: str) -> None:
     """Raises ``InputError`` for a name of a local folder that does not exist, before anything is loaded or fetched.
 
-    A name with one ``/`` is taken to be local, not on the hub, if its first part is a folder here, or ``runs``.
+    A name that begins with ``runs/`` is taken to be that of a run, not of a model on the hub.
     """
-    first = name.partition("/")[0]
-    looks_local = name.startswith((".", "/", "~")) or name.count("/") > 1
-    if not Path(name).exists() and (looks_local or ("/" in name and (first == "runs" or Path(first).is_dir()))):
+    if not Path(name).exists() and (name.startswith((".", "/", "~", "runs/")) or name.count("/") > 1):
         raise InputError(f"{name}: no such folder; name a folder, a model on the hub or {MINILM}")
 
 

@@ -20,7 +20,7 @@ from ..errors import InputError, check_ids, check_integer, check_list, check_swi
 from ..models.base import naming_rows
 from .bm25 import Bm25
 from .fusion import Fusion
-from .rows import ENCODED, MANIFEST, ROWS, Hashes, Numbers, Rows, batch_of, read_encoded, read_index, write_rows
+from .rows import ENCODED, ROWS, Hashes, Numbers, Rows, batch_of, read_encoded, read_index, write_rows
 from .searching import Hit, Searcher
 from .vectors import Vectors, unit
 
@@ -117,7 +117,8 @@ class SearchIndex:
             if known is None:
                 settings = _settings(encoder, listed is not None, passages)
             else:
-                settings = known.settings
+                # What an interrupted first build has encoded has no ids; the file of rows gets them.
+                settings = known.settings if before is not None else {**known.settings, "ids": listed is not None}
                 _check_settings(path, settings, encoder, passages)
                 if settings["ids"] != (listed is not None):
                     raise InputError(
@@ -130,10 +131,10 @@ class SearchIndex:
                     f"{path}: contains other texts, and none of this corpus; build it again with --rebuild, or name "
                     "another folder"
                 )
-            changes = _write(
+            rows, changes = _write(
                 path, settings, encoder, hashes, corpus.take, listed, before, encoded, batch_size, progress
             )
-            index = cls(opened(path, False), encoder, verify)
+            index = cls(rows, encoder, verify)
         index._temporary, index.changes = temporary, None if known is None else changes
         return index
 
@@ -203,11 +204,6 @@ class SearchIndex:
     def has_ids(self) -> bool:
         """Whether ids were given for the rows."""
         return bool(self._state.rows.settings["ids"])
-
-    @property
-    def has_passages(self) -> bool:
-        """Whether a row may have several vectors."""
-        return self._state.rows.settings["passages"] is not None
 
     def texts(self, rows: Iterable[int]) -> list[str]:
         """Returns the texts of some rows."""
@@ -295,12 +291,14 @@ class SearchIndex:
         folder = self.folder
         with _locked(folder):
             before = opened(folder, self._verify)
+            _check_settings(folder, before.settings, self._encoder)  # another process may have built it again
             texts, ids = wanted(before)
             corpus = Corpus.from_texts(texts)
             listed = None if ids is None else _checked_ids(ids, len(corpus))
             sources = before, read_encoded(folder), batch_size, progress
-            changes = _write(folder, before.settings, self._encoder, corpus.hashes(), corpus.take, listed, *sources)
-            self._state = Searcher(opened(folder, False), self._encoder, self._verify)
+            settings, hashes = before.settings, corpus.hashes()
+            rows, changes = _write(folder, settings, self._encoder, hashes, corpus.take, listed, *sources)
+            self._state = Searcher(rows, self._encoder, self._verify)
         return changes
 
     def search(
@@ -447,9 +445,8 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _is_index(folder: Path) -> bool:
-    """Returns whether a folder that holds files is one of an index, of this version or an earlier one."""
-    earlier = (folder / MANIFEST).exists() and any(folder.glob("*.arrow"))
-    return earlier or any((folder / name).exists() for name in (ROWS, ENCODED))
+    """Returns whether a folder that holds files is one of an index."""
+    return any((folder / name).exists() for name in (ROWS, ENCODED))
 
 
 def _settings(encoder: Encoder, has_ids: bool = False, passages: int | str | None = None) -> dict[str, Any]:
@@ -508,12 +505,12 @@ def _write(
     encoded: list[Rows],
     batch_size: int,
     progress: Progress | None,
-) -> Changes:
+) -> tuple[Rows, Changes]:
     """Makes an index contain rows with these hashes, whose texts ``take`` returns; call it within ``_locked``.
 
     Rows are known by the hashes of their texts. A row whose text is in ``before``, or was encoded by an interrupted
     call, keeps its vectors. Other texts are encoded in blocks, which are stored in the folder ``encoded``. Then the
-    file of rows is written anew.
+    file of rows is written anew. Returns the rows, and what changed.
     """
     was = np.empty(0, np.uint64) if before is None else before.hashes
     same = np.array_equal(was, hashes) and (ids is None or (before is not None and before.ids() == ids))
@@ -521,7 +518,7 @@ def _write(
         if progress:
             progress(len(hashes))
         _tidy(folder, before)
-        return Changes(len(hashes), 0, 0)
+        return before, Changes(len(hashes), 0, 0)
     made = {**settings, "ids": False}
     sources = [*([] if before is None else [before]), *(part for part in encoded if part.settings == made)]
     new = np.flatnonzero(_positions(sources, hashes) < 0)
@@ -545,21 +542,20 @@ def _write(
     write_rows(folder / ROWS, settings, _gathered(settings, sources, hashes, take, ids))
     with suppress(FileNotFoundError):
         shutil.rmtree(folder / ENCODED)
-    _tidy(folder, opened(folder, False))
+    written = opened(folder, False)
+    _tidy(folder, written)
     (old, had), (left, has) = (np.unique(each, return_counts=True) for each in (was, hashes))
     _, at, to = np.intersect1d(old, left, assume_unique=True, return_indices=True)
-    return Changes(len(hashes) - len(new), len(new), len(was) - int(np.minimum(had[at], has[to]).sum()))
+    changes = Changes(len(hashes) - len(new), len(new), len(was) - int(np.minimum(had[at], has[to]).sum()))
+    return written, changes
 
 
 def _tidy(folder: Path, rows: Rows) -> None:
-    """Removes what was derived from former rows, and the files of earlier versions."""
+    """Removes what was derived from former rows."""
     unused = [path for path in folder.glob("bm25-*") if path.name.split("-")[1] != rows.generation]
-    if (folder / MANIFEST).exists():
-        earlier = (path for kind in ("*.arrow", "smooth-*", "tokens-*", "basis-*") for path in folder.glob(kind))
-        unused += [*(path for path in earlier if path.name != ROWS), folder / MANIFEST]
     for path in unused:
         with suppress(OSError):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            shutil.rmtree(path)
 
 
 def _positions(sources: Sequence[Rows], hashes: Hashes) -> Numbers:

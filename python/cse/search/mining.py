@@ -72,7 +72,7 @@ class QueryRows:
         """Returns the rows: texts of an anchor, a positive and a negative.
 
         Args:
-            index: An index of the corpus, without passages.
+            index: An index of the corpus.
             queries: The queries, at least one.
             batch_size: Texts per forward pass.
             progress: Called with the number of queries searched for since its last call.
@@ -84,8 +84,9 @@ class QueryRows:
         if not queries or not all(query.strip() for query in queries):
             raise InputError("queries: at least one is needed, and none may be blank; leave out blank ones")
         first, last = self.ranks
-        if len(index.rows) < max(first, 2):
-            raise InputError(f"--ranks {first}-{last}: the corpus has only {len(index.rows)} rows; name lower ranks")
+        filled = np.unique(index.rows)
+        if len(filled) < max(first, 2):
+            raise InputError(f"--ranks {first}-{last}: the corpus has only {len(filled)} rows; name lower ranks")
         half = self.count // 2
         asked = self._asked(half, len(queries))
         wanted = sorted(set(asked))
@@ -100,7 +101,7 @@ class QueryRows:
             (queries[query], *self._passages(index, ranked[query], np.random.default_rng([self.seed, 1, number])))
             for number, query in enumerate(asked)
         ]
-        made += self._spans(index, self.count - half)
+        made += self._spans(index, filled, self.count - half)
         return [made[at] for at in np.random.default_rng([self.seed, 3]).permutation(len(made))]
 
     def _asked(self, count: int, queries: int) -> list[int]:
@@ -119,13 +120,13 @@ class QueryRows:
             passages.append(" ".join(words[start : start + self.words]))
         return passages[0], passages[1]
 
-    def _spans(self, index: SearchIndex, count: int) -> list[tuple[str, str, str]]:
-        """Returns rows of two spans of a text and one of another."""
+    def _spans(self, index: SearchIndex, filled: Rows, count: int) -> list[tuple[str, str, str]]:
+        """Returns rows of two spans of a text and one of another; ``filled`` are the rows that are not blank."""
         draw = np.random.default_rng([self.seed, 2])
-        own = draw.integers(len(index.rows), size=count)
-        other = (own + draw.integers(1, len(index.rows), size=count)) % len(index.rows)
+        own = draw.integers(len(filled), size=count)
+        other = (own + draw.integers(1, len(filled), size=count)) % len(filled)
         spans = Spans(SpansOptions(shortest=0.3, longest=0.7, most_words=24), None)
         numbers = np.arange(count)
-        pair = spans(index.texts(index.rows[own]), numbers, Draws(self.seed, 0))
-        negative = spans(index.texts(index.rows[other]), numbers, Draws(self.seed, 1))
+        pair = spans(index.texts(filled[own]), numbers, Draws(self.seed, 0))
+        negative = spans(index.texts(filled[other]), numbers, Draws(self.seed, 1))
         return list(zip(pair.anchors, pair.positives or (), negative.anchors, strict=True))

@@ -32,7 +32,7 @@ from ..io import dumps, write_atomically
 from .vectors import Floats, Vectors
 
 VERSION = 4
-ROWS, ENCODED, MANIFEST = "rows.arrow", "encoded", "manifest.json"
+ROWS, ENCODED = "rows.arrow", "encoded"
 
 Numbers = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
@@ -199,8 +199,6 @@ def read_index(folder: Path, verify: bool = True) -> Rows | None:
     try:
         return Rows(folder / ROWS, verify)
     except (FileNotFoundError, NotADirectoryError):
-        if (folder / MANIFEST).exists():
-            raise _other_version(folder) from None
         return None
 
 

@@ -211,7 +211,7 @@ class Trainer:
             run.index.save(folder)
         self.callback.on_train_begin(run)
         if state.step == 0:
-            self.evaluate()
+            self.world.agreed(lambda: str(self.evaluate()))  # an error of the first rank ends all ranks
 
     def write_log(self) -> None:
         """Passes the metrics of the steps since the last call to the callbacks.

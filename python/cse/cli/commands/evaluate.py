@@ -120,7 +120,7 @@ def eval_command(
     The default suite, sts, evaluates the STS tasks whose files are in the folder --data (sts12.test.tsv, ...,
     sickr.test.tsv), or the single file --data. Each line of a file holds score, sentence1 and sentence2, separated by
     tabs. All subsets of a task are concatenated; the score is Spearman's correlation x 100. cse methods describes the
-    other suites: transfer, retrieval, geometry, halves.
+    other suites: transfer, retrieval, labels, sts-dev, geometry, halves.
 
     In the suite retrieval, MODEL may also be bm25, which ranks by words alone, or run:FILE, a TREC run file with the
     rankings of any system; for a run file, --data may be the file of judgements alone. With --hybrid, documents are
@@ -235,7 +235,7 @@ def compare_command(
     settings: Annotated[
         tuple[str, ...], Opt("Set an option of a suite; see cse methods.", "NAME.OPTION=VALUE", flag="--set")
     ] = (),
-    markdown: Annotated[bool, Opt("Print Markdown tables.")] = False,
+    markdown: Annotated[bool, Opt("Print Markdown tables.", excludes="as_json")] = False,
     ranked: Ranking,
     encoder: Evaluated,
     as_json: AsJson = False,
@@ -308,7 +308,9 @@ def compare_command(
     for name, result in zip(names[1:], results, strict=True):
         title = f"{name} against {names[0]}"
         if words:
-            printing.echo("\n".join([f"{title}:", *verdict.lines(words.pop(0))]))
+            word = words.pop(0)
+            lines = ["", verdict.markdown(word)] if markdown else verdict.lines(word)
+            printing.echo("\n".join([f"{title}:", *lines]))
             continue
         printing.table([compared_cells(record) for record in result.tasks], title=title, markdown=markdown)
         for record in result.tasks:

@@ -11,7 +11,7 @@ from ...options import Opt, Seed
 from ...progress import counting
 from .. import printing
 from ..command import command
-from ..corpus_index import Encoding, by_row
+from ..corpus_index import Encoding
 from ..options import AsJson, IndexFolder
 from ..printing import check_table, write_table
 from .search import prepare, read_queries
@@ -49,7 +49,7 @@ def mine_command(
     making = QueryRows(rows, parse_ranks(ranks), seed=seed)
     asked = [*dict.fromkeys(read_queries((), queries, query_column, encoding.reading))]
     library()
-    index = by_row(encoding.index(encoding.encoder(model), corpus, folder))
+    index = encoding.index(encoding.encoder(model), corpus, folder)
     prepare(index, Fusion())
     started = time.perf_counter()
     with counting("searching", min(len(asked), making.count // 2), "queries") as more:

@@ -79,7 +79,7 @@ def runs_command(
 
 
 def _score(run: StoredRun) -> str:
-    """Returns the first measure of the verdict, with its interval; without one, the score that selects best/."""
+    """Returns the first score of the verdict and its change; without one, the score that selects best/."""
     for record in run.verdict.get("measures", []):
         if record.get("b") is not None:
             return f"{record['b']:.2f} ({record['mean']:+.2f})"

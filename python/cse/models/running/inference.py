@@ -347,7 +347,7 @@ class Encoder(TextEncoder, SentenceTransformer):
             chosen |= {"precision": precision, **({"task": task} if task else {}), **settings}
             chosen["show_progress_bar"] = bool(show_progress_bar)
             made = SentenceTransformer.encode(self, whole, prompt=prompt, batch_size=batch_size, **chosen)
-            if isinstance(made, np.ndarray):
+            if isinstance(made, np.ndarray) and len(made):
                 check_finite(made, whole, self.given[0] or "encoder")
             return made
         with counting("encoding", len(whole), "texts") if show_progress_bar else nullcontext() as shown:

@@ -25,18 +25,12 @@ UNSEGMENTED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR",
 def check_learnable(batches: Batches, positives: Mapping[str, Edit | Pairing], negatives: Mapping[str, Edit]) -> None:
     """Raises ``InputError`` if a sample of the corpus shows that nothing can be learned with these methods.
 
-    The cases are: all sentences are identical, so that none is a negative of another; all positives are masked; the
-    method makes new texts for the positives, but each equals its anchor; each synthetic negative equals the sentence
-    from which it was made. The sample has at most 2,000 rows, or 64 for an expensive method.
+    The cases are: all positives are masked; the method makes new texts for the positives, but each equals its anchor;
+    each synthetic negative equals the sentence from which it was made. The sample has at most 2,000 rows, or 64 for an
+    expensive method.
 
     ``positives`` holds the method that makes positives, and ``negatives`` those that make synthetic negatives, by name.
     """
-    texts = batches.corpus.take(sample_of(batches.rows))
-    if len(texts) > 1 and len(set(texts)) == 1:
-        raise InputError(
-            f"CORPUS: all {len(texts):,} sampled sentences are identical, so none is a negative of another; give "
-            "different sentences"
-        )
     ((name, method),) = positives.items()
     texts, made = sampled(batches, method)
     if not _has_positives(texts, made):

@@ -74,7 +74,8 @@ class TrainingData:
     def measures(self) -> list[Measure]:
         """Returns what judges the encoder at the end: the texts with labels, or the held-out pairs.
 
-        Of the held-out pairs, those are left out of which a text is also in a row to train on, or in another of them.
+        Of the held-out pairs, those are left out of which a text is also in a row to train on, or of which the anchor
+        or the positive is that of an earlier one.
         """
         from ...evaluation.measures import FEWEST, held_out_pairs
 
@@ -86,7 +87,8 @@ class TrainingData:
         rows, hashes = self.split.held_out, [corpus.hashes() for corpus in columns]
         trained = np.concatenate([each[self.split.train] for each in hashes])
         rows = rows[~(np.isin(hashes[0][rows], trained) | np.isin(hashes[1][rows], trained))]
-        rows = rows[np.unique(hashes[1][rows], return_index=True)[1]]
+        for column in hashes[:2]:
+            rows = rows[np.unique(column[rows], return_index=True)[1]]
         return [held_out_pairs(*(corpus.take(rows) for corpus in columns))] if len(rows) >= FEWEST else []
 
     def fingerprints(self, index: str | None, others: dict[str, str]) -> dict[str, Any]:
@@ -129,8 +131,9 @@ def check_source(corpus: Sequence[str], pairs: Sequence[str], tfidf: str | None)
     """Raises ``InputError`` if no corpus and no pairs were given, and there is no index whose files can be used."""
     if not corpus and not pairs and not (Path(tfidf or "tfidf") / "index.safetensors").exists():
         raise InputError(
-            f"CORPUS: no file was given, and {tfidf} is no TF-IDF index that names files to train on; name a text file "
-            "with one sentence per line (cse train corpus.txt), or build its index first (cse build-tfidf corpus.txt)"
+            f"CORPUS: no file was given, and {tfidf or './tfidf'} is no TF-IDF index that names files to train on; "
+            "name a text file with one sentence per line (cse train corpus.txt), or build its index first (cse "
+            "build-tfidf corpus.txt)"
         )
 
 
@@ -139,11 +142,12 @@ def check_inputs(config: Any) -> None:
 
     The command line calls this function before it imports torch, which takes seconds.
     """
+    from ...evaluation.sts import CLEAN
     from ...models.resolve import check_local
 
     check_source(config.corpus, config.pairs, config.tfidf)
     corpus_files(config.corpus, config.column)
-    for name in (*config.pairs, *config.dev):
+    for name in (*config.pairs, *(each for each in config.dev if each != CLEAN)):
         if not glob.has_magic(name) and "://" not in name and name != "-" and not os.path.exists(name):
             raise InputError(f"{name}: no such file; check the path")
     if config.data is not None and not Path(config.data).exists():
