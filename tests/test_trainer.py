@@ -839,7 +839,9 @@ def test_steps_of_several_batches_count_the_duplicates_of_all(base, tmp_path):
     for accumulate, size in ((1, 8), (2, 4)):
         folder = train(config.replace(accumulate=accumulate, batch_size=size, name=f"by {accumulate}")).folder
         counted[accumulate] = [
-            json.loads(line)["duplicates"] for line in open(folder / "log.jsonl") if '"loss"' in line
+            json.loads(line)["duplicates"]
+            for line in (folder / "log.jsonl").read_text().splitlines()
+            if '"loss"' in line
         ]
     assert all(0 < count <= 8 for counts in counted.values() for count in counts)
 
