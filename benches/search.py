@@ -100,7 +100,7 @@ def search(folder: Path, width: int, rounds: int) -> dict[str, Any]:
     """Times the search in the vectors of an index folder, and the NumPy operations with which it is compared."""
     import numpy as np
 
-    from cse.search.index import opened
+    from cse.search.rows import opened
     from cse.search.vectors import PRODUCTS, Vectors, nearest, unit
 
     opening = in_turns(rounds, verified=lambda: opened(folder), plain=lambda: opened(folder, verify=False))
@@ -151,7 +151,7 @@ ONLY_SEARCH = """
 import sys
 from pathlib import Path
 import numpy as np
-from cse.search.index import opened
+from cse.search.rows import opened
 from cse.search.vectors import nearest, unit
 store = opened(Path(sys.argv[1]))
 vectors = store.vectors

@@ -89,7 +89,6 @@ def test_the_preset_for_queries_trains_on_the_rows_that_mine_writes(topics, tmp_
     [
         (("mine", "c.txt", "-o", "d.tsv", "--queries", "c.txt"), "the name must end in .csv or .jsonl"),
         (("mine", "c.txt", "-o", "no/d.csv", "--queries", "c.txt"), "its folder does not exist"),
-        ((*MINE, "--index", "cut"), "was built with --passages; name another folder"),
         ((*MINE, "--ranks", "5"), "must be FIRST-LAST"),
         ((*MINE[:-1], "three.csv", "--query-column", "x"), "has no column 'x'"),
         ((*MINE, "--ranks", "3-9"), "--ranks must begin after rank 3, the last of the positives, got 3"),
@@ -110,3 +109,13 @@ def test_the_ranks_option_is_parsed_as_a_first_and_a_last_rank():
     for text in ("0-5", "7-3", "-4", "1..5", ""):
         with pytest.raises(InputError, match="--ranks"):
             parse_ranks(text)
+
+
+def test_rows_are_mined_from_an_index_with_passages(topics, tmp_path, cse):
+    for name in ("c.txt", "v.txt"):
+        shutil.copy(topics / name, tmp_path)
+    texts = (tmp_path / "c.txt").read_text(encoding="utf8").split("\n")[:-1]
+    SearchIndex.build(Encoder(f"glove:{tmp_path}/v.txt"), texts, tmp_path / "cut", passages=8)
+    done = cse("mine", "glove:v.txt", "c.txt", "--queries", "c.txt", "--index", "cut", "-o", "t.csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "t.csv").read_text(encoding="utf8").splitlines()) == 1921

@@ -17,14 +17,13 @@ import pytest
 
 from cse import Encoder, InputError, SearchIndex
 from cse.models.running.passages import Cutter
-from cse.search import bm25
-from cse.search import index as indexes
+from cse.search import bm25, writing
 from cse.search.bm25 import Bm25
 from cse.search.fusion import Fusion
-from cse.search.index import Changes
 from cse.search.rows import Rows, read_encoded
 from cse.search.terms import terms_for
 from cse.search.vectors import unit
+from cse.search.writing import Changes
 from random_texts import some_texts
 from test_cli import refused
 
@@ -104,7 +103,7 @@ def files(folder):
 
 
 def test_an_interrupted_build_with_ids_can_be_completed(tmp_path, monkeypatch, encoder):
-    monkeypatch.setattr(indexes, "BLOCK", 64)
+    monkeypatch.setattr(writing, "BLOCK", 64)
     texts = some_texts(300)
     ids = [f"d{row}" for row in range(300)]
     with pytest.raises(KeyboardInterrupt):
@@ -118,7 +117,7 @@ def test_an_interrupted_build_with_ids_can_be_completed(tmp_path, monkeypatch, e
 
 
 def test_an_interrupted_build_can_be_completed(tmp_path, monkeypatch, encoder):
-    monkeypatch.setattr(indexes, "BLOCK", 64)
+    monkeypatch.setattr(writing, "BLOCK", 64)
     texts = some_texts(300)
     SearchIndex.build(encoder, texts, tmp_path / "whole", passages=8)
     with pytest.raises(KeyboardInterrupt):
@@ -173,7 +172,7 @@ def test_a_killed_search_command_can_be_repeated(tmp_path, cse):
 
 
 def test_only_rows_appended_to_the_corpus_are_encoded(tmp_path, monkeypatch, encoder):
-    monkeypatch.setattr(indexes, "BLOCK", 64)
+    monkeypatch.setattr(writing, "BLOCK", 64)
     texts = some_texts(200)
     SearchIndex.build(encoder, texts[:150], tmp_path / "grown", ids=[str(row) for row in range(150)])
     counted = Counted(encoder)
@@ -187,7 +186,7 @@ def test_only_rows_appended_to_the_corpus_are_encoded(tmp_path, monkeypatch, enc
 
 
 def test_added_rows_are_found_and_an_interrupted_add_changes_nothing(tmp_path, monkeypatch, encoder):
-    monkeypatch.setattr(indexes, "BLOCK", 64)
+    monkeypatch.setattr(writing, "BLOCK", 64)
     texts = some_texts(200)
     index = SearchIndex.build(encoder, texts[:100], tmp_path / "index")
     index.bm25()
@@ -256,8 +255,8 @@ def flipped(path):
 
 
 def test_a_changed_byte_in_any_file_of_an_index_is_refused(tmp_path, monkeypatch, encoder, cse, glove):
-    monkeypatch.setattr(indexes, "BLOCK", 40)
-    monkeypatch.setattr(indexes, "BATCH_BYTES", 1)
+    monkeypatch.setattr(writing, "BLOCK", 40)
+    monkeypatch.setattr(writing, "BATCH_BYTES", 1)
     folder = tmp_path / "index"
     texts = some_texts(100)
     index = SearchIndex.build(encoder, texts[:98], folder, ids=[f"id-{row}" for row in range(98)], passages=8)
@@ -329,8 +328,8 @@ def content(folder):
 
 @pytest.mark.parametrize("settings", [{}, {"passages": 8}])
 def test_an_update_encodes_new_texts_only_and_equals_a_new_index(tmp_path, monkeypatch, encoder, settings):
-    monkeypatch.setattr(indexes, "BLOCK", 16)
-    monkeypatch.setattr(indexes, "BATCH_BYTES", 64 * 16 * 4)
+    monkeypatch.setattr(writing, "BLOCK", 16)
+    monkeypatch.setattr(writing, "BATCH_BYTES", 64 * 16 * 4)
     draw = np.random.default_rng(1)
     pool = [*some_texts(900, most=30), "", " "]
     pool = list(dict.fromkeys(pool))
@@ -538,7 +537,7 @@ def ended_at(step, work):
 
 @pytest.mark.slow
 def test_an_update_that_is_killed_at_any_step_leaves_the_old_or_the_new_index(tmp_path, monkeypatch, encoder):
-    monkeypatch.setattr(indexes, "BLOCK", 16)
+    monkeypatch.setattr(writing, "BLOCK", 16)
     texts = some_texts(120)
     old, new = texts[:70], [*texts[:20], *texts[25:60], *texts[80:]]
     SearchIndex.build(encoder, old, tmp_path / "old").bm25()
@@ -566,7 +565,7 @@ def test_an_update_that_is_killed_at_any_step_leaves_the_old_or_the_new_index(tm
 def test_a_locked_index_and_a_folder_with_other_files_are_refused(tmp_path, encoder):
     SearchIndex.build(encoder, some_texts(20), tmp_path / "index")
     with (
-        indexes._locked(tmp_path / "index"),
+        writing.locked(tmp_path / "index"),
         pytest.raises(InputError, match="another process is writing to this index"),
     ):
         SearchIndex.build(encoder, some_texts(30), tmp_path / "index")

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cse import InputError
-from cse.data import readers
+from cse.data import tables
 from cse.data.corpus import Corpus
 from cse.data.readers import resolve
 
@@ -82,18 +82,18 @@ def test_other_formats_are_named_with_a_remedy(tmp_path, name, content, message)
 
 
 def test_rows_of_a_small_file_are_decoded_in_bounded_batches(tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "BLOCK_BYTES", 1 << 16)
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 1 << 16)
     texts = ["a" * 3000, None, "b", "c\nd", ""]
     values = [texts[row % 5] for row in range(4000)]
     path = tmp_path / "repeated.parquet"
     pq.write_table(pa.table({"text": values, "n": range(4000)}), path)
-    column, rows = readers.Column(str(path), "text"), []
+    column, rows = tables.Column(str(path), "text"), []
     while block := column.next_block():
         assert len(block[0]) <= (1 << 16) + 4000
         rows += block[0].decode().splitlines()
     assert rows == [(value or "").replace("\n", " ") for value in values]
     assert column.line_breaks == 800
-    assert list(readers.column_values(str(path), "text")) == [value or "" for value in values]
+    assert list(tables.column_values(str(path), "text")) == [value or "" for value in values]
 
 
 def test_a_row_that_must_be_too_long_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
@@ -109,7 +109,7 @@ def test_a_row_that_must_be_too_long_is_refused_before_it_is_decoded(tmp_path, m
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 def test_a_record_much_longer_than_a_row_may_be_is_refused(tmp_path, monkeypatch, suffix):
-    monkeypatch.setattr(readers, "BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 1 << 10)
     record = {"csv": "text,n\n{},1\n", "jsonl": '{{"text": "{}"}}\n'}[suffix]
     path = tmp_path / f"long.{suffix}.gz"
     path.write_bytes(gzip.compress(record.format("a" * 3_000_000).encode()))

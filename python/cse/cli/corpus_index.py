@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from annotated_types import Ge
 
-from ..data import readers
+from ..data import readers, tables
 from ..errors import InputError
 from ..options import (
     Cache,
@@ -167,6 +167,6 @@ def read_ids(files: Sequence[str], column: str) -> list[str]:
 
     paths = readers.expand(files)
     for path in paths:
-        if not readers.is_table(path):
+        if not tables.is_table(path):
             raise InputError(f"--id {column}: {path} is not a table, and has no columns; leave out --id")
     return list(values_of(paths, f"--id {column}", column))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..data import readers
+from ..data import readers, tables
 from ..errors import InputError
 from ..progress import progress_of
 from . import printing
@@ -29,7 +29,7 @@ def rankings(
     from ..evaluation.retrieval import ranker_of
     from ..evaluation.run import opened
 
-    if readers.is_table(query_file):
+    if tables.is_table(query_file):
         raise InputError(f"--queries {query_file}: is a table; give a text file with one query per row")
     asked = Corpus.read(readers.resolve(query_file))
     try:

@@ -16,7 +16,8 @@ from .. import _core
 from ..background import ProgressCallback, in_thread
 from ..errors import InputError
 from .entries import Entry, cache_folder, open_entry
-from .readers import COMPRESSED, Column, ReadOptions, joined_lines
+from .readers import ReadOptions, joined_lines
+from .tables import COMPRESSED, Column
 
 BLOCK_BYTES = 1 << 20
 

@@ -17,7 +17,8 @@ from .. import _core, rng
 from ..background import ProgressCallback, in_thread
 from ..errors import InputError, check_texts
 from .cache import StoredRows, count_repeats, read_small
-from .readers import Column, ReadOptions, SourceFile, joined_lines, reading_options
+from .readers import ReadOptions, SourceFile, joined_lines, reading_options
+from .tables import Column
 
 # Stands in place of a file path for texts given to ``Corpus.from_texts``, including in the configuration of a run.
 IN_MEMORY = "(texts in memory)"
@@ -153,7 +154,7 @@ class Corpus:
 
 
 class _Lines:
-    """Texts in memory, with the interface of ``cse.data.readers.Column``."""
+    """Texts in memory, with the interface of ``cse.data.tables.Column``."""
 
     column = "text"
 

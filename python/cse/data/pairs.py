@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, shortened
-from . import readers
+from . import readers, tables
 from .corpus import Corpus
 
 ROLES = ("anchor", "positive", "hard negative")
@@ -91,7 +91,7 @@ def pair_columns(
                 f"got {','.join(columns)}"
             )
         return list(columns)
-    names = readers.column_names(path)
+    names = tables.column_names(path)
     listed = ", ".join(names[:20])
     _check_header(path, names)
     by_role: dict[str | None, list[str]] = {}
@@ -109,7 +109,7 @@ def pair_columns(
             f"--pairs {path} has {len(names):,} columns; name two or three with --columns, such as {listed}"
         )
     for name in others if len(set(names)) == len(names) else []:  # duplicate names are rejected on reading
-        values = [text for text in islice(readers.column_values(path, name), SAMPLE_ROWS) if text.strip()]
+        values = [text for text in islice(tables.column_values(path, name), SAMPLE_ROWS) if text.strip()]
         marks = dict.fromkeys(text.strip() for text in values)
         if marks and where is None and all(mark.lower() in MARKS for mark in marks):
             chosen = next((mark for mark in marks if mark.lower() in POSITIVE_MARKS), values[0].strip())
@@ -171,7 +171,7 @@ def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None
                     break
             raise InputError(f"--where {where}: no row has this value; the first distinct values are {', '.join(seen)}")
     if min_score is not None:
-        scores = [name for name in readers.column_names(files[0]) if ROLE_OF.get(name.lower()) == "score"]
+        scores = [name for name in tables.column_names(files[0]) if ROLE_OF.get(name.lower()) == "score"]
         if len(scores) != 1:
             raise InputError(
                 f"--min-score: {files[0]} has {len(scores)} columns of scores; exactly one column must "
@@ -206,7 +206,7 @@ def _is_identifier(name: str) -> bool:
 
 def _check_header(path: str, names: Sequence[str]) -> None:
     """Raises ``InputError`` if the first line of a csv or tsv file looks like a pair of texts, not like names."""
-    if not readers.has_header_line(path) or any(role_of(name) or _is_identifier(name) for name in names):
+    if not tables.has_header_line(path) or any(role_of(name) or _is_identifier(name) for name in names):
         return
     for name in names:
         if len(name.split()) > 3 or len(name) > 60 or name.endswith((".", "?", "!")) or is_number(name):
@@ -263,13 +263,13 @@ def _equal(cells: Iterable[str], wanted: str) -> tuple[npt.NDArray[np.bool_], st
 def values_of(files: Sequence[str], option: str, column: str) -> Iterator[str]:
     """Yields the values of a column of all tables; raises ``InputError`` if one has not exactly one such column."""
     for path in files:
-        names = readers.column_names(path)
+        names = tables.column_names(path)
         if names.count(column) != 1:
             raise InputError(
                 f"{option}: {path} has {names.count(column)} columns {column!r}; its columns are: "
                 f"{', '.join(names[:20])}"
             )
-        yield from readers.column_values(path, column)
+        yield from tables.column_values(path, column)
 
 
 Rows = npt.NDArray[np.int64]
@@ -346,9 +346,9 @@ def open_pairs(
         InputError: If a file is not a table or lacks a column, or if ``pair_columns`` or ``chosen_rows`` raises it.
     """
     paths = readers.expand(files)
-    texts = [name for name in paths if not readers.is_table(name)]
+    texts = [name for name in paths if not tables.is_table(name)]
     if texts:
-        raise InputError(f"--pairs {texts[0]} is not a table; give one of {', '.join(readers.TABLES)}")
+        raise InputError(f"--pairs {texts[0]} is not a table; give one of {', '.join(tables.TABLES)}")
     names = pair_columns(paths[0], columns, where, min_score)
     chosen, note = (None, "") if where is None and min_score is None else chosen_rows(paths, where, min_score)
     corpora = [Corpus.open(readers.resolve(files, name), **reading) for name in names]
@@ -363,6 +363,6 @@ def open_pairs(
         corpora[2:],
         chosen,
         dict(zip([*ROLES, *(f"hard negative {number}" for number in range(2, len(names)))], names, strict=False)),
-        [name for name in readers.column_names(paths[0]) if name not in names],
+        [name for name in tables.column_names(paths[0]) if name not in names],
         note,
     )

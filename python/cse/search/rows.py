@@ -202,6 +202,19 @@ def read_index(folder: Path, verify: bool = True) -> Rows | None:
         return None
 
 
+def opened(folder: Path, verify: bool = True) -> Rows:
+    """Returns the rows of an index; raises ``InputError`` if the folder has none."""
+    rows = read_index(folder, verify)
+    if rows is None:
+        if encoded := read_encoded(folder):
+            raise InputError(
+                f"{folder}: its build was interrupted after {sum(map(len, encoded)):,} rows; run the same command "
+                "again to complete it"
+            )
+        raise InputError(f"{folder}: no index there; make one with 'cse search MODEL CORPUS -o {folder}'")
+    return rows
+
+
 def read_encoded(folder: Path) -> list[Rows]:
     """Returns the rows that an interrupted build or update has encoded; files that are damaged are left out."""
     encoded = []

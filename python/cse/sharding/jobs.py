@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from .. import _core
 from ..background import in_thread
-from ..data import readers
+from ..data import readers, tables
 from ..data.readers import ReadOptions, SourceFile
 from ..errors import InputError
 from ..io import dumps, write_text
@@ -79,7 +79,7 @@ the input file as it was read.
 """
 
 
-def as_input(shard: Shard) -> list[str | readers.Column]:
+def as_input(shard: Shard) -> list[str | tables.Column]:
     """Returns the file of a shard as an input of the Rust core; raises ``InputError`` if it cannot be opened."""
     return readers.resolve([shard.source.path], shard.source.column)
 

@@ -14,7 +14,7 @@ from os import PathLike
 
 from .. import _core
 from ..background import RETRIES, connected, enter
-from ..data import readers
+from ..data import readers, tables
 from ..data.readers import ReadOptions, SourceFile, reading_options
 from ..errors import InputError
 from .options import WordOptions, word_options
@@ -102,7 +102,7 @@ def count_shard(
 ) -> tuple[bytes, int]:
     """Returns the index of one file as bytes, and the number of fields with a line break. Runs on a worker."""
     enter(home)  # makes relative paths valid; the index records paths as given
-    inputs = readers.resolve([path], column if readers.is_table(path) else None)
+    inputs = readers.resolve([path], column if tables.is_table(path) else None)
     return _core.count(inputs, words, reading), readers.joined_lines(inputs)
 
 

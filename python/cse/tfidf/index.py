@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from .. import _core
 from ..data import readers
-from ..data.readers import MAX_LINE_BYTES, ReadOptions, SourceFile, complete, reading_options
+from ..data.readers import ReadOptions, SourceFile, complete, reading_options
+from ..data.tables import MAX_LINE_BYTES
 from ..errors import InputError, check_texts
 from .build import AugmentReport, ExplainedWord, IndexInfo, Replacement, prepared
 from .options import DRAW, DrawOptions, WordOptions, check_radius, percentage, word_options

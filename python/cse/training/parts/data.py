@@ -263,7 +263,7 @@ def open_corpus(
     If ``texts`` are given, they are the rows, and no file is read. ``reading`` is passed to ``Corpus.open``. Raises
     ``InputError`` if there is nothing to read, or if a file is invalid.
     """
-    from ...data import readers
+    from ...data import readers, tables
     from ...data.corpus import IN_MEMORY, Corpus
 
     if texts is not None:
@@ -290,7 +290,7 @@ def open_corpus(
                 "train on, or change to the folder in which the index was built"
             )
         files = [
-            path if file.column is None else readers.Column(path, file.column)
+            path if file.column is None else tables.Column(path, file.column)
             for path, file in zip(paths, index.files, strict=True)
         ]
     return Corpus.open(files, progress=progress, **reading)
