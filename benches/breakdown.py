@@ -30,7 +30,7 @@ def breakdown(run: Callable[[Any], object]) -> dict[str, float]:
         run: A function that trains with cse. Its argument is a profiler, which ``run`` must start after some
             step and stop after a later one.
     """
-    from cse.models.running import acceleration
+    from cse.encoder import acceleration
     from cse.training import loop
     from cse.training.step import step
 

@@ -163,8 +163,8 @@ def measure(corpus: Path, rows: list[str], folder: Path, repeat: int, loop: str)
 def wordpieces(rows: list[str]) -> dict[str, float]:
     """Times an index of the pieces of MiniLM, and its negatives; returns {} if the model is not installed."""
     from cse import InputError, TfidfIndex
-    from cse.models.resolve import find_model
-    from cse.models.running.encoder import load_tokenizer
+    from cse.encoder.resolve import find_model
+    from cse.encoder.trained import load_tokenizer
     from cse.tfidf.pieces import Pieces
 
     try:

@@ -23,9 +23,9 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from cse import Encoder
+from cse.encoder.device import bf16_instructions
+from cse.encoder.resolve import find_model
 from cse.evaluation.sts import load_tasks
-from cse.models.device import bf16_instructions
-from cse.models.resolve import find_model
 from emulated import EmulatedBf16
 
 THEIRS = "SentenceTransformer"

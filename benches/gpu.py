@@ -80,7 +80,7 @@ class Bench:
     """
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
-        from cse.models.device import device_name
+        from cse.encoder.device import device_name
 
         self.options, self.folder = options, folder
         self.began = time.perf_counter()
@@ -199,7 +199,7 @@ class Bench:
 
     def training(self, compiled: bool) -> dict[str, Any] | str:
         """Times the systems, and prints their table."""
-        from cse.models.device import bf16_instructions
+        from cse.encoder.device import bf16_instructions
 
         if compiled and self.options.smoke:
             return "not with --smoke, because compiling takes longer than a minute"
@@ -235,7 +235,7 @@ class Bench:
 
     def timed(self, run: Callable[[], systems.Timing], rates: dict[str, Any]) -> dict[str, Any]:
         """Runs a system; returns its times and the figures of a row of the table."""
-        from cse.models.device import reset_peak_memory
+        from cse.encoder.device import reset_peak_memory
 
         gc.collect()
         reset_peak_memory(self.options.device)
@@ -295,7 +295,7 @@ class Bench:
     def ranks(self) -> dict[str, Any] | str:
         """Compares the losses of two processes with those of one, without dropout."""
         from cse import train
-        from cse.models.device import device_count
+        from cse.encoder.device import device_count
 
         if device_count(self.options.device) < 2 and not self.options.smoke:
             return "there is only one GPU"
@@ -394,8 +394,8 @@ def main() -> None:
     options.warm, options.gpu, options.emulate = (1 if smoke else 20), options.device != "cpu", False
     if options.steps <= options.warm:
         parser.error(f"--steps: the first {options.warm} steps are not timed; give more steps")
+    from cse.encoder.device import pick_device
     from cse.errors import InputError
-    from cse.models.device import pick_device
 
     try:
         pick_device(options.device)

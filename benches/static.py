@@ -32,11 +32,11 @@ import numpy as np
 
 import cse
 from cse.data.corpus import Corpus
+from cse.encoder import static_export
 from cse.evaluation.retrieval import Retrieval, RetrievalOptions
-from cse.models.saving import static_export
 from cse.search.index import SearchIndex
 
-MODULE = "cse.models.saving.static_export"
+MODULE = "cse.encoder.static_export"
 # Arguments of ``SearchIndex.search``.
 SEARCHES: dict[str, dict[str, Any]] = {"dense": {}, "fused": {"hybrid": True}}
 

@@ -114,7 +114,7 @@ def total(counts: list[torch.Tensor]) -> int:
 
 
 def sync(device: str) -> None:
-    from cse.models.device import synchronize
+    from cse.encoder.device import synchronize
 
     synchronize(device)
 
@@ -124,7 +124,7 @@ def time_cse(
 ) -> Timing:
     """Times cse; a profiler, if given, is started after the first steps and stopped after the last step."""
     from cse import TfidfIndex, TrainConfig, train
-    from cse.models.running.encoder import SentenceEncoder
+    from cse.encoder.trained import SentenceEncoder
     from cse.training.callbacks import Callback
 
     class Clock(Callback):
@@ -188,8 +188,8 @@ def write_pairs(folder: str, rows: list[str]) -> str:
 
 
 def load(model: str, device: str) -> tuple[Any, Any]:
-    from cse.models.resolve import find_model
-    from cse.models.running.encoder import load_encoder
+    from cse.encoder.resolve import find_model
+    from cse.encoder.trained import load_encoder
 
     source = find_model(model)
     encoder = load_encoder(source, "avg").to(device)
@@ -308,7 +308,7 @@ def random_model(name: str, folder: str) -> str:
     """Writes a base model with random weights and the tokenizer of all-MiniLM-L6-v2; returns the folder."""
     import transformers
 
-    from cse.models.resolve import find_model
+    from cse.encoder.resolve import find_model
 
     torch.manual_seed(0)
     family, changes = RANDOM[name]
@@ -336,7 +336,7 @@ def print_peak(model: str, rows: list[str], options: Any, settings: dict[str, An
 
 def peak(device: str) -> int:
     """Returns the peak memory in bytes: of tensors on a GPU, or of this process on the CPU."""
-    from cse.models.device import peak_memory
+    from cse.encoder.device import peak_memory
     from cse_papers.reproduce.cells import peak_bytes
 
     return peak_memory(device) or peak_bytes() or 0
@@ -403,7 +403,7 @@ def main() -> None:
 
 def precisions(options: Any) -> tuple[str, ...]:
     """Returns the precisions to compare."""
-    from cse.models.device import bf16_instructions
+    from cse.encoder.device import bf16_instructions
 
     if options.gpu:
         return ("bf16",)

@@ -69,8 +69,8 @@ def processor(monkeypatch):
     """A function that mocks the bfloat16 instructions of the processor and the speedup of bfloat16 over float32."""
 
     def become(instructions, speedup=1.0):
-        monkeypatch.setattr("cse.models.device.bf16_instructions", lambda: instructions)
-        monkeypatch.setattr("cse.models.device.bf16_speedup", lambda: speedup)
+        monkeypatch.setattr("cse.encoder.device.bf16_instructions", lambda: instructions)
+        monkeypatch.setattr("cse.encoder.device.bf16_speedup", lambda: speedup)
 
     return become
 

@@ -5,7 +5,7 @@ on a processor with bfloat16 instructions. Processes that are started without ``
 tests that compare the results of these processes set the precision to fp32.
 """
 
-from cse.models import device
+from cse.encoder import device
 
 bf16_instructions = device.bf16_instructions  # the original function, for its own tests
 device.bf16_instructions = lambda: ()

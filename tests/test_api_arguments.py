@@ -11,13 +11,13 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from transformers import AutoTokenizer
 
 from cse import Encoder, InputError, SearchIndex
+from cse.encoder.digest import model_digest
+from cse.encoder.light import LightEncoder
+from cse.encoder.onnx_export import export_onnx
+from cse.encoder.passages import Cutter
+from cse.encoder.resolve import find_folder
+from cse.encoder.tokens import TOKENIZING
 from cse.evaluation.ranking import System
-from cse.models.digest import model_digest
-from cse.models.light import LightEncoder
-from cse.models.resolve import find_folder
-from cse.models.running.passages import Cutter
-from cse.models.saving.onnx_export import export_onnx
-from cse.models.tokens import TOKENIZING
 from cse.search.mining import QueryRows
 from random_texts import some_texts
 from sentence_models import sentence_model

@@ -20,11 +20,11 @@ import transformers
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cse import Encoder, InputError, train
+from cse.encoder import device as devices
+from cse.encoder.acceleration import mask_always
+from cse.encoder.device import bf16_speedup, compile_backbone, pick_device, pick_precision
 from cse.errors import RunError
 from cse.features.base import FeatureMethod
-from cse.models import device as devices
-from cse.models.device import bf16_speedup, compile_backbone, pick_device, pick_precision
-from cse.models.running.acceleration import mask_always
 from cse.training.batches.tokens import Prefetcher
 from cse.training.loop import resumed_config
 from cse.training.setup import describe_steps, prepare

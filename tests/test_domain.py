@@ -67,8 +67,8 @@ def collection(tmp_path, sample_rows):
 
 
 def test_scores_equal_those_of_the_retrieval_evaluation(collection):
+    from cse.encoder.base import unit
     from cse.evaluation.retrieval import Retrieval, RetrievalOptions
-    from cse.models.base import unit
 
     pytest.importorskip("bm25s")
     encoder = Hashed(0)

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from cse import _core
-from cse.models.resolve import find_model
-from cse.models.running import acceleration
-from cse.models.running.acceleration import FastDropout, dropout_mask, use_fast_dropout
-from cse.models.running.encoder import load_encoder
+from cse.encoder import acceleration
+from cse.encoder.acceleration import FastDropout, dropout_mask, use_fast_dropout
+from cse.encoder.resolve import find_model
+from cse.encoder.trained import load_encoder
 from una_reference import chacha8_block
 
 

@@ -16,10 +16,10 @@ from scipy.stats import spearmanr
 from conftest import SHARED
 from cse import Encoder, InputError
 from cse.cli import cli
+from cse.encoder.passages import Cutter
 from cse.evaluation.base import embed, read_pairs
 from cse.evaluation.retrieval import METRICS, Retrieval, RetrievalOptions, reciprocal_rank
 from cse.io import Journal
-from cse.models.running.passages import Cutter
 from cse_papers import transfer
 from cse_papers.transfer import AdamClassifier, converged, senteval
 from forked import Forked
@@ -399,7 +399,7 @@ def test_changed_pieces_of_an_interrupted_encoding_are_encoded_again(tiny_bert, 
     """A byte of each part of both files is changed, and the files are truncated; the vectors must stay the same."""
     (tmp_path / "in.txt").write_text("".join(f"a cat {i}\n" for i in range(60)), encoding="utf8")
     output = tmp_path / "v.npy"
-    monkeypatch.setattr("cse.models.running.vector_files.BLOCK", 20)
+    monkeypatch.setattr("cse.encoder.vector_files.BLOCK", 20)
 
     def add(journal, record):
         if len(journal.records) == 2:
@@ -470,7 +470,7 @@ def test_encoding_resumes_only_with_the_same_column_and_an_existing_part_file(ti
     lines = ["left,right", *(f"a cat {i},the dog {i}" for i in range(60))]
     (tmp_path / "t.csv").write_text("\n".join(lines) + "\n", encoding="utf8")
     output, part, state = (tmp_path / name for name in ("v.npy", "v.npy.part", "v.npy.part.json"))
-    monkeypatch.setattr("cse.models.running.vector_files.BLOCK", 20)
+    monkeypatch.setattr("cse.encoder.vector_files.BLOCK", 20)
 
     def encoded(column, stop=None):
         """Runs cse encode on a column in this process, and interrupts it after ``stop`` blocks."""
@@ -548,7 +548,7 @@ def test_the_precision_option_is_applied_and_reported(tiny_bert, tmp_path, proce
 def test_resumed_encoding_keeps_the_precision_of_its_first_rows(tiny_bert, tmp_path, monkeypatch, processor):
     (tmp_path / "in.txt").write_text("".join(f"a cat {i}\n" for i in range(60)), encoding="utf8")
     output = tmp_path / "v.npy"
-    monkeypatch.setattr("cse.models.running.vector_files.BLOCK", 20)
+    monkeypatch.setattr("cse.encoder.vector_files.BLOCK", 20)
 
     def encoded(precision, stop=None):
         blocks = []

@@ -16,9 +16,9 @@ pytest.importorskip("onnxruntime", reason="not installed: pip install 'cse[onnx]
 
 from cse import Encoder, InputError, TrainConfig, evaluate, train
 from cse.cli import cli
+from cse.encoder import onnx_export
+from cse.encoder.onnx_export import export_onnx
 from cse.errors import RunError
-from cse.models.saving import onnx_export
-from cse.models.saving.onnx_export import export_onnx
 
 TEXTS = ["One.", "Another sentence, rather longer than the first, to see what padding does.", "word " * 200, "x", " "]
 

@@ -13,7 +13,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 from cse import InputError, TrainConfig, train
-from cse.models.saving.folder import write_card
+from cse.encoder.saving import write_card
 from random_texts import write_vectors
 from test_cli import refused
 

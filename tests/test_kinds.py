@@ -11,8 +11,8 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize,
 from transformers import AutoTokenizer
 
 from cse import Encoder, InputError, train
-from cse.models.resolve import find_model
-from cse.models.running.encoder import load_encoder
+from cse.encoder.resolve import find_model
+from cse.encoder.trained import load_encoder
 from sentence_models import sentence_model
 from test_modules import TEXTS, normalize, pooling
 

@@ -11,10 +11,10 @@ from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm,
 from transformers import AutoTokenizer
 
 from cse import Encoder, InputError
-from cse.models.digest import model_digest
-from cse.models.light import LightEncoder
-from cse.models.opening import open_encoder
-from cse.models.saving.onnx_export import export_onnx
+from cse.encoder.digest import model_digest
+from cse.encoder.light import LightEncoder
+from cse.encoder.onnx_export import export_onnx
+from cse.encoder.opening import open_encoder
 from sentence_models import sentence_model
 from test_modules import TEXTS, dense, layer_norm, normalize, pooling
 
@@ -79,7 +79,7 @@ def test_other_folders_are_refused_and_opened_by_cse_encoder(tmp_path, tiny_bert
 
 def test_a_static_encoder_is_queried_without_torch_and_transformers(static):
     code = (
-        "import sys; from cse.models.opening import open_encoder; open_encoder(sys.argv[1]).encode_query(['a cat']); "
+        "import sys; from cse.encoder.opening import open_encoder; open_encoder(sys.argv[1]).encode_query(['a cat']); "
         "print([name for name in ('torch', 'transformers', 'sentence_transformers') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code, str(static)], capture_output=True, text=True, check=True)

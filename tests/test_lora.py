@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
 from cse import Encoder, InputError, train
-from cse.models.checking import kind_of, read_modules
+from cse.encoder.checking import kind_of, read_modules
 from cse.training.setup import prepare
 from sentence_models import sentence_model
 from test_modules import TEXTS, dense, normalize, pooling

@@ -10,10 +10,10 @@ from transformers import AutoModel, AutoTokenizer
 
 from cse import Encoder, InputError, TrainConfig, train
 from cse.data.words import cut_in_two
+from cse.encoder.pooling import POOLERS
 from cse.evaluation.base import read_pairs
 from cse.evaluation.geometry import alignment, cosine_variance, half_ranks, mean_cosine, uniformity
 from cse.evaluation.sts import find_tasks, score_pairs
-from cse.models.pooling import POOLERS
 from sentence_models import pool
 
 TEXTS = ["A sentence.", "Another one, rather longer than the first, to see what padding does.", "word " * 500, "x"]
@@ -117,8 +117,8 @@ def test_a_model_trained_with_another_pooling_is_evaluated_and_saved_with_the_ev
 ):
     from sentence_transformers import SentenceTransformer
 
-    from cse.models.resolve import find_model
-    from cse.models.running.encoder import load_encoder
+    from cse.encoder.resolve import find_model
+    from cse.encoder.trained import load_encoder
 
     made = load_encoder(find_model(str(tiny_bert)), "avg", eval_pooler="avg_top2")
     made.backbone.eval()
@@ -361,7 +361,7 @@ def test_errors_about_invalid_lines_of_pairs_give_the_line_number(tmp_path, line
 def test_sentence_encoders_have_the_family_encoder_and_training_keeps_the_family(trained, tiny_bert, minilm, tmp_path):
     import shutil
 
-    from cse.models.resolve import find_model
+    from cse.encoder.resolve import find_model
 
     ours = trained("bert", "avg")
     assert find_model(str(tiny_bert)).family == "bert-base"

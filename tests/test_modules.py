@@ -11,11 +11,11 @@ from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm,
 from torch import nn
 
 from cse import Encoder, InputError, TrainConfig, train
-from cse.models.light import pool
-from cse.models.pooling import MODES, POOLERS
-from cse.models.resolve import find_model
-from cse.models.running.encoder import load_encoder
-from cse.models.saving.folder import save_encoder
+from cse.encoder.light import pool
+from cse.encoder.pooling import MODES, POOLERS
+from cse.encoder.resolve import find_model
+from cse.encoder.saving import save_encoder
+from cse.encoder.trained import load_encoder
 from sentence_models import ARCHITECTURES, as_on_the_hub, sentence_model
 
 TEXTS = ["A sentence.", "Another one, rather longer than the first, to see what padding does.", "word " * 99, "x y"]

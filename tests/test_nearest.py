@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from cse.models.running.passages import windows
+from cse.encoder.passages import windows
 from cse.search import vectors as stored
 from cse.search.bm25 import Bm25
 from cse.search.terms import Terms

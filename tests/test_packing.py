@@ -6,11 +6,11 @@ import pytest
 import torch
 import transformers
 
-from cse.models.resolve import find_model
-from cse.models.running import packing
-from cse.models.running.acceleration import FastDropout, use_fast_dropout
-from cse.models.running.encoder import load_encoder
-from cse.models.running.packing import GROUP, Layout, can_pack, encode_packed, is_packable
+from cse.encoder import packing
+from cse.encoder.acceleration import FastDropout, use_fast_dropout
+from cse.encoder.packing import GROUP, Layout, can_pack, encode_packed, is_packable
+from cse.encoder.resolve import find_model
+from cse.encoder.trained import load_encoder
 from cse.training.setup import prepare
 from cse.views import Frozen, WithoutDropout
 

@@ -9,9 +9,9 @@ import torch
 from cse import Encoder, InputError, TrainConfig, train
 from cse.cli import printing
 from cse.data.pairs import open_pairs
+from cse.encoder.prompts import TrainingPrompts
 from cse.evaluation.base import read_pairs
 from cse.evaluation.sts import score_pairs
-from cse.models.prompts import TrainingPrompts
 from cse.training.batches.tokens import Prefetcher
 from cse.training.callbacks import by_sentence
 from cse.training.settings.presets import preset_values

@@ -32,7 +32,7 @@ def test_two_runs_that_start_together_get_different_folders(tmp_path, sample, ti
 @pytest.mark.slow
 def test_the_setting_threads_applies_to_torch_and_the_rust_core(tmp_path, sample, tiny_bert):
     script = (
-        "import sys, threading, os, cse.models.device as d, cse.training.setup as s\n"
+        "import sys, threading, os, cse.encoder.device as d, cse.training.setup as s\n"
         "from cse import TrainConfig\n"
         f"run = s.prepare(TrainConfig(corpus={str(sample)!r}, model={str(tiny_bert)!r}, threads=1, batch_size=8))\n"
         "import torch\n"

@@ -32,10 +32,10 @@ CHINESE = ["北京是中华人民共和国的首都", "上海是一个大城市�
 
 def test_an_encoder_shared_with_a_loss_term_is_optimised_once(tiny_bert):
     from cse.context import Context
+    from cse.encoder.resolve import find_model
+    from cse.encoder.trained import load_encoder
     from cse.losses.base import LossTerm
-    from cse.models.resolve import find_model
-    from cse.models.running.encoder import load_encoder
-    from cse.training.parts.optimisation import build_optimizer
+    from cse.training.build.optimisation import build_optimizer
 
     class Holds(LossTerm):
         def __init__(self, options, context):

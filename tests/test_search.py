@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from cse import Encoder, InputError, SearchIndex
-from cse.models.running.passages import Cutter
+from cse.encoder.passages import Cutter
 from cse.search import bm25, writing
 from cse.search.bm25 import Bm25
 from cse.search.fusion import Fusion
@@ -138,7 +138,7 @@ def test_a_killed_search_command_can_be_repeated(tmp_path, cse):
     (tmp_path / "kind.py").write_text(
         "import os\n"
         "import numpy as np\n"
-        "from cse.models.encoders import ENCODERS, OtherEncoder\n"
+        "from cse.encoder.encoders import ENCODERS, OtherEncoder\n"
         "class Lengths(OtherEncoder):\n"
         "    embedding_dim = 3\n"
         "    calls = 0\n"

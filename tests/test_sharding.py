@@ -195,7 +195,7 @@ def test_parts_that_were_interrupted_in_the_first_one_can_be_made_again(shards, 
 
     command = ["encode", glove, "--parts", "shard0.txt", "shard1.txt.gz", "-o", "parts"]
     with monkeypatch.context() as patched:
-        patched.setattr("cse.models.running.vector_files.encode_to_file", interrupt)
+        patched.setattr("cse.encoder.vector_files.encode_to_file", interrupt)
         done = CliRunner().invoke(cli, command, standalone_mode=False)
     assert isinstance(done.exception, (click.Abort, KeyboardInterrupt)), done.exception
     done = cse(*command, "--json")

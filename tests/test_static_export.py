@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from cse import Encoder, InputError
 from cse.cli import cli
 from cse.data.corpus import Corpus
-from cse.models.saving import static_export
+from cse.encoder import static_export
 from cse.search.index import SearchIndex
 
 TEXTS = ["One.", "Another sentence, rather longer than the first.", "word " * 700, "Ünïcode, 12 x", " "]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cse import InputError, TrainConfig, train
-from cse.models.running.acceleration import by_length, one_lookup
+from cse.encoder.acceleration import by_length, one_lookup
 from cse.training.batches.tokens import Prefetcher
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare

@@ -13,10 +13,10 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 
 from cse import InputError, registry, train
 from cse.augment import AUGMENTATIONS
+from cse.encoder.acceleration import mask_always
 from cse.features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from cse.losses import LOSS_TERMS
 from cse.losses.contrastive import contrastive_loss
-from cse.models.running.acceleration import mask_always
 from cse.training.batches.tokens import Prefetcher
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare
@@ -211,7 +211,7 @@ def test_the_forward_pass_on_cuda_uses_one_device_and_does_not_wait(run_config, 
     Gradients are left out, because autograd needs a GPU for tensors on CUDA, even if they are fake.
     """
     monkeypatch.setattr("cse.training.step.state.use_fast_dropout", mask_always)
-    monkeypatch.setattr("cse.models.device.for_transfer", lambda tensor, device: tensor)  # there is no pinned memory
+    monkeypatch.setattr("cse.encoder.device.for_transfer", lambda tensor, device: tensor)  # there is no pinned memory
     monkeypatch.setattr(torch.Tensor, "backward", lambda total: None)
     monkeypatch.setattr(torch.autograd, "grad", lambda output, *inputs: tuple(map(torch.zeros_like, inputs)))
     run = prepare(run_config.replace(**(CASES[name] if name in CASES else system(name))))

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from cse import Encoder
-from cse.models.running.passages import Cutter
+from cse.encoder.passages import Cutter
 from sentence_models import sentence_model
 from test_modules import normalize, pooling
 

@@ -39,7 +39,7 @@ NEAREST = "The court dismissed the appeal."
 def folder(tmp_path_factory, minilm, sample_rows):
     """A folder with the exported model ``out`` and the file corpus.txt."""
     pytest.importorskip("onnxscript", reason="not installed: pip install 'cse[onnx]'")
-    from cse.models.saving.onnx_export import export_onnx
+    from cse.encoder.onnx_export import export_onnx
 
     folder = tmp_path_factory.mktemp("tools")
     export_onnx(minilm, str(folder / "out"))

@@ -23,10 +23,10 @@ from cse.augment.pairings import Dropout, DropoutOptions
 from cse.augment.una import UNA, UNAOptions
 from cse.context import Context
 from cse.data.corpus import Corpus, hold_out
+from cse.encoder.encoder import Encoder
 from cse.evaluation.base import read_pairs
 from cse.evaluation.measures import halve
 from cse.evaluation.sts import score_pairs
-from cse.models.running.inference import Encoder
 from cse.training.batches.tokens import Prefetcher
 from cse.training.loop import resumed_config
 from cse.training.settings.precedence import merge, recipe_reason, resolve
@@ -231,7 +231,7 @@ def test_evaluation_does_not_depend_on_batches_prepared_at_the_same_time(base, t
 def test_scores_without_labels_are_computed_in_the_precision_of_the_run_and_dev_sets_in_float32(
     base, precision, tmp_path, monkeypatch
 ):
-    from cse.models.running.encoder import SentenceEncoder
+    from cse.encoder.trained import SentenceEncoder
 
     used = []
     encode = SentenceEncoder.encode
@@ -559,10 +559,10 @@ def test_a_batch_larger_than_the_corpus_is_refused(base):
 
 def test_a_training_step_equals_one_written_in_plain_pytorch(base):
     """The plain version takes the encoder and the loss from cse, and gradient clipping and AdamW from PyTorch."""
+    from cse.encoder.acceleration import use_fast_dropout
+    from cse.encoder.resolve import find_model
+    from cse.encoder.trained import load_encoder
     from cse.losses.contrastive import contrastive_loss
-    from cse.models.resolve import find_model
-    from cse.models.running.acceleration import use_fast_dropout
-    from cse.models.running.encoder import load_encoder
 
     result = train(base.replace(max_steps=1, pooler="avg", loss="focal", temperature=0.05, una=True))
     config = TrainConfig.from_toml(result.folder / "config.toml")
@@ -847,7 +847,7 @@ def test_steps_of_several_batches_count_the_duplicates_of_all(base, tmp_path):
 
 
 def test_the_clean_development_set_is_no_file(base, tmp_path):
-    from cse.training.parts.data import check_inputs
+    from cse.training.build.data import check_inputs
 
     check_inputs(base.replace(dev=("clean",), data=str(tmp_path)))
     with pytest.raises(InputError, match=r"dirty: no such file"):

@@ -353,7 +353,7 @@ def test_few_rows_and_few_changes_do_not_decide():
 
 def test_a_run_ends_even_if_its_encoder_cannot_be_judged(base, labelled, monkeypatch):
     import cse.training.folder.outputs as outputs
-    from cse.models.base import check_finite
+    from cse.encoder.base import check_finite
 
     measured = outputs.judged
 

@@ -6,9 +6,9 @@ from collections import Counter
 import pytest
 
 from cse import InputError
-from cse.models.resolve import find_model
-from cse.models.running.encoder import load_tokenizer
-from cse.models.vocabulary import MIN_COUNT, count_words
+from cse.encoder.resolve import find_model
+from cse.encoder.trained import load_tokenizer
+from cse.encoder.vocabulary import MIN_COUNT, count_words
 
 TRICKY = [
     "The Boundary-Layer: na\u00efve caf\u00e9, CAF\u00c9! (don't) e_mail",

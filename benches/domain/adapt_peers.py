@@ -142,7 +142,7 @@ def deadline(budget: float) -> Any:
 
 def arguments_of(kind: Any, place: str, batch_size: int, rate: float, seed: int) -> Any:
     """Returns arguments for a trainer: constant learning rate, the precision of cse, no logs, no checkpoints."""
-    from cse.models.device import pick_precision
+    from cse.encoder.device import pick_precision
 
     return kind(
         f"{place}/trainer",
@@ -177,7 +177,7 @@ def by_sentence_transformers(
             SentenceTransformerTrainingArguments,
         )
 
-        from cse.models.resolve import find_model
+        from cse.encoder.resolve import find_model
 
         encoder = SentenceTransformer(str(find_model(MODEL).path), device="cpu")
         encoder.max_seq_length = LENGTH
@@ -258,7 +258,7 @@ def masked_language_model(rate: float) -> Callable[[list[str], str, int, float],
             set_seed,
         )
 
-        from cse.models.resolve import find_model
+        from cse.encoder.resolve import find_model
 
         set_seed(seed)  # the head has random initial weights
         source = str(find_model(MODEL).path)

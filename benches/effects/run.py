@@ -61,7 +61,7 @@ BEFORE_FLAGS = ["--pooler", "avg"]
 # Prints versions and the device of the interpreter that runs cse, and the git revision of cse, if it has one.
 VERSIONS = """
 import importlib.metadata, json, pathlib, platform, shutil, subprocess, cse
-from cse.models.device import device_name, pick_device
+from cse.encoder.device import device_name, pick_device
 git = ["git", "-C", str(pathlib.Path(cse.__file__).parent), "rev-parse", "--short=12", "HEAD"]
 names = ("torch", "transformers", "tokenizers", "numpy")
 versions = {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in names}

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from ._core import __version__
 
 if TYPE_CHECKING:
+    from .encoder.encoder import Encoder
     from .errors import InputError
     from .evaluation.run import Comparison, EvaluationResult, compare, evaluate
-    from .models.running.inference import Encoder
     from .search.index import SearchIndex
     from .tfidf.index import TfidfIndex
     from .training.callbacks import Callback, ProgressCallback

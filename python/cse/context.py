@@ -22,7 +22,7 @@ from .errors import InputError, first_line
 from .tfidf.index import TfidfIndex
 
 if TYPE_CHECKING:
-    from .models.running.encoder import SentenceEncoder
+    from .encoder.trained import SentenceEncoder
     from .views import Frozen
 
 
@@ -120,8 +120,8 @@ class Context:
         Raises:
             InputError: If the model cannot be loaded, or lacks the required vocabulary.
         """
-        from .models.resolve import find_model
-        from .models.running.encoder import load_encoder
+        from .encoder.resolve import find_model
+        from .encoder.trained import load_encoder
         from .views import Frozen
 
         source = find_model(name)
@@ -144,7 +144,7 @@ class Context:
         """
         from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-        from .models.resolve import find_model
+        from .encoder.resolve import find_model
         from .views import Frozen
 
         path = find_model(name).path

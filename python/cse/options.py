@@ -333,7 +333,7 @@ Precision = Annotated[
     Literal["fp32", "bf16", "auto"],
     Opt("Precision of the transformer; auto: bf16 on CUDA and on CPUs that are faster in bf16, else fp32."),
 ]
-Pooler = Annotated[str, Opt(metavar="NAME", names="cse.models.pooling:POOLERS")]
+Pooler = Annotated[str, Opt(metavar="NAME", names="cse.encoder.pooling:POOLERS")]
 Prompt = Annotated[
     str | None,
     Opt(

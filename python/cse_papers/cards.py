@@ -16,7 +16,7 @@ from annotated_types import Ge, Gt, Le
 from cse import InputError
 from cse.augment.base import Draws, Edit
 from cse.context import Context
-from cse.models.base import unit
+from cse.encoder.base import unit
 from cse.options import Opt
 from cse.progress import counting
 

@@ -70,7 +70,7 @@ class Generator:
     """
 
     def __init__(self, model: str, options: GenerationOptions, via: str | None = None, device: str = "auto") -> None:
-        from cse.models.device import pick_device
+        from cse.encoder.device import pick_device
 
         self.options, self.device = options, pick_device(device)
         self.names = [model] if via is None else [model, via]
@@ -79,7 +79,7 @@ class Generator:
     def _load(self, name: str) -> tuple[Any, Any]:
         from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-        from cse.models.resolve import find_folder
+        from cse.encoder.resolve import find_folder
 
         folder = find_folder(name)
         try:
@@ -96,7 +96,7 @@ class Generator:
         """Returns one generated text per input text; ``first``, the row number of the first, is part of the seed."""
         import torch
 
-        from cse.models.device import kept_generators
+        from cse.encoder.device import kept_generators
 
         generated = [f"{self.options.prefix}{text}" for text in texts]
         for step, (tokenizer, model) in enumerate(self.steps):
@@ -238,7 +238,7 @@ def generate_command(
     if not output.endswith((".txt", ".jsonl")):
         raise InputError(f"-o {output}: the name must end in .txt or .jsonl")
     from cse.data.corpus import Corpus
-    from cse.models.device import set_threads
+    from cse.encoder.device import set_threads
 
     set_threads(threads)
     sample = SAMPLED[task] if generation.sample is None and generation.beams is None else bool(generation.sample)

@@ -14,8 +14,8 @@ import pytest
 from scipy.stats import t, ttest_rel
 
 from cse import InputError
+from cse.encoder.pooling import POOLERS
 from cse.evaluation.base import read_pairs
-from cse.models.pooling import POOLERS
 from cse.training.settings.precedence import with_preset
 from cse.training.settings.presets import preset_names
 from cse_papers.reproduce.cells import cells_of, config_of, identity, read_cell, run_cell

@@ -31,7 +31,7 @@ from . import options, printing
 
 if TYPE_CHECKING:
     from ..data.corpus import Corpus
-    from ..models.running.inference import Encoder
+    from ..encoder.encoder import Encoder
     from ..search.index import SearchIndex
 
 
@@ -134,13 +134,13 @@ def load_encoder(model: str, pooler: str | None, device: str, precision: str, th
     """Sets the number of threads, loads the encoder, and prints the device on which it runs."""
     model = options.model_folder(model)
     from .. import _core
-    from ..models.light import LightEncoder, is_light
-    from ..models.opening import open_encoder
+    from ..encoder.light import LightEncoder, is_light
+    from ..encoder.opening import open_encoder
 
     if threads:
         _core.set_default_threads(threads)
         if not is_light(model):  # a light encoder does not import torch
-            from ..models.device import set_threads
+            from ..encoder.device import set_threads
 
             set_threads(threads)
         from threadpoolctl import threadpool_limits  # installed with scikit-learn
@@ -149,7 +149,7 @@ def load_encoder(model: str, pooler: str | None, device: str, precision: str, th
     encoder: Any = open_encoder(model, pooler=pooler, device=device, precision=precision, **further)
     if isinstance(encoder, LightEncoder):
         return encoder  # type: ignore[return-value]
-    from ..models.device import describe_device
+    from ..encoder.device import describe_device
 
     if encoder.plain:
         printing.say(f"{model}: the folder does not declare a pooling; using --pooler {encoder.pooler}")

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from .. import options as declared
+from ..encoder.pooling import POOLERS
 from ..errors import InputError
-from ..models.pooling import POOLERS
 from ..options import Opt
 from . import printing
 
@@ -21,9 +21,9 @@ def model_folder(name: str) -> str:
 
     Raises ``InputError`` for a local folder that does not exist.
     """
-    from ..models.resolve import best_of_run, check_local
+    from ..encoder.resolve import best_of_run, check_local
 
-    if ":" not in name:  # KIND:WHAT, of cse.models.encoders
+    if ":" not in name:  # KIND:WHAT, of cse.encoder.encoders
         check_local(name)
 
     folder = best_of_run(name)

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from ..data.corpus import Corpus
 from ..data.pairs import ROLE_OF, is_number, number_of
+from ..encoder.base import check_finite
 from ..errors import InputError
-from ..models.base import check_finite
 from ..options import NoOptions
 
 Progress = Callable[[int], None]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from ..encoder.encoder import Encoder
 from ..errors import InputError, shortened
-from ..models.running.inference import Encoder
 from ..options import Opt
 from .base import Adapted, Encodes, Evaluation, Report
 from .retrieval import METRICS

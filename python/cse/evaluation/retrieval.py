@@ -34,11 +34,11 @@ import numpy as np
 from annotated_types import Ge
 
 from ..data.pairs import number_of
+from ..encoder.base import unwrapped
+from ..encoder.encoder import Encoder
+from ..encoder.passages import Cutter
 from ..errors import InputError, shown
 from ..io import parse_json
-from ..models.base import unwrapped
-from ..models.running.inference import Encoder
-from ..models.running.passages import Cutter
 from ..options import Opt
 from .base import Encodes, Evaluation, Report, Sample, find_file, read_lines
 from .geometry import DECIMALS, unit

@@ -20,7 +20,7 @@ from .significance import adjust
 from .significance import compare as compare_reports
 
 if TYPE_CHECKING:
-    from ..models.running.inference import Encoder
+    from ..encoder.encoder import Encoder
 
 Model = str | PathLike[str] | Encodes | System
 Options = Mapping[str, Mapping[str, Any]]
@@ -300,12 +300,12 @@ def _load(
 ) -> tuple[str, Encodes]:
     """Sets the number of threads, and returns the name of a model and its encoder."""
     if threads is not None:
-        from ..models.device import set_threads
+        from ..encoder.device import set_threads
 
         set_threads(check_integer(threads, "threads", 0))
     if (ranker := System(model).ranker()) is not None:
         return ranker.name, ranker
-    from ..models.running.inference import Encoder
+    from ..encoder.encoder import Encoder
 
     if not isinstance(model, (str, PathLike)):
         if not callable(getattr(model, "encode", None)):
@@ -314,7 +314,7 @@ def _load(
             raise InputError("pooler, prompt, dims: an encoder in memory has its own; leave these out")
         name = getattr(model, "name", type(model).__name__)
         return name, model if isinstance(model, Encoder) else Adapted(model)
-    from ..models.resolve import best_of_run
+    from ..encoder.resolve import best_of_run
 
     name = best_of_run(fspath(model))
     return name, Encoder(name, pooler=pooler, device=device, precision=precision, prompt=prompt, dims=dims)
@@ -322,7 +322,7 @@ def _load(
 
 def _as_encoder(encoder: Encodes) -> Encoder | None:
     """Returns a ``cse.Encoder`` unchanged, and None for others."""
-    from ..models.running.inference import Encoder
+    from ..encoder.encoder import Encoder
 
     return encoder if isinstance(encoder, Encoder) else None
 

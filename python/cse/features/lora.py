@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from ..encoder.adapters import Adapters, import_peft
 from ..errors import InputError, first_line
-from ..models.adapters import Adapters, import_peft
 from . import LoRAOptions
 from .base import EncoderMethod
 

@@ -1,1 +1,1 @@
-"""Encoders: finding and reading models, running them, and saving them."""
+"""Import path of ``OtherEncoder`` for other packages."""

@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ..data.words import cut_in_two
+from ..encoder.checking import is_static
 from ..errors import InputError
 from ..evaluation.base import Pairs, counted
 from ..evaluation.geometry import nearest_others, score_halves
 from ..evaluation.sts import CLEAN, pair_cosines, read_dev, score_pairs
-from ..models.checking import is_static
 from .runs import StoredRun
 
 if TYPE_CHECKING:
-    from ..models.running.inference import Encoder
+    from ..encoder.encoder import Encoder
 
 # Maximum number of sentences in the map plot, and of sentences compared to find nearest neighbours.
 SHOWN = 500
@@ -164,7 +164,7 @@ def compare_models(
     ``progress`` is called with the number of texts encoded, and the number to encode with both models together. Raises
     ``InputError`` if held-out texts or a model are missing, or if the model before training was not stored.
     """
-    from ..models.running.inference import Encoder
+    from ..encoder.encoder import Encoder
 
     texts = held_out(run)
     config = run.config

@@ -12,11 +12,11 @@ from typing import Any
 
 import tomli_w
 
+from ..encoder.saving import LOADED, LOADED_BY_CSE
 from ..errors import InputError
 from ..evaluation import verdict
 from ..evaluation.verdict import NOT_JUDGED
 from ..io import dumps
-from ..models.saving.folder import LOADED, LOADED_BY_CSE
 from ..progress import duration
 from .held_out import Change, neighbours
 from .pictures import KINDS, Material, kinds_of

@@ -21,7 +21,7 @@ from .vectors import Vectors
 from .writing import Changes, Progress, locked, write_index
 
 if TYPE_CHECKING:
-    from ..models.running.inference import Encoder
+    from ..encoder.encoder import Encoder
 
 
 class SearchIndex:
@@ -138,7 +138,7 @@ class SearchIndex:
         path = Path(folder)
         rows = opened(path, verify)
         if encoder is None:
-            from ..models.opening import open_encoder
+            from ..encoder.opening import open_encoder
 
             try:
                 encoder = open_encoder(device=device, **encoder_settings(rows.settings))
@@ -389,10 +389,10 @@ def encoder_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _settings(encoder: Encoder, has_ids: bool = False, passages: int | str | None = None) -> dict[str, Any]:
     """Returns the settings to be stored in a new index; raises ``InputError`` for invalid ones."""
-    from ..models.digest import model_digest
+    from ..encoder.digest import model_digest
 
     if passages is not None:
-        from ..models.running.passages import Cutter
+        from ..encoder.passages import Cutter
 
         passages = Cutter(encoder, None if passages == "max" else check_integer(passages, "--passages")).tokens
     digest = model_digest(encoder)  # refuses what is not an encoder of this package

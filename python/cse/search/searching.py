@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..models.readability import Readability, readability, share_read
+from ..encoder.readability import Readability, readability, share_read
 from ..tfidf.pieces import Pieces
 from .bm25 import Bm25
 from .fusion import Fusion
@@ -22,7 +22,7 @@ from .terms import SAMPLE, Terms, terms_for
 from .vectors import Floats, nearest, unit
 
 if TYPE_CHECKING:
-    from ..models.running.inference import Encoder
+    from ..encoder.encoder import Encoder
 
 Progress = Callable[[int], None]
 # Row, its score, and the position of its best vector in the index.

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import io
+from ..encoder.base import naming_rows
 from ..errors import InputError
-from ..models.base import naming_rows
 from .rows import ENCODED, ROWS, Hashes, Numbers, Rows, batch_of, opened, write_rows
 from .vectors import Vectors, unit
 
 if TYPE_CHECKING:
-    from ..models.running.inference import Encoder
+    from ..encoder.encoder import Encoder
 
 # Number of texts that are encoded, and then stored, together.
 BLOCK = 4096
@@ -177,7 +177,7 @@ def _encoded(
     """Encodes texts, whole or in passages; ``rows`` are their numbers, for errors. Returns a record batch."""
     cut = [[(0, len(text))] if text.strip() else [] for text in texts]
     if settings["passages"] is not None:
-        from ..models.running.passages import Cutter
+        from ..encoder.passages import Cutter
 
         cut = Cutter(encoder, settings["passages"])(texts)
     passages = [text[start:end] for text, spans in zip(texts, cut, strict=True) for start, end in spans]

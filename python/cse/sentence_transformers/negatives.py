@@ -24,8 +24,8 @@ from sentence_transformers.sentence_transformer.data_collator import SentenceTra
 from torch import Tensor
 from transformers import TrainerCallback
 
+from ..encoder.tokens import token_keys
 from ..errors import InputError
-from ..models.tokens import token_keys
 from ..tfidf.index import TfidfIndex
 from ..tfidf.options import DrawOptions
 

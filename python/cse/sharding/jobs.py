@@ -24,7 +24,7 @@ from ..tfidf.index import TfidfIndex
 from .parts import Shard
 
 if TYPE_CHECKING:
-    from ..models.running.inference import Encoder
+    from ..encoder.encoder import Encoder
 
 
 def find_sources(
@@ -213,14 +213,14 @@ class EncodeJob:
 
     def encoder(self, device: str | None = None) -> Encoder:
         """Loads the job's encoder, on ``device`` instead of the job's device if it is given."""
-        from ..models.running.inference import Encoder
+        from ..encoder.encoder import Encoder
 
         settings = {name: getattr(self, name) for name in ("pooler", "precision", "prompt", "dims")}
         return Encoder(self.model, device=device or self.device, **settings)
 
     def settings(self, encoder: Encoder) -> dict[str, Any]:
         """Returns the settings that the parts depend on or that a search needs; ``encoder`` is the job's encoder."""
-        from ..models.digest import model_digest
+        from ..encoder.digest import model_digest
 
         return {
             "model": str(Path(self.model).resolve()) if Path(self.model).is_dir() else self.model,
@@ -245,9 +245,9 @@ class EncodeJob:
         import numpy as np
 
         from ..data.corpus import Corpus
-        from ..models.device import set_threads
-        from ..models.digest import model_digest
-        from ..models.running.vector_files import encode_to_file, write_vectors
+        from ..encoder.device import set_threads
+        from ..encoder.digest import model_digest
+        from ..encoder.vector_files import encode_to_file, write_vectors
 
         set_threads(threads)
         encoder = self.encoder()

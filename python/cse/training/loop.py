@@ -17,6 +17,7 @@ from ..data.corpus import IN_MEMORY
 from ..errors import InputError, Interrupted, RunError, for_python, sentence
 from ..io import dumps, write_text
 from .batches.tokens import Prefetcher
+from .build.data import check_same, check_source, given_texts
 from .callbacks import Callback, Callbacks
 from .folder.checkpoint import (
     Checkpoint,
@@ -29,7 +30,6 @@ from .folder.find import CONFIG, find_checkpoint
 from .folder.interrupts import Agreement, StopRequest
 from .folder.outputs import conclude, describe, environment, judged, opened, run_folder, save
 from .loggers import loggers
-from .parts.data import check_same, check_source, given_texts
 from .run import Run
 from .run import RunResult as RunResult
 from .settings.config import TrainConfig

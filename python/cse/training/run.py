@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from ..augment.base import Example
+from ..encoder.saving import BaseWeights
 from ..evaluation.measures import Measure
-from ..models.saving.folder import BaseWeights
 from .batches.batches import Batches
 from .batches.tokens import StoredTokens
-from .parts.evaluation import EvaluationData
-from .parts.index import RunIndex
-from .parts.optimisation import Schedule
-from .parts.output import Machine
+from .build.evaluation import EvaluationData
+from .build.index import RunIndex
+from .build.optimisation import Schedule
+from .machine import Machine
 from .step.encode import Forward
 from .step.state import TrainState
 

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..encoder.base import NotFinite
+from ..encoder.trained import SentenceEncoder
 from ..errors import InputError
 from ..evaluation.base import Pairs, Sample
 from ..evaluation.geometry import HalvesScore, nearest_others, score_halves, unit
 from ..evaluation.sts import NOT_SCORED, score_pairs
 from ..evaluation.verdict import CANNOT_TELL, NOT_JUDGED, Verdict, judge
-from ..models.base import NotFinite
-from ..models.running.encoder import SentenceEncoder
 
 # The embeddings count as collapsed if the MRR is below this fraction of the highest MRR of earlier evaluations.
 COLLAPSED = 0.5

@@ -10,13 +10,14 @@ import torch
 
 from ..background import ProgressCallback
 from ..context import Context
+from ..encoder import prompts, resolve
+from ..encoder.trained import load_encoder
 from ..errors import InputError
 from ..features import FEATURE_AUGMENTATIONS, HOOKS
-from ..models import prompts, resolve
-from ..models.running.encoder import load_encoder
 from .batches import batches, checks, tokens
+from .build import data, evaluation, index, loss, methods, optimisation
 from .folder.outputs import choose_folder
-from .parts import data, evaluation, index, loss, methods, optimisation, output
+from .machine import Machine, use_machine
 from .run import Plan, Run
 from .settings import config, precedence, presets
 from .step import distributed, encode, state
@@ -46,7 +47,7 @@ def prepare(
         OSError: For a file that cannot be read, or a cache that cannot be written.
     """
     world, settings = world or distributed.World(), precedence.with_preset(settings)
-    machine = output.use_machine(settings.device, settings.threads, settings.precision, world)
+    machine = use_machine(settings.device, settings.threads, settings.precision, world)
     context = methods.open_context(settings.imports, machine.device, world.part)
     named = bool(settings.corpus or settings.pairs or texts is not None)
     filters = {"min_df": settings.min_df, "max_terms": settings.max_terms}
@@ -173,7 +174,7 @@ def build_modules(
 
 def describe(
     final: config.ResolvedConfig,
-    machine: output.Machine,
+    machine: Machine,
     source: resolve.Source,
     opened: data.TrainingData,
     made: methods.TextMethods,

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from ..encoder.device import is_out_of_memory
 from ..errors import RunError, sentence
-from ..models.device import is_out_of_memory
 
 
 @contextmanager

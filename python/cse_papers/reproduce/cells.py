@@ -192,7 +192,7 @@ def _index_tokenizer(config: TrainConfig) -> Any:
 
 def identity(cell: Cell, inputs: Inputs, scorer: Scorer) -> dict[str, Any]:
     """Returns what determines the scores of a cell: recipe, step limit, precision, model, and hashes of files."""
-    from cse.models.device import pick_device, pick_precision
+    from cse.encoder.device import pick_device, pick_precision
 
     recipe = cell.recipe
     source = {} if recipe.encoder is not None else source_of(cell, inputs)
@@ -267,7 +267,7 @@ def run_cell(
     Raises:
         InputError: If an interrupted run was begun with other settings.
     """
-    from cse.models.running.inference import Encoder
+    from cse.encoder.encoder import Encoder
 
     recipe, started = cell.recipe, time.perf_counter()
     made, seconds, steps = identity(cell, inputs, scorer), 0.0, 0

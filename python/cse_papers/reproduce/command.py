@@ -209,7 +209,7 @@ def run(chosen: Plan, inputs: Inputs, scorer: Scorer, place: Path, keep_models: 
         The names of the rows of which a cell failed; without ``smoke``, an error is raised instead.
     """
     from cse.cli.commands.train import ConsoleCallback
-    from cse.models.device import set_threads
+    from cse.encoder.device import set_threads
 
     from .cells import finish, run_cell
 

@@ -87,7 +87,7 @@ def _cost(config: Any, rate: float) -> tuple[float, int]:
     """Returns the seconds and bytes that a run needs on a device with ``rate`` floating-point operations per second."""
     from transformers import AutoConfig
 
-    from cse.models.resolve import find_model
+    from cse.encoder.resolve import find_model
     from cse.training.settings.precedence import DEFAULT_MODEL, resolve, with_preset
 
     completed = with_preset(config)
@@ -125,7 +125,7 @@ def matrix_rate(device: str) -> float:
     """Measures the operations per second of a large matrix product, in the precision that ``auto`` selects."""
     import torch
 
-    from cse.models.device import pick_device, pick_precision
+    from cse.encoder.device import pick_device, pick_precision
 
     name = pick_device(device)
     dtype = torch.bfloat16 if pick_precision(name, "auto")[0] == "bf16" else torch.float32

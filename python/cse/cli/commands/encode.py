@@ -13,9 +13,9 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 
 from ...data.readers import reading_options
+from ...encoder.base import check_format
 from ...errors import InputError
 from ...io import write_atomically
-from ...models.base import check_format
 from ...options import If, Opt
 from ...progress import counting
 from .. import options, printing
@@ -81,10 +81,10 @@ def encode_file(model: str, sentences: tuple[str, ...], output: str | None, enco
     if target is not None:
         check_format(target)
     options.check_corpus(sentences, encoding.column)
-    from ...models.device import describe_device, set_threads
-    from ...models.digest import model_digest
-    from ...models.running.inference import Encoder
-    from ...models.running.vector_files import encode_to_file, resume_precision
+    from ...encoder.device import describe_device, set_threads
+    from ...encoder.digest import model_digest
+    from ...encoder.encoder import Encoder
+    from ...encoder.vector_files import encode_to_file, resume_precision
 
     set_threads(encoding.threads)
     corpus = open_corpus(sentences or ["-"], **encoding.reading)
@@ -163,7 +163,7 @@ def encode_parts(
     as_json: bool,
 ) -> None:
     """Encodes each file into one part of the folder ``output``, and prints a summary."""
-    from ...models.device import describe_device
+    from ...encoder.device import describe_device
     from ...sharding.jobs import EncodeJob
     from .. import parts
 

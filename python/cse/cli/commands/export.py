@@ -88,8 +88,8 @@ def write_copy(model: str, output: str | None, as_json: bool, card: dict[str, An
     """Runs ``cse export`` without a format."""
     if output is None:
         raise InputError("cse export: name a format, --onnx or --static, or a new folder for a copy of MODEL with -o")
-    from ...models.running.inference import Encoder
-    from ...models.saving.folder import copy_encoder, write_card
+    from ...encoder.encoder import Encoder
+    from ...encoder.saving import copy_encoder, write_card
 
     copy_encoder(Encoder(options.model_folder(model), device="cpu"), output)
     write_card(output, card)
@@ -111,10 +111,10 @@ def write_static(
         raise InputError("--static needs texts to fit the vectors to; name them with --corpus FILE")
     if output is None:
         raise InputError("--static writes a new folder; name it with -o")
-    from ...models.device import set_threads
-    from ...models.running.inference import Encoder
-    from ...models.saving.folder import write_card
-    from ...models.saving.static_export import check_static, export_static
+    from ...encoder.device import set_threads
+    from ...encoder.encoder import Encoder
+    from ...encoder.saving import write_card
+    from ...encoder.static_export import check_static, export_static
 
     check_static(output)
     set_threads(threads)
@@ -145,10 +145,10 @@ def write_onnx(
     """Runs ``cse export --onnx``, and prints what was written."""
     data = {"sts": sts, "retrieval": retrieval}
     data = {suite: path for suite, path in data.items() if path is not None}
+    from ...encoder.device import set_threads
+    from ...encoder.onnx_export import export_onnx
+    from ...encoder.saving import write_card
     from ...evaluation.run import compare_models, open_suites
-    from ...models.device import set_threads
-    from ...models.saving.folder import write_card
-    from ...models.saving.onnx_export import export_onnx
 
     for suite, path in data.items():
         open_suites(suite, path, allow_partial=True)  # fails before the export, which takes a minute

@@ -125,8 +125,8 @@ def report_command(
     from ...reports.runs import read_run
 
     stored = read_run(run)
+    from ...encoder.device import set_threads
     from ...io import write_text
-    from ...models.device import set_threads
     from ...reports.page import report_page
     from ...reports.pictures import Material, write_pictures
     from ...training.folder.lock import check_links

@@ -29,7 +29,7 @@ from ..corpus_index import open_corpus
 from ..options import AsJson
 
 if TYPE_CHECKING:
-    from ...models.vocabulary import WordCounts
+    from ...encoder.vocabulary import WordCounts
 
 BLOCK = 16384
 """Number of rows that are read at a time for ``cse doctor --model``."""
@@ -210,8 +210,8 @@ def doctor_command(
 
 
 def _tokenizer(model: str) -> Any:
-    from ...models.resolve import find_model
-    from ...models.running.encoder import load_tokenizer
+    from ...encoder.resolve import find_model
+    from ...encoder.trained import load_tokenizer
 
     return load_tokenizer(find_model(options.model_folder(model)))
 
@@ -222,9 +222,9 @@ def _count_words(files: Sequence[str], tokenizer: Any, model: str, **reading: An
     In between, returns the number of distinct texts minus that of distinct texts as the model reads them, with at most
     ``MAX_LENGTH`` tokens. ``reading`` is passed to ``open_corpus``.
     """
-    from ...models.readability import TEXTS, readability
-    from ...models.tokens import token_lists
-    from ...models.vocabulary import count_words
+    from ...encoder.readability import TEXTS, readability
+    from ...encoder.tokens import token_lists
+    from ...encoder.vocabulary import count_words
 
     corpus = open_corpus(files, **reading)
     with counting("counting words", len(corpus), "rows") as more:

@@ -105,7 +105,7 @@ def train_command(
     configuration file or with --set, for example --set una.beta=0.3.
     """
     from ...registry import import_methods, parse_setting
-    from ...training.parts.data import check_inputs
+    from ...training.build.data import check_inputs
     from ...training.settings.changes import differences, repeated
     from ...training.settings.config import TrainConfig, read_toml
     from ...training.settings.precedence import merge, with_preset

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from ... import rng
 from ...augment.base import Block, Edit, Pairing, TokenEdit, View
 from ...data.corpus import Corpus
-from ...models.prompts import TrainingPrompts
+from ...encoder.prompts import TrainingPrompts
 from ...rng import partners, valid_candidates
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ...augment.base import Draws, Edit, Paired, Pairing
+from ...encoder.readability import readability
+from ...encoder.tokens import token_lists
 from ...errors import InputError
-from ...models.readability import readability
-from ...models.tokens import token_lists
 from .batches import Batches, changed_rows
 
 SAMPLE_ROWS = 2000

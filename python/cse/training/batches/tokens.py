@@ -27,9 +27,9 @@ from ...background import ProgressCallback
 from ...data.cache import ends_fit
 from ...data.corpus import Corpus
 from ...data.entries import Entry, cache_folder, find_entry, open_entry
+from ...encoder.device import fixed_length, for_transfer
+from ...encoder.tokens import TOKENIZING, pad, token_keys, token_lists, with_pooled
 from ...io import naming
-from ...models.device import fixed_length, for_transfer
-from ...models.tokens import TOKENIZING, pad, token_keys, token_lists, with_pooled
 from .batches import SENTENCES, Batch, Batches
 
 # Number of rows that are tokenized at a time.
@@ -47,7 +47,7 @@ class StoredTokens:
         self.ids = np.memmap(entry.folder / f"ids.{kind}", dtype=DTYPES[kind], mode="r")
 
     def take(self, rows: npt.NDArray[np.int64]) -> dict[str, list[npt.NDArray[np.integer]]]:
-        """Returns the token ids of some rows, in the form of ``cse.models.tokens.token_lists``."""
+        """Returns the token ids of some rows, in the form of ``cse.encoder.tokens.token_lists``."""
         ids = []
         for row in rows.tolist():
             start = int(self.ends[row - 1]) if row else 0

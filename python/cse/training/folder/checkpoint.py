@@ -29,9 +29,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from ...encoder.device import generator_states, restore_generators
 from ...errors import InputError
 from ...io import check_files, contents, fresh_folder, hash_files, identity, read_json, remove_folder
-from ...models.device import generator_states, restore_generators
 from ..step.distributed import World
 from ..step.state import TrainState
 from .find import CONFIG, MANIFEST, damage, list_checkpoints, read_manifest

@@ -16,15 +16,15 @@ from typing import Any
 import torch
 
 from ..._core import __version__
+from ...encoder.base import NotFinite
+from ...encoder.device import device_name
+from ...encoder.encoder import Encoder
+from ...encoder.saving import model_card, save_encoder
 from ...errors import InputError
 from ...evaluation.base import Sample
 from ...evaluation.sts import score_pairs
 from ...evaluation.verdict import NOT_JUDGED, Verdict, markdown
 from ...io import remove_leftovers, write_text
-from ...models.base import NotFinite
-from ...models.device import device_name
-from ...models.running.inference import Encoder
-from ...models.saving.folder import model_card, save_encoder
 from ..callbacks import Callback
 from ..run import Run
 from ..step.distributed import World

@@ -350,7 +350,7 @@ class ResolvedConfig(TrainConfig):
         Methods, including those of other packages, may have paths among their options; these are shortened to their
         last component.
         """
-        from ...models.saving.folder import public_name
+        from ...encoder.saving import public_name
 
         private: dict[str, Any] = dict.fromkeys(("cache", "patience", "given", "data", "judged_queries"))
         private |= dict.fromkeys(("corpus", "pairs", "columns", "dev"), ())

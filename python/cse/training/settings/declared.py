@@ -76,7 +76,7 @@ class Data:
     tfidf: Annotated[
         Tfidf | None, Opt(default="./tfidf, if it was built from exactly these files; else built for the run")
     ] = None
-    """See ``cse.training.parts.index``."""
+    """See ``cse.training.build.index``."""
     column: Annotated[Column, Opt(excludes=If("pairs", why="whose columns --columns names"))] = None
     encoding_errors: EncodingErrors = "strict"
     max_line_bytes: MaxLineBytes = 1 << 20
@@ -102,7 +102,7 @@ class Model:
             default="the model's own, else cls",
         ),
     ] = None
-    """See ``cse.models.pooling.POOLERS``."""
+    """See ``cse.encoder.pooling.POOLERS``."""
     eval_pooler: Annotated[
         Pooler | None,
         Opt(
@@ -120,7 +120,7 @@ class Model:
         ),
     ] = None
     """The name of one of the model's prompts, or a text. With ``pairs``, also ``auto``, which stands for the model's
-    prompts for queries and for documents. See ``cse.models.prompts``."""
+    prompts for queries and for documents. See ``cse.encoder.prompts``."""
     keep_head: Annotated[
         bool | None, Opt("Keep the MLP of --pooler cls in the saved model.", default="yes with --pairs")
     ] = None
@@ -289,7 +289,7 @@ class Optimisation:
     ] = None
     """The gradients are those of the whole batch, at the cost of a second forward pass."""
     precision: Precision = "auto"
-    """``bf16`` is autocast; for ``auto`` see ``cse.models.device.pick_precision``. Weights, optimizer and loss are
+    """``bf16`` is autocast; for ``auto`` see ``cse.encoder.device.pick_precision``. Weights, optimizer and loss are
     float32. A run stores the precision that ``auto`` selected, and keeps it when it is resumed."""
     compile: Annotated[bool, Opt("Compile the transformer with torch.compile.")] = False
     """On CUDA, batches are then padded to ``max_length``."""

@@ -32,7 +32,7 @@ def resumed_config(
     if file.exists():
         stored = check_equal(stored, TrainConfig.from_toml(file), str(file), "undo the change")
     if stored.precision == "auto":  # written by an older version, in which auto meant bf16 on CUDA, else fp32
-        from ...models.device import pick_device
+        from ...encoder.device import pick_device
 
         cuda = pick_device(stored.device).startswith("cuda")
         stored = stored.replace(precision="bf16" if cuda else "fp32")

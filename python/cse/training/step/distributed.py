@@ -22,8 +22,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ...encoder.device import distributed_backend, use_gpu
 from ...errors import InputError, RunError
-from ...models.device import distributed_backend, use_gpu
 
 # Other ranks wait while rank 0 evaluates. The timeout need not be short, because torchrun ends all ranks if one dies.
 TIMEOUT = timedelta(hours=6)

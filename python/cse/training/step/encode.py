@@ -19,11 +19,11 @@ from torch.utils.checkpoint import checkpoint
 
 from ... import rng
 from ...augment.base import View
+from ...encoder.acceleration import by_length, one_lookup
+from ...encoder.device import autocast, copied_to, on_device
+from ...encoder.packing import GROUP
+from ...encoder.trained import SentenceEncoder
 from ...features.base import hooked
-from ...models.device import autocast, copied_to, on_device
-from ...models.running.acceleration import by_length, one_lookup
-from ...models.running.encoder import SentenceEncoder
-from ...models.running.packing import GROUP
 from ...views import RowStep, Views, entry_keys
 from ..batches.batches import SENTENCES, Batch
 from .distributed import World

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from ...augment.base import View
+from ...encoder.acceleration import mask_always, use_fast_dropout
+from ...encoder.device import compile_backbone
+from ...encoder.packing import can_pack
+from ...encoder.prompts import TrainingPrompts
+from ...encoder.trained import SentenceEncoder
 from ...features.base import EncoderMethod, FeatureMethod, Hook
 from ...losses.base import BatchTerm, LossTerm
-from ...models.device import compile_backbone
-from ...models.prompts import TrainingPrompts
-from ...models.running.acceleration import mask_always, use_fast_dropout
-from ...models.running.encoder import SentenceEncoder
-from ...models.running.packing import can_pack
 from ..batches.batches import Batch, Batches
 from ..selection import Selector
 from ..watching import SaturationCheck

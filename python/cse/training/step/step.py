@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from ...encoder.device import begin_step, copied_to, on_device, skips_by_flag
+from ...encoder.tokens import POOLED
 from ...losses.base import RowTerm
 from ...losses.contrastive import Contrastive, similarity_summary
-from ...models.device import begin_step, copied_to, on_device, skips_by_flag
-from ...models.tokens import POOLED
 from ...views import BatchStep, Frozen, RowStep, Views, WithoutDropout
 from ..batches.batches import Batch
 from .distributed import World

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from ... import _core
+from .. import _core
 from .packing import Layout
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from ... import _core
-from ...errors import InputError
-from ...tfidf.options import word_options
-from ..base import unwrapped
-from .inference import Encoder
+from .. import _core
+from ..errors import InputError
+from ..tfidf.options import word_options
+from .base import unwrapped
+from .encoder import Encoder
 
 # Maximum number of tokens in a passage for bags of tokens, and of words for encoders without a tokenizer.
 DEFAULT = 256

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..step.distributed import World
+    from .step.distributed import World
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Machine:
 
     def describe(self) -> dict[str, str]:
         """Returns the device and, if there are several, the number of processes."""
-        from ...models.device import describe_device
+        from ..encoder.device import describe_device
 
         several = {"processes": f"{self.ranks}, each with a part of the batch"} if self.ranks > 1 else {}
         return {"device": describe_device(self.device, self.precision, self.reason), **several}
@@ -30,7 +30,7 @@ class Machine:
 
 def use_machine(device: str, threads: int, precision: str, world: World) -> Machine:
     """Sets the number of threads, and chooses device and precision; raises ``InputError`` for an unusable device."""
-    from ...models.device import pick_device, pick_precision, set_threads
+    from ..encoder.device import pick_device, pick_precision, set_threads
 
     set_threads(threads)
     device = world.device(pick_device(device))

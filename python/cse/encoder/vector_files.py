@@ -22,13 +22,13 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from ..._core import hash_bytes
-from ...data.corpus import Corpus
-from ...errors import InputError
-from ...io import Journal, copy_mode, dumps, naming, remove_leftovers, write_atomically
-from ..base import naming_rows
-from ..device import pick_precision
-from .inference import Encoder
+from .._core import hash_bytes
+from ..data.corpus import Corpus
+from ..errors import InputError
+from ..io import Journal, copy_mode, dumps, naming, remove_leftovers, write_atomically
+from .base import naming_rows
+from .device import pick_precision
+from .encoder import Encoder
 
 # Number of rows in a block, and in a Parquet row group.
 BLOCK = 16384

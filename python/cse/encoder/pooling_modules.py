@@ -48,7 +48,7 @@ class MaskPooling(library.Pooling):
 
 
 def pooling_modules(pooler: str, transformer: library.Transformer, include_prompt: bool = True) -> list[nn.Module]:
-    """Returns the modules of a pooler, which follow a transformer; see ``cse.models.pooling``.
+    """Returns the modules of a pooler, which follow a transformer; see ``cse.encoder.pooling``.
 
     An average of layers is a WeightedLayerPooling, whose weights are fixed, and a Pooling.
     """
@@ -69,7 +69,7 @@ def pooling_modules(pooler: str, transformer: library.Transformer, include_promp
 
 
 def pooler_of(pooling: Sequence[nn.Module]) -> str | None:
-    """Returns the name of the pooler that consists of these modules; None if it has none in ``cse.models.pooling``."""
+    """Returns the name of the pooler that consists of these modules; None if it has none in ``cse.encoder.pooling``."""
     if not pooling or not isinstance(pooling[-1], library.Pooling) or len(pooling) > 2:
         return None
     if isinstance(pooling[-1], MaskPooling):

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...errors import InputError, first_line
-from ...io import file_mode, fresh_folder, write_text
-from ..pooling import POOLERS
-from ..running.encoder import SentenceEncoder
+from ..errors import InputError, first_line
+from ..io import file_mode, fresh_folder, write_text
+from .pooling import POOLERS
+from .trained import SentenceEncoder
 
 if TYPE_CHECKING:
-    from ..running.inference import Encoder
+    from .encoder import Encoder
 
 
 def save_encoder(

@@ -15,15 +15,15 @@ import torch
 from sentence_transformers.sentence_transformer import modules as library
 from torch import Tensor, nn
 
-from ...errors import InputError
-from ..adapters import Adapters, load_mlm_head, mlm_head, save_mlm_head
-from ..device import pick_precision, uncompiled
-from ..modules import Transformer, as_dense, check_widths, is_causal, normalizes, split
-from ..pooling_modules import pooler_of, pooling_modules
-from ..resolve import Source, naming_model
-from ..tokens import POOLED
-from .inference import Encoder, quiet
+from ..errors import InputError
+from .adapters import Adapters, load_mlm_head, mlm_head, save_mlm_head
+from .device import pick_precision, uncompiled
+from .encoder import Encoder, quiet
+from .modules import Transformer, as_dense, check_widths, is_causal, normalizes, split
 from .packing import encode_packed, is_hooked, is_packable
+from .pooling_modules import pooler_of, pooling_modules
+from .resolve import Source, naming_model
+from .tokens import POOLED
 
 
 class SentenceEncoder(nn.Module):
@@ -36,7 +36,7 @@ class SentenceEncoder(nn.Module):
         encoder: The encoder whose modules are trained. It is the encoder in evaluation and in the saved model as well:
             ``evaluated`` sets its modules.
         source: The files from which the model was loaded.
-        pooler: Pooling in training; see ``cse.models.pooling.POOLERS``.
+        pooler: Pooling in training; see ``cse.encoder.pooling.POOLERS``.
         use_trained_pooler: Use the ``pooler_output`` of the backbone instead of a new head.
         keep_head: Use the head in evaluation as well (supervised SimCSE), not only in training.
         head: An MLP head that the folder holds. None: a new one, if ``pooler`` is ``cls``.
@@ -80,7 +80,7 @@ class SentenceEncoder(nn.Module):
         self.denoise: Callable[[Any, dict[str, Tensor]], Tensor] | None = None
         """Computes vectors ``(B, D)`` that training subtracts from the pooled output; see ``cse.features``."""
         self.packed = False
-        """Whether the transformer can encode rows without padding; see ``cse.models.running.packing``."""
+        """Whether the transformer can encode rows without padding; see ``cse.encoder.packing``."""
         self.template: Any = None
         self.adapters: Adapters | None = None
         """The adapters that are trained instead of the weights; see ``cse.features.encoder_methods``."""
@@ -275,7 +275,7 @@ def load_encoder(
 
     Args:
         source: Location and properties of the model, from ``find_model``.
-        pooler: See ``cse.models.pooling.POOLERS``.
+        pooler: See ``cse.encoder.pooling.POOLERS``.
         for_inference: With ``pooler="cls"``, use the head stored as a Dense module of the directory, else the trained
             pooler (linear, tanh) of the checkpoint, if there is one. If False (training), the head is loaded from the
             Dense module of the directory, or newly initialised if there is none.

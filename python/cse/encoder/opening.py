@@ -26,6 +26,6 @@ def open_encoder(
     if pooler is None and is_light(fspath(model)):
         with suppress(InputError):  # cse.Encoder loads other modules, or says what is wrong
             return LightEncoder(model, prompt=prompt, dims=dims)
-    from .running.inference import Encoder
+    from .encoder import Encoder
 
     return Encoder(model, pooler=pooler, device=device, precision=precision, prompt=prompt, dims=dims)

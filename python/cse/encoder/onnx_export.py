@@ -19,14 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...errors import InputError, RunError
-from ...io import fresh_folder, temporary_folder
-from ..layout import write_limit
-from ..light import MODEL, NOT_INSTALLED
-from ..light import ONNX as FOLDER
-from ..pooling import pooled_layers
-from ..resolve import MINILM, best_of_run, find_model
-from ..running.inference import Encoder
+from ..errors import InputError, RunError
+from ..io import fresh_folder, temporary_folder
+from .encoder import Encoder
+from .layout import write_limit
+from .light import MODEL, NOT_INSTALLED
+from .light import ONNX as FOLDER
+from .pooling import pooled_layers
+from .resolve import MINILM, best_of_run, find_model
 
 INT8 = "model_int8.onnx"
 # Largest allowed difference between embeddings from ONNX and from PyTorch. If the largest norm of an embedding is above

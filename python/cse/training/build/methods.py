@@ -15,8 +15,8 @@ from ...registry import Registry
 if TYPE_CHECKING:
     from ...augment.base import Edit, Example, Pairing, TextMethod, View
     from ...context import Context
+    from ...encoder.trained import SentenceEncoder
     from ...features.base import EncoderMethod
-    from ...models.running.encoder import SentenceEncoder
     from ..batches.batches import Batches
     from ..step.distributed import World
     from ..step.state import Modules
@@ -142,7 +142,7 @@ def text_methods(positive: str, negatives: Sequence[str], options: Options, cont
 
 def encoder_methods(names: Sequence[str], options: Options, context: Context) -> dict[str, EncoderMethod]:
     """Constructs the methods that change the encoder, which is then moved to the device again."""
-    from ...models.running.encoder import check_mask
+    from ...encoder.trained import check_mask
 
     methods = {name: create(ENCODER_METHODS, name, options, context) for name in names}
     check_mask(context.trained.to(context.device))
@@ -153,8 +153,8 @@ def second_encoder(name: str | None, pooler: str, keep_head: bool, context: Cont
     """Returns the separate encoder of the positives (a copy of the first encoder, or another model), or None."""
     import copy
 
-    from ...models.resolve import find_model
-    from ...models.running.encoder import load_encoder
+    from ...encoder.resolve import find_model
+    from ...encoder.trained import load_encoder
 
     first = context.trained
     if name is None:

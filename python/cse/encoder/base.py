@@ -47,7 +47,7 @@ def one_or_more(encode: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class TextEncoder(ABC):
-    """Base class of ``cse.Encoder`` and of ``cse.models.light.LightEncoder``."""
+    """Base class of ``cse.Encoder`` and of ``cse.encoder.light.LightEncoder``."""
 
     given: tuple[str, str | None]
     """The arguments ``model`` and ``pooler``."""
@@ -248,7 +248,7 @@ def unit(vectors: Vectors) -> Vectors:
 
 
 FORMATS = (".npy", ".safetensors", ".parquet")
-"""Suffixes of files of embeddings; see ``cse.models.running.vector_files``."""
+"""Suffixes of files of embeddings; see ``cse.encoder.vector_files``."""
 
 
 def check_format(output: str) -> None:

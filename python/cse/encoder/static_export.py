@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ...data.corpus import Corpus
-from ...errors import InputError
-from ...io import file_mode, fresh_folder
-from ..base import unit
-from ..modules import Transformer
-from ..resolve import MINILM
-from ..running.inference import Encoder
-from .folder import public_name
+from ..data.corpus import Corpus
+from ..errors import InputError
+from ..io import file_mode, fresh_folder
+from .base import unit
+from .encoder import Encoder
+from .modules import Transformer
+from .resolve import MINILM
+from .saving import public_name
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

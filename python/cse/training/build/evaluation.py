@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ...augment.base import Edit
+    from ...encoder.trained import SentenceEncoder
     from ...evaluation.base import Pairs
     from ...evaluation.measures import Measure
     from ...evaluation.sts import Task
-    from ...models.running.encoder import SentenceEncoder
     from ..selection import Selector
     from .data import TrainingData
 

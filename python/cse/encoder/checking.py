@@ -152,7 +152,7 @@ def _check_kind(modules: list[dict[str, Any]], settings: Any, config: Any) -> No
     for entry in modules:
         if kind_of(entry) in SPARSE:
             problem = problem or MODEL_TYPES["SparseEncoder"]
-        # Saved models of cse itself name its class; see ``cse.models.pooling_modules.MaskPooling``.
+        # Saved models of cse itself name its class; see ``cse.encoder.pooling_modules.MaskPooling``.
         if not str(entry["type"]).startswith("sentence_transformers."):
             problem = problem or REMOTE.format(what=f"the module {entry['type']}")
     if config.get("auto_map") and not problem:

@@ -142,8 +142,8 @@ def check_inputs(config: Any) -> None:
 
     The command line calls this function before it imports torch, which takes seconds.
     """
+    from ...encoder.resolve import check_local
     from ...evaluation.sts import CLEAN
-    from ...models.resolve import check_local
 
     check_source(config.corpus, config.pairs, config.tfidf)
     corpus_files(config.corpus, config.column)

@@ -17,23 +17,23 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules as library
 from torch import nn
 
-from ..._core import __version__
-from ...errors import InputError, check_list, for_python, unknown
-from ...progress import counting
-from ..base import TextEncoder, Vectors, check_finite, one_or_more, unit
-from ..base import repaired as repaired
-from ..checking import cutting, is_static, read_json
-from ..device import autocast, copied_to, pick_device, pick_precision
-from ..encoders import OtherEncoder, find_encoder
-from ..layout import load_as_stored, write_older_names
-from ..light import STATIC, Onnx
-from ..modules import Transformer, as_output, check_widths, normalizes, split
-from ..pooling import POOLERS
-from ..pooling_modules import MaskPooling, pooler_of, pooling_modules
-from ..resolve import base_of, family_in, find_folder, model_files, naming_model, transformer_folder
-from ..templates import plain
-from ..tokens import TOKENIZING, pad
+from .._core import __version__
+from ..errors import InputError, check_list, for_python, unknown
+from ..progress import counting
 from .acceleration import batches_by_length
+from .base import TextEncoder, Vectors, check_finite, one_or_more, unit
+from .base import repaired as repaired
+from .checking import cutting, is_static, read_json
+from .device import autocast, copied_to, pick_device, pick_precision
+from .encoders import OtherEncoder, find_encoder
+from .layout import load_as_stored, write_older_names
+from .light import STATIC, Onnx
+from .modules import Transformer, as_output, check_widths, normalizes, split
+from .pooling import POOLERS
+from .pooling_modules import MaskPooling, pooler_of, pooling_modules
+from .resolve import base_of, family_in, find_folder, model_files, naming_model, transformer_folder
+from .templates import plain
+from .tokens import TOKENIZING, pad
 
 # Number of texts that are sorted by length at a time.
 BLOCK = 16384
@@ -58,13 +58,13 @@ class Encoder(TextEncoder, SentenceTransformer):
     Args:
         model: Folder of a trained encoder (``runs/NAME/best``), folder or hub name of a model of transformers or
             sentence-transformers, or ``minilm``. Other kinds of encoders are given as ``onnx:FOLDER`` and so on (see
-            ``cse.models.encoders``).
-        pooler: See ``cse.models.pooling.POOLERS``. Default: the pooling that the folder declares. For a plain
+            ``cse.encoder.encoders``).
+        pooler: See ``cse.encoder.pooling.POOLERS``. Default: the pooling that the folder declares. For a plain
             Hugging Face folder, which declares none, the default is that of sentence-transformers, ``avg``, or
             ``lasttoken`` for a decoder; ``avg`` is wrong for a model trained with [CLS] pooling.
         device: A PyTorch device; ``auto`` is the GPU if there is one (CUDA, Apple or Intel), else the CPU.
         precision: Precision in which texts are encoded: ``fp32``, ``bf16`` or ``auto``, which is bf16 on CUDA and on
-            processors that are faster with it (see ``cse.models.device.pick_precision``), else fp32. Embeddings are
+            processors that are faster with it (see ``cse.encoder.device.pick_precision``), else fp32. Embeddings are
             always float32.
         prompt: Prompt that ``encode`` puts before each sentence: the name of one of the model's prompts, or a text.
             Default: the default prompt of the model, if it declares one.

@@ -1,0 +1,1 @@
+"""Encoders: finding and reading models, running them, and saving them."""

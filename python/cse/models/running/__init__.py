@@ -1,1 +1,0 @@
-"""Encoding texts with a model: encoders, pooling over passages, generation, and faster forward passes."""

@@ -1,1 +1,0 @@
-"""Writing models: folders, model cards, merged weights, and export to ONNX."""
