@@ -1,14 +1,15 @@
 """Numbers in prose that name a row of a stored table, in a comment that Markdown does not show.
 
-    UNA gains +1.14 [+.79, +1.51] <!-- row: Systems (H200) | UNA, 0.05 | change --> points.
+    UNA gains +1.14 [+.79, +1.51]<!-- row: Systems (H200) | UNA, 0.05 | change --> points.
 
 A marker has the title of a table, the first cells of a row, and the name of a column, which may be shortened to a
-beginning that only one row or column has. The marker stands after a number, or after a number with its interval.
+beginning that only one row or column has. The marker stands after a number, or after a number with its interval. There is
+no space before it, since a line that begins with a comment would end the paragraph.
 
 A marker may also name a value in a file of stored results, by the keys that lead to it; a list stands for its median:
 
-    the time grows with the power of 0.95 <!-- row: growth.json | exponents | build: time against sentences -->
-    of 100 draws, 66 <!-- row: verdict.json > tweets > seed0 | words | cannot tell -->
+    the time grows with the power of 0.95<!-- row: growth.json | exponents | build: time against sentences -->
+    of 100 draws, 66<!-- row: verdict.json > tweets > seed0 | words | cannot tell -->
 """
 
 import json
@@ -20,7 +21,7 @@ from statistics import median
 RESULTS = Path(__file__).resolve().parents[1] / "benches" / "results"
 NUMBER = r"[+-]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:e-?\d+)?"
 MARKED = re.compile(
-    rf"(?P<value>{NUMBER})(?: \[(?P<low>{NUMBER}), (?P<high>{NUMBER})\])?\** <!-- row: (?P<table>[^|]+?) \| "
+    rf"(?P<value>{NUMBER})(?: \[(?P<low>{NUMBER}), (?P<high>{NUMBER})\])?\** ?<!-- row: (?P<table>[^|]+?) \| "
     r"(?P<row>[^|]+?) \| (?P<column>[^|]+?) -->"
 )
 # What has to have a marker: changes, which have a sign, and scores of two digits with decimals.
