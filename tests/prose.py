@@ -3,8 +3,8 @@
     UNA gains +1.14 [+.79, +1.51]<!-- row: Systems (H200) | UNA, 0.05 | change --> points.
 
 A marker has the title of a table, the first cells of a row, and the name of a column, which may be shortened to a
-beginning that only one row or column has. The marker stands after a number, or after a number with its interval. There is
-no space before it, since a line that begins with a comment would end the paragraph.
+beginning that only one row or column has. The marker stands after a number, or after a number with its interval; not at
+the beginning of a line, where a comment would end the paragraph.
 
 A marker may also name a value in a file of stored results, by the keys that lead to it; a list stands for its median:
 
