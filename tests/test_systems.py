@@ -3,7 +3,6 @@
 import json
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +22,10 @@ from cse.training.setup import prepare
 from cse.training.step.distributed import World
 from cse.training.step.step import propagate
 from cse.views import Frozen
+from ranks import two_ranks_equal_one
 from runs import gradients, same_run, weights
 from test_device import CASES, CUDA, Copies, assert_close
-from test_distributed import DISTRIBUTED, FirstOfThree, run_here, torchrun
+from test_distributed import FirstOfThree
 
 # Settings by name. The fixture ``system`` replaces words in capitals with paths. TINY is the path of tiny_bert, and
 # MASKED is the path of a masked language model with the same tokenizer.
@@ -147,25 +147,9 @@ def test_gradients_do_not_depend_on_the_chunk_size(run_config, system, name):
 
 @pytest.mark.slow
 def test_two_processes_have_the_gradients_of_one(request, run_config, system, tmp_path):
-    script = tmp_path / "gradients.py"
-    script.write_text(DISTRIBUTED, encoding="utf8")
-    given = {name: value for name, value in run_config.values().items() if value is not None}
-    cases = {name: {**given, **system(name)} for name in request.module.SYSTEMS}
+    cases = {name: system(name) for name in request.module.SYSTEMS}
     cases["chunks of three"] = {**next(iter(cases.values())), "chunk_size": 3, "batch_size": 7}
-    found = []
-    for launch in (run_here, partial(torchrun, 2)):
-        out = tmp_path / "gradients.pt"
-        launch(script, json.dumps({"base": {}, "cases": cases}), out)
-        found.append(torch.load(out))
-    one, two = found
-    for name in cases:
-        for key, value in one[name]["metrics"].items():
-            assert two[name]["metrics"][key] == pytest.approx(value, rel=1e-9, abs=1e-12, nan_ok=True), (name, key)
-        for left, right in zip(one[name]["gradients"], two[name]["gradients"], strict=True):
-            if left is None:
-                assert right is None or not right.any()
-            else:
-                assert torch.allclose(left, right, rtol=1e-9, atol=1e-11), name
+    two_ranks_equal_one(run_config, cases, tmp_path)
 
 
 def test_a_process_without_rows_has_a_finite_loss_and_zero_gradients(run_config, system, name):
