@@ -1,6 +1,7 @@
 """Systems in the training loop: gradients in chunks and in several processes, resumed runs, and training on CUDA."""
 
 import json
+import shutil
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -167,13 +168,12 @@ def test_a_process_without_rows_has_a_finite_loss_and_zero_gradients(run_config,
 @pytest.mark.slow
 def test_a_resumed_run_equals_an_uninterrupted_one(run_config, system, name, tmp_path):
     config = run_config.replace(**system(name), max_steps=4, save_every=2, eval_every=0, keep_checkpoints=5)
-    whole = train(config.replace(name="whole"))
-    train(config.replace(name="part", max_steps=4))
-    folder = Path(config.output) / "part"
-    (folder / "last" / "model.safetensors").unlink()  # so that only the resumed run can write it
-    resumed = folder / "checkpoints" / "step-00000002"
+    whole = train(config).folder
+    part = Path(shutil.copytree(whole, whole.with_name("part")))
+    (part / "last" / "model.safetensors").unlink()  # so that only the resumed run can write it
+    resumed = part / "checkpoints" / "step-00000002"
     train(resumed_config(resumed), resume=resumed)
-    same_run(whole.folder, folder)
+    same_run(whole, part)
 
 
 def move_to_fake_gpu(module):
