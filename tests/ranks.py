@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from cse import TrainConfig
-from cse.training.batches.tokens import Prefetcher
 from cse.training.setup import prepare
 from cse.training.step.distributed import World, connected
 from cse.training.step.state import unique_parameters
 from cse.training.step.step import propagate
 from forked import Forked
+from runs import first_batches
 
 
 def start_ranks(size, *arguments, cwd=None, entry="cse.cli:main"):
@@ -43,8 +43,7 @@ def first_gradients(cases, world, begun):
         state = run.state
         for module in state.modules().values():
             module.double().eval()
-        with Prefetcher(run.batches, state.encoder.tokenizer, 32, world.part) as batches:
-            (batch,) = batches.get(0)
+        (batch,) = first_batches(run, world.part)
         for _ in range(1 + begun):
             metrics = propagate(state, batch, run.forward, world)
         parameters = unique_parameters(state.modules().values())

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from cse import TrainConfig, train
-from cse.training.batches.tokens import Prefetcher
 from cse.training.callbacks import Callback
 from cse.training.folder.checkpoint import read_checkpoint
 from cse.training.folder.find import find_checkpoint, list_checkpoints
@@ -22,7 +21,7 @@ from cse.training.setup import prepare
 from cse.training.step.distributed import World
 from cse.training.step.step import propagate
 from ranks import run_ranks, start_ranks, two_ranks_equal_one
-from runs import VIEWS, same_run
+from runs import VIEWS, first_batches, same_run
 
 
 def test_two_processes_compute_the_gradients_of_a_single_process(run_config, tmp_path):
@@ -51,8 +50,7 @@ class FirstOfThree(World):
 def test_a_rank_without_rows_takes_part_in_the_step(run_config, terms):
     world = FirstOfThree(0, 3)
     run = prepare(run_config.replace(batch_size=2, loss_terms=terms))
-    with Prefetcher(run.batches, run.state.encoder.tokenizer, 32, world.part) as batches:
-        (batch,) = batches.get(0)
+    (batch,) = first_batches(run, world.part)
     metrics = propagate(run.state, batch, run.forward, world)
     assert torch.isfinite(metrics["loss"])
     assert not any(p.grad is not None and p.grad.any() for p in run.state.encoder.parameters())

@@ -24,7 +24,7 @@ from cse.training.step.distributed import World
 from cse.training.step.step import propagate
 from cse.views import Frozen
 from ranks import two_ranks_equal_one
-from runs import gradients, same_run, weights
+from runs import first_batches, gradients, in_float64, same_run, weights
 from test_device import CASES, CUDA, Copies, assert_close
 from test_distributed import FirstOfThree
 
@@ -122,22 +122,12 @@ def registered(monkeypatch):
         yield
 
 
-def first_batch(run):
-    with Prefetcher(run.batches, run.state.encoder.tokenizer, run.config.max_length) as prefetcher:
-        return prefetcher.get(0)
-
-
-def in_float64(run, training=False):
-    for module in run.state.modules().values():
-        module.double().train(training)
-
-
 def test_gradients_do_not_depend_on_the_chunk_size(run_config, system, name):
     found = []
     for chunk_size in (None, 3):
         run = prepare(run_config.replace(**system(name)))
         in_float64(run)
-        found.append(gradients(run, first_batch(run), chunk_size=chunk_size))
+        found.append(gradients(run, first_batches(run), chunk_size=chunk_size))
     (whole, metrics), (chunks, others) = found
     assert whole.keys() == chunks.keys()
     for key, values in whole.items():
@@ -157,8 +147,7 @@ def test_a_process_without_rows_has_a_finite_loss_and_zero_gradients(run_config,
     world = FirstOfThree(0, 3)
     run = prepare(run_config.replace(**system(name)))
     run.batches.size, run.batches.part = 2, world.part
-    with Prefetcher(run.batches, run.state.encoder.tokenizer, 32, world.part) as batches:
-        (batch,) = batches.get(0)
+    (batch,) = first_batches(run, world.part)
     run.state.train()
     metrics = propagate(run.state, batch, run.forward, world)
     assert torch.isfinite(metrics["loss"])
@@ -217,7 +206,7 @@ def test_gradients_of_a_system_on_cuda_equal_those_on_the_cpu(run_config, system
     for device in ("cpu", CUDA):
         run = prepare(run_config.replace(**system(name), device=device))
         in_float64(run)
-        found.append(gradients(run, first_batch(run)))
+        found.append(gradients(run, first_batches(run)))
     (expected, before), (on_gpu, after) = found
     assert_close((on_gpu,), (expected,), 1e-6)
     for key, value in before.items():
@@ -238,7 +227,7 @@ def test_training_lowers_the_loss(run_config, system, name):
 
 def test_a_shared_dropout_mask_makes_both_views_equal(run_config, system):
     run = prepare(run_config.replace(**system("fixed mask")))
-    _, metrics = gradients(run, first_batch(run))
+    _, metrics = gradients(run, first_batches(run))
     assert float(metrics["cos_pos"]) == pytest.approx(1, abs=1e-6)
 
 
@@ -272,8 +261,7 @@ def test_an_expensive_augmentation_gets_only_the_rows_of_its_process(run_config,
     batch = run.batches[0]
     assert seen == [len(range(8)[World(1, 3).part(8)])]
     assert len(batch.blocks["synthetic"].texts) == seen[0]
-    with Prefetcher(run.batches, run.state.encoder.tokenizer, 32, World(1, 3).part) as prefetcher:
-        (batch,) = prefetcher.get(0)
+    (batch,) = first_batches(run, World(1, 3).part)
     assert len(batch.tokens["synthetic"]["input_ids"]) == seen[0]
 
 
@@ -286,7 +274,7 @@ def test_unchanged_negatives_are_masked_and_unchanged_positives_are_kept(run_con
 
     def batch_of(**values):
         run = prepare(config.replace(**values))
-        return run, first_batch(run)[0]
+        return run, first_batches(run)[0]
 
     run, batch = batch_of(negatives=("repetition",))
     short = np.array([len(run.batches.corpus.take([row])[0].split()) <= 3 for row in batch.rows])
@@ -308,7 +296,7 @@ def test_mixed_negatives_are_not_mixed_from_identical_sentences(run_config, tmp_
     long = [row for row in sample_rows if len(row.split()) > 8]
     (tmp_path / "some.txt").write_text("\n".join([long[0]] * 6 + long[1:4]), encoding="utf8")
     run = prepare(run_config.replace(corpus=tmp_path / "some.txt", loss="mixed", batch_size=8, max_steps=None))
-    batch = first_batch(run)[0]
+    batch = first_batches(run)[0]
     texts = batch.blocks["anchor"].texts
     partners = torch.from_numpy(batch.partners)
     alike = torch.tensor([texts[own] == texts[partner % 8] for own, partner in enumerate(partners)])

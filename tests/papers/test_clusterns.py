@@ -19,8 +19,7 @@ from cse.training.setup import prepare
 from cse.views import BatchStep, Views
 from cse_papers.clusterns import ClusterNS, ClusterNSOptions, distant_rows, moved_centroids
 from ranks import two_ranks_equal_one
-from runs import gradients
-from test_systems import first_batch, in_float64
+from runs import first_batches, gradients, in_float64
 
 TAU = 0.1
 
@@ -295,7 +294,7 @@ def test_gradients_with_clusters_do_not_depend_on_the_chunk_size(run_config, los
     for chunk_size in (None, 3):
         run = prepare(run_config.replace(**SETTINGS, **LOSSES[loss]))
         in_float64(run)
-        batches = first_batch(run)
+        batches = first_batches(run)
         _, before = gradients(run, batches, chunk_size=chunk_size)
         assert run.state.terms["clusterns"].begun
         assert float(before["loss/clusterns"]) == 0
