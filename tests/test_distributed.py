@@ -24,6 +24,7 @@ from ranks import run_ranks, start_ranks, two_ranks_equal_one
 from runs import VIEWS, first_batches, same_run
 
 
+@pytest.mark.slow
 def test_two_processes_compute_the_gradients_of_a_single_process(run_config, tmp_path):
     cases = {name: {**VIEWS[name]} for name in VIEWS if name != "spans"}
     cases |= {"odd": {"batch_size": 7}, "chunks": {"chunk_size": 3}}
@@ -69,6 +70,7 @@ def train_several_times():
     train(config.replace(name="stopped", max_steps=500), Slow())
 
 
+@pytest.mark.slow
 def test_two_processes_train_several_times_and_stop_at_a_signal_to_one(run_config, tmp_path):
     """Steps are slow and logging is rare, so that the ranks must exchange the signal between two log lines."""
     config = run_config.replace(output=str(tmp_path), max_steps=2, eval_every=0, log_every=1000)

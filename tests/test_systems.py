@@ -75,9 +75,9 @@ def pytest_generate_tests(metafunc):
     if "name" in metafunc.fixturenames:
         names = dict(metafunc.module.SYSTEMS)
         if metafunc.function is test_training_lowers_the_loss:
-            names = [name for name, values in names.items() if "METHODS" not in values.get("imports", ())]
+            names = [n for n, s in names.items() if "METHODS" not in s.get("imports", ()) and not n.endswith("release")]
         if metafunc.function is test_the_forward_pass_on_cuda_uses_one_device_and_does_not_wait:
-            names |= CASES if metafunc.module.__name__ == __name__ else {}
+            names |= {"standard mlm": {}, "two layers": {}} if metafunc.module.__name__ == __name__ else {}
         metafunc.parametrize("name", list(names))
 
 

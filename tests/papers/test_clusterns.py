@@ -307,6 +307,7 @@ def test_gradients_with_clusters_do_not_depend_on_the_chunk_size(run_config, los
         assert float(others[key]) == pytest.approx(float(value), rel=1e-9, nan_ok=True), key
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_clusters_of_one(run_config, tmp_path):
     cases = {name: {**SETTINGS, **values} for name, values in LOSSES.items()}
     one = two_ranks_equal_one(run_config, cases, tmp_path, begun=True)  # the first of two calls begins the clusters
