@@ -491,7 +491,7 @@ def test_terms_that_look_like_markup_are_printed_literally(cse, tmp_path):
 
 def test_train_has_an_option_for_each_setting_and_each_method_flag():
     from cse.cli.commands.train import train_command
-    from cse.training.settings.config import SETTINGS, method_flags
+    from cse.training.settings.values import SETTINGS, method_flags
 
     named = {option.name for option in train_command.params}
     assert set(SETTINGS) - {"loss_terms"} <= named  # --loss-term adds to it, as more_loss_terms

@@ -14,7 +14,8 @@ from cse.cli import cli
 from cse.cli.command import Number, Text
 from cse.errors import check_integer
 from cse.options import If, Opt, combination_fault, options_of, parse_options
-from cse.training.settings.config import SETTINGS, TABLES, TrainConfig, method_flags
+from cse.training.settings.config import TrainConfig
+from cse.training.settings.values import SETTINGS, TABLES, method_flags
 
 
 @dataclass(frozen=True)

@@ -76,9 +76,10 @@ class Opt:
     """Whether the option has no flag."""
     enables: bool = False
     """Option of a method: on the command line, a value also switches the method on, and 0 switches it off."""
-    may_change: Literal["no", "yes", "elsewhere", "place"] = "no"
-    """Setting of a run: whether a resumed run may change it; ``elsewhere``: it does not affect what is computed.
-    ``place``: it may not, although it does not affect what is computed."""
+    may_change: bool = False
+    """Setting of a run: whether the value may change when the run is resumed."""
+    same_results: bool = False
+    """Setting of a run: whether the value has no effect on what the run computes."""
 
 
 @dataclass(frozen=True)
@@ -244,7 +245,7 @@ def declared(name: str, hint: Any, default: Any) -> Option:
     shown: dict[str, Any] = {}
     for opt in (mark for mark in marks if isinstance(mark, Opt)):
         shown = {
-            **{key: value for key, value in vars(opt).items() if value not in ("", None, (), False, "no")},
+            **{key: value for key, value in vars(opt).items() if value not in ("", None, (), False)},
             **shown,
         }
     return Option(name, bare, default, Opt(**shown), tuple(mark for mark in marks if not isinstance(mark, Opt)))
@@ -326,9 +327,11 @@ def phrase(help: str) -> str:
 
 
 # Options that commands and settings share.
-Threads = Annotated[int, Ge(0), Le(1024), Opt("CPU threads; 0: all cores.", "N", may_change="elsewhere")]
+Threads = Annotated[int, Ge(0), Le(1024), Opt("CPU threads; 0: all cores.", "N", may_change=True, same_results=True)]
 Seed = Annotated[int, Ge(0), Le(2**64 - 1), Opt("Seed of all random choices.", "N")]
-Device = Annotated[str, Opt("auto (a GPU if there is one), cpu, cuda, cuda:1, mps, xpu, ...", may_change="elsewhere")]
+Device = Annotated[
+    str, Opt("auto (a GPU if there is one), cpu, cuda, cuda:1, mps, xpu, ...", may_change=True, same_results=True)
+]
 Precision = Annotated[
     Literal["fp32", "bf16", "auto"],
     Opt("Precision of the transformer; auto: bf16 on CUDA and on CPUs that are faster in bf16, else fp32."),
@@ -349,5 +352,7 @@ Column = Annotated[
 ]
 EncodingErrors = Annotated[Literal["strict", "replace"], Opt("How to handle invalid UTF-8.")]
 MaxLineBytes = Annotated[int, Ge(1), Le(2**40), Opt("Maximum length of a row in bytes.", "N")]
-Cache = Annotated[str | None, Opt("Cache folder for large inputs.", "DIR", "the user's cache", may_change="elsewhere")]
+Cache = Annotated[
+    str | None, Opt("Cache folder for large inputs.", "DIR", "the user's cache", may_change=True, same_results=True)
+]
 Imports = Annotated[tuple[str, ...], Opt("Python file that registers methods.", "FILE.py", flag="--import", paths=True)]

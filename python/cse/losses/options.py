@@ -118,7 +118,7 @@ def parse_dims(dims: str | Sequence[int]) -> list[int]:
     return sorted(set(numbers), reverse=True)
 
 
-def incompatibility(*, objective: str | None, logits: str, mixed: str | None, synthetic_pairs: bool) -> str | None:
+def incompatibility(objective: str | None, logits: str, mixed: str | None, synthetic_pairs: bool) -> str | None:
     """Returns an error message if a combination of loss parts is not defined, else None.
 
     ``objective`` is None if it is not known yet; ``mixed`` is None without mixed negatives; ``synthetic_pairs`` says

@@ -108,14 +108,15 @@ def train_command(
     from ...training.build.data import check_inputs
     from ...training.settings.changes import differences, repeated
     from ...training.settings.config import TrainConfig, read_toml
-    from ...training.settings.precedence import merge, with_preset
+    from ...training.settings.precedence import with_preset
+    from ...training.settings.values import merge
 
     chosen = given_values({"corpus": corpus, **values})
     for file in chosen.get("imports", ()):  # before a configuration that names them, too
         import_methods(file)
     for text in settings:
         method, option, value = parse_setting(text)
-        chosen.setdefault("options", {}).setdefault(method, {})[option] = value
+        chosen[f"{method}.{option}"] = value
     if resume is not None:
         if config_file or "preset" in chosen:
             raise InputError("--resume uses the configuration of the run; leave out --config and --preset")
