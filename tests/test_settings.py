@@ -35,7 +35,7 @@ def config(tmp_path, sample, model, **values):
         ({"loss": "focal"}, {"loss": "standard"}, {"temperature": 0.05}),
         ({"loss": "focal", "lr": 1e-4}, {"loss": "standard"}, {"lr": 1e-4}),
         ({"loss": "focal"}, {"loss": "standard", "temperature": 0.2}, {"temperature": 0.2}),
-        ({"positive": "spans", "spans": {"longest": 0.8}}, {"positive": "dropout"}, {"options": {}}),
+        ({"positive": "spans", "spans": {"max_share": 0.8}}, {"positive": "dropout"}, {"options": {}}),
         ({"loss": "focal"}, {"seed": 3}, {"temperature": 0.07, "seed": 3}),
         ({"una": {"beta": 0.3}, "negatives": ("una",)}, {"una": False}, {"options": {}, "negatives": ()}),
         ({"loss_terms": ("mlm",), "mlm": {"weight": 0.2}}, {"loss_terms": ()}, {"options": {}, "loss_terms": ()}),
@@ -161,11 +161,11 @@ def test_config_toml_stores_given_values_separately_from_resolved_values(tmp_pat
 
     from cse.training.loop import resumed_config
 
-    values = {"loss": "focal", "positive": "spans", "spans": {"shortest": 0.4}}
+    values = {"loss": "focal", "positive": "spans", "spans": {"min_share": 0.4}}
     run = train(config(tmp_path, sample, tiny_bert, save_every=1, **values))
     stored = tomllib.loads((run.folder / "config.toml").read_text(encoding="utf8"))
     assert stored["given"]["loss"] == "focal"
-    assert stored["given"]["spans"] == {"shortest": 0.4}
+    assert stored["given"]["spans"] == {"min_share": 0.4}
     assert "temperature" not in stored["given"]
     assert stored["temperature"] == 0.07
     # With another output folder, all values are repeated; with another loss, the defaults of that loss apply.
@@ -235,7 +235,7 @@ def test_the_error_for_a_corpus_of_an_invalid_type_states_the_file_and_the_optio
         ({"positive_hook": "pca", "pca": {"ratio": 0.2}}, "pca.ratio has no effect without pca.curriculum=none"),
         ({"feature_augmentations": ("dclr",), "dclr": {"threshold": 0.8}}, "dclr.threshold .* without dclr.model"),
         ({"feature_augmentations": ("dclr",), "dclr": {"noise": 0, "ascent_steps": 2}}, "dclr.ascent_steps has no"),
-        ({"positive": "spans", "spans": {"least_words": 3}}, "spans.least_words .* without spans.most_words"),
+        ({"positive": "spans", "spans": {"min_span_words": 3}}, "spans.min_span_words .* without spans.max_span_words"),
         (
             {"negatives": ("una",), "una": {"radius": 50, "replace_with": "random"}},
             "--radius has no effect without --replace-with radius",

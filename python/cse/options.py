@@ -316,8 +316,8 @@ def combination_fault(
                 why = f", {condition.why}" if condition.why else ""
                 if kind == "needs":
                     verb = "needs" if why else "has no effect without"
-                    return f"{this} {verb} {other}{why}; add that, or leave {this} out"
-                return f"{this} cannot be combined with {other}{why}; leave one of them out"
+                    return f"{this} {verb} {other}{why}; add that, or omit {this}"
+                return f"{this} cannot be combined with {other}{why}; omit one of them"
     return None
 
 

@@ -41,7 +41,7 @@ class Text(click.ParamType[str]):
         if value == "" and self.option.default != "" and not self.option.opt.blank:
             name = self.option.opt.short or self.option.flag
             name = self.option.name.upper() if isinstance(param, click.Argument) else name
-            remedy = "" if self.option.default is MISSING else ", or leave it out"
+            remedy = "" if self.option.default is MISSING else f", or omit {name}"
             raise InputError(f"{name} is empty; give a value{remedy}")
         if self.option.opt.separator and isinstance(value, str):
             return tuple(item.strip() for item in value.split(self.option.opt.separator))

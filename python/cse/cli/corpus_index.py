@@ -168,5 +168,5 @@ def read_ids(files: Sequence[str], column: str) -> list[str]:
     paths = readers.expand(files)
     for path in paths:
         if not tables.is_table(path):
-            raise InputError(f"--id {column}: {path} is not a table, and has no columns; leave out --id")
+            raise InputError(f"--id {column}: {path} is not a table, and has no columns; omit --id")
     return list(values_of(paths, f"--id {column}", column))

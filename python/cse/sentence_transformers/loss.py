@@ -100,7 +100,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
             raise InputError(f"mix_lambda: must be from 0 to 1, got {mix_lambda!r}")
         _check_combination(objective, logits, mixed, negatives_as, hard_negative_weight)
         if cached and has_static_embedding_input(model):
-            raise InputError("cached: saves no memory with a StaticEmbedding, which has no activations; leave it out")
+            raise InputError("cached: saves no memory with a StaticEmbedding, which has no activations; omit cached")
         self.model, self.tokenizer = model, getattr(model, "tokenizer", None)
         self.parts: dict[str, Any] = {
             "objective": objective,
@@ -199,7 +199,9 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
                 "column with the same sentences (SimCSE)"
             )
         if count == 2 and self.parts["hard_negative_weight"] != 1:
-            raise InputError("hard_negative_weight: the dataset has no column of negatives; add one, or leave it out")
+            raise InputError(
+                "hard_negative_weight: the dataset has no column of negatives; add one, or omit hard_negative_weight"
+            )
 
     def _loss(self, embeddings: list[Tensor], facts: Facts | None) -> Tensor:
         if facts is None:
@@ -293,7 +295,7 @@ def _check_combination(objective: str, logits: str, mixed: str | None, negatives
     if pairs and objective != "nt-xent":
         raise InputError('negatives_as="pairs": needs objective="nt-xent", in which every text is an anchor')
     if pairs and weight != 1:
-        raise InputError('hard_negative_weight: has no meaning with negatives_as="pairs"; leave it out')
+        raise InputError('hard_negative_weight: has no meaning with negatives_as="pairs"; omit one of them')
     if incompatibility(objective=objective, logits=logits, mixed=mixed, synthetic_pairs=pairs):
         raise InputError(
             'mixed="release": is defined for objective="infonce", logits="cosine" and '

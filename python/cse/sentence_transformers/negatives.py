@@ -223,7 +223,7 @@ class NegativesCollator(SentenceTransformerDataCollator):
         **drawing: Unpack[DrawOptions],
     ) -> None:
         if "epoch" in drawing:
-            raise InputError("epoch: the collator gets it from its callback; leave it out")
+            raise InputError("epoch: the collator gets it from its callback; omit epoch")
         super().__init__(preprocess_fn, prompts=prompts or {}, router_mapping=router_mapping or {})
         self.drawn = None if index is None else _Drawn(index, column, copies, name, drawing)
         self.row_column = row_column

@@ -76,7 +76,7 @@ def systems_of(models: Sequence[str], ranked: Ranking, seeds: bool = False) -> t
         fixed = [System(model) for model in (text.split(",") if seeds else [text])]
         sides.append([s if s.fixed else System(options.model_folder(str(s.model)), fusion) for s in fixed])
     if fusion and all(system.fixed for side in sides for system in side):
-        raise InputError(f"--hybrid has no effect on {sides[0][0].fixed}; leave it out")
+        raise InputError(f"--hybrid has no effect on {sides[0][0].fixed}; omit --hybrid")
     return [" ".join([text, *side[0].flags]) for text, side in zip(models, sides, strict=True)], sides
 
 
@@ -271,9 +271,9 @@ def compare_command(
         by_judgements(models, query_file, pool, judged, depth, column, ranked, encoder, as_json, markdown)
         return
     if query_file is not None:
-        raise InputError("--queries has no effect without --pool or --judged; add one of them, or leave --queries out")
+        raise InputError("--queries has no effect without --pool or --judged; add one of them, or omit --queries")
     if column is not None and labels is None:
-        raise InputError("--column has no effect without --labels or --queries; add one of them, or leave --column out")
+        raise InputError("--column has no effect without --labels or --queries; add one of them, or omit --column")
     if data is None:
         raise InputError("cse compare needs data; name them with --data PATH, or judge texts yourself with --pool")
     tables = option_tables(encoder.settings(settings))

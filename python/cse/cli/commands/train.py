@@ -119,7 +119,7 @@ def train_command(
         chosen[f"{method}.{option}"] = value
     if resume is not None:
         if config_file or "preset" in chosen:
-            raise InputError("--resume uses the configuration of the run; leave out --config and --preset")
+            raise InputError("--resume uses the configuration of the run; omit --config and --preset")
         from ...training.settings.resume import resumed_config
 
         config = resumed_config(resume, chosen)
@@ -192,9 +192,9 @@ def _summary(result: RunResult) -> list[str]:
 def _check_query(query: str | None, config: TrainConfig) -> None:
     """Raises ``InputError`` if the corpus of a run cannot be searched with a query."""
     if query is not None and not query.strip():
-        raise InputError("--query is blank; write a query, or leave it out")
+        raise InputError("--query is blank; write a query, or omit --query")
     if query is not None and (not config.corpus or "-" in config.corpus):
-        raise InputError("--query searches the files of CORPUS; name them, or leave out --query")
+        raise InputError("--query searches the files of CORPUS; name them, or omit --query")
 
 
 def _hits(config: TrainConfig, result: RunResult, query: str) -> dict[str, list[Hit]]:

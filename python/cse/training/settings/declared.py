@@ -140,7 +140,10 @@ class Model:
 class Methods:
     """Positives and negatives"""
 
-    positive: Annotated[Augmentation | None, Opt("Augmentation for positives; see cse methods.")] = None
+    positive: Annotated[
+        Augmentation | None,
+        Opt("Augmentation for positives, such as dropout (the same text) or spans (two parts of it); see cse methods."),
+    ] = None
     min_df: MinDf = 0
     max_terms: MaxTerms = None
     negatives: Annotated[
@@ -208,7 +211,7 @@ class Loss:
     temperature: Annotated[
         float | None,
         Ge(1e-4),  # below, logits and their gradients overflow
-        Opt("Temperature tau, by which the similarities are divided in the logits."),
+        Opt("Temperature (tau in the papers), by which similarities are divided before the softmax."),
     ] = None
     objective: Annotated[
         Literal["infonce", "nt-xent"] | None,

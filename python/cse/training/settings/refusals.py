@@ -39,9 +39,9 @@ def refusals(config: TrainConfig) -> Iterator[str]:
             yield f"{CONTRASTIVE}.{name}: use {LOSS_SETTINGS[name]}, unless the loss is --loss {CONTRASTIVE}"
     yield combination_fault(SETTINGS.values(), SETTINGS, lambda name: getattr(config, name), flag) or ""
     if config.loss in config.all_terms:
-        yield f"--loss-term {config.loss} is already the loss (--loss {config.loss}); omit it"
+        yield f"--loss-term {config.loss} is already the loss (--loss {config.loss}); omit this --loss-term"
     if CONTRASTIVE in config.all_terms:
-        yield f"--loss-term {CONTRASTIVE} is part of {CONTRASTIVE_FLAGS}; omit it"
+        yield f"--loss-term {CONTRASTIVE} is part of {CONTRASTIVE_FLAGS}; omit this --loss-term"
     if config.loss == "matryoshka":
         yield "--loss matryoshka needs a contrastive loss; use --dims with --loss standard, focal or mixed"
     if "matryoshka" in config.all_terms and config.loss not in (*CONTRASTIVE_LOSSES, CONTRASTIVE):
