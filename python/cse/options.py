@@ -265,16 +265,7 @@ def _bare(hint: Any, marks: list[Any]) -> Any:
 
 
 def parse_options(name: str, group: type[Any], table: Mapping[str, Any]) -> Any:
-    """Creates an ``Options`` instance of a method from a table of a configuration file or from ``--set`` values.
-
-    Args:
-        name: Name of the method, used in error messages.
-        group: The ``Options`` dataclass.
-        table: Option values by name.
-
-    Raises:
-        InputError: If an option is unknown, or violates its declared type or range.
-    """
+    """Returns the ``Options`` of the method ``name`` with the values in ``table``; raises ``InputError`` for others."""
     known = {option.name: option for option in options_of(group)}
     for key in table:
         if key not in known:
@@ -290,14 +281,7 @@ def parse_options(name: str, group: type[Any], table: Mapping[str, Any]) -> Any:
 def combination_fault(
     options: Iterable[Option], names: Iterable[str], value_of: Callable[[str], Any], flag_of: Callable[[str], str]
 ) -> str | None:
-    """Returns the error message for the first given option that has no effect or contradicts another one, else None.
-
-    Args:
-        options: The declarations.
-        names: Names of the options that the user gave.
-        value_of: Returns the value of an option, given or not, by name.
-        flag_of: Returns how a message names an option.
-    """
+    """Returns the error message for the first given option that has no effect or contradicts another one, else None."""
     named = set(names)
     for option in options:
         value = value_of(option.name)

@@ -53,11 +53,7 @@ def _option(option: Option, name: str, text: str, heading: str, path: tuple[str,
 
 
 def given_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the keyword arguments of ``TrainConfig`` that were given on the command line.
-
-    Args:
-        values: Values by parameter name; None or an empty tuple for options that were not given.
-    """
+    """Returns the keyword arguments of ``TrainConfig`` that were given on the command line."""
     settings = {name: value for name, value in values.items() if value is not None and value != ()}
     given = flat(settings)
     # --mlm-weight and --dims name their terms, which are added, like those of --loss-term.

@@ -58,16 +58,7 @@ class Evaluated:
 
 
 def systems_of(models: Sequence[str], ranked: Ranking, seeds: bool = False) -> tuple[list[str], list[list[System]]]:
-    """Returns a label for each of MODELS, and its systems: one, or with ``seeds`` one for each of its models.
-
-    Args:
-        models: Models, ``bm25`` or ``run:FILE``.
-        ranked: The options of ranking for all models but ``bm25`` and ``run:FILE``.
-        seeds: Each is a list of models, separated by commas.
-
-    Raises:
-        InputError: If an option would have no effect.
-    """
+    """Returns a label for each of MODELS, and its systems: one, or with ``seeds`` one for each of its models."""
     from ...evaluation.ranking import System
 
     fusion = ranked.check().fusion or False

@@ -28,12 +28,7 @@ HITS = 5
 
 
 class ConsoleCallback(ProgressCallback):
-    """Shows the progress of a run; examples have marked words, and the command prints the result.
-
-    Args:
-        verbose: Print all descriptions and examples.
-        lost: Returns the values of a configuration file that a run repeated with changes does not have.
-    """
+    """Shows the progress of a run; examples have marked words, and the command prints the result."""
 
     def __init__(self, verbose: bool = False, lost: Callable[[TrainConfig], list[str]] | None = None) -> None:
         super().__init__(verbose=verbose)

@@ -47,17 +47,7 @@ def with_preset(config: TrainConfig) -> TrainConfig:
 def resolve(
     config: TrainConfig, family: str, own_pooler: str | None = None, precision: str | None = None
 ) -> ResolvedConfig:
-    """Returns the configuration with defaults for all values that were not given.
-
-    Args:
-        config: The given values; its preset is merged first.
-        family: Model family, a table of ``presets/defaults.toml``.
-        own_pooler: The pooling declared in the folder of a sentence-transformers model, if any.
-        precision: The precision that ``auto`` was resolved to. Default: the precision in ``config``.
-
-    Raises:
-        InputError: If options were given for a method that the run does not use, or if a setting has no default.
-    """
+    """Returns the configuration with defaults for all values that were not given."""
     named = {**config.options, **(config.given or {}).get("options", {})}
     config = with_preset(config)
     values = merge(config.values(), family_defaults(config, family, own_pooler), families()["all"])
