@@ -244,10 +244,7 @@ def declared(name: str, hint: Any, default: Any) -> Option:
     bare = _bare(hint, marks)
     shown: dict[str, Any] = {}
     for opt in (mark for mark in marks if isinstance(mark, Opt)):
-        shown = {
-            **{key: value for key, value in vars(opt).items() if value not in ("", None, (), False)},
-            **shown,
-        }
+        shown = {**{key: value for key, value in vars(opt).items() if value not in ("", None, (), False)}, **shown}
     return Option(name, bare, default, Opt(**shown), tuple(mark for mark in marks if not isinstance(mark, Opt)))
 
 
@@ -331,8 +328,7 @@ Prompt = Annotated[
     ),
 ]
 Column = Annotated[
-    str | None,
-    Opt("Column with the sentences, if the files are tables (.csv, .tsv, .jsonl, .parquet).", "NAME"),
+    str | None, Opt("Column with the sentences, if the files are tables (.csv, .tsv, .jsonl, .parquet).", "NAME")
 ]
 EncodingErrors = Annotated[Literal["strict", "replace"], Opt("How to handle invalid UTF-8.")]
 MaxLineBytes = Annotated[int, Ge(1), Le(2**40), Opt("Maximum length of a row in bytes.", "N")]

@@ -41,11 +41,7 @@ class Registry(Generic[T]):
     """
 
     def __init__(
-        self,
-        kind: str,
-        group: str,
-        builtin: Mapping[str, str] | None = None,
-        options: Mapping[str, str] | None = None,
+        self, kind: str, group: str, builtin: Mapping[str, str] | None = None, options: Mapping[str, str] | None = None
     ) -> None:
         self.kind, self.group = kind, group
         self._targets, self._options = dict(builtin or {}), dict(options or {})

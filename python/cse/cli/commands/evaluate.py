@@ -93,9 +93,7 @@ def eval_command(
     run: Annotated[
         str | None,
         Opt(
-            "Write the rankings of the suite retrieval to a TREC run file.",
-            "FILE",
-            needs=If("suites", ("retrieval",)),
+            "Write the rankings of the suite retrieval to a TREC run file.", "FILE", needs=If("suites", ("retrieval",))
         ),
     ] = None,
     markdown: Annotated[bool, Opt("Print Markdown tables.", excludes="as_json")] = False,
@@ -130,13 +128,7 @@ def eval_command(
         tables["mteb"] = {"tasks": mteb}
     with progress_of("evaluating", "texts") as progress:
         result = evaluate(
-            system,
-            suites,
-            data,
-            options=tables,
-            allow_partial=allow_partial,
-            progress=progress,
-            **encoder.arguments,
+            system, suites, data, options=tables, allow_partial=allow_partial, progress=progress, **encoder.arguments
         )
     if run is not None:
         from ...evaluation.trec import write_run

@@ -73,10 +73,7 @@ def train_command(
         Heading("Run"),
         Opt("Set an option of a method; see cse methods.", "METHOD.OPTION=VALUE", flag="--set"),
     ] = (),
-    resume: Annotated[
-        str | None,
-        Opt("Resume or extend a run from its last checkpoint.", "RUN"),
-    ] = None,
+    resume: Annotated[str | None, Opt("Resume or extend a run from its last checkpoint.", "RUN")] = None,
     query: Annotated[
         str | None,
         Opt("Search CORPUS with this query, with the encoder before and after training, and show the hits.", "TEXT"),

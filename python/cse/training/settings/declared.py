@@ -67,8 +67,7 @@ class Data:
     ] = ()
     """See ``cse.data.pairs``."""
     where: Annotated[
-        str | None,
-        Opt("Use only the rows of --pairs that have VALUE in COLUMN.", "COLUMN=VALUE", "all", needs="pairs"),
+        str | None, Opt("Use only the rows of --pairs that have VALUE in COLUMN.", "COLUMN=VALUE", "all", needs="pairs")
     ] = None
     min_score: Annotated[
         float | None, Opt("Use only the rows of --pairs with at least this score.", "X", needs="pairs")
@@ -91,8 +90,7 @@ class Model:
     """Model"""
 
     model: Annotated[
-        str | None,
-        Opt("Model to train: minilm, a folder, or a name on the hub.", default="the preset's, else minilm"),
+        str | None, Opt("Model to train: minilm, a folder, or a name on the hub.", default="the preset's, else minilm")
     ] = None
     pooler: Annotated[
         Pooler | None,
@@ -147,8 +145,7 @@ class Methods:
     min_df: MinDf = 0
     max_terms: MaxTerms = None
     negatives: Annotated[
-        tuple[Augmentation, ...],
-        Opt("Augmentation for synthetic negatives; see cse methods.", flag="--negative"),
+        tuple[Augmentation, ...], Opt("Augmentation for synthetic negatives; see cse methods.", flag="--negative")
     ] = ()
     """``una=True`` is short for ``("una",)``."""
     feature_augmentations: Annotated[
@@ -190,8 +187,7 @@ class Methods:
     ] = ()
     imports: Imports = ()
     keep_duplicates: Annotated[
-        bool | None,
-        Opt("Use identical sentences and unchanged synthetic negatives as negatives, as the papers do."),
+        bool | None, Opt("Use identical sentences and unchanged synthetic negatives as negatives, as the papers do.")
     ] = None
 
 
@@ -221,8 +217,7 @@ class Loss:
         ),
     ] = None
     mixed_negatives: Annotated[
-        bool | None,
-        Opt("Add mixed negatives (MixCSE) to --loss standard or focal; --loss mixed always has them."),
+        bool | None, Opt("Add mixed negatives (MixCSE) to --loss standard or focal; --loss mixed always has them.")
     ] = None
     loss_terms: Annotated[
         tuple[str, ...],
@@ -275,8 +270,7 @@ class Optimisation:
         ),
     ] = None
     epochs: Annotated[
-        Count | None,
-        Opt("Passes over the corpus.", default="1, or as many as --max-steps takes", may_change=True),
+        Count | None, Opt("Passes over the corpus.", default="1, or as many as --max-steps takes", may_change=True)
     ] = None
     max_steps: Annotated[
         Count | None, Opt("Stop after N steps; with --epochs, whichever comes first.", may_change=True)
@@ -354,8 +348,7 @@ class Output:
 
     output: Annotated[str, Opt("Folder that contains the runs.", "DIR", short="-o", same_results=True)] = "runs"
     name: Annotated[
-        str | None,
-        Opt("Name of the run's folder.", default="from model, loss, negatives and seed", same_results=True),
+        str | None, Opt("Name of the run's folder.", default="from model, loss, negatives and seed", same_results=True)
     ] = None
     """None: composed of model, loss, negatives and seed, with a number added if the folder exists."""
     save_every: Annotated[
