@@ -61,7 +61,7 @@ def systems_of(models: Sequence[str], ranked: Ranking, seeds: bool = False) -> t
     """Returns a label for each of MODELS, and its systems: one, or with ``seeds`` one for each of its models."""
     from ...evaluation.ranking import System
 
-    fusion = ranked.check().fusion or False
+    fusion = ranked.fusion or False
     sides = []
     for text in models:
         fixed = [System(model) for model in (text.split(",") if seeds else [text])]
