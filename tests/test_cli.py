@@ -506,8 +506,8 @@ def test_method_flags_set_the_options_of_their_methods():
     from cse.cli.train_options import given_values
 
     given = given_values({"margin": 0.2, "mlm_weight": 0.5, "una_every": 3, "lr": None, "negatives": ()})
-    tables = {"contrastive": {"margin": 0.2}, "mlm": {"weight": 0.5}, "una": {"every": 3}}
-    assert given == {"more_loss_terms": ("mlm",), "options": tables}
+    options = {"contrastive.margin": 0.2, "mlm.weight": 0.5, "una.every": 3}
+    assert given == {"more_loss_terms": ("mlm",), **options}
     assert given_values({"mlm_weight": 0.0}) == {}
     assert given_values({"more_loss_terms": ("none", "scd"), "mlm_weight": 0.1})["loss_terms"] == ("scd", "mlm")
     # Configuration files of earlier versions set the options of methods, such as margin, at the top level.
