@@ -442,14 +442,12 @@ def test_the_model_card_names_parameters_and_papers(tiny_bert, triples, tmp_path
         ({"logits": "focl"}, "did you mean focal"),
         ({"mixed": "published"}, "mixed: 'published'"),
         ({"negatives_as": "columns"}, "negatives_as"),
-        ({"temperature": 0}, "temperature: must be above 0, got 0"),
+        ({"temperature": 0}, "temperature must be >= 0.0001, got 0"),
         ({"hard_negative_weight": -1.0}, "hard_negative_weight"),
         ({"mix_lambda": 1.5}, "mix_lambda"),
-        ({"mini_batch_size": 0, "cached": True}, "mini_batch_size"),
         ({"mixed": "release", "logits": "focal"}, 'mixed="release"'),
         ({"mixed": "release", "objective": "nt-xent"}, 'mixed="release"'),
         ({"negatives_as": "pairs"}, 'needs objective="nt-xent"'),
-        ({"negatives_as": "pairs", "objective": "nt-xent", "hard_negative_weight": 2.0}, "hard_negative_weight"),
     ],
 )
 def test_invalid_options_of_the_loss_are_refused(options, message):
@@ -462,7 +460,7 @@ def test_a_loss_without_the_columns_it_needs_is_refused(tiny_bert, triples):
     features = features_of(model, triples)
     with pytest.raises(InputError, match="anchor and positive"):
         InfoNCELoss(model)(features[:1], None)
-    with pytest.raises(InputError, match="no column of negatives"):
+    with pytest.raises(InputError, match="needs a column of negatives"):
         InfoNCELoss(model, hard_negative_weight=2.0)(features[:2], None)
 
 
@@ -622,7 +620,7 @@ def test_invalid_arguments_for_negatives_are_refused(sample_rows, sample_index, 
         add_negatives(dataset, sample_index, "text")
     with pytest.raises(InputError, match="column anchor: the dataset already has a column"):
         add_negatives(dataset, sample_index, "anchor", name="anchor")
-    with pytest.raises(InputError, match="column number: row 0 must be a string, got 1"):
+    with pytest.raises(InputError, match="column number: element 0 must be a string, got 1"):
         add_negatives(dataset, sample_index, "number")
     with pytest.raises(InputError, match="row numbers"):
         add_negatives(dataset, sample_index, "anchor", row_column="anchor")

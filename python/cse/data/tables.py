@@ -445,4 +445,4 @@ def _described(value: Any) -> str:
         return f"{kind} with the fields {', '.join(list(value)[:5])}; make the text a field of the record itself"
     if isinstance(value, list):
         return f"{kind}; write one record for each text of the list"
-    return f"{kind} ({json.dumps(value)}); write it in quotes, or leave the record out"
+    return f"{kind} ({json.dumps(value)}); write it in quotes, or omit the record"

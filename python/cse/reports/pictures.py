@@ -100,7 +100,7 @@ class Material:
     @cached_property
     def _compared(self) -> Compared | InputError:
         if not self.encode:
-            return InputError("--no-encode: the held-out texts must be encoded by both models; leave the flag out")
+            return InputError("--no-encode: the held-out texts must be encoded by both models; omit the flag")
         try:
             return compare_models(self.run, device=self.device, progress=self.progress)
         except InputError as error:

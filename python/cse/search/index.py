@@ -253,7 +253,7 @@ class SearchIndex:
 
     def _given(self, ids: Sequence[str] | None) -> list[str] | None:
         if (ids is not None) != self.has_ids:
-            what = "ids; give ids for these rows as well" if ids is None else "no ids; leave them out"
+            what = "ids; give ids for these rows as well" if ids is None else "no ids; omit ids"
             raise InputError(f"ids: the rows of {self.folder} have {what}")
         return None if ids is None else _one_line(ids)
 
