@@ -18,7 +18,7 @@ from ..background import ProgressCallback, in_thread
 from ..errors import InputError, check_texts
 from .cache import StoredRows, count_repeats, read_small
 from .readers import ReadOptions, SourceFile, joined_lines, reading_options
-from .tables import Column
+from .tables import Column, lines_of
 
 # Stands in place of a file path for texts given to ``Corpus.from_texts``, including in the configuration of a run.
 IN_MEMORY = "(texts in memory)"
@@ -160,10 +160,9 @@ class _Lines:
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.path = ""
-        self.joined = sum("\n" in text or "\r" in text for text in texts)
-        lines = (text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ") + "\n" for text in texts)
+        lines, self.joined = lines_of(texts)
         # Lone surrogates, which UTF-8 cannot encode, become U+FFFD.
-        self.content = "".join(lines).encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+        self.content = lines.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
         self._left = self.content
 
     def next_block(self, max_line_bytes: int) -> tuple[bytes, int] | None:

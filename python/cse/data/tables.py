@@ -1,26 +1,20 @@
-"""Decodes the columns of tables (csv, tsv, jsonl, Parquet) into rows.
-
-The faulty record of a .jsonl file is found here, because pyarrow does not report its line and content.
-"""
+"""Decodes the columns of tables (csv, tsv, jsonl, Parquet) into rows, and the records of csv and jsonl files."""
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from itertools import islice
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any, Literal
 
 from ..errors import InputError, first_line
 
 MAX_LINE_BYTES = 1 << 20
-
-
 UTF16 = "is UTF-16, not UTF-8; convert it (iconv -f UTF-16 -t UTF-8)"
-
-
 # Beginnings of files that are not tables in UTF-8, whatever their name says.
 FOREIGN = {
     b"\xff\xfe": UTF16,
@@ -29,18 +23,13 @@ FOREIGN = {
     b"\x1f\x8b": "is gzip data; end its name in .gz",
     b"PAR1": "is a Parquet file; end its name in .parquet",
 }
-
-
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
-
-
 COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 """Names of the decoders of pyarrow by suffix in lower case."""
-
-
 BLOCK_BYTES = 1 << 22
-
-
+MOST = 16 * BLOCK_BYTES
+"""Largest size of a record, unless rows may be larger."""
+# Number of records of a .jsonl file that are read for the names of columns.
 RECORDS = 10_000
 
 
@@ -52,6 +41,10 @@ def is_table(path: str) -> bool:
 def has_header_line(path: str) -> bool:
     """Returns whether the first line of a table names its columns, as in csv and tsv files."""
     return _kind(path) in (".csv", ".tsv")
+
+
+def _separator(path: str) -> str:
+    return "\t" if _kind(path) == ".tsv" else ","
 
 
 def column_names(path: str, wanted: str | None = None) -> list[str]:
@@ -80,34 +73,100 @@ def column_values(path: str, column: str) -> Iterator[str]:
     Raises ``InputError`` if the table cannot be read.
     """
     values: Iterator[Any]
-    if _kind(path) in (".jsonl", ".ndjson"):
-        values = (record.get(column) for _, record in json_records(path))
+    if _kind(path) == ".parquet":
+        values = (
+            value for batch in _parquet(path, column, MAX_LINE_BYTES) for value in batch.column(column).to_pylist()
+        )
     else:
-        values = (value for batch in _blocks(path, column, column) for value in batch.column(column).to_pylist())
+        values = (value for _, value in _cells(path, column, MOST))
     end = object()
     while (value := _guarded(path, lambda: next(values, end))) is not end:
-        yield value.decode("utf8", "replace") if isinstance(value, bytes) else "" if value is None else str(value)
+        content = value if isinstance(value, bytes) else b"" if value is None else _bytes(str(value))
+        yield content.decode("utf8", "replace")
 
 
-def _check_quotes(path: str) -> None:
-    """Raises ``InputError`` if a quoted field of a csv file is not closed.
+def _bytes(text: str) -> bytes:
+    """Returns the bytes of a file that were decoded with ``surrogateescape``, or of text with other surrogates."""
+    try:
+        return text.encode("utf8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf8", "surrogatepass")
 
-    pyarrow silently reads the rest of the file as part of such a field. The whole file is therefore checked, but only
-    if the last field that pyarrow returned contains a line break.
+
+END = "\0END"
+"""A line that is read after the last one of a csv file: if it is part of a field, a quote was not closed."""
+
+
+def _lines(path: str, newline: str, most: int) -> Iterator[str]:
+    """Yields the lines of a file; bytes that are not UTF-8 become surrogates (``surrogateescape``)."""
+    with io.TextIOWrapper(open_stream(path), "utf-8-sig", "surrogateescape", newline=newline) as file:
+        while line := file.readline(most + 1):
+            if len(line) > most:
+                raise _too_long(path, most)
+            yield line
+
+
+def csv_records(
+    path: str, lines: Iterable[str] | None = None, most: int = MOST, separator: str = ","
+) -> Iterator[tuple[int, list[str]]]:
+    """Yields the first line and the fields of each record of a csv or tsv file; empty lines are skipped.
+
+    Fields may be quoted if the separator is a comma, and quoted fields may contain line breaks. Raises ``InputError``
+    for a quote that is not closed, and for a record of more than ``most`` characters. ``lines`` are those of the file,
+    if they were read before.
     """
-    import csv
+    csv.field_size_limit(min(most, 2**31 - 1))
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if separator == "," else csv.QUOTE_NONE
+    lines = chain(_lines(path, "", most) if lines is None else lines, [END])
+    records, begin = csv.reader(lines, delimiter=separator, quoting=quoting), 1
+    try:
+        for fields in records:
+            if fields == [END]:
+                return
+            if fields:
+                if fields[-1].endswith(END):
+                    raise InputError(f"{path}: a quote in the record at line {begin} is never closed; check that line")
+                yield begin, fields
+            begin = records.line_num + 1
+    except csv.Error:  # a field of more than ``most`` characters
+        raise _too_long(path, most) from None
 
-    csv.field_size_limit(2**31 - 1)
-    with io.TextIOWrapper(open_stream(path), encoding="utf8", errors="replace", newline="") as lines:
-        records = csv.reader(lines, strict=True)
-        begin = 1
-        try:
-            for _ in records:
-                begin = records.line_num + 1
-        except csv.Error:
+
+def json_records(path: str, most: int = MOST) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields the line number and the record of each line that is not blank.
+
+    Raises ``InputError`` for a line that is not a JSON object, or has more than ``most`` characters.
+    """
+    decode = json.JSONDecoder().raw_decode  # half the time of json.loads
+    for number, line in enumerate(_lines(path, "\n", most), start=1):
+        if line := line.strip(" \t\r\n"):
+            try:
+                record, end = decode(line)
+            except (ValueError, RecursionError):
+                record, end = None, 0
+            if not isinstance(record, dict) or end < len(line):
+                raise InputError(f"{path}: line {number} is not a JSON object; .jsonl holds one on each line")
+            yield number, record
+
+
+def _cells(path: str, column: str, most: int) -> Iterator[tuple[int, Any]]:
+    """Yields the line and the value of a column in each record of a csv, tsv or jsonl file.
+
+    Raises ``InputError`` for a record of a csv or tsv file that has not one field for each name.
+    """
+    if not has_header_line(path):
+        yield from ((line, record.get(column)) for line, record in json_records(path, most))
+        return
+    records = csv_records(path, most=most, separator=_separator(path))
+    names = next(records, (1, []))[1]
+    place = names.index(column)
+    for line, fields in records:
+        if len(fields) != len(names):
             raise InputError(
-                f"{path}: a quote in the record at line {begin} is never closed; check that line"
-            ) from None
+                f"{path}: the record at line {line} has {len(fields)} fields, but the first line names {len(names)} "
+                "columns; check that line"
+            )
+        yield line, fields[place]
 
 
 def _kind(path: str) -> str | None:
@@ -119,7 +178,7 @@ def _kind(path: str) -> str | None:
 
 
 class Column:
-    """A column of a csv, tsv, jsonl or parquet file, which pyarrow decodes in blocks.
+    """A column of a csv, tsv, jsonl or parquet file, which is decoded in blocks.
 
     A missing value becomes a blank row; a line break inside a field is replaced by a space. Fields of a csv file may be
     quoted, and quoted fields may contain line breaks; quotes in a tsv file have no special meaning. The first line of a
@@ -140,11 +199,7 @@ class Column:
         """Number of fields read so far that contain a line break."""
         self._size = os.path.getsize(path)
         self._reported = 0
-        # If the last field of a record has an unclosed quote, the rest of the file becomes part of that field. In any
-        # other field, an unclosed quote leaves the record with too few fields, which pyarrow reports.
-        self._last = (names[-1] if names.count(names[-1]) == 1 else column) if _kind(path) == ".csv" else None
-        self._ends_in_line_break = False
-        self._blocks: Iterator[Any] | None = None
+        self._blocks: Iterator[tuple[bytes, int]] | None = None
 
     def next_block(self, max_line_bytes: int = MAX_LINE_BYTES) -> tuple[bytes, int] | None:
         """Returns the next rows, each ended by a line feed, and their approximate size in the file; None at the end.
@@ -153,18 +208,14 @@ class Column:
         longer than ``max_line_bytes``, and for a record of a csv or jsonl file that is much longer.
         """
         if self._blocks is None:
-            self._blocks = _blocks(self.path, self.column, self._last, max_line_bytes)
+            self._blocks = _blocks(self.path, self.column, max_line_bytes)
         blocks = self._blocks
-        batch = _guarded(self.path, lambda: next(blocks, None))
-        if batch is None:
-            if self._ends_in_line_break:
-                _check_quotes(self.path)
+        block = _guarded(self.path, lambda: next(blocks, None))
+        if block is None:
             rest, self._reported = self._size - self._reported, self._size
             self._blocks = iter(())
             return (b"", rest) if rest > 0 else None
-        text, joined = _guarded(self.path, lambda: _rows(batch.column(self.column), self.column))
-        if self._last is not None and len(batch):
-            self._ends_in_line_break = b"\n" in (batch.column(self._last)[-1].as_py() or b"")
+        text, joined = block
         self.line_breaks += joined
         stored = min(len(text), self._size - self._reported)
         self._reported += stored
@@ -177,7 +228,7 @@ def _guarded(path: str, work: Callable[[], Any]) -> Any:
 
     try:
         return work()
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, UnicodeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise OSError(error.errno, os.strerror(error.errno), path) from None
         why = first_line(error).rstrip(".")
@@ -185,8 +236,6 @@ def _guarded(path: str, work: Callable[[], Any]) -> Any:
 
 
 def _column_names(path: str, wanted: str | None) -> list[str]:
-    import pyarrow as pa
-
     kind = _kind(path)
     with open_stream(path) as stream:
         head = stream.read(4) if kind != ".parquet" else b""
@@ -201,8 +250,10 @@ def _column_names(path: str, wanted: str | None) -> list[str]:
 
         return list(pq.read_schema(path).names)
     if kind in (".csv", ".tsv"):
-        header = _header(path)
-        names = list(_open_csv(pa.BufferReader(header), kind, None, len(header) + 1).schema.names)
+        names = next(csv_records(path, separator=_separator(path)), (1, []))[1]
+        "".join(names).encode("utf8")
+        if not names:
+            raise InputError(f"{path}: is empty; the first line must name the columns")
         for separator, remedy in ((";", "write it with commas"), ("\t", "name it .tsv")):
             if kind == ".csv" and len(names) == 1 and separator in names[0] and wanted != names[0]:
                 what = "semicolons" if separator == ";" else "tabs"
@@ -226,36 +277,35 @@ def _json_names(path: str, wanted: str | None) -> list[str]:
     return list(names)
 
 
-def _blocks(path: str, column: str, last: str | None, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[Any]:
-    """Yields record batches with the column ``column`` and, for csv files, the column ``last``."""
-    import pyarrow as pa
-
-    kind, done = _kind(path), 0
-    if kind == ".parquet":
-        yield from _parquet(path, column, max_line_bytes)
+def _blocks(path: str, column: str, max_line_bytes: int) -> Iterator[tuple[bytes, int]]:
+    """Yields the rows of a column as lines, and how many had line breaks; at most ``BLOCK_BYTES``, or one row."""
+    if _kind(path) == ".parquet":
+        yield from (_rows(batch.column(column), column) for batch in _parquet(path, column, max_line_bytes))
         return
-    size = BLOCK_BYTES
-    while size:
-        skip, lines = done, kind in (".jsonl", ".ndjson")
-        columns = list(dict.fromkeys([column, last or column]))
-        try:
-            for batch in _open_json(path, column, size) if lines else _open_csv(open_stream(path), kind, columns, size):
-                rest = batch.slice(min(skip, len(batch)))
-                skip -= len(batch) - len(rest)
-                done += len(rest)
-                yield rest
-            return
-        except pa.ArrowInvalid as error:
-            size = _larger(size, error, path, max_line_bytes)
-            if not size and not lines:
-                raise
-    # A record that pyarrow does not read: check_records raises for a faulty one. Otherwise it holds half of a
-    # surrogate pair; the core reports or replaces it like other bytes that are not UTF-8.
-    check_records(path, column)
-    records = islice(json_records(path, most=_most(max_line_bytes)), done, None)
-    while values := [record.get(column) for _, record in islice(records, RECORDS)]:
-        texts = [None if value is None else value.encode("utf8", "surrogatepass") for value in values]
-        yield pa.record_batch([pa.array(texts, pa.large_binary())], names=[column])
+    block: list[str] = []
+    size = 0
+    for line, value in _cells(path, column, max(MOST, max_line_bytes)):
+        if value is None:
+            value = ""
+        elif not isinstance(value, str):
+            raise InputError(f"{path}: line {line}: column {column!r} must be text, got {_described(value)}")
+        size += len(value)
+        if size > BLOCK_BYTES and block:
+            text, joined = lines_of(block)
+            yield _bytes(text), joined
+            block, size = [], len(value)
+        block.append(value)
+    text, joined = lines_of(block)
+    yield _bytes(text), joined
+
+
+def lines_of(texts: Sequence[str]) -> tuple[str, int]:
+    """Returns texts as lines, and the number of texts in which a line break was replaced by a space."""
+    text = "\n".join([*texts, ""])
+    if "\r" not in text and text.count("\n") == len(texts):
+        return text, 0
+    joined = sum("\n" in each or "\r" in each for each in texts)
+    return "\n".join([*(re.sub("\r\n|\n|\r", " ", each) for each in texts), ""]), joined
 
 
 def _parquet(path: str, column: str, max_line_bytes: int) -> Iterator[Any]:
@@ -289,72 +339,8 @@ def _parquet(path: str, column: str, max_line_bytes: int) -> Iterator[Any]:
             start = stop
 
 
-def _most(max_line_bytes: int) -> int:
-    """Returns the largest size in bytes of a record of a csv or jsonl file, which may have other columns."""
-    return max(16 * BLOCK_BYTES, max_line_bytes)
-
-
 def _too_long(path: str, most: int) -> InputError:
     return InputError(f"{path}: a record is longer than {most:,} bytes; check its quotes, or raise --max-line-bytes")
-
-
-def _larger(size: int, error: Exception, path: str, max_line_bytes: int) -> int:
-    """Returns a larger size of blocks if a record did not fit into one; 0 if that is not the cause.
-
-    Raises ``InputError`` if the record is longer than ``_most``, or than 1 GiB.
-    """
-    if "straddl" not in str(error):
-        return 0
-    if size >= (most := min(_most(max_line_bytes), 2**30)):
-        raise _too_long(path, most)
-    return min(16 * size, most)
-
-
-def _header(path: str) -> bytes:
-    """Returns the first record of a csv or tsv file; a quoted field may contain line breaks."""
-    header, most = b"", _most(MAX_LINE_BYTES)
-    with io.BufferedReader(open_stream(path)) as lines:
-        while line := lines.readline(most + 1):
-            header += line
-            if len(header) > most:
-                raise _too_long(path, most)
-            if header.strip() and (_kind(path) == ".tsv" or header.count(b'"') % 2 == 0):
-                break
-    return header
-
-
-def _open_json(path: str, column: str, size: int) -> Any:
-    import pyarrow as pa
-    import pyarrow.json as pajson
-
-    return pajson.open_json(
-        open_stream(path),
-        read_options=pajson.ReadOptions(block_size=size),
-        parse_options=pajson.ParseOptions(
-            explicit_schema=pa.schema([(column, pa.string())]), unexpected_field_behavior="ignore"
-        ),
-    )
-
-
-def _open_csv(stream: Any, kind: str | None, columns: list[str] | None, size: int) -> Any:
-    import pyarrow as pa
-    from pyarrow import csv
-
-    tabs = kind == ".tsv"
-    # Read as bytes, not strings, because the Rust core validates UTF-8 and reports the row of an error.
-    convert = (
-        csv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns, pa.binary()))
-        if columns is not None
-        else None
-    )
-    return csv.open_csv(
-        stream,
-        read_options=csv.ReadOptions(block_size=size),
-        parse_options=csv.ParseOptions(
-            delimiter="\t" if tabs else ",", quote_char=False if tabs else '"', newlines_in_values=not tabs
-        ),
-        convert_options=convert,
-    )
 
 
 def _rows(values: Any, column: str) -> tuple[bytes, int]:
@@ -367,7 +353,6 @@ def _rows(values: Any, column: str) -> tuple[bytes, int]:
     if not _is_text(values.type):
         raise pa.ArrowTypeError(f"column {column!r} must be text, got {values.type}")
     texts = values.cast(pa.large_binary())
-    # If a block of the file ends between \r and \n, pyarrow reads this line break inside a field as \r.
     joined = pc.sum(pc.or_(pc.match_substring(texts, "\n"), pc.match_substring(texts, "\r"))).as_py() or 0
     if joined:
         for line_break in ("\r\n", "\n", "\r"):
@@ -387,56 +372,6 @@ def _is_text(kind: Any) -> bool:
 
 
 KINDS = {dict: "an object", list: "a list", bool: "a boolean", int: "a number", float: "a number"}
-
-
-TWICE = object()
-
-
-def json_records(
-    path: str, hook: Callable[[list[tuple[str, Any]]], Any] | None = None, most: int = 16 * BLOCK_BYTES
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the line number and the record of each line that is not blank; ``hook`` is passed on to ``json.loads``.
-
-    Raises ``InputError`` for a line that is not a JSON object, or is longer than ``most`` bytes.
-    """
-    with io.BufferedReader(open_stream(path)) as lines:
-        for number, line in enumerate(iter(lambda: lines.readline(most + 1), b""), start=1):
-            if len(line) > most:
-                raise _too_long(path, most)
-            if not line.strip():
-                continue
-            try:  # the core reports invalid UTF-8
-                record = json.loads(line.decode("utf-8-sig", errors="replace"), object_pairs_hook=hook)
-            except (ValueError, RecursionError):
-                record = None
-            if not isinstance(record, dict):
-                raise InputError(f"{path}: line {number} is not a JSON object; .jsonl holds one on each line") from None
-            yield number, record
-
-
-def check_records(path: str, column: str) -> None:
-    """Raises ``InputError`` for the first faulty record, with its line number.
-
-    A record is faulty if it is not a JSON object, or if its field ``column`` occurs twice or is neither text nor
-    null. Nothing is raised if the file cannot be read.
-    """
-    import pyarrow as pa
-
-    def record(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        again = sum(name == column for name, _ in pairs) > 1
-        return {**dict(pairs), **({column: TWICE} if again else {})}
-
-    with suppress(OSError, pa.ArrowException):
-        for number, fields in json_records(path, record):
-            value = fields.get(column)
-            if value is TWICE:
-                raise InputError(
-                    f"{path}: line {number}: the record has the field {column!r} twice; remove one"
-                ) from None
-            if value is not None and not isinstance(value, str):
-                raise InputError(
-                    f"{path}: line {number}: column {column!r} must be text, got {_described(value)}"
-                ) from None
 
 
 def _described(value: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import numpy.typing as npt
 
 from ..data.corpus import Corpus
 from ..data.pairs import ROLE_OF, is_number, number_of
+from ..data.tables import csv_records
 from ..encoder.base import check_finite
 from ..errors import InputError
 from ..options import NoOptions
@@ -131,8 +131,8 @@ def embed(
     return [vectors[[row[text] for text in column]] for column in columns]
 
 
-def read_lines(path: Path) -> list[tuple[int, str]]:
-    """Returns the non-blank lines of a UTF-8 file, with their line numbers from 1; a .gz or .zst file is decompressed.
+def _all_lines(path: Path) -> list[str]:
+    """Returns the lines of a UTF-8 file, which may be compressed (.gz, .zst).
 
     The file is read as a corpus is, so that another format or encoding is named in the error.
     """
@@ -140,7 +140,12 @@ def read_lines(path: Path) -> list[tuple[int, str]]:
         rows = Corpus.read([str(path)], max_line_bytes=2**40)
     except InputError as error:
         raise InputError(str(error).replace(", or pass --encoding-errors replace", "")) from None
-    return [(number, line) for number, line in enumerate(rows.take(list(range(len(rows)))), 1) if line.strip()]
+    return rows.take(range(len(rows)))
+
+
+def read_lines(path: Path) -> list[tuple[int, str]]:
+    """Returns the non-blank lines of ``_all_lines``, with their line numbers from 1."""
+    return [(number, line) for number, line in enumerate(_all_lines(path), 1) if line.strip()]
 
 
 def find_file(folder: Path, names: Sequence[str]) -> Path | None:
@@ -216,21 +221,11 @@ def _is_csv(path: Path) -> bool:
 
 def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yields each record as the number of its first line (from 1) and its fields; blank lines are skipped."""
-    lines = read_lines(path)
-    if not _is_csv(path):
-        yield from ((number, line.split("\t")) for number, line in lines)
-        return
-    csv.field_size_limit(2**31 - 1)
-    records = csv.reader([line + "\n" for _, line in lines], strict=True)
-    while True:
-        line = min(records.line_num, len(lines) - 1)
-        try:
-            fields = next(records)
-        except StopIteration:
-            return
-        except csv.Error:
-            raise InputError(f"{path}: the quotes of the record at line {lines[line][0]} do not match") from None
-        yield lines[line][0], fields
+    if _is_csv(path):
+        records = csv_records(str(path), (f"{line}\n" for line in _all_lines(path)))
+        yield from ((number, fields) for number, fields in records if any(map(str.strip, fields)))
+    else:
+        yield from ((number, line.split("\t")) for number, line in read_lines(path))
 
 
 def _named(fields: list[str]) -> tuple[int, int, int] | None:
