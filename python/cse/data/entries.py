@@ -72,22 +72,11 @@ def open_entry(
     write: Callable[[Path], dict[str, Any]],
     fits: Callable[[Entry], bool],
 ) -> tuple[Entry, bool]:
-    """Opens an entry, and writes it first if it does not exist or is damaged.
+    """Opens an entry, and writes it first if it does not exist or is damaged; returns it, and whether it was written.
 
-    Two processes that need the same entry do not write it twice: the second one waits for the first.
-
-    Args:
-        cache: The cache folder; created if it does not exist.
-        kind: Kind of the entry, one of those in ``NAME``; the name of the entry starts with it.
-        key: What the content depends on, serialisable to JSON.
-        write: Writes the files to the given folder, and returns the values to add to ``meta.json``.
-        fits: Returns whether the files of an entry are consistent; called after their hashes are compared.
-
-    Returns:
-        The entry, and whether it was written by this call.
-
-    Raises:
-        OSError: If the cache cannot be written.
+    Two processes do not write the same entry: the second one waits for the first. ``key`` is what the content depends
+    on. ``write`` writes files to the given folder and returns what is added to ``meta.json``; ``fits`` tells whether
+    the files of an entry, whose hashes are right, are consistent.
     """
     name = _name(kind, key)
     folder = cache / name

@@ -71,18 +71,6 @@ def pair_columns(
     Without ``columns``, the roles follow from the column names (``NAMES``). Columns of identifiers (``id``, ``idx``,
     ``..._id``) are left out. If the anchor or the positive cannot be identified by its name, the columns whose names
     are not in ``NAMES`` take these roles, in the order of the table. Such a column is never a hard negative.
-
-    Args:
-        path: A table.
-        columns: The names of the columns, if the user gave them; else empty.
-        where: The condition that selects positive pairs, or None; the column that it names is left out.
-        min_score: The minimum score of a positive pair, or None; columns of scores are left out.
-
-    Raises:
-        InputError: If ``columns`` does not have two or more different names. Without ``columns``: if there is a column
-            of labels or scores but neither ``where`` nor ``min_score``, if a column with an unknown name holds mostly
-            numbers or marks (yes and no), if the first line of the table does not look like names, or if the roles are
-            ambiguous.
     """
     if columns:
         if len(columns) < 2 or len(set(columns)) != len(columns):
@@ -141,20 +129,8 @@ def pair_columns(
 def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None) -> tuple[npt.NDArray[np.bool_], str]:
     """Returns a mask of the rows of the tables, ``(n,)`` bool, True for positive pairs, and a note.
 
-    The note tells how many more rows ``where`` would select without regard to case or as a number; often "".
-
-    Positive pairs satisfy both conditions, if both are given; at least one must be given.
-
-    Args:
-        files: The tables.
-        where: ``COLUMN=VALUE`` selects the rows with this value in this column, not counting surrounding white space.
-            If there is none, the rows that differ in case; if there is none, those with the same number (see
-            ``number_of``).
-        min_score: Selects the rows with at least this score; rows with a blank score are not selected. Exactly one
-            column of the first table must have one of the names that ``NAMES`` lists for a score.
-
-    Raises:
-        InputError: If a column does not exist, a score is not a number, or no row is selected.
+    Positive pairs satisfy both conditions, if both are given. ``where`` is ``COLUMN=VALUE``; see ``COMPARISONS``, and
+    the note tells how many more rows a later comparison would select. Rows with a blank score are not selected.
     """
     masks, note = [], ""
     if where is not None:
@@ -332,19 +308,7 @@ def open_pairs(
     min_score: float | None = None,
     **reading: Any,
 ) -> LabelledPairs:
-    """Opens tables of labelled pairs.
-
-    Args:
-        files: Paths or patterns of tables with the same columns; see ``cse.data.readers.resolve``.
-        columns: Names of the columns of anchor, positive and optionally hard negatives; if empty, see
-            ``pair_columns``.
-        where: Condition that selects positive pairs, like ``label=1``; see ``chosen_rows``.
-        min_score: Minimum score of a positive pair; see ``chosen_rows``.
-        reading: Further arguments of ``Corpus.open``.
-
-    Raises:
-        InputError: If a file is not a table or lacks a column, or if ``pair_columns`` or ``chosen_rows`` raises it.
-    """
+    """Opens tables of labelled pairs."""
     paths = readers.expand(files)
     texts = [name for name in paths if not tables.is_table(name)]
     if texts:

@@ -35,15 +35,7 @@ class Encodes(Protocol):
 
 
 class Adapted:
-    """Gives any object with a method ``encode(texts)``, such as a ``SentenceTransformer``, the form of ``Encodes``.
-
-    Args:
-        wrapped: The object; the embeddings that it returns may be any array or list of numbers ``(n, D)``.
-        **settings: Further arguments of its methods ``encode``, ``encode_query`` and ``encode_document``.
-
-    Raises:
-        InputError: When texts are encoded, if the result does not have one row of finite values for each text.
-    """
+    """Gives any object with a method ``encode(texts)``, such as a ``SentenceTransformer``, the form of ``Encodes``."""
 
     def __init__(self, wrapped: Any, **settings: Any) -> None:
         self.wrapped, self.settings = wrapped, settings
@@ -113,16 +105,7 @@ def counted(total: int, progress: Callable[[int, int], None] | None) -> Progress
 def embed(
     encoder: Encodes, columns: Sequence[Sequence[str]], progress: Progress | None = None
 ) -> list[npt.NDArray[np.float32]]:
-    """Encodes several lists of texts; each distinct text is encoded once.
-
-    Args:
-        encoder: The encoder.
-        columns: Lists of texts.
-        progress: Called with the number of texts encoded since its last call.
-
-    Returns:
-        The embeddings of each list, ``(n, D)`` float32.
-    """
+    """Returns the embeddings of each list of texts, ``(n, D)`` float32; each distinct text is encoded once."""
     row: dict[str, int] = {}
     for column in columns:
         for text in column:
@@ -170,10 +153,6 @@ def read_pairs(path: str | Path) -> Pairs:
     ``cse.data.pairs``), they determine the columns; otherwise, the first three columns are read. Further columns
     are ignored, quotes are interpreted in ``.csv`` files only, and blank lines are skipped. Runs of white space in a
     sentence become one space, as in SentEval, the program that produced the published scores.
-
-    Raises:
-        InputError: For invalid UTF-8, an invalid line, lines of different numbers of fields, a file without column
-            names whose first column holds ids, or fewer than two different scores.
     """
     path = Path(path)
     separator = "commas" if _is_csv(path) else "tabs"
