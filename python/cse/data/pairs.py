@@ -33,7 +33,6 @@ NAMES = {
 ROLE_OF = {name: role for role, names in NAMES.items() for name in names.split()}
 """Role of a column, or ``label`` or ``score``, by its name in lower case."""
 SAMPLE_ROWS = 1000
-MOST_COLUMNS = 100
 # If all values of a column are among these words, it is taken to mark which rows are positive pairs.
 POSITIVE_MARKS = {"yes", "y", "true", "t", "positive", "pos", "match", "duplicate", "related", "relevant", "correct"}
 POSITIVE_MARKS |= {"similar", "same", "entailment", "1"}
@@ -92,10 +91,6 @@ def pair_columns(
         for name in by_role.get("score", []):
             raise _needs_selection(path, name, "--min-score 4", names)
     others = by_role.get(None, [])
-    if len(others) > MOST_COLUMNS:  # each of which would be read
-        raise InputError(
-            f"--pairs {path} has {len(names):,} columns; name two or three with --columns, such as {listed}"
-        )
     for name in others if len(set(names)) == len(names) else []:  # duplicate names are rejected on reading
         values = [text for text in islice(tables.column_values(path, name), SAMPLE_ROWS) if text.strip()]
         marks = dict.fromkeys(text.strip() for text in values)
@@ -316,11 +311,6 @@ def open_pairs(
     names = pair_columns(paths[0], columns, where, min_score)
     chosen, note = (None, "") if where is None and min_score is None else chosen_rows(paths, where, min_score)
     corpora = [Corpus.open(readers.resolve(files, name), **reading) for name in names]
-    if chosen is not None and len(chosen) != len(corpora[0]):
-        raise InputError(
-            f"--pairs {paths[0]}: {len(chosen):,} rows were read for --where or --min-score, but {len(corpora[0]):,} "
-            "for the text; check the format of the table"
-        )
     return LabelledPairs(
         corpora[0],
         corpora[1],

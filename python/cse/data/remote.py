@@ -75,4 +75,4 @@ def _copied(files: Any, address: str, name: str) -> str:
 
     key = {"address": address, "name": name, "version": hashlib.sha256(told.encode()).hexdigest()}
     # The entry is not held: one open file for each of thousands of shards would exceed the limit of the process.
-    return str(open_entry(cache_folder(), "files", key, copy, lambda entry: True)[0].folder / file)
+    return str(open_entry(cache_folder(), "files", key, copy).folder / file)
