@@ -160,7 +160,7 @@ def test_error_for_a_broken_table_names_the_file_or_the_fault(tmp_path, cse, nam
 def test_a_column_of_numbers_is_refused(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": [1, 2]}), path)
-    with pytest.raises(InputError, match="must be text, got int64"):
+    with pytest.raises(InputError, match=r"row 1: column 'text' must be text, got a number \(1\); write it as text"):
         Corpus.read(resolve(path, "text"))
 
 

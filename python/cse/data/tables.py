@@ -72,17 +72,9 @@ def column_values(path: str, column: str) -> Iterator[str]:
 
     Raises ``InputError`` if the table cannot be read.
     """
-    values: Iterator[Any]
-    if _kind(path) == ".parquet":
-        values = (
-            value for batch in _parquet(path, column, MAX_LINE_BYTES) for value in batch.column(column).to_pylist()
-        )
-    else:
-        values = (value for _, value in _cells(path, column, MOST))
-    end = object()
+    values, end = _cells(path, column), object()
     while (value := _guarded(path, lambda: next(values, end))) is not end:
-        content = value if isinstance(value, bytes) else b"" if value is None else _bytes(str(value))
-        yield content.decode("utf8", "replace")
+        yield "" if value[1] is None else _bytes(str(value[1])).decode("utf8", "replace")
 
 
 def _bytes(text: str) -> bytes:
@@ -149,11 +141,15 @@ def json_records(path: str, most: int = MOST) -> Iterator[tuple[int, dict[str, A
             yield number, record
 
 
-def _cells(path: str, column: str, most: int) -> Iterator[tuple[int, Any]]:
-    """Yields the line and the value of a column in each record of a csv, tsv or jsonl file.
+def _cells(path: str, column: str, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, Any]]:
+    """Yields the value of a column in each record, with the line of a csv, tsv or jsonl file, else the row.
 
     Raises ``InputError`` for a record of a csv or tsv file that has not one field for each name.
     """
+    most = max(MOST, max_line_bytes)
+    if _kind(path) == ".parquet":
+        yield from enumerate(_parquet(path, column, max_line_bytes), 1)
+        return
     if not has_header_line(path):
         yield from ((line, record.get(column)) for line, record in json_records(path, most))
         return
@@ -279,16 +275,14 @@ def _json_names(path: str, wanted: str | None) -> list[str]:
 
 def _blocks(path: str, column: str, max_line_bytes: int) -> Iterator[tuple[bytes, int]]:
     """Yields the rows of a column as lines, and how many had line breaks; at most ``BLOCK_BYTES``, or one row."""
-    if _kind(path) == ".parquet":
-        yield from (_rows(batch.column(column), column) for batch in _parquet(path, column, max_line_bytes))
-        return
     block: list[str] = []
     size = 0
-    for line, value in _cells(path, column, max(MOST, max_line_bytes)):
+    for line, value in _cells(path, column, max_line_bytes):
         if value is None:
             value = ""
         elif not isinstance(value, str):
-            raise InputError(f"{path}: line {line}: column {column!r} must be text, got {_described(value)}")
+            unit = "row" if _kind(path) == ".parquet" else "line"
+            raise InputError(f"{path}: {unit} {line}: column {column!r} must be text, got {_described(value)}")
         size += len(value)
         if size > BLOCK_BYTES and block:
             text, joined = lines_of(block)
@@ -309,75 +303,43 @@ def lines_of(texts: Sequence[str]) -> tuple[str, int]:
 
 
 def _parquet(path: str, column: str, max_line_bytes: int) -> Iterator[Any]:
-    """Yields batches of a column whose rows take at most ``BLOCK_BYTES``, or of one row.
-
-    A value that is repeated takes a few bytes in the file. It is therefore read as an entry of a dictionary, which
-    holds it once, and its repetitions are cut into batches before they are decoded.
-    """
-    import numpy as np
-    import pyarrow.compute as pc
+    """Yields the values of a column; bytes become text with ``surrogateescape``."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if not _is_text(pq.read_schema(path).field(column).type):
-        yield from pq.ParquetFile(path).iter_batches(columns=[column])
-        return
-    file = pq.ParquetFile(path, read_dictionary=[column])
+    file = pq.ParquetFile(path)
+    kind = file.schema_arrow.field(column).type
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    is_text = any(getattr(pa.types, f"is_{name}")(kind) for name in TEXTS)
     for number in range(file.num_row_groups):
         group = file.metadata.row_group(number)
         chunks = [group.column(at) for at in range(group.num_columns)]
         size = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema == column)
-        if size > (max_line_bytes + 64) * (group.num_rows + 1):  # before a page is decompressed
+        if is_text and size > (max_line_bytes + 64) * (group.num_rows + 1):  # before a page is decompressed
             raise _too_long(path, max_line_bytes)
-    for batch in file.iter_batches(columns=[column]):
-        values, start = batch.column(column), 0
-        lengths = np.append(pc.binary_length(values.dictionary).to_numpy(), 0)  # the last for null
-        ends = lengths[values.indices.fill_null(len(lengths) - 1).to_numpy()].cumsum(dtype=np.int64)
-        while start < len(batch):
-            before = ends[start - 1] if start else 0
-            stop = max(start + 1, int(np.searchsorted(ends, before + BLOCK_BYTES, "right")))
-            yield batch.slice(start, stop - start)
-            start = stop
+    # Few rows at a time, since a value that is repeated in all of them takes a few bytes in the file.
+    for batch in file.iter_batches(batch_size=1024, columns=[column]):
+        values = batch.column(column)
+        if is_text:
+            texts = values.cast(pa.large_binary()).to_pylist()
+            yield from (None if text is None else text.decode("utf8", "surrogateescape") for text in texts)
+        else:
+            yield from values.to_pylist()
 
 
 def _too_long(path: str, most: int) -> InputError:
     return InputError(f"{path}: a record is longer than {most:,} bytes; check its quotes, or raise --max-line-bytes")
 
 
-def _rows(values: Any, column: str) -> tuple[bytes, int]:
-    """Returns the values as lines of bytes, and the number of values in which a line break was replaced by a space."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if pa.types.is_null(values.type) or not len(values):
-        return b"\n" * len(values), 0
-    if not _is_text(values.type):
-        raise pa.ArrowTypeError(f"column {column!r} must be text, got {values.type}")
-    texts = values.cast(pa.large_binary())
-    joined = pc.sum(pc.or_(pc.match_substring(texts, "\n"), pc.match_substring(texts, "\r"))).as_py() or 0
-    if joined:
-        for line_break in ("\r\n", "\n", "\r"):
-            texts = pc.replace_substring(texts, line_break, " ")
-    empty, line_feed = (pa.scalar(text, pa.large_binary()) for text in (b"", b"\n"))
-    _, ends, lines = pc.binary_join_element_wise(pc.fill_null(texts, empty), empty, line_feed).buffers()
-    return lines[: int.from_bytes(ends[8 * len(texts) : 8 * len(texts) + 8], "little")].to_pybytes(), joined
-
-
-def _is_text(kind: Any) -> bool:
-    import pyarrow as pa
-
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    kinds = ("string", "large_string", "string_view", "binary", "large_binary")
-    return any(getattr(pa.types, f"is_{name}")(kind) for name in kinds)
-
-
+# Kinds of columns of Parquet files that hold text.
+TEXTS = ("string", "large_string", "string_view", "binary", "large_binary")
 KINDS = {dict: "an object", list: "a list", bool: "a boolean", int: "a number", float: "a number"}
 
 
 def _described(value: Any) -> str:
-    kind = KINDS[type(value)]
+    kind = KINDS.get(type(value), f"a value of type {type(value).__name__}")
     if isinstance(value, dict):
         return f"{kind} with the fields {', '.join(list(value)[:5])}; make the text a field of the record itself"
     if isinstance(value, list):
         return f"{kind}; write one record for each text of the list"
-    return f"{kind} ({json.dumps(value)}); write it in quotes, or leave the record out"
+    return f"{kind} ({json.dumps(value, default=str)}); write it as text, or omit the record"
