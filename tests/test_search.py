@@ -27,7 +27,6 @@ from cse.search.writing import Changes
 from random_texts import some_texts
 from test_cli import refused
 
-
 PLAIN = Fusion(language="none", bm25_tokenizer="unicode")
 
 
