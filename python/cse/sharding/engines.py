@@ -1,4 +1,4 @@
-"""Calls a function for many files: one after the other on this machine, or as tasks of a Ray cluster (extra ``cse[ray]``).
+"""Calls a function for many files, one after the other on this machine or as tasks of a Ray cluster (``cse[ray]``).
 
 Ray Data is not used: its blocks lack row numbers within the whole corpus and do not end where files end, and it neither
 reads ``.zst`` text nor writes one output file per input file.

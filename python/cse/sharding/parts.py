@@ -3,8 +3,8 @@
 ==========================  ==========================================================================================
 file                        content
 ==========================  ==========================================================================================
-``manifest.json``           settings, files with their row counts and hashes, hashes and counts of the parts, and whether
-                            all parts are ``complete``
+``manifest.json``           settings, files with their row counts and hashes, hashes and counts of the parts, and
+                            whether all parts are ``complete``
 ``part-00000.npy`` ...      output for the first file, and so on; an incomplete part has another name
 ``part-00000.npy.json``     hash and counts of the part; moved into the manifest when the call ends
 ==========================  ==========================================================================================
