@@ -30,7 +30,6 @@ from cse.training.batches.tokens import Prefetcher
 from cse.training.loop import resumed_config
 from cse.training.settings.precedence import recipe_reason, resolve
 from cse.training.settings.presets import preset_names
-from cse.training.settings.values import merge
 from cse.training.setup import prepare
 from cse.training.step.step import training_step
 from runs import batches_of
