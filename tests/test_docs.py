@@ -168,6 +168,14 @@ def parse(arguments):
     command.make_context(name, list(rest))
 
 
+def short(given, replaced):
+    """Returns the flags of ``SHORT`` that a command needs, and the tiny model for a training without a model."""
+    flags = [*SHORT.get(given[0], [])]
+    if "--name" in given:
+        flags = flags[: flags.index("--name")]
+    return [*flags, *(["--model", replaced("TINY")] if given[0] == "train" and "--model" not in given else [])]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("text", blocks("sh", "bash"))
 def test_shell_commands_in_the_documentation_run(cse, place, text):
@@ -193,9 +201,7 @@ def test_shell_commands_in_the_documentation_run(cse, place, text):
         name = arguments[1]
         given = [replaced(each).replace("<name>", "NAME").replace("128", "16") for each in arguments[1:]]
         given = [re.sub(r"^runs/(A|B|adapted|first)(?=$|/)", "runs/NAME", each) for each in given]
-        extra = [] if "--resume" in given else [replaced(each) for each in SHORT.get(name, [])]
-        if "--name" in given:
-            extra = extra[: extra.index("--name")]
+        extra = [] if "--resume" in given else short(given, replaced)
         if name == "mine" and "hybrid" in given:
             extra = ["--rows", "40"]
         if name == "eval" or (name == "compare" and "retrieval" not in given):
@@ -220,9 +226,7 @@ GUIDES = tomllib.loads((ROOT / "docs" / "site.toml").read_text(encoding="utf8"))
 def test_every_guide_begins_with_a_command_that_works_in_an_empty_folder(build, cse, replaced, tmp_path, name):
     command = build.first_command((ROOT / "docs" / name).read_text(encoding="utf8"))
     _, *given = map(replaced, shlex.split(command))
-    done = cse(
-        *given, *map(replaced, SHORT.get(given[0], []) if "--name" not in given else SHORT["train"][:4]), cwd=tmp_path
-    )
+    done = cse(*given, *short(given, replaced), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 
