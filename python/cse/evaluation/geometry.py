@@ -50,7 +50,7 @@ def alignment(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -
 
 
 def uniformity(vectors: npt.NDArray[np.floating]) -> float:
-    """Returns log of the mean of exp(-2 |x - y|^2) over all pairs of different normalised rows of an ``(n, D)`` matrix."""
+    """Returns log of the mean of exp(-2 |x - y|^2) over all pairs of normalised rows of an ``(n, D)`` matrix."""
     if len(vectors) < 2:
         return float("nan")
     points = unit(vectors)
