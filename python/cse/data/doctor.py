@@ -17,9 +17,9 @@ FORMATS = {
     "bzip2": "decompress it first (bzip2 -d)",
 }
 SPANS = (
-    "train on short passages with --positive spans and --set spans.most_words=24 (the defaults for sentence encoders); "
-    "with other positives, only the first 32 tokens of a row are used by default, so split the rows or raise "
-    "--max-length"
+    "train on short passages with --positive spans and --set spans.max_span_words=24 (the defaults for sentence "
+    "encoders); with other positives, only the first 32 tokens of a row are used by default, so split the rows or "
+    "raise --max-length"
 )
 
 

@@ -31,7 +31,7 @@ class Material:
     def compared(self) -> Compared:
         """The held-out texts encoded by the models before and after training."""
         if not self.encode:
-            raise InputError("--no-encode: the held-out texts must be encoded by both models; leave the flag out")
+            raise InputError("--no-encode: the held-out texts must be encoded by both models; omit the flag")
         return compare_models(self.run, device=self.device, progress=self.progress)
 
     @property

@@ -11,11 +11,11 @@ from typing import Any, NotRequired, TypedDict
 
 from ..errors import InputError
 from ..io import checked, parse_json, read_json, read_toml
-from ..training.settings.changes import may_change
+from ..training.settings.changes import SAME_RESULTS
 
 # Names in ``config.toml`` that are not compared: settings that do not affect what a step computes, and the table
 # ``given``.
-NOT_COMPARED = {*may_change(computed=False), "save_every", "keep_checkpoints", "given"}
+NOT_COMPARED = {*SAME_RESULTS, "save_every", "keep_checkpoints", "given"}
 
 
 @dataclass(frozen=True)
