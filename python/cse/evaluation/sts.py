@@ -227,7 +227,10 @@ class STS(Evaluation):
         super().__init__(options, data)
         if data is None:
             raise InputError("--data: name the folder of the STS files (sts12.test.tsv, ..., sickr.test.tsv)")
-        self.tasks = load_tasks(data, options.allow_partial)
+        self.tasks = self.load(data)
+
+    def load(self, data: str) -> list[tuple[Task, Pairs]]:
+        return load_tasks(data, self.options.allow_partial)
 
     def columns(self) -> list[list[str]]:
         return [column for _, pairs in self.tasks for column in (pairs.left, pairs.right)]
@@ -266,12 +269,8 @@ class CleanDevelopment(STS):
     paper_row = ("", "")
     summary = "Spearman's correlation on STS-B dev and SICK-R train and dev without pairs of a test set, in --data DIR"
 
-    def __init__(self, options: Any, data: str | None) -> None:
-        Evaluation.__init__(self, options, data)
-        if data is None:
-            raise InputError("--data: name the folder of the STS files (sts12.test.tsv, ..., sickr.test.tsv)")
-        sets = clean_development(data)
-        self.tasks = [(Task(title, title, None, Path(data)), pairs) for title, pairs in sets.items()]
+    def load(self, data: str) -> list[tuple[Task, Pairs]]:
+        return [(Task(title, title, None, Path(data)), pairs) for title, pairs in clean_development(data).items()]
 
 
 PUBLISHED = [
