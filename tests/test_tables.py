@@ -146,6 +146,9 @@ def test_scored_pairs_of_a_csv_file_are_read_as_other_csv_files_are(tmp_path):
     path.write_text('score,sentence1,sentence2\n\n1,"a ""b""\nc","d, e"\n2,"f"g,h\n')
     pairs = read_pairs(path)
     assert (pairs.gold.tolist(), pairs.left, pairs.right) == ([1, 2], ['a "b" c', "fg"], ["d, e", "h"])
+    path.write_bytes(b"score,sentence1,sentence2\n1,a,b\n2,c\rd,e\n")
+    with pytest.raises(InputError, match=r"dev\.csv: the record at line 3 cannot be read \(new-line character"):
+        read_pairs(path)
     path.write_text('score,sentence1,sentence2\n\n1,a,b\n2,"c,d\n')
     with pytest.raises(InputError, match=r"dev\.csv: a quote in the record at line 4 is never closed"):
         read_pairs(path)

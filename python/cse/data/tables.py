@@ -117,8 +117,10 @@ def csv_records(
                     raise InputError(f"{path}: a quote in the record at line {begin} is never closed; check that line")
                 yield begin, fields
             begin = records.line_num + 1
-    except csv.Error:  # a field of more than ``most`` characters
-        raise _too_long(path, most) from None
+    except csv.Error as error:
+        if "limit" in str(error):
+            raise _too_long(path, most) from None
+        raise InputError(f"{path}: the record at line {begin} cannot be read ({error}); check that line") from None
 
 
 def json_records(path: str, most: int = MOST) -> Iterator[tuple[int, dict[str, Any]]]:
