@@ -159,7 +159,7 @@ def shown(value: object) -> str:
         return "an integer of thousands of digits"
 
 
-# Maps names that other programs or papers use to the corresponding option values of cse.
+# Maps names that other programs or papers use to the corresponding option values and options of cse.
 OTHER_NAMES = {
     "average": "avg",
     "mean": "avg",
@@ -169,6 +169,34 @@ OTHER_NAMES = {
     "simcse": "standard",
     "mixcse": "mixed",
     "focal-infonce": "focal",
+    "--alpha": "--hard-negative-weight",
+    "--bs": "--batch-size",
+    "--bf16": "--precision",
+    "--dataset": "--data",
+    "--eval-steps": "--eval-every",
+    "--fp16": "--precision",
+    "--gpu": "--device",
+    "--gradient-accumulation-steps": "--accumulate",
+    "--gradient-clip": "--max-grad-norm",
+    "--learning-rate": "--lr",
+    "--logging-steps": "--log-every",
+    "--lr-scheduler-type": "--lr-scheduler",
+    "--max-seq-length": "--max-length",
+    "--model-name": "--model",
+    "--model-name-or-path": "--model",
+    "--num-epochs": "--epochs",
+    "--num-train-epochs": "--epochs",
+    "--num-workers": "--threads",
+    "--output-dir": "--output",
+    "--per-device-train-batch-size": "--batch-size",
+    "--pooling": "--pooler",
+    "--save-steps": "--save-every",
+    "--save-total-limit": "--keep-checkpoints",
+    "--scheduler": "--lr-scheduler",
+    "--steps": "--max-steps",
+    "--tau": "--temperature",
+    "--temp": "--temperature",
+    "--warmup-ratio": "--warmup",
 }
 
 

@@ -146,6 +146,22 @@ def table(rows: list[dict[str, str]], title: str = "", markdown: bool = False) -
     Console(width=None if sys.stdout.isatty() else 200).print(drawn)
 
 
+def compared_cells(record: dict[str, Any]) -> dict[str, str]:
+    """Returns the table cells of one task as text; interval and p-value are empty without a test."""
+    tested = "p" in record
+    digits = 2 if abs(record["a"]) > 2 else 4
+    return {
+        "task": record["task"],
+        "examples": "" if record["examples"] is None else f"{record['examples']:,}",
+        "A": f"{record['a']:.{digits}f}",
+        "B": f"{record['b']:.{digits}f}",
+        "difference": f"{record['mean']:+.{digits}f}",
+        "95 % interval": f"[{record['low']:+.{digits}f}, {record['high']:+.{digits}f}]" if tested else "",
+        "p (Holm)": f"{record['p_holm']:.3f}" if tested else "",
+        "B is": record["verdict"],
+    }
+
+
 def _is_number(text: str) -> bool:
     return not text or text[0] in "0123456789+-["
 
