@@ -194,16 +194,10 @@ def temporary_folder(folder: Path) -> Iterator[Path]:
         with ExitStack() as stack:
             while True:  # as in _temporary_file
                 made = Path(tempfile.mkdtemp(prefix=".cse-new-", suffix=f"-{folder.name}", dir=folder.parent))
-                try:
+                with suppress(BlockingIOError, FileNotFoundError):
                     stack.enter_context(locked(made))
-                except BlockingIOError:
-                    continue
-                except FileNotFoundError:
                     if made.is_dir():
-                        raise
-                    continue
-                if made.is_dir():
-                    break
+                        break
             try:
                 yield made
             finally:

@@ -27,9 +27,6 @@ from .declared import Settings
 from .refusals import refusals
 from .values import LOSS_SETTINGS, SETTINGS, TABLES, flag, flat, merge, method_flags, plain, switch, tables_of
 
-# Settings of earlier versions, with the values that stood for "not used"; configuration files may hold them.
-REMOVED = {"add_tokens": 0}
-
 
 class TrainConfig(Settings):
     """Training configuration: the settings of a run, and the options of the methods that they name.
@@ -62,10 +59,7 @@ class TrainConfig(Settings):
         options = tables_of(values)
         for name in [name for name in values if "." not in name and name not in (*SETTINGS, "given")]:
             used = values.pop(name)  # una=True
-            if name in REMOVED:
-                if used != REMOVED[name]:
-                    raise InputError(f"{name} was removed (see CHANGELOG.md); delete the key")
-            elif name not in AUGMENTATIONS:
+            if name not in AUGMENTATIONS:
                 known = (*SETTINGS, *method_flags(), *AUGMENTATIONS.flagged())
                 raise InputError(f"unknown key {name!r}{did_you_mean(name, known)}; see cse train --help-all")
             elif isinstance(used, bool):
