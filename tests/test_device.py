@@ -32,7 +32,7 @@ from cse.training.step.distributed import World
 from cse.training.step.step import skip_if_not_finite, training_step
 from cse.training.watching import failures
 from plain_processor import bf16_instructions
-from runs import LOSSES, VIEWS, gradients, same_run
+from runs import LOSSES, VIEWS, first_batches, gradients, same_run
 
 needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler, which torch.compile needs")
 
@@ -147,8 +147,7 @@ def of_first_step(config):
     run = prepare(config)
     for module in (run.state.encoder, *run.state.terms.values()):
         module.double().eval()
-    with Prefetcher(run.batches, run.state.encoder.tokenizer, 32, device=run.device) as prefetcher:
-        return gradients(run, prefetcher.get(0))
+    return gradients(run, first_batches(run, device=run.device))
 
 
 def assert_close(found, expected, tolerance=1e-8):
@@ -191,8 +190,7 @@ def test_bf16_on_cuda_changes_loss_and_gradients_little(run_config):
         run = prepare(run_config.replace(device=device, precision=precision))
         for module in run.state.modules().values():
             module.eval()
-        with Prefetcher(run.batches, run.state.encoder.tokenizer, 32, device=run.device) as prefetcher:
-            found.append(gradients(run, prefetcher.get(0)))
+        found.append(gradients(run, first_batches(run, device=run.device)))
     (expected, before), (rounded, after) = found
     assert float(after["loss"]) == pytest.approx(float(before["loss"]), rel=0.02)
     one, two = (torch.cat([each[name].cpu().flatten() for name in expected]) for each in (expected, rounded))

@@ -390,6 +390,9 @@ def test_vectors_are_the_same_in_every_output_format(cse, tiny_bert, sample_rows
     assert np.allclose(found, expected, atol=1e-6)
     assert not found[30].any()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", output.name]
+    if suffix == ".npy":
+        piped = cse("encode", tiny_bert, "--pooler", "avg", stdin=(tmp_path / "in.txt").read_bytes(), text=False)
+        assert piped.stdout == output.read_bytes()
 
 
 add_record = Journal.add

@@ -13,11 +13,11 @@ from cse import InputError, TrainConfig, train
 from cse.context import Context
 from cse.losses.contrastive import contrastive_loss
 from cse.rng import Draws
-from cse.training.batches.tokens import Prefetcher
 from cse.training.settings.precedence import with_preset
 from cse.training.setup import prepare
 from cse.views import Views
 from cse_papers.pcl import PCL, Diverse, DiverseOptions, PCLOptions
+from runs import first_batches
 
 ROWS = np.arange(40) * 7
 EDITS = ("shuffle", "reverse", "delete", "repeat", "shuffle", "dropout")
@@ -83,8 +83,7 @@ def test_equal_edits_draw_different_numbers_and_a_text_is_edited_by_words():
 
 def test_a_batch_has_one_view_per_edit_of_the_tokens_between_the_special_tokens(run_config):
     run = prepare(run_config.replace(positive="diverse", loss_terms=("pcl",), diverse={"longest": 9}))
-    with Prefetcher(run.batches, run.state.encoder.tokenizer, run.config.max_length) as prefetcher:
-        (batch,) = prefetcher.get(0)
+    (batch,) = first_batches(run)
     names = ["edited", *(f"edited_{number}" for number in range(2, 9))]
     assert batch.views == ["anchor", "positive", *names]
     assert [batch.roles[name] for name in names] == ["other"] * 8

@@ -344,17 +344,7 @@ def open_suites(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     allow_partial: bool = False,
 ) -> dict[str, Evaluation]:
-    """Creates evaluations by name; each reads and checks its data.
-
-    Args:
-        names: Name of an evaluation, or several names.
-        data: Value of ``--data``.
-        options: Options by evaluation name, as returned by ``option_tables``.
-        allow_partial: True: set the option ``allow_partial`` of the evaluations that have it, unless ``options`` does.
-
-    Raises:
-        InputError: For an unknown name or option, or invalid data.
-    """
+    """Creates evaluations by name; each reads and checks its data."""
     names = [names] if isinstance(names, str) else list(names)
     path = None if data is None else fspath(data)
     tables = dict(options or {})
