@@ -19,10 +19,7 @@ FLAG = re.compile(r"(cse [a-z-]+ [^;,)]*)|(?<![\w-])--([a-z][a-z0-9-]*)")
 
 
 def in_keywords(text: str) -> str:
-    """Returns a message in which options are named by their keywords: ``batch_size`` instead of ``--batch-size``.
-
-    Commands that a message proposes, such as ``cse train --resume RUN``, are not changed.
-    """
+    """Returns a message in which options are named by their keywords: ``batch_size`` instead of ``--batch-size``."""
 
     def keyword(match: re.Match[str]) -> str:
         return match[1] or KEYWORDS.get(f"--{match[2]}", match[2].replace("-", "_"))
@@ -53,10 +50,7 @@ class RunError(RuntimeError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was stopped by a signal after its state was saved.
-
-    ``code`` is the exit status: 130 (SIGINT), 143 (SIGTERM) or 129 (SIGHUP).
-    """
+    """A run was stopped by a signal after its state was saved; ``code`` is the exit status, such as 130 for SIGINT."""
 
     def __init__(self, code: int) -> None:
         super().__init__()

@@ -271,10 +271,7 @@ def _held(path: Path) -> Iterator[bool]:
 
 
 def hash_files(folder: Path, known: Mapping[tuple[int, ...], str] = MappingProxyType({})) -> dict[str, str]:
-    """Flushes all files in a folder to the disk, and returns the hash of each by its path relative to the folder.
-
-    ``known`` holds hashes that were computed before, by ``identity``.
-    """
+    """Flushes all files in a folder to the disk, and returns the hash of each by its path relative to the folder."""
 
     def flushed(name: str) -> str:
         with naming(folder / name), open(folder / name, "rb") as file:

@@ -91,15 +91,7 @@ class Registry(Generic[T]):
         return name in self._loaded or name in self._targets or name in self.names()
 
     def get(self, name: str, flag: str = "") -> T:
-        """Returns the method with this name, importing it if necessary.
-
-        Args:
-            name: Name of the method.
-            flag: Command-line flag at the start of the error message; default: the kind of the registry.
-
-        Raises:
-            InputError: If the name is unknown, or if the package that declares the method cannot be imported.
-        """
+        """Returns the method with this name, importing it if necessary."""
         if name in self._loaded:
             return self._loaded[name]
         if name in self._targets:
@@ -179,11 +171,7 @@ def check_imports(paths: Sequence[str], source: str) -> None:
 
 
 def parse_setting(text: str) -> tuple[str, str, Any]:
-    """Parses ``METHOD.OPTION=VALUE`` into (method, option, value).
-
-    The value is parsed as TOML; if it is not valid TOML, it is returned as a string. Raises ``InputError`` if the text
-    does not have this form.
-    """
+    """Parses ``METHOD.OPTION=VALUE`` into (method, option, value)."""
     key, equals, value = text.partition("=")
     method, dot, option = key.strip().partition(".")
     if not (equals and dot and method and option):

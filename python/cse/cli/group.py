@@ -61,10 +61,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Returns the name, the command and the remaining arguments; the first argument is the name of the command.
-
-        The error for an unknown name suggests a similar name, if there is one.
-        """
+        """Returns the name, the command and the remaining arguments; the first argument is the name of the command."""
         name = str(args[0])
         if name not in COMMANDS and not name.startswith("-") and name not in (known := self.list_commands(ctx)):
             ctx.fail(f"No such command {name!r}{did_you_mean(name, known)}.")
@@ -192,10 +189,7 @@ def main() -> NoReturn:
 
 
 def _run(stopped_by: list[signal.Signals]) -> int:
-    """Runs a command, and prints its error if it fails; returns the exit code.
-
-    ``stopped_by`` grows if the command was stopped, also if it was not by a signal.
-    """
+    """Runs a command, and prints its error if it fails; returns the exit code."""
     try:
         code: Any = cli.main(standalone_mode=False)
     except click.ClickException as error:

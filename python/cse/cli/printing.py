@@ -25,10 +25,7 @@ ENDLESS = re.compile(r"\S{300,}")
 
 
 def echo(text: str = "", err: bool = False) -> None:
-    """Prints text on standard output, or on standard error, with control characters escaped.
-
-    On standard error, words of 300 and more characters lose their middle.
-    """
+    """Prints text on standard output, or on standard error, with control characters escaped."""
     if err:
         text = ENDLESS.sub(lambda match: f"{match[0][:100]}\u2026{match[0][-50:]}", text)
     click.echo(visible(text), err=err)
