@@ -155,18 +155,16 @@ def import_methods(path: str) -> str:
     return digest
 
 
-def check_imports(paths: Sequence[str], source: str) -> None:
+def check_imports(paths: Sequence[str]) -> None:
     """Raises ``InputError`` if a configuration names a Python file that has not been imported in this process.
 
-    A run that somebody else made, or that was changed, thus runs no code that the user has not named. ``source`` is
-    the configuration file, for the message.
+    A run that somebody else made, or that was changed, thus runs no code that the user has not named.
     """
     for path in paths:
         if str(Path(path).resolve()) not in IMPORTED:
             raise InputError(
-                f"{source}: needs the methods of the Python file {path}, which a configuration does not run; if you "
-                f"trust it, repeat the command with --import {path}, or in Python call cse.registry.import_methods "
-                "first"
+                f"needs the methods of the Python file {path}, which a configuration does not run; if you trust it, "
+                f"repeat the command with --import {path}, or in Python call cse.registry.import_methods first"
             )
 
 

@@ -11,22 +11,13 @@ from typing import Any
 
 from ...augment import AUGMENTATIONS, PAIRS_POSITIVE
 from ...augment.base import Edit
-from ...features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
+from ...features import ENCODER_METHODS, FEATURE_AUGMENTATIONS
 from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
 from ...losses.options import incompatibility
 from ...options import combination_fault, options_of
-from .values import LOSS_SETTINGS, SETTINGS, flag
+from .values import LOSS_SETTINGS, SETTINGS, TABLES, flag
 
 CONTRASTIVE_FLAGS = "--loss standard, focal and mixed"
-
-USED_BY = (
-    (ENCODER_METHODS, ("--encoder-method",)),
-    (FEATURE_AUGMENTATIONS, ("--feature-augmentation",)),
-    (HOOKS, ("--anchor-hook", "--positive-hook")),
-    (LOSS_TERMS, ("--loss-term",)),
-    (AUGMENTATIONS, ("--positive", "--negative")),
-)
-"""The registries of methods, with the flags that make a run use a method."""
 
 
 def refusals(config: Any) -> Iterator[str]:
@@ -59,7 +50,7 @@ def without_effect(config: Any, named: Mapping[str, Collection[str]]) -> Iterato
     used = {*config.methods, *({CONTRASTIVE} if config.loss in CONTRASTIVE_LOSSES else ())}
     for method in sorted(named.keys() - used):
         option = flag(f"{method}.{next(iter(named[method]))}")
-        ways = next([f"{name} {method}" for name in flags] for table, flags in USED_BY if method in table)
+        ways = next([f"{name} {method}" for name in flags] for table, flags in TABLES.items() if method in table)
         if method == CONTRASTIVE:
             ways = [f"--loss {name}" for name in CONTRASTIVE_LOSSES]
         elif method in AUGMENTATIONS.flagged():
