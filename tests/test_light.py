@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm, Normalize, StaticEmbedding
+from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
 from transformers import AutoTokenizer
 
 from cse import Encoder, InputError
 from cse.encoder.digest import model_digest
-from cse.encoder.light import LightEncoder
+from cse.encoder.light import LightEncoder, open_encoder
 from cse.encoder.onnx_export import export_onnx
-from cse.encoder.opening import open_encoder
 from sentence_models import sentence_model
 from test_modules import TEXTS, dense, layer_norm, normalize, pooling
 
@@ -25,9 +24,9 @@ PROMPTS = {"query": "find this : ", "document": "text : "}
 def static(tmp_path_factory, tiny_bert):
     torch.manual_seed(0)
     first = StaticEmbedding(AutoTokenizer.from_pretrained(tiny_bert), embedding_dim=16)
-    modules = [first, Dense(16, 12, activation_function=torch.nn.GELU()), LayerNorm(12), Normalize()]
     folder = tmp_path_factory.mktemp("light") / "static"
-    SentenceTransformer(modules=modules, device="cpu", prompts=PROMPTS).save(str(folder), create_model_card=False)
+    model = SentenceTransformer(modules=[first, Normalize()], device="cpu", prompts=PROMPTS)
+    model.save(str(folder), create_model_card=False)
     return folder
 
 
@@ -79,7 +78,7 @@ def test_other_folders_are_refused_and_opened_by_cse_encoder(tmp_path, tiny_bert
 
 def test_a_static_encoder_is_queried_without_torch_and_transformers(static):
     code = (
-        "import sys; from cse.encoder.opening import open_encoder; open_encoder(sys.argv[1]).encode_query(['a cat']); "
+        "import sys; from cse.encoder.light import open_encoder; open_encoder(sys.argv[1]).encode_query(['a cat']); "
         "print([name for name in ('torch', 'transformers', 'sentence_transformers') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code, str(static)], capture_output=True, text=True, check=True)

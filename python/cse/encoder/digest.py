@@ -8,7 +8,6 @@ from typing import Any
 
 from .. import _core
 from ..errors import InputError, shown
-from .light import LightEncoder
 
 
 def model_digest(encoder: Any, prompt: str | None = None) -> str:
@@ -22,7 +21,7 @@ def model_digest(encoder: Any, prompt: str | None = None) -> str:
     if not hasattr(encoder, "given"):
         raise InputError(f"encoder: a cse.Encoder was expected, not {shown(encoder)}; open it with cse.Encoder(...)")
     name = "SentenceEncoder"
-    if isinstance(encoder, LightEncoder) and encoder.file is not None:
+    if encoder.given[0].startswith("onnx:"):
         name = "Onnx " + re.sub(r"[^@]*/", "", encoder.given[0].removeprefix("onnx:"))
     elif (other := encoder.other) is not None:
         # ``what`` can hold paths and options (MODEL@FILE@DIMS for whitening); of a path, only the last part is used.

@@ -27,7 +27,7 @@ from .checking import cutting, is_static, read_json
 from .device import autocast, copied_to, pick_device, pick_precision
 from .encoders import OtherEncoder, find_encoder
 from .layout import load_as_stored, write_older_names
-from .light import STATIC, Onnx
+from .light import STATIC, LightEncoder
 from .modules import Transformer, as_output, check_widths, normalizes, split
 from .pooling import POOLERS
 from .pooling_modules import MaskPooling, pooler_of, pooling_modules
@@ -130,10 +130,10 @@ class Encoder(TextEncoder, SentenceTransformer):
             if pooler is not None:
                 raise InputError(f"--pooler: {name} has no pooling to choose; leave it out")
             modules = [OtherModule(other)]
-            if isinstance(other, Onnx):
-                light = other.light
-                settings |= {"prompts": light.prompts, "default_prompt_name": light.default_prompt_name}
-                settings |= {"truncate_dim": other.dims, "similarity_fn_name": light.similarity_name}
+            if isinstance(other, LightEncoder):
+                settings |= {"prompts": other.prompts, "default_prompt_name": other.default_prompt_name}
+                settings |= {"truncate_dim": other.dims, "similarity_fn_name": other.similarity_name}
+                other.keep_dims(None)
         if modules is not None:
             super().__init__(modules=list(modules), device=place, **settings)
         else:
@@ -221,7 +221,7 @@ class Encoder(TextEncoder, SentenceTransformer):
         return self.folder is not None and self.given[1] is None and not (self.folder / "modules.json").exists()
 
     @property
-    def other(self) -> OtherEncoder | None:
+    def other(self) -> OtherEncoder | LightEncoder | None:
         """The encoder of a kind that is not a model of sentence-transformers, such as ``onnx:FOLDER``, if it is one."""
         return self[0].encoder if isinstance(self[0], OtherModule) else None
 
@@ -270,7 +270,7 @@ class Encoder(TextEncoder, SentenceTransformer):
 
     @property
     def unit_length(self) -> bool:
-        return self.other.light.unit_length if isinstance(self.other, Onnx) else normalizes(list(self))
+        return self.other.unit_length if isinstance(self.other, LightEncoder) else normalizes(list(self))
 
     def keep_dims(self, dims: int | None) -> None:
         """Sets the number of leading dimensions to keep; None keeps all.
@@ -450,6 +450,8 @@ class Encoder(TextEncoder, SentenceTransformer):
 
     def files(self) -> list[tuple[str, Path]]:
         """Returns the names and paths of the files that the embeddings depend on."""
+        if isinstance(self.other, LightEncoder):
+            return self.other.files()
         if self.other is not None:
             return [(path.name, path) for path in self.other.files()]
         return [] if self.folder is None else model_files(self.folder, self.base)
@@ -487,22 +489,25 @@ class Encoder(TextEncoder, SentenceTransformer):
 class OtherModule(library.InputModule):
     """An ``OtherEncoder`` as a module of sentence-transformers."""
 
-    def __init__(self, encoder: OtherEncoder) -> None:
+    def __init__(self, encoder: OtherEncoder | LightEncoder) -> None:
         super().__init__()
         self.encoder = encoder
         self.tokenizer = None
         self.precision = "fp32"
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **settings: Any) -> dict[str, Any]:
-        """Returns the texts, with the prompt before each of them."""
-        if isinstance(self.encoder, Onnx):
-            return {"texts": list(inputs), "prompt": prompt or ""}
-        before = plain(prompt or "", self.encoder.what)
-        return {"texts": [before + text for text in inputs]}
+        """Returns the texts and the prompt."""
+        return {"texts": list(inputs), "prompt": prompt or ""}
 
     def forward(self, features: dict[str, Any], **settings: Any) -> dict[str, Any]:
-        texts, settings = features["texts"], {"prompt": features["prompt"]} if "prompt" in features else {}
-        vectors = self.encoder.encode(texts, batch_size=max(len(texts), 1), precision=self.precision, **settings)
+        texts, prompt = features["texts"], features["prompt"]
+        size = max(len(texts), 1)
+        if isinstance(self.encoder, LightEncoder):
+            vectors = self.encoder.encode(texts, prompt=prompt, batch_size=size)
+        else:
+            before = plain(prompt, self.encoder.what)
+            texts = [before + text for text in texts]
+            vectors = self.encoder.encode(texts, batch_size=size, precision=self.precision)
         return {**features, "sentence_embedding": torch.from_numpy(np.ascontiguousarray(vectors))}
 
     def get_embedding_dimension(self) -> int:

@@ -60,7 +60,7 @@ ENCODERS: Registry[type[OtherEncoder]] = Registry(
     "encoder",
     "cse.encoders",
     {
-        "onnx": "cse.encoder.light:Onnx",
+        "onnx": "cse.encoder.light:open_onnx",
     },
 )
 """Kinds of encoders by name: ``cse eval KIND:WHAT``."""

@@ -138,7 +138,7 @@ class SearchIndex:
         path = Path(folder)
         rows = opened(path, verify)
         if encoder is None:
-            from ..encoder.opening import open_encoder
+            from ..encoder.light import open_encoder
 
             try:
                 encoder = open_encoder(device=device, **encoder_settings(rows.settings))
