@@ -23,7 +23,7 @@ from ..progress import counting
 from .acceleration import batches_by_length
 from .base import TextEncoder, Vectors, check_finite, one_or_more, unit
 from .base import repaired as repaired
-from .checking import cutting, is_static, read_json
+from .checking import cutting, is_static, read_settings
 from .device import autocast, copied_to, pick_device, pick_precision
 from .encoders import OtherEncoder, find_encoder
 from .layout import load_as_stored, write_older_names
@@ -203,7 +203,7 @@ class Encoder(TextEncoder, SentenceTransformer):
         if self.pooler == "mask" and tokenizer.mask_token_id not in tokenizer("a")["input_ids"]:
             raise InputError("--pooler mask: its tokenizer adds no mask token; use --encoder-method prompt")
         assert self.folder is not None
-        settings = read_json(self.folder / "config_sentence_transformers.json")
+        settings = read_settings(self.folder / "config_sentence_transformers.json")
         self.family = family_in(settings)
         self.trained_dims = tuple(settings.get("cse_dims") or ())
 
@@ -383,7 +383,7 @@ class Encoder(TextEncoder, SentenceTransformer):
         if isinstance(self[0], OtherModule):
             self[0].precision = self.precision
         # One context for all batches: autocast keeps the converted weights until its context ends.
-        with autocast(str(device), self.precision):
+        with autocast(str(device), self.precision), cutting():
             for start in range(0, len(filled), BLOCK):
                 block = filled[start : start + BLOCK]
                 for rows, features in self._batches([texts[row] for row in block.tolist()], batch_size, prompt, routed):
@@ -391,8 +391,7 @@ class Encoder(TextEncoder, SentenceTransformer):
                         name: copied_to(value, device) if isinstance(value, torch.Tensor) else value
                         for name, value in features.items()
                     }
-                    with cutting():
-                        vectors = self(features, **routed)["sentence_embedding"]
+                    vectors = self(features, **routed)["sentence_embedding"]
                     out[block[rows]] = vectors.float().cpu().numpy()
                     for call in progress:
                         call(len(rows))

@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from ..errors import InputError, first_line
 from .base import TextEncoder, Vectors, one_or_more, unit
-from .checking import cutting, is_static, kind_of, read_json, read_modules
-from .templates import plain
+from .checking import cutting, is_static, kind_of, read_modules, read_settings
 from .resolve import best_of_run, find_folder, model_files, naming_model, transformer_folder
+from .templates import plain
 
 ONNX, MODEL, TOKENIZER = "onnx", "model.onnx", "tokenizer.json"
 OUTPUT, PROMPT_LENGTH = "sentence_embedding", "prompt_length"
@@ -95,7 +95,7 @@ class LightEncoder(TextEncoder):
     def _read(self) -> None:
         from tokenizers import Tokenizer
 
-        settings = read_json(self.folder / "config_sentence_transformers.json")
+        settings = read_settings(self.folder / "config_sentence_transformers.json")
         self.prompts = {str(key): str(text or "") for key, text in (settings.get("prompts") or {}).items()}
         self.default_prompt_name = settings.get("default_prompt_name")
         self.similarity_name = settings.get("similarity_fn_name") or "cosine"

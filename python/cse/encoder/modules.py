@@ -13,7 +13,7 @@ from torch import nn
 
 from ..errors import InputError
 from .adapters import import_peft
-from .checking import check_layers, check_size
+from .checking import check_layers
 from .resolve import base_of
 from .templates import templated
 from .tokens import TOKENIZING
@@ -71,7 +71,6 @@ class Transformer(library.Transformer):
 
     def _load_config(self, *arguments: Any) -> tuple[Any, bool]:
         config, adapted = super()._load_config(*arguments)
-        check_layers(config)
         config._attn_implementation = None  # transformers then chooses one for the type of the model
         config.chunk_size_feed_forward = 0  # the result is the same, but numbers of tokens must be a multiple
         return config, adapted
@@ -84,7 +83,7 @@ class Transformer(library.Transformer):
             return model
         place = Path(folder, settings.pop("subfolder", ""))
         base = base_of(place) if adapted else None
-        check_size(Path(base or place), config)
+        check_layers(Path(base or place), config)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model, report = super()._load_model(

@@ -10,24 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .checking import refuse_panic
-
-
-class Tokenizing:
-    """A lock that the same thread may take several times, and in which panics of a tokenizer become ``InputError``."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._lock.release()
-        refuse_panic(error)
-
-
-TOKENIZING = Tokenizing()
+TOKENIZING = threading.RLock()
 """Held while a tokenizer runs: a fast tokenizer stores the truncation and padding settings of a call, so that calls of
 several threads with different settings would change each other's results."""
 POOLED = "pooled_mask"
