@@ -1,8 +1,8 @@
 """Reading the settings of a model, and checks that the libraries leave out.
 
-A folder may come from anybody. sentence-transformers, transformers and PyTorch refuse its code and its pickles; here are
-refused kinds of models that have no sentence vectors, paths outside the folder, and numbers of layers that its weights
-cannot have, whose layers would be made one by one.
+A folder may come from anybody. sentence-transformers, transformers and PyTorch refuse its code and its pickles. This
+module refuses kinds of models that have no sentence vectors, paths outside the folder, and numbers of layers that its
+weights cannot have.
 """
 
 from __future__ import annotations
