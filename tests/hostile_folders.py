@@ -590,7 +590,7 @@ def _code(folder: Path) -> None:
 
 def vectors_of(folder: Path) -> np.ndarray:
     """Returns the vectors of ``TEXTS`` by the encoder in a folder."""
-    from cse.encoder.light import open_encoder
+    from cse.encoder.opening import open_encoder
 
     return open_encoder(str(folder)).encode(TEXTS)
 
@@ -601,7 +601,7 @@ def opened(folder: Path, expected: np.ndarray | None) -> str:
     Raises ``AssertionError`` with what is wrong, such as vectors that are not those expected.
     """
     from cse import InputError
-    from cse.encoder.light import open_encoder
+    from cse.encoder.opening import open_encoder
     from cse.encoder.resolve import find_model
 
     outcomes, opening = set(), True

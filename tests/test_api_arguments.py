@@ -11,11 +11,10 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from transformers import AutoTokenizer
 
 from cse import Encoder, InputError, SearchIndex
-from cse.encoder.digest import model_digest
 from cse.encoder.light import LightEncoder
 from cse.encoder.onnx_export import export_onnx
 from cse.encoder.passages import Cutter
-from cse.encoder.resolve import find_folder
+from cse.encoder.resolve import find_folder, model_digest
 from cse.encoder.tokens import TOKENIZING
 from cse.evaluation.ranking import System
 from cse.search.mining import QueryRows

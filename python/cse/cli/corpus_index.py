@@ -134,7 +134,8 @@ def load_encoder(model: str, pooler: str | None, device: str, precision: str, th
     """Sets the number of threads, loads the encoder, and prints the device on which it runs."""
     model = options.model_folder(model)
     from .. import _core
-    from ..encoder.light import LightEncoder, is_light, open_encoder
+    from ..encoder.light import LightEncoder, is_light
+    from ..encoder.opening import open_encoder
 
     if threads:
         _core.set_default_threads(threads)

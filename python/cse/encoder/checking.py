@@ -38,6 +38,7 @@ REMOTE = (
 )
 LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "encoder_layers", "num_encoder_layers")
 WEIGHTS = (".safetensors", ".bin")
+MOST_MODULES = 100
 LARGEST = 10**8
 """The largest JSON file that is read, in bytes."""
 
@@ -55,9 +56,9 @@ def read_modules(folder: Path) -> list[dict[str, Any]]:
     path = folder / "modules.json"
     if not path.is_file():
         return []
-    if path.stat().st_size > 10**6:
-        raise InputError("modules.json has over 1 MB, which no model has; fetch it again")
     listed: list[dict[str, Any]] = read_json(path, list[dict[str, Any]])
+    if len(listed) > MOST_MODULES:
+        raise InputError(f"modules.json lists {len(listed):,} modules, which no model has")
     for entry in listed:
         if not isinstance(entry.get("type"), str):
             raise InputError("modules.json must hold a list of objects with a type and a path")
@@ -84,8 +85,6 @@ def check_folder(folder: Path) -> None:
 
     The message has no subject; the caller adds the name of the model.
     """
-    modules = read_modules(folder)
-    _check_kind(modules, folder)
     for path in folder.rglob("*"):
         if path.exists() and not path.is_file() and not path.is_dir():  # a pipe or a device, which may never end
             raise InputError(f"{path.name} is not a file; remove it")
@@ -94,6 +93,8 @@ def check_folder(folder: Path) -> None:
         if path.name.endswith(".index.json") and path.is_file():
             for file in set(dict(read_settings(path).get("weight_map") or {}).values()):
                 check_inside(path.name, file)
+    modules = read_modules(folder)
+    _check_kind(modules, folder)
     for entry in modules:
         settings = read_settings(folder / str(entry["path"]) / "config.json")
         activation = settings.get("activation_function") or "torch.nn."

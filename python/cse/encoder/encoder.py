@@ -25,14 +25,13 @@ from .base import TextEncoder, Vectors, check_finite, one_or_more, unit
 from .base import repaired as repaired
 from .checking import cutting, is_static, read_settings
 from .device import autocast, copied_to, pick_device, pick_precision
-from .encoders import OtherEncoder, find_encoder
+from .encoders import OtherEncoder, OtherModule, find_encoder
 from .layout import load_as_stored, write_older_names
 from .light import STATIC, LightEncoder
 from .modules import Transformer, as_output, check_widths, normalizes, split
 from .pooling import POOLERS
 from .pooling_modules import MaskPooling, pooler_of, pooling_modules
 from .resolve import base_of, family_in, find_folder, model_files, naming_model, transformer_folder
-from .templates import plain
 from .tokens import TOKENIZING, pad
 
 # Number of texts that are sorted by length at a time.
@@ -483,38 +482,6 @@ class Encoder(TextEncoder, SentenceTransformer):
     def _update_default_model_id(self, model_card: str) -> str:
         """Returns the card of a model with its name on the hub in the code that loads it."""
         return model_card.replace("this/folder", self.model_card_data.model_id or "this/folder")
-
-
-class OtherModule(library.InputModule):
-    """An ``OtherEncoder`` as a module of sentence-transformers."""
-
-    def __init__(self, encoder: OtherEncoder | LightEncoder) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.tokenizer = None
-        self.precision = "fp32"
-
-    def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **settings: Any) -> dict[str, Any]:
-        """Returns the texts and the prompt."""
-        return {"texts": list(inputs), "prompt": prompt or ""}
-
-    def forward(self, features: dict[str, Any], **settings: Any) -> dict[str, Any]:
-        texts, prompt = features["texts"], features["prompt"]
-        size = max(len(texts), 1)
-        if isinstance(self.encoder, LightEncoder):
-            vectors = self.encoder.encode(texts, prompt=prompt, batch_size=size)
-        else:
-            before = plain(prompt, self.encoder.what)
-            texts = [before + text for text in texts]
-            vectors = self.encoder.encode(texts, batch_size=size, precision=self.precision)
-        return {**features, "sentence_embedding": torch.from_numpy(np.ascontiguousarray(vectors))}
-
-    def get_embedding_dimension(self) -> int:
-        return self.encoder.embedding_dim
-
-    def save(self, output_path: str, *arguments: Any, **settings: Any) -> None:
-        """Raises ``InputError``: such encoders have no folder of sentence-transformers."""
-        raise InputError(f"{self.encoder.what}: cannot be saved as a model of sentence-transformers")
 
 
 @contextmanager

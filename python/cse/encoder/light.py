@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,8 @@ import numpy.typing as npt
 from ..errors import InputError, first_line
 from .base import TextEncoder, Vectors, one_or_more, unit
 from .checking import cutting, is_static, kind_of, read_modules, read_settings
+from .prompts import plain
 from .resolve import best_of_run, find_folder, model_files, naming_model, transformer_folder
-from .templates import plain
 
 ONNX, MODEL, TOKENIZER = "onnx", "model.onnx", "tokenizer.json"
 OUTPUT, PROMPT_LENGTH = "sentence_embedding", "prompt_length"
@@ -34,27 +33,6 @@ Floats = npt.NDArray[np.float32]
 def is_light(name: str) -> bool:
     """Returns whether ``LightEncoder`` can be tried for a model: an ``onnx:`` name or a folder of a StaticEmbedding."""
     return name.startswith("onnx:") or is_static(Path(best_of_run(name)))
-
-
-def open_encoder(
-    model: str | PathLike[str],
-    *,
-    pooler: str | None = None,
-    device: str = "auto",
-    precision: str = "fp32",
-    prompt: str | None = None,
-    dims: int | None = None,
-) -> Any:
-    """Returns a ``LightEncoder`` if the model is a static embedding or an ONNX file, else a ``cse.Encoder``.
-
-    The arguments are those of ``cse.Encoder``. Neither torch nor transformers is imported for a ``LightEncoder``.
-    """
-    if pooler is None and is_light(fspath(model)):
-        with suppress(InputError):  # cse.Encoder loads other modules, or says what is wrong
-            return LightEncoder(model, prompt=prompt, dims=dims)
-    from .encoder import Encoder
-
-    return Encoder(model, pooler=pooler, device=device, precision=precision, prompt=prompt, dims=dims)
 
 
 class LightEncoder(TextEncoder):

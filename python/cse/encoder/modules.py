@@ -12,14 +12,22 @@ from sentence_transformers.sentence_transformer import modules as library
 from torch import nn
 
 from ..errors import InputError
-from .adapters import import_peft
 from .checking import check_layers
+from .prompts import templated
 from .resolve import base_of
-from .templates import templated
 from .tokens import TOKENIZING
 
 IGNORED = ("attn_implementation", "device_map", "dtype", "quantization_config", "torch_dtype")
 """Arguments of transformers that a folder may not choose: cse chooses the attention, the device and float32."""
+
+
+def import_peft(flag: str) -> Any:
+    """Returns the peft package; raises an ``InputError`` that names ``flag`` if peft is not installed."""
+    try:
+        import peft
+    except ImportError:
+        raise InputError(f"{flag} needs peft, which is not installed; run pip install 'cse[lora]'") from None
+    return peft
 
 
 class Transformer(library.Transformer):

@@ -183,6 +183,35 @@ def _number(value: Any) -> str:
     return "" if value is None else f"{value:.4f}"
 
 
+class Adapters:
+    """The adapters of an encoder that is trained with ``cse.features.encoder_methods``."""
+
+    @contextmanager
+    @torch.no_grad()
+    def merged(self, backbone: torch.nn.Module) -> Iterator[None]:
+        """Context manager in which plain layers, with the adapters added to their weights, replace the adapter layers.
+
+        On exit, the adapter layers and the original weights are restored exactly.
+        """
+        from peft.tuners.lora import LoraLayer
+
+        replaced: list[Any] = []
+        for parent in list(backbone.modules()):
+            for name, layer in list(parent.named_children()):
+                if isinstance(layer, LoraLayer):
+                    base: Any = layer.get_base_layer()
+                    replaced.append((parent, name, layer, base, base.weight.data))
+        try:
+            for parent, name, layer, base, weight in replaced:
+                base.weight.data = weight + layer.get_delta_weight("default").to(weight)
+                setattr(parent, name, base)
+            yield
+        finally:
+            for parent, name, layer, base, weight in replaced:
+                base.weight.data = weight
+                setattr(parent, name, layer)
+
+
 class BaseWeights:
     """A copy of an encoder's weights before training, to be averaged with its trained weights.
 

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from sentence_transformers.sentence_transformer import modules as library
 from torch import Tensor, nn
 
-from ..errors import InputError
-from .adapters import Adapters, load_mlm_head, mlm_head, save_mlm_head
+from ..errors import InputError, first_line
 from .device import pick_precision, uncompiled
 from .encoder import Encoder, quiet
 from .modules import Transformer, as_dense, check_widths, is_causal, normalizes, split
@@ -82,7 +83,7 @@ class SentenceEncoder(nn.Module):
         self.packed = False
         """Whether the transformer can encode rows without padding; see ``cse.encoder.packing``."""
         self.template: Any = None
-        self.adapters: Adapters | None = None
+        self.adapters: Any = None
         """The adapters that are trained instead of the weights; see ``cse.features.encoder_methods``."""
         self.head: nn.Sequential | None = None
         if pooler == "cls" and not use_trained_pooler:
@@ -338,3 +339,42 @@ def check_mask(encoder: SentenceEncoder) -> None:
         raise InputError(
             f"--pooler mask: the tokenizer of {encoder.source.name} adds no mask token; use --encoder-method prompt"
         )
+
+
+MLM_HEAD = "mlm_head"
+"""Folder, next to the encoder, of the weights of a masked language model that belong to its head."""
+
+
+def mlm_head(model: Any) -> dict[str, nn.Parameter]:
+    """Returns the parameters of the head of a masked language model by name, without tied token embeddings."""
+    shared = model.get_input_embeddings().weight
+    prefix = f"{model.base_model_prefix}."
+    return {name: p for name, p in model.named_parameters() if not name.startswith(prefix) and p is not shared}
+
+
+def load_mlm_head(model: Any, folder: Path) -> bool:
+    """Loads the head saved in ``folder`` into a masked language model; returns False if there is none.
+
+    Raises ``InputError`` if the saved head cannot be read, or belongs to another model.
+    """
+    path = folder / MLM_HEAD / "model.safetensors"
+    if not path.is_file():
+        return False
+    try:
+        weights = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path}: the head cannot be loaded ({first_line(error)})") from None
+    head = mlm_head(model)
+    if {name: values.shape for name, values in head.items()} != {k: v.shape for k, v in weights.items()}:
+        raise InputError(f"{path}: the head belongs to another model; remove its folder, or restore the file")
+    with torch.no_grad():
+        for name, values in head.items():
+            values.copy_(weights[name])
+    return True
+
+
+def save_mlm_head(model: Any, folder: Path) -> None:
+    """Saves the head of a masked language model in a new subfolder of ``folder``, which holds the encoder."""
+    (folder / MLM_HEAD).mkdir()
+    weights: dict[str, Tensor] = {name: values.detach().cpu().contiguous() for name, values in mlm_head(model).items()}
+    save_file(weights, folder / MLM_HEAD / "model.safetensors")

@@ -138,7 +138,7 @@ class SearchIndex:
         path = Path(folder)
         rows = opened(path, verify)
         if encoder is None:
-            from ..encoder.light import open_encoder
+            from ..encoder.opening import open_encoder
 
             try:
                 encoder = open_encoder(device=device, **encoder_settings(rows.settings))
@@ -389,7 +389,7 @@ def encoder_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _settings(encoder: Encoder, has_ids: bool = False, passages: int | str | None = None) -> dict[str, Any]:
     """Returns the settings to be stored in a new index; raises ``InputError`` for invalid ones."""
-    from ..encoder.digest import model_digest
+    from ..encoder.resolve import model_digest
 
     if passages is not None:
         from ..encoder.passages import Cutter
