@@ -45,6 +45,7 @@ LARGEST = 10**8
 
 def read_settings(path: Path) -> dict[str, Any]:
     """Returns the contents of a JSON file with an object; an empty dictionary if there is no such file."""
+    check_file(path)
     return read_json(path, dict[str, Any]) if path.is_file() else {}
 
 
@@ -54,6 +55,7 @@ def read_modules(folder: Path) -> list[dict[str, Any]]:
     Raises ``InputError`` if an entry has no type, or a path that leaves the folder.
     """
     path = folder / "modules.json"
+    check_file(path)
     if not path.is_file():
         return []
     listed: list[dict[str, Any]] = read_json(path, list[dict[str, Any]])
@@ -66,6 +68,14 @@ def read_modules(folder: Path) -> list[dict[str, Any]]:
     if not listed:
         raise InputError("modules.json lists no modules")
     return listed
+
+
+def check_file(path: Path) -> None:
+    """Raises ``InputError`` for a pipe or a device, which may never end, and for JSON of a size that no model has."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise InputError(f"{path.name} is not a file; remove it")
+    if path.suffix == ".json" and path.is_file() and path.stat().st_size > LARGEST:
+        raise InputError(f"{path.name} has over {LARGEST // 10**6} MB, which no model has; fetch it again")
 
 
 def check_inside(file: str, path: Any) -> None:
@@ -86,10 +96,7 @@ def check_folder(folder: Path) -> None:
     The message has no subject; the caller adds the name of the model.
     """
     for path in folder.rglob("*"):
-        if path.exists() and not path.is_file() and not path.is_dir():  # a pipe or a device, which may never end
-            raise InputError(f"{path.name} is not a file; remove it")
-        if path.suffix == ".json" and path.is_file() and path.stat().st_size > LARGEST:
-            raise InputError(f"{path.name} has over {LARGEST // 10**6} MB, which no model has; fetch it again")
+        check_file(path)
         if path.name.endswith(".index.json") and path.is_file():
             for file in set(dict(read_settings(path).get("weight_map") or {}).values()):
                 check_inside(path.name, file)

@@ -36,16 +36,7 @@ def is_light(name: str) -> bool:
 
 
 class LightEncoder(TextEncoder):
-    """An encoder of a static embedding, with or without Normalize, or of an ONNX file.
-
-    Args:
-        model: Folder of a StaticEmbedding, ``onnx:FOLDER`` or ``onnx:FOLDER/onnx/FILE.onnx``.
-        prompt: See ``cse.Encoder``.
-        dims: See ``cse.Encoder``.
-
-    Raises:
-        InputError: If the files cannot be read, or the model has modules that this class does not compute.
-    """
+    """An encoder of a static embedding, with or without Normalize, or of an ONNX file."""
 
     device = "cpu"
     precision, precision_reason = "fp32", "the precision of the files"

@@ -34,10 +34,6 @@ class Transformer(library.Transformer):
     """The Transformer of sentence-transformers, which tokenizes under a lock and refuses incomplete or faulty files.
 
     Weights are float32, and adapters are merged into them. Texts are truncated to the number of positions of the model.
-
-    Raises:
-        InputError: If weights are missing (other than those of a pooler), not finite or of the wrong shape, the
-            tokenizer does not suit the model, or the maximum length is not a positive integer.
     """
 
     has_pooler = False

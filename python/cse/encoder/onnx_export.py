@@ -61,20 +61,7 @@ class Exported:
 def export_onnx(
     model: str, output: str | None = None, int8: bool = False, status: Callable[[str], object] | None = None
 ) -> Exported:
-    """Writes ``onnx/model.onnx`` to the folder of a model, provided that its embeddings agree with PyTorch's.
-
-    Args:
-        model: Folder or name of a model, or the folder of a run, whose ``best`` is exported.
-        output: New folder, to which the model is copied first. None: the folder of the model.
-        int8: Write ``onnx/model_int8.onnx`` as well, with 8-bit weights; activations are quantised at run time.
-        status: Called with a description of each step before it begins.
-
-    Raises:
-        InputError: If a required package is not installed, the model cannot be loaded, it holds only an adapter, its
-            pooling needs more than the last layer, its embeddings come from the pooler of the checkpoint, ``output``
-            exists, or ``output`` is None and the model is not a local folder.
-        RunError: If the embeddings differ by more than ``TOLERANCE`` allows; in that case, nothing is written.
-    """
+    """Writes ``onnx/model.onnx`` to the folder of a model, provided that its embeddings agree with PyTorch's."""
     for name in ("onnx", "onnxscript", "onnxruntime"):
         try:
             __import__(name)

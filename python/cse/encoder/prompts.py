@@ -25,16 +25,7 @@ PLACE = "{text}"
 
 
 def find_prompt(prompt: str, prompts: Mapping[str, str], model: str) -> str:
-    """Returns the text of a prompt.
-
-    Args:
-        prompt: The name of one of the prompts, or a text; a single word is taken as a name.
-        prompts: The texts by name.
-        model: Name of the model, for error messages.
-
-    Raises:
-        InputError: If ``prompt`` is a single word, and there is no prompt with this name.
-    """
+    """Returns the text of a prompt: that of a name, or the given text; a single word is taken as a name."""
     if prompt in prompts:
         return prompts[prompt]
     if SURROGATES.search(prompt):
@@ -106,16 +97,8 @@ class TrainingPrompts:
 def training_prompts(encoder: Any, prompt: str | None, pairs: bool) -> TrainingPrompts:
     """Returns the prompts to use in a run, and sets the prompts that the encoder is saved with.
 
-    Args:
-        encoder: The ``SentenceTransformer`` that is trained.
-        prompt: Value of ``--prompt``. A name or a text becomes the default prompt of the saved model. ``auto`` selects
-            the model's prompt for queries before anchors and its prompt for documents before positives and negatives.
-            None: the default prompt of the model, if it has one.
-        pairs: Whether the run has labelled pairs, which ``auto`` requires.
-
-    Raises:
-        InputError: If the name is unknown, or if ``prompt`` is ``auto`` and the run has no labelled pairs or the model
-            has neither a prompt for queries nor one for documents.
+    A name or a text becomes the default prompt of the saved model; ``auto`` selects the model's prompt for queries
+    before anchors and its prompt for documents before the other texts of labelled pairs; None, its default prompt.
     """
     prompts, model = dict(encoder.prompts), encoder.given[0]
     if prompt is None:
@@ -153,16 +136,10 @@ def plain(prompt: str, what: str) -> str:
 
 
 class Template:
-    """The token ids that a template puts before and after a text, including the special tokens of the tokenizer.
+    """The token ids that a template puts before and after a text, including the special tokens of a fast tokenizer.
 
-    Args:
-        before: Part before the text. If it ends in a space and the tokenizer distinguishes words by the space before
-            them, the text is tokenized with this space.
-        after: Part after the text.
-        tokenizer: A fast tokenizer.
-
-    Raises:
-        InputError: If the tokenizer is not a fast one.
+    If the part before the text ends in a space and the tokenizer distinguishes words by the space before them, the text
+    is tokenized with this space.
     """
 
     def __init__(self, before: str, after: str, tokenizer: Any) -> None:

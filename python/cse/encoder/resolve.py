@@ -56,15 +56,7 @@ class Source:
 
 
 def find_model(name: str) -> Source:
-    """Finds a model to train by name or path, and downloads it if it is only on the hub.
-
-    Args:
-        name: ``minilm``, a local folder, or a name on the Hugging Face hub.
-
-    Raises:
-        InputError: If there is no such model, its files are incomplete, cse does not support it, or the hub does not
-            respond within 5 s.
-    """
+    """Finds a model to train by name or path, and downloads it if it is only on the hub."""
     folder = find_folder(name)
     with naming_model(name, folder):
         modules = read_modules(folder)

@@ -32,15 +32,6 @@ def save_encoder(
     A head that is kept after training is saved as a Dense module. If the transformer has a pooler, the weights of the
     head are saved in the pooler as well, so that ``AutoModel`` returns the embedding as ``pooler_output``. Adapters are
     added to the weights. An existing folder is replaced.
-
-    Args:
-        model: The encoder.
-        folder: The directory; its parents are created.
-        card: Contents of ``README.md``.
-        also: Called with the new folder before it replaces an existing one; may write further files to the new folder.
-
-    Raises:
-        OSError: If a file cannot be written.
     """
     own, adapters = getattr(model.backbone, "pooler", None), model.adapters
     if model.head is not None and model.keep_head:
@@ -100,16 +91,7 @@ def model_card(
     scores: Sequence[dict[str, Any]],
     **values: Any,
 ) -> str:
-    """Returns the card of a trained encoder as Markdown with the metadata block of the Hugging Face hub.
-
-    Args:
-        encoder: The encoder.
-        model: The base model, as given by the user; for a local folder, the card shows only its ``public_name``.
-        config: The configuration as TOML.
-        columns: Names of the scores to list.
-        scores: One dictionary per evaluation, with the key ``step`` and one key per score.
-        values: ``step``, ``seed`` and ``methods``, a description of the loss and augmentations.
-    """
+    """Returns the card of a trained encoder as Markdown with the metadata block of the Hugging Face hub."""
     from huggingface_hub import ModelCard, ModelCardData
 
     kept, dims = encoder.keep_head and encoder.pooler == "cls", encoder.evaluated.trained_dims
@@ -213,13 +195,7 @@ class Adapters:
 
 
 class BaseWeights:
-    """A copy of an encoder's weights before training, to be averaged with its trained weights.
-
-    Args:
-        encoder: The encoder before training. The trainable weights of its transformer and of the modules after the
-            pooling are copied; its MLP head is not, since the base model has none.
-        share: Weight of the base model in the average, 0 to 1; if it is 0, nothing is copied or averaged.
-    """
+    """A copy of an encoder's weights before training, to be averaged with its trained weights."""
 
     def __init__(self, encoder: SentenceEncoder, share: float) -> None:
         self.share = share

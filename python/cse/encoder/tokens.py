@@ -51,13 +51,9 @@ def pad(
 
 
 def token_keys(tokenizer: Any, ids: Tensor, mask: Tensor, prompt_tokens: int = 0) -> Tensor:
-    """Returns a 64-bit hash of the token ids of each text, ``(B,)`` int64, independent of padding and prompt.
+    """Returns a 64-bit hash of the ids ``(B, T)`` of each text, ``(B,)`` int64, independent of padding and prompt.
 
-    Args:
-        tokenizer: The tokenizer, whose token at the beginning of texts does not count, since it stands before prompts.
-        ids: ``(B, T)`` token ids.
-        mask: ``(B, T)`` attention mask.
-        prompt_tokens: Number of tokens at the beginning of each text that belong to a prompt.
+    The tokenizer's token at the beginning of texts does not count, since it stands before prompts.
     """
     counted = (mask > 0) & (mask.cumsum(1) > prompt_tokens)
     for name in ("cls_token_id", "bos_token_id"):

@@ -32,20 +32,6 @@ class SentenceEncoder(nn.Module):
 
     The head is a linear layer and a tanh. A final Normalize is left out: it is applied only by ``encode``, since the
     losses use cosine similarity.
-
-    Args:
-        encoder: The encoder whose modules are trained. It is the encoder in evaluation and in the saved model as well:
-            ``evaluated`` sets its modules.
-        source: The files from which the model was loaded.
-        pooler: Pooling in training; see ``cse.encoder.pooling.POOLERS``.
-        use_trained_pooler: Use the ``pooler_output`` of the backbone instead of a new head.
-        keep_head: Use the head in evaluation as well (supervised SimCSE), not only in training.
-        head: An MLP head that the folder holds. None: a new one, if ``pooler`` is ``cls``.
-        eval_pooler: Pooling in evaluation and in the saved model, if it differs from ``pooler``, the one in training.
-
-    Raises:
-        InputError: If the input width of a module differs from the output width of the pooling or module before it, or
-            if the two poolings cannot be used together.
     """
 
     def __init__(
@@ -186,17 +172,7 @@ class SentenceEncoder(nn.Module):
     def encode(
         self, texts: Sequence[str], *, precision: str = "fp32", prompt: str | None = None, **settings: Any
     ) -> npt.NDArray[np.float32]:
-        """Encodes texts in evaluation mode.
-
-        Args:
-            texts: n texts.
-            precision: Precision of the transformer, ``fp32``, ``bf16`` or ``auto``; see ``pick_precision``.
-            prompt: Text that is put before each of the texts; default: ``self.prompt``.
-            settings: Further arguments of ``Encoder.encode``.
-
-        Returns:
-            ``(n, D)`` float32, normalised to unit length if the model has a final Normalize.
-        """
+        """Encodes texts in evaluation mode."""
         was_training = self.training
         encoder = self.evaluated
         before = encoder.precision
@@ -274,18 +250,8 @@ def load_encoder(
 ) -> SentenceEncoder:
     """Loads an encoder in float32.
 
-    Args:
-        source: Location and properties of the model, from ``find_model``.
-        pooler: See ``cse.encoder.pooling.POOLERS``.
-        for_inference: With ``pooler="cls"``, use the head stored as a Dense module of the directory, else the trained
-            pooler (linear, tanh) of the checkpoint, if there is one. If False (training), the head is loaded from the
-            Dense module of the directory, or newly initialised if there is none.
-        keep_head: Use the head in evaluation as well. For inference, a head loaded from a Dense module is always used.
-        eval_pooler: See ``SentenceEncoder``.
-
-    Raises:
-        InputError: If files cannot be read; if weights are missing (other than those of a pooler), not finite or of the
-            wrong shape; or if the tokenizer or the pooler does not suit the model.
+    With ``for_inference`` and the pooler ``cls``, its head is the Dense module of the folder, else the trained pooler
+    of the checkpoint, if there is one. In training, it is the Dense module of the folder, or a new one.
     """
     # A stored head draws no random numbers when it is loaded, since it may be dropped below.
     with torch.random.fork_rng(devices=[], enabled=source.has_head):

@@ -59,16 +59,7 @@ class WordCounts:
 
 
 def count_words(tokenizer: Any, blocks: Iterable[Sequence[str]], where: str) -> WordCounts:
-    """Counts the words and tokens of a corpus. Time and memory for the tokenizer depend on the distinct words only.
-
-    Args:
-        tokenizer: A Hugging Face tokenizer.
-        blocks: The texts of the corpus, in blocks.
-        where: Beginning of the error message, such as ``--model minilm``.
-
-    Raises:
-        InputError: If the tokenizer does not divide texts into words before it divides words into pieces.
-    """
+    """Counts the words and tokens of a corpus. Time and memory for the tokenizer depend on the distinct words only."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or backend.pre_tokenizer is None:
         raise InputError(
@@ -152,12 +143,7 @@ class Readability:
 
 
 def readability(tokenizer: Any, texts: Iterable[str]) -> Readability:
-    """Counts the pieces of the first words of the first texts.
-
-    Args:
-        tokenizer: A tokenizer of the library transformers or tokenizers.
-        texts: The texts; blank ones are skipped.
-    """
+    """Counts the pieces of the first words of the first texts."""
     split, words, rows = word_options(), 0, list[str]()
     for text in islice((text for text in texts if text.strip()), TEXTS):
         joined, last = "", -1
