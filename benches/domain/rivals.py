@@ -143,7 +143,7 @@ def resampled(change: Vector, collection: int) -> Vector:
     """Means of resamples of changes ``(seeds, queries)``: queries and seeds are drawn with replacement.
 
     Every collection, by number, has draws of its own. The deviations of the seeds are multiplied by sqrt(n / (n - 1)),
-    as in ``benches/effects/scores.py``.
+    as in ``cse_papers.reproduce.bootstrap``.
     """
     seeds, queries = change.shape
     generator = np.random.default_rng(collection)

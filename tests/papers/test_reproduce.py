@@ -56,7 +56,7 @@ def test_tables_match_published_toml_and_recipes_use_only_known_names():
                 assert column is None or column in table.columns
                 assert recipe.preset is None or recipe.preset in preset_names()
                 assert recipe.pooler is None or recipe.pooler in POOLERS
-                assert recipe.encoder or recipe.preset or table.name == "adapt-minilm"
+                assert recipe.encoder or recipe.preset or table.name in ("adapt-minilm", "effects")
 
 
 def test_every_recipe_is_a_valid_configuration(small, tmp_path):
@@ -392,25 +392,25 @@ def test_cse_reproduce_with_smoke_prints_whether_each_row_runs_and_no_scores(cse
 
 
 def test_a_row_that_fails_in_a_trial_is_named_and_the_others_run(small, tmp_path, monkeypatch, capsys):
-    from cse_papers.reproduce import cells, command
+    from cse_papers.reproduce import work
     from cse_papers.reproduce.results import trial
 
     table, inputs = find_table("una-table2"), small("una-table2")
-    scorer = scorer_of(table, inputs)
-    chosen = plan(table, table.rows, [0], inputs, scorer, tmp_path)
+    trying = work.Work(table, table.rows, [0], inputs, scorer_of(table, inputs), tmp_path, False, True, 1)
+    chosen = trying.plan()
 
     def run_cell(cell, *_):
         if cell.row.method.endswith("row 2"):
             raise ValueError("no such method")
         return {"scores": {"*": 40.0}, "seconds": 1.0}
 
-    monkeypatch.setattr(cells, "run_cell", run_cell)
-    failed = command.run(chosen, inputs, scorer, tmp_path, False, True)
+    monkeypatch.setattr(work, "run_cell", run_cell)
+    failed = work.run(chosen, trying)
     found = trial(table, table.rows, failed, chosen)
     assert [row["status"] for row in found["rows"]] == ["runs", "fails", "runs"]
     assert "fails: no such method" in capsys.readouterr().err
     with pytest.raises(ValueError, match="no such method"):
-        command.run(plan(table, table.rows, [0], inputs, scorer, tmp_path), inputs, scorer, tmp_path, False, False)
+        work.run(trying.plan(), replace(trying, smoke=False))
 
 
 @pytest.mark.parametrize(

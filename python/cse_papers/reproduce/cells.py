@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cse.errors import InputError
-from cse.io import dumps, write_text
+from cse.io import dumps, locked, write_text
 
-from .inputs import SENTENCES, SYNONYMS, Inputs
+from .inputs import SENTENCES, SYNONYMS, Inputs, is_made
+from .masked import weights_key
 from .suites import Recipe, Row, Scorer, Table, find, hash_file, merged
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Cell:
     def lacks(self, inputs: Inputs) -> str | None:
         """Returns the first flag that is needed for this cell but was not given, or None."""
         for name in self.recipe.needs():
-            if name not in inputs.files:
+            if name not in inputs.files and not is_made(name):
                 stems = SENTENCES[name][0] if name in SENTENCES else ()
                 made = f", or {', '.join(f'{stem}.tsv' for stem in stems)} in --data" if stems else ""
                 return f"--file {name}=PATH{made}"
@@ -134,7 +135,7 @@ def settings_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
         settings["model"] = inputs.model
         methods = with_preset(TrainConfig(**{**source_of(cell, inputs), **settings})).methods
         for method, option in MODELS_OF.items():
-            if method in methods:
+            if method in methods and not recipe.names_model(method, option):
                 settings = merged(settings, {method: {option: inputs.model}})
     if inputs.batch_size is not None:
         settings["batch_size"] = inputs.batch_size
@@ -171,7 +172,7 @@ def config_of(cell: Cell, inputs: Inputs, place: Path) -> TrainConfig:
 
 
 def _index_texts(config: TrainConfig) -> list[str]:
-    """Returns the files whose sentences the TF-IDF index of a run counts; none without UNA.
+    """Returns the files whose sentences the TF-IDF index of a run counts; none without such an index.
 
     Paraphrases that are trained on are counted like the sentences of the corpus (Shu and Lampos 2024, section 4).
     """
@@ -181,20 +182,20 @@ def _index_texts(config: TrainConfig) -> list[str]:
 
 
 def _index_tokenizer(config: TrainConfig) -> Any:
-    """Returns the tokenizer of the TF-IDF index of a run; None without UNA."""
+    """Returns the tokenizer of the TF-IDF index of a run; None without UNA and UDA."""
     from cse.training.settings.precedence import with_preset
 
     completed = with_preset(config)
-    if "una" not in completed.negatives:
+    if "una" not in completed.negatives and completed.positive != "uda":
         return None
     return completed.options.get("una", {}).get("tokenizer") or "unicode"  # the default of cse build-tfidf
 
 
 def identity(cell: Cell, inputs: Inputs, scorer: Scorer) -> dict[str, Any]:
     """Returns what determines the scores of a cell: recipe, step limit, precision, model, and hashes of files."""
-    from cse.encoder.device import pick_device, pick_precision
+    from cse.encoder.device import device_name, pick_device, pick_precision
 
-    recipe = cell.recipe
+    recipe, device = cell.recipe, pick_device(inputs.device)
     source = {} if recipe.encoder is not None else source_of(cell, inputs)
     dev = [] if recipe.preset is None else settings_of(cell, inputs)["dev"]
     counted = [] if recipe.encoder is not None else _index_texts(config_of(cell, inputs, Path()))[1:]
@@ -205,22 +206,36 @@ def identity(cell: Cell, inputs: Inputs, scorer: Scorer) -> dict[str, Any]:
         **recipe.settings,
         **({} if inputs.batch_size is None else {"batch_size": inputs.batch_size}),
         "max_steps": recipe.settings.get("max_steps") if inputs.max_steps is None else inputs.max_steps,
-        "model": cell.row.model if inputs.model is None else Path(inputs.model).name,
+        "model": cell.row.model if inputs.model is None else weights_key(inputs.model),
         "corpus": None,
         **{name: hash_file(path) for name, path in source.items()},
         **({"index": ["corpus", *map(hash_file, counted)]} if counted else {}),
         "dev": [hash_file(path) for path in dev],
-        "precision": None if recipe.encoder else pick_precision(pick_device(inputs.device), inputs.precision)[0],
+        "precision": None if recipe.encoder else pick_precision(device, inputs.precision)[0],
         "evaluation data": scorer.hash,
-        **{f"file {name}": hash_file(str(inputs.files[name])) for name in recipe.needs() if name in inputs.files},
+        **{
+            f"file {name}": hash_file(str(inputs.files[name]))
+            for name in recipe.needs()
+            if name in inputs.files and not is_made(name)
+        },
     }
+    if cell.table.suite == "effects":  # whose runs are compared pair by pair; the dropout masks depend on the device
+        values["device"] = device_name(device)
+    if "imports" in recipe.settings:
+        values["imports"] = [hash_file(path) for path in recipe.settings["imports"]]
     normal: dict[str, Any] = json.loads(dumps(values))
     return normal
 
 
 def read_cell(cell: Cell, inputs: Inputs, scorer: Scorer, place: Path) -> dict[str, Any] | None:
-    """Returns the record of a cell; None if there is none. Raises ``InputError`` if it was made with other settings."""
-    return _read(cell.path(place), identity(cell, inputs, scorer), "the cell")
+    """Returns the record of a cell, or that of an equal stored run (``Inputs.stored``); None if there is none.
+
+    Raises ``InputError`` if the cell in ``place`` was made with other settings.
+    """
+    now = identity(cell, inputs, scorer)
+    found = _read(cell.path(place), now, "the cell")
+    equal = (records.get((cell.row.name, cell.column, cell.seed)) for records in inputs.stored)
+    return found or next((record for record in equal if record and record["identity"] == now), None)
 
 
 def _read(path: Path, now: Mapping[str, Any], what: str) -> dict[str, Any] | None:
@@ -250,26 +265,14 @@ def run_cell(
     progress: Callable[[int, int], None] | None = None,
     keep_models: bool = False,
 ) -> dict[str, Any]:
-    """Trains the encoder of a cell, or resumes its training, scores it, and stores the result.
+    """Trains the encoder of a cell, or resumes its training, scores it, and stores and returns the record.
 
-    Args:
-        cell: The cell.
-        inputs: The files and settings of all runs.
-        scorer: Scores the encoder on the evaluation data.
-        place: Folder of the cells.
-        callback: Called during training.
-        progress: Called while the encoder is scored; see ``Scorer.__call__``.
-        keep_models: Whether to keep the folder of the run; otherwise only scores, settings and times are kept.
-
-    Returns:
-        The record that was stored.
-
-    Raises:
-        InputError: If an interrupted run was begun with other settings.
+    With ``keep_models``, the folder of the run is kept, not only scores, settings and times. Raises ``InputError`` if
+    an interrupted run was begun with other settings.
     """
     from cse.encoder.encoder import Encoder
 
-    recipe, started = cell.recipe, time.perf_counter()
+    recipe, started, used = cell.recipe, time.perf_counter(), time.process_time()
     made, seconds, steps = identity(cell, inputs, scorer), 0.0, 0
     if recipe.encoder is not None:
         encoder = Encoder(encoder_of(recipe, inputs), pooler=recipe.pooler, device=inputs.device)
@@ -277,7 +280,8 @@ def run_cell(
         result = _train(cell, inputs, made, place, callback)
         seconds, steps = result.seconds, result.steps
         encoder = Encoder(result.folder / "best", device=inputs.device)
-    scores = scorer(encoder, progress)
+    trained = time.process_time()
+    scores, draws = scorer.measure(encoder, progress, cell.column)
     del encoder
     record = {
         "row": cell.row.name,
@@ -288,14 +292,16 @@ def run_cell(
         "steps": steps,
         "train_seconds": round(seconds, 3),
         "seconds": round(time.perf_counter() - started, 3),
+        "train_processor_seconds": round(trained - used, 3),
+        "processor_seconds": round(time.process_time() - used, 3),
         "process_peak_bytes": peak_bytes(),
         "versions": {package: version(package) for package in ("cse", "torch", "transformers")},
     }
     path = cell.path(place)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, dumps(record, indent=1) + "\n")
+    write_text(path, dumps({**record, **({"draws": draws} if draws else {})}) + "\n")
     finish(path, keep_models)
-    stored: dict[str, Any] = json.loads(dumps(record))
+    stored: dict[str, Any] = json.loads(path.read_text(encoding="utf8"))
     return stored
 
 
@@ -330,8 +336,10 @@ def _train(cell: Cell, inputs: Inputs, made: dict[str, Any], place: Path, callba
         shutil.rmtree(folder)  # left by a run that was killed before its first checkpoint
     config = config_of(cell, inputs, place)
     tokenizer = _index_tokenizer(config)
-    if tokenizer and config.tfidf and not (Path(config.tfidf) / "index.safetensors").exists():
-        TfidfIndex.build(_index_texts(config), tokenizer=tokenizer).save(config.tfidf)
+    place.mkdir(parents=True, exist_ok=True)
+    with locked(place, wait=True):  # other processes may need the same index
+        if tokenizer and config.tfidf and not (Path(config.tfidf) / "index.safetensors").exists():
+            TfidfIndex.build(_index_texts(config), tokenizer=tokenizer).save(config.tfidf)
     begun.parent.mkdir(parents=True, exist_ok=True)
     write_text(begun, dumps({"identity": made}) + "\n")
     return train(config, callback)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,14 +14,11 @@ from cse.cli import printing
 from cse.cli.command import command
 from cse.cli.options import AsJson
 from cse.errors import InputError, RunError
-from cse.options import Device, Opt, Precision, Threads
-from cse.progress import progress_of
+from cse.options import Device, Imports, Opt, Precision, Threads
 
 if TYPE_CHECKING:
-    from .cells import Cell
     from .inputs import Inputs
-    from .plan import Plan
-    from .suites import Row, Scorer, Table
+    from .suites import Row, Table
 
 
 @command("reproduce", short_help="Reproduce a published table.")
@@ -53,10 +50,26 @@ def reproduce_command(
         bool,
         Opt(
             "Run each cell for two steps with a tiny model, and print only whether it runs.",
-            excludes=("data", "corpus", "pairs", "files", "max_steps", "picture"),
+            excludes=("data", "corpus", "pairs", "files", "max_steps", "picture", "base", "stored", "also"),
         ),
     ] = False,
     dry_run: Annotated[bool, Opt("Only print what would run, and the estimated cost.")] = False,
+    base: Annotated[
+        str | None,
+        Opt("Train this model instead of those of the rows; effects makes a masked model otherwise.", "MODEL"),
+    ] = None,
+    stored: Annotated[
+        str | None, Opt("File of stored runs, which are not repeated; without --data, print them.", "FILE")
+    ] = None,
+    imports: Imports = (),
+    rows_file: Annotated[
+        str | None, Opt("TOML file of your own rows for effects.", "FILE.toml", flag="--rows", paths=True)
+    ] = None,
+    also: Annotated[
+        tuple[str, ...],
+        Opt("With effects, also score transfer, or the retrieval collection of this name.", "NAME", flag="--also"),
+    ] = (),
+    jobs: Annotated[int, Ge(1), Opt("Number of runs at a time, each in its own process.", "N")] = 1,
     keep_models: Annotated[bool, Opt("Keep the encoders, not only their scores.")] = False,
     picture: Annotated[str | None, Opt("Plot the table to this .png or .svg file.", "FILE")] = None,
     device: Device = "auto",
@@ -71,42 +84,51 @@ def reproduce_command(
     only the published values are printed. The authors of cse have not reproduced any table at full size, which needs a
     GPU.
     """
-    from .plan import plan
+    from .stored import read_sets
     from .suites import Scorer, find_table, tables
+    from .work import Work, announce, run, run_laboratory, show_tables
 
     if names:
         printing.echo("\n".join(entry.name for entry in tables().values() if entry.suite))
         return
-    if table is None or as_list:
-        show_list(None if table is None else find_table(table), as_json)
+    lab = None
+    if table == "effects":
+        from .effects import laboratory
+
+        lab = laboratory(None if rows_file is None else Path(rows_file), imports)
+    elif rows_file is not None or also:
+        raise InputError("--rows and --also belong to the table effects: cse reproduce effects")
+    published = lab.table if lab is not None else None if table is None else find_table(table)
+    if published is None or as_list:
+        show_list(published, as_json)
         return
     printing.check_output()
     check_picture(picture)
-    published = find_table(table)
     if not published.suite:
         raise InputError(
             f"{table}: has no row that can be reproduced; to list the tables with such rows: cse reproduce --names"
         )
     rows = published.find_rows(selected)
     place = Path(output or f"reproduce/{table}{'-smoke' if smoke else ''}")
-    settings = {"data": data, "corpus": corpus, "pairs": pairs, "files": files, "max_steps": max_steps}
-    settings["dev"] = dev
-    settings |= {"device": device, "precision": precision, "threads": threads}
-    inputs = find_inputs(published, place, smoke, dry_run, settings)
-    scorer = Scorer(published.suite, published.columns, inputs.data, inputs.partial)
-    chosen = plan(published, rows, range(seeds), inputs, scorer, place)
-    known = sum(map(len, chosen.stored.values()))
-    total = known + len(chosen.wanted)
-    printing.say(f"{table}: {total:,} cell{'s' * (total != 1)}, {known:,} of them stored in {place}")
-    for name, note in chosen.notes.items():
-        printing.say(f"{name}: {note}")
-    if chosen.wanted and not smoke:
-        announce(chosen.wanted, inputs, place)
-    if dry_run:
-        for cell in chosen.wanted:
-            printing.say(f"would run {cell.name}")
+    sets = {} if stored is None else read_sets(stored)
+    if data is None and sets and lab is not None:
+        show_tables(lab, sets, as_json)
         return
-    failed = run(chosen, inputs, scorer, place, keep_models, smoke)
+    settings = {"data": data, "corpus": corpus, "pairs": pairs, "files": files, "max_steps": max_steps}
+    settings |= {"dev": dev, "device": device, "precision": precision, "model": base}
+    settings["threads"] = threads or int(jobs > 1)
+    inputs = find_inputs(published, place, smoke, dry_run, settings)
+    inputs = replace(inputs, stored=tuple(sets.values()))
+    scorer = Scorer(published.suite, published.columns, inputs.data, inputs.partial, also)
+    work = Work(published, rows, range(seeds), inputs, scorer, place, keep_models, smoke, jobs)
+    if lab is not None and not smoke:
+        run_laboratory(lab, work, dry_run, as_json)
+        return
+    chosen = work.plan(None if lab is None else lab.trial([row.name for row in rows]))
+    announce(chosen, work, dry_run)
+    if dry_run:
+        return
+    failed = run(chosen, work)
     from .results import markdown, panels, to_dict, trial
 
     if smoke:
@@ -117,12 +139,13 @@ def reproduce_command(
         if failed:
             raise RunError(f"{table}: {len(failed)} of {len(rows)} rows fail")
         return
-    stored, notes = chosen.stored, chosen.notes
-    printing.result(to_dict(published, rows, stored, notes), as_json, [markdown(published, rows, stored, notes)])
+    stored_cells, notes = chosen.stored, chosen.notes
+    shown = [markdown(published, rows, stored_cells, notes)]
+    printing.result(to_dict(published, rows, stored_cells, notes), as_json, shown)
     if picture is not None:
         from cse.reports.style import write
 
-        write(panels(published, rows, stored), Path(picture))
+        write(panels(published, rows, stored_cells), Path(picture))
         printing.say(f"wrote {picture}")
 
 
@@ -198,60 +221,3 @@ def status(row: Row) -> str:
     if first.encoder is not None:
         return f"evaluates {first.encoder}"
     return first.preset or "the defaults of the model"
-
-
-def run(chosen: Plan, inputs: Inputs, scorer: Scorer, place: Path, keep_models: bool, smoke: bool) -> set[str]:
-    """Runs the cells that are not stored yet, and stores them.
-
-    With ``smoke``, the output of training is hidden, no scores are printed, and the next cell is run after an error.
-
-    Returns:
-        The names of the rows of which a cell failed; without ``smoke``, an error is raised instead.
-    """
-    from cse.cli.commands.train import ConsoleCallback
-    from cse.encoder.device import set_threads
-
-    from .cells import finish, run_cell
-
-    failed: set[str] = set()
-    set_threads(inputs.threads)
-    for begun in place.glob("*/*.begun.json"):
-        path = begun.with_name(f"{begun.name.removesuffix('.begun.json')}.json")
-        if path.exists():  # the process was killed after it had stored the cell
-            finish(path, keep_models)
-    for number, cell in enumerate(chosen.wanted, 1):
-        printing.say(f"cell {number:,} of {len(chosen.wanted):,}: {cell.name}")
-        callback = None if smoke or cell.recipe.encoder is not None else ConsoleCallback()
-        try:
-            with progress_of("evaluating", "texts") as progress:
-                record = run_cell(cell, inputs, scorer, place, callback, progress, keep_models)
-        except Exception as error:  # whatever a method raises
-            if not smoke:
-                raise
-            failed.add(cell.row.name)
-            printing.say(f"  fails: {error}")
-            continue
-        chosen.add(cell, record)
-        if smoke:
-            printing.say("  runs")
-            continue
-        scores = ", ".join(
-            f"{name if name != '*' else 'score'} {value:.2f}" for name, value in record["scores"].items()
-        )
-        printing.say(f"  {scores}; {record['seconds']:.0f} s")
-    return failed
-
-
-def announce(wanted: list[Cell], inputs: Inputs, place: Path) -> None:
-    """Prints the estimated time and memory of the training runs, if any, without loading weights."""
-    from .plan import estimate
-
-    trained = [cell for cell in wanted if cell.recipe.encoder is None]
-    if trained:
-        seconds, memory = estimate(trained, inputs, place)
-        hours = seconds / 3600
-        shown = f"{hours:,.1f} hours" if hours >= 1 else f"{math.ceil(seconds / 60)} minutes"
-        printing.say(
-            f"{len(trained):,} training runs: about {shown} in total and {memory / 1e9:.1f} GB of memory, estimated "
-            "from full batches of the longest rows, to within a factor of about two"
-        )

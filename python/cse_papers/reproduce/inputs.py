@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -22,6 +22,8 @@ from cse.io import write_text
 from cse.rng import Draws
 
 from ..transfer import TASKS as TRANSFER
+from .masked import first_sentences, make
+from .stored import Records
 from .suites import TASKS, Table, find
 
 SYNONYMS = "synonyms"
@@ -33,6 +35,15 @@ SENTENCES = {"stsb-train-10k": (TRAIN[:1], 10_000), "sts-texts": ((*SEVEN, *DEV,
 
 They are the corpora of Mirror-BERT and ConSERT, for placeholders that ``--file NAME=PATH`` does not fill.
 """
+
+
+BASE, TRAINED, DOCUMENTS = "base", "trained ", "documents "
+"""Placeholders that are filled with the base model, the encoder of another row, and the documents of a collection."""
+
+
+def is_made(name: str) -> bool:
+    """Whether a placeholder is filled by the command, not by ``--file``."""
+    return name == BASE or name.startswith((TRAINED, DOCUMENTS))
 
 
 @dataclass(frozen=True)
@@ -53,11 +64,13 @@ class Inputs:
     max_steps: int | None = None
     """Maximum number of steps of each run; None: as in the recipes. Shortened runs do not reproduce the table."""
     model: str | None = None
-    """A model to use in place of every model that the recipes name; for trials."""
+    """A model to use in place of every model that the recipes name: the base of the laboratory, or for trials."""
     batch_size: int | None = None
     """Rows per batch, instead of the recipes' values; for trials."""
     dev: tuple[str, ...] = ()
     """Development sets that select checkpoints instead of those of the papers."""
+    stored: tuple[Records, ...] = ()
+    """Sets of stored runs, which are not repeated if their settings are the same."""
     partial: bool = False
     """Whether to accept incomplete evaluation data, and to evaluate transfer tasks with two folds; for trials."""
 
@@ -97,7 +110,7 @@ def open_inputs(
         if not equals or not path:
             raise InputError(f"--file {item} must have the form NAME=PATH")
         named[name] = path
-    needed = table.needs() | {SYNONYMS}
+    needed = {name for name in table.needs() if not is_made(name)} | {SYNONYMS}
     if named.keys() - needed:
         raise InputError(
             f"--file {min(named.keys() - needed)}: no row of {table.name} uses it; cse reproduce "
@@ -112,6 +125,30 @@ def open_inputs(
     corpus_path, pairs_path = (None if file is None else Path(file) for file in (corpus, pairs))
     chosen = () if dev is None or made is None else clean_files(Path(data), made)
     return Inputs(Path(data), corpus_path, pairs_path, named, dev=chosen, **settings)  # type: ignore[arg-type]
+
+
+SHORT_CORPUS = 60_000
+"""Number of sentences that the rows of the laboratory are trained on."""
+
+
+def laboratory_inputs(inputs: Inputs, place: Path, dry_run: bool, say: Callable[[str], None]) -> Inputs:
+    """Returns the inputs of the laboratory, with the first sentences of its corpus and with its base.
+
+    A dry run does not make the base. Raises ``InputError`` without a corpus.
+    """
+    from cse.encoder.device import pick_device
+
+    if inputs.corpus is None:
+        raise InputError("--corpus: name the file of sentences to train on")
+    place.mkdir(parents=True, exist_ok=True)
+    short = place / "sentences.txt"
+    write_text(short, "".join(f"{line}\n" for line in first_sentences(inputs.corpus, SHORT_CORPUS)))
+    base = inputs.model
+    if base is None and dry_run:
+        base = "minilm"  # of the same shape
+    elif base is None:
+        base = str(make(inputs.corpus, place, pick_device(inputs.device), inputs.max_steps, say))
+    return replace(inputs, corpus=short, model=base, files={**inputs.files, BASE: base})
 
 
 def clean_files(data: Path, folder: Path) -> tuple[str, ...]:
@@ -203,6 +240,8 @@ def smoke_inputs(table: Table, place: Path, device: str, threads: int) -> Inputs
     named |= {"glove": str(glove), "synonyms": str(synonyms), "nli-sentences": str(corpus), "running-text": str(corpus)}
     named |= {name: str(labelled) for name in table.needs("pairs")}
     named |= sts_sentences(data, place, needed)
+    model = str(_model(place / "tiny", rows))
+    named |= {name: model for name in needed if name == BASE or name.startswith(TRAINED)}
     return Inputs(
         data,
         corpus,
@@ -212,7 +251,7 @@ def smoke_inputs(table: Table, place: Path, device: str, threads: int) -> Inputs
         precision="fp32",
         threads=threads,
         max_steps=STEPS,
-        model=str(_model(place / "tiny", rows)),
+        model=model,
         partial=True,
         batch_size=8,
     )

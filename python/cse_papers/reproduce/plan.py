@@ -35,10 +35,21 @@ class Plan:
         self.stored.setdefault(cell.row.name, []).append(record)
 
 
-def plan(table: Table, rows: Sequence[Row], seeds: Sequence[int], inputs: Inputs, scorer: Scorer, place: Path) -> Plan:
-    """Returns the plan for some rows; raises ``InputError`` for cells that were stored with other settings."""
+def plan(
+    table: Table,
+    rows: Sequence[Row],
+    seeds: Sequence[int],
+    inputs: Inputs,
+    scorer: Scorer,
+    place: Path,
+    cells: Sequence[Cell] | None = None,
+) -> Plan:
+    """Returns the plan for some rows, or for ``cells`` of them.
+
+    Raises ``InputError`` for cells that were stored with other settings.
+    """
     result = Plan({}, [], {row.name: row.status for row in rows if not row.recipes})
-    for cell in cells_of(table, rows, seeds):
+    for cell in cells_of(table, rows, seeds) if cells is None else cells:
         lacks = cell.lacks(inputs)
         if lacks is not None:
             result.notes[cell.row.name] = f"needs {lacks}"

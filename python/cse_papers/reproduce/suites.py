@@ -13,6 +13,7 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -21,8 +22,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cse.errors import InputError, unknown
-from cse.evaluation.base import Pairs, counted, read_pairs
-from cse.evaluation.sts import DEV, SEVEN, PairScore, Task, score_pairs
+from cse.evaluation.base import Pairs, counted, embed, read_pairs
+from cse.evaluation.sts import DEV, SEVEN, PairScore, Task, clean_development, pair_cosines, score_vectors
+
+from .bootstrap import resampled
 
 if TYPE_CHECKING:
     from cse.evaluation.base import Encodes, Evaluation
@@ -42,6 +45,10 @@ class Recipe:
     """Pooling of ``encoder``; None: its default."""
     labelled: bool = False
     """Whether the run is trained on labelled pairs, not on the corpus."""
+
+    def names_model(self, method: str, option: str) -> bool:
+        """Whether an option of a method names one of the user's models, by a placeholder."""
+        return bool(_placeholders(self.settings.get(method, {}).get(option)))
 
     def needs(self, setting: str | None = None) -> list[str]:
         """Returns the names of placeholders like "{paraphrases}", which are filled in by ``--file NAME=PATH``.
@@ -111,11 +118,13 @@ class Table:
     def find_rows(self, names: Sequence[str]) -> list[Row]:
         """Returns the rows with the given names, or all rows if no names are given.
 
-        A name is a method, or a method and a model. Raises ``InputError`` for an unknown name.
+        A name is a method, or a method and a model, or a pattern of such names, as ``UNA*``. Raises ``InputError`` for
+        a name or pattern without a row.
         """
         rows = []
         for name in names:
             some = [row for row in self.rows if name in (row.method, row.name)]
+            some = some or [row for row in self.rows if fnmatchcase(row.name, name)]
             if not some:
                 raise InputError(unknown("--row", name, [row.name for row in self.rows]))
             rows += some
@@ -133,10 +142,13 @@ def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
 @cache
 def tables() -> dict[str, Table]:
     """Returns all tables by name."""
-    published = {table["id"]: table for table in _resource("published.toml")["table"]}
-    recipes = _resource("recipes.toml")
+    from .effects import laboratory
+
+    published = {table["id"]: table for table in resource("published.toml")["table"]}
+    recipes = resource("recipes.toml")
     reasons = recipes.pop("reasons")
-    return {name: _table(name, published.get(name), recipes.get(name, {}), reasons) for name in [*recipes, *published]}
+    known = {name: _table(name, published.get(name), recipes.get(name, {}), reasons) for name in [*recipes, *published]}
+    return known | {"effects": laboratory().table}
 
 
 def find_table(name: str) -> Table:
@@ -146,7 +158,8 @@ def find_table(name: str) -> Table:
     return tables()[name]
 
 
-def _resource(name: str) -> dict[str, Any]:
+def resource(name: str) -> dict[str, Any]:
+    """Returns a file of ``cse_papers/tables``."""
     return tomllib.loads((files("cse_papers") / "tables" / name).read_text(encoding="utf8"))
 
 
@@ -218,10 +231,13 @@ SUITES: dict[str, tuple[str, ...]] = {
     "geometry, stsb-test": ("stsb.test",),
     "transfer": (),
     "columns": (),
+    "effects": (*SEVEN, "stsb.dev"),
+    "domain": (),
 }
 """The files of scored pairs that each suite reads, as stems of their names.
 
-The columns of a table with the suite ``columns`` are named after the STS tasks and retrieval collections to read.
+The columns of a table with the suite ``columns`` are named after the STS tasks and retrieval collections to read, and
+those with the suite ``domain`` after collections. ``effects`` also has the clean development sets.
 """
 TRANSFER = "mr.tsv"
 """A file of the transfer tasks; the folder that contains this file is the folder of the tasks."""
@@ -244,23 +260,27 @@ class Scorer:
         data: Folder of the data.
         partial: Whether to accept files with fewer rows than the tasks have, and to evaluate transfer tasks with two
             folds instead of ten; for trials.
+        also: Collections to score in addition, or ``transfer``.
 
     Raises:
         InputError: If data are missing, invalid, or incomplete.
     """
 
-    def __init__(self, suite: str, columns: Sequence[str], data: Path, partial: bool = False) -> None:
+    def __init__(
+        self, suite: str, columns: Sequence[str], data: Path, partial: bool = False, also: Sequence[str] = ()
+    ) -> None:
         if suite not in SUITES:
             raise ValueError(unknown("suite", suite, SUITES))
-        self.suite, self.columns = suite, tuple(columns)
+        self.suite, self.columns, self.partial = suite, tuple(columns), partial
         stems = {title: stem for stem, (title, _) in TASKS.items()}
-        own = [column for column in columns if suite == "columns"]
+        own = [*(column for column in columns if suite in ("columns", "domain")), *also]
         needed = [*SUITES[suite], *(stems[column] for column in own if column in stems)]
         self.paths = {stem: find(data, f"{stem}.tsv") for stem in needed}
         self.pairs = {stem: _read(stem, path, partial) for stem, path in self.paths.items()}
+        self.clean = clean_development(data) if suite == "effects" else {}
         self.suites: dict[str, Evaluation] = {}
-        folders = {column: ("retrieval", find(data, column)) for column in own if column not in stems}
-        if suite == "transfer":
+        folders = {name: ("retrieval", find(data, name)) for name in own if name not in stems and name != "transfer"}
+        if suite == "transfer" or "transfer" in also:
             folders["transfer"] = ("transfer", find(data, TRANSFER).parent)
         for name, (kind, folder) in folders.items():
             self.paths[name] = folder
@@ -277,27 +297,49 @@ class Scorer:
         return digest.hexdigest()[:16]
 
     def __call__(self, encoder: Encodes, progress: Callable[[int, int], None] | None = None) -> dict[str, float]:
+        """Returns the scores of ``measure``."""
+        return self.measure(encoder, progress)[0]
+
+    def measure(
+        self, encoder: Encodes, progress: Callable[[int, int], None] | None = None, column: str | None = None
+    ) -> tuple[dict[str, float], dict[str, list[int | None]]]:
         """Scores an encoder.
 
         Args:
             encoder: The encoder.
             progress: Called with the units of work done and their total; a unit is usually one encoded text.
+            column: With the suite ``domain``, the only column to score.
 
         Returns:
-            Scores x 100 by column, or by ``ANY`` if the suite has only one score. Alignment and uniformity are not
-            scaled.
+            Scores x 100 by column, or by ``ANY`` if the suite has only one score; alignment and uniformity are not
+            scaled. And, for intervals, scores in hundredths of a point: those of resamples (suite ``effects``), or of
+            all queries (suite ``domain``).
         """
-        total = sum(len({*pairs.left, *pairs.right}) for pairs in self.pairs.values())
-        total += sum(suite.work() for suite in self.suites.values())
+        wanted = self.suites if self.suite != "domain" or column is None else {column: self.suites[column]}
+        sets = {**self.pairs, **self.clean}
+        total = sum(len({*pairs.left, *pairs.right}) for pairs in sets.values())
+        total += sum(suite.work() for suite in wanted.values())
         advance = counted(total, progress)
-        pairs = {stem: score_pairs(encoder, content, advance) for stem, content in self.pairs.items()}
-        rows = {name: suite(encoder, advance).rows for name, suite in self.suites.items()}
+        vectors = {stem: embed(encoder, [content.left, content.right], advance) for stem, content in sets.items()}
+        pairs = {stem: score_vectors(sets[stem], *both) for stem, both in vectors.items()}
+        reports = {name: suite(encoder, advance) for name, suite in wanted.items()}
+        scores = self._scores(pairs, {name: report.rows for name, report in reports.items()})
+        if self.suite == "domain":
+            per_query = [each for report in reports.values() for each in report.samples[0].values]
+            return scores, {"ndcg": [round(100 * value) for value in per_query]}
+        if self.suite != "effects":
+            return scores, {}
+        resampled_pairs = {TASKS[stem][0]: content for stem, content in self.pairs.items()}
+        cosines = {TASKS[stem][0]: pair_cosines(*vectors[stem]) for stem in self.pairs}
+        return scores, resampled(resampled_pairs, cosines, *((10,) if self.partial else ()))
+
+    def _scores(self, pairs: dict[str, PairScore], rows: dict[str, list[dict[str, Any]]]) -> dict[str, float]:
+        accuracies = {row["task"]: float(row["accuracy"]) for row in rows.pop("transfer", ())}
         if self.suite == "transfer":
-            accuracies = {row["task"]: float(row["accuracy"]) for row in rows["transfer"]}
             return {**accuracies, "Avg.": float(np.mean(list(accuracies.values())))}
         if self.suite == "geometry, stsb-test":
             return _geometry(pairs["stsb.test"])
-        scores = {TASKS[stem][0]: score.spearman for stem, score in pairs.items()}
+        scores = {TASKS[stem][0] if stem in TASKS else stem: score.spearman for stem, score in pairs.items()}
         if set(SEVEN) <= pairs.keys():
             scores["Avg."] = float(np.mean([scores[title] for title, _ in SEVEN.values()]))
         if self.suite == "sts average":
@@ -308,7 +350,13 @@ class Scorer:
             return {ANY: scores[TASKS[SUITES[self.suite][0]][0]]}
         if self.suite == "stsb-test, sickr-test":  # columns are named "model, task"
             return {column: score for column in self.columns for task, score in scores.items() if column.endswith(task)}
-        return {**scores, **{name: float(row["ndcg@10"]) for name, (row,) in rows.items()}}
+        scores |= {name: float(row["ndcg@10"]) for name, (row,) in rows.items()}
+        if self.suite == "effects":
+            scores |= {"mean": scores.pop("Avg."), "alignment": pairs["stsb.dev"].alignment}
+            scores["uniformity"] = pairs["stsb.dev"].uniformity
+            if accuracies:
+                scores["transfer"] = float(np.mean(list(accuracies.values())))
+        return scores
 
 
 def _read(stem: str, path: Path, partial: bool) -> Pairs:

@@ -1,0 +1,105 @@
+"""Intervals over pairs and seeds, from the resampled scores that are stored with each run.
+
+Every run is resampled with the same draws of pairs (or of queries). Any two runs can be compared later by their stored
+scores alone: the difference of the scores of one draw is a paired resample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from cse.evaluation.base import Pairs
+from cse.evaluation.significance import score_of
+from cse.evaluation.sts import SEVEN
+
+Vector = npt.NDArray[np.float64]
+RESAMPLES = 1000
+TITLES = [title for title, _ in SEVEN.values()]
+KEPT = ("mean", "STS-B", "STS-B dev")
+"""Scores whose resampled values are stored; ``mean`` is that of the seven test sets."""
+
+
+def groups_of(sets: Mapping[str, Pairs]) -> dict[str, npt.NDArray[np.int64]]:
+    """Returns the number ``(n,)`` of the group of each pair, by set: pairs that share a sentence form a group."""
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    number: dict[str, int] = {}
+    for pairs in sets.values():
+        for left, right in zip(pairs.left, pairs.right, strict=True):
+            number.setdefault(left, len(number))
+            number.setdefault(right, len(number))
+    groups = {}
+    for title, pairs in sets.items():
+        edges = [np.array([number[text] for text in side]) for side in (pairs.left, pairs.right)]
+        graph = coo_matrix((np.ones(len(edges[0])), (edges[0], edges[1])), shape=(len(number), len(number)))
+        components = connected_components(graph, directed=False)[1]
+        groups[title] = np.unique(components[edges[0]], return_inverse=True)[1]
+    return groups
+
+
+def resampled(
+    sets: Mapping[str, Pairs], cosines: Mapping[str, Vector], count: int = RESAMPLES
+) -> dict[str, list[int | None]]:
+    """Returns Spearman's correlation in hundredths of a point on resamples of the pairs, for each of ``KEPT``.
+
+    Groups of pairs are drawn with replacement; the draws depend on the sets alone. A correlation without a value is
+    None.
+    """
+    generator, groups = np.random.default_rng(0), groups_of(sets)
+    result: dict[str, list[int | None]] = {title: [] for title in KEPT}
+    for _ in range(count):
+        scores = {}
+        for title, pairs in sets.items():
+            most = int(groups[title].max()) + 1
+            times = np.bincount(generator.integers(0, most, most), minlength=most)[groups[title]]
+            rows = np.repeat(np.arange(len(times)), times)
+            scores[title] = score_of(cosines[title][rows], pairs.gold[rows])
+        scores["mean"] = float(np.mean([scores[title] for title in TITLES]))
+        for title in KEPT:
+            result[title].append(None if np.isnan(scores[title]) else round(100 * scores[title]))
+    return result
+
+
+def spread(values: Vector) -> Vector:
+    """Returns values ``(n, draws)`` whose deviations from the mean over n seeds are sqrt(n / (n - 1)) times as large.
+
+    A bootstrap of n seeds has too small a variance otherwise.
+    """
+    n = len(values)
+    if n == 1:
+        return values
+    mean = values.mean(0)
+    wider: Vector = mean + (values - mean) * np.sqrt(n / (n - 1))
+    return wider
+
+
+def interval(differences: npt.ArrayLike, seed: int = 0) -> tuple[float, float]:
+    """Returns a 95 % interval over pairs and seeds by a hierarchical bootstrap of differences ``(seeds, draws)``.
+
+    For each draw of pairs, seeds are drawn with replacement 20 times, and their differences are averaged. With one
+    seed, the interval is over pairs only.
+    """
+    wider = spread(np.asarray(differences, dtype=np.float64))
+    n, draws = wider.shape
+    chosen = np.random.default_rng(seed).integers(0, n, (20, n, draws))
+    low, high = np.quantile(wider[chosen, np.arange(draws)].mean(1), [0.025, 0.975])
+    return float(low), float(high)
+
+
+def mean_interval(changes: Sequence[Vector], count: int = 2000) -> str:
+    """Returns the mean over collections of changes ``(seeds, queries)``, with its 95 % interval, as text.
+
+    Queries and seeds are drawn with replacement, those of each collection independently.
+    """
+    means = []
+    for number, change in enumerate(changes):
+        generator = np.random.default_rng(number)
+        seeds, queries = change.shape
+        chosen = spread(change[:, generator.integers(0, queries, (count, queries))].mean(-1))
+        means.append(chosen[generator.integers(0, seeds, (seeds, count)), np.arange(count)].mean(0))
+    low, high = np.quantile(np.mean(means, axis=0), [0.025, 0.975])
+    return f"{np.mean([change.mean() for change in changes]):+.2f} [{low:+.2f}, {high:+.2f}]"

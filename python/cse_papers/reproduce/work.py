@@ -1,0 +1,179 @@
+"""Runs the cells of a command, in one process or several, and prints the tables of the laboratory."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from cse.cli import printing
+from cse.progress import progress_of
+
+from .cells import Cell, finish, run_cell
+from .effects import Laboratory, Results, chosen_by, markdown, tables_of
+from .inputs import TRAINED, Inputs, laboratory_inputs
+from .plan import Plan, estimate, plan
+from .stored import Records, key_of
+from .suites import Row, Scorer, Table
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the runs of a command share."""
+
+    table: Table
+    rows: Sequence[Row]
+    seeds: Sequence[int]
+    inputs: Inputs
+    scorer: Scorer
+    place: Path
+    keep_models: bool
+    smoke: bool
+    jobs: int
+
+    def plan(self, cells: Sequence[Cell] | None = None) -> Plan:
+        """Returns the plan of all cells, or of some, and says how many of them are stored."""
+        chosen = plan(self.table, self.rows, self.seeds, self.inputs, self.scorer, self.place, cells)
+        known = sum(map(len, chosen.stored.values()))
+        total = known + len(chosen.wanted)
+        printing.say(f"{self.table.name}: {total:,} cell{'s' * (total != 1)}, {known:,} of them stored in {self.place}")
+        for name, note in chosen.notes.items():
+            printing.say(f"{name}: {note}")
+        return chosen
+
+
+def run(chosen: Plan, work: Work) -> set[str]:
+    """Runs the cells that are not stored yet, and stores them.
+
+    With ``work.smoke``, the output of training is hidden, no scores are printed, and the next cell is run after an
+    error. Returns the names of the rows of which a cell failed; without ``smoke``, an error is raised instead.
+    """
+    from cse.encoder.device import set_threads
+
+    failed: set[str] = set()
+    set_threads(work.inputs.threads)
+    for begun in work.place.glob("*/*.begun.json"):
+        path = begun.with_name(f"{begun.name.removesuffix('.begun.json')}.json")
+        if path.exists():  # the process was killed after it had stored the cell
+            finish(path, work.keep_models)
+    for number, (cell, finished) in enumerate(outcomes(chosen.wanted, work), 1):
+        try:
+            record = finished()
+        except Exception as error:  # whatever a method raises
+            if not work.smoke:
+                raise
+            failed.add(cell.row.name)
+            printing.say(f"  fails: {error}")
+            continue
+        chosen.add(cell, record)
+        if work.smoke:
+            printing.say("  runs")
+            continue
+        scores = ", ".join(
+            f"{name if name != '*' else 'score'} {value:.2f}" for name, value in record["scores"].items()
+        )
+        named = f"{number:,} of {len(chosen.wanted):,}, {cell.name}: " if work.jobs > 1 else ""
+        printing.say(f"  {named}{scores}; {record['seconds']:.0f} s")
+    return failed
+
+
+def outcomes(cells: Sequence[Cell], work: Work) -> Iterator[tuple[Cell, Callable[[], dict[str, Any]]]]:
+    """Runs cells, ``work.jobs`` at a time; yields each with a function that returns its record or raises its error.
+
+    With one job, the function runs the cell. Otherwise, cells are yielded as they end. When the iteration is left, the
+    processes are asked to stop, and save the state of their training.
+    """
+    from cse.cli.commands.train import ConsoleCallback
+    from cse.encoder.device import set_threads
+
+    if work.jobs == 1:
+        for number, cell in enumerate(cells, 1):
+            printing.say(f"cell {number:,} of {len(cells):,}: {cell.name}")
+            callback = None if work.smoke or cell.recipe.encoder is not None else ConsoleCallback()
+            with progress_of("evaluating", "texts") as progress:
+                yield (
+                    cell,
+                    partial(run_cell, cell, work.inputs, work.scorer, work.place, callback, progress, work.keep_models),
+                )
+        return
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(work.jobs, context, set_threads, (work.inputs.threads,))
+    try:
+        given = (work.inputs, work.scorer, work.place, None, None, work.keep_models)
+        running = {pool.submit(run_cell, cell, *given): cell for cell in cells}
+        for future in as_completed(running):
+            yield running[future], future.result
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in multiprocessing.active_children():
+            process.terminate()
+        pool.shutdown()
+
+
+def announce(chosen: Plan, work: Work, dry_run: bool) -> None:
+    """Prints the estimated time and memory of the training runs, if any, without loading weights.
+
+    A dry run also names the cells that would be run.
+    """
+    trained = [cell for cell in chosen.wanted if cell.recipe.encoder is None]
+    if trained and not work.smoke:
+        seconds, memory = estimate(trained, work.inputs, work.place)
+        hours = seconds / 3600
+        shown = f"{hours:,.1f} hours" if hours >= 1 else f"{math.ceil(seconds / 60)} minutes"
+        printing.say(
+            f"{len(trained):,} training runs: about {shown} in total and {memory / 1e9:.1f} GB of memory, estimated "
+            "from full batches of the longest rows, to within a factor of about two"
+        )
+    for cell in chosen.wanted if dry_run else ():
+        printing.say(f"would run {cell.name}")
+
+
+def show_tables(lab: Laboratory, sets: Mapping[str, Records], as_json: bool) -> None:
+    """Prints the tables of the laboratory for sets of records."""
+    tables = tables_of(lab, sets)
+    remarks = {name: chosen_by(Results(lab, records)) for name, records in sets.items()}
+    lines = [line for title, table in tables.items() for line in (f"### {title}", "", *markdown(*table), "")]
+    lines += [f"{name}: {remark}" if name else remark for name, remark in remarks.items() if remark]
+    found = {title: {"columns": head, "rows": rows} for title, (head, rows) in tables.items()}
+    printing.result({"tables": found, "selection": remarks}, as_json, lines)
+
+
+def run_laboratory(lab: Laboratory, work: Work, dry_run: bool, as_json: bool) -> None:
+    """Runs the cells of the chosen rows: those of all temperatures, then those of the best ones; prints the tables."""
+    with TemporaryDirectory() as unkept:
+        folder = Path(unkept) if dry_run else work.place / "inputs"
+        work = replace(work, inputs=laboratory_inputs(work.inputs, folder, dry_run, printing.say))
+        names = [row.name for row in work.rows]
+        results, known, cells = Results(lab, {}), None, lab.cells(names, len(work.seeds), {})
+        while cells != known:  # the best temperatures are known when the first cells are stored
+            results = run_cells(lab, work, cells, dry_run)
+            if dry_run:
+                return
+            known, cells = cells, lab.cells(names, len(work.seeds), results.best())
+    show_tables(lab, {"": results.records}, as_json)
+
+
+def run_cells(lab: Laboratory, work: Work, cells: Sequence[Cell], dry_run: bool) -> Results:
+    """Runs the cells that are not stored, after those whose encoders they need; returns all records."""
+    teachers = lab.teachers(cells)
+    encoders = {name: cell.path(work.place).with_suffix("") / "best" for name, cell in teachers.items()}
+    files = {**work.inputs.files, **{name: str(folder) for name, folder in encoders.items()}}
+    work = replace(work, inputs=replace(work.inputs, files=files))
+    chosen = work.plan(cells)
+    announce(chosen, work, dry_run)
+    if not dry_run:
+        needed = {name for cell in chosen.wanted for name in cell.recipe.needs() if name.startswith(TRAINED)}
+        first = [teachers[name] for name in sorted(needed) if not encoders[name].exists()]
+        models = Plan({}, first, {})
+        run(models, replace(work, keep_models=True))
+        chosen.wanted = [cell for cell in chosen.wanted if cell not in first]
+        run(chosen, work)
+        for name, records in models.stored.items():
+            chosen.stored[name] = [*chosen.stored.get(name, ()), *records]
+    return Results(lab, {key_of(record): record for records in chosen.stored.values() for record in records})

@@ -1,0 +1,293 @@
+"""The laboratory (cse reproduce effects): its rows and tables, stored runs, intervals, and a row of a user."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cse import InputError, TrainConfig
+from cse.evaluation.sts import CLEAN_FILES
+from cse.training.settings.precedence import resolve, with_preset
+from cse_papers.reproduce.bootstrap import KEPT, TITLES, interval, resampled
+from cse_papers.reproduce.cells import cells_of
+from cse_papers.reproduce.effects import (
+    BEFORE,
+    Results,
+    chosen_by,
+    comparison,
+    laboratory,
+    markdown,
+    published_value,
+    systems,
+    tables_of,
+)
+from cse_papers.reproduce.inputs import Inputs, laboratory_inputs
+from cse_papers.reproduce.masked import make
+from cse_papers.reproduce.stored import read_folder, read_sets, write_sets
+from prose import faults, marked, unmarked
+
+ROOT = Path(__file__).resolve().parents[2]
+STORED = ROOT / "benches" / "results" / "effects.parquet"
+LAB = laboratory()
+
+
+def test_the_settings_of_every_row_are_valid_and_no_two_runs_are_equal():
+    rows = [row for row in LAB.table.rows if row.name != BEFORE]
+    assert len({json.dumps(row.recipes["0.05"].settings, sort_keys=True) for row in rows}) == len(rows) > 100
+    cells = cells_of(LAB.table, LAB.table.rows, [0])
+    assert len({cell.folder for cell in cells}) == len(cells)  # each has a folder of its own
+    for row in rows:
+        resolve(with_preset(TrainConfig(corpus="c.txt", model="m", **row.recipes["0.1"].settings)), "bert-base")
+
+
+def test_the_cells_of_a_row_are_its_temperatures_and_further_seeds_of_two_of_them():
+    cells = LAB.cells(["focal + UNA"], 3, {"focal + UNA": "0.1", "standard": "0.1"})
+    assert {cell.column for cell in cells if cell.row.name == "focal + UNA"} == set(LAB.table.columns)
+    for name, published in (("focal + UNA", "0.07"), ("standard", "0.05")):  # standard is what it is compared with
+        further = {(cell.column, cell.seed) for cell in cells if cell.row.name == name and cell.seed}
+        assert further == {(published, 1), (published, 2), ("0.1", 1), ("0.1", 2)}
+    teachers = LAB.teachers(LAB.cells(["RankCSE"], 1, {}))
+    assert {name: cell.name for name, cell in teachers.items()} == {
+        "trained UNA": "UNA, 0.05, seed 0",
+        "trained standard": "standard, 0.05, seed 0",
+    }
+
+
+def test_published_values_exist_for_every_row_that_names_one():
+    cells = [line.published for each in LAB.comparisons for line in each.lines if line.published]
+    assert len(cells) > 50
+    assert np.isfinite([published_value(*cell) for cell in cells]).all()
+    after, before = LAB.published["UNA"]
+    assert published_value(*after, "Avg.") - published_value(*before, "Avg.") == pytest.approx(0.82)
+
+
+def test_the_interval_of_one_seed_holds_the_middle_of_the_resampled_differences():
+    assert interval(np.arange(1001.0)[None]) == pytest.approx((25, 975))
+
+
+def test_the_interval_of_several_seeds_has_the_variance_of_their_mean():
+    seeds = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])  # no variance over pairs; standard error of the mean sqrt(2.5 / 5)
+    low, high = interval(3 + np.tile(seeds[:, None], (1, 2000)))
+    assert (low, high) == pytest.approx((3 - 1.96 * 0.5**0.5, 3 + 1.96 * 0.5**0.5), abs=0.15)
+
+
+def test_all_runs_are_resampled_with_the_same_draws():
+    from cse.evaluation.base import Pairs
+
+    generator = np.random.default_rng(1)
+    gold = np.arange(40) % 6.0
+    sets = {
+        title: Pairs(gold, [f"a {title} {n}" for n in range(40)], [f"b {title} {n}" for n in range(40)])
+        for title in (*TITLES, "STS-B dev")
+    }
+    values = {title: generator.normal(size=40) for title in sets}
+    first, second = (resampled(sets, each, 20) for each in (values, {name: 2 * v for name, v in values.items()}))
+    assert first == second
+    assert len(set(first["mean"])) > 10
+
+
+def record(row, tau, seed, value, clean=None, draws=None):
+    titles = (*TITLES, "mean", "STS-B dev", "alignment", "uniformity")
+    scores = dict.fromkeys(titles, value) | dict.fromkeys(CLEAN_FILES if clean is not None else (), clean)
+    steps = draws or [round(100 * value) + step for step in range(100)]
+    made = {"row": row, "column": tau, "seed": seed, "scores": scores, "draws": dict.fromkeys(KEPT, steps)}
+    return made | {"identity": {}, "steps": 1, "processor_seconds": 2.0, "train_processor_seconds": 1.0}
+
+
+def records(*runs):
+    return {(each["row"], each["column"], each["seed"]): each for each in runs}
+
+
+def test_tables_have_rows_for_stored_runs_alone():
+    runs = [record("standard", "0.05", 0, 69), record("UNA", "0.05", 0, 70.5), record("focal", "0.07", 0, 68)]
+    results = Results(LAB, records(*runs, record("UNA, beta 0.3", "0.05", 0, 70)))
+    assert systems(results)[1] == [
+        ["standard", "0.05, published", "1", "69.00", "", "", ""],
+        ["UNA", "0.05, published", "1", "70.50", "+1.50 [+1.50, +1.50]", "+0.82", "same"],
+        ["focal", "0.07, published", "1", "68.00", "-1.00 [-1.00, -1.00]", "+1.64", "**opposite**"],
+    ]
+    beta, margin = LAB.comparisons[2], LAB.comparisons[4]
+    assert [row[0] for row in comparison(results, beta)[1]] == ["0.5", "0.3"]
+    assert comparison(results, margin)[1] == []
+
+
+def test_the_clean_development_set_chooses_the_temperature_if_all_runs_have_its_score():
+    def grid(name, clean):
+        return [record(name, tau, 0, 70 + n, 80 - n if clean else None) for n, tau in enumerate(LAB.table.columns)]
+
+    results = Results(LAB, records(*grid("standard", True), *grid("UNA", False)))
+    assert results.best() == {"standard": "0.05", "UNA": "0.15"}
+    said = chosen_by(results)
+    assert "on STS-B dev, clean and SICK-R train and dev, clean: standard" in said
+    assert "on STS-B dev, most of whose pairs are test pairs: UNA" in said
+
+
+def test_stored_sets_are_read_as_they_were_written(tmp_path):
+    sets = {"one": records(record("UNA", "0.05", 1, 70.25)), "two": records(record("standard", "0.1", 0, 71))}
+    write_sets(tmp_path / "runs.parquet", sets)
+    assert read_sets(tmp_path / "runs.parquet") == sets
+    (tmp_path / "other.parquet").write_text("x")
+    with pytest.raises(InputError, match="not a file of stored runs"):
+        read_sets(tmp_path / "other.parquet")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rows = 1", "must be TOML with"),
+        ('[[rows]]\nname = "UNA"', "the name is taken"),
+        ('[[rows]]\nname = "x"\nlike = "y"', "like names no row"),
+        ('[[rows]]\nname = "x"\ntau = 0.06', "tau must be one of"),
+        ('[[rows]]\nname = "x"\nloss = "focal"', "unknown key loss"),
+    ],
+)
+def test_a_file_of_rows_with_a_mistake_is_refused(tmp_path, text, message):
+    file = tmp_path / "rows.toml"
+    file.write_text(text)
+    with pytest.raises(InputError, match=message):
+        laboratory(file)
+
+
+METHOD = """
+from cse.losses import LOSS_TERMS
+from cse.losses.base import BatchTerm
+
+
+class Nearness(BatchTerm):
+    summary = "pulls anchors and positives together"
+
+    def forward(self, views, step):
+        return (views["anchor"] - views["positive"]).square().mean()
+
+
+LOSS_TERMS.register("nearness", Nearness)
+"""
+
+
+@pytest.fixture
+def given(tmp_path, sample_rows, tiny_bert):
+    """The arguments of a command that runs a row of a user, with a tiny model and complete, meaningless STS files."""
+    from cse_papers.reproduce.suites import TASKS
+
+    data = tmp_path / "data"
+    data.mkdir()
+    for stem, count in [*((stem, count) for stem, (_, count) in TASKS.items()), ("sickr.train", 30)]:
+        rows = [f"{n % 6}\t{sample_rows[n % 40]}\t{stem} {n % 50}\n" for n in range(count)]
+        (data / f"{stem}.tsv").write_text("".join(rows), encoding="utf8")
+    (tmp_path / "corpus.txt").write_text("\n".join(sample_rows[:200]) + "\n", encoding="utf8")
+    (tmp_path / "mine.py").write_text(METHOD)
+    (tmp_path / "mine.toml").write_text('[[rows]]\nname = "mine"\nsettings = { loss_terms = ["nearness"] }\n')
+    given = ["--base", tiny_bert, "--data", data, "--corpus", tmp_path / "corpus.txt", "--max-steps", "2"]
+    return ["reproduce", "effects", *given, "--import", tmp_path / "mine.py", "--rows", tmp_path / "mine.toml"]
+
+
+@pytest.mark.slow
+def test_a_row_of_a_user_is_run_by_one_command_and_continued_after_a_kill(cse, given, tmp_path):
+    given = [*given, "--row", "mine", "-o", tmp_path / "out"]
+    done = cse(*given, "--json", "--jobs", "2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["tables"]["Systems"]["rows"]
+    assert {(row[0], row[1].split(", ")[1]) for row in rows} == {
+        (name, which) for name in ("standard", "mine") for which in ("best", "published")
+    }
+    assert "SICK-R train and dev, clean" in json.loads(done.stdout)["selection"][""]
+    (tmp_path / "out" / "mine-0.1" / "seed-0.json").unlink()  # as if the command had been killed before the last cell
+    again = cse(*given, "--json", cwd=tmp_path)
+    assert "10 of them stored" in again.stderr
+    assert json.loads(again.stdout) == json.loads(done.stdout)
+    write_sets(
+        tmp_path / "runs.parquet", {"here": records(*(json.loads(path.read_text()) for path in cells(tmp_path)))}
+    )
+    read = cse(*given[:-1], tmp_path / "new", "--stored", tmp_path / "runs.parquet", "--json", cwd=tmp_path)
+    assert "cell 1 of" not in read.stderr  # runs of equal settings are read, not run again
+    assert json.loads(read.stdout)["tables"]["Systems"] == json.loads(done.stdout)["tables"]["Systems"]
+
+
+@pytest.mark.slow
+def test_an_interrupted_masked_model_continues_with_the_same_result(minilm, tmp_path, sample_rows, monkeypatch):
+    from cse_papers.reproduce import masked
+
+    monkeypatch.setattr(masked, "SAVE_EVERY", 2)
+    monkeypatch.setitem(masked.SETTINGS, "batch", 12)
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(sample_rows[:60]) + "\n", encoding="utf8")
+
+    def stop(message):
+        if "step 2" in message:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make(corpus, tmp_path / "a", "cpu", 4, stop)
+    said = []
+    whole = make(corpus, tmp_path / "b", "cpu", 4, said.append)
+    (tmp_path / "a" / whole.name / "state.pt").exists()
+    resumed = make(corpus, tmp_path / "a", "cpu", 4, said.append)
+    assert masked.weights_key(str(resumed)) == masked.weights_key(str(whole))
+    assert make(corpus, tmp_path / "b", "cpu", 4, pytest.fail) == whole  # made once
+
+
+def test_the_laboratory_reads_the_first_sentences_of_a_corpus(tmp_path):
+    (tmp_path / "corpus.txt").write_text("one\ntwo\n", encoding="utf8")
+    inputs = Inputs(tmp_path, tmp_path / "corpus.txt", model="m")
+    found = laboratory_inputs(inputs, tmp_path / "made", False, print)
+    assert found.corpus.read_text(encoding="utf8") == "one\ntwo\n"
+    assert found.files == {"base": "m"}
+    with pytest.raises(InputError, match="--corpus: name the file"):
+        laboratory_inputs(replace(inputs, corpus=None), tmp_path, False, print)
+
+
+@pytest.fixture(scope="module")
+def stored_tables():
+    """The tables of all sets of stored runs, by title."""
+    if not STORED.exists():
+        pytest.skip("there is no benches/ folder")
+    return tables_of(LAB, read_sets(STORED))
+
+
+@pytest.fixture(scope="module")
+def page():
+    return (ROOT / "docs" / "effects.md").read_text(encoding="utf8")
+
+
+def test_the_tables_of_the_page_are_those_of_the_stored_runs(stored_tables, page):
+    shown = re.findall(r"^### (.*)\n\n((?:\|.*\n)+)", page, re.MULTILINE)
+    assert len(shown) > 20
+    for title, rows in shown:
+        assert rows.splitlines() == markdown(*stored_tables[title]), title
+
+
+@pytest.mark.parametrize(
+    "path", sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")]), ids=lambda path: path.name
+)
+def test_every_marked_number_in_prose_is_that_of_its_row(stored_tables, path):
+    assert faults(path.read_text(encoding="utf8"), stored_tables) == []
+
+
+def test_every_change_and_score_in_the_text_of_the_page_is_marked(page):
+    prose = "\n".join(line for line in page.splitlines() if not line.startswith("|"))
+    assert len(marked(prose)) > 25
+    assert unmarked(prose) == []
+
+
+def test_numbers_in_prose_that_differ_from_their_row_are_found():
+    tables = {
+        "T (A)": (["system", "mean of seven", "change [95 %]"], [["UNA", "70.12 (69.69)", "+1.14 [+0.79, +1.51]"]])
+    }
+    marker = "<!-- row: T (A) | UNA |"
+    assert not faults(f"**+1.14 [+.79, +1.51]** {marker} change --> and 70.1\n{marker} mean -->", tables)
+    assert len(faults(f"+1.15 {marker} change --> and +1.1 [.8, 1.6] {marker} change -->", tables)) == 2
+    assert unmarked(f"of .05 +1.14 {marker} change --> and -.3, 70.1") == ["-.3", "70.1"]
+    with pytest.raises(ValueError, match="1 markers, of which 0 follow a number"):
+        marked(f"a gain {marker} change -->")
+    for wrong in (f"1 {marker} cost -->", "1 <!-- row: T (A) | UN | change -->"):
+        with pytest.raises(ValueError, match="is not one of"):
+            faults(wrong, tables)
+
+
+def test_changes_without_an_interval_have_no_sign(stored_tables):
+    for title in ("with", "alignment with"):
+        rows = stored_tables[f"Focal-InfoNCE, Table 3: {title} (H200)"][1]
+        assert {row[-1] for row in rows[1:]} == {"no interval"}
