@@ -404,14 +404,6 @@ def test_training_on_a_full_disk_fails_and_leaves_no_run_folder(indexed, tiny_be
     assert list((tmp_path / "runs").iterdir()) == []
 
 
-def test_a_closed_pipe_ends_the_command_without_an_error(indexed, sample):
-    script = f"{sys.executable} -c 'from cse.cli import main; main()' augment {sample} | head -1"
-    done = subprocess.run(["bash", "-c", script], cwd=indexed, capture_output=True, text=True, check=False)
-    assert done.stdout.count("\n") == 1
-    assert "Traceback" not in done.stderr
-    assert "Error" not in done.stderr
-
-
 def test_terms_that_look_like_markup_are_printed_literally(cse, tmp_path):
     (tmp_path / "a.txt").write_text("[/red] hello [bold] world\nanother [/b] row\n")
     assert cse("build-tfidf", "a.txt", "--tokenizer", "whitespace", cwd=tmp_path).returncode == 0

@@ -428,20 +428,8 @@ def compared(config):
 
 def test_cse_train_accepts_a_file_of_nli_triples(cse, shared, tiny_bert, tmp_path):
     path = shared("nli/nli_triples.csv")
-    done = cse(
-        "train",
-        "--pairs",
-        path,
-        "--model",
-        tiny_bert,
-        "--batch-size",
-        "32",
-        "--max-steps",
-        "4",
-        "-o",
-        tmp_path,
-        "--json",
-    )
+    flags = ("--batch-size", 32, "--max-steps", 4, "-o", tmp_path, "--json")
+    done = cse("train", "--pairs", path, "--model", tiny_bert, *flags)
     assert done.returncode == 0, done.stderr
     assert "labelled" in done.stderr
     assert json.loads(done.stdout)["steps"] == 4
