@@ -220,29 +220,10 @@ ADAPTER: dict[str, list[object]] = {
     "unknown": [1],
 }
 TRANSFORMER = "sentence_transformers.models.Transformer"
-MODULE_TYPES = [
-    f"sentence_transformers.{kind}" for kind in ("util.http_get", "util.import_from_string", "", "SentenceTransformer")
-]
+INNER = "X Router BoW WordEmbeddings StaticEmbedding CLIPModel Normalize Pooling Dense LSTM CNN WeightedLayerPooling"
+MODULE_TYPES = [f"sentence_transformers.models.{kind}" for kind in (*INNER.split(" "), "a." * 10_000 + "b", "\ud800")]
 MODULE_TYPES += [
-    f"sentence_transformers.models.{kind}"
-    for kind in (
-        *[
-            "X",
-            "Router",
-            "BoW",
-            "WordEmbeddings",
-            "StaticEmbedding",
-            "CLIPModel",
-            "Normalize",
-            "Pooling",
-            "Dense",
-            "LSTM",
-            "CNN",
-        ],
-        "WeightedLayerPooling",
-        "a." * 10_000 + "b",
-        "\ud800",
-    )
+    f"sentence_transformers.{kind}" for kind in ("", "SentenceTransformer", "util.http_get", "util.import_from_string")
 ]
 MODULES: list[object] = [[{"idx": 0, "name": "0", "path": path, "type": TRANSFORMER}] for path in PATHS] + [
     [{"idx": 0, "name": "0", "path": "", "type": kind}] for kind in (*MODULE_TYPES, "os.system", "evil.Model", 3, None)

@@ -415,7 +415,7 @@ def test_terms_that_look_like_markup_are_printed_literally(cse, tmp_path):
 
 def test_train_has_an_option_for_each_setting_and_each_method_flag():
     from cse.cli.commands.train import train_command
-    from cse.training.settings.config import SETTINGS, method_flags
+    from cse.training.settings.values import SETTINGS, method_flags
 
     named = {option.name for option in train_command.params}
     assert set(SETTINGS) - {"loss_terms"} <= named  # --loss-term adds to it, as more_loss_terms
@@ -430,8 +430,8 @@ def test_method_flags_set_the_options_of_their_methods():
     from cse.cli.train_options import given_values
 
     given = given_values({"margin": 0.2, "mlm_weight": 0.5, "una_every": 3, "lr": None, "negatives": ()})
-    tables = {"contrastive": {"margin": 0.2}, "mlm": {"weight": 0.5}, "una": {"every": 3}}
-    assert given == {"more_loss_terms": ("mlm",), "options": tables}
+    options = {"contrastive.margin": 0.2, "mlm.weight": 0.5, "una.every": 3}
+    assert given == {"more_loss_terms": ("mlm",), **options}
     assert given_values({"mlm_weight": 0.0}) == {}
     assert given_values({"more_loss_terms": ("none", "scd"), "mlm_weight": 0.1})["loss_terms"] == ("scd", "mlm")
     # Configuration files of earlier versions set the options of methods, such as margin, at the top level.

@@ -550,7 +550,7 @@ def test_resumed_encoding_keeps_the_precision_of_its_first_rows(tiny_bert, tmp_p
     for precision in ("fp32", "bf16"):
         summary, said, vectors[precision] = made(precision)
         assert summary["precision"] == precision
-        assert f"on cpu ({precision}: as configured" in said
+        assert f"on cpu ({precision}: the value of --precision" in said
     assert not np.array_equal(vectors["fp32"], vectors["bf16"])
     np.testing.assert_allclose(vectors["bf16"], vectors["fp32"], atol=0.05)
     for begun, speedup in (("fp32", 2.0), ("bf16", 0.5)):

@@ -212,11 +212,7 @@ def test_illegal_options_are_refused_with_a_message_of_one_sentence(parts):
 
 # Mixed negatives have a gradient here: a numerical derivative does not ignore them. Without their gradient,
 # test_no_gradient_flows_through_mixed_negatives covers them.
-@pytest.mark.parametrize(
-    "parts",
-    [parts for parts in LEGAL if parts[4] in ("none", WEIGHTS[-1])],
-    ids=lambda parts: "-".join(str(part) for part in parts),
-)
+@pytest.mark.parametrize("parts", DERIVED, ids=lambda parts: "-".join(str(part) for part in parts))
 def test_gradients_equal_numerical_derivatives(parts):
     views, ours, _ = arguments_of(*parts)
     names = list(views)

@@ -1,4 +1,4 @@
-"""Tests of tables that pyarrow does not read as they are: long records, late columns, surrogates, other formats."""
+"""Tests of tables that are not plain: long records, late columns, surrogates, other formats."""
 
 import gzip
 import json
@@ -53,10 +53,14 @@ def test_a_column_that_first_occurs_after_many_records_exists(tmp_path):
 
 
 @pytest.mark.parametrize("depth", [5_000, 200_000])
-def test_a_record_of_any_depth_is_read_or_refused_in_one_sentence(tmp_path, depth):
+def test_a_record_of_any_depth_is_refused_in_one_sentence(tmp_path, depth):
     nested = "[" * depth + "]" * depth
-    assert read(tmp_path / "t.jsonl", f'{{"text": "a"}}\n{{"more": {nested}, "text": "b"}}\n') == ["a", "b"]
-    for content in (f'{{"text": {nested}}}\n', f"{nested}\n", "9" * 5000 + "\n"):
+    for content in (
+        f'{{"more": {nested}, "text": "b"}}\n',
+        f'{{"text": {nested}}}\n',
+        f"{nested}\n",
+        "9" * 5000 + "\n",
+    ):
         with pytest.raises(InputError) as caught:
             read(tmp_path / "t.jsonl", content)
         assert len(str(caught.value)) < 400
@@ -109,7 +113,7 @@ def test_a_row_that_must_be_too_long_is_refused_before_it_is_decoded(tmp_path, m
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 def test_a_record_much_longer_than_a_row_may_be_is_refused(tmp_path, monkeypatch, suffix):
-    monkeypatch.setattr(tables, "BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(tables, "MOST", 1 << 14)
     record = {"csv": "text,n\n{},1\n", "jsonl": '{{"text": "{}"}}\n'}[suffix]
     path = tmp_path / f"long.{suffix}.gz"
     path.write_bytes(gzip.compress(record.format("a" * 3_000_000).encode()))

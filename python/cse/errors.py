@@ -64,12 +64,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def check_list(values: Iterable[Any], name: str, holds: str) -> list[Any]:
-    """Converts an iterable of texts, ids or rows to a list; ``name`` and ``holds`` ("texts") are for the message.
-
-    Raises:
-        InputError: If ``values`` is not iterable, or is one of the objects whose elements are something else: a string
-            (characters), a mapping (keys), a data frame or table (columns).
-    """
+    """Converts an iterable of texts, ids or rows to a list; ``name`` and ``holds`` ("texts") are for the message."""
     if isinstance(values, (str, bytes, bytearray, Mapping)) or not isinstance(values, Iterable):
         raise InputError(f"{name}: a list of {holds} was expected, not one {type(values).__name__}")
     if hasattr(values, "columns") or hasattr(values, "column_names"):

@@ -41,11 +41,7 @@ class Registry(Generic[T]):
     """
 
     def __init__(
-        self,
-        kind: str,
-        group: str,
-        builtin: Mapping[str, str] | None = None,
-        options: Mapping[str, str] | None = None,
+        self, kind: str, group: str, builtin: Mapping[str, str] | None = None, options: Mapping[str, str] | None = None
     ) -> None:
         self.kind, self.group = kind, group
         self._targets, self._options = dict(builtin or {}), dict(options or {})
@@ -138,18 +134,7 @@ IMPORTED: dict[str, str] = {}
 
 
 def import_methods(path: str) -> str:
-    """Runs a Python file that registers methods, once per process.
-
-    Args:
-        path: The file.
-
-    Returns:
-        The SHA-256 of the file, in hexadecimal.
-
-    Raises:
-        InputError: If the file cannot be read, is not a Python file, raises an error, or has changed since it was
-            imported.
-    """
+    """Runs a Python file that registers methods, once per process; returns the SHA-256 of the file."""
     name = Path(path).resolve()
     try:
         source = name.read_bytes()

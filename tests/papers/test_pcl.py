@@ -295,5 +295,5 @@ def test_the_peer_has_the_dropout_of_the_views(run_config, chunk_size):
 def test_several_edits_are_refused_as_negatives_and_within_one_of(run_config):
     with pytest.raises(InputError, match="--negative diverse makes several sentences, and a negative is one; use --po"):
         prepare(run_config.replace(negatives=("diverse",)))
-    with pytest.raises(InputError, match=r"one-of\.edits: diverse makes several sentences at a time; leave it out"):
+    with pytest.raises(InputError, match=r"one-of\.edits: diverse makes several sentences at a time; omit diverse"):
         prepare(run_config.replace(positive="one-of", options={"one-of": {"edits": ("crop", "diverse")}}))

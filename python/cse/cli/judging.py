@@ -16,12 +16,7 @@ if TYPE_CHECKING:
 
 
 def rankings(
-    systems: Sequence[System],
-    corpus: str,
-    query_file: str,
-    column: str | None,
-    depth: int,
-    **loading: Any,
+    systems: Sequence[System], corpus: str, query_file: str, column: str | None, depth: int, **loading: Any
 ) -> list[dict[str, list[str]]]:
     """Returns, for each system, the first ``depth`` texts of the corpus for each query; equal rows are one text."""
     from ..data.corpus import Corpus

@@ -70,8 +70,7 @@ AsParts = Annotated[bool, Opt("Write one part per input file, to the folder -o."
 Engine = Annotated[Literal["local", "ray"], Opt("Run on this machine, or on a Ray cluster.")]
 IdColumn = Annotated[str | None, Opt("Column with the row ids, if CORPUS is a table.", "NAME", flag="--id")]
 Passages = Annotated[
-    str | None,
-    Opt("Rank rows by their best passage of at most N tokens; max: the model's maximum length.", "N|max"),
+    str | None, Opt("Rank rows by their best passage of at most N tokens; max: the model's maximum length.", "N|max")
 ]
 IndexFolder = Annotated[
     str | None,

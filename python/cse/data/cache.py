@@ -19,21 +19,6 @@ from .entries import Entry, cache_folder, open_entry
 from .readers import ReadOptions, joined_lines
 from .tables import COMPRESSED, Column
 
-BLOCK_BYTES = 1 << 20
-
-
-def ends_fit(ends: npt.NDArray[np.uint64], rows: int, size: int) -> bool:
-    """Returns whether ``ends`` has length ``rows``, never decreases, and has ``size`` as its last element.
-
-    If ``rows`` is 0, ``size`` must be 0.
-    """
-    if len(ends) != rows or (int(ends[-1]) if rows else 0) != size:
-        return False
-    # Compared in parts, because each comparison allocates an array.
-    parts = (ends[start : start + BLOCK_BYTES + 1] for start in range(0, rows, BLOCK_BYTES))
-    return all(bool((part[1:] >= part[:-1]).all()) for part in parts)
-
-
 IN_MEMORY_BYTES = 64 << 20
 """Files are read into memory if their estimated total size, uncompressed, is smaller than this."""
 
@@ -79,11 +64,6 @@ def count_repeats(hashes: npt.NDArray[np.uint64], words: npt.NDArray[np.uint32])
     """Returns the number of non-blank rows whose hash equals the hash of an earlier row."""
     ordered = np.sort(hashes[words > 0])  # np.unique is many times slower for millions of rows
     return int((ordered[1:] == ordered[:-1]).sum())
-
-
-def _fits(entry: Entry) -> bool:
-    size = (entry.folder / "rows.txt").stat().st_size
-    return ends_fit(_map(entry.folder, "ends.u64", "<u8"), entry.meta["rows"], size)
 
 
 class StoredRows:
@@ -152,8 +132,7 @@ class StoredRows:
             "encoding_errors": reading["encoding_errors"],
             "max_line_bytes": reading["max_line_bytes"],
         }
-        entry, _ = open_entry(cache_folder(cache), "rows", key, write, _fits)
-        return cls(entry)
+        return cls(open_entry(cache_folder(cache), "rows", key, write))
 
     def __len__(self) -> int:
         return len(self._ends)

@@ -182,17 +182,9 @@ class HalvesScore:
 def half_ranks(
     left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Ranks the n candidates by cosine for each half, and returns the rank, from 1, of the true half.
+    """Returns the rank, from 1, of each half ``(n, D)`` for the other half of its sentence, ``(n,)`` each way.
 
-    The true half is the other half of the same sentence. In a tie, it ranks last, so all ranks of a collapsed encoder
-    are n, not 1.
-
-    Args:
-        left: ``(n, D)`` embeddings of the first halves.
-        right: ``(n, D)`` embeddings of the second halves.
-
-    Returns:
-        ``(n,)`` ranks of the second halves, with the first halves as queries, and ``(n,)`` ranks vice versa.
+    First those of the right halves. In a tie, the true half ranks last, so all ranks of a collapsed encoder are n.
     """
     scores = unit(left) @ unit(right).T
     own = np.diagonal(scores)

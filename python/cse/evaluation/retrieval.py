@@ -166,7 +166,7 @@ def _cutter(encoder: Encodes, passages: int | None) -> Cutter | None:
         return None
     whole = unwrapped(encoder)
     if not isinstance(whole, Encoder):
-        raise InputError("retrieval.passages: needs a cse.Encoder; leave it out for other encoders")
+        raise InputError("retrieval.passages: needs a cse.Encoder; omit retrieval.passages for other encoders")
     return Cutter(whole, passages or None)
 
 

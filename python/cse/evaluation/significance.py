@@ -89,21 +89,9 @@ def resampled_difference(
     """Returns the score of the second side minus the score of the first, tested by a paired bootstrap over examples.
 
     Clusters of examples are drawn with replacement, and the score (including the ranks, if ``gold`` is given) is
-    recomputed for each resample. Each side may consist of several checkpoints (seeds), whose scores are averaged.
-
-    Args:
-        before: The values of the examples, ``(n,)``, for each checkpoint of the first side.
-        after: The values for each checkpoint of the second side, on the same examples.
-        gold: ``(n,)`` gold scores, for Spearman's correlation x 100 as the score. None: the score is the mean of the
-            values.
-        clusters: Positions of examples that are drawn together; see ``sentence_clusters``. None: examples
-            are drawn individually.
-        resamples: Number of bootstrap samples.
-        seed: Seed of the resampling. With the same seed, tasks with the same number of clusters (or of examples, if
-            ``clusters`` is None) get the same draws.
-
-    Returns:
-        The difference, and ``(resamples,)`` its value in each resample; these values can be averaged over tasks.
+    recomputed for each resample. Each side has the values ``(n,)`` of one or more checkpoints (seeds), whose scores are
+    averaged. With ``gold`` ``(n,)``, the score is Spearman's correlation x 100, else the mean. Also returns the
+    difference in each resample, ``(resamples,)``; tasks with equally many clusters get the same draws.
     """
 
     def difference(rows: npt.NDArray[np.int64] | slice) -> float:
@@ -142,11 +130,7 @@ def few_units(observed: float, without: Sequence[float]) -> Difference:
     A percentile bootstrap of few units is too narrow: with two to five, it finds a difference between equal systems in
     48 to 15 % of trials. The t-test is that of the jackknife's pseudo-values (Tukey 1958), which for a mean are the
     values themselves. The p-value is at least 2^(1-n), the smallest of an exact test that flips the signs of n
-    differences. With fewer than two units, there is neither.
-
-    Args:
-        observed: The difference over all units.
-        without: ``(n,)``, the difference without each of the units.
+    differences. With fewer than two units, there is neither. ``without`` holds the differences without each unit.
     """
     n = len(without)
     if n < 2 or not np.isfinite([observed, *without]).all():
@@ -305,17 +289,9 @@ def power(queries: int, effect: float, level: float = 0.05) -> float:
 def queries_needed(difference: float, spread: float, probability: float = 0.8, level: float = 0.05) -> int:
     """Returns the number of queries with which a paired t-test finds a difference with a given probability.
 
-    It is the smallest n >= 2 with ``power(n, difference / spread) >= probability``, a little more than 7.85 (spread /
-    difference)^2 with the default values. The method, and its use for test collections, are described by Webber, Moffat
-    and Zobel (2008, "Statistical power in retrieval experimentation") and Sakai (2016, "Topic set size design"). As the
-    bootstrap interval of ``cse compare`` is narrower than that of the t-test for few queries, the number is slightly
-    too large for it.
-
-    Args:
-        difference: True mean of the per-query differences, not 0.
-        spread: Standard deviation of the per-query differences, in the same unit, greater than 0.
-        probability: Probability of finding the difference, greater than ``level`` and less than 1.
-        level: Significance level of the test.
+    ``spread`` is the standard deviation of the differences of queries. The number is the smallest n >= 2 with
+    ``power(n, difference / spread) >= probability``, about 7.85 (spread / difference)^2 with the default values; see
+    Webber, Moffat and Zobel (2008), and Sakai (2016, "Topic set size design").
     """
     from scipy.stats import norm
 

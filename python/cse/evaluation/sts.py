@@ -117,12 +117,6 @@ def clean_development(folder: str | Path) -> dict[str, Pairs]:
     score on STS-B dev is mostly a score on test pairs. Pairs are compared after lower-casing and without other
     characters than letters and digits, in either order; of equal pairs, the first is kept. 361 pairs of STS-B dev
     remain.
-
-    Args:
-        folder: Folder of the STS files, with all seven test sets, ``stsb.dev``, ``sickr.train`` and ``sickr.dev``.
-
-    Raises:
-        InputError: If a file is missing or invalid, or fewer than two pairs of different scores remain.
     """
     folder = Path(folder)
 
@@ -202,13 +196,6 @@ def hard_pairs(sample: Sample, count: int) -> list[dict[str, Any]]:
     """Returns the pairs of a task that an encoder finds much more similar than people do, the hardest first.
 
     These are the pairs whose rank by cosine exceeds their rank by gold score most; ties share their mean rank.
-
-    Args:
-        sample: The cosines, gold scores and sentences of a task; see ``Report.samples``.
-        count: Maximum number of pairs.
-
-    Returns:
-        Records with the keys ``task``, ``score``, ``cosine``, ``sentence1`` and ``sentence2``.
     """
     from scipy.stats import rankdata
 

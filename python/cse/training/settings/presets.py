@@ -45,10 +45,7 @@ def families() -> dict[str, dict[str, Any]]:
 
 
 def conditional(family: str, loss: str, pairs: bool | None) -> dict[str, Any]:
-    """Returns the defaults of a family that apply under a condition: with a loss, and with or without pairs.
-
-    With ``pairs`` None, none of the latter apply.
-    """
+    """Returns the defaults of a family with this loss, or with or without pairs (None: neither)."""
     values: dict[str, Any] = {}
     for table in conditions(family):
         if table["loss"] == loss if "loss" in table else table["pairs"] == pairs:
