@@ -323,13 +323,6 @@ def test_seven_lines_and_one_example_describe_a_run_unless_verbose(run_config, c
             assert sum(line.lstrip().startswith("-  ") for line in lines) == examples
 
 
-def test_the_columns_of_pairs_are_shown_with_the_corpus():
-    from cse.training.callbacks import header
-
-    facts = {"device": "cpu", "recipe": "defaults", "corpus": "3 rows", "columns": "anchor 'a', positive 'b'"}
-    assert header(facts) == ["   device  cpu", "   recipe  defaults", "   corpus  3 rows; anchor 'a', positive 'b'"]
-
-
 def test_train_with_a_query_shows_hits_before_and_after_training(cse, short_corpus, tiny_bert, tmp_path):
     from cse import Encoder, SearchIndex
 
