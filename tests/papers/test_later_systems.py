@@ -21,10 +21,7 @@ from cse_papers.simcse_plus import dimension_contrast
 from cse_papers.sncse import Negation, NegationOptions, SoftNegative, SoftNegativeOptions, negate_parsed, negate_words
 from cse_papers.sscl import InnerStates
 from cse_papers.whitenedcse import GroupWhitening, GroupWhiteningOptions, InverseRoot, group_whitening
-
-
-def drawn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+from runs import drawn
 
 
 def cosine(x, y):
