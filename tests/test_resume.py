@@ -72,15 +72,6 @@ def test_a_resumed_run_keeps_its_precision(run_config, processor):
         resumed_config(folder, {"precision": other})
 
 
-def test_a_run_stored_with_precision_auto_is_resumed_in_fp32_on_the_cpu(run_config, processor, monkeypatch):
-    processor(("AVX512-BF16",), 2.0)
-    folder = train(run_config.replace(save_every=1, max_steps=1, eval_every=0)).folder
-    (folder / "config.toml").unlink()
-    earlier = run_config.replace(precision="auto")
-    monkeypatch.setattr("cse.training.settings.resume.read_config", lambda folder: earlier)
-    assert resumed_config(folder).precision == "fp32"
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_saves_the_run_and_prints_how_to_resume(run_config, tmp_path, cse, number, code):
     config = run_config.replace(max_steps=400, eval_every=0, save_every=2, output=str(tmp_path))

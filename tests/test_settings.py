@@ -181,15 +181,6 @@ def test_config_toml_stores_given_values_separately_from_resolved_values(tmp_pat
     assert repeated(stored, {"loss": "standard"})[0]["temperature"] == 0.07
 
 
-def test_a_file_with_a_removed_setting_that_was_not_used_is_read(tmp_path):
-    (tmp_path / "config.toml").write_text("add_tokens = 0\nlr = 0.1\n[una]\nbeta = 0.3\n[given]\nlr = 0.1\n")
-    config = TrainConfig.from_toml(tmp_path / "config.toml")
-    assert (config.lr, config.options) == (0.1, {"una": {"beta": 0.3}})
-    (tmp_path / "config.toml").write_text("add_tokens = 9\n")
-    with pytest.raises(InputError, match="add_tokens"):
-        TrainConfig.from_toml(tmp_path / "config.toml")
-
-
 def test_preset_una_bert_base_needs_a_treebank_index(tmp_path, sample, tiny_bert, cse):
     assert cse("build-tfidf", sample, "-o", "unicode", cwd=tmp_path).returncode == 0
     assert cse("build-tfidf", sample, "-o", "treebank", "--tokenizer", "treebank", cwd=tmp_path).returncode == 0

@@ -194,16 +194,10 @@ def temporary_folder(folder: Path) -> Iterator[Path]:
         with ExitStack() as stack:
             while True:  # as in _temporary_file
                 made = Path(tempfile.mkdtemp(prefix=".cse-new-", suffix=f"-{folder.name}", dir=folder.parent))
-                try:
+                with suppress(BlockingIOError, FileNotFoundError):
                     stack.enter_context(locked(made))
-                except BlockingIOError:
-                    continue
-                except FileNotFoundError:
                     if made.is_dir():
-                        raise
-                    continue
-                if made.is_dir():
-                    break
+                        break
             try:
                 yield made
             finally:
@@ -277,10 +271,7 @@ def _held(path: Path) -> Iterator[bool]:
 
 
 def hash_files(folder: Path, known: Mapping[tuple[int, ...], str] = MappingProxyType({})) -> dict[str, str]:
-    """Flushes all files in a folder to the disk, and returns the hash of each by its path relative to the folder.
-
-    ``known`` holds hashes that were computed before, by ``identity``.
-    """
+    """Flushes all files in a folder to the disk, and returns the hash of each by its path relative to the folder."""
 
     def flushed(name: str) -> str:
         with naming(folder / name), open(folder / name, "rb") as file:

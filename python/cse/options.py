@@ -13,6 +13,7 @@ This module does not import click, and importing it is fast.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
@@ -129,17 +130,13 @@ class Option:
         """The values of a ``Literal``; empty for other types."""
         return get_args(self.kinds[0]) if get_origin(self.kinds[0]) is Literal else ()
 
-    def names(self) -> Any:
-        """Returns what contains the accepted names: ``choices``, a mapping, a registry or a list."""
+    def names(self) -> list[str]:
+        """Returns the accepted names; without ``Opt.names``, the choices."""
         if not self.opt.names:
-            return self.choices
+            return [*self.choices]
         names = resolve_name(self.opt.names)
-        return names() if callable(names) else names
-
-    def complete(self, start: str) -> list[str]:
-        """Returns the accepted names that begin with ``start``."""
-        known = self.names()
-        return [name for name in (known.names() if hasattr(known, "names") else known) if name.startswith(start)]
+        names = names() if callable(names) else names
+        return [*(names.names() if hasattr(names, "names") else names)]
 
     def limits(self) -> dict[str, Any]:
         """Returns the limits of a number, by the names of ``annotated_types``: ge, gt, le, lt."""
@@ -167,29 +164,21 @@ class Option:
         if len(value) < least if isinstance(value, (str, tuple)) else False:
             unit = "character" if isinstance(value, str) else "element"
             raise InputError(f"{flag} must have at least {least} {unit}{'s' if least > 1 else ''}")
-        for number in value if isinstance(value, tuple) else (value,):
+        several = value if isinstance(value, tuple) else (value,)
+        for number in several:
             default = {"ge": -LARGEST, "le": LARGEST} if isinstance(number, int) else {}
             for name, limit in {**default, **self.limits()}.items() if isinstance(number, (int, float)) else ():
-                sign, met = SIGNS[name]
-                if not met(number, limit):
-                    raise InputError(f"{flag} must be {sign} {limit}, got {shown(number)}")
-        if self.opt.names:
-            several = value if isinstance(value, tuple) else (value,)
-            known = self.names()
-            for place, item in enumerate(several):
-                if item not in known:
-                    raise unknown(flag, item, known.names() if hasattr(known, "names") else known)
-                if item in several[:place]:
-                    raise InputError(f"{flag} {item} was given twice; give it once")
+                if not getattr(operator, name)(number, limit):
+                    raise InputError(f"{flag} must be {SIGNS[name]} {limit}, got {shown(number)}")
+        for place, item in enumerate(several) if self.opt.names else ():
+            if item not in (known := self.names()):
+                raise unknown(flag, item, known)
+            if item in several[:place]:
+                raise InputError(f"{flag} {item} was given twice; give it once")
         return value
 
 
-SIGNS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
-    "ge": (">=", lambda value, limit: value >= limit),
-    "gt": (">", lambda value, limit: value > limit),
-    "le": ("<=", lambda value, limit: value <= limit),
-    "lt": ("<", lambda value, limit: value < limit),
-}
+SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 NAMED = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
 
 

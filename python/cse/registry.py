@@ -91,15 +91,7 @@ class Registry(Generic[T]):
         return name in self._loaded or name in self._targets or name in self.names()
 
     def get(self, name: str, flag: str = "") -> T:
-        """Returns the method with this name, importing it if necessary.
-
-        Args:
-            name: Name of the method.
-            flag: Command-line flag at the start of the error message; default: the kind of the registry.
-
-        Raises:
-            InputError: If the name is unknown, or if the package that declares the method cannot be imported.
-        """
+        """Returns the method with this name, importing it if necessary."""
         if name in self._loaded:
             return self._loaded[name]
         if name in self._targets:
@@ -163,27 +155,21 @@ def import_methods(path: str) -> str:
     return digest
 
 
-def check_imports(paths: Sequence[str], source: str) -> None:
+def check_imports(paths: Sequence[str]) -> None:
     """Raises ``InputError`` if a configuration names a Python file that has not been imported in this process.
 
-    A run that somebody else made, or that was changed, thus runs no code that the user has not named. ``source`` is
-    the configuration file, for the message.
+    A run that somebody else made, or that was changed, thus runs no code that the user has not named.
     """
     for path in paths:
         if str(Path(path).resolve()) not in IMPORTED:
             raise InputError(
-                f"{source}: needs the methods of the Python file {path}, which a configuration does not run; if you "
-                f"trust it, repeat the command with --import {path}, or in Python call cse.registry.import_methods "
-                "first"
+                f"needs the methods of the Python file {path}, which a configuration does not run; if you trust it, "
+                f"repeat the command with --import {path}, or in Python call cse.registry.import_methods first"
             )
 
 
 def parse_setting(text: str) -> tuple[str, str, Any]:
-    """Parses ``METHOD.OPTION=VALUE`` into (method, option, value).
-
-    The value is parsed as TOML; if it is not valid TOML, it is returned as a string. Raises ``InputError`` if the text
-    does not have this form.
-    """
+    """Parses ``METHOD.OPTION=VALUE`` into (method, option, value)."""
     key, equals, value = text.partition("=")
     method, dot, option = key.strip().partition(".")
     if not (equals and dot and method and option):

@@ -49,7 +49,7 @@ class Text(click.ParamType[str]):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Returns the names that begin with what was typed."""
-        return [CompletionItem(name) for name in self.option.complete(incomplete)]
+        return [CompletionItem(name) for name in self.option.names() if name.startswith(incomplete)]
 
 
 class Number(click.ParamType[Any]):

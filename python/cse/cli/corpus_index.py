@@ -147,10 +147,7 @@ def load_encoder(model: str, pooler: str | None, device: str, precision: str, th
 
 
 def read_ids(files: Sequence[str], column: str) -> list[str]:
-    """Returns the values of one column of all tables as text, in the order of the files and their rows.
-
-    Raises ``InputError`` if a file is not a table, or does not have exactly one column of this name.
-    """
+    """Returns the values of one column of all tables as text, in the order of the files and their rows."""
     from ..data.pairs import values_of
 
     paths = readers.expand(files)

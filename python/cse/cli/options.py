@@ -17,10 +17,7 @@ from . import printing
 
 
 def model_folder(name: str) -> str:
-    """Returns a model name unchanged; for the folder of a run, prints and returns the path of its encoder, ``best``.
-
-    Raises ``InputError`` for a local folder that does not exist.
-    """
+    """Returns a model name unchanged; for the folder of a run, prints and returns the path of its encoder, ``best``."""
     from ..encoder.resolve import best_of_run, check_local
 
     if ":" not in name:  # KIND:WHAT, of cse.encoder.encoders

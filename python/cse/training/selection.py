@@ -118,11 +118,7 @@ class Selector:
         return values, arrays
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[np.float64]]) -> None:
-        """Restores what ``state`` returned.
-
-        Scores per sentence are stored only for the first and the last evaluation; other evaluations get those of the
-        last.
-        """
+        """Restores what ``state`` returned."""
         self.records, self.best_step = values["records"], values["best_step"]
         self.best_record = next((record for record in self.records if record["step"] == self.best_step), {})
         self.collapsed, self.misses = values["collapsed"], values["misses"]
@@ -216,10 +212,7 @@ class Selector:
         return record
 
     def neighbours(self, count: int = 3) -> list[dict[str, str]]:
-        """Returns the first ``count`` held-out sentences whose nearest neighbour changed, with both neighbours.
-
-        The neighbours are those before training and those with the selected encoder.
-        """
+        """Returns the first ``count`` held-out sentences whose nearest neighbour changed, with both neighbours."""
         if len(self.vectors) < 2:
             return []
         (old, _), (new, _) = (nearest_others(vectors) for vectors in self.vectors)

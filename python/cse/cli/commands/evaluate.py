@@ -295,7 +295,7 @@ def compare_command(
             lines = ["", verdict.markdown(word)] if markdown else verdict.lines(word)
             printing.echo("\n".join([f"{title}:", *lines]))
             continue
-        printing.table([compared_cells(record) for record in result.tasks], title=title, markdown=markdown)
+        printing.table([printing.compared_cells(record) for record in result.tasks], title=title, markdown=markdown)
         for record in result.tasks:
             if "note" in record:
                 printing.echo(f"{record['task']}: {record['note']}")
@@ -336,23 +336,4 @@ def by_judgements(
     loading = {name: value for name, value in encoder.arguments.items() if name != "dims"}
     found = rankings(systems, models[2], query_file, column, depth, **loading)
 
-    def show(record: dict[str, Any]) -> None:
-        printing.table([compared_cells(record)], title=f"{labels[1]} against {labels[0]}", markdown=markdown)
-
-    compare_by_judgements(labels, found, depth, pool, judged, as_json, show)
-
-
-def compared_cells(record: dict[str, Any]) -> dict[str, str]:
-    """Returns the table cells of one task as text; interval and p-value are empty without a test."""
-    tested = "p" in record
-    digits = 2 if abs(record["a"]) > 2 else 4
-    return {
-        "task": record["task"],
-        "examples": "" if record["examples"] is None else f"{record['examples']:,}",
-        "A": f"{record['a']:.{digits}f}",
-        "B": f"{record['b']:.{digits}f}",
-        "difference": f"{record['mean']:+.{digits}f}",
-        "95 % interval": f"[{record['low']:+.{digits}f}, {record['high']:+.{digits}f}]" if tested else "",
-        "p (Holm)": f"{record['p_holm']:.3f}" if tested else "",
-        "B is": record["verdict"],
-    }
+    compare_by_judgements(labels, found, depth, pool, judged, as_json, markdown)

@@ -97,12 +97,7 @@ def save(run: Run, name: str) -> None:
 
 
 def describe(run: Run) -> dict[str, Any]:
-    """Returns the contents of ``data.json``, from which ``cse report`` shows what a run was trained on.
-
-    The contents are the descriptions shown before training, the examples of positives and negatives, the held-out
-    sentences (none if there are development sets) and, if the run makes synthetic negatives, a synthetic negative of
-    each held-out sentence.
-    """
+    """Returns the contents of ``data.json``, from which ``cse report`` shows what a run was trained on."""
     selector = run.state.selector
     return {
         "facts": run.facts,
@@ -197,10 +192,7 @@ PACKAGES = ("transformers", "tokenizers", "numpy", "scipy", "safetensors")
 
 
 def environment(device: str, precision: str, reason: str) -> dict[str, Any]:
-    """Returns versions, platform, processor, cores, threads, device, and the precision with the reason for it.
-
-    Two runs can be bit-identical only if versions, processor, number of threads, device and precision are the same.
-    """
+    """Returns versions, platform, processor, cores, threads, device, and the precision with the reason for it."""
     versions = {"cse": __version__, "python": platform.python_version(), "torch": torch.__version__}
     for package in PACKAGES:
         try:

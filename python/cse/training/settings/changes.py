@@ -21,10 +21,7 @@ SAME_RESULTS = {name for name, option in SETTINGS.items() if option.opt.same_res
 
 
 def differences(config: TrainConfig, before: TrainConfig, chosen: Mapping[str, Any]) -> list[str]:
-    """Returns the values in which a configuration differs from ``before``, without those in ``chosen``, as texts.
-
-    Options of methods that the configuration does not use are left out.
-    """
+    """Returns the values in which a configuration differs from ``before``, without those in ``chosen``, as texts."""
     apart = {
         *flat(chosen),
         other_limit(chosen),

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self, TypedDict
+from typing import Any, Self
 
 import tomli_w
 
@@ -26,9 +26,6 @@ from ...registry import Registry, check_imports, import_methods
 from .declared import Settings
 from .refusals import refusals
 from .values import LOSS_SETTINGS, SETTINGS, TABLES, flag, flat, merge, method_flags, plain, switch, tables_of
-
-# Settings of earlier versions, with the values that stood for "not used"; configuration files may hold them.
-REMOVED = {"add_tokens": 0}
 
 
 class TrainConfig(Settings):
@@ -62,10 +59,7 @@ class TrainConfig(Settings):
         options = tables_of(values)
         for name in [name for name in values if "." not in name and name not in (*SETTINGS, "given")]:
             used = values.pop(name)  # una=True
-            if name in REMOVED:
-                if used != REMOVED[name]:
-                    raise InputError(f"{name} was removed (see CHANGELOG.md); delete the key")
-            elif name not in AUGMENTATIONS:
+            if name not in AUGMENTATIONS:
                 known = (*SETTINGS, *method_flags(), *AUGMENTATIONS.flagged())
                 raise InputError(f"unknown key {name!r}{did_you_mean(name, known)}; see cse train --help-all")
             elif isinstance(used, bool):
@@ -240,28 +234,17 @@ class ResolvedConfig(TrainConfig):
         return self.copied(options={name: table for name, table in used.items() if table})
 
 
-class Importing(TypedDict, total=False):
-    """What is checked of a table before its methods are imported."""
-
-    imports: list[str]
-
-
-class ConfigFile(Importing, total=False):
-    """What is checked of a configuration file before its methods are imported."""
-
-    given: Importing
-
-
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Reads and validates a configuration file; raises ``InputError`` with the file and the invalid key."""
-    values: dict[str, Any] = {**io.read_toml(path, ConfigFile)}
-    table = values.get("given", {})
-    check_imports([*values.get("imports", []), *table.get("imports", [])], str(path))
+    values = io.read_toml(path, dict[str, Any])
     try:
-        TrainConfig(**values)
-        if "given" in table:
-            raise InputError("the table given holds a table of the same name; remove the inner one")
-        TrainConfig(**table)
+        given = values.get("given", {})
+        if not isinstance(given, dict) or "given" in given:
+            raise InputError(f"given must be a table of settings, without a table given, got {shown(given)}")
+        for table in (values, given):  # before methods are imported
+            check_imports(SETTINGS["imports"].check(table.get("imports", [])))
+        for table in (values, given):
+            TrainConfig(**table)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     return values

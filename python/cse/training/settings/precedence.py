@@ -22,10 +22,7 @@ DEFAULT_MODEL = "minilm"
 
 
 def with_preset(config: TrainConfig) -> TrainConfig:
-    """Returns the configuration completed with the values of its preset and the default model.
-
-    Given values take precedence. A configuration that was completed earlier is returned unchanged.
-    """
+    """Returns the configuration completed with the values of its preset and the default model."""
     if config.preset is None and config.model is not None and config.given is not None:
         return config
     given = config.values()
@@ -60,10 +57,7 @@ def resolve(
 
 
 def other_limit(values: Mapping[str, Any]) -> str | None:
-    """Returns the limit, ``epochs`` or ``max_steps``, that must not be filled in because only the other was given.
-
-    Returns None if both were given, or neither.
-    """
+    """Returns the one of ``epochs`` and ``max_steps`` that must not be filled in, because only the other was given."""
     limits = [name for name in ("epochs", "max_steps") if values.get(name) is not None]
     return {"epochs": "max_steps", "max_steps": "epochs"}[limits[0]] if len(limits) == 1 else None
 

@@ -17,10 +17,7 @@ from ...registry import declared
 
 @cache
 def _presets() -> dict[str, dict[str, Any]]:
-    """Returns the presets of this package, and of the packages that the entry points of ``cse.presets`` name.
-
-    A preset is named after its file and a table in it.
-    """
+    """Returns the presets of this package, and of the packages that the entry points of ``cse.presets`` name."""
     presets = {}
     for package in ("cse.presets", *(point.value for point in declared("cse.presets"))):
         try:

@@ -7,33 +7,21 @@ depend on several of them, or on what methods read and change.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ...augment import AUGMENTATIONS, PAIRS_POSITIVE
 from ...augment.base import Edit
-from ...features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
+from ...features import ENCODER_METHODS, FEATURE_AUGMENTATIONS
 from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
 from ...losses.options import incompatibility
 from ...options import combination_fault, options_of
-from .values import LOSS_SETTINGS, SETTINGS, flag
-
-if TYPE_CHECKING:
-    from .config import ResolvedConfig, TrainConfig
+from .values import LOSS_SETTINGS, SETTINGS, TABLES, flag
 
 CONTRASTIVE_FLAGS = "--loss standard, focal and mixed"
 
-USED_BY = (
-    (ENCODER_METHODS, ("--encoder-method",)),
-    (FEATURE_AUGMENTATIONS, ("--feature-augmentation",)),
-    (HOOKS, ("--anchor-hook", "--positive-hook")),
-    (LOSS_TERMS, ("--loss-term",)),
-    (AUGMENTATIONS, ("--positive", "--negative")),
-)
-"""The registries of methods, with the flags that make a run use a method."""
 
-
-def refusals(config: TrainConfig) -> Iterator[str]:
-    """Yields why a configuration is refused whatever the defaults of its model are."""
+def refusals(config: Any) -> Iterator[str]:
+    """Yields why a ``TrainConfig`` is refused, whatever the defaults of its model are; may also yield ""."""
     for name in sorted(LOSS_SETTINGS.keys() & config.options.get(CONTRASTIVE, {}).keys()):
         if config.loss in CONTRASTIVE_LOSSES:
             yield f"{CONTRASTIVE}.{name}: use {LOSS_SETTINGS[name]}, unless the loss is --loss {CONTRASTIVE}"
@@ -56,13 +44,13 @@ def refusals(config: TrainConfig) -> Iterator[str]:
         yield f"--positive {config.positive} cannot be combined with --pairs, which holds the positives"
 
 
-def without_effect(config: ResolvedConfig, named: Mapping[str, Collection[str]]) -> Iterator[str]:
-    """Yields which settings that the user gave change nothing; ``named`` are the options that
+def without_effect(config: Any, named: Mapping[str, Collection[str]]) -> Iterator[str]:
+    """Yields which settings of a ``ResolvedConfig`` that the user gave change nothing; ``named`` are the options that
     were given, by method."""
     used = {*config.methods, *({CONTRASTIVE} if config.loss in CONTRASTIVE_LOSSES else ())}
     for method in sorted(named.keys() - used):
         option = flag(f"{method}.{next(iter(named[method]))}")
-        ways = next([f"{name} {method}" for name in flags] for table, flags in USED_BY if method in table)
+        ways = next([f"{name} {method}" for name in flags] for table, flags in TABLES.items() if method in table)
         if method == CONTRASTIVE:
             ways = [f"--loss {name}" for name in CONTRASTIVE_LOSSES]
         elif method in AUGMENTATIONS.flagged():

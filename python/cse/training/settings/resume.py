@@ -17,11 +17,6 @@ MAY_CHANGE = {name for name, option in SETTINGS.items() if option.opt.may_change
 """The settings that a resumed run may change."""
 
 
-def read_config(checkpoint: Path) -> TrainConfig:
-    """Returns the configuration in the folder of a checkpoint; raises ``TornCheckpoint`` if the file is damaged."""
-    return TrainConfig.from_toml(config_file(checkpoint))
-
-
 def resumed_config(
     resume: str | Path,
     changes: dict[str, Any] | None = None,
@@ -31,18 +26,12 @@ def resumed_config(
     """Returns the configuration with which a run is resumed: the stored one with the changes in ``changes``.
 
     ``where`` and ``remedy`` are the beginning and the end of the message about a change that is not allowed.
-    Raises ``InputError`` for a folder without a checkpoint, and for a change that is not allowed; see
-    ``cse.options.Opt.may_change``.
+    Raises ``InputError`` for such a change, and for a folder without a checkpoint, or ``TornCheckpoint``.
     """
     folder = find_checkpoint(Path(resume))
-    stored, file = read_config(folder), folder.parent.parent / CONFIG
+    stored, file = TrainConfig.from_toml(config_file(folder)), folder.parent.parent / CONFIG
     if file.exists():
         stored = _checked(stored, TrainConfig.from_toml(file), str(file), "undo the change")
-    if stored.precision == "auto":  # written by an older version, in which auto meant bf16 on CUDA, else fp32
-        from ...encoder.device import pick_device
-
-        cuda = pick_device(stored.device).startswith("cuda")
-        stored = stored.replace(precision="bf16" if cuda else "fp32")
     # A value with which the run began is no change where it was resolved since, as a preset; so are other spellings of
     # paths, and auto, for which the run keeps the precision that was chosen when it began.
     begun = {} if stored.given is None else TrainConfig(**stored.given).values()

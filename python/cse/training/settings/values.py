@@ -20,7 +20,14 @@ SETTINGS: dict[str, Option] = {option.name: option for group in GROUPS for optio
 
 KEYWORDS.update({option.flag: name for name, option in SETTINGS.items() if name != "more_loss_terms"})
 
-TABLES: tuple[Registry[Any], ...] = (AUGMENTATIONS, FEATURE_AUGMENTATIONS, ENCODER_METHODS, HOOKS, LOSS_TERMS)
+TABLES: dict[Registry[Any], tuple[str, ...]] = {
+    AUGMENTATIONS: ("--positive", "--negative"),
+    FEATURE_AUGMENTATIONS: ("--feature-augmentation",),
+    ENCODER_METHODS: ("--encoder-method",),
+    HOOKS: ("--anchor-hook", "--positive-hook"),
+    LOSS_TERMS: ("--loss-term",),
+}
+"""The registries of methods, with the flags that make a run use a method."""
 
 # Registries whose built-in methods may have flags. Each stands with the group of settings under whose heading the help
 # lists these flags, and with the setting that names the methods.
