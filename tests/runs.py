@@ -39,6 +39,11 @@ def first_batches(run, part=None, **more):
         return prefetcher.get(0)
 
 
+def drawn(*shape, seed=0):
+    """Returns normally distributed numbers in float64."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
 def in_float64(run, training=False):
     for module in run.state.modules().values():
         module.double().train(training)

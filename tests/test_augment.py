@@ -280,7 +280,10 @@ def test_a_word_that_touches_another_is_not_replaced(tmp_path):
     """Each ideograph is a separate word, and nothing separates it from the next one."""
     index = make(tmp_path, "\u5317\u4eac\u5927\u5b66\none two three\n")
     text = "\u5317\u4eac"
-    assert [word.p for word in index.explain(text)] == [0, 0]
+    assert [(word.p, word.replaceable, word.samples) for word in index.explain(text)] == [(0, False, [])] * 2
+    (known,) = index.explain("one", samples=5)
+    assert known.replaceable
+    assert len(known.samples) == 5
     negatives, report = index.augment_report([text])
     assert negatives == [text]
     assert report.unchanged == 1

@@ -323,13 +323,6 @@ def test_seven_lines_and_one_example_describe_a_run_unless_verbose(run_config, c
             assert sum(line.lstrip().startswith("-  ") for line in lines) == examples
 
 
-def test_the_columns_of_pairs_are_shown_with_the_corpus():
-    from cse.training.callbacks import header
-
-    facts = {"device": "cpu", "recipe": "defaults", "corpus": "3 rows", "columns": "anchor 'a', positive 'b'"}
-    assert header(facts) == ["   device  cpu", "   recipe  defaults", "   corpus  3 rows; anchor 'a', positive 'b'"]
-
-
 def test_train_with_a_query_shows_hits_before_and_after_training(cse, short_corpus, tiny_bert, tmp_path):
     from cse import Encoder, SearchIndex
 
@@ -402,14 +395,6 @@ def test_training_on_a_full_disk_fails_and_leaves_no_run_folder(indexed, tiny_be
     assert process.returncode == 2
     assert "best" in printed.decode().splitlines()[-1]
     assert list((tmp_path / "runs").iterdir()) == []
-
-
-def test_a_closed_pipe_ends_the_command_without_an_error(indexed, sample):
-    script = f"{sys.executable} -c 'from cse.cli import main; main()' augment {sample} | head -1"
-    done = subprocess.run(["bash", "-c", script], cwd=indexed, capture_output=True, text=True, check=False)
-    assert done.stdout.count("\n") == 1
-    assert "Traceback" not in done.stderr
-    assert "Error" not in done.stderr
 
 
 def test_terms_that_look_like_markup_are_printed_literally(cse, tmp_path):

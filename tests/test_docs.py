@@ -16,6 +16,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from conftest import make_t5
 from prose import unmarked
 
 ROOT = Path(__file__).parents[1]
@@ -117,18 +118,7 @@ def small_files(tmp_path_factory, sample_rows):
 
 @pytest.fixture(scope="session")
 def t5(tmp_path_factory, tiny_bert):
-    import torch
-    from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
-
-    folder = tmp_path_factory.mktemp("t5")
-    tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
-    ends = {"decoder_start_token_id": 2, "pad_token_id": 0, "eos_token_id": 3, "vocab_size": len(tokenizer)}
-    torch.manual_seed(0)
-    T5ForConditionalGeneration(
-        T5Config(**ends, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
-    ).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return make_t5(tmp_path_factory.mktemp("t5"), tiny_bert)
 
 
 @pytest.fixture

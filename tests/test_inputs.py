@@ -90,19 +90,8 @@ def test_tables_and_text_files_give_the_same_index_and_row_numbers(tmp_path, suf
 def test_the_trainer_finds_a_table_through_its_index(tmp_path, sample_rows, tiny_bert, cse):
     table(tmp_path, ".parquet", sample_rows[:200])
     assert cse("build-tfidf", "corpus.parquet", "--column", "text", cwd=tmp_path).returncode == 0
-    arguments = (
-        "train",
-        "--una",
-        "--model",
-        tiny_bert,
-        "--batch-size",
-        8,
-        "--max-steps",
-        2,
-        "--radius",
-        "5%",
-        "--json",
-    )
+    flags = ("--batch-size", 8, "--max-steps", 2, "--radius", "5%", "--json")
+    arguments = ("train", "--una", "--model", tiny_bert, *flags)
     done = cse(*arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     # The scores before training do not change if the corpus and the column are given on the command line.

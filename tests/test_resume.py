@@ -117,29 +117,6 @@ def test_a_link_inside_a_run_is_never_written_through(finished_run, tmp_path, cs
     assert "checkpoints: is a link" in cse("train", "--resume", run).stderr
 
 
-def test_resuming_with_a_changed_corpus_is_refused(run_config, tmp_path, sample_rows):
-    corpus = tmp_path / "c.txt"
-    corpus.write_text("\n".join(sample_rows[:300]), encoding="utf8")
-    result = train(run_config.replace(corpus=corpus, max_steps=2, save_every=1))
-    corpus.write_text("\n".join(sample_rows[1:301]), encoding="utf8")
-    with pytest.raises(InputError, match="differs from the one the run began with"):
-        train(resumed_config(result.folder), resume=result.folder)
-
-
-def test_a_truncated_checkpoint_is_refused_and_the_previous_one_suggested(finished_run, cse):
-    last = list_checkpoints(finished_run)[-1]
-    data = (last / "weights.safetensors").read_bytes()
-    (last / "weights.safetensors").write_bytes(data[: len(data) // 2])
-    done = cse("train", "--resume", finished_run)
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert "use the one before: cse train --resume" in done.stderr
-    assert "step-00000004" in done.stderr
-    done = cse("train", "--resume", finished_run / "checkpoints" / "step-00000004", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["steps"] == 8
-
-
 def test_every_file_of_a_checkpoint_is_verified(finished_run):
     folder = finished_run
     last = list_checkpoints(folder)[-1]
@@ -159,13 +136,6 @@ def test_every_file_of_a_checkpoint_is_verified(finished_run):
         path.write_bytes(data)
     assert {path: path.read_bytes() for path in best} == best
     assert read_checkpoint(last).step == 8
-
-
-def test_an_edited_step_in_state_json_is_detected(finished_run):
-    state = list_checkpoints(finished_run)[-1] / "state.json"
-    state.write_text(state.read_text(encoding="utf8").replace('"step": 8', '"step": 4', 1), encoding="utf8")
-    with pytest.raises(RunError, match=r"damaged \(state.json differs from what was written\)"):
-        train(resumed_config(finished_run), resume=finished_run)
 
 
 def test_edits_to_config_toml_are_checked_like_flags(finished_run):
@@ -239,11 +209,6 @@ def test_options_of_the_run_may_be_repeated_on_resume(run_config):
         assert train(resumed_config(folder, {"options": options}), resume=folder).steps == 4
     with pytest.raises(InputError, match=r"--beta 0.4 \(the run has 0.5\) cannot change"):
         resumed_config(folder, {"options": {"una": {"beta": 0.4}}})
-
-
-def test_resuming_a_run_that_another_process_writes_to_is_refused(finished_run):
-    with locked(finished_run), pytest.raises(InputError, match="another process is writing to this run"):
-        train(resumed_config(finished_run), resume=finished_run)
 
 
 class Progress(Callback):
@@ -340,19 +305,6 @@ def test_a_run_that_was_evaluated_in_training_can_be_resumed_and_is_not_replaced
     resumed = train(resumed_config(folder), resume=folder)
     assert [path.name for path in list_checkpoints(folder)] == ["step-00000008"]
     same_run(train(run_config.replace(name="whole")).folder, resumed.folder)
-
-
-def test_a_run_that_was_killed_between_best_and_its_first_checkpoint_may_be_repeated(run_config, monkeypatch):
-    import cse.training.loop as loop
-
-    def fail(*_, **__):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(loop, "save_checkpoint", fail)
-        with pytest.raises(KeyboardInterrupt):
-            train(run_config.replace(name="run"))
-    assert train(run_config.replace(name="run")).steps == 8
 
 
 def test_an_out_of_memory_error_suggests_a_chunk_size(run_config, monkeypatch):

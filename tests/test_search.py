@@ -500,22 +500,6 @@ def test_an_index_that_cannot_be_changed_can_be_searched_if_the_corpus_is_the_sa
         SearchIndex.build(encoder, texts[1:], tmp_path / "index")
 
 
-def test_a_text_or_a_table_in_place_of_a_list_is_refused(encoder):
-    index = SearchIndex.build(encoder, some_texts(20))
-    for call in (
-        lambda: index.remove("12"),
-        lambda: SearchIndex.build(encoder, ["a", "b", "c"], ids="abc"),
-        lambda: SearchIndex.build(encoder, {"text": ["a"]}),
-        lambda: SearchIndex.build(encoder, pa.table({"text": ["a"]})),
-        lambda: index.search({"query": 1}),
-        lambda: index.add("word1"),
-        lambda: index.update({"word1": 1}),
-    ):
-        with pytest.raises(InputError, match=r"a list of .* was expected"):
-            call()
-    assert len(index) == 20
-
-
 def ended_at(step, work):
     """Calls a function in a forked process, which ends at its ``step``-th change of a folder without cleaning up."""
     if pid := os.fork():

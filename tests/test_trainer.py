@@ -341,13 +341,6 @@ def test_the_last_batch_may_be_short(base, tmp_path, sample_rows):
     assert result.steps == 3  # batches of 8, 8 and 5 rows; one of the 22 rows is held out
 
 
-def test_the_learning_rate_falls_linearly_or_stays_constant(base):
-    linear = [record["lr"] for record in steps(train(base.replace(lr_scheduler="linear", max_steps=4)).folder)]
-    assert linear == pytest.approx([1e-3, 0.75e-3, 0.5e-3, 0.25e-3])
-    constant = [record["lr"] for record in steps(train(base.replace(lr_scheduler="constant", max_steps=4)).folder)]
-    assert constant == [1e-3] * 4
-
-
 def test_negatives_are_drawn_with_the_options_of_the_run(base, short_corpus, short_rows):
     """The options for ablations, the filters of the index and a radius in per cent take effect in the batches."""
     options = {"replace_which": "random", "replace_with": "random", "beta": 0.8, "surface": "plain"}
@@ -433,18 +426,6 @@ def test_the_name_of_an_existing_run_is_refused(base):
     train(base.replace(name="mine", max_steps=1))
     with pytest.raises(InputError, match=r"--name: .*mine exists"):
         train(base.replace(name="mine", max_steps=1))
-
-
-def test_a_run_that_fails_before_its_first_step_leaves_no_folder(base, tmp_path, monkeypatch):
-    import cse.training.loop
-
-    def fail(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(cse.training.folder.outputs, "save_encoder", fail)
-    with pytest.raises(OSError, match="No space left"):
-        train(base.replace(name="mine"))
-    assert not (tmp_path / "runs" / "mine").exists()
 
 
 def test_a_faulty_evaluation_file_is_found_before_training(base, tmp_path):

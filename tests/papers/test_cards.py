@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -165,26 +164,6 @@ def test_blocks_of_texts_do_not_change_the_neighbours(corpus, tiny_bert, monkeyp
     parts = Retrieved(RetrievedOptions(str(tiny_bert), 6), context_of(corpus))
     assert np.array_equal(parts.near, whole.near)
     assert np.array_equal(parts.place, whole.place)
-
-
-def test_only_the_first_process_shows_the_progress(corpus, tiny_bert, monkeypatch):
-    shown = []
-
-    @contextmanager
-    def counting(label, total, unit):
-        yield lambda more: shown.append((label, more))
-
-    monkeypatch.setattr(cards, "counting", counting)
-    second = context_of(corpus, part=lambda rows: slice(rows // 2, rows))
-    assert Retrieved(RetrievedOptions(str(tiny_bert), 6), second).near.shape == (20, 5)
-    assert not shown
-    first = context_of(corpus, part=lambda rows: slice(0, rows // 2))
-    Retrieved(RetrievedOptions(str(tiny_bert), 6), first)
-    totals = Counter()
-    for label, more in shown:
-        totals[label] += more
-    assert set(totals.values()) == {20}
-    assert len(totals) == 2
 
 
 def test_the_negative_of_a_sentence_is_a_negative_of_all_anchors(run_config, tiny_bert):

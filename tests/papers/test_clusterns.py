@@ -19,13 +19,9 @@ from cse.training.setup import prepare
 from cse.views import BatchStep, Views
 from cse_papers.clusterns import ClusterNS, ClusterNSOptions, distant_rows, moved_centroids
 from ranks import two_ranks_equal_one
-from runs import first_batches, gradients, in_float64
+from runs import drawn, first_batches, gradients, in_float64
 
 TAU = 0.1
-
-
-def drawn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def cosines(x, y):

@@ -17,14 +17,10 @@ from cse.training.settings.precedence import with_preset
 from cse.training.setup import prepare
 from cse.views import Views
 from cse_papers.pcl import PCL, Diverse, DiverseOptions, PCLOptions
-from runs import first_batches
+from runs import drawn, first_batches
 
 ROWS = np.arange(40) * 7
 EDITS = ("shuffle", "reverse", "delete", "repeat", "shuffle", "dropout")
-
-
-def drawn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def edits_of(edits, **options):
