@@ -160,7 +160,8 @@ class _Whole(nn.Module):
         for module in self.after:
             if length is not None and not getattr(module, "include_prompt", True):
                 features[PROMPT_LENGTH] = 1  # any number but 0; that of the input is used
-                module._exclude_prompt_from_mask = lambda mask, _: mask * (mask.cumsum(1) > length).to(mask.dtype)
+                keep = lambda mask, _: mask * (mask.cumsum(1) > length).to(mask.dtype)  # noqa: E731
+                module._exclude_prompt_from_mask = keep  # type: ignore[assignment]
             features = module(features)
         return states, features["sentence_embedding"]
 
@@ -182,7 +183,7 @@ def write_onnx(encoder: Encoder, file: Path) -> None:
     size = sum(p.numel() * p.element_size() for p in encoder.parameters())
     try:
         with _quiet():
-            program = torch.onnx.export(
+            program: Any = torch.onnx.export(
                 _Whole(encoder, names).eval(),
                 tuple(inputs),
                 input_names=names,
