@@ -52,7 +52,7 @@ def find_sources(
         elsewhere: Whether the files are read on other machines; files in the index then need not exist here.
     """
     items = readers.resolve(list(files), column)
-    wanted = [(item, None) if isinstance(item, str) else (item.path, item.column) for item in items]
+    wanted: list[File] = [(item, None) if isinstance(item, str) else (item.path, item.column) for item in items]
     listed = {(file.path, file.column): file for file in known}
     for file in wanted:
         path, source = file[0], listed.get(file)
