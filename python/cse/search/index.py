@@ -246,7 +246,7 @@ class SearchIndex:
 
     def _given(self, ids: Sequence[str] | None) -> list[str] | None:
         if (ids is not None) != self.has_ids:
-            what = "ids; give ids for these rows as well" if ids is None else "no ids; leave them out"
+            what = "ids; give ids for these rows as well" if ids is None else "no ids; omit ids"
             raise InputError(f"ids: the rows of {self.folder} have {what}")
         return None if ids is None else _one_line(ids)
 
@@ -341,7 +341,7 @@ def encoder_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _settings(encoder: Encoder, has_ids: bool = False, passages: int | str | None = None) -> dict[str, Any]:
     """Returns the settings to be stored in a new index."""
-    from ..encoder.digest import model_digest
+    from ..encoder.resolve import model_digest
 
     if passages is not None:
         from ..encoder.passages import Cutter

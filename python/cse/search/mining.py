@@ -124,7 +124,7 @@ class QueryRows:
         draw = np.random.default_rng([self.seed, 2])
         own = draw.integers(len(filled), size=count)
         other = (own + draw.integers(1, len(filled), size=count)) % len(filled)
-        spans = Spans(SpansOptions(shortest=0.3, longest=0.7, most_words=24), None)
+        spans = Spans(SpansOptions(min_share=0.3, max_share=0.7, max_span_words=24), None)
         numbers = np.arange(count)
         pair = spans(index.texts(filled[own]), numbers, Draws(self.seed, 0))
         negative = spans(index.texts(filled[other]), numbers, Draws(self.seed, 1))

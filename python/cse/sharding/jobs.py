@@ -175,8 +175,8 @@ def encode_job(
 
     With ``elsewhere``, workers load the encoder with the same ``arguments``; otherwise they use ``encoder``.
     """
-    from ..encoder.digest import model_digest
     from ..encoder.encoder import Encoder
+    from ..encoder.resolve import model_digest
 
     model = arguments["model"]
     settings = {
@@ -200,7 +200,7 @@ def _encoding(opened: Callable[[], Encoder], batch_size: int, cache: str | None,
 
     from ..data.corpus import Corpus
     from ..encoder.device import set_threads
-    from ..encoder.digest import model_digest
+    from ..encoder.resolve import model_digest
     from ..encoder.vector_files import encode_to_file, write_vectors
 
     set_threads(reading["threads"])
