@@ -23,9 +23,9 @@ from safetensors.numpy import load_file
 
 from cse import Encoder, TfidfIndex
 from cse.cli import cli
-from cse.data.readers import reading_options
+from cse.data.readers import SourceFile, reading_options
+from cse.sharding import jobs
 from cse.sharding.engines import make_parts
-from cse.sharding.jobs import AugmentJob
 from cse.sharding.parts import Parts
 from random_texts import some_texts
 from ray_clusters import processes_reading, two_nodes, wait_for
@@ -203,16 +203,24 @@ def test_parts_that_were_interrupted_in_the_first_one_can_be_made_again(shards, 
     assert json.loads(done.stdout)["made"] == 2
 
 
-def augment_job(folder, manifest):
+def augment_job(folder, manifest, elsewhere=False):
     """Returns an augmentation job for the files that a manifest lists, and the job's ``Parts`` in ``folder``."""
     known = json.loads(Path(manifest).read_text())
     index = TfidfIndex.open()
-    job = AugmentJob("tfidf", 0, None, dict(index.draw_options()), 1, "text", "zst", READING)
+    job = jobs.augment_job(
+        index,
+        Path("tfidf/index.safetensors"),
+        filtered={"min_df": 0, "max_terms": None},
+        drawing=dict(index.draw_options()),
+        copies=1,
+        form="text",
+        compression="zst",
+        reading=READING,
+        elsewhere=elsewhere,
+    )
     names = ("path", "column", "bytes", "rows", "xxh3")
-    from cse.data.readers import SourceFile as Source
-
-    sources = [Source(**{name: part[name] for name in names}) for part in known["parts"]]
-    return job, Parts(folder, "augment", job.settings(), sources, job.suffix)
+    sources = [SourceFile(**{name: part[name] for name in names}) for part in known["parts"]]
+    return job, Parts(folder, "augment", job.settings, sources, job.suffix)
 
 
 def test_unsuitable_output_folders_and_flags_are_refused(shards, cse, glove):
@@ -292,6 +300,11 @@ def test_a_cluster_writes_the_same_bytes_as_one_machine(cluster, shards, cse, gl
         assert (here.returncode, there.returncode) == (0, 0), there.stderr
         assert json.loads(there.stdout)["made"] == 4
         same_folder(f"{command}-here", f"{command}-there")
+    # two commands at once, of which one may be refused
+    command = [sys.executable, "-m", "cse", "augment", "--engine", "ray", "shard*", "-o", "both"]
+    both = [subprocess.Popen(command, env={**os.environ, **address}) for _ in range(2)]
+    assert sorted(each.wait() for each in both) in ([0, 0], [0, 2])
+    same_folder("augment-here", "both")
 
 
 def test_a_worker_killed_while_making_a_part_is_replaced(cluster, shards, cse):
@@ -304,7 +317,7 @@ def test_a_worker_killed_while_making_a_part_is_replaced(cluster, shards, cse):
     pipe.unlink()
     os.mkfifo(pipe)
     writer = os.open(pipe, os.O_RDWR)
-    job, parts = augment_job("parts", "whole/manifest.json")
+    job, parts = augment_job("parts", "whole/manifest.json", elsewhere=True)
     rows, outcome = [], {}
 
     def run():

@@ -25,7 +25,6 @@ LISTED = 5
 
 def run(
     job: Job,
-    settings: dict[str, Any],
     files: Sequence[str],
     column: str | None,
     output: str,
@@ -54,7 +53,7 @@ def run(
             return counted
 
         sources = find_sources(files, column, known, index, count, elsewhere=ray is not None)
-        parts = Parts(output, job.kind, settings, sources, job.suffix)
+        parts = Parts(output, job.kind, job.settings, sources, job.suffix)
         started = time.perf_counter()
         with parts.locked():
             wanted, total = parts.missing(), len(parts.shards)

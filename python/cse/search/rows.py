@@ -49,7 +49,6 @@ class Rows:
 
         try:
             with open(path, "rb") as opened:  # pa.memory_map refuses names that are not UTF-8
-                self.identity = os.fstat(opened.fileno()).st_ino, os.fstat(opened.fileno()).st_mtime_ns
                 mapped = pa.py_buffer(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
             reader = pa.ipc.open_file(mapped)
             self.settings: dict[str, Any] = json.loads(reader.schema.metadata[b"cse"])
@@ -88,37 +87,25 @@ class Rows:
     def __len__(self) -> int:
         return len(self.table)
 
-    def is_current(self) -> bool:
-        """Returns whether the file was not replaced since it was opened."""
-        try:
-            now = os.stat(self.path)
-        except OSError:
-            return False
-        return (now.st_ino, now.st_mtime_ns) == self.identity
-
-    def column(self, name: str, rows: Sequence[int] | None = None) -> list[Any]:
-        """Returns the values of a column in some rows; None: in all. Raises ``InputError`` for a row out of range."""
-        import pyarrow as pa
-
-        column = self.table.column(name)
-        if rows is None:
-            return column.to_pylist()  # type: ignore[no-any-return]
-        try:
-            return column.take(pa.array(rows, pa.int64())).to_pylist()  # type: ignore[no-any-return]
-        except IndexError:
-            row = next(row for row in rows if not 0 <= row < len(self))
-            message = f"row: {row} is out of range; there are {len(self):,} rows in {self.path.parent}"
-            raise InputError(message) from None
-
     def texts(self, rows: Sequence[int] | None = None) -> list[str]:
-        """Returns the texts of some rows; None: of all."""
-        return self.column("text", rows)
+        """Returns the texts of some rows; None: of all. Raises ``InputError`` for a row out of range."""
+        return self._values("text", rows)
 
     def ids(self, rows: Sequence[int] | None = None) -> list[str]:
         """Returns the ids of some rows, or their row numbers as text if the index has no ids; None: of all."""
         if self.settings["ids"]:
-            return self.column("id", rows)
+            return self._values("id", rows)
         return [str(row) for row in (range(len(self)) if rows is None else rows)]
+
+    def _values(self, name: str, rows: Sequence[int] | None) -> list[str]:
+        column = self.table.column(name)
+        try:
+            values: list[str] = (column if rows is None else column.take(np.array(rows, dtype=np.int64))).to_pylist()
+        except IndexError:
+            row = next(row for row in rows or () if not 0 <= row < len(self))
+            message = f"row: {row} is out of range; there are {len(self):,} rows in {self.path.parent}"
+            raise InputError(message) from None
+        return values
 
 
 SPAN = ("start", "end")

@@ -52,8 +52,7 @@ class Hit:
 class Searcher:
     """One state of an index, which does not change: its rows, and what is derived from them when it is first needed.
 
-    The BM25 indexes are stored in the folder, unless it cannot be changed or an update has replaced this state. Several
-    threads may search at the same time.
+    The BM25 indexes are stored in the folder, unless it cannot be changed. Several threads may search at the same time.
     """
 
     def __init__(self, rows: Rows, encoder: Encoder, verify: bool = True) -> None:
@@ -115,17 +114,17 @@ class Searcher:
         folder = self.rows.path.parent / f"bm25-{self.rows.generation}-{terms.name}"
         with self._lock:
             if folder.name not in self._bm25:
-                if folder.exists() and self.rows.is_current():
+                if folder.exists():
                     index = Bm25.open(folder, terms, self._verify)
                 else:
                     texts = self.rows.table.column("text")
                     blocks = (texts.slice(start, BLOCK).to_pylist() for start in range(0, len(texts), BLOCK))
                     index = Bm25.build(chain.from_iterable(blocks), progress, terms)
                     try:
-                        if self.rows.is_current():
+                        if self.rows.path.exists():  # the folder was not removed
                             index.save(folder)
-                    except OSError as error:  # the folder cannot be changed, or was removed
-                        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT):
+                    except OSError as error:  # the folder cannot be changed
+                        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                             raise
                 self._bm25[folder.name] = index
             return self._bm25[folder.name]

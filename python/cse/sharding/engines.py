@@ -67,23 +67,20 @@ def run_task(function: Callable[[T], R], home: str, item: T) -> R:
 def make_parts(
     job: Job, parts: Parts, ray: Any, gpus: float, progress: Callable[[int], None]
 ) -> list[tuple[Shard, Exception]]:
-    """Makes the missing parts of a folder; returns those that could not be made, and why.
+    """Makes the missing parts of a folder, within ``locked``; returns those that could not be made, and why.
 
-    Args:
-        job: The job that makes a part.
-        parts: The folder, within ``locked``.
-        ray: The module ``ray``, connected to a cluster; None: the parts are made in this process.
-        gpus: GPUs per worker of the cluster; with a fraction, such as 0.5, several workers share a GPU.
-        progress: Called with the number of rows done since its last call.
+    ``ray`` is the module, connected to a cluster, or None: the parts are made in this process. With a fraction of
+    ``gpus``, such as 0.5, several workers share a GPU. ``progress`` is called with the number of rows just done.
     """
     folder = parts.folder.absolute()
     if ray is None:
-        work = job.worker()
+        work = job.load(job.reading)
         outcomes = here(lambda shard: make(work, shard, folder, progress), parts.missing())
     else:
-        job = job.portable()
-        function = partial(_make_there, [ray.put(job)], folder)  # in a list: Ray passes it on unread
-        outcomes = on_cluster(ray, function, parts.missing(), job.reading["threads"], gpus)
+        threads = max(job.reading["threads"], 1)
+        stored = ray.put(partial(job.load, {**job.reading, "threads": threads}))
+        function = partial(_make_there, [stored], folder)  # in a list, so that Ray does not load it for each task
+        outcomes = on_cluster(ray, function, parts.missing(), threads, gpus)
     failures: list[tuple[Shard, Exception]] = []
     for shard, outcome in outcomes:
         if isinstance(outcome, Exception):
@@ -103,5 +100,5 @@ def _loaded(reference: Any) -> Work:
     """Returns the work of a job in Ray's object store; its index or model is loaded once per worker."""
     import ray
 
-    job: Job = ray.get(reference)
-    return job.worker()
+    work: Work = ray.get(reference)()
+    return work

@@ -1,15 +1,13 @@
-"""Jobs that make one part, a file of negatives or embeddings, from each file of a corpus.
-
-A job holds only settings, so that it can be sent to other processes, where ``worker`` loads the index or model once.
-"""
+"""Jobs that make one part, a file of negatives or embeddings, from each file of a corpus."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from ..background import in_thread
@@ -32,6 +30,21 @@ Work = Callable[[Shard, Path, Progress], dict[str, Any]]
 as it was read. Its third argument is called with the number of rows done since the last call."""
 
 
+@dataclass(frozen=True)
+class Job:
+    """What makes the parts of a corpus."""
+
+    kind: str
+    """``augment`` or ``encode``."""
+    suffix: str
+    """Suffix of the names of the parts."""
+    settings: dict[str, Any]
+    """All settings that the content of the parts depends on or that a search needs, serialisable to JSON."""
+    reading: ReadOptions
+    load: Callable[[ReadOptions], Work]
+    """Loads the index or model, and returns the function that makes a part."""
+
+
 def find_sources(
     files: Sequence[str],
     column: str | None,
@@ -41,15 +54,10 @@ def find_sources(
     *,
     elsewhere: bool,
 ) -> list[SourceFile]:
-    """Returns the files of a corpus with their row counts: those of an index, or else determined by ``count``.
+    """Returns the files of a corpus with their row counts: those ``known`` from an index, or those ``count`` returns.
 
-    Args:
-        files: Paths and patterns.
-        column: Column with the texts, for files that are tables.
-        known: The files that the index lists.
-        index: Folder of the index, for messages.
-        count: Counts the rows of files that the index does not list.
-        elsewhere: Whether the files are read on other machines; files in the index then need not exist here.
+    ``index`` is the folder of the index, for messages. If the files are read ``elsewhere``, on other machines, files in
+    the index need not exist here.
     """
     items = readers.resolve(list(files), column)
     wanted: list[File] = [(item, None) if isinstance(item, str) else (item.path, item.column) for item in items]
@@ -98,157 +106,120 @@ def make(work: Work, shard: Shard, folder: Path, progress: Progress) -> dict[str
     return made
 
 
-@dataclass(frozen=True)
-class AugmentJob:
-    """The job of ``cse augment``: makes negatives for the rows of a file."""
+def augment_job(
+    index: TfidfIndex,
+    file: Path,
+    *,
+    filtered: dict[str, Any],
+    drawing: dict[str, Any],
+    copies: int,
+    form: str,
+    compression: str,
+    reading: ReadOptions,
+    elsewhere: bool,
+) -> Job:
+    """Returns the job of ``cse augment``: negatives for the rows of a file.
 
-    kind: ClassVar[str] = "augment"
-
-    tfidf: str
-    min_df: int
-    max_terms: int | None
-    drawing: dict[str, Any]
-    """Complete drawing options; see ``TfidfIndex.draw_options``."""
-    copies: int
-    form: str
-    """``text`` or ``jsonl``."""
-    compression: str
-    """``none``, ``gz`` or ``zst``."""
-    reading: ReadOptions
-    data: bytes | None = None
-    """The index, for machines that need not have its folder."""
-
-    @property
-    def suffix(self) -> str:
-        """Suffix of the names of the parts."""
-        plain = ".txt" if self.form == "text" else ".jsonl"
-        return plain if self.compression == "none" else f"{plain}.{self.compression}"
-
-    @property
-    def _index_file(self) -> Path:
-        return Path(self.tfidf) / "index.safetensors"
-
-    def settings(self) -> dict[str, Any]:
-        """Returns the settings that the parts depend on; the index is represented by its hash."""
-        return {
-            "index": _core.hash_file(self._index_file),
-            "min_df": self.min_df,
-            "max_terms": self.max_terms,
-            **self.drawing,
-            "copies": self.copies,
-            "format": self.form,
-            "compression": self.compression,
-            "encoding_errors": self.reading["encoding_errors"],
-            "max_line_bytes": self.reading["max_line_bytes"],
-        }
-
-    def portable(self) -> AugmentJob:
-        """Returns the job for workers of a cluster."""
-        return replace(self, reading=one_thread(self.reading), data=self._index_file.read_bytes())
-
-    def worker(self) -> Work:
-        """Opens the index, and returns the function that makes a part."""
-        filtered: Any = {"min_df": self.min_df, "max_terms": self.max_terms}
-        index = TfidfIndex.from_bytes(self.data, **filtered) if self.data else TfidfIndex.open(self.tfidf, **filtered)
-        reading = index.reading(self.reading)
-
-        def work(shard: Shard, path: Path, progress: Progress) -> dict[str, Any]:
-            source, rows, before = as_input(shard), shard.source.rows, 0
-
-            def advance(done: int, total: int) -> None:
-                nonlocal before
-                now = rows * min(done, total) // max(total, 1)
-                progress(now - before)
-                before = now
-
-            copied = self.compression, shard.first_row, self.copies, self.form == "jsonl", self.drawing, reading
-            report, (file,) = in_thread(lambda shared: index._core.augment_part(source, path, *copied, shared), advance)
-            progress(rows - before)
-            return {**asdict(AugmentReport(*report)), "joined_lines": readers.joined_lines(source), "file": file[3]}
-
-        return work
+    ``file`` is that of the index, ``filtered`` the arguments with which it was opened, and ``drawing`` complete drawing
+    options (``TfidfIndex.draw_options``). ``form`` is ``text`` or ``jsonl``; ``compression`` ``none``, ``gz`` or
+    ``zst``. With ``elsewhere``, the job holds the bytes of the index, for machines that need not have its folder.
+    """
+    settings = {
+        "index": _core.hash_file(file),
+        **filtered,
+        **drawing,
+        "copies": copies,
+        "format": form,
+        "compression": compression,
+        **_errors(reading),
+    }
+    suffix = (".txt" if form == "text" else ".jsonl") + ("" if compression == "none" else f".{compression}")
+    opened = partial(TfidfIndex.from_bytes, file.read_bytes(), **filtered) if elsewhere else lambda: index
+    return Job("augment", suffix, settings, reading, partial(_augmenting, opened, drawing, copies, form, compression))
 
 
-@dataclass(frozen=True)
-class EncodeJob:
-    """The job of ``cse encode``: makes embeddings of the rows of a file."""
+def _augmenting(
+    opened: Callable[[], TfidfIndex], drawing: Any, copies: int, form: str, compression: str, reading: ReadOptions
+) -> Work:
+    index = opened()
+    options = index.reading(reading)
 
-    kind: ClassVar[str] = "encode"
+    def work(shard: Shard, path: Path, progress: Progress) -> dict[str, Any]:
+        source, rows, before = as_input(shard), shard.source.rows, 0
 
-    model: str
-    precision: str
-    """``fp32`` or ``bf16``."""
-    reading: ReadOptions
-    suffix: str = ".npy"
-    pooler: str | None = None
-    prompt: str | None = None
-    dims: int | None = None
-    device: str = "auto"
-    batch_size: int = 64
-    cache: str | None = None
+        def advance(done: int, total: int) -> None:
+            nonlocal before
+            now = rows * min(done, total) // max(total, 1)
+            progress(now - before)
+            before = now
 
-    def encoder(self, device: str | None = None) -> Encoder:
-        """Loads the job's encoder, on ``device`` instead of the job's device if it is given."""
-        from ..encoder.encoder import Encoder
+        given = source, path, compression, shard.first_row, copies, form == "jsonl", drawing, options
+        report, (file,) = in_thread(lambda shared: index._core.augment_part(*given, shared), advance)
+        progress(rows - before)
+        return {**asdict(AugmentReport(*report)), "joined_lines": readers.joined_lines(source), "file": file[3]}
 
-        settings = {name: getattr(self, name) for name in ("pooler", "precision", "prompt", "dims")}
-        return Encoder(self.model, device=device or self.device, **settings)
-
-    def settings(self, encoder: Encoder) -> dict[str, Any]:
-        """Returns the settings that the parts depend on or that a search needs; ``encoder`` is the job's encoder."""
-        from ..encoder.resolve import model_digest
-
-        return {
-            "model": str(Path(self.model).resolve()) if Path(self.model).is_dir() else self.model,
-            "pooler": self.pooler,
-            "digest": model_digest(encoder, prompt=""),
-            "precision": self.precision,
-            "prompt": encoder.prompt,
-            "dims": self.dims,
-            "width": encoder.embedding_dim,
-            "similarity": "dot" if encoder.similarity_name == "dot" else "cosine",
-            "format": self.suffix[1:],
-            "encoding_errors": self.reading["encoding_errors"],
-            "max_line_bytes": self.reading["max_line_bytes"],
-        }
-
-    def portable(self) -> EncodeJob:
-        """Returns the job for workers of a cluster, which load the model themselves."""
-        return replace(self, reading=one_thread(self.reading))
-
-    def worker(self) -> Work:
-        """Loads the model, and returns the function that makes a part."""
-        import numpy as np
-
-        from ..data.corpus import Corpus
-        from ..encoder.device import set_threads
-        from ..encoder.resolve import model_digest
-        from ..encoder.vector_files import encode_to_file, write_vectors
-
-        set_threads(self.reading["threads"])
-        encoder = self.encoder()
-        errors, longest = self.reading["encoding_errors"], self.reading["max_line_bytes"]
-        fixed = {"encoding_errors": errors, "model": model_digest(encoder), "precision": self.precision}
-
-        def work(shard: Shard, path: Path, progress: Progress) -> dict[str, Any]:
-            first = shard.first_row
-            if not shard.source.rows:  # Corpus rejects empty files
-                write_vectors(np.empty((0, encoder.embedding_dim), dtype=np.float32), path, first)
-                return {"blank": 0, "joined_lines": 0, "repaired": 0, "file": _core.hash_file(shard.source.path)}
-            corpus = Corpus.open(as_input(shard), encoding_errors=errors, max_line_bytes=longest, cache=self.cache)
-            file = corpus.files[0].xxh3
-            key = {"file": file, "first_row": first, **fixed}
-            done = encode_to_file(
-                encoder, corpus, path, key, batch_size=self.batch_size, first_row=first, progress=progress
-            )
-            return {"blank": done.blank, "joined_lines": corpus.joined_lines, "repaired": corpus.repaired, "file": file}
-
-        return work
+    return work
 
 
-Job = AugmentJob | EncodeJob
+def encode_job(
+    encoder: Encoder,
+    arguments: dict[str, Any],
+    *,
+    suffix: str,
+    batch_size: int,
+    cache: str | None,
+    reading: ReadOptions,
+    elsewhere: bool,
+) -> Job:
+    """Returns the job of ``cse encode``: embeddings of the rows of a file, in the format of ``suffix``.
+
+    With ``elsewhere``, workers load the encoder with the same ``arguments``; otherwise they use ``encoder``.
+    """
+    from ..encoder.encoder import Encoder
+    from ..encoder.resolve import model_digest
+
+    model = arguments["model"]
+    settings = {
+        "model": str(Path(model).resolve()) if Path(model).is_dir() else model,
+        "pooler": arguments["pooler"],
+        "digest": model_digest(encoder, prompt=""),
+        "precision": encoder.precision,
+        "prompt": encoder.prompt,
+        "dims": arguments["dims"],
+        "width": encoder.embedding_dim,
+        "similarity": "dot" if encoder.similarity_name == "dot" else "cosine",
+        "format": suffix[1:],
+        **_errors(reading),
+    }
+    opened = partial(Encoder, **{**arguments, "precision": encoder.precision}) if elsewhere else lambda: encoder
+    return Job("encode", suffix, settings, reading, partial(_encoding, opened, batch_size, cache))
 
 
-def one_thread(reading: ReadOptions) -> ReadOptions:
-    """Returns options with one thread instead of 0, all cores."""
-    return {**reading, "threads": max(reading["threads"], 1)}
+def _encoding(opened: Callable[[], Encoder], batch_size: int, cache: str | None, reading: ReadOptions) -> Work:
+    import numpy as np
+
+    from ..data.corpus import Corpus
+    from ..encoder.device import set_threads
+    from ..encoder.resolve import model_digest
+    from ..encoder.vector_files import encode_to_file, write_vectors
+
+    set_threads(reading["threads"])
+    encoder = opened()
+    fixed = {"model": model_digest(encoder), "precision": encoder.precision}
+
+    def work(shard: Shard, path: Path, progress: Progress) -> dict[str, Any]:
+        first = shard.first_row
+        if not shard.source.rows:  # Corpus rejects empty files
+            write_vectors(np.empty((0, encoder.embedding_dim), dtype=np.float32), path, first)
+            return {"blank": 0, "joined_lines": 0, "repaired": 0, "file": _core.hash_file(shard.source.path)}
+        corpus = Corpus.open(as_input(shard), cache=cache, **_errors(reading))
+        file = corpus.files[0].xxh3
+        key = {"file": file, "encoding_errors": reading["encoding_errors"], **fixed, "first_row": first}
+        done = encode_to_file(encoder, corpus, path, key, batch_size=batch_size, first_row=first, progress=progress)
+        return {"blank": done.blank, "joined_lines": corpus.joined_lines, "repaired": corpus.repaired, "file": file}
+
+    return work
+
+
+def _errors(reading: ReadOptions) -> ReadOptions:
+    return {"encoding_errors": reading["encoding_errors"], "max_line_bytes": reading["max_line_bytes"]}

@@ -70,15 +70,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
 
 
 class Parts:
-    """The output folder of a call that makes parts.
-
-    Args:
-        folder: The folder.
-        kind: ``augment`` or ``encode``.
-        settings: All settings that the content of the parts depends on, serialisable to JSON.
-        sources: The files of the corpus, in order.
-        suffix: Suffix of the parts.
-    """
+    """The output folder of a call that makes parts from the files ``sources``; see ``Job`` for the other arguments."""
 
     def __init__(
         self, folder: str, kind: str, settings: dict[str, Any], sources: Sequence[SourceFile], suffix: str
@@ -100,8 +92,7 @@ class Parts:
     def locked(self) -> Iterator[None]:
         """Context manager in which parts are made; it creates and checks the folder, and writes the manifest.
 
-        Raises ``InputError`` if another process is making parts there, or if the folder holds files that are not parts,
-        or parts made with different settings or from different corpus files.
+        Raises ``InputError`` if the folder is in use, or holds other files, or parts of other settings or files.
         """
         folder = self.folder
         if folder.exists() and not folder.is_dir():
