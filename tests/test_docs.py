@@ -367,6 +367,28 @@ def test_tables_of_measurements_are_those_of_the_stored_results(monkeypatch):
     assert seen > 50
 
 
+def test_published_averages_are_those_of_the_stored_tables():
+    (path,) = (ROOT / "python").glob("*/tables/published.toml")
+    averages = set()
+    for table in tomllib.loads(path.read_text(encoding="utf8"))["table"]:
+        if "Avg." in table["columns"]:
+            place, scale = table["columns"].index("Avg."), 100 if table["scale"] == "unit" else 1
+            averages |= {f"{scale * float(row['values'][place]):.2f}" for row in table["rows"]}
+    section = (ROOT / "docs" / "published.md").read_text(encoding="utf8").split("\n## ")[2]
+    shown = re.findall(r"\d\d\.\d\d", "".join(re.findall(r"^\|.*", section, re.MULTILINE)))
+    assert len(shown) > 10
+    assert set(shown) <= averages
+
+
+def test_reproduced_values_are_those_of_the_stored_runs():
+    page = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf8")
+    for folder in sorted((ROOT / "benches" / "results" / "adapt-minilm").iterdir()):
+        runs = [json.loads(file.read_text(encoding="utf8"))["scores"] for file in folder.iterdir()]
+        means = [f"{sum(run[name] for run in runs) / len(runs):.2f}" for name in runs[0]]
+        row = re.search(rf"^\| {folder.name.removesuffix('-minilm').replace('-', ' ')} \| .*", page, re.MULTILINE)
+        assert re.findall(r"\| (\d\d\.\d\d)", row[0]) == means
+
+
 @pytest.mark.slow
 def test_the_table_of_losses_is_that_of_the_stored_results(monkeypatch, capsys):
     monkeypatch.syspath_prepend(ROOT / "benches" / "domain")

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm, Normalize, StaticEmbedding
+from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
 from transformers import AutoTokenizer
 
 from cse import Encoder, InputError
-from cse.encoder.digest import model_digest
 from cse.encoder.light import LightEncoder
 from cse.encoder.onnx_export import export_onnx
 from cse.encoder.opening import open_encoder
+from cse.encoder.resolve import model_digest
 from sentence_models import sentence_model
 from test_modules import TEXTS, dense, layer_norm, normalize, pooling
 
@@ -25,9 +25,9 @@ PROMPTS = {"query": "find this : ", "document": "text : "}
 def static(tmp_path_factory, tiny_bert):
     torch.manual_seed(0)
     first = StaticEmbedding(AutoTokenizer.from_pretrained(tiny_bert), embedding_dim=16)
-    modules = [first, Dense(16, 12, activation_function=torch.nn.GELU()), LayerNorm(12), Normalize()]
     folder = tmp_path_factory.mktemp("light") / "static"
-    SentenceTransformer(modules=modules, device="cpu", prompts=PROMPTS).save(str(folder), create_model_card=False)
+    model = SentenceTransformer(modules=[first, Normalize()], device="cpu", prompts=PROMPTS)
+    model.save(str(folder), create_model_card=False)
     return folder
 
 

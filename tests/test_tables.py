@@ -11,6 +11,7 @@ from cse import InputError
 from cse.data import tables
 from cse.data.corpus import Corpus
 from cse.data.readers import resolve
+from cse.evaluation.base import read_pairs
 
 LONG = "x" * 9_000_000
 
@@ -120,3 +121,34 @@ def test_a_record_much_longer_than_a_row_may_be_is_refused(tmp_path, monkeypatch
     with pytest.raises(InputError, match="a record is longer than 1,048,576 bytes; check its quotes, or raise"):
         Corpus.read(resolve(path, "text"))
     assert len(Corpus.read(resolve(path, "text"), max_line_bytes=1 << 22)) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('a,text\n1,"first\n2,second\n', "t.csv: a quote in the record at line 2 is never closed; check that line"),
+        (
+            "a,text\n1,first\n2,second,\n",
+            "t.csv: the record at line 3 has 3 fields, but the first line names 2 columns",
+        ),
+    ],
+)
+def test_each_reader_of_a_csv_file_names_the_line_of_a_faulty_record(tmp_path, content, message):
+    path = tmp_path / "t.csv"
+    path.write_text(content)
+    for reader in (lambda: list(tables.column_values(str(path), "a")), lambda: Corpus.read(resolve(path, "text"))):
+        with pytest.raises(InputError, match=message):
+            reader()
+
+
+def test_scored_pairs_of_a_csv_file_are_read_as_other_csv_files_are(tmp_path):
+    path = tmp_path / "dev.csv"
+    path.write_text('score,sentence1,sentence2\n\n1,"a ""b""\nc","d, e"\n2,"f"g,h\n')
+    pairs = read_pairs(path)
+    assert (pairs.gold.tolist(), pairs.left, pairs.right) == ([1, 2], ['a "b" c', "fg"], ["d, e", "h"])
+    path.write_bytes(b"score,sentence1,sentence2\n1,a,b\n2,c\rd,e\n")
+    with pytest.raises(InputError, match=r"dev\.csv: the record at line 3 cannot be read \(new-line character"):
+        read_pairs(path)
+    path.write_text('score,sentence1,sentence2\n\n1,a,b\n2,"c,d\n')
+    with pytest.raises(InputError, match=r"dev\.csv: a quote in the record at line 4 is never closed"):
+        read_pairs(path)

@@ -35,11 +35,7 @@ def _map(folder: str | Path, name: str, dtype: str) -> Any:
 
 
 def is_mapped(files: Sequence[str | Column]) -> bool:
-    """Returns whether the rows of a corpus are expected to be too large for memory; see ``read_small``.
-
-    This is the case if one of the files is a stream, such as standard input, or if the total size of the files is at
-    least ``IN_MEMORY_BYTES``; the size of a compressed file or a Parquet file is multiplied by three.
-    """
+    """Returns whether the rows of a corpus are expected to be too large for memory; see ``read_small``."""
     total = 0
     for file in files:
         path = Path(_path(file))
@@ -52,11 +48,7 @@ def is_mapped(files: Sequence[str | Column]) -> bool:
 
 
 def read_small(files: Sequence[str | Column], reading: ReadOptions) -> _core.Rows | None:
-    """Reads a small corpus into memory; returns None for one that is memory-mapped.
-
-    This is the case if ``is_mapped`` expects it, or if the decoded rows take more than three times ``IN_MEMORY_BYTES``,
-    as those of a small compressed file may.
-    """
+    """Reads a small corpus into memory; returns None for one that is memory-mapped."""
     return None if is_mapped(files) else _core.Rows.read_up_to(list(files), reading, 3 * IN_MEMORY_BYTES)
 
 

@@ -28,10 +28,7 @@ Rows = npt.NDArray[np.int64]
 
 
 class Corpus:
-    """The rows of a corpus, with the same row numbers as in its TF-IDF index.
-
-    ``Corpus.read`` keeps the rows in memory; ``Corpus.open`` memory-maps the rows of a large corpus.
-    """
+    """The rows of a corpus, with the same row numbers as in its TF-IDF index."""
 
     def __init__(self, rows: _core.Rows | StoredRows, joined_lines: int) -> None:
         self._core = rows

@@ -53,10 +53,7 @@ NUMBER = re.compile(r"[_-]?\d+$")
 
 
 def role_of(name: str) -> str | None:
-    """Returns the role of a column, or ``label`` or ``score``; None for an unknown name.
-
-    Names of hard negatives may be numbered: negative_1, negative_2, ...
-    """
+    """Returns the role of a column, or ``label`` or ``score``; None for an unknown name."""
     role = ROLE_OF.get(name.lower())
     stem = ROLE_OF.get(NUMBER.sub("", name.lower()))
     return role or (stem if stem == "hard negative" else None)

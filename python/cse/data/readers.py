@@ -71,7 +71,7 @@ def reading_options(**reading: Unpack[ReadOptions]) -> ReadOptions:
 
 
 def complete(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
-    """Returns ``defaults`` updated with ``values``; raises ``TypeError`` for a name that is not in ``defaults``."""
+    """Returns ``defaults`` updated with ``values``; raises ``TypeError`` for another name."""
     unknown = set(values) - set(defaults)
     if unknown:
         raise TypeError(f"unknown option {sorted(unknown)[0]!r}; choose from {', '.join(defaults)}")
@@ -144,10 +144,7 @@ def first_rows(inputs: Sequence[str | Column], count: int) -> list[str]:
 
 
 def find_again(path: str) -> str:
-    """Returns the path of a file whose name was stored with U+FFFD in place of bytes that are not UTF-8.
-
-    Returns ``path`` itself unless exactly one name in the folder matches.
-    """
+    """Returns the path of a file whose name was stored with U+FFFD in place of bytes that are not UTF-8."""
     folder, name = os.path.split(path)
     if "\ufffd" not in name or os.path.exists(path) or not os.path.isdir(folder or "."):
         return path

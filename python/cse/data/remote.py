@@ -24,11 +24,7 @@ STARTED = f"{os.getpid()} {time.time_ns()}"
 
 
 def local_copies(address: str) -> list[str]:
-    """Returns the paths of local copies of the files at an address, sorted by name if it is a pattern.
-
-    Files are copied block by block to the cache folder, and again if their size, ETag or time changes. A file of which
-    the server tells none of these is copied by each process.
-    """
+    """Returns the paths of local copies of the files at an address, sorted by name if it is a pattern."""
     for part in map(urlsplit, address.split("::")):
         names_user = "@" in part.netloc and part.scheme not in ("abfs", "abfss")  # which name a container so
         if names_user or (part.query and part.scheme in ("http", "https")):

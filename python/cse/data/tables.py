@@ -68,10 +68,7 @@ def open_stream(path: str) -> Any:
 
 
 def column_values(path: str, column: str) -> Iterator[str]:
-    """Yields the values of a column of any type as text, one per row; "" for a missing value.
-
-    Raises ``InputError`` if the table cannot be read.
-    """
+    """Yields the values of a column of any type as text, one per row; "" for a missing value."""
     values, end = _cells(path, column), object()
     while (value := _guarded(path, lambda: next(values, end))) is not end:
         yield "" if value[1] is None else _bytes(str(value[1])).decode("utf8", "replace")
@@ -120,15 +117,14 @@ def csv_records(
                     raise InputError(f"{path}: a quote in the record at line {begin} is never closed; check that line")
                 yield begin, fields
             begin = records.line_num + 1
-    except csv.Error:  # a field of more than ``most`` characters
-        raise _too_long(path, most) from None
+    except csv.Error as error:
+        if "limit" in str(error):
+            raise _too_long(path, most) from None
+        raise InputError(f"{path}: the record at line {begin} cannot be read ({error}); check that line") from None
 
 
 def json_records(path: str, most: int = MOST) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the line number and the record of each line that is not blank.
-
-    Raises ``InputError`` for a line that is not a JSON object, or has more than ``most`` characters.
-    """
+    """Yields the line number and the record of each line that is not blank."""
     decode = json.JSONDecoder().raw_decode  # half the time of json.loads
     for number, line in enumerate(_lines(path, "\n", most), start=1):
         if line := line.strip(" \t\r\n"):
@@ -142,10 +138,7 @@ def json_records(path: str, most: int = MOST) -> Iterator[tuple[int, dict[str, A
 
 
 def _cells(path: str, column: str, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, Any]]:
-    """Yields the value of a column in each record, with the line of a csv, tsv or jsonl file, else the row.
-
-    Raises ``InputError`` for a record of a csv or tsv file that has not one field for each name.
-    """
+    """Yields the value of a column in each record, with the line of a csv, tsv or jsonl file, else the row."""
     most = max(MOST, max_line_bytes)
     if _kind(path) == ".parquet":
         yield from enumerate(_parquet(path, column, max_line_bytes), 1)
@@ -259,10 +252,7 @@ def _column_names(path: str, wanted: str | None) -> list[str]:
 
 
 def _json_names(path: str, wanted: str | None) -> list[str]:
-    """Returns the field names of the first 10,000 records, or of all records up to the first with a field ``wanted``.
-
-    One record is not enough, because records may omit empty fields.
-    """
+    """Returns the field names of the first 10,000 records, or of all up to the first with a field ``wanted``."""
     names: dict[str, None] = {}
     for _, record in islice(json_records(path), RECORDS if wanted is None else None):
         names.update(dict.fromkeys(record))

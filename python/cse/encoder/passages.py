@@ -41,8 +41,8 @@ class Cutter:
 
     def __init__(self, encoder: Encoder, tokens: int | None = None) -> None:
         model: Any = unwrapped(encoder)
-        other = getattr(model, "other", None)
-        model = getattr(other, "light", getattr(other, "base", model))  # of an ONNX file, or of whitening
+        if (other := getattr(model, "other", None)) is not None:
+            model = getattr(other, "base", other)  # of whitening, or of an ONNX file
         self._tokenizer: Any = None
         longest = None
         if (tokenizer := getattr(model, "tokenizer", None)) is not None:

@@ -87,10 +87,7 @@ def _takes_progress(encode: Callable[..., Any]) -> bool:
 
 
 def counted(total: int, progress: Callable[[int, int], None] | None) -> Progress:
-    """Returns a function that adds its argument to a count and then calls ``progress(count, total)``.
-
-    If ``progress`` is None, the returned function only counts.
-    """
+    """Returns a function that adds its argument to a count and then calls ``progress(count, total)``."""
     done = 0
 
     def advance(more: int) -> None:
@@ -115,10 +112,7 @@ def embed(
 
 
 def _all_lines(path: Path) -> list[str]:
-    """Returns the lines of a UTF-8 file, which may be compressed (.gz, .zst).
-
-    The file is read as a corpus is, so that another format or encoding is named in the error.
-    """
+    """Returns the lines of a UTF-8 file, which may be compressed (.gz, .zst)."""
     try:
         rows = Corpus.read([str(path)], max_line_bytes=2**40)
     except InputError as error:

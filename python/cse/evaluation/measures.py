@@ -204,10 +204,7 @@ def judged_queries(folder: str) -> Measure:
 
 
 def held_out_pairs(anchors: list[str], positives: list[str]) -> Measure:
-    """Returns the measure of pairs of distinct texts: whether each text ranks the other one first among those of all.
-
-    The value of a pair is 100, 50 or 0, for both directions together. A text that ties with another one is not first.
-    """
+    """Returns the measure of pairs: 100, 50 or 0 where both texts, one or neither ranks the other first among all."""
 
     def measure(encoder: Encodes) -> list[Sample]:
         ranks = half_ranks(*embed(encoder, [anchors, positives]))

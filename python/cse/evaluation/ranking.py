@@ -157,10 +157,7 @@ class FromRun(ByWords):
     def rank_documents(
         self, queries: Texts, documents: Texts, progress: Progress | None = None, depth: int = 100, **settings: Any
     ) -> list[dict[str, float]]:
-        """Returns the first ``depth`` documents of each query; {} for a query that is not in the file.
-
-        Raises ``InputError`` if none is.
-        """
+        """Returns the first ``depth`` documents of each query; {} for a query that is not in the file."""
         if not any(query in self._rankings for query in queries):
             raise InputError(f"{self.name}: holds none of the judged queries; do the ids match?")
         if progress is not None:

@@ -244,10 +244,7 @@ def _evaluated_model(
     advance: Callable[[int], None],
     loading: Mapping[str, Any],
 ) -> dict[Any, EvaluationResult]:
-    """Loads the model of the systems, evaluates these, and releases the model before the next one is loaded.
-
-    Suites that do not rank documents are run once.
-    """
+    """Loads the model of the systems, evaluates these, and releases the model before the next one is loaded."""
     name, encoder = _load(next(iter(systems.values())).model, **loading)
     known = _as_encoder(encoder)
     advance(0)
@@ -272,10 +269,7 @@ def _evaluated_model(
 
 
 def opened(system: System, **loading: Any) -> Any:
-    """Loads the model of a system, and returns what a suite that ranks documents evaluates for it.
-
-    ``loading`` are the arguments of ``evaluate`` that say how the model is loaded.
-    """
+    """Loads the model of a system, and returns what a suite that ranks documents evaluates for it."""
     _, encoder = _load(system.model, **loading)
     return _view(encoder, system)
 

@@ -38,11 +38,7 @@ def direction(low: float, high: float) -> int:
 
 
 def adjust(records: list[dict[str, Any]], level: float = 0.05) -> None:
-    """Adds ``p_holm`` and ``verdict`` to the records that ``comparison.compare`` returns.
-
-    ``p_holm`` is the p-value adjusted over all tasks by Holm's method. The verdict is ``better`` or ``worse`` if
-    ``p_holm`` is below ``level``, else ``no difference seen``. For records without a p-value, it is empty.
-    """
+    """Adds ``p_holm`` and ``verdict`` to the records that ``compare`` returns."""
     tested = [record for record in records if record.get("p") is not None]
     for record, p in zip(tested, holm([record["p"] for record in tested]), strict=True):
         record["p_holm"] = p
@@ -65,10 +61,7 @@ def sentence_clusters(left: Sequence[str], right: Sequence[str]) -> list[npt.NDA
 
 
 def score_of(values: Vector, gold: Vector | None) -> float:
-    """Returns the mean of ``values`` ``(n,)``, or Spearman's correlation x 100 with the gold scores ``(n,)``.
-
-    The correlation is NaN if one of the vectors is constant or holds NaN.
-    """
+    """Returns the mean of ``values`` ``(n,)``, or Spearman's correlation x 100 with the gold scores ``(n,)``."""
     if gold is None:
         return float(values.mean())
     from scipy.stats import rankdata
@@ -146,9 +139,7 @@ def few_changes(differences: Vector, scale: float) -> Difference:
     A bootstrap of rows that hardly change has an interval that is nearly a point, although other rows may change. This
     is the interval of Agresti and Min (2005) for paired proportions, for values of any size: half a row that rises by
     ``scale`` and half a row that falls by it are added, and one row that does not change. The p-value is that of an
-    exact test, which flips the signs of the differences that are not 0.
-
-    ``scale`` is the size of a change if no row changes; else, it is the largest change.
+    exact test, which flips the signs of the differences that are not 0. If no row changes, a change is of ``scale``.
     """
     from scipy.stats import norm
 
@@ -186,10 +177,7 @@ def summarise(observed: float, values: Vector) -> Difference:
 
 
 def t_interval(differences: Sequence[float]) -> Difference:
-    """Returns the mean of paired differences over seeds, with the 95 % interval and p-value of the paired t-test.
-
-    ``differences`` must hold at least two values.
-    """
+    """Returns the mean of paired differences over seeds, with the 95 % interval and p-value of the paired t-test."""
     from scipy.stats import t
 
     n = len(differences)
@@ -202,10 +190,7 @@ def t_interval(differences: Sequence[float]) -> Difference:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Returns p-values adjusted for several tests by Holm's step-down method, in the given order.
-
-    A p-value of NaN is not counted as a test, and remains NaN.
-    """
+    """Returns p-values adjusted for several tests by Holm's step-down method, in the given order."""
     if any(map(math.isnan, p_values)):
         adjusted_by_place = iter(holm([p for p in p_values if not math.isnan(p)]))
         return [p if math.isnan(p) else next(adjusted_by_place) for p in p_values]
@@ -273,11 +258,7 @@ def plain_differences(before: Sequence[Report], after: Sequence[Report], row: in
 
 
 def power(queries: int, effect: float, level: float = 0.05) -> float:
-    """Returns the power of the two-sided paired t-test: the probability that it finds a difference.
-
-    The statistic has a noncentral t-distribution with noncentrality ``effect * sqrt(queries)`` (Cohen 1988, chapter 2),
-    where ``effect`` is the true mean of the differences divided by their standard deviation.
-    """
+    """Returns the power of the two-sided paired t-test: the probability that it finds a difference."""
     from scipy.stats import nct, t
 
     limit = t.ppf(1 - level / 2, queries - 1)

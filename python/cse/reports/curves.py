@@ -140,10 +140,7 @@ def score_panels(run: StoredRun) -> list[Panel]:
 
 
 def cosine_panels(run: StoredRun) -> list[Panel]:
-    """Returns a panel of mean cosines by step, as in the analysis of MixCSE.
-
-    Raises ``InputError`` if the log has no cosines.
-    """
+    """Returns a panel of mean cosines by step, as in the analysis of MixCSE."""
     if not any(record.get(name) is not None for name in COSINES for record in run.steps):
         raise InputError(
             f"{run.folder}: no step in its log has cosines of positives and negatives; "
@@ -159,10 +156,7 @@ def cosine_panels(run: StoredRun) -> list[Panel]:
 
 
 def alignment_panels(run: StoredRun) -> list[Panel]:
-    """Returns a panel of alignment against uniformity, a point per evaluation, as in figure 2 of SimCSE.
-
-    Raises ``InputError`` if no evaluation has alignment and uniformity.
-    """
+    """Returns a panel of alignment against uniformity, a point per evaluation, as in figure 2 of SimCSE."""
     records = [record for record in run.evaluations if record.get("alignment") is not None]
     if not run.metric or not records:
         raise InputError(f"{run.folder}: its evaluations have no alignment and uniformity")

@@ -112,10 +112,7 @@ _THIRDS = ("lowest", "middle", "highest")
 
 
 def held_out(run: StoredRun) -> HeldOut:
-    """Returns the held-out texts of a run: its development sets, or the sentences that it stored.
-
-    Raises ``InputError`` if there are none.
-    """
+    """Returns the held-out texts of a run: its development sets, or the sentences that it stored."""
     if files := run.config.get("dev", ()):
         for name in files:
             if name != CLEAN and not Path(name).is_file():

@@ -135,10 +135,7 @@ def _cells(change: dict[str, Any]) -> list[str]:
 
 
 def _facts(run: StoredRun) -> dict[str, str]:
-    """Returns the stored summary of the model and the data, and the number of steps done.
-
-    Older runs stored no summary; some of their settings are returned instead.
-    """
+    """Returns the stored summary of the model and the data, and the number of steps done."""
     if run.texts is not None:
         facts: dict[str, str] = run.texts["facts"]
     else:

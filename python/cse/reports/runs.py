@@ -102,10 +102,7 @@ class StoredRun:
 
 
 def read_run(folder: str | Path, needs_log: bool = True) -> StoredRun:
-    """Reads the folder of a run.
-
-    Raises ``InputError`` if the folder holds no run or, with ``needs_log``, no log, or if a file cannot be read.
-    """
+    """Reads the folder of a run."""
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; name the folder of a run (to list runs: cse runs DIR)")
@@ -243,10 +240,7 @@ class DataFile(TypedDict):
 
 
 def find_runs(folder: str | Path) -> list[StoredRun]:
-    """Returns the run in ``folder``, or the runs in its subfolders, sorted by name (``seed2`` before ``seed10``).
-
-    Raises ``InputError`` if there are none.
-    """
+    """Returns the run in ``folder``, or the runs in its subfolders, sorted by name (``seed2`` before ``seed10``)."""
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; to write runs to DIR: cse train -o DIR")

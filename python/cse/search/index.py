@@ -341,7 +341,7 @@ def encoder_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _settings(encoder: Encoder, has_ids: bool = False, passages: int | str | None = None) -> dict[str, Any]:
     """Returns the settings to be stored in a new index."""
-    from ..encoder.digest import model_digest
+    from ..encoder.resolve import model_digest
 
     if passages is not None:
         from ..encoder.passages import Cutter

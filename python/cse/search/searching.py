@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from ..encoder.readability import Readability, readability, share_read
+from ..encoder.vocabulary import Readability, readability, share_read
 from ..tfidf.pieces import Pieces
 from .bm25 import Bm25
 from .fusion import Fusion

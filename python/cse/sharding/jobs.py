@@ -196,7 +196,7 @@ class EncodeJob:
 
     def settings(self, encoder: Encoder) -> dict[str, Any]:
         """Returns the settings that the parts depend on or that a search needs; ``encoder`` is the job's encoder."""
-        from ..encoder.digest import model_digest
+        from ..encoder.resolve import model_digest
 
         return {
             "model": str(Path(self.model).resolve()) if Path(self.model).is_dir() else self.model,
@@ -222,7 +222,7 @@ class EncodeJob:
 
         from ..data.corpus import Corpus
         from ..encoder.device import set_threads
-        from ..encoder.digest import model_digest
+        from ..encoder.resolve import model_digest
         from ..encoder.vector_files import encode_to_file, write_vectors
 
         set_threads(self.reading["threads"])

@@ -128,12 +128,7 @@ DRAW: dict[str, Any] = asdict(Drawing())
 
 
 def word_options(**words: Unpack[WordOptions]) -> WordOptions:
-    """Returns the given options, with the defaults for missing ones.
-
-    Raises:
-        InputError: If an option does not suit the tokenizer.
-        TypeError: For an unknown option.
-    """
+    """Returns the given options, with the defaults for missing ones."""
     options: WordOptions = complete(_WORDS, words)
     if options["tokenizer"] != "wordpieces":
         if options["pieces"] is not None:
