@@ -42,7 +42,7 @@ def resumed_config(
         for name, value in (changes or {}).items()
         if (name, value) != ("precision", "auto") and not (name in kept and _same(name, value, kept[name]))
     }
-    given = None if stored.given is None else merge(changes, stored.given)
+    given = None if stored.given is None else TrainConfig(**merge(changes, stored.given)).values()
     changed = stored.replace(**{**merge(changes, stored.values()), **changes, "given": given})
     return _checked(stored, changed, where, remedy)
 
