@@ -31,6 +31,13 @@ def test_learning_rates_follow_their_schedules(run_config):
     assert rates(lr_scheduler="cosine") == pytest.approx([(1 + np.cos(np.pi * i / 10)) / 2 for i in range(10)])
 
 
+def test_learning_rates_are_float32_numbers(run_config):
+    schedule = prepare(run_config.replace(lr=1e-3)).plan.schedule
+    rates = [schedule.at(step, 7) for step in range(7)]
+    assert rates == [float(np.float32(rate)) for rate in rates]
+    assert rates[0] != 1e-3
+
+
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_encoding_in_groups_by_length_gives_the_same_embeddings(run_config, side):
     encoder = prepare(run_config.replace(pooler="avg")).state.encoder.double().eval()
