@@ -31,6 +31,7 @@ from ...encoder.device import fixed_length, for_transfer
 from ...encoder.tokens import TOKENIZING, pad, token_keys, token_lists, with_pooled
 from ...io import naming
 from .batches import SENTENCES, Batch, Batches
+from .packed import pack_batch
 
 # Number of rows that are tokenized at a time.
 BLOCK = 16384
@@ -216,14 +217,11 @@ class Prefetcher:
         blocks = batch.blocks.items() if len(batch.rows[part]) else ()
         tokens = {name: self._tokens(block, batch.rows, part, lists.get(_key(block))) for name, block in blocks}
         keys = {} if self.batches.keep_duplicates else self._keys(replace(batch, part=part, tokens=tokens))
-        tokens = {
-            name: {key: for_transfer(values, self.device) for key, values in block.items()}
-            for name, block in tokens.items()
-        }
         every = torch.cat([*keys.values(), torch.zeros(0, dtype=torch.int64)])
         repeats = len(batch.rows[part]) < len(batch.rows) or len(torch.unique(every)) < len(every)
-        keys = {name: for_transfer(key, self.device) for name, key in keys.items()}
-        return replace(batch, part=part, tokens=tokens, keys=keys, repeats=repeats)
+        batch = replace(batch, part=part, tokens=tokens, keys=keys, repeats=repeats)
+        packed = pack_batch(batch)
+        return replace(batch, packed=replace(packed, memory=for_transfer(packed.memory, self.device)))
 
     def _keys(self, batch: Batch) -> dict[str, Tensor]:
         """Returns ``Batch.keys``."""

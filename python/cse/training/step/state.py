@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -84,6 +85,16 @@ class TrainState(Modules):
     """Training time without evaluation."""
     viewed: Counter[str] = field(default_factory=Counter)
     """For each view name, the number of steps whose batches contained this view."""
+
+    @cached_property
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters that require gradients."""
+        return [p for p in unique_parameters(self.modules().values()) if p.requires_grad]
+
+    @cached_property
+    def after_step(self) -> list[Callable[[], None]]:
+        """The functions ``after_step`` of the methods that have one, which are called after each step."""
+        return [module.after_step for module in self.modules().values() if hasattr(module, "after_step")]
 
     def weights(self) -> dict[str, Tensor]:
         """Returns the parameters and buffers of all modules by name; shared tensors are included once.
