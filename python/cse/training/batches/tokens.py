@@ -27,7 +27,7 @@ from ...background import ProgressCallback
 from ...data.cache import ends_fit
 from ...data.corpus import Corpus
 from ...data.entries import Entry, cache_folder, find_entry, open_entry
-from ...encoder.device import fixed_length, for_transfer
+from ...encoder.device import fixed_length, for_transfer, multiple_of_lengths
 from ...encoder.tokens import TOKENIZING, pad, token_keys, token_lists, with_pooled
 from ...io import naming
 from .batches import SENTENCES, Batch, Batches
@@ -176,8 +176,9 @@ class Prefetcher:
     ) -> None:
         self.batches, self.max_length, self.stored, self.device = batches, max_length, stored or {}, device
         prompts = batches.prompts
-        longest = max(prompts.limit(prompt, max_length) for prompt in (prompts.anchor, prompts.document))
-        self.length = fixed_length(device, compiled, longest)
+        self.longest = max(prompts.limit(prompt, max_length) for prompt in (prompts.anchor, prompts.document))
+        self.length = fixed_length(device, compiled, self.longest)
+        self.multiple = multiple_of_lengths(device)
         self.part = part or (lambda rows: slice(0, rows))
         # A copy, because evaluation uses the tokenizer of the model concurrently, with a different maximum length.
         self.tokenizer = deepcopy(tokenizer)
@@ -280,15 +281,21 @@ class Prefetcher:
         own = slice(None) if block.local else part
         stored = None if block.column is None or block.edit is not None else self.stored.get(block.column)
         if stored is not None:
-            tokens = pad(self.tokenizer, stored.take(rows[part]), range(len(rows[part])), self.length)
+            tokens = self._padded(stored.take(rows[part]), range(len(rows[part])), self.length)
         elif lists is not None:
-            tokens = pad(self.tokenizer, lists, range(len(block.texts))[own], self._length(block))
+            tokens = self._padded(lists, range(len(block.texts))[own], self._length(block))
         else:
             texts, limit = self._prompted(block, block.texts[own])
             lists = token_lists(self.tokenizer, texts, self.length or limit)
-            tokens = pad(self.tokenizer, lists, range(len(texts)), self.length)
+            tokens = self._padded(lists, range(len(texts)), self.length)
         prompts = self.batches.prompts
         return with_pooled(tokens, prompts.left_out(prompts.of_column(block.column)))
+
+    def _padded(self, lists: Mapping[str, Sequence[Any]], rows: range, length: int | None) -> dict[str, Tensor]:
+        if length is None:
+            longest = max(len(lists["input_ids"][row]) for row in rows)
+            length = max(longest, min(-(-longest // self.multiple) * self.multiple, self.longest))
+        return pad(self.tokenizer, lists, rows, length)
 
     def get(self, step: int) -> list[Batch]:
         """Returns the batches of this step, and starts to prepare the two batches that follow them."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ...augment.base import View
-from ...encoder.acceleration import mask_always, use_fast_dropout
+from ...encoder.acceleration import CastTogether, mask_always, transformers_in, use_fast_dropout
 from ...encoder.device import compile_backbone
 from ...encoder.packing import can_pack
 from ...encoder.prompts import TrainingPrompts
@@ -173,18 +173,20 @@ def connect(batches: Batches, views: tuple[View, View], modules: Modules, prompt
 def accelerate(modules: Modules, device: str, chunk_size: int | None, accumulate: int, *, compiled: bool) -> None:
     """Moves the modules to the device and replaces slow parts of the backbones.
 
-    Compiles the backbone of the first encoder if ``compiled``. On a GPU, attention always uses the mask
-    (``mask_always``). On the CPU, unless ``compiled``, dropout is replaced (``use_fast_dropout``), and models that can
-    pack rows (``can_pack``) encode them without padding.
+    Compiles the backbone of the first encoder if ``compiled``. On a GPU, the attention of all transformers always uses
+    the mask (``mask_always``), and those that are not compiled cast their weights together (``CastTogether``). On the
+    CPU, unless ``compiled``, dropout is replaced (``use_fast_dropout``), and models that can pack rows (``can_pack``)
+    encode them without padding.
     """
     for module in modules.modules().values():
         module.to(device)
-    for encoder in (modules.encoder, modules.second):
-        if encoder is None:
-            continue
-        if device != "cpu":
-            mask_always(encoder.backbone)
-        elif not compiled:
+    if device != "cpu":
+        for backbone in dict.fromkeys(transformers_in(modules.modules().values())):
+            mask_always(backbone)
+            if not (compiled and backbone is modules.encoder.backbone):
+                CastTogether(backbone)
+    elif not compiled:
+        for encoder in filter(None, (modules.encoder, modules.second)):
             use_fast_dropout(encoder.backbone)
             encoder.packed = can_pack(encoder.backbone)
     if compiled:
