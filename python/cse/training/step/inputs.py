@@ -48,6 +48,7 @@ class Inputs:
         """See ``Batch.tokens``."""
         self.draws: list[tuple[Draw, Tensor]] = []
         self._known: Iterator[tuple[Draw, Tensor]] = iter(())
+        self._drawn_before = 0
 
     def uniform(self, *parts: slice) -> Callable[[str, int], Tensor]:
         """Returns a function ``uniform(purpose, n)`` that returns uniform random numbers in [0, 1) for some rows.
@@ -77,7 +78,12 @@ class Inputs:
         self._memory.copy_(_packed(batch).memory, non_blocking=True)
         for draw, values in self.draws:
             values.copy_(on_device(self._drawn(*draw), self.device))
-        self._known = iter(self.draws)
+        self._known, self._drawn_before = iter(self.draws), len(self.draws)
+
+    @property
+    def drew_others(self) -> bool:
+        """Whether the step has asked for other random numbers since ``refill``, or in another order."""
+        return len(self.draws) != self._drawn_before
 
 
 def _packed(batch: Batch) -> Packed:

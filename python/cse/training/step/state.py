@@ -170,13 +170,13 @@ def connect(batches: Batches, views: tuple[View, View], modules: Modules, prompt
     batches.without_dropout = alike and all(_has_no_dropout(view, modules.encoder) for view in views)
 
 
-def accelerate(modules: Modules, device: str, chunk_size: int | None, accumulate: int, *, compiled: bool) -> None:
+def accelerate(modules: Modules, device: str, *, compiled: bool, graphs: bool = False) -> None:
     """Moves the modules to the device and replaces slow parts of the backbones.
 
     Compiles the backbone of the first encoder if ``compiled``. On a GPU, the attention of all transformers always uses
     the mask (``mask_always``), and those that are not compiled cast their weights together (``CastTogether``). On the
     CPU, unless ``compiled``, dropout is replaced (``use_fast_dropout``), and models that can pack rows (``can_pack``)
-    encode them without padding.
+    encode them without padding. ``graphs``: whether a compiled backbone may launch its kernels as CUDA graphs.
     """
     for module in modules.modules().values():
         module.to(device)
@@ -191,7 +191,7 @@ def accelerate(modules: Modules, device: str, chunk_size: int | None, accumulate
             encoder.packed = can_pack(encoder.backbone)
     if compiled:
         # CUDA graphs require that a step encodes one batch as a whole.
-        one_pass = accumulate == 1 and chunk_size is None and modules.second is None and not modules.hooks
+        one_pass = graphs and modules.second is None and not modules.hooks
         compile_backbone(modules.encoder.backbone, device, graphs=one_pass)
 
 
