@@ -11,6 +11,7 @@ import time
 import traceback
 from dataclasses import replace
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -219,7 +220,9 @@ def test_restored_generators_repeat_the_dropout_masks_of_cuda():
     assert all(torch.equal(torch.nn.functional.dropout(x, 0.5), mask) for mask in masks)
 
 
-@pytest.mark.parametrize(("compiled", "precision"), [(False, "fp32"), (False, "bf16"), (True, "bf16")])
+@pytest.mark.parametrize(
+    ("compiled", "precision"), [(False, "fp32"), (False, "bf16"), pytest.param(True, "bf16", marks=pytest.mark.slow)]
+)
 @pytest.mark.cuda
 def test_a_run_resumed_on_cuda_equals_an_uninterrupted_one(run_config, compiled, precision, deterministic):
     """Includes the dropout masks, whose generator is stored in the checkpoint."""
@@ -242,7 +245,7 @@ def deterministic():
     torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.cuda
 def test_a_run_on_cuda_learns_without_synchronisation_inside_steps(run_config, compiled, monkeypatch):
     from cse.training import loop
@@ -509,6 +512,9 @@ def test_the_gpu_benchmark_runs_every_section_on_the_cpu(minilm, tmp_path):
     assert found["tests"]["tests"] > 20
     assert found["tests"]["failures"] == found["tests"]["errors"] == 0
     assert found["ranks"]["largest_error"] < 1e-3
+    steps = product(("eager", "graphs"), ("standard", "UNA pairs"), (8, 16))
+    assert set(found["steps"]) == {f"{kind}: {name}, {size}" for kind, name, size in steps}
+    assert all(each["ms"] > 0 and each["launches"] > 0 for each in found["steps"].values())
     systems = found["training"]["systems"]
     names = {"cse, standard", "cse, focal", "cse, mixed", "cse, UNA pairs", "plain loop"}
     assert names <= set(systems)

@@ -187,7 +187,7 @@ class GraphRecorder:
     """
 
     def __init__(self, device: str) -> None:
-        self._stream = torch.cuda.Stream()
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
 
     @contextmanager

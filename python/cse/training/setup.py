@@ -164,8 +164,9 @@ def build_modules(
         hooks={name: methods.create(HOOKS, name, options, context) for name in hooks.values() if name},
     )
     methods.check_used(built, context, final.given or {}, dropout)
-    graphs = final.graphs or final.chunk_size is not None or final.accumulate > 1
-    state.accelerate(built, context.device, compiled=final.compile, graphs=not graphs)
+    # The graphs of a compiled transformer require that a step encodes one batch as a whole.
+    graphs = not final.graphs and final.chunk_size is None and final.accumulate == 1
+    state.accelerate(built, context.device, compiled=final.compile, graphs=graphs)
     if rank:  # rank 0 continues after the initial weights
         torch.manual_seed(final.seed + 2**32 * rank)
     views = methods.views_of(hooks, dropout, second=final.positive_encoder is not None)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import reduce
-from operator import getitem
 from typing import Any
 
 import numpy as np
@@ -68,7 +66,9 @@ class Inputs:
         return uniform
 
     def _drawn(self, parts: tuple[slice, ...], purpose: str, count: int) -> npt.NDArray[np.float32]:
-        rows = reduce(getitem, parts, self.batch.rows)
+        rows = self.batch.rows
+        for part in parts:
+            rows = rows[part]
         values = rng.Draws(self.seed, self.batch.epoch).uniform(rows, purpose, count).astype(np.float32)
         return np.minimum(values, np.nextafter(np.float32(1), np.float32(0)))  # rounding to float32 may give 1
 

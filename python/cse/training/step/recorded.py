@@ -45,11 +45,11 @@ class Recorder(Protocol):
         """Returns a function that runs the operations of ``function``, which is not run itself."""
 
 
-class Watch(TorchDispatchMode):
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the operations of a step, with their numbers, and the first of them that cannot be recorded."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.operations: list[str] = []
         self.reason = ""
 

@@ -94,7 +94,8 @@ class TrainState(Modules):
     @cached_property
     def after_step(self) -> list[Callable[[], None]]:
         """The functions ``after_step`` of the methods that have one, which are called after each step."""
-        return [module.after_step for module in self.modules().values() if hasattr(module, "after_step")]
+        found: list[Any] = [getattr(module, "after_step", None) for module in self.modules().values()]
+        return [function for function in found if function is not None]
 
     def weights(self) -> dict[str, Tensor]:
         """Returns the parameters and buffers of all modules by name; shared tensors are included once.
@@ -190,7 +191,6 @@ def accelerate(modules: Modules, device: str, *, compiled: bool, graphs: bool = 
             use_fast_dropout(encoder.backbone)
             encoder.packed = can_pack(encoder.backbone)
     if compiled:
-        # CUDA graphs require that a step encodes one batch as a whole.
         one_pass = graphs and modules.second is None and not modules.hooks
         compile_backbone(modules.encoder.backbone, device, graphs=one_pass)
 

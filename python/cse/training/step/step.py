@@ -57,9 +57,9 @@ def training_step(
     begin_step(forward.device, forward.compiled)
     for group in state.optimizer.param_groups:
         group["lr"] = rate
-    given = inputs or [None] * len(batches)
+    inputs = inputs or [Inputs(batch, forward.device, forward.seed) for batch in batches]
     share = 1 / len(batches)
-    results = [propagate(state, batch, forward, world, share, own) for batch, own in zip(batches, given, strict=True)]
+    results = [propagate(state, batch, forward, world, share, own) for batch, own in zip(batches, inputs, strict=True)]
     metrics = results[0]
     if len(results) > 1:
         names = dict.fromkeys(name for result in results for name in result)
