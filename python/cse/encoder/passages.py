@@ -41,14 +41,14 @@ class Cutter:
 
     def __init__(self, encoder: Encoder, tokens: int | None = None) -> None:
         model: Any = unwrapped(encoder)
-        other = getattr(model, "other", None)
-        model = getattr(other, "light", getattr(other, "base", model))  # of an ONNX file, or of whitening
+        if (other := getattr(model, "other", None)) is not None:
+            model = getattr(other, "base", other)  # of whitening, or of an ONNX file
         self._tokenizer: Any = None
         longest = None
         if (tokenizer := getattr(model, "tokenizer", None)) is not None:
             backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
             if not hasattr(backend, "to_str"):
-                raise InputError("--passages: the tokenizer of the model gives no positions of tokens; leave it out")
+                raise InputError("--passages: the tokenizer of the model gives no positions of tokens; omit --passages")
             self._tokenizer = Tokenizer.from_str(backend.to_str())  # a copy, with settings of its own
             self._tokenizer.no_truncation()
             self._tokenizer.no_padding()

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from ..encoder.adapters import Adapters, import_peft
+from ..encoder.modules import import_peft
+from ..encoder.saving import Adapters
 from ..errors import InputError, first_line
 from . import LoRAOptions
 from .base import EncoderMethod

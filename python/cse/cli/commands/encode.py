@@ -82,8 +82,8 @@ def encode_file(model: str, sentences: tuple[str, ...], output: str | None, enco
         check_format(target)
     options.check_corpus(sentences, encoding.column)
     from ...encoder.device import describe_device, set_threads
-    from ...encoder.digest import model_digest
     from ...encoder.encoder import Encoder
+    from ...encoder.resolve import model_digest
     from ...encoder.vector_files import encode_to_file, resume_precision
 
     set_threads(encoding.threads)

@@ -5,13 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from .batches import Batch
 
 Name = tuple[str, ...]
 # Every tensor begins at a multiple of this number of bytes.
@@ -48,19 +44,3 @@ def pack(tensors: Mapping[Name, Tensor]) -> Packed:
     for name, view in packed.views(packed.memory).items():
         view.copy_(tensors[name])
     return packed
-
-
-def pack_batch(batch: Batch) -> Packed:
-    """Returns the tensors that a step reads.
-
-    They are ``rows``, ``partners``, and by block name ``mask``, ``keys`` and, with the name of the tensor, ``tokens``.
-    """
-    tensors: dict[Name, Tensor] = {("rows",): torch.from_numpy(batch.rows)}
-    if batch.partners is not None:
-        tensors["partners",] = torch.from_numpy(batch.partners)
-    for name, block in batch.blocks.items():
-        if block.mask is not None:
-            tensors["mask", name] = torch.from_numpy(block.mask)
-    tensors |= {("keys", name): key for name, key in batch.keys.items()}
-    tensors |= {("tokens", name, key): values for name, block in batch.tokens.items() for key, values in block.items()}
-    return pack(tensors)

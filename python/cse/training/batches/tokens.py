@@ -24,14 +24,13 @@ from torch import Tensor
 
 from ...augment.base import Block
 from ...background import ProgressCallback
-from ...data.cache import ends_fit
 from ...data.corpus import Corpus
 from ...data.entries import Entry, cache_folder, find_entry, open_entry
 from ...encoder.device import fixed_length, for_transfer, multiple_of_lengths
 from ...encoder.tokens import TOKENIZING, pad, token_keys, token_lists, with_pooled
 from ...io import naming
 from .batches import SENTENCES, Batch, Batches
-from .packed import pack_batch
+from .packed import Name, Packed, pack
 
 # Number of rows that are tokenized at a time.
 BLOCK = 16384
@@ -122,7 +121,7 @@ def _open(
     }
     kept = cache_folder(reading["cache"])
     if not may_write:
-        return find_entry(kept, "tokens", key, _fits)
+        return find_entry(kept, "tokens", key)
 
     def write(folder: Path) -> dict[str, Any]:
         kind = "u16" if len(tokenizer) <= 2**16 else "u32"
@@ -141,12 +140,7 @@ def _open(
                 progress("token ids", start + len(texts), rows, "sentences")
         return {"rows": rows, "dtype": kind}
 
-    return open_entry(kept, "tokens", key, write, _fits)[0]
-
-
-def _fits(entry: Entry) -> bool:
-    stored = StoredTokens(entry, with_types=False)
-    return ends_fit(stored.ends, entry.meta["rows"], len(stored.ids))
+    return open_entry(kept, "tokens", key, write)
 
 
 class Prefetcher:
@@ -305,6 +299,22 @@ class Prefetcher:
             if later not in self._waiting:
                 self._waiting[later] = self._pool.submit(self.prepare, later)
         return [self._waiting.pop(number).result() for number in numbers]
+
+
+def pack_batch(batch: Batch) -> Packed:
+    """Returns the tensors of a batch that a step reads.
+
+    They are ``rows``, ``partners``, and by block name ``mask``, ``keys`` and, with the name of the tensor, ``tokens``.
+    """
+    tensors: dict[Name, Tensor] = {("rows",): torch.from_numpy(batch.rows)}
+    if batch.partners is not None:
+        tensors["partners",] = torch.from_numpy(batch.partners)
+    for name, block in batch.blocks.items():
+        if block.mask is not None:
+            tensors["mask", name] = torch.from_numpy(block.mask)
+    tensors |= {("keys", name): key for name, key in batch.keys.items()}
+    tensors |= {("tokens", name, key): values for name, block in batch.tokens.items() for key, values in block.items()}
+    return pack(tensors)
 
 
 def _key(block: Block) -> object:

@@ -12,7 +12,8 @@ from torch import Tensor
 from ... import rng
 from ...encoder.device import copied_to, on_device
 from ..batches.batches import Batch
-from ..batches.packed import Packed, pack_batch
+from ..batches.packed import Packed
+from ..batches.tokens import pack_batch
 
 Draw = tuple[tuple[slice, ...], str, int]
 
