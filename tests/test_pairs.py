@@ -17,6 +17,7 @@ from cse.training.settings.presets import preset_values
 from cse.training.setup import prepare
 from cse.training.step.distributed import World
 from cse.training.step.encode import gathered_keys
+from cse.training.step.inputs import Inputs
 from cse.views import Views
 from runs import first_batches
 
@@ -412,7 +413,7 @@ def compared(config):
     run = prepare(config) if isinstance(config, TrainConfig) else config
     tokenizer = run.state.encoder.tokenizer
     (batch,) = first_batches(run)
-    keys = gathered_keys(batch, run.forward, World())
+    keys = gathered_keys(Inputs(batch, "cpu"), World())
     views = Views({name: torch.zeros(len(batch.rows), 1) for name in batch.views}, batch.roles, keys=keys)
     assert batch.repeats
     return batch, lambda one, other: views.equal(one, other).numpy(), tokenizer

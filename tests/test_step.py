@@ -8,16 +8,18 @@ import torch
 
 from cse import InputError, TrainConfig, train
 from cse.encoder.acceleration import by_length, one_lookup
+from cse.training.batches.batches import Batch
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare
-from cse.training.step.encode import keyed_uniform
+from cse.training.step.inputs import Inputs
 from cse.training.step.step import propagate
 from runs import VIEWS, first_batches, gradients
 
 
 def test_uniform_numbers_are_below_one_after_rounding_to_float32(monkeypatch):
     monkeypatch.setattr("cse.rng.Draws.uniform", lambda *_: np.full((1, 1), 1 - 2**-53))
-    assert 0.999 < keyed_uniform(0, 0, np.arange(1), "cpu")("purpose", 1).item() < 1
+    batch = Batch(0, 0, np.arange(1), {})
+    assert 0.999 < Inputs(batch, "cpu").uniform()("purpose", 1).item() < 1
 
 
 def test_learning_rates_follow_their_schedules(run_config):
@@ -28,6 +30,13 @@ def test_learning_rates_follow_their_schedules(run_config):
     assert rates(lr_scheduler="linear", warmup=0.2) == pytest.approx([1 / 3, 2 / 3, *(1 - i / 8 for i in range(8))])
     assert rates(lr_scheduler="constant", warmup=0.1) == pytest.approx([0.5, *[1] * 9])
     assert rates(lr_scheduler="cosine") == pytest.approx([(1 + np.cos(np.pi * i / 10)) / 2 for i in range(10)])
+
+
+def test_learning_rates_are_float32_numbers(run_config):
+    schedule = prepare(run_config.replace(lr=1e-3)).plan.schedule
+    rates = [schedule.at(step, 7) for step in range(7)]
+    assert rates == [float(np.float32(rate)) for rate in rates]
+    assert rates[0] != 1e-3
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -123,7 +132,7 @@ def test_chunk_size_reduces_the_number_of_stored_activations(run_config):
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             run.state.train()
-            encode_views(run.state, batch, batch.tokens, run.forward)
+            encode_views(run.state, Inputs(batch, "cpu"), run.forward)
         kept[size, chunk] = sum(held)
     assert kept[32, None] > 3 * kept[8, None]
     assert kept[32, 4] < 0.05 * kept[32, None]

@@ -158,6 +158,7 @@ class AugCSE(RowTerm):
 
     Options = AugCSEOptions
     summary = "an adversarial discriminator of the edits of --positive one-of (AugCSE)"
+    recordable = True
     reads = frozenset({"positive", "other"})
     logged = ("edit_accuracy",)
 

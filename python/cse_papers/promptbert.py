@@ -71,6 +71,7 @@ class Prompt(EncoderMethod):
 
     Options = PromptOptions
     summary = "a template around the sentence, and the state of its mask token (PromptBERT)"
+    recordable = True
 
     def __init__(self, options: PromptOptions, context: Context) -> None:
         super().__init__(options, context)
@@ -125,6 +126,7 @@ class PromptHook(Hook):
     """Applies ``prompt.positive_template`` to the positives; implied by ``--encoder-method prompt``."""
 
     summary = "the second template of PromptBERT; implied by --encoder-method prompt"
+    recordable = True
 
     def __init__(self, options: Any, context: Context) -> None:
         super().__init__(options, context)

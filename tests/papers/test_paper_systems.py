@@ -19,6 +19,7 @@ from cse.training.batches.tokens import Prefetcher
 from cse.training.setup import prepare
 from cse.training.step import encode
 from cse.training.step.encode import encode_views, encoder_of, step_of_rows
+from cse.training.step.inputs import Inputs
 from cse.views import BatchStep, RowStep, Views
 from cse_papers.dclr import ascend
 from cse_papers.efficientcl import PCAJitter, PCAJitterOptions, pca_jitter
@@ -599,7 +600,7 @@ def test_the_same_hook_changes_the_two_views_of_a_row_differently(run_config, sy
         run = prepare(run_config.replace(corpus=system("diffcse")["corpus"], options=options, **changes))
         in_float64(run)
         (batch,) = first_batches(run)
-        found[views] = encode_views(run.state, batch, batch.tokens, run.forward)
+        found[views] = encode_views(run.state, Inputs(batch, "cpu"), run.forward)
     both = found["anchor", "positive"]
     assert all((a - b).abs().max() > 1e-6 for a, b in zip(both["anchor"], both["positive"], strict=True))
     # If only one view has the hook, its random numbers do not depend on the view.
@@ -618,7 +619,7 @@ def test_hooks_do_not_change_the_pass_that_encodes_the_template_alone(run_config
     # The template is encoded at length + 1 positions: for 7 tokens, as many rows as the batch has.
     short = encoder.tokenizer([" ".join(["a"] * length)] * len(batch.rows), return_tensors="pt")
     tokens = {key: short[key] for key in ("input_ids", "attention_mask")}
-    step = step_of_rows(batch, batch.rows, {}, run.forward, run.state.steps)
+    step = step_of_rows(Inputs(batch, "cpu"), (), {}, run.state.steps)
     bare = method.bias(encoder.backbone, tokens)
     with hooked(run.state.hooks["feature-cutoff"], encoder.backbone, tokens, step):
         states = encoder.backbone(**tokens).last_hidden_state

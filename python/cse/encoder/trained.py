@@ -175,6 +175,8 @@ class SentenceEncoder(nn.Module):
         """Encodes texts in evaluation mode."""
         was_training = self.training
         encoder = self.evaluated
+        if encoder.device.type != "cpu":  # small batches would leave a GPU idle
+            settings.setdefault("batch_size", 512)
         before = encoder.precision
         encoder.precision, _ = pick_precision(str(encoder.device), precision)
         self.eval()

@@ -33,6 +33,7 @@ class LoRA(EncoderMethod):
 
     Options = LoRAOptions
     summary = "trains low-rank adapters instead of the weights (LoRA, with peft)"
+    recordable = True
 
     def __init__(self, options: LoRAOptions, context: Context) -> None:
         super().__init__(options, context)

@@ -37,6 +37,7 @@ class Matryoshka(BatchTerm):
 
     Options = MatryoshkaOptions
     summary = "adds the run's contrastive loss on the first dimensions of the embeddings (Matryoshka)"
+    recordable = True
 
     def __init__(self, options: MatryoshkaOptions, context: Context) -> None:
         super().__init__(options, context)
@@ -98,6 +99,7 @@ class KeepSimilarities(BatchTerm):
 
     Options = KeepSimilaritiesOptions
     summary = "keeps the similarities that the model had before training (self-distillation)"
+    recordable = True
     reads = frozenset({"anchor", "positive"})
 
     def __init__(self, options: KeepSimilaritiesOptions, context: Context) -> None:
@@ -162,6 +164,7 @@ class MLM(RowTerm):
 
     Options = MLMOptions
     summary = "masked language modelling on the sentences of the batch (SimCSE's auxiliary objective)"
+    recordable = True
     reads = frozenset()
 
     def __init__(self, options: MLMOptions, context: Any) -> None:

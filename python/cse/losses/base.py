@@ -55,6 +55,9 @@ class LossTerm(nn.Module):
     encodes: ClassVar[bool] = False
     """Whether the term compares the views with further embeddings of an encoder. Beside it, a feature method that maps
     the views to another space is refused."""
+    recordable: ClassVar[bool] = False
+    """Whether Python does the same in every step, so that ``--graphs`` can record a step and replay it: only tensors
+    change from step to step, the host reads none of them, and ``number``, ``epoch`` and ``progress`` are not used."""
     warning: str = ""
     """A warning that is shown before training; set by the constructor."""
 

@@ -295,6 +295,7 @@ class Contrastive(BatchTerm):
 
     Options = ContrastiveOptions
     summary = "the contrastive loss of --loss standard, focal and mixed"
+    recordable = True
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
         # The number of duplicates is 0 if no keys are compared.
