@@ -69,8 +69,8 @@ class SentenceEncoder(nn.Module):
         self.packed = False
         """Whether the transformer can encode rows without padding; see ``cse.encoder.packing``."""
         self.template: Any = None
-        self.adapters: Any = None
-        """The adapters that are trained instead of the weights; see ``cse.features.encoder_methods``."""
+        self.adapters: str | None = None
+        """Name of the LoRA adapters that are trained instead of the weights; see ``cse.features.lora``."""
         self.head: nn.Sequential | None = None
         if pooler == "cls" and not use_trained_pooler:
             self.head = self._new_head(head)

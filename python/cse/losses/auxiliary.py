@@ -72,8 +72,8 @@ def similarity_divergence(base: Tensor, z: Tensor, temperature: float, valid: Te
     ``z``. This is distillation of similarities (Fang et al. 2021, SEED, arXiv:2101.04731) within a batch; the teacher
     is the model before training.
 
-    ``base`` and ``z`` are embeddings ``(B, D)``; rows that are not ``valid`` are left out. The result is 0 for fewer than
-    three valid rows, because a distribution over one other row cannot change.
+    ``base`` and ``z`` are embeddings ``(B, D)``; rows that are not ``valid`` are left out. The result is 0 for fewer
+    than three valid rows, because a distribution over one other row cannot change.
     """
     rows = len(z)
     holds = torch.ones(rows, dtype=torch.bool, device=z.device) if valid is None else valid
