@@ -32,7 +32,7 @@ from cse.training.step.distributed import World
 from cse.training.step.step import skip_if_not_finite, training_step
 from cse.training.watching import failures
 from plain_processor import bf16_instructions
-from runs import LOSSES, VIEWS, gradients, same_run
+from runs import LOSSES, VIEWS, first_batches, gradients, same_run
 
 needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler, which torch.compile needs")
 
@@ -147,8 +147,7 @@ def of_first_step(config):
     run = prepare(config)
     for module in (run.state.encoder, *run.state.terms.values()):
         module.double().eval()
-    with Prefetcher(run.batches, run.state.encoder.tokenizer, 32, device=run.device) as prefetcher:
-        return gradients(run, prefetcher.get(0))
+    return gradients(run, first_batches(run, device=run.device))
 
 
 def assert_close(found, expected, tolerance=1e-8):
@@ -191,8 +190,7 @@ def test_bf16_on_cuda_changes_loss_and_gradients_little(run_config):
         run = prepare(run_config.replace(device=device, precision=precision))
         for module in run.state.modules().values():
             module.eval()
-        with Prefetcher(run.batches, run.state.encoder.tokenizer, 32, device=run.device) as prefetcher:
-            found.append(gradients(run, prefetcher.get(0)))
+        found.append(gradients(run, first_batches(run, device=run.device)))
     (expected, before), (rounded, after) = found
     assert float(after["loss"]) == pytest.approx(float(before["loss"]), rel=0.02)
     one, two = (torch.cat([each[name].cpu().flatten() for name in expected]) for each in (expected, rounded))
@@ -413,12 +411,12 @@ def test_auto_precision_is_bf16_only_if_it_is_faster_than_fp32(processor, instru
 def test_a_configured_precision_is_used_without_measuring_the_speedup(processor, monkeypatch):
     processor(())
     monkeypatch.setattr(devices, "bf16_speedup", lambda: pytest.fail("was measured"))
-    assert pick_precision("cpu", "fp32") == ("fp32", "as configured")
+    assert pick_precision("cpu", "fp32") == ("fp32", "the value of --precision")
     precision, why = pick_precision("cpu", "bf16")
     assert precision == "bf16"
     assert "emulated and slow" in why
     processor(AVX512)
-    assert pick_precision("cpu", "bf16") == ("bf16", "as configured")
+    assert pick_precision("cpu", "bf16") == ("bf16", "the value of --precision")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert pick_precision("cuda")[0] == pick_precision("cuda:1")[0] == "bf16"
     assert pick_precision("meta")[0] == "fp32"
@@ -469,7 +467,7 @@ def test_a_run_records_its_precision(run_config, processor):
     processor(AVX512, 2.0)
     result = train(run_config.replace(precision="bf16", max_steps=1, eval_every=0))
     about = json.loads((result.folder / "environment.json").read_text(encoding="utf8"))
-    assert (about["precision"], about["precision_reason"]) == ("bf16", "as configured")
+    assert (about["precision"], about["precision_reason"]) == ("bf16", "the value of --precision")
     run = prepare(run_config.replace(precision="auto"))
     assert run.config.precision == "bf16"
     assert run.facts["device"].startswith("cpu (bf16: with AVX512-BF16, a matrix product is 2.0 times as fast as in")

@@ -13,9 +13,10 @@ from cse.training.setup import prepare
 from cse.training.step.distributed import World
 from cse.training.step.encode import gathered_views
 from cse.training.step.step import batch_step
+from runs import first_batches
 from sentence_models import sentence_model
 from test_modules import TEXTS, normalize, pooling
-from test_prompts import first_batch, retrieval_folder
+from test_prompts import retrieval_folder
 
 PAIRS = (
     "5\tthe cat sat\tthe cat sat .\n1\tthe cat sat\tdogs run\n3\tdogs run\tcats run\n4\tsnow in winter\tice in winter\n"
@@ -39,7 +40,7 @@ def unit_model(tmp_path_factory, tiny_bert):
 def test_matryoshka_loss_is_the_sum_of_contrastive_losses_of_truncated_embeddings(config):
     run = prepare(config.replace(loss="focal"))
     state = run.state
-    batch = first_batch(run)
+    batch = first_batches(run)[0]
     forward = run.forward
     for module in state.modules().values():
         module.eval()

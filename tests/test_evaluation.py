@@ -390,6 +390,9 @@ def test_vectors_are_the_same_in_every_output_format(cse, tiny_bert, sample_rows
     assert np.allclose(found, expected, atol=1e-6)
     assert not found[30].any()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", output.name]
+    if suffix == ".npy":
+        piped = cse("encode", tiny_bert, "--pooler", "avg", stdin=(tmp_path / "in.txt").read_bytes(), text=False)
+        assert piped.stdout == output.read_bytes()
 
 
 add_record = Journal.add
@@ -572,7 +575,7 @@ def test_resumed_encoding_keeps_the_precision_of_its_first_rows(tiny_bert, tmp_p
     for precision in ("fp32", "bf16"):
         summary, said, vectors[precision] = made(precision)
         assert summary["precision"] == precision
-        assert f"on cpu ({precision}: as configured" in said
+        assert f"on cpu ({precision}: the value of --precision" in said
     assert not np.array_equal(vectors["fp32"], vectors["bf16"])
     np.testing.assert_allclose(vectors["bf16"], vectors["fp32"], atol=0.05)
     for begun, speedup in (("fp32", 2.0), ("bf16", 0.5)):

@@ -55,7 +55,6 @@ def test_a_static_embedding_gives_the_vectors_of_cse_encoder(static):
         ("right", [pooling("mean", include_prompt=False), dense(16, torch.nn.Tanh()), normalize], None),
         ("right", [pooling("max"), normalize], 10),
         ("left", [pooling("lasttoken", "max", "cls"), layer_norm], None),
-        ("left", [pooling("weightedmean", "mean_sqrt_len_tokens", include_prompt=False)], None),
     ],
 )
 def test_an_onnx_file_gives_the_vectors_of_the_model(tmp_path, tiny_bert, side, modules, cut):

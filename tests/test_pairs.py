@@ -12,13 +12,13 @@ from cse.data.pairs import open_pairs
 from cse.encoder.prompts import TrainingPrompts
 from cse.evaluation.base import read_pairs
 from cse.evaluation.sts import score_pairs
-from cse.training.batches.tokens import Prefetcher
 from cse.training.callbacks import by_sentence
 from cse.training.settings.presets import preset_values
 from cse.training.setup import prepare
 from cse.training.step.distributed import World
 from cse.training.step.encode import gathered_keys
 from cse.views import Views
+from runs import first_batches
 
 
 def table(folder, kind, rows, names=("sent0", "sent1", "hard_neg")):
@@ -419,8 +419,7 @@ def compared(config):
     """Returns the first batch, a function that compares two of its views as ``Views.equal`` does, and the tokenizer."""
     run = prepare(config) if isinstance(config, TrainConfig) else config
     tokenizer = run.state.encoder.tokenizer
-    with Prefetcher(run.batches, tokenizer, run.config.max_length) as prefetcher:
-        (batch,) = prefetcher.get(0)
+    (batch,) = first_batches(run)
     keys = gathered_keys(batch, run.forward, World())
     views = Views({name: torch.zeros(len(batch.rows), 1) for name in batch.views}, batch.roles, keys=keys)
     assert batch.repeats

@@ -97,9 +97,12 @@ def pick_precision(device: str, precision: str = "auto") -> tuple[str, str]:
         raise unknown("--precision", precision, PRECISIONS)
     kind = _kind(device)
     if precision == "bf16" and kind == "cpu" and not bf16_instructions():
-        return precision, "as configured; emulated and slow, since the processor has no instructions for bf16"
+        return (
+            precision,
+            "the value of --precision; emulated and slow, since the processor has no instructions for bf16",
+        )
     if precision != "auto":
-        return precision, "as configured"
+        return precision, "the value of --precision"
     if kind == "cuda":
         if torch.cuda.is_available() and torch.cuda.get_device_capability(device)[0] < 8:
             return "fp32", "the GPU has no instructions for bf16"

@@ -108,7 +108,7 @@ class Encoder(TextEncoder, SentenceTransformer):
         if bool(name) == (modules is not None):
             raise InputError("Encoder: give the name or folder of a model, or modules, and not both")
         if modules is not None and pooler is not None:
-            raise InputError("pooler: modules have their own pooling; leave it out")
+            raise InputError("pooler: modules have their own pooling; omit pooler")
         self.given = name, pooler
         """The arguments ``model`` and ``pooler``."""
         place = pick_device(device)
@@ -127,7 +127,7 @@ class Encoder(TextEncoder, SentenceTransformer):
         other = None if modules is not None else find_encoder(name, place)
         if other is not None:
             if pooler is not None:
-                raise InputError(f"--pooler: {name} has no pooling to choose; leave it out")
+                raise InputError(f"--pooler: {name} has no pooling to choose; omit --pooler")
             modules = [OtherModule(other)]
             if isinstance(other, LightEncoder):
                 settings |= {"prompts": other.prompts, "default_prompt_name": other.default_prompt_name}
@@ -140,7 +140,7 @@ class Encoder(TextEncoder, SentenceTransformer):
             with naming_model(name, self.folder):
                 self.base = base_of(transformer_folder(self.folder))
                 if pooler is not None and is_static(self.folder):
-                    raise InputError(f"--pooler: {name} has no pooling to choose; leave it out")
+                    raise InputError(f"--pooler: {name} has no pooling to choose; omit --pooler")
                 with quiet():
                     super().__init__(
                         str(self.folder),
@@ -177,7 +177,7 @@ class Encoder(TextEncoder, SentenceTransformer):
     def _choose_pooler(self, pooler: str) -> None:
         transformer = self[0]
         if not isinstance(transformer, Transformer) or transformer.tokenizer is None:
-            raise InputError(f"--pooler: {self.given[0]} has no pooling to choose; leave it out")
+            raise InputError(f"--pooler: {self.given[0]} has no pooling to choose; omit --pooler")
         pooling, after = split(self)
         declared = pooler_of(pooling)
         plain = self.folder is not None and not (self.folder / "modules.json").exists()

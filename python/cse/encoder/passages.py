@@ -48,7 +48,7 @@ class Cutter:
         if (tokenizer := getattr(model, "tokenizer", None)) is not None:
             backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
             if not hasattr(backend, "to_str"):
-                raise InputError("--passages: the tokenizer of the model gives no positions of tokens; leave it out")
+                raise InputError("--passages: the tokenizer of the model gives no positions of tokens; omit --passages")
             self._tokenizer = Tokenizer.from_str(backend.to_str())  # a copy, with settings of its own
             self._tokenizer.no_truncation()
             self._tokenizer.no_padding()

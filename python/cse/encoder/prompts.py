@@ -112,7 +112,7 @@ def training_prompts(encoder: Any, prompt: str | None, pairs: bool) -> TrainingP
             )
         if not query and not document:
             raise InputError(
-                f"--prompt auto: {model} has no prompts for queries and documents; leave it out, or give a text"
+                f"--prompt auto: {model} has no prompts for queries and documents; omit --prompt, or give a text"
             )
         return TrainingPrompts(query or "", document or "")
     text = find_prompt(prompt, prompts, model)

@@ -230,7 +230,7 @@ def _check_poolers(pooler: str, eval_pooler: str | None, keep_head: bool) -> Non
         raise InputError(f"--eval-pooler {eval_pooler} cannot be combined with --keep-head, the head of --pooler cls")
     if "mask" in (pooler, eval_pooler) or eval_pooler == "cls":
         raise InputError(
-            f"--eval-pooler {eval_pooler} cannot be combined with --pooler {pooler}; leave it out, or use "
+            f"--eval-pooler {eval_pooler} cannot be combined with --pooler {pooler}; omit --eval-pooler, or use "
             "cls_before_pooler"
         )
     if eval_pooler.count("+") != pooler.count("+"):

@@ -112,7 +112,7 @@ def _words(backend: Any, chunks: Counter[str]) -> tuple[Counter[str], dict[str, 
 TEXTS, WORDS = 500, 30
 # all-MiniLM-L6-v2 cuts a word of English abstracts and questions into 1.1 to 1.3 pieces, of tweets into 1.6, of Python
 # code into 1.7, and of German text into 2.2 to 2.6; of the pieces of Chinese text, 60 % are unknown. Its vectors rank
-# the German and Chinese collections far below BM25 (docs/search-measurements.md).
+# the German and Chinese collections far below BM25 (docs/domain.md).
 MOST_PIECES, MOST_UNKNOWN = 2.0, 0.05
 
 

@@ -1,15 +1,13 @@
 """Jobs that make one part, a file of negatives or embeddings, from each file of a corpus.
 
 A job holds only settings, so that it can be sent to other processes, where ``worker`` loads the index or model once.
-``find_sources`` finds the files of a corpus and their row counts, which are taken from an index or determined by
-counting.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,66 +24,65 @@ from .parts import Shard
 if TYPE_CHECKING:
     from ..encoder.encoder import Encoder
 
+File = tuple[str, str | None]
+"""The path of a file of a corpus, and the column with the texts if it is a table."""
+Progress = Callable[[int], None]
+Work = Callable[[Shard, Path, Progress], dict[str, Any]]
+"""A function that makes the part of a shard at a path, and returns counts and, as ``file``, the hash of the input file
+as it was read. Its third argument is called with the number of rows done since the last call."""
+
 
 def find_sources(
     files: Sequence[str],
     column: str | None,
     known: Sequence[SourceFile],
     index: str,
-    count: Callable[[Sequence[tuple[str, str | None]]], list[SourceFile]],
+    count: Callable[[list[File]], dict[File, SourceFile]],
     *,
     elsewhere: bool,
 ) -> list[SourceFile]:
-    """Returns the files of a corpus with their row counts.
+    """Returns the files of a corpus with their row counts: those of an index, or else determined by ``count``.
 
     Args:
         files: Paths and patterns.
         column: Column with the texts, for files that are tables.
         known: The files that the index lists.
         index: Folder of the index, for messages.
-        count: Counts the rows of files, given as paths and columns; called at most once, with the files whose counts
-            are not taken from the index.
+        count: Counts the rows of files that the index does not list.
         elsewhere: Whether the files are read on other machines; files in the index then need not exist here.
-
-    Raises:
-        InputError: If the size of a file differs from its size in the index, or if a file cannot be read.
     """
     items = readers.resolve(list(files), column)
-    wanted = [(item, None) if isinstance(item, str) else (item.path, item.column) for item in items]
-    by_path = {(file.path, file.column): file for file in known}
-    listed: dict[tuple[str, str | None], SourceFile] = {}
-    for path, name in wanted:
-        source = by_path.get((path, name))
-        if source is None or not (elsewhere or os.path.isfile(path)):
-            continue
-        if os.path.isfile(path) and os.path.getsize(path) != source.bytes:
+    wanted: list[File] = [(item, None) if isinstance(item, str) else (item.path, item.column) for item in items]
+    listed = {(file.path, file.column): file for file in known}
+    for file in wanted:
+        path, source = file[0], listed.get(file)
+        if source is not None and not os.path.isfile(path):
+            if not elsewhere:
+                del listed[file]
+        elif source is not None and os.path.getsize(path) != source.bytes:
             raise InputError(
                 f"{path}: has {os.path.getsize(path):,} bytes, but had {source.bytes:,} when the index {index} was "
                 "built; build it again from these files"
             )
-        listed[path, name] = source
-    unknown = list(dict.fromkeys(key for key in wanted if key not in listed))
-    if unknown:
-        listed.update(zip(unknown, count(unknown), strict=True))
-    return [listed[key] for key in wanted]
+    if unknown := list(dict.fromkeys(file for file in wanted if file not in listed)):
+        listed |= count(unknown)
+    return [listed[file] for file in wanted]
 
 
-Progress = Callable[[int], None]
-Work = Callable[[Shard, Path, Progress], dict[str, Any]]
-"""A function that makes the part of a shard at a path, and returns counts.
-
-Its third argument is called with the number of rows done since the last call. The counts include ``file``, the hash of
-the input file as it was read.
-"""
+def count_rows(reading: ReadOptions, file: File) -> SourceFile:
+    """Counts the rows of a file."""
+    path, column = file
+    ((_, size, rows, xxh3, name),) = _core.count_rows(readers.resolve([path], column), reading)
+    return SourceFile(path, size, rows, xxh3, name)
 
 
 def as_input(shard: Shard) -> list[str | tables.Column]:
-    """Returns the file of a shard as an input of the Rust core; raises ``InputError`` if it cannot be opened."""
+    """Returns the file of a shard as an input of the Rust core."""
     return readers.resolve([shard.source.path], shard.source.column)
 
 
-def make(work: Work, shard: Shard, folder: Path, progress: Progress) -> None:
-    """Makes the part of a shard, and writes its counts next to it.
+def make(work: Work, shard: Shard, folder: Path, progress: Progress) -> dict[str, Any]:
+    """Makes the part of a shard; returns its size, hash and counts, and writes them next to it.
 
     Raises ``InputError`` if the file has changed since its rows were counted; the part is then deleted.
     """
@@ -96,14 +93,9 @@ def make(work: Work, shard: Shard, folder: Path, progress: Progress) -> None:
         raise InputError(
             f"{shard.source.path}: was changed after its rows were counted; make the parts in a new folder"
         )
-    record = {
-        "xxh3": shard.source.xxh3,
-        "first_row": shard.first_row,
-        "part_bytes": path.stat().st_size,
-        "part_xxh3": _core.hash_file(path),
-        "counted": counted,
-    }
-    write_text(f"{path}.json", dumps(record) + "\n")
+    made = {"part_bytes": path.stat().st_size, "part_xxh3": _core.hash_file(path), "counted": counted}
+    write_text(f"{path}.json", dumps({"xxh3": shard.source.xxh3, "first_row": shard.first_row, **made}) + "\n")
+    return made
 
 
 @dataclass(frozen=True)
@@ -123,6 +115,8 @@ class AugmentJob:
     compression: str
     """``none``, ``gz`` or ``zst``."""
     reading: ReadOptions
+    data: bytes | None = None
+    """The index, for machines that need not have its folder."""
 
     @property
     def suffix(self) -> str:
@@ -148,20 +142,15 @@ class AugmentJob:
             "max_line_bytes": self.reading["max_line_bytes"],
         }
 
-    def shared(self) -> bytes | None:
-        """Returns the bytes of the index, which every worker needs and a cluster stores once."""
-        return self._index_file.read_bytes()
+    def portable(self) -> AugmentJob:
+        """Returns the job for workers of a cluster."""
+        return replace(self, reading=one_thread(self.reading), data=self._index_file.read_bytes())
 
-    def worker(self, shared: bytes | None, threads: int) -> Work:
-        """Opens the index, from ``shared`` or else from its folder, and returns the function that makes a part.
-
-        ``threads=0`` uses all cores.
-        """
-        if shared is None:
-            index = TfidfIndex.open(self.tfidf, min_df=self.min_df, max_terms=self.max_terms)
-        else:
-            index = TfidfIndex.from_bytes(shared, min_df=self.min_df, max_terms=self.max_terms)
-        reading = index.reading({**self.reading, "threads": threads})
+    def worker(self) -> Work:
+        """Opens the index, and returns the function that makes a part."""
+        filtered: Any = {"min_df": self.min_df, "max_terms": self.max_terms}
+        index = TfidfIndex.from_bytes(self.data, **filtered) if self.data else TfidfIndex.open(self.tfidf, **filtered)
+        reading = index.reading(self.reading)
 
         def work(shard: Shard, path: Path, progress: Progress) -> dict[str, Any]:
             source, rows, before = as_input(shard), shard.source.rows, 0
@@ -172,23 +161,10 @@ class AugmentJob:
                 progress(now - before)
                 before = now
 
-            report, (file,) = in_thread(
-                lambda shared: index._core.augment_part(
-                    source,
-                    path,
-                    self.compression,
-                    shard.first_row,
-                    self.copies,
-                    self.form == "jsonl",
-                    self.drawing,
-                    reading,
-                    shared,
-                ),
-                advance,
-            )
+            copied = self.compression, shard.first_row, self.copies, self.form == "jsonl", self.drawing, reading
+            report, (file,) = in_thread(lambda shared: index._core.augment_part(source, path, *copied, shared), advance)
             progress(rows - before)
-            counts = AugmentReport(*report)
-            return {**asdict(counts), "joined_lines": readers.joined_lines(source), "file": file[3]}
+            return {**asdict(AugmentReport(*report)), "joined_lines": readers.joined_lines(source), "file": file[3]}
 
         return work
 
@@ -236,12 +212,12 @@ class EncodeJob:
             "max_line_bytes": self.reading["max_line_bytes"],
         }
 
-    def shared(self) -> bytes | None:
-        """Returns None, because workers load the model themselves."""
-        return None
+    def portable(self) -> EncodeJob:
+        """Returns the job for workers of a cluster, which load the model themselves."""
+        return replace(self, reading=one_thread(self.reading))
 
-    def worker(self, shared: bytes | None, threads: int) -> Work:
-        """Loads the model, and returns the function that makes a part; ``threads=0`` uses all cores."""
+    def worker(self) -> Work:
+        """Loads the model, and returns the function that makes a part."""
         import numpy as np
 
         from ..data.corpus import Corpus
@@ -249,26 +225,21 @@ class EncodeJob:
         from ..encoder.resolve import model_digest
         from ..encoder.vector_files import encode_to_file, write_vectors
 
-        set_threads(threads)
+        set_threads(self.reading["threads"])
         encoder = self.encoder()
-        digest = model_digest(encoder)
         errors, longest = self.reading["encoding_errors"], self.reading["max_line_bytes"]
+        fixed = {"encoding_errors": errors, "model": model_digest(encoder), "precision": self.precision}
 
         def work(shard: Shard, path: Path, progress: Progress) -> dict[str, Any]:
+            first = shard.first_row
             if not shard.source.rows:  # Corpus rejects empty files
-                write_vectors(np.empty((0, encoder.embedding_dim), dtype=np.float32), path, shard.first_row)
+                write_vectors(np.empty((0, encoder.embedding_dim), dtype=np.float32), path, first)
                 return {"blank": 0, "joined_lines": 0, "repaired": 0, "file": _core.hash_file(shard.source.path)}
             corpus = Corpus.open(as_input(shard), encoding_errors=errors, max_line_bytes=longest, cache=self.cache)
             file = corpus.files[0].xxh3
-            key = {
-                "file": file,
-                "encoding_errors": errors,
-                "model": digest,
-                "precision": self.precision,
-                "first_row": shard.first_row,
-            }
+            key = {"file": file, "first_row": first, **fixed}
             done = encode_to_file(
-                encoder, corpus, path, key, batch_size=self.batch_size, first_row=shard.first_row, progress=progress
+                encoder, corpus, path, key, batch_size=self.batch_size, first_row=first, progress=progress
             )
             return {"blank": done.blank, "joined_lines": corpus.joined_lines, "repaired": corpus.repaired, "file": file}
 
@@ -276,3 +247,8 @@ class EncodeJob:
 
 
 Job = AugmentJob | EncodeJob
+
+
+def one_thread(reading: ReadOptions) -> ReadOptions:
+    """Returns options with one thread instead of 0, all cores."""
+    return {**reading, "threads": max(reading["threads"], 1)}

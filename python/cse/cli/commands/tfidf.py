@@ -172,9 +172,7 @@ def doctor_command(
     """
     printing.check_output()
     if model is not None and "-" in corpus:
-        raise InputError(
-            "--model reads CORPUS twice, so it cannot be standard input; name a file, or leave out --model"
-        )
+        raise InputError("--model reads CORPUS twice, so it cannot be standard input; name a file, or omit --model")
     tokenizer = None if model is None else _tokenizer(model)
     if words.tokenizer == "wordpieces":
         raise InputError("--tokenizer wordpieces: cse doctor counts words; choose unicode, whitespace or treebank")

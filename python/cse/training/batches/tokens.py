@@ -24,7 +24,6 @@ from torch import Tensor
 
 from ...augment.base import Block
 from ...background import ProgressCallback
-from ...data.cache import ends_fit
 from ...data.corpus import Corpus
 from ...data.entries import Entry, cache_folder, find_entry, open_entry
 from ...encoder.device import fixed_length, for_transfer
@@ -121,7 +120,7 @@ def _open(
     }
     kept = cache_folder(reading["cache"])
     if not may_write:
-        return find_entry(kept, "tokens", key, _fits)
+        return find_entry(kept, "tokens", key)
 
     def write(folder: Path) -> dict[str, Any]:
         kind = "u16" if len(tokenizer) <= 2**16 else "u32"
@@ -140,12 +139,7 @@ def _open(
                 progress("token ids", start + len(texts), rows, "sentences")
         return {"rows": rows, "dtype": kind}
 
-    return open_entry(kept, "tokens", key, write, _fits)[0]
-
-
-def _fits(entry: Entry) -> bool:
-    stored = StoredTokens(entry, with_types=False)
-    return ends_fit(stored.ends, entry.meta["rows"], len(stored.ids))
+    return open_entry(kept, "tokens", key, write)
 
 
 class Prefetcher:
