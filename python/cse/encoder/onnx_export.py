@@ -157,6 +157,7 @@ class _Whole(nn.Module):
         length = features.pop(PROMPT_LENGTH, None)
         states: Tensor = self.transformer(**features).last_hidden_state
         features["token_embeddings"] = states
+        module: Any
         for module in self.after:
             if length is not None and not getattr(module, "include_prompt", True):
                 features[PROMPT_LENGTH] = 1  # any number but 0; that of the input is used
