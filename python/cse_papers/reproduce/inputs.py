@@ -87,20 +87,9 @@ def open_inputs(
 ) -> Inputs:
     """Builds the inputs of the runs of a table from the values of command-line options.
 
-    Args:
-        table: The table.
-        data: Folder of the evaluation data.
-        corpus: File of sentences.
-        pairs: File of labelled pairs.
-        files: Further files, each as ``NAME=PATH``.
-        made: Folder to which ``sts_sentences`` writes the corpora that the table needs; None: they are not made.
-        dev: ``clean``: select checkpoints on ``clean_development``, which is written to ``made``; None: as in
-            the papers.
-        **settings: Values of the other fields of ``Inputs``.
-
-    Raises:
-        InputError: If ``data`` is None, if a file does not exist or is not given as ``NAME=PATH``, or if ``files``
-            names a file that no row uses.
+    The corpora that the table needs and ``clean_development``, with ``dev`` = ``clean``, are written to ``made``; None:
+    they are not made. Raises ``InputError`` if ``data`` is None, if a file does not exist or is not given as
+    ``NAME=PATH``, or if ``files`` names a file that no row uses.
     """
     if data is None:
         raise InputError("--data: name the folder of the evaluation data, with files like stsb.dev.tsv")
@@ -164,19 +153,11 @@ def clean_files(data: Path, folder: Path) -> tuple[str, ...]:
 
 
 def sts_sentences(data: Path, folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Writes corpora made of the sentences of the STS files in ``data``, one sentence per line.
+    """Writes corpora made of the sentences of the STS files in ``data``, one sentence per line; returns their paths.
 
     Every occurrence of a sentence counts, as in the released corpora. The draw depends only on the number of sentences,
-    so all seeds of a row have the same corpus.
-
-    Args:
-        data: Folder of the evaluation data.
-        folder: Folder to write to; it is created if a corpus is written.
-        names: Names of corpora; those that are not in ``SENTENCES``, or whose files are not all in ``data``, are left
-            out.
-
-    Returns:
-        The paths of the corpora by name.
+    so all seeds of a row have the same corpus. Names that are not in ``SENTENCES``, or whose files are not all in
+    ``data``, are left out.
     """
     corpora = {}
     for name in sorted(SENTENCES.keys() & set(names)):

@@ -254,16 +254,9 @@ def find(data: Path, name: str) -> Path:
 class Scorer:
     """Scores encoders on the evaluation data of a table, which the constructor reads and checks.
 
-    Args:
-        suite: One of ``SUITES``.
-        columns: Names of the table's columns; for the suite ``columns``, titles of STS tasks or names of collections.
-        data: Folder of the data.
-        partial: Whether to accept files with fewer rows than the tasks have, and to evaluate transfer tasks with two
-            folds instead of ten; for trials.
-        also: Collections to score in addition, or ``transfer``.
-
-    Raises:
-        InputError: If data are missing, invalid, or incomplete.
+    With ``partial``, for trials, files may have fewer rows than the tasks have, and transfer tasks are evaluated with
+    two folds instead of ten. ``also`` names collections to score in addition, or ``transfer``. Raises ``InputError``
+    for data that are missing, invalid, or incomplete.
     """
 
     def __init__(
@@ -303,24 +296,20 @@ class Scorer:
     def measure(
         self, encoder: Encodes, progress: Callable[[int, int], None] | None = None, column: str | None = None
     ) -> tuple[dict[str, float], dict[str, list[int | None]]]:
-        """Scores an encoder.
+        """Scores an encoder: all columns or, with the suite ``domain``, only ``column``.
 
-        Args:
-            encoder: The encoder.
-            progress: Called with the units of work done and their total; a unit is usually one encoded text.
-            column: With the suite ``domain``, the only column to score.
-
-        Returns:
-            Scores x 100 by column, or by ``ANY`` if the suite has only one score; alignment and uniformity are not
-            scaled. And, for intervals, scores in hundredths of a point: those of resamples (suite ``effects``), or of
-            all queries (suite ``domain``).
+        ``progress`` is called with the units of work done, usually encoded texts, and their total. Returns scores x 100
+        by column, or by ``ANY`` if the suite has only one score; alignment and uniformity are not scaled. And, for
+        intervals, scores in hundredths of a point: those of resamples (suite ``effects``), or of all queries (suite
+        ``domain``).
         """
         wanted = self.suites if self.suite != "domain" or column is None else {column: self.suites[column]}
         sets = {**self.pairs, **self.clean}
-        total = sum(len({*pairs.left, *pairs.right}) for pairs in sets.values())
+        total = len({text for pairs in sets.values() for side in (pairs.left, pairs.right) for text in side})
         total += sum(suite.work() for suite in wanted.values())
         advance = counted(total, progress)
-        vectors = {stem: embed(encoder, [content.left, content.right], advance) for stem, content in sets.items()}
+        encoded = iter(embed(encoder, [side for each in sets.values() for side in (each.left, each.right)], advance))
+        vectors = {stem: (next(encoded), next(encoded)) for stem in sets}
         pairs = {stem: score_vectors(sets[stem], *both) for stem, both in vectors.items()}
         reports = {name: suite(encoder, advance) for name, suite in wanted.items()}
         scores = self._scores(pairs, {name: report.rows for name, report in reports.items()})
