@@ -14,6 +14,7 @@ from cse.losses import LOSS_TERMS
 from cse.training.settings.precedence import resolve, with_preset
 from cse_papers.reproduce.bootstrap import KEPT, TITLES, interval, resampled
 from cse_papers.reproduce.cells import cells_of
+from cse_papers.reproduce.domain import changes
 from cse_papers.reproduce.effects import (
     BEFORE,
     Results,
@@ -28,7 +29,7 @@ from cse_papers.reproduce.effects import (
 from cse_papers.reproduce.inputs import Inputs, laboratory_inputs, smoke_inputs
 from cse_papers.reproduce.masked import make
 from cse_papers.reproduce.stored import read_folder, read_sets, write_sets
-from cse_papers.reproduce.suites import Scorer
+from cse_papers.reproduce.suites import Scorer, find_table
 from cse_papers.reproduce.work import Work, run_laboratory
 from prose import faults, marked, unmarked
 
@@ -233,6 +234,32 @@ def test_the_laboratory_reads_the_first_sentences_of_a_corpus(tmp_path):
     assert found.files == {"base": "m"}
     with pytest.raises(InputError, match="--corpus: name the file"):
         laboratory_inputs(replace(inputs, corpus=None), tmp_path, False, print)
+
+
+def test_losses_on_documents_are_compared_with_the_standard_loss_at_the_same_temperature():
+    table, records = find_table("domain"), {}
+    generator = np.random.default_rng(0)
+    for name, gain in (("cacm", 2.0), ("cosqa", 4.0)):
+        before = generator.uniform(40, 60, 200)
+        for row in table.rows:
+            change = gain * row.method.startswith("focal") + 0.5 * row.method.endswith(", .1")
+            for seed in (None,) if row.method == BEFORE else range(3):
+                values = before + (0 if seed is None else change + 0.1 * seed)
+                records[row.name, name, seed] = {"draws": {"ndcg": np.round(100 * values).tolist()}}
+    head, rows = changes(table, {"cpu": records})
+    assert head[2:4] == ["cacm", "cosqa"]
+    rows = {row[0]: row[1:] for row in rows}
+    # The mean of the seeds adds .1. Change: the standard error is .1 / sqrt(3 * 2). Difference: no variance.
+    assert rows["focal, .05"] == ["3", "+2.1", "+4.1", "+3.10 [+3.02, +3.18]", "+3.00 [+3.00, +3.00]", "+2.1"]
+    assert rows["standard, .1"] == ["3", "+0.6", "+0.6", "+0.60 [+0.52, +0.68]", "", "+0.6"]
+
+
+def test_the_table_of_losses_on_documents_is_that_of_the_stored_runs():
+    file = ROOT / "benches" / "results" / "rivals.parquet"
+    if not file.exists():
+        pytest.skip("there is no benches/ folder")
+    shown = "\n".join(markdown(*changes(find_table("domain"), read_sets(file))))
+    assert shown in (ROOT / "docs" / "domain.md").read_text(encoding="utf8")
 
 
 @pytest.fixture(scope="module")

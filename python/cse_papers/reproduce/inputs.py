@@ -111,6 +111,7 @@ def open_inputs(
             raise InputError(f"{flag} {value}: no such file; check the path")
     if made is not None:
         named = {**sts_sentences(Path(data), made, needed - named.keys()), **named}
+        named |= documents(Path(data), made, [name for name in table.needs() if name.startswith(DOCUMENTS)])
     corpus_path, pairs_path = (None if file is None else Path(file) for file in (corpus, pairs))
     chosen = () if dev is None or made is None else clean_files(Path(data), made)
     return Inputs(Path(data), corpus_path, pairs_path, named, dev=chosen, **settings)  # type: ignore[arg-type]
@@ -177,6 +178,20 @@ def sts_sentences(data: Path, folder: Path, names: Iterable[str]) -> dict[str, s
     return corpora
 
 
+def documents(data: Path, folder: Path, names: Sequence[str]) -> dict[str, str]:
+    """Writes the documents of collections in ``data``, one per line; returns the paths by placeholder."""
+    from cse.evaluation.retrieval import Retrieval, RetrievalOptions
+
+    paths = {}
+    for name in names:
+        collection = Retrieval(RetrievalOptions(), str(find(data, name.removeprefix(DOCUMENTS))))
+        texts = (" ".join(collection.documents[key].split()) for key in sorted(collection.documents, reverse=True))
+        folder.mkdir(parents=True, exist_ok=True)
+        paths[name] = str(folder / f"{name.replace(' ', '-')}.txt")
+        write_text(paths[name], "".join(f"{text}\n" for text in texts if text))
+    return paths
+
+
 # Number of steps per run.
 STEPS = 2
 # Maximum number of sentences in the corpus.
@@ -203,7 +218,7 @@ def smoke_inputs(table: Table, place: Path, device: str, threads: int) -> Inputs
         _write(data / f"{stem}.tsv", [f"{generator.random() * 5:.2f}\t{a}\t{b}" for a, b in _pairs(rows, generator)])
     _transfer(data, rows, generator)
     for column in table.columns:
-        if table.suite == "columns" and column not in {title for title, _ in TASKS.values()}:
+        if table.suite in ("columns", "domain") and column not in {title for title, _ in TASKS.values()}:
             _collection(data / column, rows)
     labelled = place / "pairs.csv"
     triples = [",".join(f'"{_plain(text)}"' for text in (a, b, a[::-1])) for a, b in _pairs(rows, generator, 48)]

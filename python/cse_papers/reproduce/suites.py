@@ -12,9 +12,9 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from functools import cache, cached_property
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,6 +114,21 @@ class Table:
     def needs(self, setting: str | None = None) -> set[str]:
         """Returns the names of the placeholders in all recipes, or in one setting of them; see ``Recipe.needs``."""
         return {name for row in self.rows for recipe in row.recipes.values() for name in recipe.needs(setting)}
+
+    def within(self, data: Path) -> Table:
+        """Returns the table with the columns of the collections that ``data`` has, if its suite is ``domain``."""
+        if self.suite != "domain":
+            return self
+        columns = tuple(name for name in self.columns if (data / name).exists())
+        rows = [
+            replace(
+                row,
+                values=row.values[: len(columns)],
+                recipes={column: recipe for column, recipe in row.recipes.items() if column in columns},
+            )
+            for row in self.rows
+        ]
+        return replace(self, columns=columns, rows=tuple(rows))
 
     def find_rows(self, names: Sequence[str]) -> list[Row]:
         """Returns the rows with the given names, or all rows if no names are given.
@@ -279,11 +294,15 @@ class Scorer:
             self.paths[name] = folder
             self.suites[name] = _open(kind, folder, partial)
 
-    @cached_property
-    def hash(self) -> str:
-        """First 16 hexadecimal digits of the SHA-256 of the names and contents of all files."""
+    def hash(self, column: str | None = None) -> str:
+        """Returns the first 16 hexadecimal digits of the SHA-256 of the names and contents of all files.
+
+        With the suite ``domain``, only the files of ``column`` count.
+        """
         digest = hashlib.sha256()
         for name, path in sorted(self.paths.items()):
+            if self.suite == "domain" and column not in (None, name):
+                continue
             files = sorted(entry for entry in path.rglob("*") if entry.is_file()) if path.is_dir() else [path]
             for file in files:
                 digest.update(f"{name}/{file.name} {hash_file(str(file))}\n".encode())
