@@ -181,7 +181,7 @@ def find_inputs(table: Table, place: Path, smoke: bool, dry_run: bool, options: 
 
 def show_list(table: Table | None, as_json: bool) -> None:
     """Prints the tables, or the rows of one table and the files they need."""
-    from .inputs import SENTENCES
+    from .inputs import SENTENCES, is_made
     from .suites import tables
 
     if table is None:
@@ -203,6 +203,7 @@ def show_list(table: Table | None, as_json: bool) -> None:
                     [
                         f"{name} (else made of --data)" if name in SENTENCES else name
                         for name in sorted({name for recipe in row.recipes.values() for name in recipe.needs()})
+                        if not is_made(name)
                     ]
                     + (
                         ["--pairs"]

@@ -24,11 +24,11 @@ def changes(table: Table, sets: Mapping[str, Records]) -> tuple[list[str], list[
     """
     found: dict[str, dict[str, dict[tuple[str, int], Vector]]] = {}  # by row, collection, and set and seed
     for name, records in sets.items():
-        values = {key: np.array(each["draws"]["ndcg"], dtype=np.float64) / 100 for key, each in records.items()}
-        before = {column: each for (row, column, seed), each in values.items() if seed is None}
-        for (row, column, seed), each in sorted(values.items(), key=str):
+        scores = {key: np.array(each["draws"]["ndcg"], dtype=np.float64) / 100 for key, each in records.items()}
+        before = {column: each for (_, column, seed), each in scores.items() if seed is None}
+        for (method, column, seed), each in sorted(scores.items(), key=str):
             if seed is not None and column in before:
-                found.setdefault(row, {}).setdefault(str(column), {})[name, seed] = each - before[column]
+                found.setdefault(method, {}).setdefault(str(column), {})[name, seed] = each - before[column]
     collections = sorted({column for runs in found.values() for column in runs})
     rows = []
     for row in table.rows:

@@ -116,10 +116,15 @@ class Table:
         return {name for row in self.rows for recipe in row.recipes.values() for name in recipe.needs(setting)}
 
     def within(self, data: Path) -> Table:
-        """Returns the table with the columns of the collections that ``data`` has, if its suite is ``domain``."""
+        """Returns the table with the columns of the collections that ``data`` has, if its suite is ``domain``.
+
+        Raises ``InputError`` if it has none of them.
+        """
         if self.suite != "domain":
             return self
         columns = tuple(name for name in self.columns if (data / name).exists())
+        if not columns:
+            raise InputError(f"--data {data} has none of the collections {', '.join(self.columns)}")
         rows = [
             replace(
                 row,
