@@ -230,7 +230,7 @@ def table(found: dict[str, Any]) -> str:
         ("`TfidfIndex.augment`, `--tokenizer wordpieces` of MiniLM", "augment, wordpieces, per sentence"),
     ]
     lines += [f"| {label} | | | | {1 / found[key]:,.0f} |" for label, key in rates if key in found]
-    lines.append(f"| `TfidfIndex.open` | {found['open'] * 1000:.0f} ms | | | |")
+    lines.append(f"| `TfidfIndex.open` | {found['open']:.2f} s | | | |")
     return "\n".join(lines)
 
 

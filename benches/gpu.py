@@ -7,11 +7,15 @@ The sections, in this order:
 
 agreement    loss and gradients of the first step on the GPU, in fp32 and in bf16, compared with fp32 on the CPU
              (without dropout)
+tests        pytest -m "cuda and not slow"
+steps        steps of a model of the size of BERT-base with random weights in bf16, eager, recorded (--graphs) and
+             compiled, standard and with UNA's pairs, 64 and 512 sentences: ms a step, the part of it in which Python
+             starts kernels, time of the kernels, gaps between them, launches, peak memory, seconds before the first
+             timed step, and the kernels that take longest
 training     training of a model of the size of BERT-base with random weights in bf16: standard, focal, mixed, and
              standard with UNA's pairs at every step; the plain loop and sentence-transformers of benches/train.py
 resume       whether a run resumed from a checkpoint has the bits of an uninterrupted one, with the default
              operations and with deterministic ones
-tests        pytest -m cuda
 compile      standard, UNA's pairs, and sentence-transformers with torch.compile
 ranks        two processes (NCCL), if there are two GPUs: losses compared with those of one process
 
@@ -35,10 +39,12 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -69,6 +75,7 @@ LOSSES: dict[str, dict[str, Any]] = {
     "mixed": {"loss": "mixed"},
     "UNA pairs": UNA,
 }
+STEPS = {name: LOSSES[name] for name in ("standard", "UNA pairs")}
 
 
 class Bench:
@@ -253,6 +260,74 @@ class Bench:
             "peak_bytes": systems.peak(self.options.device),
         }
 
+    def steps(self) -> dict[str, Any]:
+        """Times and profiles steps of several kinds, the most important first, as long as there is time."""
+        found: dict[str, Any] = {}
+        kinds = {"eager": {}, "graphs": {"graphs": True}, "compile": {"compile": True}}
+        kinds["graphs, compile"] = {"graphs": True, "compile": True}
+        sizes = (self.options.batch_size, (2 if self.options.smoke else 8) * self.options.batch_size)
+        plan = [
+            (kind, size, name)
+            for pair in (("eager", "graphs"), ("graphs, compile", "compile"))
+            for size, kind, name in product(sizes, pair, STEPS)
+        ]
+        print("| step | ms | host | kernels | gaps | launches | peak GB | start s |")
+        print("| --- |" + " ---: |" * 7)
+        for kind, size, name in plan:
+            if ("compile" in kind and self.options.smoke) or self.left < (60 if "compile" in kind else 20):
+                continue
+            label = f"{kind}: {name}, {size}"
+            try:
+                each = found[label] = self.timed_steps(batch_size=size, **kinds[kind], **STEPS[name])
+            except Exception as error:
+                self.failed(f"steps: {label}", error)
+            else:
+                numbers = " | ".join(f"{each[key]:.2f}" for key in ("ms", "host", "kernels", "gaps", "launches"))
+                print(f"| {label} | {numbers} | {each['peak_bytes'] / 1e9:.1f} | {each['start']:.0f} |", flush=True)
+        return found
+
+    def timed_steps(self, **values: Any) -> dict[str, Any]:
+        """Returns the times of steps of a run, per step and in ms, without its evaluation and its log."""
+        from cse.encoder.device import reset_peak_memory
+        from cse.training.batches.tokens import Prefetcher
+        from cse.training.callbacks import Callback
+        from cse.training.loop import Trainer
+        from cse.training.setup import prepare
+        from cse.training.step.distributed import World
+
+        gc.collect()
+        reset_peak_memory(self.options.device)
+        warm, count, profiled = (5, 3, 2) if self.options.smoke else (12, 40, 4)
+        began = time.perf_counter()
+        run = prepare(self.config(precision="bf16", max_steps=warm + count + profiled, **values))
+        run.state.train()
+        step = Trainer(run, World(), Callback()).step
+        tokenizer, plan = run.state.encoder.tokenizer, run.plan
+        with Prefetcher(
+            run.batches, tokenizer, plan.max_length, None, run.tokens, run.device, plan.compiled
+        ) as batches:
+
+            def perform(first: int, steps: int) -> tuple[float, float, float]:
+                systems.sync(self.options.device)
+                started = time.perf_counter()
+                for number in range(first, first + steps):
+                    step(batches.get(number), 1e-5)
+                issued = time.perf_counter()
+                systems.sync(self.options.device)
+                return started, (issued - started) / steps, (time.perf_counter() - started) / steps
+
+            perform(0, warm)
+            started, host, whole = perform(warm, count)
+            with torch.profiler.profile() as profiler:
+                perform(warm + count, profiled)
+        return {
+            "ms": 1e3 * whole,
+            "host": 1e3 * host,
+            "start": started - began,
+            "peak_bytes": systems.peak(self.options.device),
+            **kernels(profiler, profiled, on_gpu=self.options.gpu),
+        }
+
     def resume(self) -> dict[str, bool]:
         """Compares the weights of a resumed run, bit for bit, with those of an uninterrupted one, with dropout."""
         from cse import train
@@ -276,12 +351,12 @@ class Bench:
         return found
 
     def tests(self) -> dict[str, int]:
-        """Runs the tests marked ``cuda``; raises ``AssertionError`` if one fails."""
+        """Runs the tests marked ``cuda``, without slow ones; raises ``AssertionError`` if one fails."""
         report = self.folder / "tests.xml"
         files = [path for path in (ROOT / "tests").rglob("test_*.py") if "mark.cuda" in path.read_text(encoding="utf8")]
         workers = ["-n", "6"] if find_spec("xdist") and not self.options.smoke else []
-        command = [sys.executable, "-m", "pytest", "-m", "cuda", "-q", *workers, f"--junit-xml={report}"]
-        limit = max(self.left - 130, 60)  # leaves time for the sections that follow
+        command = [sys.executable, "-m", "pytest", "-m", "cuda and not slow", "-q", *workers, f"--junit-xml={report}"]
+        limit = max(self.left - 330, 60)  # leaves time for the sections that follow
         try:
             done = subprocess.run([*command, *map(str, files)], cwd=ROOT, env=environment(), check=False, timeout=limit)
         except subprocess.TimeoutExpired:
@@ -312,6 +387,27 @@ class Bench:
         print(f"losses of two processes: relative error {error:.2g}")
         assert error < 1e-2, f"losses of one and of two processes differ: {one}, {two}"
         return {"losses": [one, two], "largest_error": error}
+
+
+def kernels(profiler: Any, steps: int, on_gpu: bool) -> dict[str, Any]:
+    """Returns ms a step in kernels and in gaps between them, their number, and the ten that take longest."""
+    kind = "CUDA" if on_gpu else "CPU"
+    events = sorted((e for e in profiler.events() if e.device_type.name == kind), key=lambda e: e.time_range.start)
+    busy = gaps = 0.0
+    end = events[0].time_range.start if events else 0.0
+    times: Counter[str] = Counter()
+    for event in events:
+        start, stop = event.time_range.start, event.time_range.end
+        times[event.name] += (stop - start) / 1e3 / steps
+        gaps += max(0.0, start - end)
+        busy += max(0.0, stop - max(start, end))
+        end = max(end, stop)
+    return {
+        "kernels": busy / 1e3 / steps,
+        "gaps": gaps / 1e3 / steps,
+        "launches": len(events) / steps,
+        "longest": {name[:90]: ms for name, ms in times.most_common(10)},
+    }
 
 
 @contextlib.contextmanager
@@ -404,9 +500,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(options, Path(folder))
         bench.section("agreement", bench.agreement, 40)
+        bench.section("tests", bench.tests, 60)
+        bench.section("steps", bench.steps, 60)
         bench.section("training", partial(bench.training, compiled=False), 60)
         bench.section("resume", bench.resume, 40)
-        bench.section("tests", bench.tests, 60)
         bench.section("compile", partial(bench.training, compiled=True), 60)
         bench.section("ranks", bench.ranks, 60)
     print(f"{(time.perf_counter() - bench.began) / 60:.1f} minutes on {bench.results['device']}")

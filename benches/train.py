@@ -429,11 +429,10 @@ def report(found: dict[tuple[str, str], list[Timing]], least: dict[str, tuple[fl
         print("bf16: left out, because the processor has no instructions for it (see --emulate)")
     elif options.emulate:
         print("bf16: emulated; the times are not those of a processor with instructions for it")
-    print(f"batches of {size}, {options.device}; speed-ups above 1 mean faster than sentence-transformers")
+    print(f"batches of {size}, {options.device}; speed-ups are over sentence-transformers")
     print(
         "| precision | system | ms a step | range | sentences/s | tokens a step | "
-        "speed-up over sentence-transformers, same precision | speed-up per token, same precision | "
-        "speed-up over sentence-transformers in fp32 | minimum / time |"
+        "speed-up | speed-up per token | speed-up over fp32 | minimum / time |"
     )
     print("| --- | --- |" + " ---: |" * 8)
     theirs = {key[0]: middle(times) for key, times in found.items() if key[1] == THEIRS}

@@ -85,7 +85,7 @@ def stage() -> Path:
     texts["api.md"] = with_docstrings(texts["api.md"])
     for name, text in texts.items():
         (SOURCE / "docs" / name).write_text(text, encoding="utf8")
-    for picture in (each for kind in ("svg", "webp") for each in DOCS.glob(f"**/*.{kind}")):
+    for picture in (each for kind in ("svg", "webp", "css") for each in DOCS.glob(f"**/*.{kind}")):
         goal = SOURCE / "docs" / picture.relative_to(DOCS)
         goal.parent.mkdir(exist_ok=True)
         shutil.copyfile(picture, goal)

@@ -19,8 +19,8 @@ from cse.cli.command import Command
 from cse.cli.train_options import setting_options
 from cse.evaluation import EVALUATIONS
 from cse.options import Option, options_of
-from cse.training.settings.config import TABLES, method_flags
 from cse.training.settings.declared import GROUPS
+from cse.training.settings.values import TABLES, method_flags
 
 DOCS = Path(__file__).resolve().parent
 
@@ -74,7 +74,7 @@ def settings() -> str:
         for key, option in rows:
             keyword = option.flag.removeprefix("--").replace("-", "_") if "." in key else key
             text = (shown[keyword].help or "").replace("|", "\\|").replace("  [default:", " [default:")
-            mark = " *" if option.opt.may_change in ("yes", "elsewhere") else ""
+            mark = " *" if option.opt.may_change else ""
             lines.append(f"| `{key}`{mark} | `{option.flag}` | {kind(option)} | {text} |")
         lines.append("")
     return "\n".join(lines)

@@ -1,10 +1,10 @@
 """A program that imports PyTorch and transformers once, then forks a process for each cse command that it receives.
 
 The argument of the program is the file descriptor of a socket. The program reads requests from this socket until the
-other end is closed. A request is a JSON object with the arguments, working directory and environment of a command, sent
-together with four file descriptors: standard input, output and error of the command, and a socket to which the
-command's process id and exit code are sent. The command runs at the top level of this module, so that Python calls the
-command's ``atexit`` functions when the process ends.
+other end is closed. A request is a JSON object with the arguments, working directory, environment and function of a
+command, sent together with four file descriptors: standard input, output and error of the command, and a socket to
+which the command's process id and exit code are sent. The command runs at the top level of this module, so that Python
+calls the command's ``atexit`` functions when the process ends.
 """
 
 import atexit
@@ -98,10 +98,10 @@ if __name__ == "__main__":
     if received is not None:
         become(*received)
         import plain_processor  # noqa: F401
-        from cse.cli import main
 
         try:
-            main()
+            module, _, function = received[0]["entry"].partition(":")
+            getattr(importlib.import_module(module), function)()
         except SystemExit as error:
             exit_code = error.code or 0
         except BaseException:

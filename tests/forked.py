@@ -28,11 +28,12 @@ def server():
 class Forked:
     """A process that runs a command, with the methods of ``subprocess.Popen`` that the tests use."""
 
-    def __init__(self, *arguments, cwd=None, stdin=b""):
+    def __init__(self, *arguments, cwd=None, stdin=b"", env=None, entry="cse.cli:main"):
         request = {
             "arguments": [str(each) for each in arguments],
             "folder": str(cwd or os.getcwd()),
-            "environment": dict(os.environ),
+            "environment": {**os.environ, **(env or {})},
+            "entry": entry,
         }
         (theirs, stdin_pipe), (out, out_pipe), (err, err_pipe) = (os.pipe() for _ in range(3))
         ours, answers = socket.socketpair()

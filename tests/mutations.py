@@ -37,18 +37,8 @@ from cse.data.corpus import Corpus
 from random_texts import some_texts, write_vectors
 
 DEEP = "[" * 100_000 + "]" * 100_000
-WHOLE = [
-    b"",
-    b"[]",
-    b"null",
-    b'"x"',
-    b"3",
-    b"\xff\xfe",
-    DEEP.encode(),
-    b"9" * 5000,
-    b'{"a": ' + b"9" * 5000 + b"}",
-    b"{",
-]
+DIGITS = b"9" * 5000
+WHOLE = [b"", b"[]", b"null", b'"x"', b"3", b"\xff\xfe", DEEP.encode(), DIGITS, b'{"a": ' + DIGITS + b"}", b"{"]
 VALUES = [
     None,
     [],

@@ -29,33 +29,9 @@ from forked import Forked
 from mutations import fault
 from random_texts import some_texts, write_vectors
 
-VALUES = [
-    "",
-    " ",
-    "-1",
-    "0",
-    "1e999",
-    "nan",
-    "-inf",
-    "9" * 30,
-    "9" * 5000,
-    "1000000000",
-    "x",
-    "a=b=c",
-    "[",
-    "\u202e\x1b[2J",
-]
-VALUES += [
-    "c.txt",
-    "p.tsv",
-    "../..",
-    ".",
-    "nowhere/x",
-    os.fsdecode(b"\xff\xfe"),
-    "\U0001f600" * 50,
-    "1,2,,3",
-    "18446744073709551615",
-]
+NUMBERS = ["-1", "0", "1e999", "nan", "-inf", "9" * 30, "9" * 5000, "1000000000", "18446744073709551615", "1,2,,3"]
+TEXTS = ["", " ", "x", "a=b=c", "[", "\u202e\x1b[2J", os.fsdecode(b"\xff\xfe"), "\U0001f600" * 50]
+VALUES = [*NUMBERS, *TEXTS, "c.txt", "p.tsv", "../..", ".", "nowhere/x"]
 # Traces of the program in a message: a traceback, a Python list, a temporary file; and a damage that no file has.
 WRONG = re.compile(r"Traceback|\['\w|\.cse-|cse-new-|damaged")
 ONE = ["--model=m", "--max-steps=1", "--batch-size=8", "--max-length=16"]

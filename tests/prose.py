@@ -1,17 +1,27 @@
 """Numbers in prose that name a row of a stored table, in a comment that Markdown does not show.
 
-    UNA gains +1.14 [+.79, +1.51] <!-- row: Systems (H200) | UNA, 0.05 | change --> points.
+    UNA gains +1.14 [+.79, +1.51]<!-- row: Systems (H200) | UNA, 0.05 | change --> points.
 
 A marker has the title of a table, the first cells of a row, and the name of a column, which may be shortened to a
-beginning that only one row or column has. The marker stands after a number, or after a number with its interval.
+beginning that only one row or column has. The marker stands after a number, or after a number with its interval; not at
+the beginning of a line, where a comment would end the paragraph.
+
+A marker may also name a value in a file of stored results, by the keys that lead to it; a list stands for its median:
+
+    the time grows with the power of 0.95<!-- row: growth.json | exponents | build: time against sentences -->
+    of 100 draws, 66<!-- row: verdict.json > tweets > seed0 | words | cannot tell -->
 """
 
+import json
 import re
 from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
 
-NUMBER = r"[+-]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)"
+RESULTS = Path(__file__).resolve().parents[1] / "benches" / "results"
+NUMBER = r"[+-]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:e-?\d+)?"
 MARKED = re.compile(
-    rf"(?P<value>{NUMBER})(?: \[(?P<low>{NUMBER}), (?P<high>{NUMBER})\])?\** <!-- row: (?P<table>[^|]+?) \| "
+    rf"(?P<value>{NUMBER})(?: \[(?P<low>{NUMBER}), (?P<high>{NUMBER})\])?\** ?<!-- row: (?P<table>[^|]+?) \| "
     r"(?P<row>[^|]+?) \| (?P<column>[^|]+?) -->"
 )
 # What has to have a marker: changes, which have a sign, and scores of two digits with decimals.
@@ -63,6 +73,12 @@ def one(what, key, names, end):
 
 def cell_of(marker, tables):
     """The text of the cell that a marker names; ``tables`` are pairs of column names and rows, by title."""
+    file, *keys = marker.table.split(" > ")
+    if file.endswith(".json"):
+        value = json.loads((RESULTS / file).read_text(encoding="utf8"))
+        for key in (*keys, marker.row, marker.column):
+            value = value[key]
+        return repr(median(value) if isinstance(value, list) else value)
     head, rows = tables[marker.table]
     row = rows[one("row", marker.row, [", ".join(row) for row in rows], ", ")]
     return row[1 + one("column", marker.column, head[1:], " ")]  # the first column has the names of the rows
@@ -70,8 +86,9 @@ def cell_of(marker, tables):
 
 def agrees(number, cell):
     """Whether a number in prose is a number of a table, rounded to the digits that the prose has."""
-    digits = len(number.partition(".")[2])
-    return abs(float(number.replace(",", "")) - float(cell)) <= 0.5 * 10**-digits + 1e-9
+    digits, _, power = number.partition(".")[2].partition("e")
+    step = 10.0 ** (int(power or 0) - len(digits))
+    return abs(float(number.replace(",", "")) - float(cell)) <= 0.5 * step * (1 + 1e-6) + 1e-12
 
 
 def faults(text, tables):

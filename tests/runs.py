@@ -9,6 +9,7 @@ import torch
 
 from cse import train
 from cse.training.batches.batches import Batches
+from cse.training.batches.tokens import Prefetcher
 from cse.training.folder.checkpoint import list_checkpoints
 from cse.training.loop import resumed_config
 from cse.training.step.distributed import World
@@ -29,6 +30,23 @@ def batches_of(config, corpus, rows, positive, negatives=()):
     """Returns the ``Batches`` of a resolved configuration."""
     names = ("batch_size", "seed", "epochs", "max_steps", "accumulate", "keep_duplicates")
     return Batches(corpus, rows, positive, negatives, **{name: getattr(config, name) for name in names})
+
+
+def first_batches(run, part=None, **more):
+    """Returns the prepared batches of the first step of a run; ``part`` selects the rows of a rank."""
+    tokenizer, length = run.state.encoder.tokenizer, run.config.max_length
+    with Prefetcher(run.batches, tokenizer, length, part, stored=run.tokens, **more) as prefetcher:
+        return prefetcher.get(0)
+
+
+def drawn(*shape, seed=0):
+    """Returns normally distributed numbers in float64."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def in_float64(run, training=False):
+    for module in run.state.modules().values():
+        module.double().train(training)
 
 
 def weights(folder):

@@ -13,7 +13,7 @@ import torch
 
 from cse import InputError, TrainConfig, train
 from cse.data import readers
-from cse.data.cache import ends_fit, is_mapped
+from cse.data.cache import is_mapped
 from cse.data.corpus import Corpus, hold_out
 from cse.training.batches.tokens import Prefetcher
 from cse.training.callbacks import Callback
@@ -171,19 +171,6 @@ def test_a_cache_entry_with_changed_bytes_is_written_again(sample, tmp_path, mon
         assert again.take(rows) == texts
         assert (again.word_counts() == words).all()
         assert (again.hashes() == hashes).all()
-
-
-def test_row_ends_must_not_decrease_and_the_last_must_equal_the_size_of_the_text(monkeypatch):
-    monkeypatch.setattr("cse.data.cache.BLOCK_BYTES", 2)
-    ends = np.array([3, 3, 8, 9, 12], dtype="<u8")
-    assert ends_fit(ends, 5, 12)
-    assert ends_fit(ends[:0], 0, 0)
-    assert not ends_fit(ends, 4, 12)
-    assert not ends_fit(ends, 5, 13)
-    for place in range(4):
-        changed = ends.copy()
-        changed[place] = 2**40
-        assert not ends_fit(changed, 5, 12)
 
 
 def test_cached_rows_that_change_during_a_run_are_reported(sample, tmp_path, monkeypatch):

@@ -63,7 +63,9 @@ def test_truncated_fraction_is_measured_on_the_texts_used_for_training(of_rows, 
     tokens = sum(map(len, AutoTokenizer.from_pretrained(tiny_bert)(rows).input_ids))
     assert "100.0% of the texts truncated to 16 tokens, " in whole
     assert f"which cuts off {100 - 1600 * len(rows) / tokens:.1f}% of all tokens (--max-length 32 would " in whole
-    short = of_rows(rows, positive="spans", spans={"most_words": 8, "least_words": 2}, max_length=64).facts["text"]
+    short = of_rows(rows, positive="spans", spans={"max_span_words": 8, "min_span_words": 2}, max_length=64).facts[
+        "text"
+    ]
     assert "0.0% of the texts truncated to 64 tokens, which cuts off 0.0% of all tokens, " in short
 
 

@@ -11,6 +11,7 @@ import time
 import traceback
 from dataclasses import replace
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,7 +33,7 @@ from cse.training.step.distributed import World
 from cse.training.step.step import skip_if_not_finite, training_step
 from cse.training.watching import failures
 from plain_processor import bf16_instructions
-from runs import LOSSES, VIEWS, gradients, same_run
+from runs import LOSSES, VIEWS, first_batches, gradients, same_run
 
 needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler, which torch.compile needs")
 
@@ -147,8 +148,7 @@ def of_first_step(config):
     run = prepare(config)
     for module in (run.state.encoder, *run.state.terms.values()):
         module.double().eval()
-    with Prefetcher(run.batches, run.state.encoder.tokenizer, 32, device=run.device) as prefetcher:
-        return gradients(run, prefetcher.get(0))
+    return gradients(run, first_batches(run, device=run.device))
 
 
 def assert_close(found, expected, tolerance=1e-8):
@@ -191,8 +191,7 @@ def test_bf16_on_cuda_changes_loss_and_gradients_little(run_config):
         run = prepare(run_config.replace(device=device, precision=precision))
         for module in run.state.modules().values():
             module.eval()
-        with Prefetcher(run.batches, run.state.encoder.tokenizer, 32, device=run.device) as prefetcher:
-            found.append(gradients(run, prefetcher.get(0)))
+        found.append(gradients(run, first_batches(run, device=run.device)))
     (expected, before), (rounded, after) = found
     assert float(after["loss"]) == pytest.approx(float(before["loss"]), rel=0.02)
     one, two = (torch.cat([each[name].cpu().flatten() for name in expected]) for each in (expected, rounded))
@@ -219,7 +218,9 @@ def test_restored_generators_repeat_the_dropout_masks_of_cuda():
     assert all(torch.equal(torch.nn.functional.dropout(x, 0.5), mask) for mask in masks)
 
 
-@pytest.mark.parametrize(("compiled", "precision"), [(False, "fp32"), (False, "bf16"), (True, "bf16")])
+@pytest.mark.parametrize(
+    ("compiled", "precision"), [(False, "fp32"), (False, "bf16"), pytest.param(True, "bf16", marks=pytest.mark.slow)]
+)
 @pytest.mark.cuda
 def test_a_run_resumed_on_cuda_equals_an_uninterrupted_one(run_config, compiled, precision, deterministic):
     """Includes the dropout masks, whose generator is stored in the checkpoint."""
@@ -242,7 +243,7 @@ def deterministic():
     torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.cuda
 def test_a_run_on_cuda_learns_without_synchronisation_inside_steps(run_config, compiled, monkeypatch):
     from cse.training import loop
@@ -413,12 +414,12 @@ def test_auto_precision_is_bf16_only_if_it_is_faster_than_fp32(processor, instru
 def test_a_configured_precision_is_used_without_measuring_the_speedup(processor, monkeypatch):
     processor(())
     monkeypatch.setattr(devices, "bf16_speedup", lambda: pytest.fail("was measured"))
-    assert pick_precision("cpu", "fp32") == ("fp32", "as configured")
+    assert pick_precision("cpu", "fp32") == ("fp32", "the value of --precision")
     precision, why = pick_precision("cpu", "bf16")
     assert precision == "bf16"
     assert "emulated and slow" in why
     processor(AVX512)
-    assert pick_precision("cpu", "bf16") == ("bf16", "as configured")
+    assert pick_precision("cpu", "bf16") == ("bf16", "the value of --precision")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert pick_precision("cuda")[0] == pick_precision("cuda:1")[0] == "bf16"
     assert pick_precision("meta")[0] == "fp32"
@@ -469,7 +470,7 @@ def test_a_run_records_its_precision(run_config, processor):
     processor(AVX512, 2.0)
     result = train(run_config.replace(precision="bf16", max_steps=1, eval_every=0))
     about = json.loads((result.folder / "environment.json").read_text(encoding="utf8"))
-    assert (about["precision"], about["precision_reason"]) == ("bf16", "as configured")
+    assert (about["precision"], about["precision_reason"]) == ("bf16", "the value of --precision")
     run = prepare(run_config.replace(precision="auto"))
     assert run.config.precision == "bf16"
     assert run.facts["device"].startswith("cpu (bf16: with AVX512-BF16, a matrix product is 2.0 times as fast as in")
@@ -509,6 +510,9 @@ def test_the_gpu_benchmark_runs_every_section_on_the_cpu(minilm, tmp_path):
     assert found["tests"]["tests"] > 20
     assert found["tests"]["failures"] == found["tests"]["errors"] == 0
     assert found["ranks"]["largest_error"] < 1e-3
+    steps = product(("eager", "graphs"), ("standard", "UNA pairs"), (8, 16))
+    assert set(found["steps"]) == {f"{kind}: {name}, {size}" for kind, name, size in steps}
+    assert all(each["ms"] > 0 and each["launches"] > 0 for each in found["steps"].values())
     systems = found["training"]["systems"]
     names = {"cse, standard", "cse, focal", "cse, mixed", "cse, UNA pairs", "plain loop"}
     assert names <= set(systems)
@@ -570,3 +574,86 @@ def test_compiling_is_suggested_for_long_runs_on_a_gpu(device, compiled, steps, 
 
     final = SimpleNamespace(accumulate=1, lr=1e-5, lr_scheduler="linear", merge_with_base=0.0, compile=compiled)
     assert ("--compile" in describe_steps(final, Rows(range(steps)), device)) == hinted
+
+
+def test_batches_on_cuda_are_padded_to_a_multiple_of_eight_tokens(run_config, monkeypatch):
+    monkeypatch.setattr("cse.training.batches.tokens.multiple_of_lengths", lambda device: 8)
+    run = prepare(run_config.replace(max_length=30, batch_size=4))
+    with Prefetcher(run.batches, run.state.encoder.tokenizer, 30) as prefetcher:
+        blocks = [prefetcher.get(step)[0].tokens["anchor"] for step in range(8)]
+    widths = [block["input_ids"].shape[1] for block in blocks]
+    longest = [int(block["attention_mask"].sum(1).max()) for block in blocks]
+    assert widths == [min(-(-length // 8) * 8, 30) for length in longest]
+    assert any(length % 8 for length in longest)
+
+
+# Unlike ``cpu``, this name of the CPU selects what cse does on a GPU.
+LIKE_A_GPU = "cpu:0"
+
+
+def test_no_transformer_on_a_gpu_looks_at_the_values_of_the_mask(run_config):
+    config = run_config.replace(device=LIKE_A_GPU, loss_terms=("keep-similarities",), positive_encoder="copy")
+    run = prepare(config.replace(feature_augmentations=("momentum",), positive="spans"))
+    state = run.state
+    copies = [
+        state.encoder,
+        state.second,
+        state.features["momentum"].encoder,
+        state.terms["keep-similarities"].base.model,
+    ]
+    assert [each.backbone.config._attn_implementation for each in copies] == ["cse_masked"] * 4
+    with Prefetcher(run.batches, state.encoder.tokenizer, 32) as prefetcher, Waits() as waits:
+        training_step(state, prefetcher.get(0), run.forward, 1e-3)
+    assert not waits.names
+
+
+class Waits(TorchDispatchMode):
+    """Records the names of operations whose result the host reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if torch.Tag.data_dependent_output in function.tags:
+            self.names.append(str(function))
+        return function(*args, **kwargs or {})
+
+
+class Casts(TorchDispatchMode):
+    """Counts the casts of single tensors to bfloat16 or from it."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function.overloadpacket.__name__ == "_to_copy"
+        return function(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("values", [{}, {"negatives": ("una",), "una": {"every": 1}}], ids=["one pass", "two passes"])
+def test_weights_are_cast_together_without_a_change_of_the_gradients(run_config, values, monkeypatch):
+    found = []
+    for together in (False, True):
+        with monkeypatch.context() as patch:
+            if not together:
+                patch.setattr("cse.training.step.state.CastTogether", lambda backbone: None)
+            run = prepare(run_config.replace(device=LIKE_A_GPU, precision="bf16", **values))
+        run.state.train()
+        torch.manual_seed(1)
+        with Prefetcher(run.batches, run.state.encoder.tokenizer, 32) as prefetcher, Casts() as casts:
+            found.append((casts, *gradients(run, prefetcher.get(0))))
+    (before, expected, metrics), (after, rounded, same) = found
+    assert after.count < before.count / 2
+    assert expected.keys() == rounded.keys()
+    assert all(torch.equal(rounded[name], value) for name, value in expected.items())
+    assert all(torch.equal(same[name], value) or value.isnan() for name, value in metrics.items())
+    assert all(type(parameter) is torch.nn.Parameter for parameter in run.state.encoder.backbone.parameters())
+
+
+def test_evaluation_on_a_gpu_encodes_large_batches(run_config, monkeypatch):
+    encoder, given = prepare(run_config).state.encoder, []
+    monkeypatch.setattr("cse.encoder.trained.Encoder.encode", lambda self, texts, **settings: given.append(settings))
+    for kind in ("cpu", "cuda"):
+        monkeypatch.setattr("cse.encoder.trained.Encoder.device", torch.device(kind), raising=False)
+        encoder.encode(["a text"])
+    assert [settings.get("batch_size") for settings in given] == [None, 512]

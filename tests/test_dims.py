@@ -12,10 +12,12 @@ from cse.losses.contrastive import contrastive_loss
 from cse.training.setup import prepare
 from cse.training.step.distributed import World
 from cse.training.step.encode import gathered_views
+from cse.training.step.inputs import Inputs
 from cse.training.step.step import batch_step
+from runs import first_batches
 from sentence_models import sentence_model
 from test_modules import TEXTS, normalize, pooling
-from test_prompts import first_batch, retrieval_folder
+from test_prompts import retrieval_folder
 
 PAIRS = (
     "5\tthe cat sat\tthe cat sat .\n1\tthe cat sat\tdogs run\n3\tdogs run\tcats run\n4\tsnow in winter\tice in winter\n"
@@ -39,13 +41,13 @@ def unit_model(tmp_path_factory, tiny_bert):
 def test_matryoshka_loss_is_the_sum_of_contrastive_losses_of_truncated_embeddings(config):
     run = prepare(config.replace(loss="focal"))
     state = run.state
-    batch = first_batch(run)
+    inputs = Inputs(first_batches(run)[0], "cpu")
     forward = run.forward
     for module in state.modules().values():
         module.eval()
     with torch.no_grad():
-        views = gathered_views(state, batch, batch.tokens, forward, World())
-        step = batch_step(state, batch, batch.tokens, forward, World())
+        views = gathered_views(state, inputs, forward, World())
+        step = batch_step(state, inputs, forward, World())
         found = state.terms["matryoshka"](views, step)
         settings = {"logits": "focal", "temperature": run.config.temperature, "keys": views.keys}
         expected = sum(

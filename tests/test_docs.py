@@ -1,7 +1,9 @@
 """Runs the code blocks in README.md and docs/, with tiny models and small files in place of those named there."""
 
+import contextlib
 import importlib
 import inspect
+import io
 import json
 import re
 import shlex
@@ -10,9 +12,12 @@ import sys
 import tomllib
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
+
+from conftest import make_t5
+from prose import unmarked
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -113,18 +118,7 @@ def small_files(tmp_path_factory, sample_rows):
 
 @pytest.fixture(scope="session")
 def t5(tmp_path_factory, tiny_bert):
-    import torch
-    from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
-
-    folder = tmp_path_factory.mktemp("t5")
-    tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
-    ends = {"decoder_start_token_id": 2, "pad_token_id": 0, "eos_token_id": 3, "vocab_size": len(tokenizer)}
-    torch.manual_seed(0)
-    T5ForConditionalGeneration(
-        T5Config(**ends, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
-    ).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return make_t5(tmp_path_factory.mktemp("t5"), tiny_bert)
 
 
 @pytest.fixture
@@ -164,6 +158,14 @@ def parse(arguments):
     command.make_context(name, list(rest))
 
 
+def short(given, replaced):
+    """Returns the flags of ``SHORT`` that a command needs, and the tiny model for a training without a model."""
+    flags = [*SHORT.get(given[0], [])]
+    if "--name" in given:
+        flags = flags[: flags.index("--name")]
+    return [*flags, *(["--model", replaced("TINY")] if given[0] == "train" and "--model" not in given else [])]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("text", blocks("sh", "bash"))
 def test_shell_commands_in_the_documentation_run(cse, place, text):
@@ -189,9 +191,7 @@ def test_shell_commands_in_the_documentation_run(cse, place, text):
         name = arguments[1]
         given = [replaced(each).replace("<name>", "NAME").replace("128", "16") for each in arguments[1:]]
         given = [re.sub(r"^runs/(A|B|adapted|first)(?=$|/)", "runs/NAME", each) for each in given]
-        extra = [] if "--resume" in given else [replaced(each) for each in SHORT.get(name, [])]
-        if "--name" in given:
-            extra = extra[: extra.index("--name")]
+        extra = [] if "--resume" in given else short(given, replaced)
         if name == "mine" and "hybrid" in given:
             extra = ["--rows", "40"]
         if name == "eval" or (name == "compare" and "retrieval" not in given):
@@ -216,9 +216,7 @@ GUIDES = tomllib.loads((ROOT / "docs" / "site.toml").read_text(encoding="utf8"))
 def test_every_guide_begins_with_a_command_that_works_in_an_empty_folder(build, cse, replaced, tmp_path, name):
     command = build.first_command((ROOT / "docs" / name).read_text(encoding="utf8"))
     _, *given = map(replaced, shlex.split(command))
-    done = cse(
-        *given, *map(replaced, SHORT.get(given[0], []) if "--name" not in given else SHORT["train"][:4]), cwd=tmp_path
-    )
+    done = cse(*given, *short(given, replaced), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 
@@ -303,6 +301,93 @@ def test_toml_in_the_documentation_is_valid(text):
     assert tomllib.loads(text)["project"]["entry-points"]
 
 
+WRITTEN = [page for page in PAGES if page.name not in ("commands.md", "settings.md")]  # the others are generated
+
+
+def test_changes_and_scores_in_prose_name_their_stored_row():
+    found = {}
+    for page in WRITTEN:
+        text = re.sub(BLOCK, "", page.read_text(encoding="utf8"))
+        prose = "\n".join(line for line in text.splitlines() if not line.startswith(("|", "    ")))
+        found[page.name] = unmarked(re.sub("`[^`]*`", "", prose))
+        assert not re.search("^ *<!--", prose, re.MULTILINE), f"{page.name}: a comment that ends a paragraph"
+    assert not any(found.values()), found
+
+
+def test_the_pages_have_at_most_30_thousand_words_and_cells_of_one_line():
+    texts = {page.name: page.read_text(encoding="utf8") for page in WRITTEN}
+    assert sum(len(text.split()) for name, text in texts.items() if name != "README.md") <= 30_000
+    for name, text in texts.items():
+        for line in re.findall(r"^\|.*", re.sub(BLOCK, "", text), re.MULTILINE):
+            assert "<!--" not in line, f"{name}: a | in a comment ends the cell: {line}"
+            cells = re.sub(r"\]\([^)]*\)", "", line).split(" | ")
+            # The first cell of the generated table of combinations lists the positives that have equal rows.
+            assert all(len(cell) <= 110 for cell in cells if not cell.startswith("| `aeda`, ")), (name, line)
+
+
+def printed_tables(monkeypatch):
+    """The tables that the programs in benches/ print from the stored results, with the pages that show them."""
+    for folder in ("benches", "benches/domain"):
+        monkeypatch.syspath_prepend(ROOT / folder)
+    results = ROOT / "benches" / "results"
+    stored = {path.stem: json.loads(path.read_text(encoding="utf8")) for path in results.glob("*.json")}
+    for name, page in (("core", "benchmarks.md"), ("growth", "benchmarks.md"), ("adapt_peers", "domain.md")):
+        yield page, importlib.import_module(name).table(stored[name])
+    static = importlib.import_module("static")
+    yield "export.md", static.table(stored["static"]["collections"])
+    train, timings = importlib.import_module("train"), stored["train"]["timings"]
+    found = {tuple(key.split(": ")): [train.Timing(**each) for each in times] for key, times in timings.items()}
+    least = {kind: tuple(each.values()) for kind, each in stored["train"]["minimum"].items()}
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        train.report(found, least, SimpleNamespace(batch_size=64, device="cpu", emulate=False, json=None))
+    yield "benchmarks.md", text.getvalue()
+    gpu = importlib.import_module("gpu")
+    for section, mark in (("training", ""), ("compile", ", `--compile`")):
+        for name, system in stored["gpu"][section]["systems"].items():
+            yield "benchmarks.md", gpu.table_row(name + mark, system)
+
+
+def test_tables_of_measurements_are_those_of_the_stored_results(monkeypatch):
+    seen = 0
+    for page, table in printed_tables(monkeypatch):
+        shown = (ROOT / "docs" / page).read_text(encoding="utf8").splitlines()
+        rows = [line for line in table.splitlines() if line.startswith("|")]
+        seen += len(rows)
+        assert set(rows) <= set(shown), page
+    assert seen > 50
+
+
+def test_published_averages_are_those_of_the_stored_tables():
+    (path,) = (ROOT / "python").glob("*/tables/published.toml")
+    averages = set()
+    for table in tomllib.loads(path.read_text(encoding="utf8"))["table"]:
+        if "Avg." in table["columns"]:
+            place = table["columns"].index("Avg.")
+            averages |= {f"{row['values'][place]:.2f}" for row in table["rows"]}
+    section = (ROOT / "docs" / "published.md").read_text(encoding="utf8").split("\n## ")[2]
+    shown = re.findall(r"\d\d\.\d\d", "".join(re.findall(r"^\|.*", section, re.MULTILINE)))
+    assert len(shown) > 10
+    assert set(shown) <= averages
+
+
+def test_reproduced_values_are_those_of_the_stored_runs():
+    page = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf8")
+    for folder in sorted((ROOT / "benches" / "results" / "adapt-minilm").iterdir()):
+        runs = [json.loads(file.read_text(encoding="utf8"))["scores"] for file in folder.iterdir()]
+        means = [f"{sum(run[name] for run in runs) / len(runs):.2f}" for name in runs[0]]
+        row = re.search(rf"^\| {folder.name.removesuffix('-minilm').replace('-', ' ')} \| .*", page, re.MULTILINE)
+        assert re.findall(r"\| (\d\d\.\d\d)", row[0]) == means
+
+
+@pytest.mark.slow
+def test_the_table_of_losses_is_that_of_the_stored_results(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(ROOT / "benches" / "domain")
+    importlib.import_module("rivals").table(ROOT / "benches" / "results" / "rivals.parquet")
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) > 10
+    assert set(printed) <= set((ROOT / "docs" / "domain.md").read_text(encoding="utf8").splitlines())
+
+
 def test_links_between_pages_are_valid():
     for page in PAGES:
         text = re.sub(BLOCK, "", page.read_text(encoding="utf8"))
@@ -323,7 +408,7 @@ def test_the_table_of_pages_and_the_page_of_the_api_are_complete(build):
     from cse.training.settings.declared import GROUPS
 
     readme, names = (ROOT / "README.md").read_text("utf8"), (ROOT / "docs" / "api.md").read_text("utf8")
-    assert sorted(build.pages()) == sorted(page.name for page in PAGES if page.parent.name == "docs")
+    assert sorted(build.pages()) == sorted(page.name for page in PAGES[1:])
     assert set(re.findall(r"\]\(docs/([\w-]+\.md)", readme)) == set(build.pages())
     listed = re.findall(r"^::: ([\w.]+)$", build.with_docstrings(names), re.MULTILINE)
     assert len(listed) == len(set(listed)) == names.count("\n- ")

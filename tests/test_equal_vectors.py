@@ -22,7 +22,7 @@ TYPES = {
     "bert": {},
     "big_bird": {"attention_type": "original_full"},
     "camembert": POSITIONS,
-    "canine": {},
+    "canine": {"num_hash_buckets": 64},
     "convbert": {"embedding_size": 32},
     "data2vec-text": POSITIONS,
     "deberta": {},

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -390,35 +391,46 @@ def test_vectors_are_the_same_in_every_output_format(cse, tiny_bert, sample_rows
     assert np.allclose(found, expected, atol=1e-6)
     assert not found[30].any()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", output.name]
+    if suffix == ".npy":
+        piped = cse("encode", tiny_bert, "--pooler", "avg", stdin=(tmp_path / "in.txt").read_bytes(), text=False)
+        assert piped.stdout == output.read_bytes()
 
 
 add_record = Journal.add
 
 
-def test_changed_pieces_of_an_interrupted_encoding_are_encoded_again(tiny_bert, tmp_path, monkeypatch, cse):
+@pytest.fixture
+def encode_here(monkeypatch):
+    """A function that runs cse encode in this process, and interrupts it after ``stop`` blocks of 20 texts."""
+    monkeypatch.setattr("cse.encoder.vector_files.BLOCK", 20)
+
+    def encoded(*arguments, stop=None):
+        blocks = []
+
+        def add(journal, record):
+            if len(blocks) == stop:
+                raise KeyboardInterrupt
+            if isinstance(record, str):  # not the key
+                blocks.append(1)
+            add_record(journal, record)
+
+        monkeypatch.setattr("cse.io.Journal.add", add)
+        arguments = ["encode", *arguments, "--pooler", "avg", "--json"]
+        return CliRunner().invoke(cli, [str(each) for each in arguments])
+
+    return encoded
+
+
+def test_changed_pieces_of_an_interrupted_encoding_are_encoded_again(tiny_bert, tmp_path, encode_here):
     """A byte of each part of both files is changed, and the files are truncated; the vectors must stay the same."""
     (tmp_path / "in.txt").write_text("".join(f"a cat {i}\n" for i in range(60)), encoding="utf8")
     output = tmp_path / "v.npy"
-    monkeypatch.setattr("cse.encoder.vector_files.BLOCK", 20)
-
-    def add(journal, record):
-        if len(journal.records) == 2:
-            raise KeyboardInterrupt
-        if isinstance(record, str):
-            journal.records.append(record)
-        add_record(journal, record)
-
-    def encoded():
-        arguments = ["encode", tiny_bert, tmp_path / "in.txt", "--pooler", "avg", "-o", output]
-        return CliRunner().invoke(cli, [str(each) for each in arguments])
-
+    encoded = partial(encode_here, tiny_bert, tmp_path / "in.txt", "-o", output)
     encoded()
     expected = output.read_bytes()
     output.unlink()
     files = [tmp_path / "v.npy.part", tmp_path / "v.npy.part.json"]
-    with monkeypatch.context() as patched:
-        patched.setattr("cse.io.Journal.add", add)
-        encoded()
+    encoded(stop=2)
     before = [path.read_bytes() for path in files]
     assert before[1].count(b"\n") == 3
 
@@ -466,37 +478,15 @@ def test_encoding_that_was_killed_resumes_after_the_last_saved_block(cse, tiny_b
     assert not state.exists()
 
 
-def test_encoding_resumes_only_with_the_same_column_and_an_existing_part_file(tiny_bert, tmp_path, monkeypatch, cse):
+def test_encoding_resumes_only_with_the_same_column_and_an_existing_part_file(
+    tiny_bert, tmp_path, monkeypatch, encode_here
+):
     lines = ["left,right", *(f"a cat {i},the dog {i}" for i in range(60))]
     (tmp_path / "t.csv").write_text("\n".join(lines) + "\n", encoding="utf8")
     output, part, state = (tmp_path / name for name in ("v.npy", "v.npy.part", "v.npy.part.json"))
-    monkeypatch.setattr("cse.encoder.vector_files.BLOCK", 20)
 
     def encoded(column, stop=None):
-        """Runs cse encode on a column in this process, and interrupts it after ``stop`` blocks."""
-        blocks = []
-
-        def add(journal, record):
-            if len(blocks) == stop:
-                raise KeyboardInterrupt
-            if isinstance(record, str):  # not the key
-                blocks.append(1)
-            add_record(journal, record)
-
-        monkeypatch.setattr("cse.io.Journal.add", add)
-        arguments = [
-            "encode",
-            tiny_bert,
-            tmp_path / "t.csv",
-            "--column",
-            column,
-            "--pooler",
-            "avg",
-            "-o",
-            output,
-            "--json",
-        ]
-        return CliRunner().invoke(cli, [str(each) for each in arguments])
+        return encode_here(tiny_bert, tmp_path / "t.csv", "--column", column, "-o", output, stop=stop)
 
     whole = json.loads(encoded("right").stdout)
     assert whole["resumed"] == 0
@@ -545,24 +535,12 @@ def test_the_precision_option_is_applied_and_reported(tiny_bert, tmp_path, proce
         assert str(done.exception).startswith("--precision: 'fp16' is unknown")
 
 
-def test_resumed_encoding_keeps_the_precision_of_its_first_rows(tiny_bert, tmp_path, monkeypatch, processor):
+def test_resumed_encoding_keeps_the_precision_of_its_first_rows(tiny_bert, tmp_path, encode_here, processor):
     (tmp_path / "in.txt").write_text("".join(f"a cat {i}\n" for i in range(60)), encoding="utf8")
     output = tmp_path / "v.npy"
-    monkeypatch.setattr("cse.encoder.vector_files.BLOCK", 20)
 
     def encoded(precision, stop=None):
-        blocks = []
-
-        def add(journal, record):
-            if len(blocks) == stop:
-                raise KeyboardInterrupt
-            if isinstance(record, str):  # not the key
-                blocks.append(1)
-            add_record(journal, record)
-
-        monkeypatch.setattr("cse.io.Journal.add", add)
-        options = ["--pooler", "avg", "-o", output, "--json", "--precision", precision]
-        return CliRunner().invoke(cli, [str(each) for each in ["encode", tiny_bert, tmp_path / "in.txt", *options]])
+        return encode_here(tiny_bert, tmp_path / "in.txt", "-o", output, "--precision", precision, stop=stop)
 
     def made(precision):
         done = encoded(precision)
@@ -572,7 +550,7 @@ def test_resumed_encoding_keeps_the_precision_of_its_first_rows(tiny_bert, tmp_p
     for precision in ("fp32", "bf16"):
         summary, said, vectors[precision] = made(precision)
         assert summary["precision"] == precision
-        assert f"on cpu ({precision}: as configured" in said
+        assert f"on cpu ({precision}: the value of --precision" in said
     assert not np.array_equal(vectors["fp32"], vectors["bf16"])
     np.testing.assert_allclose(vectors["bf16"], vectors["fp32"], atol=0.05)
     for begun, speedup in (("fp32", 2.0), ("bf16", 0.5)):

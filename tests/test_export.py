@@ -71,22 +71,22 @@ def test_embeddings_in_onnxruntime_equal_those_of_pytorch(exported):
         np.testing.assert_allclose(found.encode(TEXTS, batch_size=2), expected, atol=1e-4)
     assert printed["file"] == str(run / "best" / "onnx" / "model.onnx")
     assert printed["difference"] <= 1e-4
-    used = {path.name for _, path in found.files()}
-    # The weights of the head are read from model.safetensors.
-    assert {"model.onnx", "config.json", "tokenizer.json", "model.safetensors"} <= used
+    assert {"model.onnx", "tokenizer.json"} <= {path.name for _, path in found.files()}
     assert not list(run.rglob(".cse-*"))
     # Without the prefix onnx:, the folder is loaded by PyTorch.
     np.testing.assert_array_equal(Encoder(run / "best", device="cpu").encode(TEXTS), expected)
 
 
-def test_the_only_output_of_the_onnx_file_is_the_last_hidden_state(exported):
+def test_the_onnx_file_gives_the_last_hidden_state_and_the_embedding(exported):
     import onnxruntime
 
     session = onnxruntime.InferenceSession(exported[1]["file"], providers=["CPUExecutionProvider"])
     assert {each.name for each in session.get_inputs()} == {"input_ids", "attention_mask"}
     assert all(each.shape == ["batch", "sequence"] for each in session.get_inputs())
-    (state,) = session.get_outputs()
-    assert (state.name, state.shape) == ("last_hidden_state", ["batch", "sequence", 32])
+    assert [(each.name, each.shape) for each in session.get_outputs()] == [
+        ("last_hidden_state", ["batch", "sequence", 32]),
+        ("sentence_embedding", ["batch", 32]),
+    ]
 
 
 def test_an_onnx_encoder_uses_the_prompts_of_its_folder(exported, tmp_path):
@@ -129,14 +129,12 @@ def test_sentence_transformers_loads_the_exported_file(exported):
 def test_export_to_a_new_folder_copies_the_model(exported, tmp_path, monkeypatch):
     """To save time, ``write_onnx`` is replaced by a function that copies the file of the fixture ``exported``."""
     run, printed = exported
-    monkeypatch.setattr(
-        onnx_export, "write_onnx", lambda transformer, tokenizer, file: shutil.copy(printed["file"], file)
-    )
+    monkeypatch.setattr(onnx_export, "write_onnx", lambda encoder, file: shutil.copy(printed["file"], file))
     steps = []
     found = export_onnx(str(run), str(tmp_path / "copy"), status=steps.append)
     assert found.file == str(tmp_path / "copy" / "onnx" / "model.onnx")
-    assert sorted(path.name for path in (tmp_path / "copy" / "onnx").iterdir()) == ["model.onnx"]
-    assert steps == ["exporting the transformer", "comparing its embeddings with PyTorch's"]
+    assert sorted(path.name for path in (tmp_path / "copy" / "onnx").iterdir()) == ["model.onnx", "tokenizer.json"]
+    assert steps == ["exporting the model", "comparing its embeddings with PyTorch's"]
     one, two = Encoder(f"onnx:{tmp_path / 'copy'}"), Encoder(tmp_path / "copy", device="cpu")
     np.testing.assert_allclose(one.encode(TEXTS), two.encode(TEXTS), atol=1e-4)
     with pytest.raises(InputError, match="exists; name a new folder"):
@@ -146,9 +144,7 @@ def test_export_to_a_new_folder_copies_the_model(exported, tmp_path, monkeypatch
 def test_an_export_to_a_new_folder_declares_one_maximum_length(exported, tmp_path, monkeypatch):
     """fastembed truncates to the lower of ``max_length`` and ``model_max_length``."""
     run, printed = exported
-    monkeypatch.setattr(
-        onnx_export, "write_onnx", lambda transformer, tokenizer, file: shutil.copy(printed["file"], file)
-    )
+    monkeypatch.setattr(onnx_export, "write_onnx", lambda encoder, file: shutil.copy(printed["file"], file))
     old = shutil.copytree(run / "best", tmp_path / "old")
     path = old / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf8")) | {"max_length": 4, "stride": 0}))
@@ -208,9 +204,7 @@ def test_export_fails_if_the_embeddings_differ_from_those_of_pytorch(exported, t
 
     weights = {name: 1.2 * values for name, values in load_file(other / "model.safetensors").items()}
     save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
-    monkeypatch.setattr(
-        onnx_export, "write_onnx", lambda transformer, tokenizer, file: shutil.copy(printed["file"], file)
-    )
+    monkeypatch.setattr(onnx_export, "write_onnx", lambda encoder, file: shutil.copy(printed["file"], file))
     before = sorted(other.rglob("*"))
     with pytest.raises(RunError, match="differ by up to"):
         export_onnx(str(other))
@@ -243,6 +237,10 @@ def test_invalid_exports_are_refused(exported, tiny_bert, minilm, pairs, tmp_pat
     (broken / "onnx" / "model.onnx").write_bytes(b"not a model")
     with pytest.raises(InputError, match="cannot be loaded"):
         Encoder(f"onnx:{broken}")
+    older = shutil.copytree(exported[0] / "best", tmp_path / "older")
+    (older / "onnx" / "tokenizer.json").unlink()  # earlier versions did not write it
+    with pytest.raises(InputError, match="was not written by this version; repeat cse export --onnx"):
+        Encoder(f"onnx:{older}")
     layers = tmp_path / "layers"
     Encoder(tiny_bert, pooler="avg_first_last", device="cpu").save(str(layers))
     refused(invoke("export", layers, "--onnx"), "avg_first_last", "needs several layers")

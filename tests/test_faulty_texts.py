@@ -3,28 +3,9 @@
 import json
 import os
 
-import numpy as np
 import pytest
 
 from cse import InputError, TfidfIndex, TrainConfig, train
-
-
-def test_invalid_texts_are_refused_but_arrays_and_generators_are_accepted():
-    for texts in ("one", None, ["a", None]):
-        with pytest.raises(InputError, match="texts"):
-            TfidfIndex.from_texts(texts)
-    index = TfidfIndex.from_texts(np.array(["a b c", "b c d"]))
-    assert len(index.augment(text for text in ["a b", "c d"])) == 2
-
-
-def test_error_for_an_unclosed_quote_names_its_line(tmp_path, cse):
-    pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'cse[tables]'")
-    path = tmp_path / "b.csv"
-    path.write_text('b,text\n1,hello world\n2,"open quote\n3,foo bar\n4,last\n')
-    with pytest.raises(InputError, match=r"b\.csv: a quote in the record at line 3 is never closed"):
-        TfidfIndex.build(path, column="text")
-    path.write_text('b,text\n1,hello world\n2,"closed\nquote"\n')
-    assert TfidfIndex.build(path, column="text").info.documents == 2
 
 
 def test_a_json_array_is_refused_with_a_suggestion(tmp_path):

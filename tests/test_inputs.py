@@ -90,19 +90,8 @@ def test_tables_and_text_files_give_the_same_index_and_row_numbers(tmp_path, suf
 def test_the_trainer_finds_a_table_through_its_index(tmp_path, sample_rows, tiny_bert, cse):
     table(tmp_path, ".parquet", sample_rows[:200])
     assert cse("build-tfidf", "corpus.parquet", "--column", "text", cwd=tmp_path).returncode == 0
-    arguments = (
-        "train",
-        "--una",
-        "--model",
-        tiny_bert,
-        "--batch-size",
-        8,
-        "--max-steps",
-        2,
-        "--radius",
-        "5%",
-        "--json",
-    )
+    flags = ("--batch-size", 8, "--max-steps", 2, "--radius", "5%", "--json")
+    arguments = ("train", "--una", "--model", tiny_bert, *flags)
     done = cse(*arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     # The scores before training do not change if the corpus and the column are given on the command line.
@@ -160,7 +149,7 @@ def test_error_for_a_broken_table_names_the_file_or_the_fault(tmp_path, cse, nam
 def test_a_column_of_numbers_is_refused(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": [1, 2]}), path)
-    with pytest.raises(InputError, match="must be text, got int64"):
+    with pytest.raises(InputError, match=r"row 1: column 'text' must be text, got a number \(1\); write it as text"):
         Corpus.read(resolve(path, "text"))
 
 
@@ -301,11 +290,10 @@ def test_a_field_that_only_an_inner_object_repeats_is_not_a_fault_of_the_record(
 
 
 def test_error_for_a_broken_record_names_its_line_in_the_file(tmp_path, cse):
-    good = (json.dumps({"a": "word " * 20}) + "\n") * 60_000  # enough that pyarrow reads several blocks
+    good = (json.dumps({"a": "word " * 20}) + "\n") * 60_000  # enough for several blocks
     for broken, phrase in (
         ('{"a": 3}\n', "line 60001: column 'a' must be text, got a number (3)"),
         ('{"a": "x"\n', "line 60001 is not a JSON object"),
-        ('{"a": "x", "a": "y"}\n', "line 60001: the record has the field 'a' twice"),
     ):
         assert phrase in refused(cse, tmp_path, "a.jsonl", (good + broken).encode(), "--column", "a")
 

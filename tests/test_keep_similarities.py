@@ -7,10 +7,11 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from cse.losses.auxiliary import similarity_divergence
-from cse.training.batches.tokens import Prefetcher
 from cse.training.setup import prepare
 from cse.training.step.distributed import World
+from cse.training.step.inputs import Inputs
 from cse.training.step.step import batch_step, propagate
+from runs import first_batches
 
 TAU = 0.1
 
@@ -59,10 +60,9 @@ def test_keep_similarities_is_the_mean_divergence_of_anchors_and_positives(run_c
     with torch.no_grad():
         for parameter in state.encoder.parameters():  # the encoder must differ from the base model
             parameter.add_(0.01 * torch.randn_like(parameter))
-    with Prefetcher(run.batches, state.encoder.tokenizer, 32) as batches:
-        (batch,) = batches.get(0)
+    (batch,) = first_batches(run)
     metrics = propagate(state, batch, run.forward)
-    step = batch_step(state, batch, batch.tokens, run.forward, World())
+    step = batch_step(state, Inputs(batch, "cpu"), run.forward, World())
     names = ("anchor", "positive")
     base = {name: step.encode(name, term.base) for name in names}
     with torch.no_grad():
@@ -74,7 +74,7 @@ def test_keep_similarities_is_the_mean_divergence_of_anchors_and_positives(run_c
     assert expected > 0
     before = prepare(run_config)
     before.state.encoder.double().eval()
-    same = batch_step(before.state, batch, batch.tokens, before.forward, World())
+    same = batch_step(before.state, Inputs(batch, "cpu"), before.forward, World())
     assert torch.allclose(same.encode("anchor"), base["anchor"], rtol=1e-9)
 
 
@@ -83,9 +83,8 @@ def test_the_base_model_encodes_views_with_equal_tokens_once_per_step(run_config
     base = run.state.terms["keep-similarities"].base
     calls = []
     handle = base.model.register_forward_hook(lambda *_: calls.append(1))
-    with Prefetcher(run.batches, run.state.encoder.tokenizer, 32) as batches:
-        (batch,) = batches.get(0)
-    step = batch_step(run.state, batch, batch.tokens, run.forward, World())
+    (batch,) = first_batches(run)
+    step = batch_step(run.state, Inputs(batch, "cpu"), run.forward, World())
     first = step.encode("anchor", base)
     assert step.encode("anchor", base) is first
     assert step.encode("positive", base) is first  # with --positive dropout, both views have the same tokens

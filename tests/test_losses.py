@@ -169,6 +169,7 @@ def problem(objective, logits, source, mixed, weights):
 
 
 LEGAL = [parts for parts in ALL if problem(*parts) is None]
+DERIVED = [parts for parts in LEGAL if parts[4] in ("none", "row masks, duplicates")]
 ILLEGAL = [parts for parts in ALL if problem(*parts) is not None]
 
 
@@ -194,12 +195,6 @@ def arguments_of(objective, logits, source, mixed, weights):
     return views, ours, {"alpha": alpha, "masks": masks, "texts": texts, "partner": partner}
 
 
-def test_more_than_200_of_the_360_combinations_of_options_are_legal():
-    assert len(ALL) == 360
-    assert len(LEGAL) > 200
-    assert {parts[3] for parts in LEGAL} == {None, "paper", "release"}
-
-
 @pytest.mark.parametrize("parts", LEGAL, ids=lambda parts: "-".join(str(part) for part in parts))
 def test_the_loss_with_legal_options_equals_a_double_loop(parts):
     views, ours, theirs = arguments_of(*parts)
@@ -217,7 +212,7 @@ def test_illegal_options_are_refused_with_a_message_of_one_sentence(parts):
 
 # Mixed negatives have a gradient here: a numerical derivative does not ignore them. Without their gradient,
 # test_no_gradient_flows_through_mixed_negatives covers them.
-@pytest.mark.parametrize("parts", LEGAL, ids=lambda parts: "-".join(str(part) for part in parts))
+@pytest.mark.parametrize("parts", DERIVED, ids=lambda parts: "-".join(str(part) for part in parts))
 def test_gradients_equal_numerical_derivatives(parts):
     views, ours, _ = arguments_of(*parts)
     names = list(views)

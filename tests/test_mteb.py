@@ -164,7 +164,7 @@ def test_eval_runs_tasks_of_mteb_by_name(saved, tmp_path, monkeypatch):
     assert rows["LocalSTS (test)"]["score"] == pytest.approx(100 * spearman, abs=1e-2)
     for model, options, message in [
         ("bm25", ["Found"], "--mteb evaluates embeddings; name a model"),
-        (System(str(saved), hybrid=True), ["LocalSTS"], "leave out options of ranking"),
+        (System(str(saved), hybrid=True), ["LocalSTS"], "omit options of ranking"),
         (str(saved), [], "name a task of mteb"),
     ]:
         with pytest.raises(InputError, match=message):

@@ -18,8 +18,7 @@ from random_texts import some_texts
 def brute_force(vectors, queries, k):
     """Returns the float64 dot products and row numbers of the k nearest rows of each query; ties are in row order."""
     rows = np.arange(len(vectors))
-    given = Vectors([queries])
-    scores = np.stack([exact_products(given, np.full(len(rows), q), vectors, rows) for q in range(len(queries))])
+    scores = np.stack([exact_products(queries, np.full(len(rows), q), vectors, rows) for q in range(len(queries))])
     np.testing.assert_allclose(scores, queries.astype(np.float64) @ vectors.rows(rows).astype(np.float64).T, atol=1e-12)
     order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     return np.take_along_axis(scores, order, 1), order

@@ -14,7 +14,8 @@ from cse.cli import cli
 from cse.cli.command import Number, Text
 from cse.errors import check_integer
 from cse.options import If, Opt, combination_fault, options_of, parse_options
-from cse.training.settings.config import SETTINGS, TABLES, TrainConfig, method_flags
+from cse.training.settings.config import TrainConfig
+from cse.training.settings.values import SETTINGS, TABLES, method_flags
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,11 @@ def test_values_get_the_declared_type():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"only": 3}, "--only has no effect without --sort two; add that, or leave --only out"),
-        ({"only": 3, "kind": "two", "on": True}, "--only cannot be combined with --on; leave one of them out"),
+        ({"only": 3}, "--only has no effect without --sort two; add that, or omit --only"),
+        ({"only": 3, "kind": "two", "on": True}, "--only cannot be combined with --on; omit one of them"),
         ({"only": 3, "kind": "two"}, None),
         ({"only": None}, None),
-        ({"whole": False}, "--whole has no effect without --sort two; add that, or leave --whole out"),
+        ({"whole": False}, "--whole has no effect without --sort two; add that, or omit --whole"),
         ({"whole": False, "kind": "two"}, None),
     ],
 )

@@ -12,13 +12,14 @@ from cse.data.pairs import open_pairs
 from cse.encoder.prompts import TrainingPrompts
 from cse.evaluation.base import read_pairs
 from cse.evaluation.sts import score_pairs
-from cse.training.batches.tokens import Prefetcher
 from cse.training.callbacks import by_sentence
 from cse.training.settings.presets import preset_values
 from cse.training.setup import prepare
 from cse.training.step.distributed import World
 from cse.training.step.encode import gathered_keys
+from cse.training.step.inputs import Inputs
 from cse.views import Views
+from runs import first_batches
 
 
 def table(folder, kind, rows, names=("sent0", "sent1", "hard_neg")):
@@ -359,14 +360,6 @@ def test_supervised_presets_have_the_batch_size_epochs_and_learning_rates_of_the
         assert (values["batch_size"], values["epochs"], values["keep_head"]) == (512, 3, True)
 
 
-def test_rows_with_the_same_positive_are_marked_as_duplicates(tmp_path, base):
-    rows = [(f"anchor number {i}", "the same positive" if i < 3 else f"positive {i}", "n") for i in range(8)]
-    config = base.replace(pairs=table(tmp_path, "csv", rows), max_steps=1)
-    batch, equal, _ = compared(config)
-    same = np.array([rows[row][1] == "the same positive" for row in batch.rows])
-    assert (equal("anchor", "positive") == (np.outer(same, same) | np.eye(8, dtype=bool))).all()
-
-
 # What a batch of eight rows may hold: each function returns the positive and the hard negative of row i.
 CASES = {
     "a mined negative is another row's positive": lambda i: (f"positive {i}", f"positive {(i + 1) % 8}"),
@@ -419,9 +412,8 @@ def compared(config):
     """Returns the first batch, a function that compares two of its views as ``Views.equal`` does, and the tokenizer."""
     run = prepare(config) if isinstance(config, TrainConfig) else config
     tokenizer = run.state.encoder.tokenizer
-    with Prefetcher(run.batches, tokenizer, run.config.max_length) as prefetcher:
-        (batch,) = prefetcher.get(0)
-    keys = gathered_keys(batch, run.forward, World())
+    (batch,) = first_batches(run)
+    keys = gathered_keys(Inputs(batch, "cpu"), World())
     views = Views({name: torch.zeros(len(batch.rows), 1) for name in batch.views}, batch.roles, keys=keys)
     assert batch.repeats
     return batch, lambda one, other: views.equal(one, other).numpy(), tokenizer
@@ -429,20 +421,8 @@ def compared(config):
 
 def test_cse_train_accepts_a_file_of_nli_triples(cse, shared, tiny_bert, tmp_path):
     path = shared("nli/nli_triples.csv")
-    done = cse(
-        "train",
-        "--pairs",
-        path,
-        "--model",
-        tiny_bert,
-        "--batch-size",
-        "32",
-        "--max-steps",
-        "4",
-        "-o",
-        tmp_path,
-        "--json",
-    )
+    flags = ("--batch-size", 32, "--max-steps", 4, "-o", tmp_path, "--json")
+    done = cse("train", "--pairs", path, "--model", tiny_bert, *flags)
     assert done.returncode == 0, done.stderr
     assert "labelled" in done.stderr
     assert json.loads(done.stdout)["steps"] == 4

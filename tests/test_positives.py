@@ -67,26 +67,26 @@ def test_the_two_spans_are_independent_and_have_50_to_90_percent_of_the_words():
     first, second = np.array(lengths[0::2]), np.array(lengths[1::2])
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.06
     assert pairs("spans", ["only three words"]) == [("only three words", "only three words")]
-    with pytest.raises(InputError, match=r"spans\.shortest: .* \(0\.5\), got 0\.9"):
-        made("spans", ["a b c d"], shortest=0.9, longest=0.5)
+    with pytest.raises(InputError, match=r"spans\.min_share: .* \(0\.5\), got 0\.9"):
+        made("spans", ["a b c d"], min_share=0.9, max_share=0.5)
 
 
-def test_the_option_most_words_limits_the_spans_of_long_rows():
+def test_the_option_max_span_words_limits_the_spans_of_long_rows():
     lengths = {}
     for count in (10, 30, 200):
         text = " ".join(f"w{i}" for i in range(count))
-        found = pairs("spans", [text] * 3000, shortest=0.3, longest=0.7, most_words=24)
+        found = pairs("spans", [text] * 3000, min_share=0.3, max_share=0.7, max_span_words=24)
         assert all(is_span(part, text.split()) for pair in found[:50] for part in pair)
         lengths[count] = [len(part.split()) for pair in found for part in pair]
     # In a row of n words, a span has min(0.3 n, 8) to min(0.7 n, 24) words.
     assert {count: (min(each), max(each)) for count, each in lengths.items()} == {10: (3, 7), 30: (8, 21), 200: (8, 24)}
     assert np.mean(lengths[200]) == pytest.approx(16, abs=0.2)
     short = [" ".join(f"w{i}" for i in range(9))] * 100
-    assert pairs("spans", short, shortest=0.3, longest=0.7, most_words=24) == pairs(
-        "spans", short, shortest=0.3, longest=0.7
+    assert pairs("spans", short, min_share=0.3, max_share=0.7, max_span_words=24) == pairs(
+        "spans", short, min_share=0.3, max_share=0.7
     )
-    with pytest.raises(InputError, match=r"spans\.least_words: .* at most spans\.most_words \(4\), got 8"):
-        made("spans", ["a b c d"], most_words=4)
+    with pytest.raises(InputError, match=r"spans\.min_span_words: .* at most spans\.max_span_words \(4\), got 8"):
+        made("spans", ["a b c d"], max_span_words=4)
 
 
 def test_crop_keeps_consecutive_words_and_leaves_one_word_rows_unchanged():

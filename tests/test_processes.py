@@ -98,8 +98,7 @@ def test_an_interrupted_build_leaves_no_temporary_file(tmp_path, sample_rows, nu
         assert not left, left
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["augment", "encode"])
+@pytest.mark.parametrize("command", ["augment", pytest.param("encode", marks=pytest.mark.slow)])
 def test_a_command_ends_with_sigpipe_if_the_reader_of_its_output_exits(indexed, sample, tiny_bert, command):
     arguments = f"augment {sample}" if command == "augment" else f"encode {tiny_bert} {sample}"
     script = f"{sys.executable} -m cse {arguments} | head -c 10 >/dev/null; echo ${{PIPESTATUS[0]}}"
@@ -109,7 +108,7 @@ def test_a_command_ends_with_sigpipe_if_the_reader_of_its_output_exits(indexed, 
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", ["explain a", "doctor {sample}", "augment {sample}", "encode {tiny} {sample}"])
+@pytest.mark.parametrize("command", ["explain a", "doctor {sample}", "encode {tiny} {sample}"])
 def test_a_closed_standard_output_is_an_error(indexed, sample, tiny_bert, command):
     arguments = command.format(sample=sample, tiny=tiny_bert)
     done = subprocess.run(
@@ -126,12 +125,6 @@ def test_a_closed_standard_output_is_an_error(indexed, sample, tiny_bert, comman
 def test_python_m_cse_runs_the_command():
     done = subprocess.run([sys.executable, "-m", "cse", "--version"], capture_output=True, text=True, check=True)
     assert "cse" in done.stdout
-
-
-def test_the_package_contains_py_typed():
-    from importlib.resources import files
-
-    assert (files("cse") / "py.typed").is_file()
 
 
 def test_an_output_file_replaces_a_dangling_link(indexed, tiny_bert, sample, tmp_path, cse):

@@ -10,8 +10,8 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 
 from cse import Encoder, InputError, TrainConfig, train
 from cse.evaluation.retrieval import rank_documents
-from cse.training.batches.tokens import Prefetcher
 from cse.training.setup import prepare
+from runs import first_batches
 from sentence_models import sentence_model
 from test_modules import TEXTS, pooling
 
@@ -152,11 +152,6 @@ def config(models, sample, tmp_path):
     )
 
 
-def first_batch(run):
-    with Prefetcher(run.batches, run.state.encoder.tokenizer, run.config.max_length, stored=run.tokens) as prefetcher:
-        return prefetcher.get(0)[0]
-
-
 def begin_with(batch, block, tokenizer, text):
     """Returns whether each row of a block has the tokens of ``text`` right after its first special token."""
     wanted = tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -167,7 +162,7 @@ def begin_with(batch, block, tokenizer, text):
 def test_training_puts_the_prompt_before_every_text(config, indexed, una):
     config = config.replace(prompt="sts", tfidf=indexed / "tfidf", **({"una": True} if una else {}))
     run = prepare(config)
-    batch = first_batch(run)
+    batch = first_batches(run)[0]
     tokenizer = run.state.encoder.tokenizer
     assert "synthetic" in batch.blocks or not una
     for block in batch.blocks:
@@ -188,7 +183,7 @@ def test_cached_tokens_include_the_prompt(config, tmp_path, monkeypatch, sample_
     runs += [prepare(config), prepare(config.replace(prompt="query")), prepare(config.replace(prompt=""))]
     assert not runs[0].tokens
     assert all(run.tokens for run in runs[1:])
-    ids = [first_batch(run).tokens["anchor"]["input_ids"] for run in runs]
+    ids = [first_batches(run)[0].tokens["anchor"]["input_ids"] for run in runs]
     assert torch.equal(ids[0], ids[1])
     assert not any(torch.equal(ids[0][:, 1:4], each[:, 1:4]) for each in ids[2:])
 
@@ -198,7 +193,7 @@ def test_prompt_auto_chooses_the_prompt_of_a_column_by_its_role(config, tmp_path
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf8")
     pairs = {"pairs": (str(tmp_path / "pairs.jsonl"),), "corpus": (), "positive": None}
     run = prepare(config.replace(prompt="auto", **pairs))
-    batch = first_batch(run)
+    batch = first_batches(run)[0]
     for block, prompt in {
         "anchor": "search for this : q",
         "positive": "a text : yes",
@@ -224,7 +219,7 @@ def test_a_trained_model_keeps_its_prompts_and_uses_the_given_one_by_default(con
 def test_prompts_excluded_from_pooling_are_also_excluded_in_training(config, models):
     folder, theirs = models("not pooled", include=False)
     run = prepare(config.replace(model=str(folder), prompt="sts", positive="dropout", max_length=40))
-    batch, encoder = first_batch(run), run.state.encoder.eval()
+    batch, encoder = first_batches(run)[0], run.state.encoder.eval()
     with torch.no_grad():
         vectors = torch.nn.functional.normalize(encoder(batch.tokens["anchor"]), dim=-1)
     expected = theirs.encode(batch.blocks["anchor"].texts, prompt_name="sts")

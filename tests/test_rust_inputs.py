@@ -87,27 +87,11 @@ FORMATS = {
     "parquet": (b"PAR1" + bytes(20) + b"PAR1", "rename it to end in .parquet and name the column with --column"),
     "xz": (lzma.compress(TEXT.encode()), "is xz data, not text; decompress it first (xz -d)"),
     "bzip2": (bz2.compress(TEXT.encode()), "is bzip2 data, not text; decompress it first (bzip2 -d)"),
-    "utf-16-le": (
-        b"\xff\xfe" + TEXT.encode("utf-16-le"),
-        "is UTF-16, not UTF-8; convert it (iconv -f UTF-16LE -t UTF-8)",
-    ),
-    "utf-16-be": (
-        b"\xfe\xff" + TEXT.encode("utf-16-be"),
-        "is UTF-16, not UTF-8; convert it (iconv -f UTF-16BE -t UTF-8)",
-    ),
-    "utf-32-le": (
-        b"\xff\xfe\0\0" + TEXT.encode("utf-32-le"),
-        "is UTF-32, not UTF-8; convert it (iconv -f UTF-32LE -t UTF-8)",
-    ),
-    "utf-32-be": (
-        b"\0\0\xfe\xff" + TEXT.encode("utf-32-be"),
-        "is UTF-32, not UTF-8; convert it (iconv -f UTF-32BE -t UTF-8)",
-    ),
-    "cr_only": (
-        TEXT.replace("\n", "\r").encode(),
-        "its lines end in a carriage return alone; convert it (tr '\\r' '\\n')",
-    ),
+    "cr_only": (TEXT.replace("\n", "\r").encode(), "end in a carriage return alone; convert it (tr '\\r' '\\n')"),
 }
+for bits, end in (("16", "le"), ("16", "be"), ("32", "le"), ("32", "be")):
+    advice = f"is UTF-{bits}, not UTF-8; convert it (iconv -f UTF-{bits}{end.upper()} -t UTF-8)"
+    FORMATS[f"utf-{bits}-{end}"] = ("\ufeff" + TEXT).encode(f"utf-{bits}-{end}"), advice
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -27,6 +27,8 @@ from cse.search.writing import Changes
 from random_texts import some_texts
 from test_cli import refused
 
+PLAIN = Fusion(language="none", bm25_tokenizer="unicode")
+
 
 @pytest.fixture(scope="module")
 def encoder(glove):
@@ -51,7 +53,6 @@ def test_search_results_equal_brute_force(tmp_path, encoder):
             assert [hit.text for hit in hits] == [texts[row] for row in best]
             assert np.allclose([hit.score for hit in hits], scores[best], atol=1e-6)
         assert found[3] == []
-        assert each.search_vectors(given[:3], 7) == found[:3]
         assert len(each) == 500
         assert len(each.rows) == 498
     table = stored(tmp_path / "index")
@@ -189,7 +190,7 @@ def test_added_rows_are_found_and_an_interrupted_add_changes_nothing(tmp_path, m
     monkeypatch.setattr(writing, "BLOCK", 64)
     texts = some_texts(200)
     index = SearchIndex.build(encoder, texts[:100], tmp_path / "index")
-    index.bm25()
+    index.prepare(PLAIN)
     before = files(tmp_path / "index")
     index._encoder = Counted(encoder, 20)
     with pytest.raises(KeyboardInterrupt):
@@ -261,9 +262,9 @@ def test_a_changed_byte_in_any_file_of_an_index_is_refused(tmp_path, monkeypatch
     texts = some_texts(100)
     index = SearchIndex.build(encoder, texts[:98], folder, ids=[f"id-{row}" for row in range(98)], passages=8)
     index.add(texts[98:], ids=["id-98", "id-99"])
-    words = index.bm25()
+    words = index._state.bm25(PLAIN)
     path, found = folder / "rows.arrow", content(folder)
-    assert len(index.vectors.parts) > 1
+    assert len(index.vectors.arrays) > 1
     data, seen, messages = path.read_bytes(), 0, set()
     first = data.index(index.vectors.block(0, 1).tobytes())
     for place in (0, first, first + 1, *flipped(path)):
@@ -283,8 +284,8 @@ def test_a_changed_byte_in_any_file_of_an_index_is_refused(tmp_path, monkeypatch
     for part in bm25.iterdir():
         for _ in flipped(part):
             with pytest.raises(InputError, match=r"bm25.*: cannot be read .*; remove the folder to build it again"):
-                SearchIndex.open(folder, encoder).bm25()
-    assert (SearchIndex.open(folder, encoder).bm25().scores(texts[0]) == words.scores(texts[0])).all()
+                SearchIndex.open(folder, encoder).prepare(PLAIN)
+    assert (SearchIndex.open(folder, encoder)._state.bm25(PLAIN).scores(texts[0]) == words.scores(texts[0])).all()
     path.write_bytes(data[:first] + bytes([data[first] ^ 1]) + data[first + 1 :])
     refused(cse("search", folder, "--query", "word1"), f"{path}: is damaged; build the index again with --rebuild")
     with pytest.raises(InputError, match="is damaged"):  # a damaged vector does not get a new hash
@@ -499,22 +500,6 @@ def test_an_index_that_cannot_be_changed_can_be_searched_if_the_corpus_is_the_sa
         SearchIndex.build(encoder, texts[1:], tmp_path / "index")
 
 
-def test_a_text_or_a_table_in_place_of_a_list_is_refused(encoder):
-    index = SearchIndex.build(encoder, some_texts(20))
-    for call in (
-        lambda: index.remove("12"),
-        lambda: SearchIndex.build(encoder, ["a", "b", "c"], ids="abc"),
-        lambda: SearchIndex.build(encoder, {"text": ["a"]}),
-        lambda: SearchIndex.build(encoder, pa.table({"text": ["a"]})),
-        lambda: index.search({"query": 1}),
-        lambda: index.add("word1"),
-        lambda: index.update({"word1": 1}),
-    ):
-        with pytest.raises(InputError, match=r"a list of .* was expected"):
-            call()
-    assert len(index) == 20
-
-
 def ended_at(step, work):
     """Calls a function in a forked process, which ends at its ``step``-th change of a folder without cleaning up."""
     if pid := os.fork():
@@ -540,7 +525,7 @@ def test_an_update_that_is_killed_at_any_step_leaves_the_old_or_the_new_index(tm
     monkeypatch.setattr(writing, "BLOCK", 16)
     texts = some_texts(120)
     old, new = texts[:70], [*texts[:20], *texts[25:60], *texts[80:]]
-    SearchIndex.build(encoder, old, tmp_path / "old").bm25()
+    SearchIndex.build(encoder, old, tmp_path / "old").prepare(PLAIN)
     seen = set()
     for step in range(1, 100):
         folder = shutil.copytree(tmp_path / "old", tmp_path / f"index{step}")
@@ -732,11 +717,6 @@ def test_invalid_arguments_of_search_index_are_refused(encoder):
             index.search(["word1"], k)
     with pytest.raises(InputError, match="queries: a list"):
         index.search("word1")
-    for vectors in (np.ones((2, 5)), np.ones(16), np.ones((2, 16), dtype=int)):
-        with pytest.raises(InputError, match=r"of shape \(queries, 16\)"):
-            index.search_vectors(vectors)
-    with pytest.raises(InputError, match="NaN"):
-        index.search_vectors(np.full((1, 16), np.nan))
     with pytest.raises(InputError, match="2 were given for 3 rows"):
         SearchIndex.build(encoder, ["word1"] * 3, ids=["a", "b"])
     with pytest.raises(InputError, match="at least one sentence"):

@@ -9,8 +9,8 @@ from cse import InputError, TrainConfig, train
 from cse.cli import cli
 from cse.training.loop import resumed_config
 from cse.training.settings.changes import repeated
-from cse.training.settings.config import SETTINGS
-from cse.training.settings.precedence import merge, resolve, with_preset
+from cse.training.settings.precedence import resolve, with_preset
+from cse.training.settings.values import SETTINGS, merge
 
 
 def stored_by(tmp_path, family="bert-base", **values):
@@ -35,7 +35,7 @@ def config(tmp_path, sample, model, **values):
         ({"loss": "focal"}, {"loss": "standard"}, {"temperature": 0.05}),
         ({"loss": "focal", "lr": 1e-4}, {"loss": "standard"}, {"lr": 1e-4}),
         ({"loss": "focal"}, {"loss": "standard", "temperature": 0.2}, {"temperature": 0.2}),
-        ({"positive": "spans", "spans": {"longest": 0.8}}, {"positive": "dropout"}, {"options": {}}),
+        ({"positive": "spans", "spans": {"max_share": 0.8}}, {"positive": "dropout"}, {"options": {}}),
         ({"loss": "focal"}, {"seed": 3}, {"temperature": 0.07, "seed": 3}),
         ({"una": {"beta": 0.3}, "negatives": ("una",)}, {"una": False}, {"options": {}, "negatives": ()}),
         ({"loss_terms": ("mlm",), "mlm": {"weight": 0.2}}, {"loss_terms": ()}, {"options": {}, "loss_terms": ()}),
@@ -126,10 +126,10 @@ def test_una_can_be_added_to_or_removed_from_a_preset():
     ("values", "message"),
     [
         ({"negatives": ("halves",)}, "--negative halves: this method makes positives"),
-        ({"una": {"beta": 0.9}}, "una.beta: without effect, .*--negative una"),
-        ({"options": {"crop": {"share": 0.5}}}, "crop.share: without effect"),
-        ({"options": {"lora": {"alpha": 4.0}}}, "lora.alpha: without effect, .*; add --encoder-method lora, or"),
-        ({"options": {"mlm": {"weight": 0.5}}}, "mlm.weight: without effect, .*; add --loss-term mlm, or"),
+        ({"una": {"beta": 0.9}}, "--beta has no effect without --una; add that, or omit --beta"),
+        ({"options": {"crop": {"share": 0.5}}}, "crop.share has no effect without --positive crop or --negative crop"),
+        ({"options": {"lora": {"alpha": 4.0}}}, "lora.alpha has no effect without --encoder-method lora; add"),
+        ({"options": {"mlm": {"weight": 0.5}}}, "--mlm-weight has no effect without --loss-term mlm; add"),
         ({"options": {"una": 5}}, "options must hold one table per method"),
         ({"negatives": 5, "una": True}, "--negative must be a list"),
         ({"threads": 10**20}, "--threads"),
@@ -161,11 +161,11 @@ def test_config_toml_stores_given_values_separately_from_resolved_values(tmp_pat
 
     from cse.training.loop import resumed_config
 
-    values = {"loss": "focal", "positive": "spans", "spans": {"shortest": 0.4}}
+    values = {"loss": "focal", "positive": "spans", "spans": {"min_share": 0.4}}
     run = train(config(tmp_path, sample, tiny_bert, save_every=1, **values))
     stored = tomllib.loads((run.folder / "config.toml").read_text(encoding="utf8"))
     assert stored["given"]["loss"] == "focal"
-    assert stored["given"]["spans"] == {"shortest": 0.4}
+    assert stored["given"]["spans"] == {"min_share": 0.4}
     assert "temperature" not in stored["given"]
     assert stored["temperature"] == 0.07
     # With another output folder, all values are repeated; with another loss, the defaults of that loss apply.
@@ -179,15 +179,6 @@ def test_config_toml_stores_given_values_separately_from_resolved_values(tmp_pat
     # In a file of an older version, which has no table ``given``, all values count as given.
     del stored["given"]
     assert repeated(stored, {"loss": "standard"})[0]["temperature"] == 0.07
-
-
-def test_a_file_with_a_removed_setting_that_was_not_used_is_read(tmp_path):
-    (tmp_path / "config.toml").write_text("add_tokens = 0\nlr = 0.1\n[una]\nbeta = 0.3\n[given]\nlr = 0.1\n")
-    config = TrainConfig.from_toml(tmp_path / "config.toml")
-    assert (config.lr, config.options) == (0.1, {"una": {"beta": 0.3}})
-    (tmp_path / "config.toml").write_text("add_tokens = 9\n")
-    with pytest.raises(InputError, match="add_tokens"):
-        TrainConfig.from_toml(tmp_path / "config.toml")
 
 
 def test_preset_una_bert_base_needs_a_treebank_index(tmp_path, sample, tiny_bert, cse):
@@ -215,7 +206,7 @@ def test_the_error_for_a_corpus_of_an_invalid_type_states_the_file_and_the_optio
     ("values", "message"),
     [
         ({"loss": "scd", "temperature": 0.1}, "--loss scd does not use --temperature, .*; use --set scd.temperature"),
-        ({"loss": "scd", "objective": "nt-xent"}, "--loss scd does not use --objective, .*; leave one of them out"),
+        ({"loss": "scd", "objective": "nt-xent"}, "--loss scd does not use --objective, .*; omit one of them"),
         ({"loss": "scd", "mixed_negatives": True}, "--loss scd does not use --mixed-negatives"),
         ({"loss": "contrastive", "temperature": 0.1}, "does not use --temperature, .*; use --set contrastive.temp"),
         ({"loss": "scd", "feature_augmentations": ("gaussian",)}, "--loss scd uses no negatives, so --feature-au"),
@@ -235,7 +226,7 @@ def test_the_error_for_a_corpus_of_an_invalid_type_states_the_file_and_the_optio
         ({"positive_hook": "pca", "pca": {"ratio": 0.2}}, "pca.ratio has no effect without pca.curriculum=none"),
         ({"feature_augmentations": ("dclr",), "dclr": {"threshold": 0.8}}, "dclr.threshold .* without dclr.model"),
         ({"feature_augmentations": ("dclr",), "dclr": {"noise": 0, "ascent_steps": 2}}, "dclr.ascent_steps has no"),
-        ({"positive": "spans", "spans": {"least_words": 3}}, "spans.least_words .* without spans.most_words"),
+        ({"positive": "spans", "spans": {"min_span_words": 3}}, "spans.min_span_words .* without spans.max_span_words"),
         (
             {"negatives": ("una",), "una": {"radius": 50, "replace_with": "random"}},
             "--radius has no effect without --replace-with radius",
@@ -263,7 +254,7 @@ def test_the_error_for_a_corpus_of_an_invalid_type_states_the_file_and_the_optio
         ({"loss": "scd", "loss_terms": ("scd",)}, "--loss-term scd is already the loss"),
         ({"pairs": "p.csv", "column": "text"}, "--column cannot be combined with --pairs"),
         ({"allow_partial": True}, "--allow-partial has no effect without --data"),
-        ({"positive": "una", "options": {"una": {"every": 3}}}, "una.every: has an effect only with --negative una"),
+        ({"positive": "una", "options": {"una": {"every": 3}}}, "una.every has an effect only with --negative una"),
     ],
 )
 def test_settings_without_effect_are_refused(values, message):

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import spearmanr, ttest_1samp
 
 import cse
-from cse.cli.commands.evaluate import compared_cells
+from cse.cli.printing import compared_cells
 from cse.evaluation.base import Report, Sample
 from cse.evaluation.significance import (
     adjust,

@@ -184,8 +184,8 @@ def test_pieces_have_their_text_without_marks(tiny_bert):
         ),
         (("--static", "--onnx"), "cse export writes one format; name it, either --onnx or --static"),
         ((), "cse export: name a format, --onnx or --static, or a new folder for a copy of MODEL with -o"),
-        (("--static", "--int8"), "--int8 has no effect without --onnx; add that, or leave --int8 out"),
-        (("--onnx", "--dims", 3), "--dims has no effect without --static; add that, or leave --dims out"),
+        (("--static", "--int8"), "--int8 has no effect without --onnx; add that, or omit --int8"),
+        (("--onnx", "--dims", 3), "--dims has no effect without --static; add that, or omit --dims"),
     ],
 )
 def test_errors_in_the_options(tiny_bert, corpus_file, tmp_path, monkeypatch, arguments, error):

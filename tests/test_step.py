@@ -8,17 +8,18 @@ import torch
 
 from cse import InputError, TrainConfig, train
 from cse.encoder.acceleration import by_length, one_lookup
-from cse.training.batches.tokens import Prefetcher
+from cse.training.batches.batches import Batch
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare
-from cse.training.step.encode import keyed_uniform
+from cse.training.step.inputs import Inputs
 from cse.training.step.step import propagate
-from runs import VIEWS, gradients
+from runs import VIEWS, first_batches, gradients
 
 
 def test_uniform_numbers_are_below_one_after_rounding_to_float32(monkeypatch):
     monkeypatch.setattr("cse.rng.Draws.uniform", lambda *_: np.full((1, 1), 1 - 2**-53))
-    assert 0.999 < keyed_uniform(0, 0, np.arange(1), "cpu")("purpose", 1).item() < 1
+    batch = Batch(0, 0, np.arange(1), {})
+    assert 0.999 < Inputs(batch, "cpu").uniform()("purpose", 1).item() < 1
 
 
 def test_learning_rates_follow_their_schedules(run_config):
@@ -29,6 +30,13 @@ def test_learning_rates_follow_their_schedules(run_config):
     assert rates(lr_scheduler="linear", warmup=0.2) == pytest.approx([1 / 3, 2 / 3, *(1 - i / 8 for i in range(8))])
     assert rates(lr_scheduler="constant", warmup=0.1) == pytest.approx([0.5, *[1] * 9])
     assert rates(lr_scheduler="cosine") == pytest.approx([(1 + np.cos(np.pi * i / 10)) / 2 for i in range(10)])
+
+
+def test_learning_rates_are_float32_numbers(run_config):
+    schedule = prepare(run_config.replace(lr=1e-3)).plan.schedule
+    rates = [schedule.at(step, 7) for step in range(7)]
+    assert rates == [float(np.float32(rate)) for rate in rates]
+    assert rates[0] != 1e-3
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -90,8 +98,7 @@ def test_cached_gradients_equal_gradients_without_caching(run_config, name, drop
     state.encoder.train(dropout)
     for term in state.terms.values():
         term.train(dropout)
-    with Prefetcher(run.batches, state.encoder.tokenizer, 32) as prefetcher:
-        batches = prefetcher.get(0)
+    batches = first_batches(run)
     # The reference is the gradient of the whole batch. With dropout, masks are drawn per chunk, so the reference has
     # the same chunks, without gradient checkpointing.
     torch.manual_seed(1)
@@ -116,8 +123,7 @@ def test_chunk_size_reduces_the_number_of_stored_activations(run_config):
     kept = {}
     for size, chunk in ((8, None), (32, None), (8, 4), (32, 4)):
         run = prepare(run_config.replace(batch_size=size, chunk_size=chunk))
-        with Prefetcher(run.batches, run.state.encoder.tokenizer, 32) as prefetcher:
-            (batch,) = prefetcher.get(0)
+        (batch,) = first_batches(run)
         held = []
 
         def pack(tensor, held=held):
@@ -126,7 +132,7 @@ def test_chunk_size_reduces_the_number_of_stored_activations(run_config):
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             run.state.train()
-            encode_views(run.state, batch, batch.tokens, run.forward)
+            encode_views(run.state, Inputs(batch, "cpu"), run.forward)
         kept[size, chunk] = sum(held)
     assert kept[32, None] > 3 * kept[8, None]
     assert kept[32, 4] < 0.05 * kept[32, None]
@@ -136,8 +142,7 @@ def test_accumulated_gradients_are_the_mean_over_batches(run_config):
     run = prepare(run_config.replace(accumulate=3))
     assert len(run.batches) == 8
     run.state.encoder.double().eval()
-    with Prefetcher(run.batches, run.state.encoder.tokenizer, 32) as prefetcher:
-        batches = prefetcher.get(0)
+    batches = first_batches(run)
     assert len(batches) == 3
     singles = [gradients(run, [batch])[0] for batch in batches]
     rows = np.concatenate([batch.rows for batch in batches])
@@ -151,16 +156,11 @@ def test_accumulated_gradients_are_the_mean_over_batches(run_config):
             assert torch.allclose(parameters[name].grad, mean, rtol=1e-10, atol=1e-12)
 
 
-def first_batch(run):
-    with Prefetcher(run.batches, run.state.encoder.tokenizer, 32) as prefetcher:
-        return prefetcher.get(0)[0]
-
-
 def test_identical_sentences_are_not_each_others_negatives(run_config, tmp_path, sample_rows):
     rows = [row for row in sample_rows[:8] for _ in range(2)]
     (tmp_path / "twice.txt").write_text("\n".join(rows), encoding="utf8")
     config = run_config.replace(corpus=tmp_path / "twice.txt", batch_size=16, max_steps=1, eval_every=0)
-    batch, kept = (first_batch(prepare(config.replace(keep_duplicates=keep))) for keep in (False, True))
+    batch, kept = (first_batches(prepare(config.replace(keep_duplicates=keep)))[0] for keep in (False, True))
     texts = batch.blocks["anchor"].texts
     expected = np.array([[a == b for b in texts] for a in texts])
     keys = batch.keys["anchor"].numpy()
@@ -199,8 +199,7 @@ def test_the_loss_term_mlm_is_close_to_the_loss_in_transformers(run_config):
     run = prepare(run_config.replace(loss_terms=("mlm",), options={"mlm": {"weight": 0.3, "share": 0.5}}))
     run.state.encoder.eval()
     term = run.state.terms["mlm"].eval()
-    with Prefetcher(run.batches, run.state.encoder.tokenizer, 32) as prefetcher:
-        (batch,) = prefetcher.get(0)
+    (batch,) = first_batches(run)
     seen = {}
     forward = term.model.forward
     term.model.forward = lambda **inputs: seen.update(inputs) or forward(**inputs)

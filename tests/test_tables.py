@@ -1,4 +1,4 @@
-"""Tests of tables that pyarrow does not read as they are: long records, late columns, surrogates, other formats."""
+"""Tests of tables that are not plain: long records, late columns, surrogates, other formats."""
 
 import gzip
 import json
@@ -11,6 +11,7 @@ from cse import InputError
 from cse.data import tables
 from cse.data.corpus import Corpus
 from cse.data.readers import resolve
+from cse.evaluation.base import read_pairs
 
 LONG = "x" * 9_000_000
 
@@ -53,10 +54,14 @@ def test_a_column_that_first_occurs_after_many_records_exists(tmp_path):
 
 
 @pytest.mark.parametrize("depth", [5_000, 200_000])
-def test_a_record_of_any_depth_is_read_or_refused_in_one_sentence(tmp_path, depth):
+def test_a_record_of_any_depth_is_refused_in_one_sentence(tmp_path, depth):
     nested = "[" * depth + "]" * depth
-    assert read(tmp_path / "t.jsonl", f'{{"text": "a"}}\n{{"more": {nested}, "text": "b"}}\n') == ["a", "b"]
-    for content in (f'{{"text": {nested}}}\n', f"{nested}\n", "9" * 5000 + "\n"):
+    for content in (
+        f'{{"more": {nested}, "text": "b"}}\n',
+        f'{{"text": {nested}}}\n',
+        f"{nested}\n",
+        "9" * 5000 + "\n",
+    ):
         with pytest.raises(InputError) as caught:
             read(tmp_path / "t.jsonl", content)
         assert len(str(caught.value)) < 400
@@ -109,10 +114,41 @@ def test_a_row_that_must_be_too_long_is_refused_before_it_is_decoded(tmp_path, m
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 def test_a_record_much_longer_than_a_row_may_be_is_refused(tmp_path, monkeypatch, suffix):
-    monkeypatch.setattr(tables, "BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(tables, "MOST", 1 << 14)
     record = {"csv": "text,n\n{},1\n", "jsonl": '{{"text": "{}"}}\n'}[suffix]
     path = tmp_path / f"long.{suffix}.gz"
     path.write_bytes(gzip.compress(record.format("a" * 3_000_000).encode()))
     with pytest.raises(InputError, match="a record is longer than 1,048,576 bytes; check its quotes, or raise"):
         Corpus.read(resolve(path, "text"))
     assert len(Corpus.read(resolve(path, "text"), max_line_bytes=1 << 22)) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('a,text\n1,"first\n2,second\n', "t.csv: a quote in the record at line 2 is never closed; check that line"),
+        (
+            "a,text\n1,first\n2,second,\n",
+            "t.csv: the record at line 3 has 3 fields, but the first line names 2 columns",
+        ),
+    ],
+)
+def test_each_reader_of_a_csv_file_names_the_line_of_a_faulty_record(tmp_path, content, message):
+    path = tmp_path / "t.csv"
+    path.write_text(content)
+    for reader in (lambda: list(tables.column_values(str(path), "a")), lambda: Corpus.read(resolve(path, "text"))):
+        with pytest.raises(InputError, match=message):
+            reader()
+
+
+def test_scored_pairs_of_a_csv_file_are_read_as_other_csv_files_are(tmp_path):
+    path = tmp_path / "dev.csv"
+    path.write_text('score,sentence1,sentence2\n\n1,"a ""b""\nc","d, e"\n2,"f"g,h\n')
+    pairs = read_pairs(path)
+    assert (pairs.gold.tolist(), pairs.left, pairs.right) == ([1, 2], ['a "b" c', "fg"], ["d, e", "h"])
+    path.write_bytes(b"score,sentence1,sentence2\n1,a,b\n2,c\rd,e\n")
+    with pytest.raises(InputError, match=r"dev\.csv: the record at line 3 cannot be read \(new-line character"):
+        read_pairs(path)
+    path.write_text('score,sentence1,sentence2\n\n1,a,b\n2,"c,d\n')
+    with pytest.raises(InputError, match=r"dev\.csv: a quote in the record at line 4 is never closed"):
+        read_pairs(path)

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from cse import Encoder, InputError, TrainConfig, train
-from cse.encoder.templates import template_of, templated
+from cse.encoder.prompts import template_of, templated
 from sentence_models import sentence_model
 from test_modules import TEXTS, pooling
 

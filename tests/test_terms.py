@@ -9,7 +9,7 @@ import unicodedata
 import pytest
 
 from cse import Encoder, SearchIndex
-from cse.encoder.readability import readability
+from cse.encoder.vocabulary import readability
 from cse.search.bm25 import Bm25
 from cse.search.fusion import Fusion
 from cse.search.terms import LANGUAGES, Terms, guess_language, looks_like_code, stop_words, terms_for

@@ -41,7 +41,7 @@ def test_treebank_equals_nltk_on_the_sample(nltk_tokens, sample_rows):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("folder", ["corpus/wiki10k.txt", "sts", "sts_raw"])
+@pytest.mark.parametrize("folder", ["corpus/wiki10k.txt", "sts_raw"])
 def test_treebank_equals_nltk_on_wikipedia_and_every_sts_file(nltk_tokens, shared, folder):
     root = shared(folder)
     files = [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file())

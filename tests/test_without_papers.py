@@ -82,11 +82,6 @@ def test_commands_that_need_no_paper_run_without_them(hidden):
             "--positive: 'aeda' is unknown",
         ),
         (
-            ["train", "x.txt", "--model", "minilm", "--loss", "scd"],
-            "loss term scd: cse_papers.scd",
-            "--loss: 'scd' is unknown",
-        ),
-        (
             ["train", "x.txt", "--model", "minilm", "--preset", "scd-bert-base"],
             "--preset: 'scd",
             "--preset: 'scd-bert-base' is unknown",
@@ -102,10 +97,12 @@ def test_a_method_that_is_not_installed_is_refused_in_one_sentence(hidden, argum
 
 
 @pytest.mark.slow
-def test_tests_of_cse_pass_without_the_papers(hidden):
+def test_tests_of_methods_and_losses_pass_without_the_papers(hidden):
+    if hidden.declared:
+        pytest.skip("the other case hides more")
     tests = Path(__file__).parent
-    files = [tests / f"test_{name}.py" for name in ("extensions", "losses", "rng")]
-    done = hidden("-m", "pytest", "-q", "-p", "no:cacheprovider", *files)
+    files = [tests / "test_extensions.py", tests / "test_rng.py", tests / "test_losses.py"]
+    done = hidden("-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not legal and not derivatives", *files)
     assert done.returncode == 0, done.stdout[-3000:]
 
 

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from cse.encoder.readability import readability, share_read
+from cse.encoder.vocabulary import readability, share_read
 from cse.evaluation.significance import summarise
 from cse.search import hybrid
 from cse.search.bm25 import Bm25

@@ -54,17 +54,8 @@ ProgressCallback = Callable[[str, int, int, str], object]
 def in_thread(work: Callable[[Progress], T], on_progress: Callable[[int, int], object]) -> T:
     """Runs a call into the Rust core in a thread and waits for it.
 
-    Args:
-        work: Called once in the thread, with the ``Progress`` object to pass to the core.
-        on_progress: Called in the calling thread, after 0.4 seconds and then every 0.1 seconds, with the number of
-            bytes done and the total number of bytes; the total is 0 while it is unknown.
-
-    Returns:
-        The result of ``work``.
-
-    Raises:
-        BaseException: The exception that ``work`` raised. A KeyboardInterrupt, or an exception from ``on_progress``, is
-            raised only after the core has stopped and removed its temporary files.
+    ``on_progress`` is called in the calling thread, after 0.4 seconds and then every 0.1 seconds, with the number of
+    bytes done and the total (0 while it is unknown). An interrupt, or its error, is raised after the core has stopped.
     """
     progress = Progress()
     thread = ThreadPoolExecutor(1)

@@ -19,10 +19,7 @@ FLAG = re.compile(r"(cse [a-z-]+ [^;,)]*)|(?<![\w-])--([a-z][a-z0-9-]*)")
 
 
 def in_keywords(text: str) -> str:
-    """Returns a message in which options are named by their keywords: ``batch_size`` instead of ``--batch-size``.
-
-    Commands that a message proposes, such as ``cse train --resume RUN``, are not changed.
-    """
+    """Returns a message in which options are named by their keywords: ``batch_size`` instead of ``--batch-size``."""
 
     def keyword(match: re.Match[str]) -> str:
         return match[1] or KEYWORDS.get(f"--{match[2]}", match[2].replace("-", "_"))
@@ -53,10 +50,7 @@ class RunError(RuntimeError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was stopped by a signal after its state was saved.
-
-    ``code`` is the exit status: 130 (SIGINT), 143 (SIGTERM) or 129 (SIGHUP).
-    """
+    """A run was stopped by a signal after its state was saved; ``code`` is the exit status, such as 130 for SIGINT."""
 
     def __init__(self, code: int) -> None:
         super().__init__()
@@ -64,12 +58,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def check_list(values: Iterable[Any], name: str, holds: str) -> list[Any]:
-    """Converts an iterable of texts, ids or rows to a list; ``name`` and ``holds`` ("texts") are for the message.
-
-    Raises:
-        InputError: If ``values`` is not iterable, or is one of the objects whose elements are something else: a string
-            (characters), a mapping (keys), a data frame or table (columns).
-    """
+    """Converts an iterable of texts, ids or rows to a list; ``name`` and ``holds`` ("texts") are for the message."""
     if isinstance(values, (str, bytes, bytearray, Mapping)) or not isinstance(values, Iterable):
         raise InputError(f"{name}: a list of {holds} was expected, not one {type(values).__name__}")
     if hasattr(values, "columns") or hasattr(values, "column_names"):
@@ -164,7 +153,7 @@ def shown(value: object) -> str:
         return "an integer of thousands of digits"
 
 
-# Maps names that other programs or papers use to the corresponding option values of cse.
+# Maps names that other programs or papers use to the corresponding option values and options of cse.
 OTHER_NAMES = {
     "average": "avg",
     "mean": "avg",
@@ -174,6 +163,34 @@ OTHER_NAMES = {
     "simcse": "standard",
     "mixcse": "mixed",
     "focal-infonce": "focal",
+    "--alpha": "--hard-negative-weight",
+    "--bs": "--batch-size",
+    "--bf16": "--precision",
+    "--dataset": "--data",
+    "--eval-steps": "--eval-every",
+    "--fp16": "--precision",
+    "--gpu": "--device",
+    "--gradient-accumulation-steps": "--accumulate",
+    "--gradient-clip": "--max-grad-norm",
+    "--learning-rate": "--lr",
+    "--logging-steps": "--log-every",
+    "--lr-scheduler-type": "--lr-scheduler",
+    "--max-seq-length": "--max-length",
+    "--model-name": "--model",
+    "--model-name-or-path": "--model",
+    "--num-epochs": "--epochs",
+    "--num-train-epochs": "--epochs",
+    "--num-workers": "--threads",
+    "--output-dir": "--output",
+    "--per-device-train-batch-size": "--batch-size",
+    "--pooling": "--pooler",
+    "--save-steps": "--save-every",
+    "--save-total-limit": "--keep-checkpoints",
+    "--scheduler": "--lr-scheduler",
+    "--steps": "--max-steps",
+    "--tau": "--temperature",
+    "--temp": "--temperature",
+    "--warmup-ratio": "--warmup",
 }
 
 

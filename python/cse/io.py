@@ -40,17 +40,8 @@ T = TypeVar("T")
 def lock(descriptor: int, taken: str = "", *, wait: bool = False) -> bool:
     """Locks an open file until it is closed, with the kind of lock that the Rust core uses.
 
-    Args:
-        descriptor: File descriptor, open for writing.
-        taken: Message of an ``InputError`` to raise if another process holds the lock.
-        wait: Wait until the lock is free instead of raising an error.
-
-    Returns:
-        True if the file was locked; False if its file system does not support locks, as is the case for some network
-        file systems.
-
-    Raises:
-        BlockingIOError: If another process holds the lock and ``taken`` is empty.
+    If another process holds the lock, waits (``wait``), or raises ``InputError`` with the message ``taken``, or
+    ``BlockingIOError``. Returns False if the file system does not support locks, as some network file systems.
     """
     from filelock import lock_descriptor
 
@@ -70,15 +61,7 @@ def locked(path: Path, taken: str = "", *, wait: bool = False) -> Iterator[bool]
     """Context manager that locks a file or folder, which may be renamed or removed within the context.
 
     If the path does not exist, a file next to it is locked, and removed at the end; on Windows, where an open file
-    cannot be renamed and a folder cannot be opened, always.
-
-    Args:
-        path: A file or folder.
-        taken: See ``lock``, as well as for ``wait`` and the errors.
-        wait: Wait until the lock is free.
-
-    Yields:
-        True if the file was locked; False if its file system does not support locks.
+    cannot be renamed and a folder cannot be opened, always. For the arguments and the value, see ``lock``.
     """
     while True:
         beside = sys.platform == "win32" or not path.exists()
@@ -211,16 +194,10 @@ def temporary_folder(folder: Path) -> Iterator[Path]:
         with ExitStack() as stack:
             while True:  # as in _temporary_file
                 made = Path(tempfile.mkdtemp(prefix=".cse-new-", suffix=f"-{folder.name}", dir=folder.parent))
-                try:
+                with suppress(BlockingIOError, FileNotFoundError):
                     stack.enter_context(locked(made))
-                except BlockingIOError:
-                    continue
-                except FileNotFoundError:
                     if made.is_dir():
-                        raise
-                    continue
-                if made.is_dir():
-                    break
+                        break
             try:
                 yield made
             finally:
@@ -294,10 +271,7 @@ def _held(path: Path) -> Iterator[bool]:
 
 
 def hash_files(folder: Path, known: Mapping[tuple[int, ...], str] = MappingProxyType({})) -> dict[str, str]:
-    """Flushes all files in a folder to the disk, and returns the hash of each by its path relative to the folder.
-
-    ``known`` holds hashes that were computed before, by ``identity``.
-    """
+    """Flushes all files in a folder to the disk, and returns the hash of each by its path relative to the folder."""
 
     def flushed(name: str) -> str:
         with naming(folder / name), open(folder / name, "rb") as file:
@@ -341,10 +315,6 @@ class LineFile:
 
     The last line is removed when the file is opened if a killed process left it incomplete, and when it is written if
     the disk is full.
-
-    Args:
-        path: The file; it is created if it does not exist.
-        taken: Message of the ``InputError`` if another process has opened the file. Empty: the file is not locked.
     """
 
     def __init__(self, path: Path, taken: str = "") -> None:
@@ -397,11 +367,6 @@ class Journal(LineFile):
 
     Each line holds a record as JSON, after its hash. The first record is the key: what the pieces are made from.
     Records of a job with another key, and all that follow a changed line, are dropped.
-
-    Args:
-        path: The file, locked until ``close`` or ``remove``.
-        key: The key, serialisable to JSON.
-        taken: Message of the ``InputError`` if another process has opened the file.
     """
 
     def __init__(self, path: Path, key: object, taken: str) -> None:
@@ -500,17 +465,11 @@ def read_toml(path: str | Path, shape: type[T], remedy: str = "") -> T:
 
 
 def checked(value: object, shape: type[T], where: object, remedy: str = "") -> T:
-    """Returns a value unchanged if it has the declared shape.
+    """Returns a value unchanged if it has the declared shape, else raises ``InputError`` that names the place in it.
 
-    Args:
-        value: What ``json`` or ``tomllib`` returned.
-        shape: ``int``, ``float`` (an integer is a valid one), ``str``, ``bool``, ``None``, ``Any``, ``list[...]``,
-            ``dict[str, ...]``, a union of these, or a ``TypedDict``, whose other keys are not checked.
-        where: The file, and the line if there are several values, for the message.
-        remedy: What to do, for the message, like "; build the index again".
-
-    Raises:
-        InputError: If the value has another shape; the message names the place, and what was expected and found there.
+    A shape is ``int``, ``float`` (an integer is a valid one), ``str``, ``bool``, ``None``, ``Any``, ``list[...]``,
+    ``dict[str, ...]``, a union of these, or a ``TypedDict``, whose other keys are not checked. ``where`` (the file) and
+    ``remedy`` ("; build it again") are for the message.
     """
     if fault := _fault(value, shape):
         raise InputError(f"{where}: {fault}{remedy}")

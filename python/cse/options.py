@@ -13,6 +13,7 @@ This module does not import click, and importing it is fast.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
@@ -76,9 +77,10 @@ class Opt:
     """Whether the option has no flag."""
     enables: bool = False
     """Option of a method: on the command line, a value also switches the method on, and 0 switches it off."""
-    may_change: Literal["no", "yes", "elsewhere", "place"] = "no"
-    """Setting of a run: whether a resumed run may change it; ``elsewhere``: it does not affect what is computed.
-    ``place``: it may not, although it does not affect what is computed."""
+    may_change: bool = False
+    """Setting of a run: whether the value may change when the run is resumed."""
+    same_results: bool = False
+    """Setting of a run: whether the value has no effect on what the run computes."""
 
 
 @dataclass(frozen=True)
@@ -128,17 +130,13 @@ class Option:
         """The values of a ``Literal``; empty for other types."""
         return get_args(self.kinds[0]) if get_origin(self.kinds[0]) is Literal else ()
 
-    def names(self) -> Any:
-        """Returns what contains the accepted names: ``choices``, a mapping, a registry or a list."""
+    def names(self) -> list[str]:
+        """Returns the accepted names; without ``Opt.names``, the choices."""
         if not self.opt.names:
-            return self.choices
+            return [*self.choices]
         names = resolve_name(self.opt.names)
-        return names() if callable(names) else names
-
-    def complete(self, start: str) -> list[str]:
-        """Returns the accepted names that begin with ``start``."""
-        known = self.names()
-        return [name for name in (known.names() if hasattr(known, "names") else known) if name.startswith(start)]
+        names = names() if callable(names) else names
+        return [*(names.names() if hasattr(names, "names") else names)]
 
     def limits(self) -> dict[str, Any]:
         """Returns the limits of a number, by the names of ``annotated_types``: ge, gt, le, lt."""
@@ -166,29 +164,21 @@ class Option:
         if len(value) < least if isinstance(value, (str, tuple)) else False:
             unit = "character" if isinstance(value, str) else "element"
             raise InputError(f"{flag} must have at least {least} {unit}{'s' if least > 1 else ''}")
-        for number in value if isinstance(value, tuple) else (value,):
+        several = value if isinstance(value, tuple) else (value,)
+        for number in several:
             default = {"ge": -LARGEST, "le": LARGEST} if isinstance(number, int) else {}
             for name, limit in {**default, **self.limits()}.items() if isinstance(number, (int, float)) else ():
-                sign, met = SIGNS[name]
-                if not met(number, limit):
-                    raise InputError(f"{flag} must be {sign} {limit}, got {shown(number)}")
-        if self.opt.names:
-            several = value if isinstance(value, tuple) else (value,)
-            known = self.names()
-            for place, item in enumerate(several):
-                if item not in known:
-                    raise unknown(flag, item, known.names() if hasattr(known, "names") else known)
-                if item in several[:place]:
-                    raise InputError(f"{flag} {item} was given twice; give it once")
+                if not getattr(operator, name)(number, limit):
+                    raise InputError(f"{flag} must be {SIGNS[name]} {limit}, got {shown(number)}")
+        for place, item in enumerate(several) if self.opt.names else ():
+            if item not in (known := self.names()):
+                raise unknown(flag, item, known)
+            if item in several[:place]:
+                raise InputError(f"{flag} {item} was given twice; give it once")
         return value
 
 
-SIGNS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
-    "ge": (">=", lambda value, limit: value >= limit),
-    "gt": (">", lambda value, limit: value > limit),
-    "le": ("<=", lambda value, limit: value <= limit),
-    "lt": ("<", lambda value, limit: value < limit),
-}
+SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 NAMED = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
 
 
@@ -243,10 +233,7 @@ def declared(name: str, hint: Any, default: Any) -> Option:
     bare = _bare(hint, marks)
     shown: dict[str, Any] = {}
     for opt in (mark for mark in marks if isinstance(mark, Opt)):
-        shown = {
-            **{key: value for key, value in vars(opt).items() if value not in ("", None, (), False, "no")},
-            **shown,
-        }
+        shown = {**{key: value for key, value in vars(opt).items() if value not in ("", None, (), False)}, **shown}
     return Option(name, bare, default, Opt(**shown), tuple(mark for mark in marks if not isinstance(mark, Opt)))
 
 
@@ -264,16 +251,7 @@ def _bare(hint: Any, marks: list[Any]) -> Any:
 
 
 def parse_options(name: str, group: type[Any], table: Mapping[str, Any]) -> Any:
-    """Creates an ``Options`` instance of a method from a table of a configuration file or from ``--set`` values.
-
-    Args:
-        name: Name of the method, used in error messages.
-        group: The ``Options`` dataclass.
-        table: Option values by name.
-
-    Raises:
-        InputError: If an option is unknown, or violates its declared type or range.
-    """
+    """Returns the ``Options`` of the method ``name`` with the values in ``table``; raises ``InputError`` for others."""
     known = {option.name: option for option in options_of(group)}
     for key in table:
         if key not in known:
@@ -289,14 +267,7 @@ def parse_options(name: str, group: type[Any], table: Mapping[str, Any]) -> Any:
 def combination_fault(
     options: Iterable[Option], names: Iterable[str], value_of: Callable[[str], Any], flag_of: Callable[[str], str]
 ) -> str | None:
-    """Returns the error message for the first given option that has no effect or contradicts another one, else None.
-
-    Args:
-        options: The declarations.
-        names: Names of the options that the user gave.
-        value_of: Returns the value of an option, given or not, by name.
-        flag_of: Returns how a message names an option.
-    """
+    """Returns the error message for the first given option that has no effect or contradicts another one, else None."""
     named = set(names)
     for option in options:
         value = value_of(option.name)
@@ -315,8 +286,8 @@ def combination_fault(
                 why = f", {condition.why}" if condition.why else ""
                 if kind == "needs":
                     verb = "needs" if why else "has no effect without"
-                    return f"{this} {verb} {other}{why}; add that, or leave {this} out"
-                return f"{this} cannot be combined with {other}{why}; leave one of them out"
+                    return f"{this} {verb} {other}{why}; add that, or omit {this}"
+                return f"{this} cannot be combined with {other}{why}; omit one of them"
     return None
 
 
@@ -326,9 +297,11 @@ def phrase(help: str) -> str:
 
 
 # Options that commands and settings share.
-Threads = Annotated[int, Ge(0), Le(1024), Opt("CPU threads; 0: all cores.", "N", may_change="elsewhere")]
+Threads = Annotated[int, Ge(0), Le(1024), Opt("CPU threads; 0: all cores.", "N", may_change=True, same_results=True)]
 Seed = Annotated[int, Ge(0), Le(2**64 - 1), Opt("Seed of all random choices.", "N")]
-Device = Annotated[str, Opt("auto (a GPU if there is one), cpu, cuda, cuda:1, mps, xpu, ...", may_change="elsewhere")]
+Device = Annotated[
+    str, Opt("auto (a GPU if there is one), cpu, cuda, cuda:1, mps, xpu, ...", may_change=True, same_results=True)
+]
 Precision = Annotated[
     Literal["fp32", "bf16", "auto"],
     Opt("Precision of the transformer; auto: bf16 on CUDA and on CPUs that are faster in bf16, else fp32."),
@@ -344,10 +317,11 @@ Prompt = Annotated[
     ),
 ]
 Column = Annotated[
-    str | None,
-    Opt("Column with the sentences, if the files are tables (.csv, .tsv, .jsonl, .parquet).", "NAME"),
+    str | None, Opt("Column with the sentences, if the files are tables (.csv, .tsv, .jsonl, .parquet).", "NAME")
 ]
 EncodingErrors = Annotated[Literal["strict", "replace"], Opt("How to handle invalid UTF-8.")]
 MaxLineBytes = Annotated[int, Ge(1), Le(2**40), Opt("Maximum length of a row in bytes.", "N")]
-Cache = Annotated[str | None, Opt("Cache folder for large inputs.", "DIR", "the user's cache", may_change="elsewhere")]
+Cache = Annotated[
+    str | None, Opt("Cache folder for large inputs.", "DIR", "the user's cache", may_change=True, same_results=True)
+]
 Imports = Annotated[tuple[str, ...], Opt("Python file that registers methods.", "FILE.py", flag="--import", paths=True)]

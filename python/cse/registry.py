@@ -41,11 +41,7 @@ class Registry(Generic[T]):
     """
 
     def __init__(
-        self,
-        kind: str,
-        group: str,
-        builtin: Mapping[str, str] | None = None,
-        options: Mapping[str, str] | None = None,
+        self, kind: str, group: str, builtin: Mapping[str, str] | None = None, options: Mapping[str, str] | None = None
     ) -> None:
         self.kind, self.group = kind, group
         self._targets, self._options = dict(builtin or {}), dict(options or {})
@@ -95,15 +91,7 @@ class Registry(Generic[T]):
         return name in self._loaded or name in self._targets or name in self.names()
 
     def get(self, name: str, flag: str = "") -> T:
-        """Returns the method with this name, importing it if necessary.
-
-        Args:
-            name: Name of the method.
-            flag: Command-line flag at the start of the error message; default: the kind of the registry.
-
-        Raises:
-            InputError: If the name is unknown, or if the package that declares the method cannot be imported.
-        """
+        """Returns the method with this name, importing it if necessary."""
         if name in self._loaded:
             return self._loaded[name]
         if name in self._targets:
@@ -138,18 +126,7 @@ IMPORTED: dict[str, str] = {}
 
 
 def import_methods(path: str) -> str:
-    """Runs a Python file that registers methods, once per process.
-
-    Args:
-        path: The file.
-
-    Returns:
-        The SHA-256 of the file, in hexadecimal.
-
-    Raises:
-        InputError: If the file cannot be read, is not a Python file, raises an error, or has changed since it was
-            imported.
-    """
+    """Runs a Python file that registers methods, once per process; returns the SHA-256 of the file."""
     name = Path(path).resolve()
     try:
         source = name.read_bytes()
@@ -178,27 +155,21 @@ def import_methods(path: str) -> str:
     return digest
 
 
-def check_imports(paths: Sequence[str], source: str) -> None:
+def check_imports(paths: Sequence[str]) -> None:
     """Raises ``InputError`` if a configuration names a Python file that has not been imported in this process.
 
-    A run that somebody else made, or that was changed, thus runs no code that the user has not named. ``source`` is
-    the configuration file, for the message.
+    A run that somebody else made, or that was changed, thus runs no code that the user has not named.
     """
     for path in paths:
         if str(Path(path).resolve()) not in IMPORTED:
             raise InputError(
-                f"{source}: needs the methods of the Python file {path}, which a configuration does not run; if you "
-                f"trust it, repeat the command with --import {path}, or in Python call cse.registry.import_methods "
-                "first"
+                f"needs the methods of the Python file {path}, which a configuration does not run; if you trust it, "
+                f"repeat the command with --import {path}, or in Python call cse.registry.import_methods first"
             )
 
 
 def parse_setting(text: str) -> tuple[str, str, Any]:
-    """Parses ``METHOD.OPTION=VALUE`` into (method, option, value).
-
-    The value is parsed as TOML; if it is not valid TOML, it is returned as a string. Raises ``InputError`` if the text
-    does not have this form.
-    """
+    """Parses ``METHOD.OPTION=VALUE`` into (method, option, value)."""
     key, equals, value = text.partition("=")
     method, dot, option = key.strip().partition(".")
     if not (equals and dot and method and option):

@@ -104,18 +104,9 @@ def partners(
 ) -> npt.NDArray[np.int64]:
     """Samples the candidate with which the positive of each anchor is mixed.
 
-    Args:
-        rows: ``(B,)`` int64 row numbers.
-        seed: Seed of the run.
-        epoch: Epoch, from 0.
-        anchor_views: Number of views that contain anchors; anchors are ordered by view, then by row.
-        candidate_views: Number of views to sample from; candidates are ordered by view, then by row.
-        valid: ``(candidate_views, B)`` bool, True where a candidate may be sampled. None: all candidates are valid.
-
-    Returns:
-        ``(anchor_views * B,)`` int64 positions among the ``candidate_views * B`` candidates. Each is drawn uniformly
-        from the valid candidates of other rows. If there are none, it is the position of a candidate of the anchor's
-        own row, which means that the anchor has no mixed negative.
+    The result is ``(anchor_views * B,)`` int64: positions among the ``candidate_views * B`` candidates, both ordered by
+    view, then by row. Each is drawn uniformly from the ``valid`` candidates, ``(candidate_views, B)``, of other rows;
+    if there are none, it is a candidate of the anchor's own row, and the anchor then has no mixed negative.
     """
     batch = len(rows)
     own = np.arange(batch)
@@ -140,13 +131,6 @@ def partners(
 def valid_candidates(
     names: Sequence[str], masks: Mapping[str, npt.NDArray[np.bool_]], rows: int
 ) -> npt.NDArray[np.bool_] | None:
-    """Returns the argument ``valid`` of ``partners``, ``(len(names), rows)`` bool; None if no view has a mask.
-
-    Args:
-        names: Names of the views to sample from.
-        masks: ``(rows,)`` bool by view name, True where the view has a text. A view without a mask has a text in every
-            row.
-        rows: Number of rows of the batch.
-    """
+    """Returns the argument ``valid`` of ``partners``, ``(len(names), rows)`` bool; None if no view has a mask."""
     every = np.ones(rows, dtype=bool)
     return np.stack([masks.get(name, every) for name in names]) if masks else None

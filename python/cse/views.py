@@ -59,13 +59,7 @@ def roles_by_name(names: Iterable[str]) -> dict[str, Role]:
 def entry_keys(
     keys: Mapping[str, Tensor], roles: Mapping[str, Role], sentences: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """Returns ``Views.keys``: an anchor and its positive have the keys of both, and a negative has its own.
-
-    Args:
-        keys: ``(R,)`` int64 by view name, equal for texts with equal token ids.
-        roles: Roles by view name.
-        sentences: ``(B,)`` int64, further keys of the rows of the first pair, from which its texts were made.
-    """
+    """Returns ``Views.keys``: an anchor and its positive have the keys of both, and a negative has its own."""
     pairs = zip(*([name for name in keys if roles[name] == role] for role in ("anchor", "positive")), strict=True)
     result = {name: key[:, None] for name, key in keys.items() if roles[name] == "negative"}
     for pair in pairs:
@@ -262,11 +256,7 @@ class Frozen(nn.Module):
 
 
 class WithoutDropout:
-    """An encoder whose passes are without dropout and have gradients.
-
-    Args:
-        encoder: The encoder; its head and pooling stay those of training.
-    """
+    """An encoder whose passes are without dropout and have gradients."""
 
     def __init__(self, encoder: Any) -> None:
         self.encoder = encoder

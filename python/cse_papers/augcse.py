@@ -74,10 +74,10 @@ class OneOf(Edit):
                 raise unknown("one-of.edits", name, AUGMENTATIONS.names())
             kind: Any = AUGMENTATIONS.get(name)
             if not issubclass(kind, Edit) or kind.expensive or kind is OneOf:
-                raise InputError(f"one-of.edits: {name} is not a fast edit of single sentences; leave it out")
+                raise InputError(f"one-of.edits: {name} is not a fast edit of single sentences; omit {name}")
             edit = kind(kind.Options(), context)
             if edit.further():
-                raise InputError(f"one-of.edits: {name} makes several sentences at a time; leave it out")
+                raise InputError(f"one-of.edits: {name} makes several sentences at a time; omit {name}")
             self.edits.append(edit)
         # With these values, the loss term of AugCSE repeats the draw to find out which edit was applied to each row.
         context.shared["edits"] = (len(self.edits), PURPOSE)
@@ -152,6 +152,7 @@ class AugCSE(RowTerm):
 
     Options = AugCSEOptions
     summary = "an adversarial discriminator of the edits of --positive one-of (AugCSE)"
+    recordable = True
     reads = frozenset({"positive", "other"})
     logged = ("edit_accuracy",)
 

@@ -105,6 +105,7 @@ class ClusterNS(BatchTerm):
     centroids: Tensor
     begun: Tensor
     summary = "centroids of clusters as hard negatives, a margin for false negatives (ClusterNS)"
+    recordable = True
     reads = frozenset({"anchor", "positive"})
 
     def __init__(self, options: ClusterNSOptions, context: Context) -> None:

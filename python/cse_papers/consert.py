@@ -25,6 +25,7 @@ class TokenShuffle(Hook):
     """Randomly permutes the position ids of a sentence's tokens, including the special tokens."""
 
     summary = "permutes the position ids (ConSERT)"
+    recordable = True
 
     def __init__(self, options: Any, context: Context) -> None:
         super().__init__(options, context)
@@ -42,6 +43,7 @@ class FeatureCutoff(Hook):
 
     Options = CutoffOptions
     summary = "sets random dimensions of the embedding layer's output to 0 (ConSERT)"
+    recordable = True
 
     def embedded(self, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
         size = states.shape[-1]
@@ -54,6 +56,7 @@ class TokenCutoff(Hook):
 
     Options = CutoffOptions
     summary = "sets the embedding layer's output of random tokens to 0 (ConSERT)"
+    recordable = True
 
     def embedded(self, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
         mask = tokens["attention_mask"].bool()

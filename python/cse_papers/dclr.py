@@ -110,6 +110,7 @@ class DCLR(FeatureMethod):
 
     Options = DCLROptions
     summary = "noise negatives, and in-batch negatives weighted by a second encoder (DCLR)"
+    recordable = True
     changes = frozenset({"negative"})
 
     def __init__(self, options: DCLROptions, context: Context) -> None:

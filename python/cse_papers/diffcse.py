@@ -28,6 +28,7 @@ class Projector(FeatureMethod):
     """
 
     summary = "a projector with batch normalisation, in training only (DiffCSE)"
+    recordable = True
     other_space = True
 
     def __init__(self, options: Any, context: Context) -> None:
@@ -81,6 +82,7 @@ class DiffCSE(RowTerm):
 
     Options = DiffCSEOptions
     summary = "replaced token detection, given the embedding (DiffCSE)"
+    recordable = True
     reads = frozenset({"anchor", "positive"})
     logged = ("rtd_accuracy",)
 

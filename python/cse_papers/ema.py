@@ -36,6 +36,7 @@ class EMA(EncoderMethod):
 
     Options = EMAOptions
     summary = "evaluates and saves a moving average of the weights"
+    recordable = True
     steps: Tensor
 
     def __init__(self, options: EMAOptions, context: Context) -> None:

@@ -99,6 +99,7 @@ class Momentum(FeatureMethod):
     keys: Tensor
     filled: Tensor
     summary = "a queue of negatives from a momentum encoder (ESimCSE)"
+    recordable = True
     changes = frozenset({"negative"})
     encodes = True
 

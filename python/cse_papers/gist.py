@@ -36,6 +36,7 @@ class GIST(FeatureMethod):
 
     Options = GISTOptions
     summary = "leaves out negatives that a guide finds as similar as the positive (GIST)"
+    recordable = True
     changes = frozenset({"negative", "positive"})
 
     def __init__(self, options: GISTOptions, context: Context) -> None:

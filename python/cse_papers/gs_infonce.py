@@ -27,6 +27,7 @@ class Gaussian(FeatureMethod):
 
     Options = GaussianOptions
     summary = "Gaussian noise as negatives (GS-InfoNCE)"
+    recordable = True
     changes = frozenset({"negative"})
 
     def forward(self, views: Views, step: BatchStep) -> Views:

@@ -33,6 +33,7 @@ class Hardness(FeatureMethod):
 
     Options = HardnessOptions
     summary = "weights of negatives that grow with their cosine, a rival of focal logits"
+    recordable = True
     changes = frozenset({"negative", "positive"})
 
     @torch.no_grad()

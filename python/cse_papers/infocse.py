@@ -69,6 +69,7 @@ class InfoCSE(RowTerm):
 
     Options = InfoCSEOptions
     summary = "masked tokens are decoded from the embedding (InfoCSE)"
+    recordable = True
     reads = frozenset({"anchor", "positive"})
 
     def __init__(self, options: InfoCSEOptions, context: Context) -> None:

@@ -49,6 +49,7 @@ class Modals(FeatureMethod):
 
     Options = ModalsOptions
     summary = "changes the positives' embeddings with other rows or noise (MODALS)"
+    recordable = True
 
     def forward(self, views: Views, step: BatchStep) -> Views:
         """Returns the views with one of them changed; ``linear`` does not change a batch of fewer than three rows."""

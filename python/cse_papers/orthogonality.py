@@ -38,6 +38,7 @@ class Orthogonality(BatchTerm):
 
     Options = OrthogonalityOptions
     summary = "global orthogonal regularisation of the cosines (GOR), a rival of focal logits"
+    recordable = True
     reads = frozenset({"anchor", "positive"})
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:

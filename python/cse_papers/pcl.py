@@ -227,6 +227,7 @@ class PCL(BatchTerm):
 
     Options = PCLOptions
     summary = "a peer encoder and several positives, with --positive diverse (PCL)"
+    recordable = True
     reads = frozenset({"anchor", "positive", "other"})
     encodes = True
 
@@ -246,7 +247,7 @@ class PCL(BatchTerm):
             pooler.requires_grad_(True)
             self.peer.use_trained_pooler, self.peer.head = True, None
             self.encode = (PooledPeer(self.peer, encoder),)
-        accelerate(Modules(self.peer, None, {}, {}, {}, {}), context.device, None, 1, compiled=False)
+        accelerate(Modules(self.peer, None, {}, {}, {}, {}), context.device, compiled=False)
 
     @classmethod
     def implies(cls, options: PCLOptions) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from cse import InputError
 from cse.context import Context
-from cse.encoder.templates import Template
+from cse.encoder.prompts import Template
 from cse.features.base import EncoderMethod, Hook, RowStep
 from cse.options import Opt
 from cse.views import first_position
@@ -70,6 +70,7 @@ class Prompt(EncoderMethod):
 
     Options = PromptOptions
     summary = "a template around the sentence, and the state of its mask token (PromptBERT)"
+    recordable = True
 
     def __init__(self, options: PromptOptions, context: Context) -> None:
         super().__init__(options, context)
@@ -124,6 +125,7 @@ class PromptHook(Hook):
     """Applies ``prompt.positive_template`` to the positives; implied by ``--encoder-method prompt``."""
 
     summary = "the second template of PromptBERT; implied by --encoder-method prompt"
+    recordable = True
 
     def __init__(self, options: Any, context: Context) -> None:
         super().__init__(options, context)

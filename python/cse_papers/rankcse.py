@@ -93,6 +93,7 @@ class RankCSE(BatchTerm):
 
     Options = RankCSEOptions
     summary = "the order of the similarities of frozen encoders (RankCSE)"
+    recordable = True
     reads = frozenset({"anchor", "positive"})
 
     def __init__(self, options: RankCSEOptions, context: Context) -> None:

@@ -46,6 +46,7 @@ class SCD(BatchTerm):
 
     Options = SCDOptions
     summary = "self-contrast and decorrelation, without negatives (SCD)"
+    recordable = True
     reads = frozenset({"anchor", "positive"})
     is_loss = True
 

@@ -27,6 +27,7 @@ class OffDropout(FeatureMethod):
     """
 
     summary = "compares anchors and negatives without dropout (SimCSE++)"
+    recordable = True
     encodes = True
 
     def __init__(self, options: Any, context: Context) -> None:
@@ -69,6 +70,7 @@ class Dimensions(BatchTerm):
 
     Options = DimensionsOptions
     summary = "contrast of the dimensions of the embeddings (DCL of SimCSE++)"
+    recordable = True
     reads = frozenset({"anchor", "positive"})
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:

@@ -134,6 +134,7 @@ class SoftNegative(BatchTerm):
 
     Options = SoftNegativeOptions
     summary = "a margin between negated sentences and positives (SNCSE)"
+    recordable = True
     reads = frozenset({"anchor", "positive", "other"})
 
     @classmethod

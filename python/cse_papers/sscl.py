@@ -77,6 +77,7 @@ class SSCL(BatchTerm):
 
     Options = SSCLOptions
     summary = "pooled states of inner layers as further negatives (SSCL)"
+    recordable = True
     reads = frozenset({"anchor", "positive"})
     encodes = True
 

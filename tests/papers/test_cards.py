@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -13,10 +12,10 @@ from cse.context import Context
 from cse.data.corpus import Corpus
 from cse.losses.contrastive import contrastive_loss
 from cse.rng import Draws
-from cse.training.batches.tokens import Prefetcher
 from cse.training.setup import prepare
 from cse_papers import cards
 from cse_papers.cards import Retrieved, RetrievedOptions, SwitchCase, SwitchCaseOptions, nearest_others, switched
+from runs import first_batches
 
 TEXT = "Thebes  held onto power until\tthe 12th Dynasty, when its (first) king 東京 b.c. died."
 
@@ -80,8 +79,7 @@ def test_a_tokenizer_that_lower_cases_makes_all_positives_unchanged(run_config):
     run = prepare(
         run_config.replace(positive="switch-case", options={"switch-case": {"probability": 1.0}}, max_length=24)
     )
-    with Prefetcher(run.batches, run.state.encoder.tokenizer, 24) as prefetcher:
-        (batch,) = prefetcher.get(0)
+    (batch,) = first_batches(run)
     assert batch.blocks["positive"].texts != batch.blocks["anchor"].texts
     assert batch.unchanged == {"positive": len(batch.rows)}
     assert batch.blocks["positive"].mask is None  # it has another dropout mask
@@ -168,31 +166,10 @@ def test_blocks_of_texts_do_not_change_the_neighbours(corpus, tiny_bert, monkeyp
     assert np.array_equal(parts.place, whole.place)
 
 
-def test_only_the_first_process_shows_the_progress(corpus, tiny_bert, monkeypatch):
-    shown = []
-
-    @contextmanager
-    def counting(label, total, unit):
-        yield lambda more: shown.append((label, more))
-
-    monkeypatch.setattr(cards, "counting", counting)
-    second = context_of(corpus, part=lambda rows: slice(rows // 2, rows))
-    assert Retrieved(RetrievedOptions(str(tiny_bert), 6), second).near.shape == (20, 5)
-    assert not shown
-    first = context_of(corpus, part=lambda rows: slice(0, rows // 2))
-    Retrieved(RetrievedOptions(str(tiny_bert), 6), first)
-    totals = Counter()
-    for label, more in shown:
-        totals[label] += more
-    assert set(totals.values()) == {20}
-    assert len(totals) == 2
-
-
 def test_the_negative_of_a_sentence_is_a_negative_of_all_anchors(run_config, tiny_bert):
     options = {"retrieved": {"model": str(tiny_bert), "nearest": 5}}
     run = prepare(run_config.replace(positive="dropout", negatives=("retrieved",), options=options))
-    with Prefetcher(run.batches, run.state.encoder.tokenizer, 32) as prefetcher:
-        (batch,) = prefetcher.get(0)
+    (batch,) = first_batches(run)
     assert batch.roles == {"anchor": "anchor", "positive": "positive", "synthetic": "negative"}
     assert set(batch.blocks["synthetic"].texts).isdisjoint({""})
     generator = torch.Generator().manual_seed(0)

@@ -1,6 +1,5 @@
 """ClusterNS equals loops in float64 that follow its released code, over several steps."""
 
-import json
 import math
 from functools import partial
 from types import SimpleNamespace
@@ -19,15 +18,10 @@ from cse.training.settings.precedence import with_preset
 from cse.training.setup import prepare
 from cse.views import BatchStep, Views
 from cse_papers.clusterns import ClusterNS, ClusterNSOptions, distant_rows, moved_centroids
-from runs import gradients
-from test_distributed import DISTRIBUTED, run_here, torchrun
-from test_systems import first_batch, in_float64
+from ranks import two_ranks_equal_one
+from runs import drawn, first_batches, gradients, in_float64
 
 TAU = 0.1
-
-
-def drawn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def cosines(x, y):
@@ -296,7 +290,7 @@ def test_gradients_with_clusters_do_not_depend_on_the_chunk_size(run_config, los
     for chunk_size in (None, 3):
         run = prepare(run_config.replace(**SETTINGS, **LOSSES[loss]))
         in_float64(run)
-        batches = first_batch(run)
+        batches = first_batches(run)
         _, before = gradients(run, batches, chunk_size=chunk_size)
         assert run.state.terms["clusterns"].begun
         assert float(before["loss/clusterns"]) == 0
@@ -311,25 +305,9 @@ def test_gradients_with_clusters_do_not_depend_on_the_chunk_size(run_config, los
 
 @pytest.mark.slow
 def test_two_processes_have_the_clusters_of_one(run_config, tmp_path):
-    script, line = tmp_path / "gradients.py", "        metrics = propagate(state, batch, run.forward, world)\n"
-    assert line in DISTRIBUTED
-    script.write_text(DISTRIBUTED.replace(line, 2 * line), encoding="utf8")  # the first call begins the clusters
-    given = {name: value for name, value in run_config.values().items() if value is not None}
-    cases = {name: {**given, **SETTINGS, **values} for name, values in LOSSES.items()}
-    found = []
-    for launch in (run_here, partial(torchrun, 2)):
-        out = tmp_path / "gradients.pt"
-        launch(script, json.dumps({"base": {}, "cases": cases}), out)
-        found.append(torch.load(out))
-    one, two = found
-    for name in cases:
-        assert one[name]["metrics"]["loss/clusterns"] > 0
-        for key, value in one[name]["metrics"].items():
-            assert two[name]["metrics"][key] == pytest.approx(value, rel=1e-9, abs=1e-12, nan_ok=True), (name, key)
-        for left, right in zip(one[name]["gradients"], two[name]["gradients"], strict=True):
-            assert (left is None and (right is None or not right.any())) or torch.allclose(
-                left, right, rtol=1e-9, atol=1e-11
-            ), name
+    cases = {name: {**SETTINGS, **values} for name, values in LOSSES.items()}
+    one = two_ranks_equal_one(run_config, cases, tmp_path, begun=True)  # the first of two calls begins the clusters
+    assert all(found["metrics"]["loss/clusterns"] > 0 for found in one.values())
 
 
 @pytest.mark.parametrize(

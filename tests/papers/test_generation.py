@@ -58,12 +58,8 @@ def test_batches_contain_each_nonblank_row_once_in_order_of_descending_length():
     assert found == [[2, 4], [0, 5], [1]]
 
 
-@pytest.mark.parametrize("drawn", [False, True])
-def test_resumed_generation_equals_uninterrupted_generation(writers, texts, tmp_path, drawn):
-    options = GenerationOptions(**SHORT, sample=drawn, beams=2)
-    whole, resumed = tmp_path / "whole.txt", tmp_path / "resumed.txt"
-    generate(texts, Generator(str(writers / "t5"), options), whole)
-    generator = Generator(str(writers / "t5"), options)
+def interrupted(generator, texts, out):
+    """Generates, and is interrupted in the second batch."""
     calls = []
 
     def stops(some, first):
@@ -74,7 +70,16 @@ def test_resumed_generation_equals_uninterrupted_generation(writers, texts, tmp_
 
     stops.options, stops.names = generator.options, generator.names
     with pytest.raises(KeyboardInterrupt):
-        generate(texts, stops, resumed)
+        generate(texts, stops, out)
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_resumed_generation_equals_uninterrupted_generation(writers, texts, tmp_path, drawn):
+    options = GenerationOptions(**SHORT, sample=drawn, beams=2)
+    whole, resumed = tmp_path / "whole.txt", tmp_path / "resumed.txt"
+    generate(texts, Generator(str(writers / "t5"), options), whole)
+    generator = Generator(str(writers / "t5"), options)
+    interrupted(generator, texts, resumed)
     part = resumed.with_name("resumed.txt.part")
     assert len(part.read_text(encoding="utf8").splitlines()) == 2  # the key, and one batch
     with open(part, "a", encoding="utf8") as file:
@@ -85,23 +90,12 @@ def test_resumed_generation_equals_uninterrupted_generation(writers, texts, tmp_
 
 def test_generation_with_other_options_or_rows_begins_anew(writers, texts, tmp_path):
     generator = Generator(str(writers / "t5"), GenerationOptions(**SHORT))
-    calls = []
-
-    def stops(some, first):
-        calls.append(first)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return generator(some, first)
-
-    stops.options, stops.names = generator.options, generator.names
     for other, rows in (
         (Generator(str(writers / "t5"), GenerationOptions(max_new_tokens=7, batch_size=4)), texts),
         (generator, texts[1:]),
     ):
         out, whole = tmp_path / "out.txt", tmp_path / "whole.txt"
-        calls.clear()
-        with pytest.raises(KeyboardInterrupt):
-            generate(texts, stops, out)
+        interrupted(generator, texts, out)
         generate(rows, other, out)
         generate(rows, other, whole)
         assert out.read_bytes() == whole.read_bytes()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from sentence_transformers.sentence_transformer import losses as library
 
-from cse import InputError, TrainConfig
+from cse import InputError
 from cse.context import Context
 from cse.losses.contrastive import contrastive_loss
 from cse.training.setup import prepare
@@ -21,10 +21,7 @@ from cse_papers.simcse_plus import dimension_contrast
 from cse_papers.sncse import Negation, NegationOptions, SoftNegative, SoftNegativeOptions, negate_parsed, negate_words
 from cse_papers.sscl import InnerStates
 from cse_papers.whitenedcse import GroupWhitening, GroupWhiteningOptions, InverseRoot, group_whitening
-
-
-def drawn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+from runs import drawn
 
 
 def cosine(x, y):
@@ -287,9 +284,3 @@ def test_orthogonality_equals_that_of_sentence_transformers():
     found = Orthogonality(OrthogonalityOptions(0.3, 0.7), Context())(Views({"anchor": z[0], "positive": z[1]}), None)
     theirs = library.GlobalOrthogonalRegularizationLoss(None, mean_weight=0.3, second_moment_weight=0.7)
     assert found.item() == pytest.approx(sum(theirs.compute_loss_from_embeddings(z).values()).item(), rel=1e-12)
-
-
-def test_the_presets_of_later_systems_are_complete():
-    for name in ("simcse-plus", "sscl", "whitenedcse", "infocse", "sncse", "pcl", "clusterns"):
-        assert TrainConfig(preset=f"{name}-bert-base").preset == f"{name}-bert-base"
-    assert TrainConfig(preset="cards-roberta-base").preset == "cards-roberta-base"

@@ -19,17 +19,16 @@ from cse.training.batches.tokens import Prefetcher
 from cse.training.setup import prepare
 from cse.training.step import encode
 from cse.training.step.encode import encode_views, encoder_of, step_of_rows
+from cse.training.step.inputs import Inputs
 from cse.views import BatchStep, RowStep, Views
 from cse_papers.dclr import ascend
 from cse_papers.efficientcl import PCAJitter, PCAJitterOptions, pca_jitter
 from cse_papers.modals import Modals, ModalsOptions
 from cse_papers.promptbert import PromptOptions, mask_template
-from runs import gradients
+from runs import first_batches, gradients, in_float64
 from sentence_models import as_on_the_hub
 from test_systems import (  # noqa: F401
     few,
-    first_batch,
-    in_float64,
     pytest_generate_tests,
     registered,
     system,
@@ -301,7 +300,7 @@ def test_the_second_encoder_of_dclr_release_applies_dropout_to_anchors_and_posit
     run = prepare(run_config.replace(**system("dclr release")))
     in_float64(run)
     method = run.state.features["dclr"]
-    (batch,) = first_batch(run)
+    (batch,) = first_batches(run)
     calls = []
 
     def encode(name, model):
@@ -344,7 +343,7 @@ def test_diffcse_classifies_the_tokens_that_its_generator_replaced(run_config, s
     run = prepare(run_config.replace(**system("diffcse")))
     in_float64(run)
     term = run.state.terms["diffcse"]
-    (batch,) = first_batch(run)
+    (batch,) = first_batches(run)
     tokens = batch.tokens["anchor"]
     uniform = lambda purpose, count: torch.from_numpy(Draws(0, 0).uniform(batch.rows, purpose, count))  # noqa: E731
     step = RowStep(
@@ -372,7 +371,7 @@ def test_the_discriminator_of_augcse_compares_a_sentence_with_its_edited_form(ru
     values["options"]["one-of"]["edits"] = ["crop", "aeda"]
     run = prepare(run_config.replace(**values, batch_size=16, max_length=64))
     in_float64(run)
-    (batch,) = first_batch(run)
+    (batch,) = first_batches(run)
     assert batch.roles == {"anchor": "anchor", "positive": "positive", "edited": "other"}
     assert batch.blocks["anchor"].texts == run.batches.corpus.take(batch.rows)
     edited = run.batches.positive(batch.blocks["anchor"].texts, batch.rows, Draws(0, 0))
@@ -495,7 +494,7 @@ def test_repeated_tokens_do_not_exceed_the_length_of_the_model(run_config):
     config = run_config.replace(positive="repetition", max_length=64, batch_size=32)
     run = prepare(config)
     run.batches.corpus.take = lambda rows: ["word " * 100] * len(rows)
-    (batch,) = first_batch(run)
+    (batch,) = first_batches(run)
     tokens = batch.tokens["positive"]["input_ids"]
     assert tokens.shape == (32, 64)
     assert (tokens[:, -1] == run.state.encoder.tokenizer.sep_token_id).all()
@@ -503,9 +502,9 @@ def test_repeated_tokens_do_not_exceed_the_length_of_the_model(run_config):
 
 def test_repeated_tokens_are_padded_to_a_fixed_length_of_their_own(run_config, monkeypatch):
     run = prepare(run_config.replace(positive="repetition", max_length=24, batch_size=32))
-    padded = first_batch(run)[0].tokens
+    padded = first_batches(run)[0].tokens
     monkeypatch.setattr("cse.training.batches.tokens.fixed_length", lambda device, compiled, longest: longest)
-    fixed = first_batch(run)[0].tokens
+    fixed = first_batches(run)[0].tokens
     assert fixed["anchor"]["input_ids"].shape == (32, 24)
     assert fixed["positive"]["input_ids"].shape == (32, 31)  # floor(0.32 * 22) = 7 repeated tokens
     width = padded["positive"]["input_ids"].shape[1]
@@ -517,7 +516,7 @@ def test_the_tokens_of_a_prompt_or_template_are_not_repeated(run_config, system)
     for values in (system("prompt"), {"prompt": "the word : "}):
         run = prepare(run_config.replace(**values, positive="repetition", options={"repetition": {"rate": 0.9}}))
         tokenizer = run.state.encoder.tokenizer
-        (batch,) = first_batch(run)
+        (batch,) = first_batches(run)
         prefix = tokenizer(values.get("prompt") or "", add_special_tokens=True)["input_ids"]
         if "prompt" in values:
             prefix, suffix = prefix[:-1], prefix[-1:]
@@ -600,8 +599,8 @@ def test_the_same_hook_changes_the_two_views_of_a_row_differently(run_config, sy
         options = {"pca": {"layers": (0, 1, 2), "curriculum": "none"}} if hook == "pca" else {}
         run = prepare(run_config.replace(corpus=system("diffcse")["corpus"], options=options, **changes))
         in_float64(run)
-        (batch,) = first_batch(run)
-        found[views] = encode_views(run.state, batch, batch.tokens, run.forward)
+        (batch,) = first_batches(run)
+        found[views] = encode_views(run.state, Inputs(batch, "cpu"), run.forward)
     both = found["anchor", "positive"]
     assert all((a - b).abs().max() > 1e-6 for a, b in zip(both["anchor"], both["positive"], strict=True))
     # If only one view has the hook, its random numbers do not depend on the view.
@@ -616,11 +615,11 @@ def test_hooks_do_not_change_the_pass_that_encodes_the_template_alone(run_config
     run = prepare(run_config.replace(**{**system("prompt"), **changes}))
     in_float64(run)
     encoder, method = run.state.encoder, run.state.methods["prompt"]
-    (batch,) = first_batch(run)
+    (batch,) = first_batches(run)
     # The template is encoded at length + 1 positions: for 7 tokens, as many rows as the batch has.
     short = encoder.tokenizer([" ".join(["a"] * length)] * len(batch.rows), return_tensors="pt")
     tokens = {key: short[key] for key in ("input_ids", "attention_mask")}
-    step = step_of_rows(batch, batch.rows, {}, run.forward, run.state.steps)
+    step = step_of_rows(Inputs(batch, "cpu"), (), {}, run.state.steps)
     bare = method.bias(encoder.backbone, tokens)
     with hooked(run.state.hooks["feature-cutoff"], encoder.backbone, tokens, step):
         states = encoder.backbone(**tokens).last_hidden_state
@@ -638,7 +637,7 @@ def test_template_denoising_subtracts_the_vector_of_the_template_without_the_sen
     run = prepare(run_config.replace(**system("prompt")))
     in_float64(run)
     encoder, method = run.state.encoder, run.state.methods["prompt"]
-    (batch,) = first_batch(run)
+    (batch,) = first_batches(run)
     tokens = batch.tokens["anchor"]
     found = method.bias(encoder.backbone, tokens)
     before, after = len(method.template.prefix), len(method.template.suffix)

@@ -13,18 +13,14 @@ from cse import InputError, TrainConfig, train
 from cse.context import Context
 from cse.losses.contrastive import contrastive_loss
 from cse.rng import Draws
-from cse.training.batches.tokens import Prefetcher
 from cse.training.settings.precedence import with_preset
 from cse.training.setup import prepare
 from cse.views import Views
 from cse_papers.pcl import PCL, Diverse, DiverseOptions, PCLOptions
+from runs import drawn, first_batches
 
 ROWS = np.arange(40) * 7
 EDITS = ("shuffle", "reverse", "delete", "repeat", "shuffle", "dropout")
-
-
-def drawn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def edits_of(edits, **options):
@@ -83,8 +79,7 @@ def test_equal_edits_draw_different_numbers_and_a_text_is_edited_by_words():
 
 def test_a_batch_has_one_view_per_edit_of_the_tokens_between_the_special_tokens(run_config):
     run = prepare(run_config.replace(positive="diverse", loss_terms=("pcl",), diverse={"longest": 9}))
-    with Prefetcher(run.batches, run.state.encoder.tokenizer, run.config.max_length) as prefetcher:
-        (batch,) = prefetcher.get(0)
+    (batch,) = first_batches(run)
     names = ["edited", *(f"edited_{number}" for number in range(2, 9))]
     assert batch.views == ["anchor", "positive", *names]
     assert [batch.roles[name] for name in names] == ["other"] * 8
@@ -296,5 +291,5 @@ def test_the_peer_has_the_dropout_of_the_views(run_config, chunk_size):
 def test_several_edits_are_refused_as_negatives_and_within_one_of(run_config):
     with pytest.raises(InputError, match="--negative diverse makes several sentences, and a negative is one; use --po"):
         prepare(run_config.replace(negatives=("diverse",)))
-    with pytest.raises(InputError, match=r"one-of\.edits: diverse makes several sentences at a time; leave it out"):
+    with pytest.raises(InputError, match=r"one-of\.edits: diverse makes several sentences at a time; omit diverse"):
         prepare(run_config.replace(positive="one-of", options={"one-of": {"edits": ("crop", "diverse")}}))

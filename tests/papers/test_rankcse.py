@@ -13,10 +13,7 @@ from cse.losses import LOSS_TERMS
 from cse.training.loop import train
 from cse.views import Views
 from cse_papers.rankcse import RankCSE, RankCSEOptions, jensen_shannon
-
-
-def drawn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+from runs import drawn
 
 
 def cosines(a, b):

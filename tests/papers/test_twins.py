@@ -15,10 +15,7 @@ from cse_papers.ema import EMA, EMAOptions
 from cse_papers.esimcse import Momentum, MomentumOptions
 from cse_papers.scd import SCD, SCDOptions, decorrelation
 from cse_papers.simcse_ablations import Crop, CropOptions, Substitution, SubstitutionOptions, whole_words
-
-
-def drawn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+from runs import drawn
 
 
 def standardised(x):

@@ -138,31 +138,37 @@ class Parallel(Pairing):
 class SpansOptions:
     """Options of span positives."""
 
-    shortest: Annotated[float, Gt(0), Le(1), Opt("minimum span length, as a fraction of the words")] = 0.5
-    longest: Annotated[float, Gt(0), Le(1), Opt("maximum span length, as a fraction of the words")] = 0.9
-    min_words: Annotated[int, Ge(2), Opt("sentences with fewer words are not cut (dropout positives)")] = 4
-    least_words: Annotated[
+    min_share: Annotated[
+        float, Gt(0), Le(1), Opt("minimum length of a span, as a fraction of the words of its row")
+    ] = 0.5
+    max_share: Annotated[
+        float, Gt(0), Le(1), Opt("maximum length of a span, as a fraction of the words of its row")
+    ] = 0.9
+    min_row_words: Annotated[
+        int, Ge(2), Opt("minimum number of words of a row that is cut into spans; shorter rows get dropout positives")
+    ] = 4
+    min_span_words: Annotated[
         int,
         Ge(1),
-        Opt("minimum number of words in a span of a long row; applies only with most_words", needs="most_words"),
+        Opt("with max_span_words: minimum length of a span of a long row, in words", needs="max_span_words"),
     ] = 8
-    most_words: Annotated[
-        int | None, Ge(1), Opt("maximum number of words in a span of a long row (default: no limit)")
+    max_span_words: Annotated[
+        int | None, Ge(1), Opt("maximum length of a span of a long row, in words (default: no limit)")
     ] = None
 
 
 class Spans(Pairing):
     """Anchor and positive are two contiguous spans of words, sampled independently.
 
-    In a sentence of n words, the length of a span is drawn uniformly between ``shortest * n`` and ``longest * n``, then
-    rounded. With ``most_words``, it is drawn between ``min(shortest * n, least_words)`` and
-    ``min(longest * n, most_words)`` instead: spans of long rows are then short passages, while short rows are
+    In a sentence of n words, the length of a span is drawn uniformly between ``min_share * n`` and ``max_share * n``,
+    then rounded. With ``max_span_words``, it is drawn between ``min(min_share * n, min_span_words)`` and
+    ``min(max_share * n, max_span_words)`` instead: spans of long rows are then short passages, while short rows are
     unaffected. All start positions are equally likely. Words are separated by whitespace.
 
-    A sentence of fewer than ``min_words`` words is not cut: anchor and positive are the whole sentence, encoded under
-    different dropout masks.
+    A sentence of fewer than ``min_row_words`` words is not cut: anchor and positive are the whole sentence, encoded
+    under different dropout masks.
 
-    Raises ``InputError`` if ``shortest > longest`` or ``least_words > most_words``.
+    Raises ``InputError`` if ``min_share > max_share`` or ``min_span_words > max_span_words``.
     """
 
     Options = SpansOptions
@@ -170,14 +176,14 @@ class Spans(Pairing):
 
     def __init__(self, options: SpansOptions, context: Any) -> None:
         super().__init__(options, context)
-        if options.shortest > options.longest:
+        if options.min_share > options.max_share:
             raise InputError(
-                f"spans.shortest: must be at most spans.longest ({options.longest}), got {options.shortest}"
+                f"spans.min_share: must be at most spans.max_share ({options.max_share}), got {options.min_share}"
             )
-
-        if options.most_words is not None and options.least_words > options.most_words:
+        if options.max_span_words is not None and options.min_span_words > options.max_span_words:
             raise InputError(
-                f"spans.least_words: must be at most spans.most_words ({options.most_words}), got {options.least_words}"
+                f"spans.min_span_words: must be at most spans.max_span_words ({options.max_span_words}), got "
+                f"{options.min_span_words}"
             )
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:
@@ -190,13 +196,13 @@ class Spans(Pairing):
 
     def _span(self, text: str, share: float, place: float) -> str:
         words = text.split()
-        if len(words) < self.options.min_words:
+        if len(words) < self.options.min_row_words:
             return text
-        low, high = self.options.shortest, self.options.longest
+        low, high = self.options.min_share, self.options.max_share
         wanted = len(words) * (low + (high - low) * share)
-        most = self.options.most_words
-        if most is not None and (low * len(words) > self.options.least_words or high * len(words) > most):
-            low, high = min(low * len(words), self.options.least_words), min(high * len(words), most)
+        most = self.options.max_span_words
+        if most is not None and (low * len(words) > self.options.min_span_words or high * len(words) > most):
+            low, high = min(low * len(words), self.options.min_span_words), min(high * len(words), most)
             wanted = low + (high - low) * share
         length = max(1, round(wanted))
         start = int(place * (len(words) - length + 1))

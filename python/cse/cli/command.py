@@ -41,7 +41,7 @@ class Text(click.ParamType[str]):
         if value == "" and self.option.default != "" and not self.option.opt.blank:
             name = self.option.opt.short or self.option.flag
             name = self.option.name.upper() if isinstance(param, click.Argument) else name
-            remedy = "" if self.option.default is MISSING else ", or leave it out"
+            remedy = "" if self.option.default is MISSING else f", or omit {name}"
             raise InputError(f"{name} is empty; give a value{remedy}")
         if self.option.opt.separator and isinstance(value, str):
             return tuple(item.strip() for item in value.split(self.option.opt.separator))
@@ -49,7 +49,7 @@ class Text(click.ParamType[str]):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Returns the names that begin with what was typed."""
-        return [CompletionItem(name) for name in self.option.complete(incomplete)]
+        return [CompletionItem(name) for name in self.option.names() if name.startswith(incomplete)]
 
 
 class Number(click.ParamType[Any]):
@@ -131,14 +131,7 @@ def _help_all() -> click.Option:
 
 
 def click_option(option: Option, heading: str = "", *, ranges: bool = True, **settings: Any) -> click.Option:
-    """Returns the option of a command.
-
-    Args:
-        option: The declaration.
-        heading: The section of the help that lists it.
-        ranges: Whether the help shows the range of a number.
-        **settings: Replace those of ``click.Option``.
-    """
+    """Returns the option of a command."""
     opt, flag, kind = option.opt, option.opt.flag or option.flag, option.kind
     default = None if option.default is MISSING else option.default
     if kind is bool and "/" not in flag and settings.get("default", default) is not False:
@@ -172,13 +165,6 @@ def command(
 
     The positional parameters of the function are the arguments of the command, and the others are its options, as
     ``cse.options`` describes. A parameter whose type is a dataclass receives all options that the dataclass declares.
-
-    Args:
-        name: Name of the command.
-        further: Returns options whose values the function receives as ``**values``.
-        headings: Headings that the help lists first.
-        short_help: Line of ``cse --help``, for a command of another package.
-        common: See ``Command.common``.
     """
 
     def decorate(function: Callable[..., None]) -> click.Command:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge
 
@@ -22,11 +22,10 @@ from ..options import (
     Precision,
     Prompt,
     Threads,
-    combination_fault,
     options_of,
 )
 from ..progress import ProgressDisplay, counting
-from ..search import fusion
+from ..search.fusion import Fusion
 from . import options, printing
 
 if TYPE_CHECKING:
@@ -85,37 +84,26 @@ class Encoding:
 
 
 @dataclass(frozen=True)
-class Ranking:
+class _Hybrid:
+    hybrid: Annotated[bool, Opt("Rank by embeddings and by words (BM25).")] = False
+
+
+@dataclass(frozen=True)
+class Ranking(Fusion, _Hybrid):
     """How rows are ranked."""
 
-    hybrid: Annotated[bool, Opt("Rank by embeddings and by words (BM25).")] = False
-    bm25_weight: fusion.Bm25Weight = None
-    language: fusion.Language | None = None
-    stop_words: fusion.StopWords | None = None
-    bm25_tokenizer: fusion.Bm25Tokenizer | None = None
+    def __post_init__(self) -> None:
+        """Does nothing: ``fusion`` checks the values."""
 
     @property
-    def values(self) -> dict[str, Any]:
-        """The values that were given, by name."""
-        return {name: value for name, value in vars(self).items() if value is not None and value is not False}
-
-    def check(self) -> Self:
-        """Returns this object; raises ``InputError`` if an option would have no effect, or bm25s is not installed."""
+    def fusion(self) -> Fusion | None:
+        """The argument ``hybrid`` of ``SearchIndex.search``; raises ``InputError`` if bm25s is not installed."""
         from ..search.bm25 import library
 
-        flags = {option.name: option.flag for option in options_of(type(self))}
-        if fault := combination_fault(options_of(type(self)), self.values, vars(self).get, flags.__getitem__):
-            raise InputError(fault)
-        if self.hybrid:
-            library()
-        return self
-
-    @property
-    def fusion(self) -> fusion.Fusion | None:
-        """The argument ``hybrid`` of ``SearchIndex.search``, after ``check``; None without --hybrid."""
-        names = {option.name for option in options_of(fusion.Fusion)}
-        values = {name: value for name, value in self.values.items() if name in names}
-        return fusion.Fusion(**values) if self.hybrid else None
+        if not self.hybrid:
+            return None
+        library()
+        return Fusion(**{option.name: getattr(self, option.name) for option in options_of(Fusion)})
 
 
 def open_corpus(files: Sequence[str], column: str | None, **reading: Any) -> Corpus:
@@ -159,14 +147,11 @@ def load_encoder(model: str, pooler: str | None, device: str, precision: str, th
 
 
 def read_ids(files: Sequence[str], column: str) -> list[str]:
-    """Returns the values of one column of all tables as text, in the order of the files and their rows.
-
-    Raises ``InputError`` if a file is not a table, or does not have exactly one column of this name.
-    """
+    """Returns the values of one column of all tables as text, in the order of the files and their rows."""
     from ..data.pairs import values_of
 
     paths = readers.expand(files)
     for path in paths:
         if not tables.is_table(path):
-            raise InputError(f"--id {column}: {path} is not a table, and has no columns; leave out --id")
+            raise InputError(f"--id {column}: {path} is not a table, and has no columns; omit --id")
     return list(values_of(paths, f"--id {column}", column))

@@ -61,10 +61,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Returns the name, the command and the remaining arguments; the first argument is the name of the command.
-
-        The error for an unknown name suggests a similar name, if there is one.
-        """
+        """Returns the name, the command and the remaining arguments; the first argument is the name of the command."""
         name = str(args[0])
         if name not in COMMANDS and not name.startswith("-") and name not in (known := self.list_commands(ctx)):
             ctx.fail(f"No such command {name!r}{did_you_mean(name, known)}.")
@@ -123,53 +120,14 @@ def _end_by_sigpipe() -> NoReturn:
     os._exit(141)  # on Windows, or if the signal is blocked
 
 
-# Maps option names from other trainers (transformers, sentence-transformers) and from papers to options of cse.
-OTHER_NAMES = {
-    "alpha": "hard-negative-weight",
-    "bs": "batch-size",
-    "bf16": "precision",
-    "dataset": "data",
-    "eval-steps": "eval-every",
-    "fp16": "precision",
-    "gpu": "device",
-    "gradient-accumulation-steps": "accumulate",
-    "gradient-clip": "max-grad-norm",
-    "learning-rate": "lr",
-    "logging-steps": "log-every",
-    "lr-scheduler-type": "lr-scheduler",
-    "max-seq-length": "max-length",
-    "model-name": "model",
-    "model-name-or-path": "model",
-    "num-epochs": "epochs",
-    "num-train-epochs": "epochs",
-    "num-workers": "threads",
-    "output-dir": "output",
-    "per-device-train-batch-size": "batch-size",
-    "pooling": "pooler",
-    "save-steps": "save-every",
-    "save-total-limit": "keep-checkpoints",
-    "scheduler": "lr-scheduler",
-    "steps": "max-steps",
-    "tau": "temperature",
-    "temp": "temperature",
-    "warmup-ratio": "warmup",
-}
-
-
 def explained(error: click.ClickException) -> click.ClickException:
     """Returns the error; for an unknown option, returns a new error that suggests a similar option if there is one."""
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return error
-    flags = [
-        flag
-        for parameter in error.ctx.command.get_params(error.ctx)
-        for flag in parameter.opts
-        if flag.startswith("--")
-    ]
-    name = error.option_name
-    other = f"--{OTHER_NAMES.get(name.lstrip('-').replace('_', '-').lower(), '')}"
-    meant = f" (did you mean {other}?)" if other in flags else did_you_mean(name, flags)
-    return click.UsageError(f"No such option {name}{meant}.", ctx=error.ctx)
+    parameters = error.ctx.command.get_params(error.ctx)
+    flags = [flag for parameter in parameters for flag in parameter.opts if flag.startswith("--")]
+    meant = did_you_mean(error.option_name.replace("_", "-"), flags)
+    return click.UsageError(f"No such option {error.option_name}{meant}.", ctx=error.ctx)
 
 
 def said_by_another_rank(text: str) -> bool:
@@ -231,10 +189,7 @@ def main() -> NoReturn:
 
 
 def _run(stopped_by: list[signal.Signals]) -> int:
-    """Runs a command, and prints its error if it fails; returns the exit code.
-
-    ``stopped_by`` grows if the command was stopped, also if it was not by a signal.
-    """
+    """Runs a command, and prints its error if it fails; returns the exit code."""
     try:
         code: Any = cli.main(standalone_mode=False)
     except click.ClickException as error:

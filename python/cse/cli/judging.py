@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..data import readers, tables
@@ -16,12 +16,7 @@ if TYPE_CHECKING:
 
 
 def rankings(
-    systems: Sequence[System],
-    corpus: str,
-    query_file: str,
-    column: str | None,
-    depth: int,
-    **loading: Any,
+    systems: Sequence[System], corpus: str, query_file: str, column: str | None, depth: int, **loading: Any
 ) -> list[dict[str, list[str]]]:
     """Returns, for each system, the first ``depth`` texts of the corpus for each query; equal rows are one text."""
     from ..data.corpus import Corpus
@@ -54,12 +49,9 @@ def compare_by_judgements(
     pool_file: str | None,
     judged_file: str | None,
     as_json: bool,
-    show: Callable[[dict[str, Any]], None],
+    markdown: bool,
 ) -> None:
-    """Writes the pool of two rankings, compares them by the judgements, or both, and prints the result.
-
-    ``show`` prints the comparison as a table.
-    """
+    """Writes the pool of two rankings, compares them by the judgements, or both, and prints the result."""
     from ..evaluation.labels import COLUMNS, key_of, outcome, pool, read_judgements
 
     old, new = sides
@@ -80,7 +72,8 @@ def compare_by_judgements(
         record |= outcome(old, new, judgements, depth)
         if not as_json:
             if record["comparison"] is not None:
-                show(record["comparison"])
+                title = f"{labels[1]} against {labels[0]}"
+                printing.table([printing.compared_cells(record["comparison"])], title=title, markdown=markdown)
             lines += outcome_lines(record)
     printing.result(record, as_json, lines)
 

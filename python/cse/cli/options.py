@@ -17,10 +17,7 @@ from . import printing
 
 
 def model_folder(name: str) -> str:
-    """Returns a model name unchanged; for the folder of a run, prints and returns the path of its encoder, ``best``.
-
-    Raises ``InputError`` for a local folder that does not exist.
-    """
+    """Returns a model name unchanged; for the folder of a run, prints and returns the path of its encoder, ``best``."""
     from ..encoder.resolve import best_of_run, check_local
 
     if ":" not in name:  # KIND:WHAT, of cse.encoder.encoders
@@ -70,8 +67,7 @@ AsParts = Annotated[bool, Opt("Write one part per input file, to the folder -o."
 Engine = Annotated[Literal["local", "ray"], Opt("Run on this machine, or on a Ray cluster.")]
 IdColumn = Annotated[str | None, Opt("Column with the row ids, if CORPUS is a table.", "NAME", flag="--id")]
 Passages = Annotated[
-    str | None,
-    Opt("Rank rows by their best passage of at most N tokens; max: the model's maximum length.", "N|max"),
+    str | None, Opt("Rank rows by their best passage of at most N tokens; max: the model's maximum length.", "N|max")
 ]
 IndexFolder = Annotated[
     str | None,

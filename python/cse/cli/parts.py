@@ -14,9 +14,9 @@ from ..background import connected
 from ..data.readers import SourceFile
 from ..errors import InputError
 from ..progress import counting
-from ..sharding.engines import Failure, count_here, count_on_cluster, run_here, run_on_cluster
-from ..sharding.jobs import Job, find_sources
-from ..sharding.parts import Parts, Shard
+from ..sharding.engines import here, make_parts, on_cluster
+from ..sharding.jobs import File, Job, count_rows, find_sources
+from ..sharding.parts import Parts
 from . import printing
 
 # Maximum number of files that an error message lists.
@@ -25,7 +25,6 @@ LISTED = 5
 
 def run(
     job: Job,
-    settings: dict[str, Any],
     files: Sequence[str],
     column: str | None,
     output: str,
@@ -37,63 +36,55 @@ def run(
 ) -> dict[str, Any]:
     """Counts the rows of the files, makes the missing parts with ``engine``, and shows the progress.
 
-    ``known`` and ``index`` are those of ``find_sources``, and ``gpus`` is that of ``run_on_cluster``. Returns a summary
-    for ``report``. Raises ``InputError`` if some parts could not be made.
+    ``known`` and ``index`` are those of ``find_sources``, and ``gpus`` is that of ``make_parts``. Returns a summary for
+    ``report``. Raises ``InputError`` if some parts could not be made.
     """
     with connected() if engine == "ray" else nullcontext() as ray:
 
-        def count(unknown: Sequence[tuple[str, str | None]]) -> list[SourceFile]:
-            if ray is not None:
-                printing.say(f"counting the rows of {len(unknown):,} files")
-                return count_on_cluster(ray, unknown, job.reading)
+        def count(unknown: list[File]) -> dict[File, SourceFile]:
+            each = here if ray is None else partial(on_cluster, ray)
+            counted = {}
             with counting("counting rows", len(unknown), "files") as more:
-                return count_here(unknown, job.reading, more)
+                for file, outcome in each(partial(count_rows, job.reading), unknown):
+                    if isinstance(outcome, Exception):
+                        raise outcome
+                    counted[file] = outcome
+                    more(1)
+            return counted
 
         sources = find_sources(files, column, known, index, count, elsewhere=ray is not None)
-        make = run_here if ray is None else partial(run_on_cluster, ray, gpus=gpus)
-        folder = Parts(output, job.kind, settings, sources, job.suffix)
+        parts = Parts(output, job.kind, job.settings, sources, job.suffix)
         started = time.perf_counter()
-        with folder.locked():
-            wanted = folder.missing()
-            if kept := len(folder.shards) - len(wanted):
-                printing.say(f"{output}: {kept:,} of {len(folder.shards):,} parts were made by an earlier call")
-            rows = sum(shard.source.rows for shard in wanted)
-            failures: list[Failure] = []
-            try:
-                if wanted:
-                    with counting(job.kind, rows, "rows") as more:
-                        failures = make(job, wanted, folder.folder, job.reading["threads"], more)
-            finally:
-                manifest = folder.finish()
+        with parts.locked():
+            wanted, total = parts.missing(), len(parts.shards)
+            if kept := total - len(wanted):
+                printing.say(f"{output}: {kept:,} of {total:,} parts were made by an earlier call")
+            rows, failures = sum(shard.source.rows for shard in wanted), []
+            if wanted:
+                with counting(job.kind, rows, "rows") as more:
+                    failures = make_parts(job, parts, ray, gpus, more)
         seconds = time.perf_counter() - started
     if failures:
-        raise InputError(missing(output, failures, folder.missing(), len(folder.shards)))
+        named = []
+        for shard, error in failures[:LISTED]:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            named.append(f"{shard.source.path} ({why.removeprefix(f'{shard.source.path}: ')})")
+        more_files = f" and {len(failures) - LISTED:,} more" if len(failures) > LISTED else ""
+        raise InputError(
+            f"{output}: {len(failures):,} of {total:,} parts could not be made: {', '.join(named)}{more_files}; fix "
+            "the causes, and run the same command again"
+        )
     counted = Counter[str]()
-    for part in manifest["parts"]:
-        counted.update(part["counted"])
+    for made in parts.made.values():
+        counted.update(made["counted"])
     return {
         "output": output,
-        "files": len(folder.shards),
+        "files": total,
         "made": len(wanted),
-        **{**counted, "rows": folder.rows},
+        **{**counted, "rows": parts.rows},
         "seconds": round(seconds, 3),
         "rows_per_second": round(rows / seconds),
     }
-
-
-def missing(output: str, failures: Sequence[Failure], left: Sequence[Shard], total: int) -> str:
-    """Returns the error message for parts that could not be made."""
-    reasons = {shard.part: error for shard, error in failures}
-    named = []
-    for shard in left[:LISTED]:
-        error = reasons[shard.part]
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        named.append(f"{shard.source.path} ({why.removeprefix(f'{shard.source.path}: ')})")
-    more = f" and {len(left) - LISTED:,} more" if len(left) > LISTED else ""
-    return (
-        f"{output}: {len(left):,} of {total:,} parts could not be made: {', '.join(named)}{more}; fix the "
-        "causes, and run the same command again"
-    )
 
 
 def report(summary: dict[str, Any], unit: str, as_json: bool) -> None:

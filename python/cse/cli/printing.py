@@ -25,10 +25,7 @@ ENDLESS = re.compile(r"\S{300,}")
 
 
 def echo(text: str = "", err: bool = False) -> None:
-    """Prints text on standard output, or on standard error, with control characters escaped.
-
-    On standard error, words of 300 and more characters lose their middle.
-    """
+    """Prints text on standard output, or on standard error, with control characters escaped."""
     if err:
         text = ENDLESS.sub(lambda match: f"{match[0][:100]}\u2026{match[0][-50:]}", text)
     click.echo(visible(text), err=err)
@@ -144,6 +141,22 @@ def table(rows: list[dict[str, str]], title: str = "", markdown: bool = False) -
         drawn.add_row(*(Text(visible(row[name])) for name in names))
     # For a file or a pipe, rich would assume a width of 80 columns and wrap most tables.
     Console(width=None if sys.stdout.isatty() else 200).print(drawn)
+
+
+def compared_cells(record: dict[str, Any]) -> dict[str, str]:
+    """Returns the table cells of one task as text; interval and p-value are empty without a test."""
+    tested = "p" in record
+    digits = 2 if abs(record["a"]) > 2 else 4
+    return {
+        "task": record["task"],
+        "examples": "" if record["examples"] is None else f"{record['examples']:,}",
+        "A": f"{record['a']:.{digits}f}",
+        "B": f"{record['b']:.{digits}f}",
+        "difference": f"{record['mean']:+.{digits}f}",
+        "95 % interval": f"[{record['low']:+.{digits}f}, {record['high']:+.{digits}f}]" if tested else "",
+        "p (Holm)": f"{record['p_holm']:.3f}" if tested else "",
+        "B is": record["verdict"],
+    }
 
 
 def _is_number(text: str) -> bool:

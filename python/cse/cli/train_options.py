@@ -9,9 +9,9 @@ import click
 
 from ..augment import AUGMENTATIONS
 from ..options import Option, options_of, phrase
-from ..training.settings.config import method_flags, with_tables
 from ..training.settings.declared import GROUPS
 from ..training.settings.presets import conditions, families
+from ..training.settings.values import flat, method_flags
 from .command import click_option
 from .printing import plain
 
@@ -30,16 +30,16 @@ def setting_options() -> list[click.Option]:
         for option in options_of(group):
             if not option.opt.hidden:
                 made.append(_option(option, option.name, option.opt.help, heading, (option.name,)))
-        of_methods = [item for item in method_flags().values() if item.group is group]
-        for method in {item.method for item in of_methods} & switched.keys():
+        of_methods = {name: item for name, item in method_flags().items() if item.group is group}
+        for method in {item.method for item in of_methods.values()} & switched.keys():
             made.append(
                 click.Option([f"--{method}/--no-{method}"], default=None, help=f"{switched[method]}  [default: no]")
             )
             made[-1].heading = heading  # type: ignore[attr-defined]
-        for flag in of_methods:
+        for name, flag in of_methods.items():
             text = phrase(flag.option.opt.help)
             text = f"{flag.method.upper()}: {text}." if flag.method in switched else f"{text[0].upper()}{text[1:]}."
-            made.append(_option(flag.option, flag.keyword, text, heading, (flag.method, flag.option.name)))
+            made.append(_option(flag.option, name, text, heading, (flag.method, flag.option.name)))
     return made
 
 
@@ -53,13 +53,9 @@ def _option(option: Option, name: str, text: str, heading: str, path: tuple[str,
 
 
 def given_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the keyword arguments of ``TrainConfig`` that were given on the command line.
-
-    Args:
-        values: Values by parameter name; None or an empty tuple for options that were not given.
-    """
+    """Returns the keyword arguments of ``TrainConfig`` that were given on the command line."""
     settings = {name: value for name, value in values.items() if value is not None and value != ()}
-    given = with_tables(settings)
+    given = flat(settings)
     # --mlm-weight and --dims name their terms, which are added, like those of --loss-term.
     terms = tuple(dict.fromkeys((*given.pop("more_loss_terms", ()), *given.pop("loss_terms", ()))))
     if NO_TERMS in terms:

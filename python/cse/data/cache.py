@@ -19,21 +19,6 @@ from .entries import Entry, cache_folder, open_entry
 from .readers import ReadOptions, joined_lines
 from .tables import COMPRESSED, Column
 
-BLOCK_BYTES = 1 << 20
-
-
-def ends_fit(ends: npt.NDArray[np.uint64], rows: int, size: int) -> bool:
-    """Returns whether ``ends`` has length ``rows``, never decreases, and has ``size`` as its last element.
-
-    If ``rows`` is 0, ``size`` must be 0.
-    """
-    if len(ends) != rows or (int(ends[-1]) if rows else 0) != size:
-        return False
-    # Compared in parts, because each comparison allocates an array.
-    parts = (ends[start : start + BLOCK_BYTES + 1] for start in range(0, rows, BLOCK_BYTES))
-    return all(bool((part[1:] >= part[:-1]).all()) for part in parts)
-
-
 IN_MEMORY_BYTES = 64 << 20
 """Files are read into memory if their estimated total size, uncompressed, is smaller than this."""
 
@@ -50,11 +35,7 @@ def _map(folder: str | Path, name: str, dtype: str) -> Any:
 
 
 def is_mapped(files: Sequence[str | Column]) -> bool:
-    """Returns whether the rows of a corpus are expected to be too large for memory; see ``read_small``.
-
-    This is the case if one of the files is a stream, such as standard input, or if the total size of the files is at
-    least ``IN_MEMORY_BYTES``; the size of a compressed file or a Parquet file is multiplied by three.
-    """
+    """Returns whether the rows of a corpus are expected to be too large for memory; see ``read_small``."""
     total = 0
     for file in files:
         path = Path(_path(file))
@@ -67,11 +48,7 @@ def is_mapped(files: Sequence[str | Column]) -> bool:
 
 
 def read_small(files: Sequence[str | Column], reading: ReadOptions) -> _core.Rows | None:
-    """Reads a small corpus into memory; returns None for one that is memory-mapped.
-
-    This is the case if ``is_mapped`` expects it, or if the decoded rows take more than three times ``IN_MEMORY_BYTES``,
-    as those of a small compressed file may.
-    """
+    """Reads a small corpus into memory; returns None for one that is memory-mapped."""
     return None if is_mapped(files) else _core.Rows.read_up_to(list(files), reading, 3 * IN_MEMORY_BYTES)
 
 
@@ -79,11 +56,6 @@ def count_repeats(hashes: npt.NDArray[np.uint64], words: npt.NDArray[np.uint32])
     """Returns the number of non-blank rows whose hash equals the hash of an earlier row."""
     ordered = np.sort(hashes[words > 0])  # np.unique is many times slower for millions of rows
     return int((ordered[1:] == ordered[:-1]).sum())
-
-
-def _fits(entry: Entry) -> bool:
-    size = (entry.folder / "rows.txt").stat().st_size
-    return ends_fit(_map(entry.folder, "ends.u64", "<u8"), entry.meta["rows"], size)
 
 
 class StoredRows:
@@ -152,8 +124,7 @@ class StoredRows:
             "encoding_errors": reading["encoding_errors"],
             "max_line_bytes": reading["max_line_bytes"],
         }
-        entry, _ = open_entry(cache_folder(cache), "rows", key, write, _fits)
-        return cls(entry)
+        return cls(open_entry(cache_folder(cache), "rows", key, write))
 
     def __len__(self) -> int:
         return len(self._ends)

@@ -18,7 +18,7 @@ from ..background import ProgressCallback, in_thread
 from ..errors import InputError, check_texts
 from .cache import StoredRows, count_repeats, read_small
 from .readers import ReadOptions, SourceFile, joined_lines, reading_options
-from .tables import Column
+from .tables import Column, lines_of
 
 # Stands in place of a file path for texts given to ``Corpus.from_texts``, including in the configuration of a run.
 IN_MEMORY = "(texts in memory)"
@@ -28,10 +28,7 @@ Rows = npt.NDArray[np.int64]
 
 
 class Corpus:
-    """The rows of a corpus, with the same row numbers as in its TF-IDF index.
-
-    ``Corpus.read`` keeps the rows in memory; ``Corpus.open`` memory-maps the rows of a large corpus.
-    """
+    """The rows of a corpus, with the same row numbers as in its TF-IDF index."""
 
     def __init__(self, rows: _core.Rows | StoredRows, joined_lines: int) -> None:
         self._core = rows
@@ -48,18 +45,7 @@ class Corpus:
         progress: ProgressCallback | None = None,
         **reading: Unpack[ReadOptions],
     ) -> Corpus:
-        """Opens files. A small corpus is read into memory, and a large one is memory-mapped; see ``read_small``.
-
-        Args:
-            files: The inputs that ``cse.data.readers.resolve`` returned.
-            cache: The cache folder; see ``cse.data.entries.cache_folder``.
-            progress: Called with the arguments of ``Callback.on_progress`` while rows are written to the cache.
-            **reading: See ``ReadOptions``.
-
-        Raises:
-            InputError: For an invalid file or option.
-            OSError: For a file that cannot be read or written.
-        """
+        """Opens files. A small corpus is read into memory, and a large one is memory-mapped; see ``read_small``."""
         options = reading_options(**reading)
         if (rows := read_small(files, options)) is not None:
             return cls(rows, joined_lines(files))
@@ -69,27 +55,14 @@ class Corpus:
 
     @classmethod
     def read(cls, files: Sequence[str | Column], **reading: Unpack[ReadOptions]) -> Corpus:
-        """Reads files of any size into memory.
-
-        Args:
-            files: The inputs that ``cse.data.readers.resolve`` returned.
-            **reading: See ``ReadOptions``.
-
-        Raises:
-            InputError: For an invalid file or option.
-            OSError: For a file that cannot be read.
-        """
+        """Reads files of any size into memory."""
         options = reading_options(**reading)
         core = in_thread(lambda shared: _core.Rows.read(list(files), options, shared), lambda done, total: None)
         return cls(core, joined_lines(files))
 
     @classmethod
     def from_texts(cls, texts: Iterable[str]) -> Corpus:
-        """Returns an in-memory corpus of texts of any length; line breaks in the texts are replaced by spaces.
-
-        Raises:
-            InputError: If ``texts`` is a single string, is empty, or has an element that is not a string.
-        """
+        """Returns an in-memory corpus of texts of any length; line breaks in the texts are replaced by spaces."""
         lines = _Lines(check_texts(texts))
         if not lines.content:
             raise InputError("texts: must not be empty; at least one sentence is needed")
@@ -160,10 +133,9 @@ class _Lines:
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.path = ""
-        self.joined = sum("\n" in text or "\r" in text for text in texts)
-        lines = (text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ") + "\n" for text in texts)
+        lines, self.joined = lines_of(texts)
         # Lone surrogates, which UTF-8 cannot encode, become U+FFFD.
-        self.content = "".join(lines).encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+        self.content = lines.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
         self._left = self.content
 
     def next_block(self, max_line_bytes: int) -> tuple[bytes, int] | None:
@@ -197,15 +169,6 @@ def hold_out(corpus: Corpus, seed: int, wanted: bool, rows: Rows | None = None) 
     At most 2000 rows, and at most 5 % of the rows to split, are held out. They have at least 8 words and distinct
     texts, and are chosen by pseudo-random keys that depend on the seed and the row number. If fewer than two rows
     qualify, none is held out. Blank rows and rows with the same text as a held-out row are excluded from training.
-
-    Args:
-        corpus: The corpus.
-        seed: Seed of the run.
-        wanted: If False, no row is held out.
-        rows: The rows to split, ascending; None: all rows that are not blank.
-
-    Raises:
-        InputError: If all rows are blank.
     """
     words = corpus.word_counts()
     rows = corpus.filled() if rows is None else rows
@@ -230,13 +193,10 @@ def _first_distinct(
     count: int,
     seed: int,
 ) -> tuple[Rows, Rows]:
-    """Selects up to ``count`` splittable rows that have enough words and do not repeat an earlier splittable row.
+    """Returns up to ``count`` splittable rows of enough words and distinct texts, and all rows with the same texts.
 
-    Each row has a random key, and the rows with the smallest keys are selected. Only as many rows as needed are
-    examined, because sorting the hashes of ten million rows takes a minute.
-
-    Returns:
-        The selected rows, and all splittable rows with the same text as one of them, both ascending.
+    Those with the smallest random keys. Only as many rows as needed are examined, because sorting the hashes of ten
+    million rows takes a minute.
     """
     eligible = np.flatnonzero(splittable & (words >= HELD_OUT_WORDS))
     keys = rng.bits(seed, 0, eligible, rng.HOLD_OUT)

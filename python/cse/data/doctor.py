@@ -17,9 +17,9 @@ FORMATS = {
     "bzip2": "decompress it first (bzip2 -d)",
 }
 SPANS = (
-    "train on short passages with --positive spans and --set spans.most_words=24 (the defaults for sentence encoders); "
-    "with other positives, only the first 32 tokens of a row are used by default, so split the rows or raise "
-    "--max-length"
+    "train on short passages with --positive spans and --set spans.max_span_words=24 (the defaults for sentence "
+    "encoders); with other positives, only the first 32 tokens of a row are used by default, so split the rows or "
+    "raise --max-length"
 )
 
 
@@ -27,11 +27,6 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
     """Returns the findings as (level, finding, recommendation), faults first; level is ``fault`` or ``note``.
 
     If a file is binary or is encoded as UTF-16 or UTF-32, only the findings on file formats are returned.
-
-    Args:
-        seen: The parsed output of ``cse._core.diagnose``, plus ``joined_lines`` and ``repeated`` from
-            ``cse.data.readers``, and ``code``, whether the texts look like code.
-        max_line_bytes: The value of ``--max-line-bytes``.
     """
     results: list[tuple[str, str, str]] = []
     level = "fault"

@@ -56,49 +56,31 @@ class Entry:
     """``meta.json``, open and with a shared lock."""
 
 
-def find_entry(cache: Path, kind: str, key: dict[str, Any], fits: Callable[[Entry], bool]) -> Entry | None:
+def find_entry(cache: Path, kind: str, key: dict[str, Any]) -> Entry | None:
     """Returns an existing entry; None if there is none or it is damaged. See ``open_entry``."""
-    return _whole(cache / _name(kind, key), fits)
+    return _whole(cache / _name(kind, key))
 
 
 def _name(kind: str, key: dict[str, Any]) -> str:
     return f"{kind}-{hashlib.sha256(dumps(key).encode()).hexdigest()[:24]}"
 
 
-def open_entry(
-    cache: Path,
-    kind: str,
-    key: dict[str, Any],
-    write: Callable[[Path], dict[str, Any]],
-    fits: Callable[[Entry], bool],
-) -> tuple[Entry, bool]:
+def open_entry(cache: Path, kind: str, key: dict[str, Any], write: Callable[[Path], dict[str, Any]]) -> Entry:
     """Opens an entry, and writes it first if it does not exist or is damaged.
 
-    Two processes that need the same entry do not write it twice: the second one waits for the first.
-
-    Args:
-        cache: The cache folder; created if it does not exist.
-        kind: Kind of the entry, one of those in ``NAME``; the name of the entry starts with it.
-        key: What the content depends on, serialisable to JSON.
-        write: Writes the files to the given folder, and returns the values to add to ``meta.json``.
-        fits: Returns whether the files of an entry are consistent; called after their hashes are compared.
-
-    Returns:
-        The entry, and whether it was written by this call.
-
-    Raises:
-        OSError: If the cache cannot be written.
+    Two processes do not write the same entry: the second one waits for the first. ``key`` is what the content depends
+    on. ``write`` writes files to the given folder and returns what is added to ``meta.json``.
     """
     name = _name(kind, key)
     folder = cache / name
-    if (whole := _whole(folder, fits)) is not None:
+    if (whole := _whole(folder)) is not None:
         remove_leftovers(cache)  # the lock of a process that was killed after it had written the entry
-        return whole, False
+        return whole
     with naming(cache):
         cache.mkdir(parents=True, exist_ok=True)
     with locked(folder, wait=True):
-        if (whole := _whole(folder, fits)) is not None:
-            return whole, False
+        if (whole := _whole(folder)) is not None:
+            return whole
         _remove_old(cache)
         with fresh_folder(folder) as fresh:
             added = write(fresh)
@@ -106,7 +88,7 @@ def open_entry(
             (fresh / META).write_text(dumps(record) + "\n", encoding="utf8")
     entry = _read(folder)
     assert entry is not None
-    return entry, True
+    return entry
 
 
 def _remove_old(cache: Path) -> None:
@@ -142,13 +124,12 @@ def _read(folder: Path) -> Entry | None:
         return None
 
 
-def _whole(folder: Path, fits: Callable[[Entry], bool]) -> Entry | None:
+def _whole(folder: Path) -> Entry | None:
     """Returns the entry of a folder if its files are unchanged since they were written, else None."""
     entry = _read(folder)
-    if entry is None:
-        return None
     try:
-        check_files(folder, entry.meta["xxh3"], entry.meta["xxh3"])
-        return entry if fits(entry) else None
+        if entry is not None:
+            check_files(folder, entry.meta["xxh3"], entry.meta["xxh3"])
+        return entry
     except (OSError, KeyError, TypeError, ValueError, AttributeError):
         return None

@@ -33,7 +33,6 @@ NAMES = {
 ROLE_OF = {name: role for role, names in NAMES.items() for name in names.split()}
 """Role of a column, or ``label`` or ``score``, by its name in lower case."""
 SAMPLE_ROWS = 1000
-MOST_COLUMNS = 100
 # If all values of a column are among these words, it is taken to mark which rows are positive pairs.
 POSITIVE_MARKS = {"yes", "y", "true", "t", "positive", "pos", "match", "duplicate", "related", "relevant", "correct"}
 POSITIVE_MARKS |= {"similar", "same", "entailment", "1"}
@@ -54,10 +53,7 @@ NUMBER = re.compile(r"[_-]?\d+$")
 
 
 def role_of(name: str) -> str | None:
-    """Returns the role of a column, or ``label`` or ``score``; None for an unknown name.
-
-    Names of hard negatives may be numbered: negative_1, negative_2, ...
-    """
+    """Returns the role of a column, or ``label`` or ``score``; None for an unknown name."""
     role = ROLE_OF.get(name.lower())
     stem = ROLE_OF.get(NUMBER.sub("", name.lower()))
     return role or (stem if stem == "hard negative" else None)
@@ -71,18 +67,6 @@ def pair_columns(
     Without ``columns``, the roles follow from the column names (``NAMES``). Columns of identifiers (``id``, ``idx``,
     ``..._id``) are left out. If the anchor or the positive cannot be identified by its name, the columns whose names
     are not in ``NAMES`` take these roles, in the order of the table. Such a column is never a hard negative.
-
-    Args:
-        path: A table.
-        columns: The names of the columns, if the user gave them; else empty.
-        where: The condition that selects positive pairs, or None; the column that it names is left out.
-        min_score: The minimum score of a positive pair, or None; columns of scores are left out.
-
-    Raises:
-        InputError: If ``columns`` does not have two or more different names. Without ``columns``: if there is a column
-            of labels or scores but neither ``where`` nor ``min_score``, if a column with an unknown name holds mostly
-            numbers or marks (yes and no), if the first line of the table does not look like names, or if the roles are
-            ambiguous.
     """
     if columns:
         if len(columns) < 2 or len(set(columns)) != len(columns):
@@ -104,10 +88,6 @@ def pair_columns(
         for name in by_role.get("score", []):
             raise _needs_selection(path, name, "--min-score 4", names)
     others = by_role.get(None, [])
-    if len(others) > MOST_COLUMNS:  # each of which would be read
-        raise InputError(
-            f"--pairs {path} has {len(names):,} columns; name two or three with --columns, such as {listed}"
-        )
     for name in others if len(set(names)) == len(names) else []:  # duplicate names are rejected on reading
         values = [text for text in islice(tables.column_values(path, name), SAMPLE_ROWS) if text.strip()]
         marks = dict.fromkeys(text.strip() for text in values)
@@ -141,20 +121,8 @@ def pair_columns(
 def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None) -> tuple[npt.NDArray[np.bool_], str]:
     """Returns a mask of the rows of the tables, ``(n,)`` bool, True for positive pairs, and a note.
 
-    The note tells how many more rows ``where`` would select without regard to case or as a number; often "".
-
-    Positive pairs satisfy both conditions, if both are given; at least one must be given.
-
-    Args:
-        files: The tables.
-        where: ``COLUMN=VALUE`` selects the rows with this value in this column, not counting surrounding white space.
-            If there is none, the rows that differ in case; if there is none, those with the same number (see
-            ``number_of``).
-        min_score: Selects the rows with at least this score; rows with a blank score are not selected. Exactly one
-            column of the first table must have one of the names that ``NAMES`` lists for a score.
-
-    Raises:
-        InputError: If a column does not exist, a score is not a number, or no row is selected.
+    Positive pairs satisfy both conditions, if both are given. ``where`` is ``COLUMN=VALUE``; see ``COMPARISONS``, and
+    the note tells how many more rows a later comparison would select. Rows with a blank score are not selected.
     """
     masks, note = [], ""
     if where is not None:
@@ -332,19 +300,7 @@ def open_pairs(
     min_score: float | None = None,
     **reading: Any,
 ) -> LabelledPairs:
-    """Opens tables of labelled pairs.
-
-    Args:
-        files: Paths or patterns of tables with the same columns; see ``cse.data.readers.resolve``.
-        columns: Names of the columns of anchor, positive and optionally hard negatives; if empty, see
-            ``pair_columns``.
-        where: Condition that selects positive pairs, like ``label=1``; see ``chosen_rows``.
-        min_score: Minimum score of a positive pair; see ``chosen_rows``.
-        reading: Further arguments of ``Corpus.open``.
-
-    Raises:
-        InputError: If a file is not a table or lacks a column, or if ``pair_columns`` or ``chosen_rows`` raises it.
-    """
+    """Opens tables of labelled pairs."""
     paths = readers.expand(files)
     texts = [name for name in paths if not tables.is_table(name)]
     if texts:
@@ -352,11 +308,6 @@ def open_pairs(
     names = pair_columns(paths[0], columns, where, min_score)
     chosen, note = (None, "") if where is None and min_score is None else chosen_rows(paths, where, min_score)
     corpora = [Corpus.open(readers.resolve(files, name), **reading) for name in names]
-    if chosen is not None and len(chosen) != len(corpora[0]):
-        raise InputError(
-            f"--pairs {paths[0]}: {len(chosen):,} rows were read for --where or --min-score, but {len(corpora[0]):,} "
-            "for the text; check the format of the table"
-        )
     return LabelledPairs(
         corpora[0],
         corpora[1],

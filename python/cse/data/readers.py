@@ -35,14 +35,7 @@ _DEFAULTS: ReadOptions = {"encoding_errors": "strict", "max_line_bytes": MAX_LIN
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file of a corpus, as it was read.
-
-    Attributes:
-        path: Path as given.
-        bytes: Size of the file as stored, before decompression.
-        rows: Number of rows.
-        xxh3: 128-bit XXH3 hash of the file as stored, hexadecimal.
-    """
+    """One file of a corpus, as it was read; size and 128-bit XXH3 hash are those of the stored file."""
 
     path: str
     bytes: int
@@ -67,12 +60,7 @@ def repeated(files: Iterable[SourceFile]) -> str:
 
 
 def reading_options(**reading: Unpack[ReadOptions]) -> ReadOptions:
-    """Returns the given reading options, with the defaults for missing ones.
-
-    Raises:
-        InputError: If a number is not an integer in [0, 2**63).
-        TypeError: For an unknown option.
-    """
+    """Returns the given reading options, with the defaults for missing ones."""
     options: ReadOptions = complete(_DEFAULTS, reading)
     for name, number in (("threads", options["threads"]), ("max_line_bytes", options["max_line_bytes"])):
         if isinstance(number, bool) or not isinstance(number, int):
@@ -83,7 +71,7 @@ def reading_options(**reading: Unpack[ReadOptions]) -> ReadOptions:
 
 
 def complete(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
-    """Returns ``defaults`` updated with ``values``; raises ``TypeError`` for a name that is not in ``defaults``."""
+    """Returns ``defaults`` updated with ``values``; raises ``TypeError`` for another name."""
     unknown = set(values) - set(defaults)
     if unknown:
         raise TypeError(f"unknown option {sorted(unknown)[0]!r}; choose from {', '.join(defaults)}")
@@ -107,21 +95,10 @@ SAMPLE = "sample"
 
 
 def resolve(paths: Paths, column: str | None = None, flag: str = "--column") -> list[str | Column]:
-    """Expands patterns and opens the columns of tables.
+    """Returns the inputs in order: the path of each text file, and a ``Column`` for each table.
 
-    Args:
-        paths: A path or a list of paths. A pattern (``*``, ``?``, ``[]``, ``**``) that is not the name of an existing
-            file is replaced by the files it matches, sorted by name. An address (``s3://...``) is read by
-            fsspec. ``sample``, if there is no such file, is the sample corpus that is installed with cse.
-        column: Name of the column to read; required if one of the files is a table.
-        flag: The option that names the column, for messages.
-
-    Returns:
-        The inputs in order: the path of each text file, and a ``Column`` for each table.
-
-    Raises:
-        InputError: If no path is given, a pattern matches no file, a file is a .json file, a table is given without a
-            column, or a column is given without a table.
+    A pattern (``*``, ``?``, ``[]``, ``**``) that is not the name of a file is replaced by the files it matches, sorted
+    by name. fsspec reads an address (``s3://...``). ``sample``, if there is no such file, is the installed corpus.
     """
     names = expand(paths)
     inputs: list[str | Column] = [Column(name, column, flag) if is_table(name) else name for name in names]
@@ -167,10 +144,7 @@ def first_rows(inputs: Sequence[str | Column], count: int) -> list[str]:
 
 
 def find_again(path: str) -> str:
-    """Returns the path of a file whose name was stored with U+FFFD in place of bytes that are not UTF-8.
-
-    Returns ``path`` itself unless exactly one name in the folder matches.
-    """
+    """Returns the path of a file whose name was stored with U+FFFD in place of bytes that are not UTF-8."""
     folder, name = os.path.split(path)
     if "\ufffd" not in name or os.path.exists(path) or not os.path.isdir(folder or "."):
         return path

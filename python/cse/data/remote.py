@@ -24,15 +24,7 @@ STARTED = f"{os.getpid()} {time.time_ns()}"
 
 
 def local_copies(address: str) -> list[str]:
-    """Returns the paths of local copies of the files at an address, sorted by name if it is a pattern.
-
-    Files are copied block by block to the cache folder, and again if their size, ETag or time changes. A file of which
-    the server tells none of these is copied by each process.
-
-    Raises:
-        InputError: If the address holds a user name, a password or a query, if fsspec or the package for this file
-            system is not installed, or a file cannot be read.
-    """
+    """Returns the paths of local copies of the files at an address, sorted by name if it is a pattern."""
     for part in map(urlsplit, address.split("::")):
         names_user = "@" in part.netloc and part.scheme not in ("abfs", "abfss")  # which name a container so
         if names_user or (part.query and part.scheme in ("http", "https")):
@@ -79,4 +71,4 @@ def _copied(files: Any, address: str, name: str) -> str:
 
     key = {"address": address, "name": name, "version": hashlib.sha256(told.encode()).hexdigest()}
     # The entry is not held: one open file for each of thousands of shards would exceed the limit of the process.
-    return str(open_entry(cache_folder(), "files", key, copy, lambda entry: True)[0].folder / file)
+    return str(open_entry(cache_folder(), "files", key, copy).folder / file)

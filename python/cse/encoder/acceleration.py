@@ -1,4 +1,4 @@
-"""Faster forward passes: dropout on the CPU, grouping by length, and a single lookup of token embeddings.
+"""Faster forward passes: dropout on the CPU, grouping by length, single lookups of token embeddings, casts together.
 
 On the CPU, PyTorch draws dropout masks element by element on one thread, which takes up a large part of a training step
 of a small transformer. In ``FastDropout``, each element of a mask is decided by 16 random bits of ChaCha8, which the
@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _core
+from ..views import Frozen
 from .packing import Layout
 
 
@@ -68,6 +69,79 @@ def _whole_mask(**arguments: Any) -> Tensor | None:
     skips = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
     mask: Tensor | None = sdpa_mask(**{**arguments, **skips})
     return mask
+
+
+def transformers_in(modules: Iterable[nn.Module]) -> Iterator[Any]:
+    """Yields the transformers in some modules and in their ``Frozen`` models, without heads for other tasks."""
+    from transformers import PreTrainedModel
+
+    for top in modules:
+        for module in top.modules():
+            if isinstance(module, Frozen):
+                yield from transformers_in([module.model])
+            elif isinstance(module, PreTrainedModel) and module.base_model is module:
+                yield module
+
+
+class _Cast(torch.autograd.Function):
+    """Casts float32 weights to bf16, and their gradients to float32, in one operation each."""
+
+    @staticmethod
+    def forward(ctx: Any, *weights: Tensor) -> tuple[Tensor, ...]:
+        copies = [torch.empty_like(weight, dtype=torch.bfloat16) for weight in weights]
+        torch._foreach_copy_(copies, weights)
+        ctx.set_materialize_grads(False)
+        needed = ctx.needs_input_grad
+        ctx.mark_non_differentiable(*(copy for copy, used in zip(copies, needed, strict=True) if not used))
+        return tuple(copies)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        given = [gradient for gradient in gradients if gradient is not None]
+        cast = [torch.empty_like(gradient, dtype=torch.float32) for gradient in given]
+        if cast:
+            torch._foreach_copy_(cast, given)
+        results = iter(cast)
+        return tuple(None if gradient is None else next(results) for gradient in gradients)
+
+
+class CastTogether:
+    """The linear layers of a transformer use bf16 copies of their weights, which are made together for each pass.
+
+    Autocast casts each weight separately, and each gradient. The values are the same. Without autocast to bf16, nothing
+    changes. Layers of peft look at the dtype of their weights, and stay as they are.
+
+    Args:
+        backbone: A transformer, which gets hooks.
+    """
+
+    def __init__(self, backbone: nn.Module) -> None:
+        self._places = [
+            (layer, name)
+            for layer in backbone.modules()
+            if type(layer) is nn.Linear
+            for name, weight in layer._parameters.items()
+            if weight is not None
+        ]
+        self._kept: list[Any] = []
+        if self._places and not any(hasattr(module, "base_layer") for module in backbone.modules()):
+            backbone.register_forward_pre_hook(self._before)
+            backbone.register_forward_hook(self._after, always_call=True)
+
+    def _before(self, *_: Any) -> None:
+        weights: list[Any] = [layer._parameters[name] for layer, name in self._places]
+        kind, casts = weights[0].device.type, weights[0].dtype == torch.float32
+        if casts and torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16:
+            self._kept = weights
+            self._set(_Cast.apply(*weights))  # type: ignore[no-untyped-call]
+
+    def _after(self, *_: Any) -> None:
+        self._set(self._kept)
+        self._kept = []
+
+    def _set(self, values: Sequence[Any]) -> None:
+        for (layer, name), value in zip(self._places, values, strict=False):
+            layer._parameters[name] = value
 
 
 ATTENTION = "cse_fast_dropout"

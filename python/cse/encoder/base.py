@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, check_integer, check_texts, shortened, unknown
-from .checking import check_tokenizer
 from .prompts import DOCUMENT, QUERY, find_prompt, role_prompt
 
 Vectors = npt.NDArray[np.float32]
@@ -81,7 +80,6 @@ class TextEncoder(ABC):
 
     def _try(self) -> None:
         """Encodes a sentence; raises an error if the files of the model do not fit together."""
-        check_tokenizer(getattr(self, "tokenizer", None))
         # CANINE has no embedding of fewer characters than it merges into one state.
         vectors = self.encode(["This is a sentence."], prompt="", task="query")
         if vectors.shape != (1, self.embedding_dim):

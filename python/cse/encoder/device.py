@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
 from typing import Any
@@ -97,9 +97,12 @@ def pick_precision(device: str, precision: str = "auto") -> tuple[str, str]:
         raise unknown("--precision", precision, PRECISIONS)
     kind = _kind(device)
     if precision == "bf16" and kind == "cpu" and not bf16_instructions():
-        return precision, "as configured; emulated and slow, since the processor has no instructions for bf16"
+        return (
+            precision,
+            "the value of --precision; emulated and slow, since the processor has no instructions for bf16",
+        )
     if precision != "auto":
-        return precision, "as configured"
+        return precision, "the value of --precision"
     if kind == "cuda":
         if torch.cuda.is_available() and torch.cuda.get_device_capability(device)[0] < 8:
             return "fp32", "the GPU has no instructions for bf16"
@@ -179,6 +182,51 @@ def compile_backbone(backbone: torch.nn.Module, device: str, graphs: bool) -> No
         backbone.compile(dynamic=True)
 
 
+class GraphRecorder:
+    """Records operations on a CUDA device as CUDA graphs, whose memory is shared; the operations run on one stream.
+
+    Args:
+        device: The device.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._pool = torch.cuda.graph_pool_handle()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Context manager in which operations run on the stream, after those before it and before those after it."""
+        around = torch.cuda.current_stream()
+        self._stream.wait_stream(around)
+        try:
+            with torch.cuda.stream(self._stream):
+                yield
+        finally:
+            around.wait_stream(self._stream)
+
+    def record(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Returns a function that runs the operations of ``function`` on the same memory; nothing runs before.
+
+        Other threads may use the device meanwhile. If ``function`` or the recording fails, the error is raised, and the
+        generator of the device can be used as before.
+        """
+        graph = torch.cuda.CUDAGraph()
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        before = generator.clone_state()
+        try:
+            with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
+                function()
+        except BaseException:
+            generator.graphsafe_set_state(before)  # that of a recording that failed cannot be used
+            raise
+        return graph.replay
+
+
+def recorder_of(device: str) -> GraphRecorder | None:
+    """Returns what records operations on a device, or None for a device without CUDA graphs."""
+    return GraphRecorder(device) if _kind(device) == "cuda" else None
+
+
 def begin_step(device: str, compiled: bool) -> None:
     """Marks a new step: CUDA graphs of a compiled transformer may then overwrite the results of the previous step."""
     if compiled and _kind(device) == "cuda":
@@ -191,6 +239,11 @@ def fixed_length(device: str, compiled: bool, max_length: int) -> int | None:
     On CUDA, kernels that are compiled for one shape are faster, and every other shape would be compiled separately.
     """
     return max_length if compiled and _kind(device) == "cuda" else None
+
+
+def multiple_of_lengths(device: str) -> int:
+    """Returns the number of which the lengths of all batches are multiples: 8 on CUDA, for fast matrix products."""
+    return 8 if _kind(device) == "cuda" else 1
 
 
 def for_transfer(tensor: torch.Tensor, device: str) -> torch.Tensor:

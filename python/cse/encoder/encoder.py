@@ -23,16 +23,15 @@ from ..progress import counting
 from .acceleration import batches_by_length
 from .base import TextEncoder, Vectors, check_finite, one_or_more, unit
 from .base import repaired as repaired
-from .checking import cutting, is_static, read_json
+from .checking import cutting, is_static, read_settings
 from .device import autocast, copied_to, pick_device, pick_precision
-from .encoders import OtherEncoder, find_encoder
+from .encoders import OtherEncoder, OtherModule, find_encoder
 from .layout import load_as_stored, write_older_names
-from .light import STATIC, Onnx
+from .light import STATIC, LightEncoder
 from .modules import Transformer, as_output, check_widths, normalizes, split
 from .pooling import POOLERS
 from .pooling_modules import MaskPooling, pooler_of, pooling_modules
 from .resolve import base_of, family_in, find_folder, model_files, naming_model, transformer_folder
-from .templates import plain
 from .tokens import TOKENIZING, pad
 
 # Number of texts that are sorted by length at a time.
@@ -109,7 +108,7 @@ class Encoder(TextEncoder, SentenceTransformer):
         if bool(name) == (modules is not None):
             raise InputError("Encoder: give the name or folder of a model, or modules, and not both")
         if modules is not None and pooler is not None:
-            raise InputError("pooler: modules have their own pooling; leave it out")
+            raise InputError("pooler: modules have their own pooling; omit pooler")
         self.given = name, pooler
         """The arguments ``model`` and ``pooler``."""
         place = pick_device(device)
@@ -128,12 +127,12 @@ class Encoder(TextEncoder, SentenceTransformer):
         other = None if modules is not None else find_encoder(name, place)
         if other is not None:
             if pooler is not None:
-                raise InputError(f"--pooler: {name} has no pooling to choose; leave it out")
+                raise InputError(f"--pooler: {name} has no pooling to choose; omit --pooler")
             modules = [OtherModule(other)]
-            if isinstance(other, Onnx):
-                light = other.light
-                settings |= {"prompts": light.prompts, "default_prompt_name": light.default_prompt_name}
-                settings |= {"truncate_dim": other.dims, "similarity_fn_name": light.similarity_name}
+            if isinstance(other, LightEncoder):
+                settings |= {"prompts": other.prompts, "default_prompt_name": other.default_prompt_name}
+                settings |= {"truncate_dim": other.dims, "similarity_fn_name": other.similarity_name}
+                other.keep_dims(None)
         if modules is not None:
             super().__init__(modules=list(modules), device=place, **settings)
         else:
@@ -141,7 +140,7 @@ class Encoder(TextEncoder, SentenceTransformer):
             with naming_model(name, self.folder):
                 self.base = base_of(transformer_folder(self.folder))
                 if pooler is not None and is_static(self.folder):
-                    raise InputError(f"--pooler: {name} has no pooling to choose; leave it out")
+                    raise InputError(f"--pooler: {name} has no pooling to choose; omit --pooler")
                 with quiet():
                     super().__init__(
                         str(self.folder),
@@ -178,7 +177,7 @@ class Encoder(TextEncoder, SentenceTransformer):
     def _choose_pooler(self, pooler: str) -> None:
         transformer = self[0]
         if not isinstance(transformer, Transformer) or transformer.tokenizer is None:
-            raise InputError(f"--pooler: {self.given[0]} has no pooling to choose; leave it out")
+            raise InputError(f"--pooler: {self.given[0]} has no pooling to choose; omit --pooler")
         pooling, after = split(self)
         declared = pooler_of(pooling)
         plain = self.folder is not None and not (self.folder / "modules.json").exists()
@@ -203,7 +202,7 @@ class Encoder(TextEncoder, SentenceTransformer):
         if self.pooler == "mask" and tokenizer.mask_token_id not in tokenizer("a")["input_ids"]:
             raise InputError("--pooler mask: its tokenizer adds no mask token; use --encoder-method prompt")
         assert self.folder is not None
-        settings = read_json(self.folder / "config_sentence_transformers.json")
+        settings = read_settings(self.folder / "config_sentence_transformers.json")
         self.family = family_in(settings)
         self.trained_dims = tuple(settings.get("cse_dims") or ())
 
@@ -221,7 +220,7 @@ class Encoder(TextEncoder, SentenceTransformer):
         return self.folder is not None and self.given[1] is None and not (self.folder / "modules.json").exists()
 
     @property
-    def other(self) -> OtherEncoder | None:
+    def other(self) -> OtherEncoder | LightEncoder | None:
         """The encoder of a kind that is not a model of sentence-transformers, such as ``onnx:FOLDER``, if it is one."""
         return self[0].encoder if isinstance(self[0], OtherModule) else None
 
@@ -270,7 +269,7 @@ class Encoder(TextEncoder, SentenceTransformer):
 
     @property
     def unit_length(self) -> bool:
-        return self.other.light.unit_length if isinstance(self.other, Onnx) else normalizes(list(self))
+        return self.other.unit_length if isinstance(self.other, LightEncoder) else normalizes(list(self))
 
     def keep_dims(self, dims: int | None) -> None:
         """Sets the number of leading dimensions to keep; None keeps all.
@@ -383,7 +382,7 @@ class Encoder(TextEncoder, SentenceTransformer):
         if isinstance(self[0], OtherModule):
             self[0].precision = self.precision
         # One context for all batches: autocast keeps the converted weights until its context ends.
-        with autocast(str(device), self.precision):
+        with autocast(str(device), self.precision), cutting():
             for start in range(0, len(filled), BLOCK):
                 block = filled[start : start + BLOCK]
                 for rows, features in self._batches([texts[row] for row in block.tolist()], batch_size, prompt, routed):
@@ -391,8 +390,7 @@ class Encoder(TextEncoder, SentenceTransformer):
                         name: copied_to(value, device) if isinstance(value, torch.Tensor) else value
                         for name, value in features.items()
                     }
-                    with cutting():
-                        vectors = self(features, **routed)["sentence_embedding"]
+                    vectors = self(features, **routed)["sentence_embedding"]
                     out[block[rows]] = vectors.float().cpu().numpy()
                     for call in progress:
                         call(len(rows))
@@ -450,6 +448,8 @@ class Encoder(TextEncoder, SentenceTransformer):
 
     def files(self) -> list[tuple[str, Path]]:
         """Returns the names and paths of the files that the embeddings depend on."""
+        if isinstance(self.other, LightEncoder):
+            return self.other.files()
         if self.other is not None:
             return [(path.name, path) for path in self.other.files()]
         return [] if self.folder is None else model_files(self.folder, self.base)
@@ -482,35 +482,6 @@ class Encoder(TextEncoder, SentenceTransformer):
     def _update_default_model_id(self, model_card: str) -> str:
         """Returns the card of a model with its name on the hub in the code that loads it."""
         return model_card.replace("this/folder", self.model_card_data.model_id or "this/folder")
-
-
-class OtherModule(library.InputModule):
-    """An ``OtherEncoder`` as a module of sentence-transformers."""
-
-    def __init__(self, encoder: OtherEncoder) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.tokenizer = None
-        self.precision = "fp32"
-
-    def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **settings: Any) -> dict[str, Any]:
-        """Returns the texts, with the prompt before each of them."""
-        if isinstance(self.encoder, Onnx):
-            return {"texts": list(inputs), "prompt": prompt or ""}
-        before = plain(prompt or "", self.encoder.what)
-        return {"texts": [before + text for text in inputs]}
-
-    def forward(self, features: dict[str, Any], **settings: Any) -> dict[str, Any]:
-        texts, settings = features["texts"], {"prompt": features["prompt"]} if "prompt" in features else {}
-        vectors = self.encoder.encode(texts, batch_size=max(len(texts), 1), precision=self.precision, **settings)
-        return {**features, "sentence_embedding": torch.from_numpy(np.ascontiguousarray(vectors))}
-
-    def get_embedding_dimension(self) -> int:
-        return self.encoder.embedding_dim
-
-    def save(self, output_path: str, *arguments: Any, **settings: Any) -> None:
-        """Raises ``InputError``: such encoders have no folder of sentence-transformers."""
-        raise InputError(f"{self.encoder.what}: cannot be saved as a model of sentence-transformers")
 
 
 @contextmanager

@@ -1,15 +1,12 @@
 """Encoders that need neither torch nor transformers: static embeddings (NumPy) and ONNX files (onnxruntime).
 
-An ONNX file (extra ``cse[onnx]``) holds only the transformer. ``SentenceTransformer(folder, backend="onnx")`` and
-``onnx:FOLDER`` take the tokenizer, the pooling and further modules from the other files of the folder.
-``LightEncoder`` reads the same folders as ``cse.Encoder``, if they consist of a StaticEmbedding or an exported
-transformer, a Pooling, and Dense, LayerNorm or Normalize; it refuses folders with other modules.
+An ONNX file that ``cse export --onnx`` wrote (extra ``cse[onnx]``) computes the embedding from the tokens. The file
+``tokenizer.json`` next to it holds the tokenizer with its truncation and padding. Prompts and the number of dimensions
+are those of the folder of the model.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from os import PathLike, fspath
@@ -21,35 +18,16 @@ import numpy.typing as npt
 
 from ..errors import InputError, first_line
 from .base import TextEncoder, Vectors, one_or_more, unit
-from .checking import cutting, is_static, kind_of, read_json, read_modules
-from .encoders import OtherEncoder
-from .layout import LEGACY_MODES
+from .checking import cutting, is_static, kind_of, read_modules, read_settings
+from .prompts import plain
 from .resolve import best_of_run, find_folder, model_files, naming_model, transformer_folder
-from .templates import plain
 
-ONNX, MODEL = "onnx", "model.onnx"
+ONNX, MODEL, TOKENIZER = "onnx", "model.onnx", "tokenizer.json"
+OUTPUT, PROMPT_LENGTH = "sentence_embedding", "prompt_length"
 NOT_INSTALLED = "onnxruntime, onnx or onnxscript is not installed; run pip install 'cse[onnx]'"
 SUMMARY = "a model exported by cse export --onnx: onnx:FOLDER, or onnx:FOLDER/onnx/FILE.onnx"
 STATIC = "mean of the vectors of the tokens (StaticEmbedding)"
 Floats = npt.NDArray[np.float32]
-Layer = Callable[[Floats], Floats]
-
-
-def _gelu(x: Floats) -> Floats:
-    error = np.vectorize(math.erf, otypes=[np.float32])(x / np.sqrt(np.float32(2)))
-    return np.asarray(x * 0.5 * (1 + error), dtype=np.float32)
-
-
-# Names of the activations of torch.nn that NumPy computes; onnx files of sentence encoders have no others.
-ACTIVATIONS: dict[str, Layer] = {
-    "Identity": lambda x: x,
-    "Tanh": np.tanh,
-    "ReLU": lambda x: np.maximum(x, 0),
-    "Sigmoid": lambda x: np.asarray(1 / (1 + np.exp(-x)), dtype=np.float32),
-    "GELU": _gelu,
-}
-# Keys of config_sentence_transformers.json that change the embeddings, and have defaults.
-ROUTED = ("processing_kwargs", "query_expansion", "query_length", "document_length")
 
 
 def is_light(name: str) -> bool:
@@ -58,26 +36,18 @@ def is_light(name: str) -> bool:
 
 
 class LightEncoder(TextEncoder):
-    """An encoder of a static embedding, or of an ONNX file, for queries and small sets of texts.
+    """An encoder of a static embedding, with or without Normalize, or of an ONNX file."""
 
-    Args:
-        model: Folder of a StaticEmbedding, ``onnx:FOLDER`` or ``onnx:FOLDER/onnx/FILE.onnx``.
-        prompt: See ``cse.Encoder``.
-        dims: See ``cse.Encoder``.
-
-    Raises:
-        InputError: If the files cannot be read, or the model has modules that this class does not compute.
-    """
-
-    similarity_name = "cosine"
     device = "cpu"
     precision, precision_reason = "fp32", "the precision of the files"
+    pooler = "none"
+    summary = SUMMARY
     plain = False
     other = None
 
     def __init__(self, model: str | PathLike[str], *, prompt: str | None = None, dims: int | None = None) -> None:
         name = fspath(model)
-        self.given = name, None
+        self.given, self.what = (name, None), name
         self.file: Path | None = None
         if name.startswith("onnx:"):
             path = Path(name.removeprefix("onnx:"))
@@ -94,94 +64,34 @@ class LightEncoder(TextEncoder):
     def _read(self) -> None:
         from tokenizers import Tokenizer
 
-        folder, settings = self.folder, read_json(self.folder / "config_sentence_transformers.json")
+        settings = read_settings(self.folder / "config_sentence_transformers.json")
         self.prompts = {str(key): str(text or "") for key, text in (settings.get("prompts") or {}).items()}
         self.default_prompt_name = settings.get("default_prompt_name")
         self.similarity_name = settings.get("similarity_fn_name") or "cosine"
         self._dims: int | None = settings.get("truncate_dim")
-        first = transformer_folder(folder)
-        self.tokenizer = Tokenizer.from_file(str(first / "tokenizer.json"))
-        self.tokenizer.no_padding()
-        listed = read_modules(folder)
-        kinds = [kind_of(entry) for entry in listed]
-        parts = [folder / str(entry["path"]) for entry in listed]
+        kinds = [kind_of(entry) for entry in read_modules(self.folder)]
         self._normalizes = kinds[-1:] == ["Normalize"]
-        self._include_prompt = True
-        if self.file is None and kinds[:1] == ["StaticEmbedding"]:
-            self.pooling, self.pooler, after = STATIC, "none", 1
-            self.table = folded(read_weights(first))
-            self._width = int(self.table.shape[1])
-        elif self.file is not None and kinds[:2] in ([], ["Transformer", "Pooling"]):
-            after = 2
-            self._read_transformer(first, read_json(parts[1] / "config.json") if parts else {})
-        else:
+        self.max_length: int | None = None
+        """The maximum number of tokens of a text; None if there is none."""
+        if self.file is not None:
+            self.pooling = SUMMARY
+            self.session = open_session(self.file)
+            outputs = {entry.name: entry.shape for entry in self.session.get_outputs()}
+            tokenizer = self.file.with_name(TOKENIZER)
+            if OUTPUT not in outputs or not tokenizer.is_file():
+                raise InputError(f"{self.file} was not written by this version; repeat cse export --onnx")
+            self.tokenizer = Tokenizer.from_file(str(tokenizer))
+            self.max_length = (self.tokenizer.truncation or {}).get("max_length")
+            self._width = int(outputs[OUTPUT][1])
+            return
+        if kinds not in (["StaticEmbedding"], ["StaticEmbedding", "Normalize"]):
             raise InputError(f"consists of {', '.join(kinds) or 'a transformer'}, which needs cse.Encoder; use it")
-        self.layers = [self._layer(kind, part) for kind, part in zip(kinds[after:], parts[after:], strict=True)]
-
-    def _read_transformer(self, first: Path, pooling: dict[str, Any]) -> None:
-        from .pooling import MODES
-
-        config = read_json(first / "config.json")
-        names = {theirs: ours for ours, theirs in MODES.items()}
-        kinds = config.get("architectures") or [""]
-        default = ["lasttoken" if not pooling and str(kinds[0]).endswith("ForCausalLM") else "mean"]
-        modes = pooling.get("pooling_mode") or [mode for key, mode in LEGACY_MODES.items() if pooling.get(key) is True]
-        self.modes = [modes] if isinstance(modes, str) else list(modes) or default
-        if unknown := [mode for mode in self.modes if mode not in names]:
-            raise InputError(f"pools by {unknown[0]}, which needs cse.Encoder; use it")
-        self.pooler = "+".join(names[mode] for mode in self.modes)
-        self.pooling = SUMMARY
-        self._include_prompt = pooling.get("include_prompt") is not False
-        settings, tokens = read_json(first / "sentence_bert_config.json"), read_json(first / "tokenizer_config.json")
-        if any(settings.get(name) for name in ROUTED) or settings.get("do_lower_case"):
-            raise InputError("has settings of its tokenizer that need cse.Encoder; use it")
-        places = int(config.get("max_position_embeddings") or 512)
-        places = 512 if places < 1 else places  # XLNet has -1
-        declared = settings.get("max_seq_length") or tokens.get("model_max_length")
-        # In models like RoBERTa, whose padding token is the second one, positions begin after it.
-        padding = 2 if declared is None and config.get("pad_token_id") == 1 else 0
-        self.max_length = int(min(declared or math.inf, places - padding))
-        self.tokenizer.enable_truncation(self.max_length, direction=tokens.get("truncation_side", "right"))
-        self._special = {
-            token["id"] for token in json.loads(self.tokenizer.to_str())["added_tokens"] if token["special"]
-        }
-        pad = tokens.get("pad_token")
-        content = pad.get("content") if isinstance(pad, dict) else pad
-        padding_id = self.tokenizer.token_to_id(content) if content else None
-        self.tokenizer.enable_padding(direction=tokens.get("padding_side", "right"), pad_id=padding_id or 0)
-        self.session = open_session(self.file)
-        self._names = [entry.name for entry in self.session.get_inputs()]
-        self._width = int(config.get("hidden_size") or config["dim"]) * len(self.modes)
-
-    def _layer(self, kind: str, part: Path) -> Layer:
-        """Returns the function of a module after the pooling."""
-        if kind == "Normalize":
-            return unit
-        if kind == "Dropout":
-            return lambda x: x
-        if kind not in ("Dense", "LayerNorm"):
-            raise InputError(f"has the module {kind}, which needs cse.Encoder; use it")
-        weights = read_weights(part)
-        settings = read_json(part / "config.json")
-        if kind == "LayerNorm":
-            scale, shift = weights["norm.weight"], weights["norm.bias"]
-
-            def norm(x: Floats) -> Floats:
-                centred = x - x.mean(1, keepdims=True)
-                normed: Floats = centred / np.sqrt(centred.var(1, keepdims=True) + np.float32(1e-5)) * scale + shift
-                return normed
-
-            return norm
-        name = str(settings.get("activation_function") or "Tanh").rsplit(".", 1)[-1]
-        reads = {settings.get(key) or "sentence_embedding" for key in ("module_input_name", "module_output_name")}
-        if name not in ACTIVATIONS or reads != {"sentence_embedding"}:
-            raise InputError(f"has a Dense module with {name}, which needs cse.Encoder; use it")
-        matrix, bias = weights["linear.weight"].T, weights.get("linear.bias", np.float32(0))
-        self._width, activation = int(matrix.shape[1]), ACTIVATIONS[name]
-        if not settings.get("use_residual"):
-            return lambda x: activation(x @ matrix + bias)
-        direct = weights["residual.weight"].T if "residual.weight" in weights else None
-        return lambda x: activation(x @ matrix + bias) + (x if direct is None else x @ direct)
+        self.pooling = STATIC
+        first = transformer_folder(self.folder)
+        self.tokenizer = Tokenizer.from_file(str(first / TOKENIZER))
+        self.tokenizer.no_padding()
+        self.table = read_table(first)
+        self._width = int(self.table.shape[1])
 
     @property
     def width(self) -> int:
@@ -203,8 +113,9 @@ class LightEncoder(TextEncoder):
         """Returns the names and paths of the files that the embeddings depend on."""
         if self.file is None:
             return model_files(self.folder)
-        others = [(path.name, path) for name, path in model_files(self.folder) if "/" in name or path.suffix == ".json"]
-        return sorted([*others, *((path.name, path) for path in self.file.parent.glob(f"{self.file.name}*"))])
+        used = [*self.file.parent.glob(f"{self.file.name}*"), self.file.with_name(TOKENIZER)]
+        used += [self.folder / name for name in ("config_sentence_transformers.json", "modules.json")]
+        return sorted((path.name, path) for path in used if path.exists())
 
     @one_or_more
     def encode(
@@ -223,99 +134,43 @@ class LightEncoder(TextEncoder):
         out = np.zeros((len(whole), self._width), dtype=np.float32)
         filled = np.array([row for row, text in enumerate(whole) if text.strip()], dtype=np.int64)
         filled = filled[np.argsort([-len(whole[row]) for row in filled.tolist()], kind="stable")]
-        pooled = self._static if self.file is None else self._transformed
         for start in range(0, len(filled), batch_size):
             rows = filled[start : start + batch_size]
+            batch = [used + whole[row] for row in rows.tolist()]
             with cutting():
-                vectors = pooled([used + whole[row] for row in rows.tolist()], used)
-            for layer in self.layers:
-                vectors = layer(vectors)
-            out[rows] = vectors
+                out[rows] = self._mean(batch) if self.file is None else self._run(batch, used)
             if progress:
                 progress(len(rows))
         return self._truncated(out, whole)
 
-    def _static(self, texts: Sequence[str], prompt: str) -> Floats:
-        encoded = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        out = np.zeros((len(texts), self.table.shape[1]), dtype=np.float32)
-        for row, encoding in enumerate(encoded):
+    def _mean(self, texts: Sequence[str]) -> Floats:
+        out = np.zeros((len(texts), self._width), dtype=np.float32)
+        for row, encoding in enumerate(self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)):
             if encoding.ids:
                 out[row] = self.table[encoding.ids].mean(0, dtype=np.float32)
-        return out
+        return unit(out) if self._normalizes else out
 
-    def _transformed(self, texts: Sequence[str], prompt: str) -> Floats:
+    def _run(self, texts: Sequence[str], prompt: str) -> Floats:
         encoded = self.tokenizer.encode_batch(list(texts))
-        inputs = {
-            "input_ids": np.array([item.ids for item in encoded], dtype=np.int64),
-            "attention_mask": np.array([item.attention_mask for item in encoded], dtype=np.int64),
-            "token_type_ids": np.array([item.type_ids for item in encoded], dtype=np.int64),
-        }
-        (states,) = self.session.run(["last_hidden_state"], {name: inputs[name] for name in self._names})
-        mask = inputs["attention_mask"]
-        places = mask.cumsum(1) * mask
-        used = mask
-        if not self._include_prompt and prompt:
-            ids = self.tokenizer.encode(prompt).ids
-            used = mask * (places > len(ids) - (ids[-1] in self._special))
-        return np.concatenate([pool(mode, states, used, places) for mode in self.modes], axis=1)
+        fields = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+        names = [entry.name for entry in self.session.get_inputs()]
+        inputs = {name: np.array([getattr(item, fields[name]) for item in encoded], np.int64) for name in names}
+        if prompt and any(entry.name == PROMPT_LENGTH for entry in self.session.get_overridable_initializers()):
+            # As in sentence-transformers, a special token at the end of the prompt alone is not counted.
+            alone = self.tokenizer.encode(prompt)
+            ends = bool(alone.special_tokens_mask[sum(alone.attention_mask) - 1])
+            inputs[PROMPT_LENGTH] = np.array([sum(alone.attention_mask) - ends], np.int64)
+        (vectors,) = self.session.run([OUTPUT], inputs)
+        result: Floats = vectors
+        return result
 
 
-class Onnx(OtherEncoder):
-    """A model whose transformer is run by onnxruntime on the CPU (``onnx:FOLDER`` or ``onnx:FOLDER/onnx/FILE.onnx``).
-
-    Raises ``InputError`` if the file does not exist or cannot be loaded, or onnxruntime is not installed.
-    """
-
-    summary = SUMMARY
-
-    def __init__(self, what: str, device: str) -> None:
-        super().__init__(what, device)
-        self.light = LightEncoder(f"onnx:{what}")
-        self.dims = self.light.dims
-        """The number of leading dimensions that the model declares; ``cse.Encoder`` keeps them."""
-        self.light.keep_dims(None)
-
-    @property
-    def embedding_dim(self) -> int:
-        return self.light.width
-
-    def encode(self, texts: Sequence[str], *, precision: str = "fp32", **settings: Any) -> Floats:
-        """Returns the embeddings ``(n, D)``, computed in the precision of the file."""
-        vectors: Floats = self.light.encode(texts, **{"prompt": "", **settings})
-        return vectors
-
-    def files(self) -> list[Path]:
-        return [path for _, path in self.light.files()]
+def open_onnx(what: str, device: str) -> LightEncoder:
+    """Opens ``onnx:WHAT`` for ``cse.Encoder``, which keeps the declared number of dimensions itself."""
+    return LightEncoder(f"onnx:{what}")
 
 
-def pool(mode: str, states: Floats, mask: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> Floats:
-    """Pools token vectors ``(B, T, H)`` into ``(B, H)`` as the Pooling of sentence-transformers does.
-
-    Args:
-        mode: One of its modes.
-        states: The token vectors.
-        mask: ``(B, T)``, 1 for tokens that are pooled.
-        places: ``(B, T)``, the number of each token in its text, from 1; 0 for padding.
-    """
-    rows = np.arange(len(states))
-    if mode == "cls":
-        pooled: Floats = states[rows, mask.argmax(1)]
-        return pooled
-    if mode == "lasttoken":
-        last = mask.shape[1] - 1 - mask[:, ::-1].argmax(1)
-        pooled = states[rows, last] * mask[rows, last][:, None]
-        return pooled.astype(np.float32)
-    if mode == "max":
-        pooled = np.where(mask[..., None] == 1, states, -np.inf).max(1)
-        return pooled.astype(np.float32)
-    weights = (mask * places if mode == "weightedmean" else mask).astype(np.float32)
-    count = np.maximum(weights.sum(1, keepdims=True), np.float32(1e-9))
-    total = np.einsum("bt,bth->bh", weights, states)
-    pooled = total / (np.sqrt(count) if mode == "mean_sqrt_len_tokens" else count)
-    return pooled.astype(np.float32)
-
-
-def open_session(file: Path | None) -> Any:
+def open_session(file: Path) -> Any:
     """Opens an ONNX file; raises ``InputError`` if onnxruntime is not installed or the file cannot be loaded."""
     try:
         import onnxruntime
@@ -331,22 +186,16 @@ def open_session(file: Path | None) -> Any:
         raise InputError(f"{file}: cannot be loaded ({first_line(error)}); export it again") from None
 
 
-def read_weights(part: Path) -> dict[str, Floats]:
-    """Returns the weights in ``model.safetensors`` as float32; integers keep their type."""
+def read_table(folder: Path) -> Floats:
+    """Returns one vector per token, after applying model2vec's ``mapping`` (shared vectors) and ``weights``, if any."""
     from safetensors.numpy import load_file
 
-    if not (part / "model.safetensors").exists():
-        raise InputError(f"{part.name or part}: has no model.safetensors; use cse.Encoder")
-    weights = load_file(part / "model.safetensors")
-    return {k: v.astype(np.float32) if v.dtype.kind == "f" else v for k, v in weights.items()}
-
-
-def folded(weights: dict[str, Floats]) -> Floats:
-    """Returns one vector per token, after applying model2vec's ``mapping`` (shared vectors) and ``weights``, if any."""
+    if not (folder / "model.safetensors").exists():
+        raise InputError(f"{folder.name or folder}: has no model.safetensors; use cse.Encoder")
+    weights = load_file(folder / "model.safetensors")
     if "embedding.weight" in weights:
-        return weights["embedding.weight"]
-    rows = weights["embeddings"]
+        return weights["embedding.weight"].astype(np.float32)
+    rows = weights["embeddings"].astype(np.float32)
     if "mapping" in weights:
         rows = rows[weights["mapping"].astype(np.int64)]
-    result: Floats = rows * weights["weights"][:, None] if "weights" in weights else rows
-    return result
+    return rows * weights["weights"].astype(np.float32)[:, None] if "weights" in weights else rows

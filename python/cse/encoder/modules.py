@@ -12,24 +12,28 @@ from sentence_transformers.sentence_transformer import modules as library
 from torch import nn
 
 from ..errors import InputError
-from .adapters import import_peft
-from .checking import check_layers, check_size
+from .checking import check_layers
+from .prompts import templated
 from .resolve import base_of
-from .templates import templated
 from .tokens import TOKENIZING
 
 IGNORED = ("attn_implementation", "device_map", "dtype", "quantization_config", "torch_dtype")
 """Arguments of transformers that a folder may not choose: cse chooses the attention, the device and float32."""
 
 
+def import_peft(flag: str) -> Any:
+    """Returns the peft package; raises an ``InputError`` that names ``flag`` if peft is not installed."""
+    try:
+        import peft
+    except ImportError:
+        raise InputError(f"{flag} needs peft, which is not installed; run pip install 'cse[lora]'") from None
+    return peft
+
+
 class Transformer(library.Transformer):
     """The Transformer of sentence-transformers, which tokenizes under a lock and refuses incomplete or faulty files.
 
     Weights are float32, and adapters are merged into them. Texts are truncated to the number of positions of the model.
-
-    Raises:
-        InputError: If weights are missing (other than those of a pooler), not finite or of the wrong shape, the
-            tokenizer does not suit the model, or the maximum length is not a positive integer.
     """
 
     has_pooler = False
@@ -71,7 +75,6 @@ class Transformer(library.Transformer):
 
     def _load_config(self, *arguments: Any) -> tuple[Any, bool]:
         config, adapted = super()._load_config(*arguments)
-        check_layers(config)
         config._attn_implementation = None  # transformers then chooses one for the type of the model
         config.chunk_size_feed_forward = 0  # the result is the same, but numbers of tokens must be a multiple
         return config, adapted
@@ -84,7 +87,7 @@ class Transformer(library.Transformer):
             return model
         place = Path(folder, settings.pop("subfolder", ""))
         base = base_of(place) if adapted else None
-        check_size(Path(base or place), config)
+        check_layers(Path(base or place), config)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model, report = super()._load_model(

@@ -1,4 +1,4 @@
-"""Export of the transformer of a model to ONNX, in float32 and with int8 weights."""
+"""Export of a model to ONNX, in float32 and with int8 weights."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from ..errors import InputError, RunError
 from ..io import fresh_folder, temporary_folder
+from .base import unit
 from .encoder import Encoder
 from .layout import write_limit
-from .light import MODEL, NOT_INSTALLED
+from .light import MODEL, NOT_INSTALLED, OUTPUT, PROMPT_LENGTH, TOKENIZER
 from .light import ONNX as FOLDER
 from .pooling import pooled_layers
 from .resolve import MINILM, best_of_run, find_model
@@ -43,7 +46,7 @@ class Exported:
     folder: str
     """Folder of the model."""
     file: str
-    """The transformer, ``onnx/model.onnx`` in the folder."""
+    """The model, ``onnx/model.onnx`` in the folder."""
     bytes: int
     """Size of the file, including weights in a separate file."""
     difference: float
@@ -58,20 +61,7 @@ class Exported:
 def export_onnx(
     model: str, output: str | None = None, int8: bool = False, status: Callable[[str], object] | None = None
 ) -> Exported:
-    """Writes ``onnx/model.onnx`` to the folder of a model, provided that its embeddings agree with PyTorch's.
-
-    Args:
-        model: Folder or name of a model, or the folder of a run, whose ``best`` is exported.
-        output: New folder, to which the model is copied first. None: the folder of the model.
-        int8: Write ``onnx/model_int8.onnx`` as well, with 8-bit weights; activations are quantised at run time.
-        status: Called with a description of each step before it begins.
-
-    Raises:
-        InputError: If a required package is not installed, the model cannot be loaded, it holds only an adapter, its
-            pooling needs more than the last layer, its embeddings come from the pooler of the checkpoint, ``output``
-            exists, or ``output`` is None and the model is not a local folder.
-        RunError: If the embeddings differ by more than ``TOLERANCE`` allows; in that case, nothing is written.
-    """
+    """Writes ``onnx/model.onnx`` to the folder of a model, provided that its embeddings agree with PyTorch's."""
     for name in ("onnx", "onnxscript", "onnxruntime"):
         try:
             __import__(name)
@@ -105,16 +95,21 @@ def export_onnx(
 def _export(encoder: Encoder, folder: Path, final: Path, int8: bool, say: Callable[[str], object]) -> Exported:
     """Exports to a temporary folder and moves the files to ``folder``, which the caller may rename to ``final``."""
     texts = _texts()
-    expected = encoder.encode(texts)
-    transformer = encoder[0].model
+    prompt = " ".join(texts[0].split()[:4]) + " "
+    expected = [encoder.encode(texts, prompt=before) for before in ("", prompt)]
+
+    def compare(file: Path) -> npt.NDArray[np.float32]:
+        made = Encoder(f"onnx:{file}", device="cpu")
+        return np.stack([made.encode(texts, prompt=before) for before in ("", prompt)])
+
     with temporary_folder(folder / FOLDER) as temporary:
         file = temporary / MODEL
-        say("exporting the transformer")
-        write_onnx(transformer, encoder.tokenizer, file)
+        say("exporting the model")
+        write_tokenizer(encoder, temporary / TOKENIZER)
+        write_onnx(encoder, file)
         say("comparing its embeddings with PyTorch's")
-        vectors = Encoder(f"onnx:{file}", device="cpu").encode(texts)
-        difference = float(np.abs(vectors - expected).max())
-        if not difference <= TOLERANCE * max(1.0, float(np.linalg.norm(expected, axis=1).max())):
+        difference = float(np.abs(compare(file) - expected).max())
+        if not difference <= TOLERANCE * max(1.0, float(np.linalg.norm(expected, axis=-1).max())):
             raise RunError(
                 f"{encoder.given[0]}: embeddings of the exported model differ by up to {difference:.2g} from "
                 "PyTorch's; nothing was written; please report the type of the model"
@@ -124,9 +119,7 @@ def _export(encoder: Encoder, folder: Path, final: Path, int8: bool, say: Callab
             say("quantising the weights")
             small = temporary / INT8
             _quantise(file, small)
-            vectors = Encoder(f"onnx:{small}", device="cpu").encode(texts)
-            norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(expected, axis=1)
-            cosines = (vectors * expected).sum(1) / norms
+            cosines = (unit(compare(small)[0]) * unit(expected[0])).sum(1)
             more = {
                 "int8_file": str(final / FOLDER / INT8),
                 "int8_bytes": _size(small),
@@ -141,38 +134,72 @@ def _export(encoder: Encoder, folder: Path, final: Path, int8: bool, say: Callab
     return Exported(str(final), str(final / FOLDER / MODEL), size, difference, **more)
 
 
-class _LastState(nn.Module):
-    """Wraps a transformer, so that it takes positional inputs and returns only the last hidden state."""
+def write_tokenizer(encoder: Encoder, file: Path) -> None:
+    """Writes the tokenizer of the library tokenizers, with the truncation and padding of the encoder."""
+    own = encoder.tokenizer
+    if not hasattr(own, "backend_tokenizer"):
+        raise InputError(f"{encoder.given[0]}: has no fast tokenizer, which onnxruntime needs")
+    tokenizer = Tokenizer.from_str(own.backend_tokenizer.to_str())
+    tokenizer.enable_truncation(int(encoder.max_seq_length), direction=own.truncation_side)
+    tokenizer.enable_padding(direction=own.padding_side, pad_id=own.pad_token_id, pad_token=own.pad_token)
+    tokenizer.save(str(file))
 
-    def __init__(self, transformer: nn.Module, names: list[str]) -> None:
+
+class _Whole(nn.Module):
+    """All modules of an encoder, with positional inputs; returns the last hidden state and the embedding."""
+
+    def __init__(self, encoder: Encoder, names: list[str]) -> None:
         super().__init__()
-        self.transformer, self.names = transformer, names
+        self.transformer, self.after, self.names = encoder[0].model, nn.ModuleList(list(encoder)[1:]), names
 
-    def forward(self, *inputs: Tensor) -> Tensor:
-        states: Tensor = self.transformer(**dict(zip(self.names, inputs, strict=True))).last_hidden_state
-        return states
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        features: dict[str, Any] = dict(zip(self.names, inputs, strict=True))
+        length = features.pop(PROMPT_LENGTH, None)
+        states: Tensor = self.transformer(**features).last_hidden_state
+        features["token_embeddings"] = states
+        for module in self.after:
+            if length is not None and not getattr(module, "include_prompt", True):
+                features[PROMPT_LENGTH] = 1  # any number but 0; that of the input is used
+                keep = lambda mask, _: mask * (mask.cumsum(1) > length).to(mask.dtype)  # noqa: E731
+                module._exclude_prompt_from_mask = keep  # type: ignore[assignment]
+            features = module(features)
+        return states, features["sentence_embedding"]
 
 
-def write_onnx(transformer: nn.Module, tokenizer: Any, file: Path) -> None:
-    """Exports a transformer, without pooling, to ``file``; batch size and number of tokens stay free."""
+def write_onnx(encoder: Encoder, file: Path) -> None:
+    """Exports all modules of an encoder to ``file``; batch size and number of tokens stay free.
+
+    If the pooling leaves out prompts, their number of tokens is an input with the default 0, which other programs need
+    not know.
+    """
+    tokenizer, transformer = encoder.tokenizer, encoder[0].model
     batch = tokenizer(["a sentence", "another one, which is rather longer"], padding=True, return_tensors="pt")
     accepted = inspect.signature(transformer.forward).parameters
     names = [name for name in tokenizer.model_input_names if name in batch and name in accepted]
-    rows, tokens = torch.export.Dim("batch"), torch.export.Dim("sequence")
-    size = sum(p.numel() * p.element_size() for p in transformer.parameters())
+    inputs, dims = [batch[name] for name in names], {0: torch.export.Dim("batch"), 1: torch.export.Dim("sequence")}
+    shapes: list[Any] = [dims] * len(names)
+    if any(not getattr(module, "include_prompt", True) for module in encoder):
+        names, inputs, shapes = [*names, PROMPT_LENGTH], [*inputs, torch.zeros(1, dtype=torch.int64)], [*shapes, None]
+    size = sum(p.numel() * p.element_size() for p in encoder.parameters())
     try:
         with _quiet():
-            torch.onnx.export(
-                _LastState(transformer, names).eval(),
-                tuple(batch[name] for name in names),
-                file,
+            program: Any = torch.onnx.export(
+                _Whole(encoder, names).eval(),
+                tuple(inputs),
                 input_names=names,
-                output_names=["last_hidden_state"],
+                output_names=["last_hidden_state", OUTPUT],
                 dynamo=True,
-                dynamic_shapes=(tuple({0: rows, 1: tokens} for _ in names),),
-                external_data=size > EXTERNAL,
+                dynamic_shapes=(tuple(shapes),),
                 verbose=False,
             )
+            if PROMPT_LENGTH in names:
+                import onnx_ir  # a requirement of onnxscript
+
+                graph = program.model.graph
+                value = next(value for value in graph.inputs if value.name == PROMPT_LENGTH)
+                value.const_value = onnx_ir.tensor(np.zeros(1, dtype=np.int64), name=PROMPT_LENGTH)
+                graph.register_initializer(value)
+            program.save(file, external_data=size > EXTERNAL)
     except Exception as error:  # the exporter has many exceptions of its own, with hundreds of lines
         kind = getattr(transformer.config, "model_type", "?")
         raise InputError(

@@ -68,11 +68,7 @@ class Group(NamedTuple):
 
 
 class Layout:
-    """Where the tokens of each row stand in the packed sequence; rows are sorted by length.
-
-    Args:
-        mask: ``(B, T)`` attention mask.
-    """
+    """Where the tokens of each row stand in the packed sequence; rows, of a mask ``(B, T)``, are sorted by length."""
 
     def __init__(self, mask: Tensor) -> None:
         real = mask.bool()
@@ -101,16 +97,9 @@ class Layout:
         key: Tensor,
         value: Tensor,
     ) -> Tensor:
-        """Applies attention to each group.
+        """Applies attention to each group: maps queries, keys and values, ``(1, H, N, d)`` each, to ``(1, N, H, d)``.
 
-        Args:
-            attention: Maps queries, keys and values ``(R, H, T, d)`` and padding (see ``Group``) to ``(R, H, T, d)``.
-            query: ``(1, H, N, d)``, like ``key`` and ``value``.
-            key: See ``query``.
-            value: See ``query``.
-
-        Returns:
-            ``(1, N, H, d)``.
+        ``attention`` maps those of a group, ``(R, H, T, d)``, and its padding (see ``Group``) to ``(R, H, T, d)``.
         """
         heads, size = query.shape[1], query.shape[3]
         sizes = [group.tokens for group in self.groups]
@@ -136,15 +125,10 @@ def _group(lengths: Tensor) -> Group:
 
 
 def encode_packed(backbone: Any, inputs: Mapping[str, Tensor], *, layers: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Encodes rows as one sequence without padding.
+    """Encodes rows, ``(B, T)`` for each name of ``INPUTS``, as one sequence without padding.
 
-    Args:
-        backbone: A transformer for which ``can_pack`` is True.
-        inputs: Inputs of the transformer, ``(B, T)`` each, with the names of ``INPUTS``.
-        layers: Whether to return the hidden states of all layers.
-
-    Returns:
-        The last hidden states ``(B, T, D)``, and those of all layers (none without ``layers``). They are 0 for padding.
+    Returns the last hidden states ``(B, T, D)``, and those of all layers (none without ``layers``). They are 0 for
+    padding.
     """
     ids = inputs["input_ids"]
     positions = inputs.get("position_ids")

@@ -28,27 +28,21 @@ class Cutter:
     """Cuts texts into passages that are short enough for the encoder.
 
     Lengths are counted in the encoder's tokens or, for an encoder without a tokenizer, in words (UAX #29). A passage
-    begins and ends at white space where possible, and repeats about the last eighth of the previous passage.
-
-    Args:
-        encoder: The encoder.
-        tokens: Maximum number of tokens in a passage, without special tokens. None: the maximum of the model, or 256
-            words for an encoder without a tokenizer, and 256 tokens for a static embedding.
-
-    Raises:
-        InputError: If ``tokens`` is below 8 or above the maximum of the model, or its tokenizer gives no positions.
+    begins and ends at white space where possible, and repeats about the last eighth of the previous passage. ``tokens``
+    is the maximum number in a passage, without special tokens, at least 8; None: the maximum of the model, or 256 words
+    for an encoder without a tokenizer, and 256 tokens for a static embedding.
     """
 
     def __init__(self, encoder: Encoder, tokens: int | None = None) -> None:
         model: Any = unwrapped(encoder)
-        other = getattr(model, "other", None)
-        model = getattr(other, "light", getattr(other, "base", model))  # of an ONNX file, or of whitening
+        if (other := getattr(model, "other", None)) is not None:
+            model = getattr(other, "base", other)  # of whitening, or of an ONNX file
         self._tokenizer: Any = None
         longest = None
         if (tokenizer := getattr(model, "tokenizer", None)) is not None:
             backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
             if not hasattr(backend, "to_str"):
-                raise InputError("--passages: the tokenizer of the model gives no positions of tokens; leave it out")
+                raise InputError("--passages: the tokenizer of the model gives no positions of tokens; omit --passages")
             self._tokenizer = Tokenizer.from_str(backend.to_str())  # a copy, with settings of its own
             self._tokenizer.no_truncation()
             self._tokenizer.no_padding()
@@ -72,13 +66,7 @@ class Cutter:
 
 
 def windows(text: str, tokens: Sequence[Span], size: int) -> list[Span]:
-    """Returns the passages of a text as character spans; each passage has at most ``size`` tokens.
-
-    Args:
-        text: The text.
-        tokens: The tokens of the text as character spans, in ascending order.
-        size: Maximum number of tokens in a passage.
-    """
+    """Returns the passages of a text, each of at most ``size`` of its tokens; both are given as character spans."""
     if not text.strip():
         return []
     if len(tokens) <= size:

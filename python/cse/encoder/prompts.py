@@ -6,13 +6,13 @@ A model declares those that are put before sentences in ``config_sentence_transf
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import InputError, unknown
 from ..io import SURROGATES
-from .templates import PLACE, template_of
 
 AUTO = "auto"
 # Names of prompts for queries and for documents, in order of preference, as in sentence-transformers.
@@ -20,19 +20,12 @@ QUERY = ("query",)
 DOCUMENT = ("document", "passage", "corpus")
 # The name under which a run saves a prompt that was given as text.
 OWN = "default"
+PLACE = "{text}"
+"""The place of the text in a prompt that is a template, such as ``This sentence: {text} means in one word:``."""
 
 
 def find_prompt(prompt: str, prompts: Mapping[str, str], model: str) -> str:
-    """Returns the text of a prompt.
-
-    Args:
-        prompt: The name of one of the prompts, or a text; a single word is taken as a name.
-        prompts: The texts by name.
-        model: Name of the model, for error messages.
-
-    Raises:
-        InputError: If ``prompt`` is a single word, and there is no prompt with this name.
-    """
+    """Returns the text of a prompt: that of a name, or the given text; a single word is taken as a name."""
     if prompt in prompts:
         return prompts[prompt]
     if SURROGATES.search(prompt):
@@ -104,16 +97,8 @@ class TrainingPrompts:
 def training_prompts(encoder: Any, prompt: str | None, pairs: bool) -> TrainingPrompts:
     """Returns the prompts to use in a run, and sets the prompts that the encoder is saved with.
 
-    Args:
-        encoder: The ``SentenceTransformer`` that is trained.
-        prompt: Value of ``--prompt``. A name or a text becomes the default prompt of the saved model. ``auto`` selects
-            the model's prompt for queries before anchors and its prompt for documents before positives and negatives.
-            None: the default prompt of the model, if it has one.
-        pairs: Whether the run has labelled pairs, which ``auto`` requires.
-
-    Raises:
-        InputError: If the name is unknown, or if ``prompt`` is ``auto`` and the run has no labelled pairs or the model
-            has neither a prompt for queries nor one for documents.
+    A name or a text becomes the default prompt of the saved model; ``auto`` selects the model's prompt for queries
+    before anchors and its prompt for documents before the other texts of labelled pairs; None, its default prompt.
     """
     prompts, model = dict(encoder.prompts), encoder.given[0]
     if prompt is None:
@@ -127,7 +112,7 @@ def training_prompts(encoder: Any, prompt: str | None, pairs: bool) -> TrainingP
             )
         if not query and not document:
             raise InputError(
-                f"--prompt auto: {model} has no prompts for queries and documents; leave it out, or give a text"
+                f"--prompt auto: {model} has no prompts for queries and documents; omit --prompt, or give a text"
             )
         return TrainingPrompts(query or "", document or "")
     text = find_prompt(prompt, prompts, model)
@@ -141,3 +126,78 @@ def training_prompts(encoder: Any, prompt: str | None, pairs: bool) -> TrainingP
     encoder.default_prompt_name = name if text else None
     encoder.prompt = text
     return TrainingPrompts(text, text)
+
+
+def plain(prompt: str, what: str) -> str:
+    """Returns a prompt; raises ``InputError`` if it is a template, which ``what`` cannot use."""
+    if PLACE in prompt:
+        raise InputError(f"--prompt {prompt!r}: {what} cannot use a template with {PLACE}; give a text to put first")
+    return prompt
+
+
+class Template:
+    """The token ids that a template puts before and after a text, including the special tokens of a fast tokenizer.
+
+    If the part before the text ends in a space and the tokenizer distinguishes words by the space before them, the text
+    is tokenized with this space.
+    """
+
+    def __init__(self, before: str, after: str, tokenizer: Any) -> None:
+        if getattr(tokenizer, "backend_tokenizer", None) is None:
+            raise InputError("--prompt: a template with {text} needs a fast tokenizer; give a text without {text}")
+
+        def ids(text: str) -> list[int]:
+            return list(tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
+
+        whole, inner = tokenizer("a")["input_ids"], ids("a")
+        at = next(start for start in range(len(whole)) if whole[start : start + len(inner)] == inner)
+        self.spaced = before != before.rstrip() and ids(" a") != inner
+        self.prefix: list[int] = [*whole[:at], *ids(before.rstrip())]
+        self.suffix: list[int] = [*ids(after), *whole[at + len(inner) :]]
+        self.added = len(self.prefix) + len(self.suffix) - (len(whole) - len(inner))
+        """Number of tokens that the template adds to a text with special tokens."""
+
+    def apply(self, tokenizer: Any) -> None:
+        """Installs the template in a fast tokenizer, which then adds it to every text and truncates only the text."""
+        from tokenizers import normalizers
+        from tokenizers.processors import TemplateProcessing
+
+        backend = tokenizer.backend_tokenizer
+        parts = {name: ids for name, ids in (("before", self.prefix), ("after", self.suffix)) if ids}
+        named = tokenizer.convert_ids_to_tokens
+        pieces = [{"id": name, "ids": ids, "tokens": named(ids)} for name, ids in parts.items()]
+        order = [name for name in ("before", "$A", "after") if name == "$A" or name in parts]
+        backend.post_processor = TemplateProcessing(single=" ".join(order), special_tokens=pieces)
+        if self.spaced:
+            own = [] if backend.normalizer is None else [backend.normalizer]
+            backend.normalizer = normalizers.Sequence([normalizers.Prepend(" "), *own])
+
+
+def template_of(prompt: str, tokenizer: Any) -> Template:
+    """Returns the template of a prompt; raises ``InputError`` if it does not have exactly one place for the text."""
+    before, _, after = prompt.partition(PLACE)
+    if PLACE in after:
+        raise InputError(f"--prompt {prompt!r} has {PLACE} twice; leave one of them")
+    return Template(before, after, tokenizer)
+
+
+@contextmanager
+def templated(tokenizer: Any, prompt: str | None) -> Iterator[str]:
+    """Context manager in which a tokenizer adds a template to texts; yields the prompt to put before them, if any.
+
+    If the prompt has no place for the text, the tokenizer is not changed, and the prompt is yielded.
+    """
+    if PLACE not in (prompt or ""):
+        yield prompt or ""
+        return
+    from .tokens import TOKENIZING
+
+    template = template_of(str(prompt), tokenizer)
+    with TOKENIZING:
+        backend = tokenizer.backend_tokenizer
+        own = backend.post_processor, backend.normalizer
+        template.apply(tokenizer)
+        try:
+            yield ""
+        finally:
+            backend.post_processor, backend.normalizer = own

@@ -6,15 +6,15 @@ import hashlib
 import pickle
 import re
 import threading
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, shortened
-from .checking import check_adapter, check_folder, cutting, is_static, kind_of, read_json, read_modules
+from .. import _core
+from ..errors import InputError, shortened, shown
+from .checking import check_folder, cutting, is_static, kind_of, read_modules, read_settings
 
 MINILM = "minilm"
 MINILM_ON_HUB = "sentence-transformers/all-MiniLM-L6-v2"
@@ -56,15 +56,7 @@ class Source:
 
 
 def find_model(name: str) -> Source:
-    """Finds a model to train by name or path, and downloads it if it is only on the hub.
-
-    Args:
-        name: ``minilm``, a local folder, or a name on the Hugging Face hub.
-
-    Raises:
-        InputError: If there is no such model, its files are incomplete, cse does not support it, or the hub does not
-            respond within 5 s.
-    """
+    """Finds a model to train by name or path, and downloads it if it is only on the hub."""
     folder = find_folder(name)
     with naming_model(name, folder):
         modules = read_modules(folder)
@@ -75,8 +67,8 @@ def find_model(name: str) -> Source:
             )
         path = transformer_folder(folder)
         base = base_of(path)
-        config = read_json(Path(base or path) / "config.json")
-        settings = read_json(folder / "config_sentence_transformers.json")
+        config = read_settings(Path(base or path) / "config.json")
+        settings = read_settings(folder / "config_sentence_transformers.json")
         pooler = None
         if modules:
             from sentence_transformers.sentence_transformer import modules as library
@@ -105,7 +97,7 @@ def has_head(folder: Path, modules: list[dict[str, Any]]) -> bool:
     after = [entry for entry in modules[1:] if kind_of(entry) not in ("Pooling", "Normalize")]
     if len(after) != 1 or kind_of(after[0]) != "Dense":
         return False
-    settings = read_json(folder / str(after[0]["path"]) / "config.json")
+    settings = read_settings(folder / str(after[0]["path"]) / "config.json")
     square = settings.get("in_features") == settings.get("out_features")
     plain = settings.get("bias", True) and not settings.get("use_residual", False)
     return square and plain and str(settings.get("activation_function", "Tanh")).endswith("Tanh")
@@ -188,16 +180,16 @@ def transformer_folder(folder: Path) -> Path:
 def base_of(path: Path) -> str | None:
     """Returns the folder of the base model of a folder that holds only a peft adapter; None for other folders.
 
-    Raises ``InputError`` if the base model is not found, is itself an adapter, or if the settings of the
-    adapter could take very long; see ``check_adapter``.
+    Raises ``InputError`` if the base model is not found or is itself an adapter.
     """
     if not (path / ADAPTER).is_file() or (path / "config.json").exists():
         return None
-    settings = read_json(path / ADAPTER)
+    settings = read_settings(path / ADAPTER)
+    if settings.get("peft_type") == "XLORA":
+        raise InputError(f"{ADAPTER} is that of XLORA, a mixture of adapters, which cannot be merged into one model")
     base = settings.get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         raise InputError(f"{ADAPTER} does not name its base model; save the adapter again")
-    check_adapter(ADAPTER, settings)
     try:
         folder = find_folder(base)
     except InputError as error:
@@ -218,8 +210,7 @@ def best_of_run(name: str) -> str:
 def cannot_load(name: str, path: Path, error: BaseException) -> InputError:
     """Returns the error for a model whose files cannot be loaded.
 
-    A pickle that holds objects other than tensors is never loaded, since loading it can run any command. PyTorch's
-    error message, which describes how to load it anyway, is not shown.
+    PyTorch's message about a pickle, which describes how to load it anyway, is not shown.
     """
     folder = transformer_folder(path)
     # transformers reads the pickle only if there is no safetensors file.
@@ -231,17 +222,11 @@ def cannot_load(name: str, path: Path, error: BaseException) -> InputError:
             return InputError(f"--model {name}: {path.name} is a Git LFS pointer; fetch it with git lfs pull")
         if path.suffix == ".bin" and not start.startswith((b"PK", b"\x80")):
             return InputError(f"--model {name}: {path.name} holds no PyTorch weights; fetch it again")
-        if start.startswith(b"PK") and not zipfile.is_zipfile(path):
-            return InputError(f"--model {name}: {path.name} is incomplete; fetch it again")
-    names = ", ".join(path.name for path in files)
     if isinstance(error, pickle.UnpicklingError):
-        match = re.search(r"GLOBAL (\S+)", str(error))
         return InputError(
-            f"--model {name}: {names} was not loaded: it holds {match[1] if match else 'something'}, which is "
-            "not a tensor and could run any command; use a checkpoint with model.safetensors"
+            f"--model {name}: {', '.join(path.name for path in files)} was not loaded: it is damaged, or holds "
+            "something that is not a tensor and could run any command; use a checkpoint with model.safetensors"
         )
-    if isinstance(error, EOFError) or "PytorchStreamReader" in str(error):
-        return InputError(f"--model {name}: {names} is damaged; fetch it again")
     why = " ".join(str(error).split()) or type(error).__name__
     return InputError(f"--model {name} cannot be loaded ({shortened(why, 200)})")
 
@@ -311,7 +296,7 @@ def _is_whole(folder: Path) -> bool:
         return True  # the library reads the files of other modules, and names the one that is missing
     folder = transformer_folder(folder)
     weights = [*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json"), *folder.glob("*.bin")]
-    kind = str(read_json(folder / "tokenizer_config.json").get("tokenizer_class"))
+    kind = str(read_settings(folder / "tokenizer_config.json").get("tokenizer_class"))
     has_tokenizer = kind.startswith(WITHOUT_FILES) or any((folder / name).exists() for name in TOKENIZER_FILES)
     return bool(weights) and has_tokenizer
 
@@ -349,3 +334,45 @@ def model_files(folder: Path, base: str | None = None) -> list[tuple[str, Path]]
     if base is not None:
         kept += [(f"{Path(base).name}/{path.name}", path) for path in Path(base).iterdir() if path.is_file()]
     return sorted(kept)
+
+
+def model_digest(encoder: Any, prompt: str | None = None) -> str:
+    """Returns a hexadecimal hash of a model's files (such as weights and tokenizer), pooling, dimensions and prompt.
+
+    The path of the folder does not affect the hash, so a model can be moved. The prompt is ``prompt`` if it is given,
+    else the prompt of the encoder. Of an encoder without files, the modules and weights are hashed.
+
+    Raises ``InputError`` if ``encoder`` is not an encoder of cse, but for example a name.
+    """
+    if not hasattr(encoder, "given"):
+        raise InputError(f"encoder: a cse.Encoder was expected, not {shown(encoder)}; open it with cse.Encoder(...)")
+    name = "SentenceEncoder"
+    if encoder.given[0].startswith("onnx:"):
+        name = "Onnx " + re.sub(r"[^@]*/", "", encoder.given[0].removeprefix("onnx:"))
+    elif (other := encoder.other) is not None:
+        # ``what`` can hold paths and options (MODEL@FILE@DIMS for whitening); of a path, only the last part is used.
+        name = f"{type(other).__name__} " + re.sub(r"[^@]*/", "", other.what)
+    content = [
+        name,
+        encoder.pooling,
+        str(encoder.embedding_dim),
+        str(getattr(encoder, "prompt", "")) if prompt is None else prompt,
+    ]
+    content += sorted(f"{name} {_core.hash_file(str(path))}" for name, path in encoder.files())
+    content += in_memory(encoder)
+    return hashlib.sha256("\n".join(content).encode()).hexdigest()[:32]
+
+
+def in_memory(encoder: Any) -> list[str]:
+    """Returns what identifies an encoder that was built from modules and has no files: these, and hashed weights."""
+    if encoder.files():
+        return []
+    import torch
+
+    tokenizer: Any = getattr(encoder, "tokenizer", None)
+    vocabulary = sorted(tokenizer.get_vocab().items()) if hasattr(tokenizer, "get_vocab") else ()
+    weights = []
+    for name, value in encoder.state_dict().items():
+        content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        weights.append(f"{name} {value.dtype} {_core.hash_bytes(content)}")
+    return [repr(encoder), hashlib.sha256(str(vocabulary).encode()).hexdigest(), *weights]

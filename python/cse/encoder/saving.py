@@ -32,15 +32,6 @@ def save_encoder(
     A head that is kept after training is saved as a Dense module. If the transformer has a pooler, the weights of the
     head are saved in the pooler as well, so that ``AutoModel`` returns the embedding as ``pooler_output``. Adapters are
     added to the weights. An existing folder is replaced.
-
-    Args:
-        model: The encoder.
-        folder: The directory; its parents are created.
-        card: Contents of ``README.md``.
-        also: Called with the new folder before it replaces an existing one; may write further files to the new folder.
-
-    Raises:
-        OSError: If a file cannot be written.
     """
     own, adapters = getattr(model.backbone, "pooler", None), model.adapters
     if model.head is not None and model.keep_head:
@@ -100,16 +91,7 @@ def model_card(
     scores: Sequence[dict[str, Any]],
     **values: Any,
 ) -> str:
-    """Returns the card of a trained encoder as Markdown with the metadata block of the Hugging Face hub.
-
-    Args:
-        encoder: The encoder.
-        model: The base model, as given by the user; for a local folder, the card shows only its ``public_name``.
-        config: The configuration as TOML.
-        columns: Names of the scores to list.
-        scores: One dictionary per evaluation, with the key ``step`` and one key per score.
-        values: ``step``, ``seed`` and ``methods``, a description of the loss and augmentations.
-    """
+    """Returns the card of a trained encoder as Markdown with the metadata block of the Hugging Face hub."""
     from huggingface_hub import ModelCard, ModelCardData
 
     kept, dims = encoder.keep_head and encoder.pooler == "cls", encoder.evaluated.trained_dims
@@ -183,14 +165,37 @@ def _number(value: Any) -> str:
     return "" if value is None else f"{value:.4f}"
 
 
-class BaseWeights:
-    """A copy of an encoder's weights before training, to be averaged with its trained weights.
+class Adapters:
+    """The adapters of an encoder that is trained with ``cse.features.encoder_methods``."""
 
-    Args:
-        encoder: The encoder before training. The trainable weights of its transformer and of the modules after the
-            pooling are copied; its MLP head is not, since the base model has none.
-        share: Weight of the base model in the average, 0 to 1; if it is 0, nothing is copied or averaged.
-    """
+    @contextmanager
+    @torch.no_grad()
+    def merged(self, backbone: torch.nn.Module) -> Iterator[None]:
+        """Context manager in which plain layers, with the adapters added to their weights, replace the adapter layers.
+
+        On exit, the adapter layers and the original weights are restored exactly.
+        """
+        from peft.tuners.lora import LoraLayer
+
+        replaced: list[Any] = []
+        for parent in list(backbone.modules()):
+            for name, layer in list(parent.named_children()):
+                if isinstance(layer, LoraLayer):
+                    base: Any = layer.get_base_layer()
+                    replaced.append((parent, name, layer, base, base.weight.data))
+        try:
+            for parent, name, layer, base, weight in replaced:
+                base.weight.data = weight + layer.get_delta_weight("default").to(weight)
+                setattr(parent, name, base)
+            yield
+        finally:
+            for parent, name, layer, base, weight in replaced:
+                base.weight.data = weight
+                setattr(parent, name, layer)
+
+
+class BaseWeights:
+    """A copy of an encoder's weights before training, to be averaged with its trained weights."""
 
     def __init__(self, encoder: SentenceEncoder, share: float) -> None:
         self.share = share

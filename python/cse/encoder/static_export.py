@@ -76,19 +76,6 @@ def export_static(
 
     The result is a folder that ``Encoder``, ``model2vec.StaticModel`` and ``SentenceTransformer`` load. Its embeddings
     have unit length. Prompts are not kept; embeddings of rows are computed with the encoder's prompt for documents.
-
-    Args:
-        encoder: An encoder with a transformer and a tokenizer of the ``tokenizers`` package.
-        corpus: The texts; ``MAX_ROWS`` of them are encoded.
-        output: New folder.
-        dims: Number of principal components to keep. Default: the number of dimensions of the encoder.
-        batch_size: Texts per forward pass.
-        counting: Called with name, total and unit of each of the two phases of encoding. It returns a context manager
-            whose value is called with the number of texts encoded since its last call.
-
-    Raises:
-        InputError: If model2vec is not installed, the encoder has no suitable tokenizer, ``output`` exists, ``dims`` is
-            not between 1 and the number of dimensions, or fewer than 2 rows of the corpus have tokens.
     """
     check_static(output)
     from model2vec.persistence import save_pretrained
@@ -183,9 +170,8 @@ def piece_texts(tokenizer: Tokenizer, left_out: set[int]) -> list[str]:
 def first_vectors(alone: Floats, design: csr_matrix) -> tuple[Floats, Floats]:
     """Returns the vectors before the fit, ``(V, D)``, and the weights of the tokens, ``(V,)``.
 
-    Args:
-        alone: ``(V, D)`` embeddings of the single tokens; 0 for tokens without a vector, whose result is 0.
-        design: Counts of the tokens in the texts, ``(n, V)``.
+    ``alone`` holds the embeddings of the single tokens, ``(V, D)``, 0 for those without a vector, and ``design`` the
+    counts of the tokens in the texts, ``(n, V)``.
     """
     counts = np.asarray(design.sum(axis=0), dtype=np.float64).ravel()
     weights = (SMOOTHING / (SMOOTHING + counts / counts.sum())).astype(np.float32)
@@ -203,9 +189,7 @@ def fit(prior: Floats, weights: Floats, design: csr_matrix, targets: Floats) -> 
         sum_i |a_i W - y_i|^2 + lambda sum_t |(W_t - prior_t) / weights_t|^2,  lambda = RIDGE mean_i |a_i|^2,
 
     by the method of conjugate gradients. Vectors of tokens that do not occur remain unchanged.
-
-    Returns:
-        W, ``(V, D)``; the embeddings of the texts, ``(n, D)``, of unit length; and their mean cosine with y_i.
+    Returns W, ``(V, D)``, the embeddings of the texts, ``(n, D)``, of unit length, and their mean cosine with y_i.
     """
     from scipy.sparse import diags
 

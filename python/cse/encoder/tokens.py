@@ -10,24 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .checking import refuse_panic
-
-
-class Tokenizing:
-    """A lock that the same thread may take several times, and in which panics of a tokenizer become ``InputError``."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._lock.release()
-        refuse_panic(error)
-
-
-TOKENIZING = Tokenizing()
+TOKENIZING = threading.RLock()
 """Held while a tokenizer runs: a fast tokenizer stores the truncation and padding settings of a call, so that calls of
 several threads with different settings would change each other's results."""
 POOLED = "pooled_mask"
@@ -68,13 +51,9 @@ def pad(
 
 
 def token_keys(tokenizer: Any, ids: Tensor, mask: Tensor, prompt_tokens: int = 0) -> Tensor:
-    """Returns a 64-bit hash of the token ids of each text, ``(B,)`` int64, independent of padding and prompt.
+    """Returns a 64-bit hash of the ids ``(B, T)`` of each text, ``(B,)`` int64, independent of padding and prompt.
 
-    Args:
-        tokenizer: The tokenizer, whose token at the beginning of texts does not count, since it stands before prompts.
-        ids: ``(B, T)`` token ids.
-        mask: ``(B, T)`` attention mask.
-        prompt_tokens: Number of tokens at the beginning of each text that belong to a prompt.
+    The tokenizer's token at the beginning of texts does not count, since it stands before prompts.
     """
     counted = (mask > 0) & (mask.cumsum(1) > prompt_tokens)
     for name in ("cls_token_id", "bos_token_id"):

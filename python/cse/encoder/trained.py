@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from sentence_transformers.sentence_transformer import modules as library
 from torch import Tensor, nn
 
-from ..errors import InputError
-from .adapters import Adapters, load_mlm_head, mlm_head, save_mlm_head
+from ..errors import InputError, first_line
 from .device import pick_precision, uncompiled
 from .encoder import Encoder, quiet
 from .modules import Transformer, as_dense, check_widths, is_causal, normalizes, split
@@ -31,20 +32,6 @@ class SentenceEncoder(nn.Module):
 
     The head is a linear layer and a tanh. A final Normalize is left out: it is applied only by ``encode``, since the
     losses use cosine similarity.
-
-    Args:
-        encoder: The encoder whose modules are trained. It is the encoder in evaluation and in the saved model as well:
-            ``evaluated`` sets its modules.
-        source: The files from which the model was loaded.
-        pooler: Pooling in training; see ``cse.encoder.pooling.POOLERS``.
-        use_trained_pooler: Use the ``pooler_output`` of the backbone instead of a new head.
-        keep_head: Use the head in evaluation as well (supervised SimCSE), not only in training.
-        head: An MLP head that the folder holds. None: a new one, if ``pooler`` is ``cls``.
-        eval_pooler: Pooling in evaluation and in the saved model, if it differs from ``pooler``, the one in training.
-
-    Raises:
-        InputError: If the input width of a module differs from the output width of the pooling or module before it, or
-            if the two poolings cannot be used together.
     """
 
     def __init__(
@@ -82,7 +69,7 @@ class SentenceEncoder(nn.Module):
         self.packed = False
         """Whether the transformer can encode rows without padding; see ``cse.encoder.packing``."""
         self.template: Any = None
-        self.adapters: Adapters | None = None
+        self.adapters: Any = None
         """The adapters that are trained instead of the weights; see ``cse.features.encoder_methods``."""
         self.head: nn.Sequential | None = None
         if pooler == "cls" and not use_trained_pooler:
@@ -185,19 +172,11 @@ class SentenceEncoder(nn.Module):
     def encode(
         self, texts: Sequence[str], *, precision: str = "fp32", prompt: str | None = None, **settings: Any
     ) -> npt.NDArray[np.float32]:
-        """Encodes texts in evaluation mode.
-
-        Args:
-            texts: n texts.
-            precision: Precision of the transformer, ``fp32``, ``bf16`` or ``auto``; see ``pick_precision``.
-            prompt: Text that is put before each of the texts; default: ``self.prompt``.
-            settings: Further arguments of ``Encoder.encode``.
-
-        Returns:
-            ``(n, D)`` float32, normalised to unit length if the model has a final Normalize.
-        """
+        """Encodes texts in evaluation mode."""
         was_training = self.training
         encoder = self.evaluated
+        if encoder.device.type != "cpu":  # small batches would leave a GPU idle
+            settings.setdefault("batch_size", 512)
         before = encoder.precision
         encoder.precision, _ = pick_precision(str(encoder.device), precision)
         self.eval()
@@ -253,7 +232,7 @@ def _check_poolers(pooler: str, eval_pooler: str | None, keep_head: bool) -> Non
         raise InputError(f"--eval-pooler {eval_pooler} cannot be combined with --keep-head, the head of --pooler cls")
     if "mask" in (pooler, eval_pooler) or eval_pooler == "cls":
         raise InputError(
-            f"--eval-pooler {eval_pooler} cannot be combined with --pooler {pooler}; leave it out, or use "
+            f"--eval-pooler {eval_pooler} cannot be combined with --pooler {pooler}; omit --eval-pooler, or use "
             "cls_before_pooler"
         )
     if eval_pooler.count("+") != pooler.count("+"):
@@ -273,18 +252,8 @@ def load_encoder(
 ) -> SentenceEncoder:
     """Loads an encoder in float32.
 
-    Args:
-        source: Location and properties of the model, from ``find_model``.
-        pooler: See ``cse.encoder.pooling.POOLERS``.
-        for_inference: With ``pooler="cls"``, use the head stored as a Dense module of the directory, else the trained
-            pooler (linear, tanh) of the checkpoint, if there is one. If False (training), the head is loaded from the
-            Dense module of the directory, or newly initialised if there is none.
-        keep_head: Use the head in evaluation as well. For inference, a head loaded from a Dense module is always used.
-        eval_pooler: See ``SentenceEncoder``.
-
-    Raises:
-        InputError: If files cannot be read; if weights are missing (other than those of a pooler), not finite or of the
-            wrong shape; or if the tokenizer or the pooler does not suit the model.
+    With ``for_inference`` and the pooler ``cls``, its head is the Dense module of the folder, else the trained pooler
+    of the checkpoint, if there is one. In training, it is the Dense module of the folder, or a new one.
     """
     # A stored head draws no random numbers when it is loaded, since it may be dropped below.
     with torch.random.fork_rng(devices=[], enabled=source.has_head):
@@ -338,3 +307,42 @@ def check_mask(encoder: SentenceEncoder) -> None:
         raise InputError(
             f"--pooler mask: the tokenizer of {encoder.source.name} adds no mask token; use --encoder-method prompt"
         )
+
+
+MLM_HEAD = "mlm_head"
+"""Folder, next to the encoder, of the weights of a masked language model that belong to its head."""
+
+
+def mlm_head(model: Any) -> dict[str, nn.Parameter]:
+    """Returns the parameters of the head of a masked language model by name, without tied token embeddings."""
+    shared = model.get_input_embeddings().weight
+    prefix = f"{model.base_model_prefix}."
+    return {name: p for name, p in model.named_parameters() if not name.startswith(prefix) and p is not shared}
+
+
+def load_mlm_head(model: Any, folder: Path) -> bool:
+    """Loads the head saved in ``folder`` into a masked language model; returns False if there is none.
+
+    Raises ``InputError`` if the saved head cannot be read, or belongs to another model.
+    """
+    path = folder / MLM_HEAD / "model.safetensors"
+    if not path.is_file():
+        return False
+    try:
+        weights = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path}: the head cannot be loaded ({first_line(error)})") from None
+    head = mlm_head(model)
+    if {name: values.shape for name, values in head.items()} != {k: v.shape for k, v in weights.items()}:
+        raise InputError(f"{path}: the head belongs to another model; remove its folder, or restore the file")
+    with torch.no_grad():
+        for name, values in head.items():
+            values.copy_(weights[name])
+    return True
+
+
+def save_mlm_head(model: Any, folder: Path) -> None:
+    """Saves the head of a masked language model in a new subfolder of ``folder``, which holds the encoder."""
+    (folder / MLM_HEAD).mkdir()
+    weights: dict[str, Tensor] = {name: values.detach().cpu().contiguous() for name, values in mlm_head(model).items()}
+    save_file(weights, folder / MLM_HEAD / "model.safetensors")

@@ -46,14 +46,8 @@ class EncodedFile:
 def resume_precision(encoder: Encoder, output: str | Path, key: dict[str, Any], wanted: str) -> None:
     """Sets the precision of an encoder to the one in which an interrupted call with the same key encoded its rows.
 
-    Args:
-        encoder: The encoder; unchanged if there was no such call.
-        output: The output of the interrupted call of ``encode_to_file``.
-        key: The key that is passed to ``encode_to_file``, without ``precision``.
-        wanted: The value of ``--precision``.
-
-    Raises:
-        InputError: If ``wanted`` is neither this precision nor ``auto``.
+    ``key`` is that of ``encode_to_file``, without ``precision``. Raises ``InputError`` if ``wanted``, the value of
+    ``--precision``, is neither this precision nor ``auto``.
     """
     try:
         stored = Journal.key(Path(f"{output}.part.json"))
@@ -83,20 +77,10 @@ def encode_to_file(
 ) -> EncodedFile:
     """Encodes all rows of a corpus into a file; blank rows have zero embeddings.
 
-    Args:
-        encoder: The encoder.
-        corpus: The corpus.
-        output: ``.npy``: a float32 array ``(rows, D)``. ``.safetensors``: this array as the tensor ``embeddings``.
-            ``.parquet``: the columns ``row`` and ``embedding``.
-        key: Values that identify the corpus, the model and the precision, serialisable to JSON. Rows that an earlier
-            call encoded with a different key are encoded again.
-        batch_size: Texts per forward pass.
-        first_row: The first value of the column ``row`` in a Parquet file.
-        progress: Called with the number of rows done since its last call, including rows that an earlier call encoded.
-
-    Raises:
-        InputError: If another process writes to the same output, or an embedding holds NaN or infinity.
-        OSError: If a file cannot be written.
+    ``.npy`` is a float32 array ``(rows, D)``, ``.safetensors`` has it as the tensor ``embeddings``, and ``.parquet``
+    has the columns ``row``, from ``first_row``, and ``embedding``. ``key`` identifies the corpus, the model and the
+    precision, serialisable to JSON: rows that an earlier call encoded with another key are encoded again. ``progress``
+    is called with the number of rows just done, including those of an earlier call.
     """
     output = Path(output)
     part = Path(f"{output}.part")

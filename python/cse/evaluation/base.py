@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import numpy.typing as npt
 
 from ..data.corpus import Corpus
 from ..data.pairs import ROLE_OF, is_number, number_of
+from ..data.tables import csv_records
 from ..encoder.base import check_finite
 from ..errors import InputError
 from ..options import NoOptions
@@ -35,15 +35,7 @@ class Encodes(Protocol):
 
 
 class Adapted:
-    """Gives any object with a method ``encode(texts)``, such as a ``SentenceTransformer``, the form of ``Encodes``.
-
-    Args:
-        wrapped: The object; the embeddings that it returns may be any array or list of numbers ``(n, D)``.
-        **settings: Further arguments of its methods ``encode``, ``encode_query`` and ``encode_document``.
-
-    Raises:
-        InputError: When texts are encoded, if the result does not have one row of finite values for each text.
-    """
+    """Gives any object with a method ``encode(texts)``, such as a ``SentenceTransformer``, the form of ``Encodes``."""
 
     def __init__(self, wrapped: Any, **settings: Any) -> None:
         self.wrapped, self.settings = wrapped, settings
@@ -95,10 +87,7 @@ def _takes_progress(encode: Callable[..., Any]) -> bool:
 
 
 def counted(total: int, progress: Callable[[int, int], None] | None) -> Progress:
-    """Returns a function that adds its argument to a count and then calls ``progress(count, total)``.
-
-    If ``progress`` is None, the returned function only counts.
-    """
+    """Returns a function that adds its argument to a count and then calls ``progress(count, total)``."""
     done = 0
 
     def advance(more: int) -> None:
@@ -113,16 +102,7 @@ def counted(total: int, progress: Callable[[int, int], None] | None) -> Progress
 def embed(
     encoder: Encodes, columns: Sequence[Sequence[str]], progress: Progress | None = None
 ) -> list[npt.NDArray[np.float32]]:
-    """Encodes several lists of texts; each distinct text is encoded once.
-
-    Args:
-        encoder: The encoder.
-        columns: Lists of texts.
-        progress: Called with the number of texts encoded since its last call.
-
-    Returns:
-        The embeddings of each list, ``(n, D)`` float32.
-    """
+    """Returns the embeddings of each list of texts, ``(n, D)`` float32; each distinct text is encoded once."""
     row: dict[str, int] = {}
     for column in columns:
         for text in column:
@@ -131,16 +111,18 @@ def embed(
     return [vectors[[row[text] for text in column]] for column in columns]
 
 
-def read_lines(path: Path) -> list[tuple[int, str]]:
-    """Returns the non-blank lines of a UTF-8 file, with their line numbers from 1; a .gz or .zst file is decompressed.
-
-    The file is read as a corpus is, so that another format or encoding is named in the error.
-    """
+def _all_lines(path: Path) -> list[str]:
+    """Returns the lines of a UTF-8 file, which may be compressed (.gz, .zst)."""
     try:
         rows = Corpus.read([str(path)], max_line_bytes=2**40)
     except InputError as error:
         raise InputError(str(error).replace(", or pass --encoding-errors replace", "")) from None
-    return [(number, line) for number, line in enumerate(rows.take(list(range(len(rows)))), 1) if line.strip()]
+    return rows.take(range(len(rows)))
+
+
+def read_lines(path: Path) -> list[tuple[int, str]]:
+    """Returns the non-blank lines of ``_all_lines``, with their line numbers from 1."""
+    return [(number, line) for number, line in enumerate(_all_lines(path), 1) if line.strip()]
 
 
 def find_file(folder: Path, names: Sequence[str]) -> Path | None:
@@ -165,10 +147,6 @@ def read_pairs(path: str | Path) -> Pairs:
     ``cse.data.pairs``), they determine the columns; otherwise, the first three columns are read. Further columns
     are ignored, quotes are interpreted in ``.csv`` files only, and blank lines are skipped. Runs of white space in a
     sentence become one space, as in SentEval, the program that produced the published scores.
-
-    Raises:
-        InputError: For invalid UTF-8, an invalid line, lines of different numbers of fields, a file without column
-            names whose first column holds ids, or fewer than two different scores.
     """
     path = Path(path)
     separator = "commas" if _is_csv(path) else "tabs"
@@ -216,21 +194,11 @@ def _is_csv(path: Path) -> bool:
 
 def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yields each record as the number of its first line (from 1) and its fields; blank lines are skipped."""
-    lines = read_lines(path)
-    if not _is_csv(path):
-        yield from ((number, line.split("\t")) for number, line in lines)
-        return
-    csv.field_size_limit(2**31 - 1)
-    records = csv.reader([line + "\n" for _, line in lines], strict=True)
-    while True:
-        line = min(records.line_num, len(lines) - 1)
-        try:
-            fields = next(records)
-        except StopIteration:
-            return
-        except csv.Error:
-            raise InputError(f"{path}: the quotes of the record at line {lines[line][0]} do not match") from None
-        yield lines[line][0], fields
+    if _is_csv(path):
+        records = csv_records(str(path), (f"{line}\n" for line in _all_lines(path)))
+        yield from ((number, fields) for number, fields in records if any(map(str.strip, fields)))
+    else:
+        yield from ((number, line.split("\t")) for number, line in read_lines(path))
 
 
 def _named(fields: list[str]) -> tuple[int, int, int] | None:

@@ -37,10 +37,7 @@ def unit(vectors: npt.NDArray[np.floating]) -> Vectors:
 
 
 def nearest_others(vectors: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.int64], Vectors]:
-    """Finds the nearest other row for each row of an ``(n, D)`` matrix; returns indices and cosines, ``(n,)`` each.
-
-    Cosines are rounded to six decimals; of rows that tie, the first is the nearest.
-    """
+    """Finds the nearest other row for each row of an ``(n, D)`` matrix; returns indices and cosines, ``(n,)`` each."""
     points = unit(vectors)
     cosines = np.round(points @ points.T, DECIMALS)
     np.fill_diagonal(cosines, -np.inf)
@@ -48,18 +45,12 @@ def nearest_others(vectors: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.in
 
 
 def alignment(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> float:
-    """Returns the mean |x - y|^2 over corresponding rows of two ``(n, D)`` matrices, normalised to unit length.
-
-    It lies between 0 and 4; lower means that the pairs are closer.
-    """
+    """Returns the mean |x - y|^2 over corresponding rows of two ``(n, D)`` matrices, normalised to unit length."""
     return float(((unit(left) - unit(right)) ** 2).sum(1).mean())
 
 
 def uniformity(vectors: npt.NDArray[np.floating]) -> float:
-    """Returns the logarithm of the mean of exp(-2 |x - y|^2) over all pairs of different rows of an ``(n, D)`` matrix.
-
-    Rows are first normalised to unit length. Lower is more uniform; 0 means that all embeddings are identical.
-    """
+    """Returns log of the mean of exp(-2 |x - y|^2) over all pairs of normalised rows of an ``(n, D)`` matrix."""
     if len(vectors) < 2:
         return float("nan")
     points = unit(vectors)
@@ -73,10 +64,7 @@ def uniformity(vectors: npt.NDArray[np.floating]) -> float:
 def effective_rank(vectors: npt.NDArray[np.floating]) -> float:
     """Returns the effective rank of an ``(n, D)`` matrix (Roy and Vetterli 2007), from 1 to min(n, D).
 
-    NaN if the matrix holds NaN or infinity.
-
-    It is exp(H), where H is the entropy of the singular values divided by their sum. Rows are first normalised to unit
-    length.
+    It is exp(H), where H is the entropy of the singular values of the normalised rows, divided by their sum.
     """
     if not np.isfinite(vectors).all():
         return float("nan")
@@ -95,11 +83,7 @@ def mean_cosine(vectors: npt.NDArray[np.floating]) -> float:
 
 
 def cosine_variance(vectors: npt.NDArray[np.floating]) -> float:
-    """Returns the variance of the cosines of all pairs of different rows of an ``(n, D)`` matrix; NaN for one row.
-
-    For independent random directions in D dimensions, the density of a cosine s is proportional to
-    (1 - s^2)^((D - 3) / 2), so that its mean is 0 and its variance 1/D.
-    """
+    """Returns the variance of the cosines of all pairs of rows of an ``(n, D)`` matrix, 1/D for random directions."""
     if len(vectors) < 2:
         return float("nan")
     points = unit(vectors)
@@ -182,17 +166,9 @@ class HalvesScore:
 def half_ranks(
     left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Ranks the n candidates by cosine for each half, and returns the rank, from 1, of the true half.
+    """Returns the rank, from 1, of each half ``(n, D)`` for the other half of its sentence, ``(n,)`` each way.
 
-    The true half is the other half of the same sentence. In a tie, it ranks last, so all ranks of a collapsed encoder
-    are n, not 1.
-
-    Args:
-        left: ``(n, D)`` embeddings of the first halves.
-        right: ``(n, D)`` embeddings of the second halves.
-
-    Returns:
-        ``(n,)`` ranks of the second halves, with the first halves as queries, and ``(n,)`` ranks vice versa.
+    First those of the right halves. In a tie, the true half ranks last, so all ranks of a collapsed encoder are n.
     """
     scores = unit(left) @ unit(right).T
     own = np.diagonal(scores)
@@ -206,10 +182,7 @@ def half_ranks(
 def score_halves(
     model: Encodes, sentences: Sequence[str], progress: Callable[[int], None] | None = None
 ) -> HalvesScore:
-    """Encodes both halves of each sentence and computes the split-half scores.
-
-    The standard error is NaN for fewer than two sentences.
-    """
+    """Encodes both halves of each sentence and computes the split-half scores."""
     halves = [cut_in_two(sentence) for sentence in sentences]
     texts = [first for first, _ in halves] + [second for _, second in halves]
     vectors = model.encode(texts, progress=progress)

@@ -59,11 +59,7 @@ def pool(old: Rankings, new: Rankings, seed: int = 0) -> dict[str, list[str]]:
 
 
 def read_judgements(path: str | PathLike[str]) -> dict[tuple[str, str], int]:
-    """Reads a table with the columns ``COLUMNS``; rows whose last column is empty are left out.
-
-    Raises ``InputError`` if a column is missing, a relevance is not an integer of at least 0, or a text is judged twice
-    with different values.
-    """
+    """Reads a table with the columns ``COLUMNS``; rows whose last column is empty are left out."""
     columns = []
     for name in COLUMNS:
         rows = Corpus.read(readers.resolve(path, name, "--judged"))
@@ -83,31 +79,18 @@ def read_judgements(path: str | PathLike[str]) -> dict[tuple[str, str], int]:
 
 
 def outcome(old: Rankings, new: Rankings, judgements: Judgements, depth: int) -> dict[str, Any]:
-    """Compares two rankings by the judgements of the queries whose pools are judged completely.
+    """Compares two rankings of ``depth`` texts by the judgements of the queries whose pools are judged completely.
 
-    Args:
-        old: The first ``depth`` texts of each query in the first ranking.
-        new: The same for the second ranking.
-        judgements: Relevance of the texts.
-        depth: Depth of the rankings; nDCG is cut at the rank 10, or at the depth if it is less.
+    The result has these values; with fewer than two scored queries, ``comparison`` and what follows from it are None.
 
-    Returns:
-        The result:
-
-        - ``queries``, ``complete``, ``judgements``: numbers of queries, of those whose texts are all judged, and of
-          their judgements;
-        - ``scored``: number of complete queries with a relevant text, over which nDCG is averaged, as in ``cse eval``;
-          for the other queries, nDCG is not defined;
-        - ``comparison``: the record that ``cse compare`` shows (see ``cse.evaluation.run.Comparison``); ``decided``:
-          whether its verdict is better or worse; ``spread``: standard deviation of the differences per query, in
-          points;
-        - ``target``: ``TARGET``; ``needed``, ``needed_if_observed``: number of scored queries that find this
-          difference, or one as large as the observed one, with a probability of 80 % (see ``queries_needed``); None if
-          all differences are 0;
-        - ``more``: number of further queries to judge for ``needed``, if the same share of them has a relevant text;
-          ``more_judgements``: the number of judgements that they take.
-
-        With fewer than two scored queries, ``comparison`` and what follows from it are None.
+    - ``queries``, ``complete``, ``judgements``: numbers of queries, of those whose texts are all judged, and of their
+      judgements; ``scored``: number of complete queries with a relevant text, over which nDCG@10 is averaged;
+    - ``comparison``: the record that ``cse compare`` shows (see ``cse.evaluation.run.Comparison``); ``decided``:
+      whether its verdict is better or worse; ``spread``: standard deviation of the differences per query, in points;
+    - ``target``: ``TARGET``; ``needed``, ``needed_if_observed``: number of scored queries that find this difference, or
+      one as large as the observed one, with a probability of 80 %; None if all differences are 0;
+    - ``more``: number of further queries to judge for ``needed``, if the same share of them has a relevant text;
+      ``more_judgements``: the number of judgements that they take.
     """
     pools = pool(old, new)
     complete = {

@@ -75,13 +75,9 @@ def is_frequent(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
 
 
 def neighbours(vectors: Vector, labels: npt.NDArray[np.int64], count: int = NEIGHBOURS) -> Vector:
-    """Returns 1 for each row whose label is the most frequent one among its nearest other rows, else 0: ``(n,)``.
+    """Returns 1 for each row ``(n, D)`` whose label is the most frequent one of its nearest other rows, else 0.
 
-    Args:
-        vectors: ``(n, D)`` of unit length; the nearest rows are those with the highest cosines.
-        labels: ``(n,)`` numbers of classes.
-        count: Number of neighbours. Their votes are weighted by 1 + cosine / 1000, which decides between classes with
-            the same number of votes.
+    Rows have unit length. Votes are weighted by 1 + cosine / 1000, which decides between equal numbers of votes.
     """
     cosines = vectors @ vectors.T
     np.fill_diagonal(cosines, -np.inf)
@@ -113,29 +109,17 @@ def labels_of(corpus: Corpus, column: str) -> list[str]:
         )
     if column in {file.column for file in corpus.files}:
         raise InputError(f"{flag}: is the column of the sentences; name the column of their labels")
-    values = list(values_of([readers.find_again(file.path) for file in corpus.files], flag, column))
-    if len(values) != len(corpus):
-        raise InputError(f"{flag}: has {len(values):,} values for {len(corpus):,} rows; check the format of the table")
-    return values
+    return list(values_of([readers.find_again(file.path) for file in corpus.files], flag, column))
 
 
 def choose_labelled(
     corpus: Corpus, column: str, share: float = SHARE, most: int = MOST_ROWS
 ) -> tuple[LabelledTexts | None, Rows, str]:
-    """Chooses distinct texts of a corpus that are judged by their labels: those with the smallest hashes.
+    """Chooses a fraction of the distinct texts of tables to be judged by their labels: those of the smallest hashes.
 
     Left out are rows with a blank text or label, texts that occur with different labels, and classes with fewer than
-    ``FEWEST`` of the chosen texts.
-
-    Args:
-        corpus: Read from tables.
-        column: Their column of labels.
-        share: The fraction of the distinct texts to choose.
-        most: The most texts to choose.
-
-    Returns:
-        The texts, or None if fewer than two classes are left; the rows of these texts, ascending, with all repetitions;
-        and why there are none, else "".
+    ``FEWEST`` of the chosen texts. Returns the texts, or None if fewer than two classes are left; the rows with these
+    texts, ascending; and why there are none, else "".
     """
     names = [name.strip() for name in labels_of(corpus, column)]
     number = {name: place for place, name in enumerate(sorted(set(names)))}
@@ -159,11 +143,8 @@ def halve(sets: Mapping[str, Pairs]) -> tuple[dict[str, Pairs], dict[str, Pairs]
     """Splits development sets in two, one half to select by and one to judge by; no sentence is in both.
 
     Pairs that share a sentence, directly or through other pairs, in one set or in several, stay together. Such groups
-    are dealt to the halves in turn, the largest first, and otherwise in the order of hashes of their sentences.
-
-    Returns:
-        The sets to select by, and the sets to judge by. If a half of a set would have fewer than ``FEWEST`` groups, or
-        equal scores only, nothing is split: all pairs select, and none judge.
+    are dealt to the halves in turn, the largest first, and otherwise in the order of hashes of their sentences. If a
+    half of a set would have fewer than ``FEWEST`` groups or equal scores, all pairs select, and none judge.
     """
     names = [name for name, pairs in sets.items() for _ in pairs.left]
     place = np.concatenate([np.arange(len(pairs.left)) for pairs in sets.values()])
@@ -223,10 +204,7 @@ def judged_queries(folder: str) -> Measure:
 
 
 def held_out_pairs(anchors: list[str], positives: list[str]) -> Measure:
-    """Returns the measure of pairs of distinct texts: whether each text ranks the other one first among those of all.
-
-    The value of a pair is 100, 50 or 0, for both directions together. A text that ties with another one is not first.
-    """
+    """Returns the measure of pairs: 100, 50 or 0 where both texts, one or neither ranks the other first among all."""
 
     def measure(encoder: Encodes) -> list[Sample]:
         ranks = half_ranks(*embed(encoder, [anchors, positives]))

@@ -52,7 +52,7 @@ class Mteb(Evaluation):
 
         model: Any = encoder.wrapped if isinstance(encoder, Adapted) else encoder
         if not isinstance(encoder, (Encoder, Adapted)):
-            raise InputError("--mteb evaluates embeddings; name a model, and leave out options of ranking")
+            raise InputError("--mteb evaluates embeddings; name a model, and omit options of ranking")
         rows: list[dict[str, Any]] = []
         for task in self.tasks:
             name = task.metadata.name

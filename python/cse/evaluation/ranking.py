@@ -103,7 +103,7 @@ def check_systems(
     other = next((name for name, ranking in ranks.items() if not ranking), None)
     by_passages = any("passages" in (options or {}).get(name, {}) for name, ranking in ranks.items() if ranking)
     if by_passages and all(system.fixed for system in systems):
-        raise InputError(f"--passages has no effect on {systems[0].fixed}; leave it out")
+        raise InputError(f"--passages has no effect on {systems[0].fixed}; omit --passages")
     for system in systems:
         if system.fixed:
             name = system.model
@@ -112,7 +112,7 @@ def check_systems(
                     f"{name}: has no embeddings for --suite {other}; use only --suite retrieval, or a model"
                 )
             if system.flags:
-                raise InputError(f"{system.flags[0]} has no effect on {system.fixed}; leave it out")
+                raise InputError(f"{system.flags[0]} has no effect on {system.fixed}; omit {system.flags[0]}")
             if dims:
                 raise InputError(f"--dims: {name} has no dimensions; leave out one of them")
         elif system.flags and not any(ranks.values()):
@@ -157,10 +157,7 @@ class FromRun(ByWords):
     def rank_documents(
         self, queries: Texts, documents: Texts, progress: Progress | None = None, depth: int = 100, **settings: Any
     ) -> list[dict[str, float]]:
-        """Returns the first ``depth`` documents of each query; {} for a query that is not in the file.
-
-        Raises ``InputError`` if none is.
-        """
+        """Returns the first ``depth`` documents of each query; {} for a query that is not in the file."""
         if not any(query in self._rankings for query in queries):
             raise InputError(f"{self.name}: holds none of the judged queries; do the ids match?")
         if progress is not None:

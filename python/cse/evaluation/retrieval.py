@@ -58,11 +58,7 @@ Relevance = Mapping[str, int]
 
 
 def ndcg(ranking: Sequence[str], relevant: Relevance, depth: int = 10) -> float:
-    """Returns the normalised discounted cumulative gain at ``depth``.
-
-    The gain is the relevance (negative values count as 0), divided by log2(r + 1) at rank r (Jarvelin and Kekalainen
-    2002), as in ndcg_cut of trec_eval.
-    """
+    """Returns the normalised discounted cumulative gain at ``depth``."""
     gains = [max(relevant.get(document, 0), 0) for document in ranking[:depth]]
     ideal = sorted((max(value, 0) for value in relevant.values()), reverse=True)[:depth]
 
@@ -166,7 +162,7 @@ def _cutter(encoder: Encodes, passages: int | None) -> Cutter | None:
         return None
     whole = unwrapped(encoder)
     if not isinstance(whole, Encoder):
-        raise InputError("retrieval.passages: needs a cse.Encoder; leave it out for other encoders")
+        raise InputError("retrieval.passages: needs a cse.Encoder; omit retrieval.passages for other encoders")
     return Cutter(whole, passages or None)
 
 
@@ -282,10 +278,7 @@ TEXTS = {"text", "title", "query", "question", "document", "doc", "passage", "bo
 
 
 def read_texts(folder: Path, name: str) -> dict[str, str]:
-    """Reads ``NAME.jsonl`` or ``NAME.tsv``; returns the texts by id, each preceded by its title, if any.
-
-    A first line of a .tsv file that names the columns, such as ``id`` and ``text``, is skipped.
-    """
+    """Reads ``NAME.jsonl`` or ``NAME.tsv``; returns the texts by id, each preceded by its title, if any."""
     texts: dict[str, str] = {}
     path = find_file(folder, [f"{name}.jsonl", f"{name}.tsv"])
     if path is None:
@@ -318,12 +311,7 @@ def find_judgements(folder: Path, split: str) -> Path:
 
 
 def read_judgements(path: Path) -> dict[str, dict[str, int]]:
-    """Returns relevance by query and document, from three columns (BEIR) or four (TREC).
-
-    Columns are separated by tabs, so that ids may contain spaces, or else by white space. A first line that names the
-    columns is skipped. A relevance such as 1.0 is read as an integer. Raises ``InputError`` for an invalid line, and
-    for a document that is judged twice with different relevances.
-    """
+    """Returns relevance by query and document, from three columns (BEIR) or four (TREC)."""
     qrels: dict[str, dict[str, int]] = {}
     for number, line in read_lines(path):
         fields = [field.strip() for field in line.rstrip().split("\t")]

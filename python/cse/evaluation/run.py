@@ -128,7 +128,7 @@ def evaluate(
     """
     system = as_system(model)
     if system.fixed and (pooler is not None or prompt is not None):
-        raise InputError(f"--pooler, --prompt have no effect on {system.fixed}; leave them out")
+        raise InputError(f"--pooler and --prompt have no effect on {system.fixed}; omit them")
     loading = {"pooler": pooler, "prompt": prompt, "device": device, "precision": precision, "threads": threads}
     return _evaluated([system], suite, data, options, allow_partial, progress, dims=dims, **loading)[system.key]
 
@@ -244,10 +244,7 @@ def _evaluated_model(
     advance: Callable[[int], None],
     loading: Mapping[str, Any],
 ) -> dict[Any, EvaluationResult]:
-    """Loads the model of the systems, evaluates these, and releases the model before the next one is loaded.
-
-    Suites that do not rank documents are run once.
-    """
+    """Loads the model of the systems, evaluates these, and releases the model before the next one is loaded."""
     name, encoder = _load(next(iter(systems.values())).model, **loading)
     known = _as_encoder(encoder)
     advance(0)
@@ -272,10 +269,7 @@ def _evaluated_model(
 
 
 def opened(system: System, **loading: Any) -> Any:
-    """Loads the model of a system, and returns what a suite that ranks documents evaluates for it.
-
-    ``loading`` are the arguments of ``evaluate`` that say how the model is loaded.
-    """
+    """Loads the model of a system, and returns what a suite that ranks documents evaluates for it."""
     _, encoder = _load(system.model, **loading)
     return _view(encoder, system)
 
@@ -285,7 +279,7 @@ def _view(encoder: Encodes, system: System) -> Any:
     if system.fusion is None:
         return encoder
     if _as_encoder(encoder) is None:
-        raise InputError("--hybrid needs a cse.Encoder; leave it out for other encoders")
+        raise InputError("--hybrid needs a cse.Encoder; omit --hybrid for other encoders")
     return Searched(encoder, system.fusion)
 
 
@@ -311,7 +305,9 @@ def _load(
         if not callable(getattr(model, "encode", None)):
             raise InputError(f"model: must be a folder, a name, or an encoder, got {model!r}")
         if pooler is not None or prompt is not None or dims is not None:
-            raise InputError("pooler, prompt, dims: an encoder in memory has its own; leave these out")
+            raise InputError(
+                "pooler, prompt, dims: an encoder in memory has been loaded with its own values; omit these arguments"
+            )
         name = getattr(model, "name", type(model).__name__)
         return name, model if isinstance(model, Encoder) else Adapted(model)
     from ..encoder.resolve import best_of_run
@@ -342,17 +338,7 @@ def open_suites(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     allow_partial: bool = False,
 ) -> dict[str, Evaluation]:
-    """Creates evaluations by name; each reads and checks its data.
-
-    Args:
-        names: Name of an evaluation, or several names.
-        data: Value of ``--data``.
-        options: Options by evaluation name, as returned by ``option_tables``.
-        allow_partial: True: set the option ``allow_partial`` of the evaluations that have it, unless ``options`` does.
-
-    Raises:
-        InputError: For an unknown name or option, or invalid data.
-    """
+    """Creates evaluations by name; each reads and checks its data."""
     names = [names] if isinstance(names, str) else list(names)
     path = None if data is None else fspath(data)
     tables = dict(options or {})

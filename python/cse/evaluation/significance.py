@@ -38,11 +38,7 @@ def direction(low: float, high: float) -> int:
 
 
 def adjust(records: list[dict[str, Any]], level: float = 0.05) -> None:
-    """Adds ``p_holm`` and ``verdict`` to the records that ``comparison.compare`` returns.
-
-    ``p_holm`` is the p-value adjusted over all tasks by Holm's method. The verdict is ``better`` or ``worse`` if
-    ``p_holm`` is below ``level``, else ``no difference seen``. For records without a p-value, it is empty.
-    """
+    """Adds ``p_holm`` and ``verdict`` to the records that ``compare`` returns."""
     tested = [record for record in records if record.get("p") is not None]
     for record, p in zip(tested, holm([record["p"] for record in tested]), strict=True):
         record["p_holm"] = p
@@ -65,10 +61,7 @@ def sentence_clusters(left: Sequence[str], right: Sequence[str]) -> list[npt.NDA
 
 
 def score_of(values: Vector, gold: Vector | None) -> float:
-    """Returns the mean of ``values`` ``(n,)``, or Spearman's correlation x 100 with the gold scores ``(n,)``.
-
-    The correlation is NaN if one of the vectors is constant or holds NaN.
-    """
+    """Returns the mean of ``values`` ``(n,)``, or Spearman's correlation x 100 with the gold scores ``(n,)``."""
     if gold is None:
         return float(values.mean())
     from scipy.stats import rankdata
@@ -89,21 +82,9 @@ def resampled_difference(
     """Returns the score of the second side minus the score of the first, tested by a paired bootstrap over examples.
 
     Clusters of examples are drawn with replacement, and the score (including the ranks, if ``gold`` is given) is
-    recomputed for each resample. Each side may consist of several checkpoints (seeds), whose scores are averaged.
-
-    Args:
-        before: The values of the examples, ``(n,)``, for each checkpoint of the first side.
-        after: The values for each checkpoint of the second side, on the same examples.
-        gold: ``(n,)`` gold scores, for Spearman's correlation x 100 as the score. None: the score is the mean of the
-            values.
-        clusters: Positions of examples that are drawn together; see ``sentence_clusters``. None: examples
-            are drawn individually.
-        resamples: Number of bootstrap samples.
-        seed: Seed of the resampling. With the same seed, tasks with the same number of clusters (or of examples, if
-            ``clusters`` is None) get the same draws.
-
-    Returns:
-        The difference, and ``(resamples,)`` its value in each resample; these values can be averaged over tasks.
+    recomputed for each resample. Each side has the values ``(n,)`` of one or more checkpoints (seeds), whose scores are
+    averaged. With ``gold`` ``(n,)``, the score is Spearman's correlation x 100, else the mean. Also returns the
+    difference in each resample, ``(resamples,)``; tasks with equally many clusters get the same draws.
     """
 
     def difference(rows: npt.NDArray[np.int64] | slice) -> float:
@@ -142,11 +123,7 @@ def few_units(observed: float, without: Sequence[float]) -> Difference:
     A percentile bootstrap of few units is too narrow: with two to five, it finds a difference between equal systems in
     48 to 15 % of trials. The t-test is that of the jackknife's pseudo-values (Tukey 1958), which for a mean are the
     values themselves. The p-value is at least 2^(1-n), the smallest of an exact test that flips the signs of n
-    differences. With fewer than two units, there is neither.
-
-    Args:
-        observed: The difference over all units.
-        without: ``(n,)``, the difference without each of the units.
+    differences. With fewer than two units, there is neither. ``without`` holds the differences without each unit.
     """
     n = len(without)
     if n < 2 or not np.isfinite([observed, *without]).all():
@@ -162,9 +139,7 @@ def few_changes(differences: Vector, scale: float) -> Difference:
     A bootstrap of rows that hardly change has an interval that is nearly a point, although other rows may change. This
     is the interval of Agresti and Min (2005) for paired proportions, for values of any size: half a row that rises by
     ``scale`` and half a row that falls by it are added, and one row that does not change. The p-value is that of an
-    exact test, which flips the signs of the differences that are not 0.
-
-    ``scale`` is the size of a change if no row changes; else, it is the largest change.
+    exact test, which flips the signs of the differences that are not 0. If no row changes, a change is of ``scale``.
     """
     from scipy.stats import norm
 
@@ -202,10 +177,7 @@ def summarise(observed: float, values: Vector) -> Difference:
 
 
 def t_interval(differences: Sequence[float]) -> Difference:
-    """Returns the mean of paired differences over seeds, with the 95 % interval and p-value of the paired t-test.
-
-    ``differences`` must hold at least two values.
-    """
+    """Returns the mean of paired differences over seeds, with the 95 % interval and p-value of the paired t-test."""
     from scipy.stats import t
 
     n = len(differences)
@@ -218,10 +190,7 @@ def t_interval(differences: Sequence[float]) -> Difference:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Returns p-values adjusted for several tests by Holm's step-down method, in the given order.
-
-    A p-value of NaN is not counted as a test, and remains NaN.
-    """
+    """Returns p-values adjusted for several tests by Holm's step-down method, in the given order."""
     if any(map(math.isnan, p_values)):
         adjusted_by_place = iter(holm([p for p in p_values if not math.isnan(p)]))
         return [p if math.isnan(p) else next(adjusted_by_place) for p in p_values]
@@ -289,11 +258,7 @@ def plain_differences(before: Sequence[Report], after: Sequence[Report], row: in
 
 
 def power(queries: int, effect: float, level: float = 0.05) -> float:
-    """Returns the power of the two-sided paired t-test: the probability that it finds a difference.
-
-    The statistic has a noncentral t-distribution with noncentrality ``effect * sqrt(queries)`` (Cohen 1988, chapter 2),
-    where ``effect`` is the true mean of the differences divided by their standard deviation.
-    """
+    """Returns the power of the two-sided paired t-test: the probability that it finds a difference."""
     from scipy.stats import nct, t
 
     limit = t.ppf(1 - level / 2, queries - 1)
@@ -305,17 +270,9 @@ def power(queries: int, effect: float, level: float = 0.05) -> float:
 def queries_needed(difference: float, spread: float, probability: float = 0.8, level: float = 0.05) -> int:
     """Returns the number of queries with which a paired t-test finds a difference with a given probability.
 
-    It is the smallest n >= 2 with ``power(n, difference / spread) >= probability``, a little more than 7.85 (spread /
-    difference)^2 with the default values. The method, and its use for test collections, are described by Webber, Moffat
-    and Zobel (2008, "Statistical power in retrieval experimentation") and Sakai (2016, "Topic set size design"). As the
-    bootstrap interval of ``cse compare`` is narrower than that of the t-test for few queries, the number is slightly
-    too large for it.
-
-    Args:
-        difference: True mean of the per-query differences, not 0.
-        spread: Standard deviation of the per-query differences, in the same unit, greater than 0.
-        probability: Probability of finding the difference, greater than ``level`` and less than 1.
-        level: Significance level of the test.
+    ``spread`` is the standard deviation of the differences of queries. The number is the smallest n >= 2 with
+    ``power(n, difference / spread) >= probability``, about 7.85 (spread / difference)^2 with the default values; see
+    Webber, Moffat and Zobel (2008), and Sakai (2016, "Topic set size design").
     """
     from scipy.stats import norm
 

@@ -63,10 +63,7 @@ class PairScore:
 def find_tasks(folder: str | Path) -> list[Task]:
     """Finds the STS files in a folder: ``KEY.tsv`` for each key of ``SEVEN``, then for each key of ``DEV``.
 
-    A file may be compressed (``KEY.tsv.gz``).
-
-    If ``folder`` is a file, it is the only task, and may have any number of pairs. Raises ``InputError`` if the folder
-    does not exist or has none of the files.
+    If ``folder`` is a file, it is the only task, and may have any number of pairs.
     """
     folder = Path(folder)
     if folder.is_file():
@@ -86,10 +83,7 @@ def find_tasks(folder: str | Path) -> list[Task]:
 
 
 def load_tasks(folder: str | Path, allow_partial: bool = False) -> list[tuple[Task, Pairs]]:
-    """Returns the tasks found in a folder, each with its pairs.
-
-    Raises ``InputError`` for an invalid file, and for an incomplete one unless ``allow_partial`` is True.
-    """
+    """Returns the tasks found in a folder, each with its pairs."""
     tasks = [(task, read_pairs(task.path)) for task in find_tasks(folder)]
     for task, pairs in tasks:
         if not task.is_complete(pairs) and not allow_partial:
@@ -117,12 +111,6 @@ def clean_development(folder: str | Path) -> dict[str, Pairs]:
     score on STS-B dev is mostly a score on test pairs. Pairs are compared after lower-casing and without other
     characters than letters and digits, in either order; of equal pairs, the first is kept. 361 pairs of STS-B dev
     remain.
-
-    Args:
-        folder: Folder of the STS files, with all seven test sets, ``stsb.dev``, ``sickr.train`` and ``sickr.dev``.
-
-    Raises:
-        InputError: If a file is missing or invalid, or fewer than two pairs of different scores remain.
     """
     folder = Path(folder)
 
@@ -199,17 +187,7 @@ def pair_cosines(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]
 
 
 def hard_pairs(sample: Sample, count: int) -> list[dict[str, Any]]:
-    """Returns the pairs of a task that an encoder finds much more similar than people do, the hardest first.
-
-    These are the pairs whose rank by cosine exceeds their rank by gold score most; ties share their mean rank.
-
-    Args:
-        sample: The cosines, gold scores and sentences of a task; see ``Report.samples``.
-        count: Maximum number of pairs.
-
-    Returns:
-        Records with the keys ``task``, ``score``, ``cosine``, ``sentence1`` and ``sentence2``.
-    """
+    """Returns the pairs of a task that an encoder finds much more similar than people do, the hardest first."""
     from scipy.stats import rankdata
 
     if sample.gold is None or sample.sentences is None:
@@ -249,7 +227,10 @@ class STS(Evaluation):
         super().__init__(options, data)
         if data is None:
             raise InputError("--data: name the folder of the STS files (sts12.test.tsv, ..., sickr.test.tsv)")
-        self.tasks = load_tasks(data, options.allow_partial)
+        self.tasks = self.load(data)
+
+    def load(self, data: str) -> list[tuple[Task, Pairs]]:
+        return load_tasks(data, self.options.allow_partial)
 
     def columns(self) -> list[list[str]]:
         return [column for _, pairs in self.tasks for column in (pairs.left, pairs.right)]
@@ -288,12 +269,8 @@ class CleanDevelopment(STS):
     paper_row = ("", "")
     summary = "Spearman's correlation on STS-B dev and SICK-R train and dev without pairs of a test set, in --data DIR"
 
-    def __init__(self, options: Any, data: str | None) -> None:
-        Evaluation.__init__(self, options, data)
-        if data is None:
-            raise InputError("--data: name the folder of the STS files (sts12.test.tsv, ..., sickr.test.tsv)")
-        sets = clean_development(data)
-        self.tasks = [(Task(title, title, None, Path(data)), pairs) for title, pairs in sets.items()]
+    def load(self, data: str) -> list[tuple[Task, Pairs]]:
+        return [(Task(title, title, None, Path(data)), pairs) for title, pairs in clean_development(data).items()]
 
 
 PUBLISHED = [

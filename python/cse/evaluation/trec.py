@@ -21,10 +21,7 @@ Ranking = Mapping[str, float]
 
 
 def strict(ranking: Ranking) -> dict[str, float]:
-    """Returns a ranking with scores that differ in float32, so that every program keeps its order.
-
-    A score that is not below the previous one becomes the next smaller float32.
-    """
+    """Returns a ranking with scores that differ in float32, so that every program keeps its order."""
     before, scores = np.float32(np.inf), {}
     for document, score in ranking.items():
         before = min(np.float32(score), np.nextafter(before, np.float32(-np.inf)))
@@ -49,9 +46,6 @@ def read_run(path: str | Path) -> dict[str, dict[str, float]]:
     """Reads the rankings of a run file by query, in the order of scores, and of descending ids for equal scores.
 
     Scores are compared in float32, as by trec_eval.
-
-    The file may be compressed (.gz, .zst). Raises ``InputError`` for a file that cannot be read, an invalid line, a
-    document that occurs twice in a ranking, or an empty file.
     """
     rankings: dict[str, dict[str, float]] = {}
     for number, line in read_lines(Path(path)):

@@ -75,9 +75,9 @@ def cells(record: dict[str, Any]) -> dict[str, str]:
         value = record[name]
         return "none" if value is None or math.isnan(value) else f"{value:{form}.2f}"
 
-    interval = f"[{number('low', '+')}, {number('high', '+')}]" if "low" in record else ""
+    interval = f"[{number('low', '+')}, {number('high', '+')}]" if "low" in record else "-"
     word = record["word"]
-    if word == CANNOT_TELL and record.get("visible", 0) > abs(record["mean"]):
+    if word == CANNOT_TELL and "visible" in record and record["visible"] > abs(record["mean"]):
         word += f"; a difference of {record['visible']:.2f} would have shown"
     return {
         "measure": record["task"],
@@ -94,7 +94,7 @@ def lines(verdict: dict[str, Any]) -> list[str]:
     """Returns a verdict, as ``Verdict.to_dict`` returns it, as lines of text: the word, the measures and the notes."""
     rows = [list(cells(record).values()) for record in verdict["measures"]]
     rows = [
-        [name, f"{a} -> {b}", f"{difference} {interval}".strip(), *rest]
+        [name, f"{a} -> {b}", f"{difference} {interval}".removesuffix(" -"), *rest]
         for name, a, b, difference, interval, *rest in rows
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -28,6 +28,8 @@ class Method(nn.Module):
 
     Options: ClassVar[type] = NoOptions
     summary: ClassVar[str] = ""
+    recordable: ClassVar[bool] = False
+    """See ``cse.losses.base.LossTerm.recordable``."""
 
     def __init__(self, options: Any, context: Context) -> None:
         super().__init__()

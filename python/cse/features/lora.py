@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from ..encoder.adapters import Adapters, import_peft
+from ..encoder.modules import import_peft
+from ..encoder.saving import Adapters
 from ..errors import InputError, first_line
 from . import LoRAOptions
 from .base import EncoderMethod
@@ -32,6 +33,7 @@ class LoRA(EncoderMethod):
 
     Options = LoRAOptions
     summary = "trains low-rank adapters instead of the weights (LoRA, with peft)"
+    recordable = True
 
     def __init__(self, options: LoRAOptions, context: Context) -> None:
         super().__init__(options, context)

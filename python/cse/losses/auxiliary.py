@@ -37,6 +37,7 @@ class Matryoshka(BatchTerm):
 
     Options = MatryoshkaOptions
     summary = "adds the run's contrastive loss on the first dimensions of the embeddings (Matryoshka)"
+    recordable = True
 
     def __init__(self, options: MatryoshkaOptions, context: Context) -> None:
         super().__init__(options, context)
@@ -72,15 +73,8 @@ def similarity_divergence(base: Tensor, z: Tensor, temperature: float, valid: Te
     ``z``. This is distillation of similarities (Fang et al. 2021, SEED, arXiv:2101.04731) within a batch; the teacher
     is the model before training.
 
-    Args:
-        base: ``(B, D)`` embeddings of the base model, without a gradient.
-        z: ``(B, D)`` embeddings of the trained encoder.
-        temperature: Temperature of both distributions, above 0.
-        valid: ``(B,)`` bool, False for rows that are left out of the mean and of all distributions. Default: all rows
-            are valid.
-
-    Returns:
-        A scalar; 0 if fewer than three rows are valid, because a distribution over one other row cannot change.
+    ``base`` and ``z`` are embeddings ``(B, D)``; rows that are not ``valid`` are left out. The result is 0 for fewer
+    than three valid rows, because a distribution over one other row cannot change.
     """
     rows = len(z)
     holds = torch.ones(rows, dtype=torch.bool, device=z.device) if valid is None else valid
@@ -105,6 +99,7 @@ class KeepSimilarities(BatchTerm):
 
     Options = KeepSimilaritiesOptions
     summary = "keeps the similarities that the model had before training (self-distillation)"
+    recordable = True
     reads = frozenset({"anchor", "positive"})
 
     def __init__(self, options: KeepSimilaritiesOptions, context: Context) -> None:
@@ -134,16 +129,9 @@ def mask_tokens(
 ) -> tuple[Tensor, Tensor]:
     """Masks tokens as in BERT: of those selected, 80 % become the mask token, 10 % a random token, and 10 % are kept.
 
-    Args:
-        ids: ``(B, T)`` token ids.
-        special: ``(B, T)`` bool, True for tokens that are never selected.
-        uniform: ``(B, 3 T)`` numbers in [0, 1): T each for the selection, the kind of change, and the random token.
-        share: Probability of selection.
-        mask_id: Id of the mask token.
-        vocabulary: Number of tokens in the vocabulary.
-
-    Returns:
-        The masked ids, and the labels: the original ids of the selected tokens, and -100 elsewhere.
+    Of ids ``(B, T)``, those that are not ``special`` are selected with the probability ``share``. ``uniform`` holds
+    ``(B, 3 T)`` numbers in [0, 1): T each for the selection, the kind of change, and the random token. Also returns the
+    labels: the original ids of the selected tokens, and -100 elsewhere.
     """
     select, kind, token = uniform.chunk(3, dim=1)
     selected = (select < share) & ~special
@@ -176,6 +164,7 @@ class MLM(RowTerm):
 
     Options = MLMOptions
     summary = "masked language modelling on the sentences of the batch (SimCSE's auxiliary objective)"
+    recordable = True
     reads = frozenset()
 
     def __init__(self, options: MLMOptions, context: Any) -> None:

@@ -55,6 +55,9 @@ class LossTerm(nn.Module):
     encodes: ClassVar[bool] = False
     """Whether the term compares the views with further embeddings of an encoder. Beside it, a feature method that maps
     the views to another space is refused."""
+    recordable: ClassVar[bool] = False
+    """Whether Python does the same in every step, so that ``--graphs`` can record a step and replay it: only tensors
+    change from step to step, the host reads none of them, and ``number``, ``epoch`` and ``progress`` are not used."""
     warning: str = ""
     """A warning that is shown before training; set by the constructor."""
 
@@ -126,14 +129,8 @@ def focal(s: Tensor, positive: Tensor | None, temperature: float, margin: float)
     The factors s and s + m have gradients too. The logit of a negative has its minimum at s = -m/2 and
     increases again for smaller s.
 
-    Args:
-        s: ``(M, K)`` cosine similarities.
-        positive: ``(M,)`` int64, the column of ``s`` that holds each row's positive; None if all columns are negatives.
-        temperature: tau.
-        margin: m.
-
-    Returns:
-        ``(M, K)`` logits.
+    ``positive``, ``(M,)`` int64, is the column of each row of s, ``(M, K)``, that holds its positive; None: all columns
+    are negatives.
     """
     if positive is None:
         return s * (s + margin) / temperature
@@ -156,13 +153,8 @@ def mixture_similarity(
 
     The mixture is normalise(lambda h_target + (1 - lambda) h_partner), where h are candidates of unit length.
 
-    Args:
-        anchors: ``(M, D)``.
-        candidates: ``(K, D)``.
-        target: ``(M,)`` int64, position of each anchor's positive among the candidates.
-        partners: ``(M,)`` int64, position of the candidate that the positive is mixed with.
-        mix_lambda: Weight of the positive.
-        stop_gradient: Whether the mixture is a constant for the gradient, as in the paper.
+    ``target`` and ``partners``, ``(M,)`` int64, are the positions of the positives of the anchors ``(M, D)`` among the
+    candidates ``(K, D)``, and of the candidates that they are mixed with; ``mix_lambda`` is the weight of the positive.
     """
     h = normalize(candidates.detach() if stop_gradient else candidates, dim=-1)
     mixture = normalize(mix_lambda * h[target] + (1 - mix_lambda) * h[partners], dim=-1)
@@ -176,11 +168,7 @@ def release_similarities(z1: Tensor, z2: Tensor, mix_lambda: float, stop_gradien
     mixtures of z2; the last B columns compare mixture i of z1 with all rows of z2. In each half, the entries of one
     diagonal are set to 0 instead of being removed, so each adds e^0 = 1 to a denominator.
 
-    Args:
-        z1: ``(B, D)``, the anchors.
-        z2: ``(B, D)``, the positives.
-        mix_lambda: Weight of row k in its mixture with row k + 1.
-        stop_gradient: Whether the mixtures are constants for the gradient, as in the released code.
+    ``mix_lambda`` is the weight of row k in its mixture with row k + 1 of the anchors and positives, ``(B, D)``.
     """
 
     def mix(x: Tensor) -> Tensor:  # row k: lambda x_k + (1 - lambda) x_{k+1}

@@ -77,45 +77,30 @@ def contrastive_loss(
     compared: Mapping[str, Tensor] | None = None,
     metrics: dict[str, Any] | None = None,
 ) -> Tensor:
-    """Computes the contrastive loss of a batch.
+    """Computes the contrastive loss of a batch: the mean over all valid anchors, a scalar; 0 if there are none.
 
     Args:
         views: Embeddings by name, any float dtype, not necessarily normalised: ``(B, D)`` for anchors and positives,
             ``(R, D)`` with any R for negatives, which are in the denominator of every anchor. The first anchor view is
-            paired with the first positive view, the second with the second, and so on; all pairs are treated alike.
+            paired with the first positive view, the second with the second, and so on.
         objective: ``infonce``: anchors against the candidates (the second view of each pair) and the negatives.
-            ``nt-xent``: each embedding of a paired view against all other such embeddings and the negatives; its
-            positive is the embedding of the same row in the other view of the pair.
-        logits: ``cosine`` or ``focal``; mixed and hard negatives are scored like other negatives.
-        temperature: tau.
-        margin: m of the focal logits; ignored by ``cosine``.
-        mixed: ``paper``: one mixed negative per anchor, in the denominator of that anchor only. ``release``: mixtures
-            as in MixCSE's released code; see ``cse.losses.base``. None: no mixed negatives.
-        mix_lambda: Weight of the anchor's own positive in its mixture.
-        stop_gradient: Whether mixtures are constants for the gradient (MixCSE). If False, they have a gradient.
-        partners: ``(M,)`` int64, the index of the candidate that each anchor's positive is mixed with, where M is the
-            total number of rows of the anchor views; required by ``mixed="paper"``. See ``Contrastive.partner_views``.
-            An anchor whose partner comes from its own row, or shares a key with it, has no mixed negative.
-        hard_negative_weight: alpha; the logit of an ``anchor`` with each hard negative of the same row
-            (``hard_negative``, ``hard_negative_2``, ...) is increased by ln(alpha).
-        masks: ``(B,)`` bool by view name: True for the rows in which a view is valid. An invalid row is used neither
-            as an anchor nor in a denominator. An anchor whose positive is invalid is left out.
-        keys: See ``cse.views.Views``: a row of any view is not a negative of an anchor with which it shares a key.
+            ``nt-xent``: each embedding of a paired view against all other such embeddings and the negatives.
+        logits: ``cosine`` or ``focal``, with the ``margin`` m; mixed and hard negatives are scored like others.
+        mixed: ``paper``: one mixed negative per anchor, in its denominator only. ``release``: mixtures as in MixCSE's
+            released code; see ``cse.losses.base``.
+        mix_lambda: Weight of the anchor's own positive in its mixture, which is a constant for the gradient with
+            ``stop_gradient``.
+        partners: ``(M,)`` int64, the candidate that each anchor's positive is mixed with (``mixed="paper"``), where M
+            is the number of rows of all anchor views. An anchor whose partner shares a row or a key with it has no
+            mixed negative.
+        hard_negative_weight: alpha; ln(alpha) is added to the logit of an ``anchor`` with each hard negative of its
+            row (``hard_negative``, ``hard_negative_2``, ...).
+        masks: ``(B,)`` bool by view name: False for rows that are used neither as anchors nor in denominators.
+        keys: See ``cse.views.Views``, like ``log_weights``, ``own_negatives`` and ``compared``.
         roles: Roles by view name; default: see ``cse.views.roles_by_name``.
-        log_weights: See ``cse.views.Views``; each is added to the logits of its pair of views.
-        own_negatives: See ``cse.views.Views``.
-        compared: See ``cse.views.Views``.
-        metrics: A dict in which ``p_pos`` is set to the mean softmax probability of the positive and, with
-            ``mixed="paper"``, ``cos_mix`` to the mean cosine of an anchor and its mixed negative; with ``keys``,
-            ``duplicates`` is set to the number of rows of the first anchor view for which a row of any view is left
-            out because they share a key.
-
-    Returns:
-        A scalar tensor: the mean over all valid anchors; 0 if there are none.
-
-    Raises:
-        ValueError: For an unsupported combination of parts, missing partners, an unknown objective, a view of unknown
-            role, or different numbers of anchor and positive views.
+        metrics: A dict that receives ``p_pos``, the mean softmax probability of the positive; with ``mixed="paper"``,
+            ``cos_mix``, the mean cosine of an anchor and its mixed negative; and with ``keys``, ``duplicates``, the
+            number of rows of the first anchor view for which a row of any view is left out.
     """
     layout = arrange(views, objective, roles)
     pairs = len(layout.pairs) > 1
@@ -310,6 +295,7 @@ class Contrastive(BatchTerm):
 
     Options = ContrastiveOptions
     summary = "the contrastive loss of --loss standard, focal and mixed"
+    recordable = True
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
         # The number of duplicates is 0 if no keys are compared.

@@ -25,9 +25,16 @@ class ContrastiveOptions:
 
     objective: Annotated[Literal["infonce", "nt-xent"], Opt("which views are negatives")] = "infonce"
     logits: Annotated[Literal["cosine", "focal"], Opt("cosine: cosine / tau; focal: as in Focal-InfoNCE")] = "cosine"
-    temperature: Annotated[float, Ge(1e-4), Opt("tau")] = 0.05
+    temperature: Annotated[
+        float, Ge(1e-4), Opt("temperature tau, by which similarities are divided before the softmax")
+    ] = 0.05
     margin: Annotated[
-        float, Opt("margin m of the focal logits", flag="--margin", needs=If("logits", ("focal",), "--loss focal"))
+        float,
+        Opt(
+            "margin m of --loss focal, in which the similarity s of a negative becomes s * (s + m)",
+            flag="--margin",
+            needs=If("logits", ("focal",), "--loss focal"),
+        ),
     ] = 0.3
     mixed_negatives: Annotated[bool, Opt("use mixed negatives (MixCSE)")] = False
     mix_lambda: Annotated[
@@ -58,7 +65,10 @@ class ContrastiveOptions:
     hard_negative_weight: Annotated[
         float,
         Gt(0),
-        Opt("weight alpha of each anchor's own hard negative, given in --pairs", flag="--hard-negative-weight"),
+        Opt(
+            "weight alpha, in the denominator of the loss, of each anchor's own hard negative from --pairs",
+            flag="--hard-negative-weight",
+        ),
     ] = 1.0
 
     @property
@@ -118,7 +128,7 @@ def parse_dims(dims: str | Sequence[int]) -> list[int]:
     return sorted(set(numbers), reverse=True)
 
 
-def incompatibility(*, objective: str | None, logits: str, mixed: str | None, synthetic_pairs: bool) -> str | None:
+def incompatibility(objective: str | None, logits: str, mixed: str | None, synthetic_pairs: bool) -> str | None:
     """Returns an error message if a combination of loss parts is not defined, else None.
 
     ``objective`` is None if it is not known yet; ``mixed`` is None without mixed negatives; ``synthetic_pairs`` says

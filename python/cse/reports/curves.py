@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ..errors import InputError
 from .runs import StoredRun
-from .style import GRID, INK, Panel, legend, line_style, step_axis
+from .style import GRID, INK, Panel, legend, line_style, log_axis, step_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,35 +58,55 @@ def _means(run: StoredRun) -> str:
     return f" Each point is the mean of up to {size:,} steps." if size > 1 else ""
 
 
+def _by_step(
+    name: str,
+    caption: str,
+    records: Sequence[dict[str, Any]],
+    labels: Mapping[str, str | None],
+    *,
+    title: str,
+    axis: str,
+    more: Callable[[Axes], object] = lambda axes: None,
+) -> list[Panel]:
+    """Returns a panel with a line over the steps for each metric that ``labels`` name; [] if no line changes."""
+    lines = [(number, label, *thinned(*series(records, key))) for number, (key, label) in enumerate(labels.items())]
+    if all(len(set(values.tolist())) < 2 for _, _, _, values, _ in lines):
+        return []
+
+    def draw(axes: Axes) -> None:
+        for number, label, steps, values, size in lines:
+            if len(steps):
+                marker = "o" if len(steps) < 12 and size == 1 else None
+                axes.plot(steps, values, label=label, marker=marker, markersize=3, **line_style(number))
+        more(axes)
+        step_axis(axes)
+        axes.set_ylabel(axis)
+        legend(axes)
+
+    return [Panel(name, title, caption, draw)]
+
+
 def training_panels(run: StoredRun) -> list[Panel]:
     """Returns panels of loss and learning rate by step; raises ``InputError`` if no step was logged."""
     if not run.steps:
         raise InputError(f"{run.folder}: its log has no steps; the run ended before any step was logged")
     terms = list(dict.fromkeys(key for record in run.steps for key in record if key.startswith("loss/")))
+    losses: dict[str, str | None] = {"loss": None}
+    if len(terms) > 1:
+        losses = {"loss": "sum", **{key: key.removeprefix("loss/") for key in terms}}
 
-    def loss(axes: Axes) -> None:
-        for number, key in enumerate(["loss", *(terms if len(terms) > 1 else [])]):
-            x, y, _ = thinned(*series(run.steps, key))
-            label = (key.removeprefix("loss/") if number else "sum") if len(terms) > 1 else None
-            axes.plot(x, y, label=label, **line_style(number))
-        step_axis(axes)
-        axes.set_ylabel("loss (nats)")
-        legend(axes)
-
-    def rate(axes: Axes) -> None:
-        x, y, _ = thinned(*series(run.steps, "lr"))
-        axes.plot(x, y, **line_style(0))
+    def from_zero(axes: Axes) -> None:
         axes.set_ylim(bottom=0)
-        step_axis(axes)
-        axes.set_ylabel("learning rate")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
 
     every = run.config.get("una", {}).get("every", 1)
     taking_turns = "una" in run.config.get("negatives", ()) and every > 1
     turns = f" One step in every {every} uses UNA's negatives, which raise the loss." if taking_turns else ""
+    caption = f"Training loss of each step.{_means(run)}{turns}"
+    rate = "Learning rate of AdamW at each step."
     return [
-        Panel("loss", "Loss", f"Training loss of each step.{_means(run)}{turns}", loss),
-        Panel("rate", "Learning rate", "Learning rate of AdamW at each step.", rate),
+        *_by_step("loss", caption, run.steps, losses, title="Loss", axis="loss (nats)"),
+        *_by_step("rate", rate, run.steps, {"lr": None}, title="Learning rate", axis="learning rate", more=from_zero),
     ]
 
 
@@ -95,21 +115,17 @@ def score_panels(run: StoredRun) -> list[Panel]:
     metric = run.metric
     if not metric:
         return []
-    title = SCORES[metric]
 
-    def scores(axes: Axes) -> None:
+    def best_and_interval(axes: Axes) -> None:
         x, y = series(run.evaluations, metric)
-        style = line_style(0)
-        axes.plot(x, y, marker="o", markersize=4, **style)
         errors = series(run.evaluations, "mrr_se")[1] if metric == "mrr" else np.empty(0)
-        if len(errors) == len(y) > 0:
-            axes.fill_between(x, y - 1.96 * errors, y + 1.96 * errors, color=style["color"], alpha=0.22, lw=0)
+        colour = line_style(0)["color"]
+        if len(errors) == len(y):
+            axes.fill_between(x, y - 1.96 * errors, y + 1.96 * errors, color=colour, alpha=0.22, lw=0)
         best = run.best
         if best.get(metric) is not None:
-            axes.plot(best["step"], best[metric], "o", ms=10, mfc="none", mec=style["color"])
+            axes.plot(best["step"], best[metric], "o", ms=10, mfc="none", mec=colour)
         axes.margins(x=0.06)
-        step_axis(axes)
-        axes.set_ylabel(title)
 
     caption = "Score of each evaluation; step 0 is before training. The ring marks the step that was saved as best."
     if metric == "mrr":
@@ -118,44 +134,29 @@ def score_panels(run: StoredRun) -> list[Panel]:
             "(1.96 standard errors). The score falls when embeddings collapse, but does not measure similarity. "
             "The ring marks the step that was saved as best."
         )
-    return [Panel(f"score-{metric}", title[0].upper() + title[1:], caption, scores)]
+    axis = SCORES[metric]
+    title, name = axis[0].upper() + axis[1:], f"score-{metric}"
+    return _by_step(name, caption, run.evaluations, {metric: None}, title=title, axis=axis, more=best_and_interval)
 
 
 def cosine_panels(run: StoredRun) -> list[Panel]:
-    """Returns a panel of mean cosines by step, as in the analysis of MixCSE.
-
-    Raises ``InputError`` if the log has no cosines.
-    """
-    names = [name for name in COSINES if any(record.get(name) is not None for record in run.steps)]
-    if not names:
+    """Returns a panel of mean cosines by step, as in the analysis of MixCSE."""
+    if not any(record.get(name) is not None for name in COSINES for record in run.steps):
         raise InputError(
             f"{run.folder}: no step in its log has cosines of positives and negatives; "
             "older versions of cse did not log them"
         )
-
-    def draw(axes: Axes) -> None:
-        for number, name in enumerate(COSINES):
-            if name in names:
-                x, y, size = thinned(*series(run.steps, name))
-                marker = "o" if len(x) < 12 and size == 1 else None
-                axes.plot(x, y, label=COSINES[name], marker=marker, markersize=3, **line_style(number))
-        step_axis(axes)
-        axes.set_ylabel("mean cosine to the anchor")
-        legend(axes)
-
     caption = (
         "Mean cosine of the anchors of a batch with their positives and their negatives. Negatives are hard if their "
         "cosine is close to that of the positives. Negatives with far lower cosines contribute little to the "
         "gradient." + _means(run)
     )
-    return [Panel("cosines", "Cosines during training", caption, draw)]
+    title = "Cosines during training"
+    return _by_step("cosines", caption, run.steps, COSINES, title=title, axis="mean cosine to the anchor")
 
 
 def alignment_panels(run: StoredRun) -> list[Panel]:
-    """Returns a panel of alignment against uniformity, a point per evaluation, as in figure 2 of SimCSE.
-
-    Raises ``InputError`` if no evaluation has alignment and uniformity.
-    """
+    """Returns a panel of alignment against uniformity, a point per evaluation, as in figure 2 of SimCSE."""
     records = [record for record in run.evaluations if record.get("alignment") is not None]
     if not run.metric or not records:
         raise InputError(f"{run.folder}: its evaluations have no alignment and uniformity")
@@ -165,34 +166,25 @@ def alignment_panels(run: StoredRun) -> list[Panel]:
         f"{of}; uniformity is lower if sentences are spread more evenly. The path begins at the ring, before "
         "training, and its arrows point towards the last step."
     )
+    points = [(record["uniformity"], record["alignment"]) for record in records]
 
     def path(axes: Axes) -> None:
-        x = np.array([record["uniformity"] for record in records], dtype=np.float64)
-        y = np.array([record["alignment"] for record in records], dtype=np.float64)
+        x, y = zip(*points, strict=True)
         style = line_style(0)
         axes.plot(x, y, lw=1.2, marker="o" if len(x) < 30 else None, ms=2.5, **style)
         axes.plot(x[:1], y[:1], "o", ms=9, mfc="none", mec=style["color"])
+        arrow = {"arrowstyle": "-|>", "color": style["color"], "lw": 0, "shrinkA": 0, "shrinkB": 0}
         steps = np.unique(np.linspace(0, len(x) - 1, min(len(x), ARROWS + 1)).astype(int))
         for start, end in pairwise(steps.tolist()):
             # The arrow is drawn along the last segment of the path before its tip, so that it lies on the line.
-            axes.annotate(
-                "",
-                xy=(x[end], y[end]),
-                xytext=(x[max(start, end - 1)], y[max(start, end - 1)]),
-                arrowprops={
-                    "arrowstyle": "-|>",
-                    "color": style["color"],
-                    "lw": 0,
-                    "shrinkA": 0,
-                    "shrinkB": 0,
-                    "mutation_scale": 13,
-                },
-            )
+            tail = points[max(start, end - 1)]
+            axes.annotate("", xy=points[end], xytext=tail, arrowprops={**arrow, "mutation_scale": 13})
         axes.margins(0.12)
         axes.set_xlabel("uniformity")
         axes.set_ylabel("alignment")
 
-    return [Panel(f"alignment-{run.metric}", "Alignment and uniformity", caption, path)]
+    panel = Panel(f"alignment-{run.metric}", "Alignment and uniformity", caption, path)
+    return [panel] if len(set(points)) > 1 else []
 
 
 def models_panel(runs: Sequence[StoredRun]) -> Panel:
@@ -200,16 +192,13 @@ def models_panel(runs: Sequence[StoredRun]) -> Panel:
 
     As in figure 3 of SimCSE. Raises ``InputError`` if fewer than two runs have these scores.
     """
-    models = [
-        (run.best, run.name)
-        for run in runs
-        if run.best.get("alignment") is not None and run.best.get("spearman") is not None
-    ]
+    needed = ("uniformity", "alignment", "spearman")
+    models = [(run.best, run.name) for run in runs if all(run.best.get(key) is not None for key in needed)]
     if len(models) < 2:
         raise InputError(f"{len(models)} of {len(runs)} runs have scores on --dev; at least two are needed for a plot")
 
     def draw(axes: Axes) -> None:
-        x, y, scores = ([record[key] for record, _ in models] for key in ("uniformity", "alignment", "spearman"))
+        x, y, scores = ([record[key] for record, _ in models] for key in needed)
         points = axes.scatter(x, y, c=scores, s=60, cmap="viridis", edgecolors=INK, linewidths=0.6)
         for place, (_, name) in zip(zip(x, y, strict=True), models, strict=True):
             axes.annotate(name, place, xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8, color=INK)
@@ -230,46 +219,43 @@ def focal_panels(run: StoredRun, margins: Sequence[float] = (0.0, 0.1, 0.2, 0.3,
     from ..losses.base import focal
 
     own = float(run.settings["contrastive.margin"]) if run.config.get("loss") == "focal" else None
+    tau = 0.05 if own is None else float(run.settings["temperature"])
+    s = np.linspace(-1, 1, 401)
+    # By margin, the logits of negatives at temperature 1, and their derivatives by the cosine.
     chosen = sorted({*margins} if own is None else {*margins, own})
+    curves = {margin: (np.asarray(focal(s, None, 1.0, margin)), 2 * s + margin) for margin in chosen}  # type: ignore[arg-type]  # arrays work as well
 
     def draw(axes: Axes) -> None:
-        s = np.linspace(-1, 1, 201)
         axes.plot(s, s, color=INK, lw=1, label="not re-scaled")
-        for number, margin in enumerate(chosen):
-            logits = focal(s, None, 1.0, margin)  # type: ignore[arg-type]  # arrays work as well
-            wide = 2.8 if margin == own else 1.3
+        for number, (margin, (logits, _)) in enumerate(curves.items()):
             name = f"m = {margin:g}" + (", this run" if margin == own else "")
-            if margin == 0:
-                name = "positives (m = 0)"
-            axes.plot(s, np.asarray(logits), label=name, **{**line_style(number), "lw": wide})
+            width = 2.8 if margin == own else 1.3
+            axes.plot(s, logits, label=name if margin else "positives (m = 0)", **{**line_style(number), "lw": width})
         axes.axhline(0, color=GRID, lw=1, zorder=0)
         axes.set_xlabel("cosine s")
         axes.set_ylabel("re-scaled similarity")
+        legend(axes)
+
+    def draw_weights(axes: Axes) -> None:
+        named = {
+            "not re-scaled": (s, np.ones_like(s)),
+            **{f"m = {margin:g}": curve for margin, curve in curves.items()},
+        }
+        for number, (name, (logits, slopes)) in enumerate(named.items()):
+            # The derivative of the loss by the cosine of a negative is its share of the denominator times the slope of
+            # its logit.
+            weights = np.exp((logits - np.interp(0.5, s, logits)) / tau) * slopes / np.interp(0.5, s, slopes)
+            style = {"color": INK, "lw": 1} if number == 0 else line_style(number - 1)
+            axes.plot(s, np.where(weights > 0, weights, np.nan), label=name, **style)
+        log_axis(axes, lowest=1e-9)
+        axes.set_xlabel("cosine s")
+        axes.set_ylabel("weight of a negative")
         legend(axes)
 
     caption = (
         "Focal-InfoNCE replaces the cosine s by s² for positives and s (s + m) for negatives. A negative with a cosine "
         "above 1 - m, or below 0, counts more than without re-scaling; any other counts less. The minimum is at -m/2."
     )
-
-    tau = 0.05 if own is None else float(run.settings["temperature"])
-
-    def draw_weights(axes: Axes) -> None:
-        s = np.linspace(-1, 1, 401)
-        curves = {"not re-scaled": (s, np.ones_like(s))}
-        for margin in chosen:
-            curves[f"m = {margin:g}"] = np.asarray(focal(s, None, 1.0, margin)), 2 * s + margin  # type: ignore[arg-type]
-        for number, (name, (logits, slopes)) in enumerate(curves.items()):
-            # The derivative of the loss by the cosine of a negative is its share of the denominator times the slope of
-            # its logit.
-            weights = np.exp((logits - np.interp(0.5, s, logits)) / tau) * slopes / np.interp(0.5, s, slopes)
-            style = {"color": INK, "lw": 1} if number == 0 else line_style(number - 1)
-            axes.plot(s, np.where(weights > 0, weights, np.nan), label=name, **style)
-        axes.set_yscale("log")
-        axes.set_xlabel("cosine s")
-        axes.set_ylabel("weight of a negative, 1 at s = 0.5")
-        legend(axes)
-
     weights_caption = (
         "The weight of a negative is the derivative of the loss by its cosine, here at the temperature "
         f"{tau:g} and divided by that of a negative with the cosine 0.5: how much more hard negatives count than easy "

@@ -1,11 +1,11 @@
-"""Compares the model before training and the model in ``best/`` on held-out texts: scores, cosines, neighbours."""
+"""Encodes held-out texts with the model before training and the model in ``best/``: cosines and nearest neighbours."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,14 +14,11 @@ from ..data.words import cut_in_two
 from ..encoder.checking import is_static
 from ..errors import InputError
 from ..evaluation.base import Pairs, counted
-from ..evaluation.geometry import nearest_others, score_halves
-from ..evaluation.sts import CLEAN, pair_cosines, read_dev, score_pairs
+from ..evaluation.geometry import nearest_others
+from ..evaluation.sts import CLEAN, pair_cosines, read_dev
 from .runs import StoredRun
 
-if TYPE_CHECKING:
-    from ..encoder.encoder import Encoder
-
-# Maximum number of sentences in the map plot, and of sentences compared to find nearest neighbours.
+# Maximum number of sentences that are compared with their synthetic negatives, and to find nearest neighbours.
 SHOWN = 500
 
 Vectors = npt.NDArray[np.float32]
@@ -49,42 +46,12 @@ class HeldOut:
 
 
 @dataclass(frozen=True)
-class Change:
-    """A score before and after training, on texts that also selected best/ or that have no labels."""
-
-    name: str
-    before: float
-    after: float
-    better: int = 1
-    """1 if higher is better, -1 if lower is better."""
-
-    @property
-    def difference(self) -> float:
-        return self.after - self.before
-
-
-@dataclass(frozen=True)
-class Neighbours:
-    """A sentence and its nearest neighbours before and after training, with their cosines."""
-
-    sentence: str
-    before: str
-    before_cosine: float
-    after: str
-    after_cosine: float
-
-
-@dataclass(frozen=True)
 class Compared:
-    """The models before and after training, compared on held-out texts."""
+    """The embeddings ``(D,)`` of held-out texts before and after training, by text."""
 
     held_out: HeldOut
-    base: str
-    """The model before training, as given by the user."""
-    before: Mapping[str, npt.NDArray[np.float32]]
-    """Embeddings ``(D,)`` by text."""
-    after: Mapping[str, npt.NDArray[np.float32]]
-    changes: list[Change] = field(default_factory=list)
+    before: Mapping[str, Vectors]
+    after: Mapping[str, Vectors]
 
     def sides(self, texts: Sequence[str]) -> tuple[Vectors, Vectors]:
         return np.stack([self.before[text] for text in texts]), np.stack([self.after[text] for text in texts])
@@ -97,44 +64,55 @@ class Compared:
         the second half of the next); and each sentence and its synthetic negative, if the run has synthetic negatives.
         """
         held = self.held_out
-        groups: dict[str, tuple[list[str], list[str]]] = {}
-        if held.sets:
-            for pairs in held.sets.values():
-                low, high = pairs.gold.min(), pairs.gold.max()
-                third = np.minimum((pairs.gold - low) / (high - low) * 3, 2).astype(int)
-                for number, name in ((2, "similar pairs"), (1, "intermediate pairs"), (0, "dissimilar pairs")):
-                    left, right = groups.setdefault(f"{name} (gold score in the {_THIRDS[number]} third)", ([], []))
-                    left += [text for text, part in zip(pairs.left, third, strict=True) if part == number]
-                    right += [text for text, part in zip(pairs.right, third, strict=True) if part == number]
-        else:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for pairs in held.sets.values():
+            low, high = pairs.gold.min(), pairs.gold.max()
+            third = np.minimum((pairs.gold - low) / (high - low) * 3, 2).astype(int)
+            for number, name in ((2, "similar pairs"), (1, "intermediate pairs"), (0, "dissimilar pairs")):
+                group = groups.setdefault(f"{name} (gold score in the {_THIRDS[number]} third)", [])
+                rows = zip(pairs.left, pairs.right, third, strict=True)
+                group += [(left, right) for left, right, part in rows if part == number]
+        if not held.sets:
             halves = [cut_in_two(sentence) for sentence in held.sentences]
-            first, second = [list(side) for side in zip(*halves, strict=True)]
-            groups["halves of the same sentence"] = (first, second)
-            if held.synthetic:
-                both = list(zip(held.sentences[:SHOWN], held.synthetic[:SHOWN], strict=True))
-                # A sentence without words is left as it is, so it has no synthetic negative to compare.
-                changed = [pair for pair in both if pair[0] != pair[1]]
-                groups["sentence and its synthetic negative"] = (
-                    [old for old, _ in changed],
-                    [new for _, new in changed],
-                )
-            groups["halves of different sentences"] = (first, second[1:] + second[:1])
+            groups["halves of the same sentence"] = halves
+            # A sentence without words is left as it is, so it has no synthetic negative to compare.
+            negatives = zip(held.sentences, held.synthetic[:SHOWN], strict=False)
+            groups["sentence and its synthetic negative"] = [pair for pair in negatives if pair[0] != pair[1]]
+            others = [second for _, second in [*halves[1:], *halves[:1]]]
+            groups["halves of different sentences"] = list(zip([first for first, _ in halves], others, strict=True))
         cosines = {}
-        for name, (left, right) in groups.items():
-            if left:
-                (one, two), (other, another) = self.sides(left), self.sides(right)
+        for name, group in groups.items():
+            if group:
+                (one, two), (other, another) = (self.sides(side) for side in zip(*group, strict=True))
                 cosines[name] = (pair_cosines(one, other), pair_cosines(two, another))
         return cosines
+
+    def neighbours(self, count: int = 8) -> tuple[list[dict[str, Any]], int, int]:
+        """Returns held-out sentences whose nearest neighbour changed, the number of these, and that of all compared.
+
+        At most ``count`` are returned: the first that qualify, so that they are not cherry-picked. The records are
+        those of result.json, with cosines.
+        """
+        texts = self.held_out.sentences[:SHOWN]
+        (old, old_cosine), (new, new_cosine) = map(nearest_others, self.sides(texts))
+        changed = np.flatnonzero(old != new)
+        listed = [
+            {
+                "sentence": texts[row],
+                "before": texts[old[row]],
+                "after": texts[new[row]],
+                "cosines": (float(old_cosine[row]), float(new_cosine[row])),
+            }
+            for row in changed[:count]
+        ]
+        return listed, len(changed), len(texts)
 
 
 _THIRDS = ("lowest", "middle", "highest")
 
 
 def held_out(run: StoredRun) -> HeldOut:
-    """Returns the held-out texts of a run: its development sets, or the sentences that it stored.
-
-    Raises ``InputError`` if there are none.
-    """
+    """Returns the held-out texts of a run: its development sets, or the sentences that it stored."""
     if files := run.config.get("dev", ()):
         for name in files:
             if name != CLEAN and not Path(name).is_file():
@@ -159,7 +137,7 @@ def held_out(run: StoredRun) -> HeldOut:
 def compare_models(
     run: StoredRun, *, device: str = "auto", progress: Callable[[int, int], None] | None = None
 ) -> Compared:
-    """Encodes the held-out texts with the model before training and the model in ``best/``, in float32; scores both.
+    """Encodes the held-out texts with the model before training and the model in ``best/``, in float32.
 
     ``progress`` is called with the number of texts encoded, and the number to encode with both models together. Raises
     ``InputError`` if held-out texts or a model are missing, or if the model before training was not stored.
@@ -174,68 +152,13 @@ def compare_models(
     pooler = config.get("eval_pooler") or config["pooler"]
     if pooler == "cls" and not config.get("keep_head"):
         pooler = "cls_before_pooler"  # the head is used in training only
-    if is_static(run.folder / "best"):
-        pooler = None  # a static encoder has none to choose
     best = run.folder / "best"
+    if is_static(best):
+        pooler = None  # a static encoder has none to choose
     if not (best / "config.json").is_file():
         raise InputError(f"{best}: no encoder there; resume the run, or begin it again")
     distinct = texts.texts
     advance = counted(2 * len(distinct), progress)
-
-    def encoded(encoder: Encoder) -> dict[str, npt.NDArray[np.float32]]:
-        return dict(zip(distinct, encoder.encode(distinct, progress=advance), strict=True))
-
-    before = encoded(Encoder(config["model"], pooler=pooler, device=device))
-    after = encoded(Encoder(best, device=device))
-    return Compared(texts, config["model"], before, after, _changes(texts, _Known(before), _Known(after)))
-
-
-class _Known:
-    """An encoder that looks up embeddings by text; it is passed to functions that score encoders."""
-
-    def __init__(self, vectors: Mapping[str, npt.NDArray[np.float32]]) -> None:
-        self.vectors = vectors
-
-    def encode(self, texts: Sequence[str], **_: Any) -> Vectors:
-        return np.stack([self.vectors[text] for text in texts])
-
-
-def _changes(held: HeldOut, before: _Known, after: _Known) -> list[Change]:
-    if not held.sets:
-        return _halves_changes(held.sentences, before, after)
-    return [item for name, pairs in held.sets.items() for item in _pairs_changes(Path(name).name, pairs, before, after)]
-
-
-def _halves_changes(sentences: list[str], before: _Known, after: _Known) -> list[Change]:
-    old, new = score_halves(before, sentences), score_halves(after, sentences)
-    first = [100 * float(side.found_first.mean()) for side in (old, new)]
-    return [
-        Change("Mean reciprocal rank of the other half", old.mrr, new.mrr),
-        Change("Other half found first, %", first[0], first[1]),
-        Change("Alignment of the halves", old.alignment, new.alignment, better=-1),
-        Change("Uniformity of the halves", old.uniformity, new.uniformity, better=-1),
-    ]
-
-
-def _pairs_changes(name: str, pairs: Pairs, before: _Known, after: _Known) -> list[Change]:
-    old, new = score_pairs(before, pairs), score_pairs(after, pairs)
-    return [
-        Change(f"Spearman's correlation x 100 on {name} (all pairs)", old.spearman, new.spearman),
-        Change(f"Alignment on {name}", old.alignment, new.alignment, better=-1),
-        Change(f"Uniformity on {name}", old.uniformity, new.uniformity, better=-1),
-    ]
-
-
-def neighbours(compared: Compared, count: int = 8) -> tuple[list[Neighbours], int, int]:
-    """Returns held-out sentences whose nearest neighbour changed, the number of all of these, and that of all compared.
-
-    At most ``count`` are returned: the first that qualify, so that they are not cherry-picked.
-    """
-    texts = compared.held_out.sentences[:SHOWN]
-    (old, old_cosine), (new, new_cosine) = map(nearest_others, compared.sides(texts))
-    changed = np.flatnonzero(old != new)
-    listed = [
-        Neighbours(texts[row], texts[old[row]], float(old_cosine[row]), texts[new[row]], float(new_cosine[row]))
-        for row in changed[:count]
-    ]
-    return listed, len(changed), len(texts)
+    models = ((config["model"], pooler), (best, None))
+    sides = (Encoder(name, pooler=by, device=device).encode(distinct, progress=advance) for name, by in models)
+    return Compared(texts, *(dict(zip(distinct, side, strict=True)) for side in sides))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.resources import files
+from shlex import quote
 from typing import Any
 
 import tomli_w
@@ -18,20 +18,27 @@ from ..evaluation import verdict
 from ..evaluation.verdict import NOT_JUDGED
 from ..io import dumps
 from ..progress import duration
-from .held_out import Change, neighbours
-from .pictures import KINDS, Material, kinds_of
+from .pictures import Material
 from .runs import StoredRun
 from .style import Panel, drawn
 
-# Kinds of plots in the section on training, one tuple per row of plots.
-CURVES = (("training",), ("cosines", "alignment"))
+# Names of the scores in a log, for the page; others are shown as they are.
+SCORES = {
+    "spearman": "Spearman's correlation x 100",
+    "mrr": "Mean reciprocal rank of the other half",
+    "found_first": "Other half found first",
+    "alignment": "Alignment (lower is better)",
+    "uniformity": "Uniformity (lower is better)",
+    "cos_syn": "Cosine to synthetic negatives",
+}
+ABSENT = "-"
 
 
 @dataclass(frozen=True)
 class Page:
     html: str
     changes: list[dict[str, Any]]
-    """Scores on held-out texts before and after training; empty if no texts were encoded."""
+    """Scores in the log, before training and of best/; empty if there was no evaluation."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Names of the plots and sections that are not on the page, with the reasons."""
 
@@ -50,16 +57,16 @@ def report_page(material: Material) -> Page:
             left_out[name] = str(error)
             return otherwise
 
-    def figures(kinds: Sequence[str]) -> list[dict[str, Any]]:
+    def figures(*kinds: str) -> list[dict[str, Any]]:
         panels: list[Panel] = []
         for kind in kinds:
-            panels += attempt(kind, partial(KINDS[kind], material), [])
+            panels += attempt(kind, partial(material.panels, kind), []) if kind in material.kinds else []
         return [{"title": panel.title, "caption": panel.caption, "source": _source(panel)} for panel in panels]
 
-    methods = [kind for kind in kinds_of(material) if kind in ("focal", "ranks")]
-    compared = attempt("changes on held-out texts", lambda: material.compared, None)
-    near, changed, total = ([], 0, 0) if compared is None else neighbours(compared)
-    changes: list[Change] = [] if compared is None else compared.changes
+    pairs = figures("pairs")
+    stored = (run.result or {}).get("neighbours", [])
+    neighbours, changed, total = material.compared.neighbours() if pairs else (stored, 0, 0)
+    changes = _changes(run)
     resources = files("cse") / "resources"
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string((resources / "report.html").read_text(encoding="utf8"))
@@ -71,30 +78,29 @@ def report_page(material: Material) -> Page:
         run=run,
         verdict=_verdict(run),
         changes=[_cells(change) for change in changes],
-        logged=[] if changes else _logged(run),
-        sets=bool(run.config.get("dev")),
         base=run.config.get("model", ""),
         took=_took(run),
-        sts=(run.result or {}).get("sts", {}),
+        sts={
+            name: ABSENT if score is None else f"{score:.2f}"
+            for name, score in (run.result or {}).get("sts", {}).items()
+        },
         notes=(run.result or {}).get("notes", []),
         facts=_facts(run),
         given=_flat(run.given),
         settings=tomli_w.dumps({name: value for name, value in run.config.items() if name != "given"}),
         environment=_flat(run.environment),
-        curves=[figures(kinds) for kinds in CURVES],
-        methods=figures(methods),
-        held_out=figures(["pairs"]),
+        curves=figures("training", "cosines", "alignment"),
+        methods=figures("focal"),
+        held_out=pairs,
         examples=attempt("positives and negatives", lambda: _examples(run), []),
         explain=_explain(run),
-        neighbours=near,
-        stored_neighbours=[] if compared is not None else (run.result or {}).get("neighbours", []),
+        neighbours=neighbours,
         changed=changed,
         total=total,
         usage=loaded.replace("this/folder", str(run.folder / "best")),
         left_out=left_out,
     )
-    records = [{**vars(change), "difference": change.difference} for change in changes]
-    return Page(html, records, left_out)
+    return Page(html, changes, left_out)
 
 
 def _source(panel: Panel) -> str:
@@ -111,43 +117,29 @@ def _verdict(run: StoredRun) -> dict[str, Any]:
     return {**stored, "measures": [verdict.cells(record) for record in stored["measures"]]}
 
 
-def _cells(change: Change) -> dict[str, str]:
-    digits = 2 if max(abs(change.before), abs(change.after)) > 5 else 4
-
-    def number(value: float, form: str) -> str:
-        return f"{value:{form}.{digits}f}" if math.isfinite(value) else "none"
-
-    return {
-        "name": change.name + ("" if change.better > 0 else " (lower is better)"),
-        "before": number(change.before, ""),
-        "after": number(change.after, ""),
-        "difference": number(change.difference, "+"),
-    }
-
-
-def _logged(run: StoredRun) -> list[dict[str, str]]:
-    """Returns the scores before training, and those of best/, from the log; used if no texts were encoded."""
-    if not run.evaluations:
-        return []
-    before, best = run.evaluations[0], run.best
-    names = [name for name in before if name not in ("step", "event") and isinstance(before[name], (int, float))]
+def _changes(run: StoredRun) -> list[dict[str, Any]]:
+    """Returns the scores of the evaluations before training and of best/ as records; those of one side only are not."""
+    before, best = run.evaluations[0] if run.evaluations else {}, run.best
     return [
-        {"name": name, "before": f"{before[name]:.4f}", "after": f"{best[name]:.4f}"}
-        for name in names
-        if best.get(name) is not None
+        {"name": SCORES.get(name, name), "before": value, "after": best[name], "difference": best[name] - value}
+        for name, value in before.items()
+        if name not in ("step", "event", "mrr_se") and value is not None and best.get(name) is not None
     ]
 
 
-def _facts(run: StoredRun) -> dict[str, str]:
-    """Returns the stored summary of the model and the data, and the number of steps done.
+def _cells(change: dict[str, Any]) -> list[str]:
+    """Returns the table cells of a record of ``_changes``, with two decimals if the score is x 100."""
+    digits = 2 if max(abs(change["before"]), abs(change["after"])) > 5 else 4
+    signs = {"before": "", "after": "", "difference": "+"}
+    return [change["name"], *(f"{change[name]:{sign}.{digits}f}" for name, sign in signs.items())]
 
-    Older runs stored no summary; some of their settings are returned instead.
-    """
+
+def _facts(run: StoredRun) -> dict[str, str]:
+    """Returns the stored summary of the model and the data, and the number of steps done."""
     if run.texts is not None:
         facts: dict[str, str] = run.texts["facts"]
     else:
-        config = run.config
-        facts = {name: _text(config.get(name)) for name in ("model", "loss", "positive", "negatives", "corpus")}
+        facts = {name: _text(run.config.get(name)) for name in ("model", "loss", "positive", "negatives", "corpus")}
     done = {"steps done": f"{run.step:,}"}
     if run.result is not None:
         done["steps done"] += f"{_took(run)}, not counting evaluations; best/ is from step {run.best['step']:,}"
@@ -172,8 +164,8 @@ def _flat(table: dict[str, Any]) -> dict[str, str]:
 
 def _text(value: Any) -> str:
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(_text, value)) or "none"
-    return value if isinstance(value, str) else "none" if value is None else dumps(value)
+        return ", ".join(map(_text, value)) or ABSENT
+    return value or ABSENT if isinstance(value, str) else ABSENT if value is None else dumps(value)
 
 
 def _examples(run: StoredRun) -> list[dict[str, Any]]:
@@ -211,5 +203,6 @@ def _explain(run: StoredRun) -> str | None:
     texts = [example["text"] for example in (run.texts or {}).get("examples", []) if example["method"] == "una"]
     if not texts:
         return None
-    quoted = texts[0].replace("'", "'\\''")
-    return f"cse explain '{quoted}' --tfidf {run.config.get('tfidf', 'tfidf')}"
+    own = run.folder / "tfidf"  # of a run for which the index was built
+    index = own if own.exists() else run.config.get("tfidf", "tfidf")
+    return f"cse explain {quote(texts[0])} --tfidf {quote(str(index))}"

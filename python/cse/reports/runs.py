@@ -11,11 +11,11 @@ from typing import Any, NotRequired, TypedDict
 
 from ..errors import InputError
 from ..io import checked, parse_json, read_json, read_toml
-from ..training.settings.changes import may_change
+from ..training.settings.changes import SAME_RESULTS
 
 # Names in ``config.toml`` that are not compared: settings that do not affect what a step computes, and the table
 # ``given``.
-NOT_COMPARED = {*may_change(computed=False), "save_every", "keep_checkpoints", "given"}
+NOT_COMPARED = {*SAME_RESULTS, "save_every", "keep_checkpoints", "given"}
 
 
 @dataclass(frozen=True)
@@ -102,10 +102,7 @@ class StoredRun:
 
 
 def read_run(folder: str | Path, needs_log: bool = True) -> StoredRun:
-    """Reads the folder of a run.
-
-    Raises ``InputError`` if the folder holds no run or, with ``needs_log``, no log, or if a file cannot be read.
-    """
+    """Reads the folder of a run."""
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; name the folder of a run (to list runs: cse runs DIR)")
@@ -169,27 +166,23 @@ def _stored(path: Path, shape: type[Any]) -> Any:
     return read_json(path, shape, "; remove it, or restore it") if path.exists() else None
 
 
+# The contents of the files of a run, which other programs may have changed. Step is a record of log.jsonl, Measure one
+# of the verdict; the others are named after their files.
 Numbers = dict[str, float | None]
 
 
 class Step(TypedDict):
-    """A record of log.jsonl."""
-
     step: int
     event: NotRequired[str]
 
 
 class ConfigFile(TypedDict):
-    """The content of config.toml."""
-
     model: str
     pooler: str
     loss: str
 
 
 class MeasureFile(TypedDict):
-    """A measure of the verdict."""
-
     task: str
     examples: int
     unit: str
@@ -203,8 +196,6 @@ class MeasureFile(TypedDict):
 
 
 class VerdictFile(TypedDict):
-    """The verdict in result.json; see ``cse.evaluation.verdict.Verdict``."""
-
     word: str
     why: str
     measures: list[MeasureFile]
@@ -212,8 +203,6 @@ class VerdictFile(TypedDict):
 
 
 class Result(TypedDict):
-    """The content of result.json."""
-
     steps: int
     seconds: float
     best_step: int
@@ -225,22 +214,16 @@ class Result(TypedDict):
 
 
 class Neighbour(TypedDict):
-    """A sentence in result.json, and its nearest neighbours."""
-
     sentence: str
     before: str
     after: str
 
 
 class EnvironmentFile(TypedDict):
-    """The content of environment.json."""
-
     versions: dict[str, str]
 
 
 class ExampleFile(TypedDict):
-    """An example in data.json."""
-
     method: str
     text: str
     augmented: str
@@ -250,8 +233,6 @@ class ExampleFile(TypedDict):
 
 
 class DataFile(TypedDict):
-    """The content of data.json."""
-
     held_out: list[str]
     synthetic: list[str]
     facts: dict[str, str]
@@ -259,10 +240,7 @@ class DataFile(TypedDict):
 
 
 def find_runs(folder: str | Path) -> list[StoredRun]:
-    """Returns the run in ``folder``, or the runs in its subfolders, sorted by name (``seed2`` before ``seed10``).
-
-    Raises ``InputError`` if there are none.
-    """
+    """Returns the run in ``folder``, or the runs in its subfolders, sorted by name (``seed2`` before ``seed10``)."""
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; to write runs to DIR: cse train -o DIR")

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..evaluation.geometry import effective_rank, unit
 from .held_out import Compared
-from .style import Panel, legend, line_style
+from .style import Panel, legend, line_style, log_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,15 +61,14 @@ def spectrum_panel(compared: Compared) -> Panel:
     def draw(axes: Axes) -> None:
         for number, (name, each) in enumerate(zip(("before training", "after training"), values, strict=True)):
             axes.plot(np.arange(1, len(each) + 1), each / each[0], label=name, **line_style(number))
-        axes.set_yscale("log")
-        axes.set_ylim(bottom=1e-4)
+        log_axis(axes, lowest=1e-4)
         axes.set_xlabel("number of the singular value")
-        axes.set_ylabel("singular value, relative to the largest")
+        axes.set_ylabel("relative singular value")
         legend(axes)
 
     caption = (
-        f"Singular values of the embeddings of {len(texts):,} held-out texts, at length 1, in descending order. The "
-        f"flatter the curve, the more directions are used; the effective rank is {ranks[0]:.1f} before and "
-        f"{ranks[1]:.1f} after training."
+        f"Singular values of the embeddings of {len(texts):,} held-out texts, at length 1, from the largest to the "
+        f"smallest. The flatter the curve, the more directions are used; the effective rank is {ranks[0]:.1f} before "
+        f"and {ranks[1]:.1f} after training."
     )
     return Panel("singular-values", "Singular values", caption, draw)

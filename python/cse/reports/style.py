@@ -163,3 +163,13 @@ def step_axis(axes: Axes) -> None:
     axes.set_xlabel("step")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
+def log_axis(axes: Axes, lowest: float) -> None:
+    """Makes the vertical axis logarithmic from ``lowest`` on; its labels are numbers, since formulas are not parsed."""
+    from matplotlib.ticker import LogFormatter
+
+    axes.set_yscale("log")
+    axes.set_ylim(bottom=lowest)
+    axes.yaxis.set_major_formatter(LogFormatter())
+    axes.yaxis.set_minor_formatter(LogFormatter())

@@ -19,7 +19,7 @@ from ..errors import InputError
 from ..io import dumps, fresh_folder
 from .terms import Terms
 from .terms import library as library
-from .vectors import Rows, top
+from .vectors import Numbers, top
 
 HASHES = "hashes.json"
 # Number of texts read between two calls of ``progress``.
@@ -34,20 +34,11 @@ class Bm25:
 
     @classmethod
     def build(
-        cls,
-        texts: Iterable[str],
-        progress: Callable[[int], None] | None = None,
-        terms: Terms | None = None,
+        cls, texts: Iterable[str], progress: Callable[[int], None] | None = None, terms: Terms | None = None
     ) -> Bm25:
-        """Builds an index of texts; the first text is row 0.
+        """Builds an index of texts, split by ``terms``, by default into all words; at least one must have a term.
 
-        Args:
-            texts: The texts; at least one must contain a term.
-            progress: Called with the number of texts read since its last call.
-            terms: How texts are split. Default: into all words.
-
-        Raises:
-            InputError: If bm25s, or PyStemmer for terms of a language, is not installed, or no text contains a term.
+        ``progress`` is called with the number of texts read since its last call.
         """
         split = terms or Terms()
         index = cls(library().BM25(method="lucene", k1=1.5, b=0.75), split)
@@ -90,7 +81,7 @@ class Bm25:
         scores: npt.NDArray[np.float32] = self._index.get_scores_from_ids(known)
         return scores
 
-    def search(self, query: str, k: int) -> Rows:
+    def search(self, query: str, k: int) -> Numbers:
         """Returns up to k rows with the largest positive scores, best first; ties are in row order."""
         scores = self.scores(query)
         rows = top(scores, k)

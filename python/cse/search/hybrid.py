@@ -5,7 +5,7 @@ opinion on which row is the best one: p_d = softmax(DENSE z(dense)) and p_b = so
 The score of a row is the logarithm of the power mean of the two, ln(((1 - w) p_d^r + w p_b^r)^(1/r)), where w is the
 weight of BM25 and r is ``EXPONENT``. A ranking with a clear first row has more influence than one with many equally
 good rows, query by query. r = 1 is the linear and r -> 0 the logarithmic opinion pool (Genest and Zidek 1986). w is
-larger if the model can hardly read the texts (``cse.encoder.readability``) or reads less than half of their tokens at
+larger if the model can hardly read the texts (``cse.encoder.vocabulary``) or reads less than half of their tokens at
 once, even in passages, and smaller for code, whose queries share few words with it. The constants are chosen by
 ``benches/domain/pool.py``; ``CODE`` on the only collection of code.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .vectors import ROWS, Doubles, Floats, Rows, Vectors, exact_products, rounding_error
+from .vectors import BLOCK, Doubles, Floats, Numbers, Vectors, exact_products, rounding_error
 
 # Factors of the standardised scores in the two softmax functions, and the exponent of the mean.
 DENSE, LEXICAL, EXPONENT = 1.5, 0.5, 0.3
@@ -26,12 +26,11 @@ READABLE, CODE, UNREADABLE = 0.5, 0.3, 0.8
 class Ranker:
     """Ranks the rows of an index by pooled scores.
 
-    Args:
-        vectors: The vectors of the index, of n places, at least one.
-        rows: ``(n,)`` row of each place, ascending; a row with several passages has several places.
+    ``rows``, ``(n,)``, ascending, is the row of each of the n vectors, its places; a row with several passages has
+    several.
     """
 
-    def __init__(self, vectors: Vectors, rows: Rows) -> None:
+    def __init__(self, vectors: Vectors, rows: Numbers) -> None:
         self.vectors = vectors
         self.rows, self.starts = np.unique(rows, return_index=True)
         """Rows with a vector, ascending, and the first place of each."""
@@ -40,13 +39,8 @@ class Ranker:
         """Returns the k best rows, best first, each with its score and the place of its best vector.
 
         Ties are in row order. The scores of the vectors are computed in float32 for all rows, and again in float64 for
-        the rows that may be among the best.
-
-        Args:
-            query: The query vector, ``(D,)`` float32.
-            words: The BM25 score of each row of the index, including rows without a vector.
-            weight: The weight of BM25, 0 to 1.
-            k: Number of rows.
+        the rows that may be among the best. ``query`` is ``(D,)``, and ``words`` has the BM25 score of each row of the
+        index, including rows without a vector.
         """
         lexical = standardised((words if len(words) == len(self.rows) else words[self.rows]).astype(np.float64))
         lexical *= LEXICAL
@@ -57,7 +51,7 @@ class Ranker:
         relative = (dense - mean) / spread if spread > 0 else 0 * dense
         level = float(f"{log_sum(DENSE * relative):.4e}")
 
-        def pooled(scores: Doubles, at: Rows | slice) -> Doubles:
+        def pooled(scores: Doubles, at: Numbers | slice) -> Doubles:
             """Returns the mean of p^r of some rows, which takes one exponential a row."""
             relative = (scores - mean) / spread if spread > 0 else 0 * scores
             result: Doubles = np.exp(EXPONENT * (DENSE * relative - level))
@@ -72,17 +66,15 @@ class Ranker:
         # The slope of the logarithm of a score is at most EXPONENT * DENSE.
         least = np.partition(scores, len(scores) - k)[len(scores) - k] * np.exp(-EXPONENT * DENSE * margin)
         near = np.flatnonzero(scores >= least)
-        exact = exact_products(Vectors([query[None]]), np.zeros(len(near), dtype=np.int64), self.vectors, places[near])
+        exact = exact_products(query[None], np.zeros(len(near), dtype=np.int64), self.vectors, places[near])
         final = np.log(pooled(exact, near)) / EXPONENT
         order = np.lexsort((near, -final))[:k]
         return [(int(self.rows[near[at]]), float(final[at]), int(places[near[at]])) for at in order]
 
-    def _scores(self, query: Floats) -> tuple[Doubles, Rows]:
+    def _scores(self, query: Floats) -> tuple[Doubles, Numbers]:
         """Returns the largest score of the places of each row, and that place."""
-        total = len(self.vectors)
-        products = np.concatenate(
-            [self.vectors.products(query[None], start, min(start + ROWS, total))[0] for start in range(0, total, ROWS)]
-        )
+        products = np.concatenate([block @ query for _, block in self.vectors.blocks(BLOCK)])
+        total = len(products)
         if len(self.rows) == total:
             return products.astype(np.float64), self.starts
         best = np.maximum.reduceat(products, self.starts)

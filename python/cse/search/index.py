@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from pathlib import Path
@@ -13,12 +14,11 @@ import numpy.typing as npt
 
 from ..data.corpus import Corpus
 from ..errors import InputError, check_ids, check_integer, check_list, check_switch, check_texts, shortened
-from .bm25 import Bm25
 from .fusion import Fusion
 from .rows import ROWS, Rows, opened, read_encoded, read_index
 from .searching import Hit, Searcher
 from .vectors import Vectors
-from .writing import Changes, Progress, locked, write_index
+from .writing import Changes, Progress, built_otherwise, locked, write_index
 
 if TYPE_CHECKING:
     from ..encoder.encoder import Encoder
@@ -92,24 +92,17 @@ class SearchIndex:
             known = before if before is not None else next(iter(encoded), None)
             if known is None:
                 settings = _settings(encoder, listed is not None, passages)
-            else:
-                # What an interrupted first build has encoded has no ids; the file of rows gets them.
-                settings = known.settings if before is not None else {**known.settings, "ids": listed is not None}
-                _check_settings(path, settings, encoder, passages)
-                if settings["ids"] != (listed is not None):
-                    raise InputError(
-                        f"{path}: the index in this folder has {'ids' if settings['ids'] else 'no ids'}; build it "
-                        "again with --rebuild, or name another folder (-o)"
-                    )
-            hashes = corpus.hashes()
-            if before is not None and not np.isin(hashes[filled], before.hashes).any():
-                raise InputError(
-                    f"{path}: contains other texts, and none of this corpus; build it again with --rebuild, or name "
-                    "another folder"
-                )
-            rows, changes = write_index(
-                path, settings, encoder, hashes, corpus.take, listed, before, encoded, batch_size, progress
-            )
+            else:  # what an interrupted first build has encoded has no ids; the file of rows gets them
+                _check_settings(path, known.settings, encoder, passages)
+                settings = {**known.settings, "ids": listed is not None}
+            if before is not None:
+                again = "build it again with --rebuild, or name another folder (-o)"
+                if before.settings["ids"] != settings["ids"]:
+                    has = "ids" if before.settings["ids"] else "no ids"
+                    raise InputError(f"{path}: the index in this folder has {has}; {again}")
+                if not np.isin(corpus.hashes()[filled], before.hashes).any():
+                    raise InputError(f"{path}: contains other texts, and none of this corpus; {again}")
+            rows, changes = write_index(path, settings, encoder, corpus, listed, before, encoded, batch_size, progress)
             index = cls(rows, encoder, verify)
         index._temporary, index.changes = temporary, None if known is None else changes
         return index
@@ -253,7 +246,7 @@ class SearchIndex:
 
     def _given(self, ids: Sequence[str] | None) -> list[str] | None:
         if (ids is not None) != self.has_ids:
-            what = "ids; give ids for these rows as well" if ids is None else "no ids; leave them out"
+            what = "ids; give ids for these rows as well" if ids is None else "no ids; omit ids"
             raise InputError(f"ids: the rows of {self.folder} have {what}")
         return None if ids is None else _one_line(ids)
 
@@ -271,9 +264,10 @@ class SearchIndex:
             texts, ids = wanted(before)
             corpus = Corpus.from_texts(texts)
             listed = None if ids is None else _checked_ids(ids, len(corpus))
-            sources = before, read_encoded(folder), batch_size, progress
-            settings, hashes = before.settings, corpus.hashes()
-            rows, changes = write_index(folder, settings, self._encoder, hashes, corpus.take, listed, *sources)
+            known = before, read_encoded(folder)
+            rows, changes = write_index(
+                folder, before.settings, self._encoder, corpus, listed, *known, batch_size, progress
+            )
             self._state = Searcher(rows, self._encoder, self._verify)
         return changes
 
@@ -309,54 +303,15 @@ class SearchIndex:
         vectors = self._encoder.encode_query(listed, batch_size=batch_size, progress=progress)
         return state.search(listed, vectors, int(k), fusion)
 
-    def search_vectors(self, vectors: npt.NDArray[np.floating], k: int = 10) -> list[list[Hit]]:
-        """Finds the k best rows for each of Q query vectors ``(Q, D)``, like ``search`` for query texts.
-
-        Raises:
-            InputError: If the vectors do not have the width of the index or are not finite, or if ``k`` is invalid.
-        """
-        check_integer(k, "k")
-        array = np.asarray(vectors)
-        if array.ndim != 2 or array.shape[1] != self.shape[1] or array.dtype.kind != "f":
-            raise InputError(
-                f"vectors: must be an array of floats of shape (queries, {self.shape[1]}), like those of the index "
-                f"{self.folder}, got shape {array.shape} and type {array.dtype}"
-            )
-        if not np.isfinite(array).all():
-            raise InputError("vectors: contain NaN or infinity; all values must be finite")
-        return self._state.search(["query"] * len(array), array, int(k))
-
-    def bm25(
-        self,
-        progress: Progress | None = None,
-        *,
-        stop_words: str = "none",
-        tokenizer: str = "unicode",
-        language: str = "none",
-    ) -> Bm25:
-        """Returns the BM25 index of the texts.
-
-        The index is built and stored in the folder if it is missing or if the rows have changed since it was built.
-
-        Args:
-            progress: Called with the number of rows read since its last call.
-            stop_words: Language whose stop words are left out, or ``none``.
-            tokenizer: ``unicode``, ``code`` or ``wordpieces``; see ``Fusion``.
-            language: Language whose words are stemmed, or ``none``.
-
-        Raises:
-            InputError: If bm25s or PyStemmer is not installed, if the stored index is damaged, or if the model's
-                tokenizer is not a WordPiece.
-        """
-        return self._state.bm25(self._state.terms_of(language, stop_words, tokenizer), progress)
-
     def prepare(self, hybrid: bool | Fusion, progress: Progress | None = None) -> None:
         """Builds the BM25 index that ``search`` needs with this argument ``hybrid``, if it is missing.
 
-        ``progress`` is called with the number of rows read since its last call.
+        Args:
+            hybrid: See ``search``.
+            progress: Called with the number of rows read since its last call.
         """
         if (fusion := Fusion.of(hybrid)) is not None:
-            self._state.bm25(self._state.terms(fusion), progress)
+            self._state.bm25(fusion, progress)
 
     @property
     def notes(self) -> list[str]:
@@ -373,10 +328,7 @@ class SearchIndex:
 
 
 def built_with(folder: str | PathLike[str]) -> dict[str, Any] | None:
-    """Returns the arguments of the encoder of an index, complete or interrupted; None for other folders.
-
-    Raises ``InputError`` if the index is damaged, or was written by another version.
-    """
+    """Returns the arguments of the encoder of an index, complete or interrupted; None for other folders."""
     path = Path(folder)
     known = read_index(path, False) if (path / ROWS).exists() else next(iter(read_encoded(path)), None)
     return None if known is None else encoder_settings(known.settings)
@@ -388,8 +340,8 @@ def encoder_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _settings(encoder: Encoder, has_ids: bool = False, passages: int | str | None = None) -> dict[str, Any]:
-    """Returns the settings to be stored in a new index; raises ``InputError`` for invalid ones."""
-    from ..encoder.digest import model_digest
+    """Returns the settings to be stored in a new index."""
+    from ..encoder.resolve import model_digest
 
     if passages is not None:
         from ..encoder.passages import Cutter
@@ -421,15 +373,9 @@ def _check_settings(folder: Path, known: dict[str, Any], encoder: Encoder, passa
     settings = _settings(encoder, passages=passages)
     for name in ("prompt", "dims", *(["passages"] if passages is not None else [])):
         if (value := known[name]) != settings[name]:
-            raise InputError(
-                f"{folder}: was built {f'with --{name} {value!r}' if value else f'without --{name}'}; use the same "
-                "option, build the index again with --rebuild, or name another folder"
-            )
+            raise built_otherwise(folder, f"with --{name} {value!r}" if value else f"without --{name}")
     if known["digest"] != settings["digest"] or known["similarity"] != settings["similarity"]:
-        raise InputError(
-            f"{folder}: was built with another model ({known['model']}); use that model, build the index again "
-            "with --rebuild, or name another folder"
-        )
+        raise built_otherwise(folder, f"with another model ({known['model']})", "use that model")
 
 
 def _numbers(rows: Iterable[int]) -> list[int]:
@@ -437,7 +383,7 @@ def _numbers(rows: Iterable[int]) -> list[int]:
 
 
 def _one_line(ids: Iterable[str]) -> list[str]:
-    """Returns ids in the form in which they are stored: a line break becomes a space, as in the texts."""
+    """Returns ids as they are stored: a line break becomes a space, as in the texts."""
     return [name.replace("\n", " ").encode("utf8", "replace").decode() for name in check_ids(ids)]
 
 
@@ -446,7 +392,7 @@ def _checked_ids(ids: Iterable[str], rows: int) -> list[str]:
     listed = _one_line(ids)
     if len(listed) != rows:
         raise InputError(f"ids: {len(listed):,} were given for {rows:,} rows; each row needs one")
-    if len(seen := set(listed)) < rows:
-        twice = next(name for name in listed if name not in seen or seen.remove(name))  # type: ignore[func-returns-value]
+    if len(set(listed)) < rows:
+        ((twice, _),) = Counter(listed).most_common(1)
         raise InputError(f"ids: {shortened(repr(twice))} is the id of several rows; make the ids unique")
     return listed

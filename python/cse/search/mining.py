@@ -6,15 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from ..augment.pairings import Spans, SpansOptions
 from ..errors import InputError, check_integer, check_texts
 from ..rng import Draws
 from .fusion import Fusion
 from .index import SearchIndex
+from .vectors import Numbers
 
-Rows = npt.NDArray[np.int64]
 # Number of queries that are searched for at a time.
 BLOCK = 256
 
@@ -90,7 +89,7 @@ class QueryRows:
         half = self.count // 2
         asked = self._asked(half, len(queries))
         wanted = sorted(set(asked))
-        ranked: dict[int, Rows] = {}
+        ranked: dict[int, Numbers] = {}
         for start in range(0, len(wanted), BLOCK):
             some = wanted[start : start + BLOCK]
             hits = index.search([queries[query] for query in some], last, hybrid=Fusion(), batch_size=batch_size)
@@ -110,7 +109,7 @@ class QueryRows:
         passes = [np.random.default_rng([self.seed, 0, turn]).permutation(queries).tolist() for turn in turns]
         return [query for order in passes for query in order][:count]
 
-    def _passages(self, index: SearchIndex, ranked: Rows, draw: np.random.Generator) -> tuple[str, str]:
+    def _passages(self, index: SearchIndex, ranked: Numbers, draw: np.random.Generator) -> tuple[str, str]:
         """Returns a passage of one of the first rows of a ranking, and one of a row at ``ranks``."""
         rows = [draw.choice(ranked[: self.positives]), draw.choice(ranked[self.ranks[0] - 1 :])]
         passages = []
@@ -120,12 +119,12 @@ class QueryRows:
             passages.append(" ".join(words[start : start + self.words]))
         return passages[0], passages[1]
 
-    def _spans(self, index: SearchIndex, filled: Rows, count: int) -> list[tuple[str, str, str]]:
+    def _spans(self, index: SearchIndex, filled: Numbers, count: int) -> list[tuple[str, str, str]]:
         """Returns rows of two spans of a text and one of another; ``filled`` are the rows that are not blank."""
         draw = np.random.default_rng([self.seed, 2])
         own = draw.integers(len(filled), size=count)
         other = (own + draw.integers(1, len(filled), size=count)) % len(filled)
-        spans = Spans(SpansOptions(shortest=0.3, longest=0.7, most_words=24), None)
+        spans = Spans(SpansOptions(min_share=0.3, max_share=0.7, max_span_words=24), None)
         numbers = np.arange(count)
         pair = spans(index.texts(filled[own]), numbers, Draws(self.seed, 0))
         negative = spans(index.texts(filled[other]), numbers, Draws(self.seed, 1))

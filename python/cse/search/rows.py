@@ -21,6 +21,7 @@ import mmap
 import os
 import zlib
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,25 +30,18 @@ import numpy.typing as npt
 
 from ..errors import InputError
 from ..io import dumps, write_atomically
-from .vectors import Floats, Vectors
+from .vectors import Floats, Numbers, Vectors
 
 VERSION = 4
 ROWS, ENCODED = "rows.arrow", "encoded"
 
-Numbers = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
 
 
 class Rows:
-    """The rows of a file, mapped into memory.
+    """The rows of a file, mapped into memory; ``verify`` compares them with their checksums, which reads the file once.
 
-    Args:
-        path: The file.
-        verify: Compare the rows with their checksums, which reads the file once.
-
-    Raises:
-        InputError: If the file is damaged, or was written by another version.
-        FileNotFoundError: If there is no file.
+    Raises ``InputError`` if the file is damaged, or was written by another version, and ``FileNotFoundError``.
     """
 
     def __init__(self, path: Path, verify: bool = True) -> None:
@@ -55,15 +49,14 @@ class Rows:
 
         try:
             with open(path, "rb") as opened:  # pa.memory_map refuses names that are not UTF-8
-                self.identity = os.fstat(opened.fileno()).st_ino, os.fstat(opened.fileno()).st_mtime_ns
                 mapped = pa.py_buffer(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
             reader = pa.ipc.open_file(mapped)
             self.settings: dict[str, Any] = json.loads(reader.schema.metadata[b"cse"])
             version, check = (self.settings.pop(name) for name in ("version", "check"))
             read = [reader.get_batch_with_custom_metadata(number) for number in range(reader.num_record_batches)]
-            self.batches = [batch for batch, _ in read]
             if version != VERSION:
-                raise _other_version(path.parent)
+                where = path.parent
+                raise InputError(f"{where}: was built by another version of cse; build the index again with --rebuild")
             if check != _check(self.settings) or not reader.schema.equals(schema(self.settings)) or not read:
                 raise ValueError
             for batch, metadata in read:
@@ -74,19 +67,17 @@ class Rows:
             raise
         except (pa.ArrowException, OSError, ValueError, IndexError, KeyError, TypeError, RecursionError):
             raise InputError(f"{path}: is damaged; build the index again with --rebuild") from None
-        self.path = path
-        self.starts = np.cumsum([0, *map(len, self.batches)])
-        passages = [batch.column("passages").flatten() for batch in self.batches]
-        parts = [
-            part.field("vector").flatten().to_numpy().reshape(len(part), self.settings["width"]) for part in passages
-        ]
-        self.vectors = Vectors(parts, 1.0001 if self.settings["similarity"] == "cosine" else None)
+        self.path, self.table = path, pa.Table.from_batches([batch for batch, _ in read])
+        lists = self.table.column("passages").chunks
+        passages, width = [chunk.flatten() for chunk in lists], self.settings["width"]
+        arrays = [each.field("vector").flatten().to_numpy().reshape(len(each), width) for each in passages]
+        self.vectors = Vectors(arrays, 1.0001 if self.settings["similarity"] == "cosine" else None)
         """The vectors of the rows that are not blank, or of their passages."""
-        self.spans = np.hstack([np.stack([part.field(name).to_numpy() for name in SPAN]) for part in passages]).T
+        self.spans = np.hstack([np.stack([each.field(name).to_numpy() for name in SPAN]) for each in passages]).T
         """Range of characters of each vector, ``(vectors, 2)`` uint32."""
-        self.counts = np.concatenate([np.diff(batch.column("passages").offsets.to_numpy()) for batch in self.batches])
+        self.counts = np.concatenate([np.diff(chunk.offsets.to_numpy()) for chunk in lists])
         """Number of vectors of each row, ``(rows,)``."""
-        self.hashes: Hashes = np.concatenate([batch.column("hash").to_numpy() for batch in self.batches])
+        self.hashes: Hashes = self.table.column("hash").to_numpy()
         """Hash of the text of each row, ``(rows,)`` uint64."""
         self.row_of: Numbers = np.repeat(np.arange(len(self)), self.counts)
         """Row of each vector, ``(vectors,)`` int64, ascending."""
@@ -94,39 +85,27 @@ class Rows:
         """A hash of the texts."""
 
     def __len__(self) -> int:
-        return int(self.starts[-1])
-
-    def is_current(self) -> bool:
-        """Returns whether the file was not replaced since it was opened."""
-        try:
-            now = os.stat(self.path)
-        except OSError:
-            return False
-        return (now.st_ino, now.st_mtime_ns) == self.identity
-
-    def column(self, name: str, rows: Sequence[int] | None = None) -> list[Any]:
-        """Returns the values of a column in some rows; None: in all. Raises ``InputError`` for a row out of range."""
-        if rows is None:
-            return [value for batch in self.batches for value in batch.column(name).to_pylist()]
-        numbers = np.asarray(rows, dtype=np.int64)
-        for row in numbers[(numbers < 0) | (numbers >= len(self))].tolist():
-            raise InputError(f"row: {row} is out of range; there are {len(self):,} rows in {self.path.parent}")
-        batches = (np.searchsorted(self.starts, numbers, side="right") - 1).tolist()
-        columns = [batch.column(name) for batch in self.batches]
-        return [
-            columns[batch][row - int(self.starts[batch])].as_py()
-            for row, batch in zip(numbers.tolist(), batches, strict=True)
-        ]
+        return len(self.table)
 
     def texts(self, rows: Sequence[int] | None = None) -> list[str]:
-        """Returns the texts of some rows; None: of all."""
-        return self.column("text", rows)
+        """Returns the texts of some rows; None: of all. Raises ``InputError`` for a row out of range."""
+        return self._values("text", rows)
 
     def ids(self, rows: Sequence[int] | None = None) -> list[str]:
         """Returns the ids of some rows, or their row numbers as text if the index has no ids; None: of all."""
         if self.settings["ids"]:
-            return self.column("id", rows)
+            return self._values("id", rows)
         return [str(row) for row in (range(len(self)) if rows is None else rows)]
+
+    def _values(self, name: str, rows: Sequence[int] | None) -> list[str]:
+        column = self.table.column(name)
+        try:
+            values: list[str] = (column if rows is None else column.take(np.array(rows, dtype=np.int64))).to_pylist()
+        except IndexError:
+            row = next(row for row in rows or () if not 0 <= row < len(self))
+            message = f"row: {row} is out of range; there are {len(self):,} rows in {self.path.parent}"
+            raise InputError(message) from None
+        return values
 
 
 SPAN = ("start", "end")
@@ -157,8 +136,7 @@ def batch_of(
     columns = schema(settings)
     values = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), settings["width"])
     kind = columns.field("passages").type
-    places = [pa.array(spans[:, place]) for place in range(2)]
-    items = pa.StructArray.from_arrays([*places, values], fields=[*kind.value_type])
+    items = pa.StructArray.from_arrays([*map(pa.array, spans.T), values], fields=[*kind.value_type])
     passages = pa.ListArray.from_arrays(pa.array(np.cumsum([0, *counts]), pa.int32()), items, type=kind)
     named = [] if ids is None else [pa.array(ids, pa.large_string())]
     return pa.record_batch([*named, pa.array(texts, pa.large_string()), pa.array(hashes), passages], schema=columns)
@@ -192,39 +170,28 @@ def _check(settings: dict[str, Any]) -> str:
 
 
 def read_index(folder: Path, verify: bool = True) -> Rows | None:
-    """Returns the rows of an index folder; None if it has none.
-
-    Raises ``InputError`` if they are damaged, or were written by another version.
-    """
+    """Returns the rows of an index folder; None if it has none."""
     try:
         return Rows(folder / ROWS, verify)
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
-def opened(folder: Path, verify: bool = True) -> Rows:
-    """Returns the rows of an index; raises ``InputError`` if the folder has none."""
-    rows = read_index(folder, verify)
-    if rows is None:
-        if encoded := read_encoded(folder):
-            raise InputError(
-                f"{folder}: its build was interrupted after {sum(map(len, encoded)):,} rows; run the same command "
-                "again to complete it"
-            )
-        raise InputError(f"{folder}: no index there; make one with 'cse search MODEL CORPUS -o {folder}'")
-    return rows
-
-
 def read_encoded(folder: Path) -> list[Rows]:
     """Returns the rows that an interrupted build or update has encoded; files that are damaged are left out."""
     encoded = []
     for path in sorted((folder / ENCODED).glob("*.arrow")):
-        try:
+        with suppress(InputError, FileNotFoundError):
             encoded.append(Rows(path))
-        except (InputError, FileNotFoundError):
-            continue
     return encoded
 
 
-def _other_version(folder: Path) -> InputError:
-    return InputError(f"{folder}: was built by another version of cse; build the index again with --rebuild")
+def opened(folder: Path, verify: bool = True) -> Rows:
+    """Returns the rows of an index; raises ``InputError`` if the folder has none."""
+    if (rows := read_index(folder, verify)) is not None:
+        return rows
+    if encoded := sum(map(len, read_encoded(folder))):
+        raise InputError(
+            f"{folder}: its build was interrupted after {encoded:,} rows; run the same command again to complete it"
+        )
+    raise InputError(f"{folder}: no index there; make one with 'cse search MODEL CORPUS -o {folder}'")

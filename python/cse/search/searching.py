@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from ..encoder.readability import Readability, readability, share_read
+from ..encoder.vocabulary import Readability, readability, share_read
 from ..tfidf.pieces import Pieces
 from .bm25 import Bm25
 from .fusion import Fusion
@@ -51,20 +52,14 @@ class Hit:
 class Searcher:
     """One state of an index, which does not change: its rows, and what is derived from them when it is first needed.
 
-    The BM25 indexes are stored in the folder, unless it cannot be changed or an update has replaced this state. Several
-    threads may search at the same time.
+    The BM25 indexes are stored in the folder, unless it cannot be changed. Several threads may search at the same time.
     """
 
     def __init__(self, rows: Rows, encoder: Encoder, verify: bool = True) -> None:
         self.rows, self.encoder, self._verify = rows, encoder, verify
-        self.cosine = rows.settings["similarity"] == "cosine"
-        self._derived: dict[str, Any] = {}
+        self._terms: dict[Fusion, Terms] = {}
+        self._bm25: dict[str, Bm25] = {}
         self._lock = threading.RLock()
-
-    def _texts(self) -> Iterator[str]:
-        for batch in self.rows.batches:
-            for start in range(0, len(batch), BLOCK):
-                yield from batch.column("text").slice(start, BLOCK).to_pylist()
 
     @cached_property
     def sample(self) -> list[str]:
@@ -96,20 +91,14 @@ class Searcher:
 
     def terms(self, fusion: Fusion) -> Terms:
         """Returns how BM25 splits the texts: what ``fusion`` says, with what is ``auto`` found from the texts."""
-        name = f"terms {fusion.language} {fusion.stop_words} {fusion.bm25_tokenizer}"
         with self._lock:
-            if name not in self._derived:
+            if fusion not in self._terms:
                 terms = terms_for(self.sample, fusion.language, fusion.stop_words, fusion.bm25_tokenizer)
                 if terms.tokenizer == "wordpieces":
-                    terms = self.terms_of("none", terms.stop_words, "wordpieces")
-                self._derived[name] = terms
-            chosen: Terms = self._derived[name]
-        return chosen
-
-    def terms_of(self, language: str, stop_words: str, tokenizer: str) -> Terms:
-        """Returns terms, with the pieces of the model's tokenizer if they are needed."""
-        pieces = Pieces.of(self.encoder.tokenizer, self.encoder.given[0]) if tokenizer == "wordpieces" else None
-        return Terms(language, stop_words, tokenizer, pieces)
+                    pieces = Pieces.of(self.encoder.tokenizer, self.encoder.given[0])
+                    terms = replace(terms, language="none", pieces=pieces)
+                self._terms[fusion] = terms
+            return self._terms[fusion]
 
     def weight(self, fusion: Fusion) -> float:
         """Returns the weight of BM25."""
@@ -119,24 +108,26 @@ class Searcher:
             return UNREADABLE
         return CODE if self.terms(fusion).tokenizer == "code" else READABLE
 
-    def bm25(self, terms: Terms, progress: Progress | None = None) -> Bm25:
-        """Returns the BM25 index of the texts; see ``SearchIndex.bm25``."""
+    def bm25(self, fusion: Fusion, progress: Progress | None = None) -> Bm25:
+        """Returns the BM25 index of the texts; it is built if it is missing, or if the rows have changed since."""
+        terms = self.terms(fusion)
         folder = self.rows.path.parent / f"bm25-{self.rows.generation}-{terms.name}"
         with self._lock:
-            if folder.name not in self._derived:
-                if folder.exists() and self.rows.is_current():
+            if folder.name not in self._bm25:
+                if folder.exists():
                     index = Bm25.open(folder, terms, self._verify)
                 else:
-                    index = Bm25.build(self._texts(), progress, terms)
+                    texts = self.rows.table.column("text")
+                    blocks = (texts.slice(start, BLOCK).to_pylist() for start in range(0, len(texts), BLOCK))
+                    index = Bm25.build(chain.from_iterable(blocks), progress, terms)
                     try:
-                        if self.rows.is_current():
+                        if self.rows.path.exists():  # the folder was not removed
                             index.save(folder)
-                    except OSError as error:  # the folder cannot be changed, or was removed
-                        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT):
+                    except OSError as error:  # the folder cannot be changed
+                        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                             raise
-                self._derived[folder.name] = index
-            found: Bm25 = self._derived[folder.name]
-        return found
+                self._bm25[folder.name] = index
+            return self._bm25[folder.name]
 
     @cached_property
     def _ranker(self) -> Ranker:
@@ -146,13 +137,12 @@ class Searcher:
         self, texts: Sequence[str], vectors: npt.NDArray[np.floating], k: int, fusion: Fusion | None = None
     ) -> list[list[Hit]]:
         """Finds the k best rows for each query, given its text and its vector; see ``SearchIndex.search``."""
-        queries = unit(vectors) if self.cosine else np.asarray(vectors, dtype=np.float32)
+        cosine = self.rows.settings["similarity"] == "cosine"
+        queries = unit(vectors) if cosine else np.asarray(vectors, dtype=np.float32)
         if fusion is None:
             found = self._nearest(queries, k)
-        elif not len(self.rows.row_of):
-            found = [[] for _ in texts]
         else:
-            words, weight = self.bm25(self.terms(fusion)), self.weight(fusion)
+            words, weight = self.bm25(fusion), self.weight(fusion)
             found = [
                 self._ranker.rank(query, words.scores(text), weight, k) if text.strip() else []
                 for text, query in zip(texts, queries, strict=True)
@@ -179,9 +169,9 @@ class Searcher:
 
     def _hits(self, best: Sequence[Found]) -> list[Hit]:
         """Returns the ids and texts of the rows that were found."""
-        numbers = [row for row, _, _ in best]
+        rows = [row for row, _, _ in best]
         hits = []
-        for (row, score, place), name, text in zip(best, self.rows.ids(numbers), self.rows.texts(numbers), strict=True):
+        for (row, score, place), name, text in zip(best, self.rows.ids(rows), self.rows.texts(rows), strict=True):
             start, end = self.rows.spans[place].tolist()
             hits.append(Hit(row, name, score, text[start:end]))
         return hits

@@ -13,17 +13,14 @@ from sentence_transformers.base.losses.merged_forward import embed_columns
 from sentence_transformers.util import all_gather, all_gather_with_grad
 from torch import Tensor, nn
 
-from ..errors import InputError, unknown
-from ..losses.base import LOGITS
+from ..augment import UNAOptions
+from ..errors import InputError
 from ..losses.contrastive import Contrastive, contrastive_loss
 from ..losses.options import ContrastiveOptions, incompatibility
+from ..options import options_of
 from ..rng import partners, valid_candidates
 from ..views import Role, entry_keys
 from .negatives import Facts, facts_of, stripped
-
-OBJECTIVES = ("infonce", "nt-xent")
-MIXED = ("paper", "release")
-NEGATIVES = ("hard-negatives", "pairs")
 
 
 class InfoNCELoss(CachedLossMixin, nn.Module):
@@ -90,18 +87,6 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         show_progress_bar: bool = False,
     ) -> None:
         super().__init__()
-        _check_names(objective, logits, mixed, negatives_as)
-        _above("temperature", temperature, 0)
-        _above("hard_negative_weight", hard_negative_weight, 0)
-        _above("mini_batch_size", mini_batch_size, 0)
-        if mini_batch_num_tokens is not None:
-            _above("mini_batch_num_tokens", mini_batch_num_tokens, 0)
-        if not 0 <= mix_lambda <= 1:
-            raise InputError(f"mix_lambda: must be from 0 to 1, got {mix_lambda!r}")
-        _check_combination(objective, logits, mixed, negatives_as, hard_negative_weight)
-        if cached and has_static_embedding_input(model):
-            raise InputError("cached: saves no memory with a StaticEmbedding, which has no activations; leave it out")
-        self.model, self.tokenizer = model, getattr(model, "tokenizer", None)
         self.parts: dict[str, Any] = {
             "objective": objective,
             "logits": logits,
@@ -112,6 +97,21 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
             "hard_negative_weight": hard_negative_weight,
         }
         """Arguments of ``contrastive_loss``."""
+        declared = {option.name: option for option in (*options_of(ContrastiveOptions), *options_of(UNAOptions))}
+        for name, value in {**self.parts, "negatives_as": negatives_as}.items():
+            if name != "mixed" or mixed is not None:
+                declared[{"mixed": "mix_variant", "negatives_as": "use_as"}.get(name, name)].check(value, name)
+        pairs = negatives_as == "pairs"
+        if pairs and objective != "nt-xent":
+            raise InputError('negatives_as="pairs": needs objective="nt-xent", in which every text is an anchor')
+        if incompatibility(objective, logits, mixed, pairs):
+            raise InputError(
+                'mixed="release": is defined for objective="infonce", logits="cosine" and '
+                'negatives_as="hard-negatives" only; use mixed="paper"'
+            )
+        if cached and has_static_embedding_input(model):
+            raise InputError("cached: saves no memory with a StaticEmbedding, which has no activations; omit cached")
+        self.model, self.tokenizer = model, getattr(model, "tokenizer", None)
         self.negatives_as, self.keep_duplicates, self.seed = negatives_as, keep_duplicates, seed
         self.gather_across_devices = gather_across_devices
         self.uses_gradient_cache = cached
@@ -129,7 +129,6 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
             InputError: If there is only one column, or if ``hard_negative_weight`` is set and no column has negatives.
         """
         columns = list(sentence_features)
-        self._check_columns(len(columns))
         # Computed before the model runs, because the model may change attention masks in place to exclude prompts.
         facts: Any = facts_of(columns, self.tokenizer)
         features = [stripped(column) for column in columns]
@@ -159,7 +158,6 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
             raise InputError(
                 'negatives_as="pairs": needs texts, which it encodes twice; call the loss with inputs of the model'
             )
-        self._check_columns(len(embeddings))
         return self._loss(embeddings, None)
 
     def get_config_dict(self) -> dict[str, Any]:
@@ -192,16 +190,12 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         by_key = {entry.partition("{")[2].partition(",")[0]: entry.strip() for entry in entries}
         return "".join(f"\n{by_key[key]}\n" for key, holds in used.items() if holds)
 
-    def _check_columns(self, count: int) -> None:
-        if count < 2:
-            raise InputError(
-                f"dataset: the loss needs two columns, anchor and positive, got {count}; without labels, add a second "
-                "column with the same sentences (SimCSE)"
-            )
-        if count == 2 and self.parts["hard_negative_weight"] != 1:
-            raise InputError("hard_negative_weight: the dataset has no column of negatives; add one, or leave it out")
-
     def _loss(self, embeddings: list[Tensor], facts: Facts | None) -> Tensor:
+        if len(embeddings) < 2:
+            raise InputError(
+                "dataset: the loss needs two columns, anchor and positive, got 1; without labels, add a second column "
+                "with the same sentences (SimCSE)"
+            )
         if facts is None:
             rows = torch.arange(len(embeddings[0]), device=embeddings[0].device)
             facts = Facts(rows, torch.zeros_like(rows), None)
@@ -209,25 +203,21 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
             check_equal_rows(embeddings[0])
             embeddings = [all_gather_with_grad(z) for z in embeddings]
             facts = facts.gathered(all_gather)
-        with torch.autocast(embeddings[0].device.type, enabled=False):
-            return self._value([z if z.dtype == torch.float64 else z.float() for z in embeddings], facts)
-
-    def _value(self, embeddings: list[Tensor], facts: Facts) -> Tensor:
-        views, roles, columns = self._views(embeddings)
+        views, roles, columns = self._views([z if z.dtype == torch.float64 else z.float() for z in embeddings])
+        if self.parts["hard_negative_weight"] != 1 and "hard_negative" not in views:
+            raise InputError(
+                'hard_negative_weight: needs a column of negatives, with negatives_as="hard-negatives"; omit '
+                "hard_negative_weight"
+            )
         masks: dict[str, Tensor] = {}
         keys: dict[str, Tensor] = {}
         if not self.keep_duplicates and facts.keys is not None:
             place = {"anchor": 0, "positive": 1, **columns}
             keys = entry_keys({name: facts.keys[place[name]] for name in views}, roles)
             masks = {name: facts.changed(column) for name, column in columns.items()}
-        return contrastive_loss(
-            views,
-            **self.parts,
-            roles=roles,
-            masks=masks,
-            keys=keys,
-            partners=self._partners(roles, masks, facts, embeddings[0].device),
-        )
+        drawn = self._partners(roles, masks, facts, embeddings[0].device)
+        with torch.autocast(embeddings[0].device.type, enabled=False):
+            return contrastive_loss(views, **self.parts, roles=roles, masks=masks, keys=keys, partners=drawn)
 
     def _views(self, embeddings: list[Tensor]) -> tuple[dict[str, Tensor], dict[str, Role], dict[str, int]]:
         """Returns the embeddings and roles by view name, and the column number of each view of negatives."""
@@ -246,11 +236,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         return views, roles, columns
 
     def _partners(
-        self,
-        roles: dict[str, Role],
-        masks: dict[str, Tensor],
-        facts: Facts,
-        device: torch.device,
+        self, roles: dict[str, Role], masks: dict[str, Tensor], facts: Facts, device: torch.device
     ) -> Tensor | None:
         """Returns the partners of mixed negatives, drawn as in ``cse train``; see ``cse.rng.partners``."""
         settings: dict[str, Any] = {
@@ -275,32 +261,3 @@ def check_equal_rows(local: Tensor) -> None:
             f"gather_across_devices: the processes have {', '.join(map(str, counts))} rows in a batch, but need "
             "equal numbers; set dataloader_drop_last=True"
         )
-
-
-def _check_names(objective: str, logits: str, mixed: str | None, negatives_as: str) -> None:
-    for name, value, choices in (
-        ("objective", objective, OBJECTIVES),
-        ("logits", logits, tuple(LOGITS)),
-        ("mixed", mixed, MIXED),
-        ("negatives_as", negatives_as, NEGATIVES),
-    ):
-        if value not in choices and not (name == "mixed" and value is None):
-            raise unknown(name, str(value), choices)
-
-
-def _check_combination(objective: str, logits: str, mixed: str | None, negatives_as: str, weight: float) -> None:
-    pairs = negatives_as == "pairs"
-    if pairs and objective != "nt-xent":
-        raise InputError('negatives_as="pairs": needs objective="nt-xent", in which every text is an anchor')
-    if pairs and weight != 1:
-        raise InputError('hard_negative_weight: has no meaning with negatives_as="pairs"; leave it out')
-    if incompatibility(objective=objective, logits=logits, mixed=mixed, synthetic_pairs=pairs):
-        raise InputError(
-            'mixed="release": is defined for objective="infonce", logits="cosine" and '
-            'negatives_as="hard-negatives" only; use mixed="paper"'
-        )
-
-
-def _above(name: str, value: float, bound: float) -> None:
-    if not value > bound:
-        raise InputError(f"{name}: must be above {bound}, got {value!r}")

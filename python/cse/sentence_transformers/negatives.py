@@ -7,10 +7,10 @@ equal token ids. ``NegativesCollator`` adds row numbers and the epoch to the inp
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -25,7 +25,7 @@ from torch import Tensor
 from transformers import TrainerCallback
 
 from ..encoder.tokens import token_keys
-from ..errors import InputError
+from ..errors import InputError, check_texts
 from ..tfidf.index import TfidfIndex
 from ..tfidf.options import DrawOptions
 
@@ -63,19 +63,15 @@ def facts_of(features: Sequence[Mapping[str, Any]], tokenizer: Any) -> Facts:
     """Returns the facts of a batch; ``features`` are the inputs of the model, by column."""
     computed = [column_keys(column, tokenizer) for column in features]
     known = [key for key in computed if key is not None]
-    keys = tuple(known) if len(known) == len(computed) > 0 else None
-    first = features[0] if features else {}
-    rows = first.get(ROW)
+    keys = tuple(known) if len(known) == len(computed) else None
+    rows = features[0].get(ROW)
     if rows is None:
-        rows = keys[0] if keys is not None else torch.arange(batch_size(first))
-    epoch = first.get(EPOCH)
-    return Facts(rows, torch.zeros_like(rows) if epoch is None else epoch, keys)
+        rows = keys[0] if keys is not None else torch.arange(batch_size(features[0]))
+    return Facts(rows, features[0].get(EPOCH, torch.zeros_like(rows)), keys)
 
 
-def stripped(features: dict[str, Any]) -> dict[str, Any]:
-    """Returns the inputs of a column without the keys that ``NegativesCollator`` adds; unchanged if there are none."""
-    if ROW not in features:
-        return features
+def stripped(features: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the inputs of a column without the keys that ``NegativesCollator`` adds."""
     return {name: value for name, value in features.items() if name not in (ROW, EPOCH)}
 
 
@@ -90,10 +86,12 @@ def column_keys(features: Mapping[str, Any], tokenizer: Any) -> Tensor | None:
 
 def batch_size(features: Mapping[str, Any]) -> int:
     """Returns the number of rows in a column's inputs; for an ``EmbeddingBag``, ``offsets`` has one number per row."""
-    for name in ("offsets", "input_ids"):
-        if isinstance(features.get(name), Tensor):
-            return len(features[name])
-    return next(len(value) for value in features.values() if isinstance(value, Tensor) and value.ndim)
+    rows = features.get("offsets", features.get("input_ids"))
+    return (
+        len(rows)
+        if isinstance(rows, Tensor)
+        else next(len(v) for v in features.values() if isinstance(v, Tensor) and v.ndim)
+    )
 
 
 Index = TfidfIndex | str | PathLike[str]
@@ -139,7 +137,7 @@ def add_negatives(
     Warns:
         UserWarning: If the dataset has no column of positives, which must stand before the negatives in training.
     """
-    if not isinstance(dataset, Dataset):
+    if not isinstance(dataset, Dataset):  # a DatasetDict has the methods that are used here
         raise InputError(f"dataset: a datasets.Dataset was expected, not {type(dataset).__name__}; pass one split")
     drawn = _Drawn(index, column, copies, name, drawing)
     _check_columns(dataset.column_names, drawn, row_column)
@@ -223,7 +221,7 @@ class NegativesCollator(SentenceTransformerDataCollator):
         **drawing: Unpack[DrawOptions],
     ) -> None:
         if "epoch" in drawing:
-            raise InputError("epoch: the collator gets it from its callback; leave it out")
+            raise InputError("epoch: the collator gets it from its callback; omit epoch")
         super().__init__(preprocess_fn, prompts=prompts or {}, router_mapping=router_mapping or {})
         self.drawn = None if index is None else _Drawn(index, column, copies, name, drawing)
         self.row_column = row_column
@@ -296,26 +294,24 @@ class _Drawn:
     """Draws the columns of negatives for texts."""
 
     def __init__(self, index: Index, column: str, copies: int, name: str, drawing: DrawOptions) -> None:
-        if isinstance(copies, bool) or not isinstance(copies, int) or copies < 1:
-            raise InputError(f"copies: must be an integer of at least 1, got {copies!r}")
-        if "copy" in drawing:
-            raise InputError("copy: is set automatically to 0, 1, ...; give their number with copies=N")
+        if copies < 1 or "copy" in drawing:
+            raise InputError("copies: must be the number of negatives of each text, 1 or more, in place of copy")
         self.index = index if isinstance(index, TfidfIndex) else TfidfIndex.open(index)
         self.index.draw_options(**drawing)  # raises InputError for an invalid option
         self.column, self.drawing = column, drawing
         self.names = [name] if copies == 1 else [f"{name}_{number + 1}" for number in range(copies)]
 
     def __call__(self, texts: Sequence[str], rows: Sequence[int], **more: Unpack[DrawOptions]) -> dict[str, list[str]]:
-        for text, row in zip(texts, rows, strict=True):
-            if not isinstance(text, str):
-                raise InputError(f"column {self.column}: row {row} must be a string, got {text!r}")
-            if isinstance(row, bool) or not isinstance(row, Integral) or row < 0:
-                raise InputError(f"row numbers: must be integers from 0, got {row!r}; see number_rows")
-        negatives: dict[str, list[str]] = {}
-        for number, name in enumerate(self.names):
-            drawing: DrawOptions = {**self.drawing, **more, "copy": number}
-            negatives[name] = self.index.augment(texts, rows=[int(row) for row in rows], **drawing)
-        return negatives
+        check_texts(texts, f"column {self.column}")
+        try:
+            numbers = list(map(operator.index, rows))
+        except TypeError:
+            raise InputError("row numbers: must be integers; see number_rows") from None
+        drawing: list[DrawOptions] = [{**self.drawing, **more, "copy": copy} for copy in range(len(self.names))]
+        return {
+            name: self.index.augment(texts, rows=numbers, **options)
+            for name, options in zip(self.names, drawing, strict=True)
+        }
 
 
 NO_POSITIVES = (

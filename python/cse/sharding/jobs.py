@@ -1,17 +1,13 @@
-"""Jobs that make one part, a file of negatives or embeddings, from each file of a corpus.
-
-A job holds only settings, so that it can be sent to other processes, where ``worker`` loads the index or model once.
-``find_sources`` finds the files of a corpus and their row counts, which are taken from an index or determined by
-counting.
-"""
+"""Jobs that make one part, a file of negatives or embeddings, from each file of a corpus."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from ..background import in_thread
@@ -26,66 +22,75 @@ from .parts import Shard
 if TYPE_CHECKING:
     from ..encoder.encoder import Encoder
 
+File = tuple[str, str | None]
+"""The path of a file of a corpus, and the column with the texts if it is a table."""
+Progress = Callable[[int], None]
+Work = Callable[[Shard, Path, Progress], dict[str, Any]]
+"""A function that makes the part of a shard at a path, and returns counts and, as ``file``, the hash of the input file
+as it was read. Its third argument is called with the number of rows done since the last call."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What makes the parts of a corpus."""
+
+    kind: str
+    """``augment`` or ``encode``."""
+    suffix: str
+    """Suffix of the names of the parts."""
+    settings: dict[str, Any]
+    """All settings that the content of the parts depends on or that a search needs, serialisable to JSON."""
+    reading: ReadOptions
+    load: Callable[[ReadOptions], Work]
+    """Loads the index or model, and returns the function that makes a part."""
+
 
 def find_sources(
     files: Sequence[str],
     column: str | None,
     known: Sequence[SourceFile],
     index: str,
-    count: Callable[[Sequence[tuple[str, str | None]]], list[SourceFile]],
+    count: Callable[[list[File]], dict[File, SourceFile]],
     *,
     elsewhere: bool,
 ) -> list[SourceFile]:
-    """Returns the files of a corpus with their row counts.
+    """Returns the files of a corpus with their row counts: those ``known`` from an index, or those ``count`` returns.
 
-    Args:
-        files: Paths and patterns.
-        column: Column with the texts, for files that are tables.
-        known: The files that the index lists.
-        index: Folder of the index, for messages.
-        count: Counts the rows of files, given as paths and columns; called at most once, with the files whose counts
-            are not taken from the index.
-        elsewhere: Whether the files are read on other machines; files in the index then need not exist here.
-
-    Raises:
-        InputError: If the size of a file differs from its size in the index, or if a file cannot be read.
+    ``index`` is the folder of the index, for messages. If the files are read ``elsewhere``, on other machines, files in
+    the index need not exist here.
     """
     items = readers.resolve(list(files), column)
-    wanted = [(item, None) if isinstance(item, str) else (item.path, item.column) for item in items]
-    by_path = {(file.path, file.column): file for file in known}
-    listed: dict[tuple[str, str | None], SourceFile] = {}
-    for path, name in wanted:
-        source = by_path.get((path, name))
-        if source is None or not (elsewhere or os.path.isfile(path)):
-            continue
-        if os.path.isfile(path) and os.path.getsize(path) != source.bytes:
+    wanted: list[File] = [(item, None) if isinstance(item, str) else (item.path, item.column) for item in items]
+    listed = {(file.path, file.column): file for file in known}
+    for file in wanted:
+        path, source = file[0], listed.get(file)
+        if source is not None and not os.path.isfile(path):
+            if not elsewhere:
+                del listed[file]
+        elif source is not None and os.path.getsize(path) != source.bytes:
             raise InputError(
                 f"{path}: has {os.path.getsize(path):,} bytes, but had {source.bytes:,} when the index {index} was "
                 "built; build it again from these files"
             )
-        listed[path, name] = source
-    unknown = list(dict.fromkeys(key for key in wanted if key not in listed))
-    if unknown:
-        listed.update(zip(unknown, count(unknown), strict=True))
-    return [listed[key] for key in wanted]
+    if unknown := list(dict.fromkeys(file for file in wanted if file not in listed)):
+        listed |= count(unknown)
+    return [listed[file] for file in wanted]
 
 
-Progress = Callable[[int], None]
-Work = Callable[[Shard, Path, Progress], dict[str, Any]]
-"""A function that makes the part of a shard at a path, and returns counts.
-
-Its third argument is called with the number of rows done since the last call. The counts include ``file``, the hash of
-the input file as it was read.
-"""
+def count_rows(reading: ReadOptions, file: File) -> SourceFile:
+    """Counts the rows of a file."""
+    path, column = file
+    ((_, size, rows, xxh3, name),) = _core.count_rows(readers.resolve([path], column), reading)
+    return SourceFile(path, size, rows, xxh3, name)
 
 
 def as_input(shard: Shard) -> list[str | tables.Column]:
-    """Returns the file of a shard as an input of the Rust core; raises ``InputError`` if it cannot be opened."""
+    """Returns the file of a shard as an input of the Rust core."""
     return readers.resolve([shard.source.path], shard.source.column)
 
 
-def make(work: Work, shard: Shard, folder: Path, progress: Progress) -> None:
-    """Makes the part of a shard, and writes its counts next to it.
+def make(work: Work, shard: Shard, folder: Path, progress: Progress) -> dict[str, Any]:
+    """Makes the part of a shard; returns its size, hash and counts, and writes them next to it.
 
     Raises ``InputError`` if the file has changed since its rows were counted; the part is then deleted.
     """
@@ -96,183 +101,125 @@ def make(work: Work, shard: Shard, folder: Path, progress: Progress) -> None:
         raise InputError(
             f"{shard.source.path}: was changed after its rows were counted; make the parts in a new folder"
         )
-    record = {
-        "xxh3": shard.source.xxh3,
-        "first_row": shard.first_row,
-        "part_bytes": path.stat().st_size,
-        "part_xxh3": _core.hash_file(path),
-        "counted": counted,
+    made = {"part_bytes": path.stat().st_size, "part_xxh3": _core.hash_file(path), "counted": counted}
+    write_text(f"{path}.json", dumps({"xxh3": shard.source.xxh3, "first_row": shard.first_row, **made}) + "\n")
+    return made
+
+
+def augment_job(
+    index: TfidfIndex,
+    file: Path,
+    *,
+    filtered: dict[str, Any],
+    drawing: dict[str, Any],
+    copies: int,
+    form: str,
+    compression: str,
+    reading: ReadOptions,
+    elsewhere: bool,
+) -> Job:
+    """Returns the job of ``cse augment``: negatives for the rows of a file.
+
+    ``file`` is that of the index, ``filtered`` the arguments with which it was opened, and ``drawing`` complete drawing
+    options (``TfidfIndex.draw_options``). ``form`` is ``text`` or ``jsonl``; ``compression`` ``none``, ``gz`` or
+    ``zst``. With ``elsewhere``, the job holds the bytes of the index, for machines that need not have its folder.
+    """
+    settings = {
+        "index": _core.hash_file(file),
+        **filtered,
+        **drawing,
+        "copies": copies,
+        "format": form,
+        "compression": compression,
+        **_errors(reading),
     }
-    write_text(f"{path}.json", dumps(record) + "\n")
+    suffix = (".txt" if form == "text" else ".jsonl") + ("" if compression == "none" else f".{compression}")
+    opened = partial(TfidfIndex.from_bytes, file.read_bytes(), **filtered) if elsewhere else lambda: index
+    return Job("augment", suffix, settings, reading, partial(_augmenting, opened, drawing, copies, form, compression))
 
 
-@dataclass(frozen=True)
-class AugmentJob:
-    """The job of ``cse augment``: makes negatives for the rows of a file."""
+def _augmenting(
+    opened: Callable[[], TfidfIndex], drawing: Any, copies: int, form: str, compression: str, reading: ReadOptions
+) -> Work:
+    index = opened()
+    options = index.reading(reading)
 
-    kind: ClassVar[str] = "augment"
+    def work(shard: Shard, path: Path, progress: Progress) -> dict[str, Any]:
+        source, rows, before = as_input(shard), shard.source.rows, 0
 
-    tfidf: str
-    min_df: int
-    max_terms: int | None
-    drawing: dict[str, Any]
-    """Complete drawing options; see ``TfidfIndex.draw_options``."""
-    copies: int
-    form: str
-    """``text`` or ``jsonl``."""
-    compression: str
-    """``none``, ``gz`` or ``zst``."""
-    reading: ReadOptions
+        def advance(done: int, total: int) -> None:
+            nonlocal before
+            now = rows * min(done, total) // max(total, 1)
+            progress(now - before)
+            before = now
 
-    @property
-    def suffix(self) -> str:
-        """Suffix of the names of the parts."""
-        plain = ".txt" if self.form == "text" else ".jsonl"
-        return plain if self.compression == "none" else f"{plain}.{self.compression}"
+        given = source, path, compression, shard.first_row, copies, form == "jsonl", drawing, options
+        report, (file,) = in_thread(lambda shared: index._core.augment_part(*given, shared), advance)
+        progress(rows - before)
+        return {**asdict(AugmentReport(*report)), "joined_lines": readers.joined_lines(source), "file": file[3]}
 
-    @property
-    def _index_file(self) -> Path:
-        return Path(self.tfidf) / "index.safetensors"
-
-    def settings(self) -> dict[str, Any]:
-        """Returns the settings that the parts depend on; the index is represented by its hash."""
-        return {
-            "index": _core.hash_file(self._index_file),
-            "min_df": self.min_df,
-            "max_terms": self.max_terms,
-            **self.drawing,
-            "copies": self.copies,
-            "format": self.form,
-            "compression": self.compression,
-            "encoding_errors": self.reading["encoding_errors"],
-            "max_line_bytes": self.reading["max_line_bytes"],
-        }
-
-    def shared(self) -> bytes | None:
-        """Returns the bytes of the index, which every worker needs and a cluster stores once."""
-        return self._index_file.read_bytes()
-
-    def worker(self, shared: bytes | None, threads: int) -> Work:
-        """Opens the index, from ``shared`` or else from its folder, and returns the function that makes a part.
-
-        ``threads=0`` uses all cores.
-        """
-        if shared is None:
-            index = TfidfIndex.open(self.tfidf, min_df=self.min_df, max_terms=self.max_terms)
-        else:
-            index = TfidfIndex.from_bytes(shared, min_df=self.min_df, max_terms=self.max_terms)
-        reading = index.reading({**self.reading, "threads": threads})
-
-        def work(shard: Shard, path: Path, progress: Progress) -> dict[str, Any]:
-            source, rows, before = as_input(shard), shard.source.rows, 0
-
-            def advance(done: int, total: int) -> None:
-                nonlocal before
-                now = rows * min(done, total) // max(total, 1)
-                progress(now - before)
-                before = now
-
-            report, (file,) = in_thread(
-                lambda shared: index._core.augment_part(
-                    source,
-                    path,
-                    self.compression,
-                    shard.first_row,
-                    self.copies,
-                    self.form == "jsonl",
-                    self.drawing,
-                    reading,
-                    shared,
-                ),
-                advance,
-            )
-            progress(rows - before)
-            counts = AugmentReport(*report)
-            return {**asdict(counts), "joined_lines": readers.joined_lines(source), "file": file[3]}
-
-        return work
+    return work
 
 
-@dataclass(frozen=True)
-class EncodeJob:
-    """The job of ``cse encode``: makes embeddings of the rows of a file."""
+def encode_job(
+    encoder: Encoder,
+    arguments: dict[str, Any],
+    *,
+    suffix: str,
+    batch_size: int,
+    cache: str | None,
+    reading: ReadOptions,
+    elsewhere: bool,
+) -> Job:
+    """Returns the job of ``cse encode``: embeddings of the rows of a file, in the format of ``suffix``.
 
-    kind: ClassVar[str] = "encode"
+    With ``elsewhere``, workers load the encoder with the same ``arguments``; otherwise they use ``encoder``.
+    """
+    from ..encoder.encoder import Encoder
+    from ..encoder.resolve import model_digest
 
-    model: str
-    precision: str
-    """``fp32`` or ``bf16``."""
-    reading: ReadOptions
-    suffix: str = ".npy"
-    pooler: str | None = None
-    prompt: str | None = None
-    dims: int | None = None
-    device: str = "auto"
-    batch_size: int = 64
-    cache: str | None = None
-
-    def encoder(self, device: str | None = None) -> Encoder:
-        """Loads the job's encoder, on ``device`` instead of the job's device if it is given."""
-        from ..encoder.encoder import Encoder
-
-        settings = {name: getattr(self, name) for name in ("pooler", "precision", "prompt", "dims")}
-        return Encoder(self.model, device=device or self.device, **settings)
-
-    def settings(self, encoder: Encoder) -> dict[str, Any]:
-        """Returns the settings that the parts depend on or that a search needs; ``encoder`` is the job's encoder."""
-        from ..encoder.digest import model_digest
-
-        return {
-            "model": str(Path(self.model).resolve()) if Path(self.model).is_dir() else self.model,
-            "pooler": self.pooler,
-            "digest": model_digest(encoder, prompt=""),
-            "precision": self.precision,
-            "prompt": encoder.prompt,
-            "dims": self.dims,
-            "width": encoder.embedding_dim,
-            "similarity": "dot" if encoder.similarity_name == "dot" else "cosine",
-            "format": self.suffix[1:],
-            "encoding_errors": self.reading["encoding_errors"],
-            "max_line_bytes": self.reading["max_line_bytes"],
-        }
-
-    def shared(self) -> bytes | None:
-        """Returns None, because workers load the model themselves."""
-        return None
-
-    def worker(self, shared: bytes | None, threads: int) -> Work:
-        """Loads the model, and returns the function that makes a part; ``threads=0`` uses all cores."""
-        import numpy as np
-
-        from ..data.corpus import Corpus
-        from ..encoder.device import set_threads
-        from ..encoder.digest import model_digest
-        from ..encoder.vector_files import encode_to_file, write_vectors
-
-        set_threads(threads)
-        encoder = self.encoder()
-        digest = model_digest(encoder)
-        errors, longest = self.reading["encoding_errors"], self.reading["max_line_bytes"]
-
-        def work(shard: Shard, path: Path, progress: Progress) -> dict[str, Any]:
-            if not shard.source.rows:  # Corpus rejects empty files
-                write_vectors(np.empty((0, encoder.embedding_dim), dtype=np.float32), path, shard.first_row)
-                return {"blank": 0, "joined_lines": 0, "repaired": 0, "file": _core.hash_file(shard.source.path)}
-            corpus = Corpus.open(as_input(shard), encoding_errors=errors, max_line_bytes=longest, cache=self.cache)
-            file = corpus.files[0].xxh3
-            key = {
-                "file": file,
-                "encoding_errors": errors,
-                "model": digest,
-                "precision": self.precision,
-                "first_row": shard.first_row,
-            }
-            done = encode_to_file(
-                encoder, corpus, path, key, batch_size=self.batch_size, first_row=shard.first_row, progress=progress
-            )
-            return {"blank": done.blank, "joined_lines": corpus.joined_lines, "repaired": corpus.repaired, "file": file}
-
-        return work
+    model = arguments["model"]
+    settings = {
+        "model": str(Path(model).resolve()) if Path(model).is_dir() else model,
+        "pooler": arguments["pooler"],
+        "digest": model_digest(encoder, prompt=""),
+        "precision": encoder.precision,
+        "prompt": encoder.prompt,
+        "dims": arguments["dims"],
+        "width": encoder.embedding_dim,
+        "similarity": "dot" if encoder.similarity_name == "dot" else "cosine",
+        "format": suffix[1:],
+        **_errors(reading),
+    }
+    opened = partial(Encoder, **{**arguments, "precision": encoder.precision}) if elsewhere else lambda: encoder
+    return Job("encode", suffix, settings, reading, partial(_encoding, opened, batch_size, cache))
 
 
-Job = AugmentJob | EncodeJob
+def _encoding(opened: Callable[[], Encoder], batch_size: int, cache: str | None, reading: ReadOptions) -> Work:
+    import numpy as np
+
+    from ..data.corpus import Corpus
+    from ..encoder.device import set_threads
+    from ..encoder.resolve import model_digest
+    from ..encoder.vector_files import encode_to_file, write_vectors
+
+    set_threads(reading["threads"])
+    encoder = opened()
+    fixed = {"model": model_digest(encoder), "precision": encoder.precision}
+
+    def work(shard: Shard, path: Path, progress: Progress) -> dict[str, Any]:
+        first = shard.first_row
+        if not shard.source.rows:  # Corpus rejects empty files
+            write_vectors(np.empty((0, encoder.embedding_dim), dtype=np.float32), path, first)
+            return {"blank": 0, "joined_lines": 0, "repaired": 0, "file": _core.hash_file(shard.source.path)}
+        corpus = Corpus.open(as_input(shard), cache=cache, **_errors(reading))
+        file = corpus.files[0].xxh3
+        key = {"file": file, "encoding_errors": reading["encoding_errors"], **fixed, "first_row": first}
+        done = encode_to_file(encoder, corpus, path, key, batch_size=batch_size, first_row=first, progress=progress)
+        return {"blank": done.blank, "joined_lines": corpus.joined_lines, "repaired": corpus.repaired, "file": file}
+
+    return work
+
+
+def _errors(reading: ReadOptions) -> ReadOptions:
+    return {"encoding_errors": reading["encoding_errors"], "max_line_bytes": reading["max_line_bytes"]}

@@ -3,9 +3,10 @@
 ==========================  ==========================================================================================
 file                        content
 ==========================  ==========================================================================================
-``manifest.json``           settings, files with their row counts and hashes, and whether all parts are ``complete``
+``manifest.json``           settings, files with their row counts and hashes, hashes and counts of the parts, and
+                            whether all parts are ``complete``
 ``part-00000.npy`` ...      output for the first file, and so on; an incomplete part has another name
-``part-00000.npy.json``     hash and counts of the part; moved into the manifest when all parts are complete
+``part-00000.npy.json``     hash and counts of the part; moved into the manifest when the call ends
 ==========================  ==========================================================================================
 
 The folder is locked by the process that makes parts. The manifest is written before the first part and after the last
@@ -22,6 +23,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -29,7 +31,7 @@ from .. import __version__
 from .._core import hash_file
 from ..data.readers import SourceFile
 from ..errors import InputError
-from ..io import checked, dumps, holds_files, identity, locked, naming, read_json, remove_leftovers, write_text
+from ..io import dumps, holds_files, locked, naming, read_json, remove_leftovers, write_text
 
 MANIFEST = "manifest.json"
 VERSION = 1
@@ -46,60 +48,29 @@ class Shard:
     """Row number, in the whole corpus, of the first row of the file."""
 
 
-class Made(TypedDict):
-    """What is stored of a part."""
-
-    part_bytes: int
-    part_xxh3: str
-    counted: dict[str, Any]
-
-
-class Listed(TypedDict):
-    """A part in the manifest; a part that is made also has what ``Made`` declares."""
-
-    part: str
-    path: str
-    column: str | None
-    bytes: int
-    rows: int
-    xxh3: str
-
-
 class Manifest(TypedDict):
-    """The content of the manifest, apart from the numbers of rows."""
+    """What is needed of a manifest."""
 
     version: int
     kind: str
-    complete: bool
     settings: dict[str, Any]
-    parts: list[Listed]
+    parts: list[dict[str, Any]]
 
 
-def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """Returns the manifest of a folder of parts; None if there is none, or if the file is not a manifest of parts.
-
-    Raises ``InputError`` for a manifest of another version.
-    """
+def read_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
+    """Returns the manifest of a folder of parts; None if there is none, or if the file is not a manifest of parts."""
     path = Path(folder) / MANIFEST
     try:
-        manifest: dict[str, Any] = {**read_json(path, Manifest)}
+        manifest = read_json(path, Manifest)
     except (OSError, ValueError):
         return None
-    if manifest.get("version") != VERSION:
+    if manifest["version"] != VERSION:
         raise InputError(f"{path}: was written by another version of cse; make the parts again in a new folder")
     return manifest
 
 
 class Parts:
-    """The output folder of a call that makes parts.
-
-    Args:
-        folder: The folder.
-        kind: ``augment`` or ``encode``.
-        settings: All settings that the content of the parts depends on, serialisable to JSON.
-        sources: The files of the corpus, in order.
-        suffix: Suffix of the parts.
-    """
+    """The output folder of a call that makes parts from the files ``sources``; see ``Job`` for the other arguments."""
 
     def __init__(
         self, folder: str, kind: str, settings: dict[str, Any], sources: Sequence[SourceFile], suffix: str
@@ -114,41 +85,43 @@ class Parts:
             first += source.rows
         self.rows = first
         """Number of rows of the whole corpus."""
-        self._known: dict[str, dict[str, Any]] = {}
-        self._unchanged: dict[str, tuple[int, ...]] = {}
+        self.made: dict[str, dict[str, Any]] = {}
+        """The size, hash and counts of each part that is made, by the name of the part."""
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Context manager in which parts are made; it creates and checks the folder, and writes the first manifest.
+        """Context manager in which parts are made; it creates and checks the folder, and writes the manifest.
 
-        Raises ``InputError`` if another process is making parts there, or if the folder holds files that are not parts,
-        or parts made with different settings or from different corpus files.
+        Raises ``InputError`` if the folder is in use, or holds other files, or parts of other settings or files.
         """
         folder = self.folder
         if folder.exists() and not folder.is_dir():
             raise InputError(f"-o {folder} is a file; name a folder for the parts")
-        known = read_manifest(folder)
-        if known is None and holds_files(folder):
+        if read_manifest(folder) is None and holds_files(folder):
             raise InputError(f"-o {folder} holds files that are not parts; name a new folder")
         with naming(folder):
             folder.mkdir(parents=True, exist_ok=True)
         with locked(folder, f"-o {folder}: another process is making parts there; wait for it"):
             remove_leftovers(folder)
+            known = read_manifest(folder)
             if known is not None:
                 self._compare(known)
-                self._known = {part["part"]: part for part in known["parts"] if known["complete"]}
-            if missing := self.missing():
-                for shard in missing:  # what the manifest says of them is wrong; they are made again
-                    self._known.pop(shard.part, None)
-                self._write({shard.part: self._made(shard) or {} for shard in self.shards}, complete=False)
+            entries = {entry["part"]: entry for entry in known["parts"]} if known else {}
+            records = {shard.part: self._record(shard, entries.get(shard.part, {})) for shard in self.shards}
+            self.made = {part: record for part, record in records.items() if record is not None}
+            if self.missing():
+                self._write()
             try:
                 yield
             finally:
+                self._write()
+                for part in self.made:
+                    (folder / f"{part}.json").unlink(missing_ok=True)
                 if {path.name for path in folder.iterdir()} == {MANIFEST}:  # remove what this call wrote
                     (folder / MANIFEST).unlink()
                     folder.rmdir()
 
-    def _compare(self, known: dict[str, Any]) -> None:
+    def _compare(self, known: Manifest) -> None:
         remedy = "name a new folder, or remove this one"
         if known["kind"] != self._head["kind"]:
             raise InputError(f"-o {self.folder} holds parts written by cse {known['kind']}; {remedy}")
@@ -159,59 +132,36 @@ class Parts:
                     f"-o {self.folder}: its parts were made with {name} {before.get(name)}, not {now.get(name)}; use "
                     f"the same settings, {remedy}"
                 )
-        old = [SourceFile(**{name: item[name] for name in SourceFile.__dataclass_fields__}) for item in known["parts"]]
-        new = [shard.source for shard in self.shards]
-        for number, source in enumerate(old):
-            if number >= len(new) or source != new[number]:
-                if number >= len(new):
-                    what = "which is not among the given files"
-                else:
-                    same = new[number].path == source.path
-                    what = "which has changed" if same else f"not from {new[number].path}"
-                part = known["parts"][number]["part"]
-                raise InputError(f"-o {self.folder}: {part} was made from {source.path}, {what}; {remedy}")
+        sources = [shard.source for shard in self.shards]
+        for entry, source in zip_longest(known["parts"], sources[: len(known["parts"])]):
+            if source is None:
+                what = "which is not among the given files"
+            elif any(entry.get(name) != value for name, value in asdict(source).items()):
+                what = "which has changed" if entry["path"] == source.path else f"not from {source.path}"
+            else:
+                continue
+            raise InputError(f"-o {self.folder}: {entry['part']} was made from {entry['path']}, {what}; {remedy}")
 
     def missing(self) -> list[Shard]:
         """Returns the shards whose part is missing or incomplete."""
-        return [shard for shard in self.shards if self._made(shard) is None]
+        return [shard for shard in self.shards if shard.part not in self.made]
 
-    def _made(self, shard: Shard) -> dict[str, Any] | None:
+    def _record(self, shard: Shard, entry: dict[str, Any]) -> dict[str, Any] | None:
         """Returns the size, hash and counts of a part; None if the part is missing or incomplete."""
         path = self.folder / shard.part
         try:
-            record: Any = checked(self._known.get(shard.part) or read_json(f"{path}.json", Made), Made, path)
-        except (OSError, ValueError):
-            return None
-        known = shard.part in self._known or (
-            record.get("xxh3") == shard.source.xxh3 and record.get("first_row") == shard.first_row
-        )
-        if not known:
-            return None
-        if not path.is_file() or path.stat().st_size != record["part_bytes"]:
-            return None
-        if self._unchanged.get(shard.part) != identity(path):  # hashed once by this call
-            if hash_file(path) != record["part_xxh3"]:
-                return None
-            self._unchanged[shard.part] = identity(path)
-        return {name: record[name] for name in ("part_bytes", "part_xxh3", "counted")}
+            record = entry if "part_xxh3" in entry else read_json(f"{path}.json", dict[str, Any])
+            same = (record["xxh3"], record["first_row"]) == (shard.source.xxh3, shard.first_row)
+            if same and record["part_bytes"] == path.stat().st_size and record["part_xxh3"] == hash_file(path):
+                return {name: record[name] for name in ("part_bytes", "part_xxh3", "counted")}
+        except (OSError, ValueError, KeyError):
+            pass
+        return None
 
-    def finish(self) -> dict[str, Any]:
-        """Writes the manifest, which states whether all parts are complete, and returns it."""
-        made = {shard.part: self._made(shard) for shard in self.shards}
-        complete = all(record is not None for record in made.values())
-        self._write({part: record or {} for part, record in made.items()}, complete)
-        manifest = read_manifest(self.folder)
-        assert manifest is not None
-        if complete:
-            self._known = {part["part"]: part for part in manifest["parts"]}
-            for shard in self.shards:
-                Path(f"{self.folder / shard.part}.json").unlink(missing_ok=True)
-        return manifest
-
-    def _write(self, made: dict[str, dict[str, Any]], complete: bool) -> None:
+    def _write(self) -> None:
         parts = [
-            {"part": shard.part, **asdict(shard.source), "first_row": shard.first_row, **made[shard.part]}
+            {"part": shard.part, **asdict(shard.source), "first_row": shard.first_row, **self.made.get(shard.part, {})}
             for shard in self.shards
         ]
-        manifest = {**self._head, "complete": complete, "rows": self.rows, "parts": parts}
+        manifest = {**self._head, "complete": not self.missing(), "rows": self.rows, "parts": parts}
         write_text(self.folder / MANIFEST, dumps(manifest, indent=1) + "\n")

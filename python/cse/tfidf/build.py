@@ -162,22 +162,9 @@ def build_index(
 ) -> tuple[IndexInfo, list[SourceFile], int]:
     """Builds an index and writes it to a folder. Unlike ``TfidfIndex.build``, this function does not load the index.
 
-    Args:
-        paths: See ``TfidfIndex.build``.
-        folder: Folder for ``index.safetensors`` and, with ``matrix``, for ``matrix.npz``. The latter holds the TF-IDF
-            matrix, ``(rows, terms)`` in CSR, float64; row i of the matrix belongs to row i of the corpus. With the
-            tokenizer ``wordpieces``, also for ``tokenizer.json``.
-        column: Column of the tables that contains the sentences.
-        matrix: Whether to write the matrix, which must fit in memory; the engine ``ray`` never writes one.
-        engine: ``local`` for this process, or ``ray`` for one task per file on a Ray cluster; the index is the same.
-        words: Tokenization; see ``WordOptions``.
-        reading: How files are read; see ``ReadOptions``.
-        progress: With the engine ``local``, counts the bytes read; its ``cancel`` stops the build.
-        counted: With the engine ``ray``, called with the number of files counted and that of all files.
-
-    Returns:
-        Counts of the corpus, the files that were read, and the number of table fields in which a line break was
-        replaced by a space.
+    With ``matrix``, the TF-IDF matrix, ``(rows, terms)`` in CSR, float64, is written as ``matrix.npz``; it must fit in
+    memory, and the engine ``ray`` writes none. Returns counts of the corpus, the files that were read, and the number
+    of table fields in which a line break was replaced by a space.
     """
     words, reading = word_options(**(words or {})), reading_options(**(reading or {}))
     pieces = words["pieces"]

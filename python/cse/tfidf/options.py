@@ -128,16 +128,11 @@ DRAW: dict[str, Any] = asdict(Drawing())
 
 
 def word_options(**words: Unpack[WordOptions]) -> WordOptions:
-    """Returns the given options, with the defaults for missing ones.
-
-    Raises:
-        InputError: If an option does not suit the tokenizer.
-        TypeError: For an unknown option.
-    """
+    """Returns the given options, with the defaults for missing ones."""
     options: WordOptions = complete(_WORDS, words)
     if options["tokenizer"] != "wordpieces":
         if options["pieces"] is not None:
-            raise InputError("--model belongs to --tokenizer wordpieces; leave it out, or add --tokenizer wordpieces")
+            raise InputError("--model belongs to --tokenizer wordpieces; omit --model, or add --tokenizer wordpieces")
     elif options["pieces"] is None:
         raise InputError("--tokenizer wordpieces needs the tokenizer of a model; name the model with --model")
     elif not options["lowercase"] or options["nfkc"]:

@@ -31,13 +31,6 @@ class Pieces:
 
     A piece that continues a word begins with ``##``. Special tokens, words that the tokenizer does not know ([UNK]),
     and tokens added to the vocabulary of WordPiece are left out.
-
-    Args:
-        definition: The text of a tokenizer.json.
-        name: Name of the model or file, for messages.
-
-    Raises:
-        InputError: If the tokenizer is not of the supported kind.
     """
 
     def __init__(self, definition: str, name: str) -> None:

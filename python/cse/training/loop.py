@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -14,8 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..data.corpus import IN_MEMORY
+from ..encoder.device import recorder_of
 from ..errors import InputError, Interrupted, RunError, for_python, sentence
 from ..io import dumps, write_text
+from .batches.batches import Batch
 from .batches.tokens import Prefetcher
 from .build.data import check_same, check_source, given_texts
 from .callbacks import Callback, Callbacks
@@ -36,6 +38,7 @@ from .settings.config import TrainConfig
 from .settings.resume import resumed_config as resumed_config
 from .setup import prepare
 from .step.distributed import World, connected
+from .step.recorded import RecordedStep
 from .step.step import training_step
 from .watching import Clock, MetricBuffer, SlowSteps, failures
 
@@ -118,6 +121,11 @@ class Trainer:
         self.callback = callback
         self.state, self.plan, self.steps = run.state, run.plan, len(run.batches)
         self.buffer, self.clock = MetricBuffer(), Clock(run.state.seconds)
+        self.step: Callable[[Sequence[Batch], float], dict[str, Any]] = self.eager
+        if run.plan.graphs:
+            recorder = recorder_of(run.device)
+            arguments = (run.forward, run.plan.max_grad_norm, recorder, callback.on_warning, world)
+            self.step = RecordedStep(self.state, *arguments)
         self.slow = SlowSteps() if run.device == "cpu" else None
         self.kept = self.plan.keep_checkpoints if self.plan.save_every else 1
         self.saved = self.last = -1  # steps of the latest checkpoint and of last/
@@ -150,7 +158,7 @@ class Trainer:
                 began = time.perf_counter()
                 with self.failures():
                     batch = batches.get(step)
-                    metrics = training_step(state, batch, run.forward, rate, plan.max_grad_norm, self.world)
+                    metrics = self.step(batch, rate)
                 before = state.counters()
                 state.count(batch, self.clock.seconds())
                 self.buffer.append(state.record(batch, rate, metrics), [part.rows for part in batch], before)
@@ -184,6 +192,11 @@ class Trainer:
         if stop.number:  # received during the last step
             signal.raise_signal(stop.number)
         return result
+
+    def eager(self, batches: Sequence[Batch], rate: float) -> dict[str, Any]:
+        """Performs a step whose operations Python starts one by one; returns its metrics."""
+        run = self.prepared
+        return training_step(self.state, batches, run.forward, rate, self.plan.max_grad_norm, self.world)
 
     def failures(self) -> AbstractContextManager[None]:
         """Returns a context manager that converts out-of-memory and write errors to ``RunError``."""

@@ -33,6 +33,8 @@ class Plan:
     merge_with_base: float
     """Weight of the base model in the average that is evaluated and saved."""
     compiled: bool
+    graphs: bool
+    """Whether steps are recorded on the device; see ``cse.training.step.recorded``."""
     eval_every: int
     log_every: int
     save_every: int

@@ -67,16 +67,11 @@ def is_collapsed(score: HalvesScore) -> bool:
 class Selector:
     """Evaluates the encoder during training and selects the best step.
 
-    Args:
-        model: The encoder.
-        pairs: Development sets by name; if there are none, the label-free score is used.
-        held_out: Held-out sentences for the label-free score; may be empty.
-        negatives: Synthetic negatives of the held-out sentences; their mean cosine with these sentences is logged as
-            ``cos_syn``.
-        precision: Precision in which held-out sentences are encoded, that of the run. Development sets are encoded in
-            float32, since their scores are compared with those of other programs.
-        sample: Different sentences that are trained on, whose embeddings must be finite.
-        halved: Whether ``pairs`` are halves of the files, the other halves of which judge the selected encoder.
+    ``pairs`` are development sets by name, halves of the files if ``halved``; without them, the label-free score of the
+    sentences ``held_out`` is used, and their mean cosine with their synthetic ``negatives`` is logged as ``cos_syn``.
+    Held-out sentences are encoded in ``precision``, that of the run, and development sets in float32, since their
+    scores are compared with those of other programs. The embeddings of ``sample``, different sentences that are trained
+    on, must be finite.
     """
 
     def __init__(
@@ -123,11 +118,7 @@ class Selector:
         return values, arrays
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[np.float64]]) -> None:
-        """Restores what ``state`` returned.
-
-        Scores per sentence are stored only for the first and the last evaluation; other evaluations get those of the
-        last.
-        """
+        """Restores what ``state`` returned."""
         self.records, self.best_step = values["records"], values["best_step"]
         self.best_record = next((record for record in self.records if record["step"] == self.best_step), {})
         self.collapsed, self.misses = values["collapsed"], values["misses"]
@@ -153,9 +144,6 @@ class Selector:
         Without development sets, the encoder is selected unless its embeddings have collapsed: the MRR is below
         ``COLLAPSED`` times the highest MRR of earlier evaluations, or ``is_collapsed`` is True and was False in an
         earlier evaluation. An encoder whose embeddings are not finite is never selected; its scores are NaN.
-
-        Raises:
-            InputError: In the first evaluation, if embeddings are not finite, or those of the sample are all equal.
         """
         try:
             record, keep = self._scored(step)
@@ -224,10 +212,7 @@ class Selector:
         return record
 
     def neighbours(self, count: int = 3) -> list[dict[str, str]]:
-        """Returns the first ``count`` held-out sentences whose nearest neighbour changed, with both neighbours.
-
-        The neighbours are those before training and those with the selected encoder.
-        """
+        """Returns the first ``count`` held-out sentences whose nearest neighbour changed, with both neighbours."""
         if len(self.vectors) < 2:
             return []
         (old, _), (new, _) = (nearest_others(vectors) for vectors in self.vectors)
@@ -287,13 +272,7 @@ class Selector:
         return f"{text}: not collapsed"
 
     def verdict(self, after: list[Sample], judged: bool, unjudged: str = "") -> Verdict:
-        """Returns the verdict on the selected encoder.
-
-        Args:
-            after: Its samples, of the same measures as ``before``; empty if it is the encoder before training.
-            judged: Whether the run has measures.
-            unjudged: Why the column of labels that was named is not a measure.
-        """
+        """Returns the verdict on the selected encoder."""
         notes = [self.check()] if self.halves else []
         if not judged:
             selected = "the development set was used to select best/" if self.pairs else "there are no labels"

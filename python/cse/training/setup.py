@@ -114,7 +114,7 @@ def plan_of(final: config.ResolvedConfig, made: methods.TextMethods) -> Plan:
         "methods": final.public_text(text),
         "config": final.public().to_toml(),
     }
-    same = ["batch_size", "max_length", "chunk_size", "max_grad_norm", "merge_with_base"]
+    same = ["batch_size", "max_length", "chunk_size", "max_grad_norm", "merge_with_base", "graphs"]
     same += ["eval_every", "log_every", "save_every", "keep_checkpoints", "patience"]
     return Plan(
         schedule=optimisation.Schedule(final.lr, final.lr_scheduler, final.warmup),
@@ -164,7 +164,9 @@ def build_modules(
         hooks={name: methods.create(HOOKS, name, options, context) for name in hooks.values() if name},
     )
     methods.check_used(built, context, final.given or {}, dropout)
-    state.accelerate(built, context.device, final.chunk_size, final.accumulate, compiled=final.compile)
+    # The graphs of a compiled transformer require that a step encodes one batch as a whole.
+    graphs = not final.graphs and final.chunk_size is None and final.accumulate == 1
+    state.accelerate(built, context.device, compiled=final.compile, graphs=graphs)
     if rank:  # rank 0 continues after the initial weights
         torch.manual_seed(final.seed + 2**32 * rank)
     views = methods.views_of(hooks, dropout, second=final.positive_encoder is not None)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from .callbacks import Callback
+from .settings.values import merge
 
 if TYPE_CHECKING:
     from .run import Run
@@ -72,7 +73,8 @@ class Wandb(Tracker):
         """Starts or continues the run named after the folder of the run."""
         name = run.folder.name
         project = os.environ.get("WANDB_PROJECT", PROJECT)
-        self._run = self.client.init(project=project, name=name, id=name, resume="allow", config=_settings(run))
+        settings = merge({**tomllib.loads(run.config.to_toml()), "given": None})
+        self._run = self.client.init(project=project, name=name, id=name, resume="allow", config=settings)
 
     def write(self, step: int, values: dict[str, float]) -> None:
         self._run.log(values, step=step)
@@ -88,13 +90,3 @@ def _finite(group: str, record: dict[str, Any]) -> dict[str, float]:
         for name, value in record.items()
         if isinstance(value, (int, float)) and name != "step" and math.isfinite(value)
     }
-
-
-def _settings(run: Run) -> dict[str, Any]:
-    """Returns the settings of a run, those of methods as ``method.option``."""
-    settings: dict[str, Any] = {}
-    for name, value in tomllib.loads(run.config.to_toml()).items():
-        if name != "given":
-            table = value if isinstance(value, dict) else {"": value}
-            settings |= {f"{name}.{key}".rstrip("."): entry for key, entry in table.items()}
-    return settings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
@@ -73,12 +74,22 @@ def augment_command(
     if as_parts:
         if engine == "ray" and index.pieces is not None:
             raise InputError("--engine ray cannot be combined with an index of wordpieces; use --engine local")
-        from ...sharding.jobs import AugmentJob
+        from ...sharding.jobs import augment_job
         from .. import parts
 
         assert output is not None
-        job = AugmentJob(tfidf, min_df, max_terms, dict(drawn), copies, form, compression or "zst", reading)
-        made = parts.run(job, job.settings(), sentences, column, output, engine, known=index.files, index=tfidf)
+        job = augment_job(
+            index,
+            Path(tfidf) / "index.safetensors",
+            filtered={"min_df": min_df, "max_terms": max_terms},
+            drawing=dict(drawn),
+            copies=copies,
+            form=form,
+            compression=compression or "zst",
+            reading=reading,
+            elsewhere=engine == "ray",
+        )
+        made = parts.run(job, sentences, column, output, engine, known=index.files, index=tfidf)
         parts.report(made, "sentences", as_json)
         return
     inputs = readers.resolve(sentences or ["-"], column)

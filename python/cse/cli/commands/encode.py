@@ -6,7 +6,6 @@ import shutil
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -82,8 +81,8 @@ def encode_file(model: str, sentences: tuple[str, ...], output: str | None, enco
         check_format(target)
     options.check_corpus(sentences, encoding.column)
     from ...encoder.device import describe_device, set_threads
-    from ...encoder.digest import model_digest
     from ...encoder.encoder import Encoder
+    from ...encoder.resolve import model_digest
     from ...encoder.vector_files import encode_to_file, resume_precision
 
     set_threads(encoding.threads)
@@ -163,28 +162,31 @@ def encode_parts(
     as_json: bool,
 ) -> None:
     """Encodes each file into one part of the folder ``output``, and prints a summary."""
-    from ...encoder.device import describe_device
-    from ...sharding.jobs import EncodeJob
+    from ...encoder.device import describe_device, set_threads
+    from ...encoder.encoder import Encoder
+    from ...sharding.jobs import encode_job
     from .. import parts
 
+    there = engine == "ray"
+    if there and encoding.precision == "auto":
+        raise InputError("--precision auto: the processors of a cluster may differ; choose fp32 or bf16")
+    check_format(f"part{suffix}")
+    set_threads(encoding.threads)
+    arguments = {"model": model, **encoding.arguments}
+    encoder = Encoder(**{**arguments, "device": "cpu"} if there else arguments)
+    if not there:
+        printing.say(f"on {describe_device(str(encoder.device), encoder.precision, encoder.precision_reason)}")
     reading = {**encoding.reading}
     column, cache = reading.pop("column"), reading.pop("cache")
-    job = EncodeJob(
-        model=model,
-        reading=reading_options(**reading, threads=encoding.threads),
+    job = encode_job(
+        encoder,
+        arguments,
         suffix=suffix,
         batch_size=encoding.batch_size,
         cache=cache,
-        **encoding.arguments,
+        reading=reading_options(**reading, threads=encoding.threads),
+        elsewhere=there,
     )
-    if engine == "ray" and encoding.precision == "auto":
-        raise InputError("--precision auto: the processors of a cluster may differ; choose fp32 or bf16")
-    check_format(f"part{suffix}")
-    encoder = job.encoder("cpu" if engine == "ray" else None)  # this encoder only provides settings of the job
-    job = replace(job, precision=encoder.precision)
-    settings = job.settings(encoder)
-    if engine == "local":
-        printing.say(f"on {describe_device(str(encoder.device), encoder.precision, encoder.precision_reason)}")
-    del encoder
-    made = parts.run(job, settings, sentences, column, output, engine, gpus=gpus)
-    parts.report({**made, "precision": job.precision, "embedding_dim": settings["width"]}, "rows", as_json)
+    made = parts.run(job, sentences, column, output, engine, gpus=gpus)
+    further = {"precision": encoder.precision, "embedding_dim": encoder.embedding_dim}
+    parts.report({**made, **further}, "rows", as_json)

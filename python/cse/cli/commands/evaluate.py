@@ -58,25 +58,16 @@ class Evaluated:
 
 
 def systems_of(models: Sequence[str], ranked: Ranking, seeds: bool = False) -> tuple[list[str], list[list[System]]]:
-    """Returns a label for each of MODELS, and its systems: one, or with ``seeds`` one for each of its models.
-
-    Args:
-        models: Models, ``bm25`` or ``run:FILE``.
-        ranked: The options of ranking for all models but ``bm25`` and ``run:FILE``.
-        seeds: Each is a list of models, separated by commas.
-
-    Raises:
-        InputError: If an option would have no effect.
-    """
+    """Returns a label for each of MODELS, and its systems: one, or with ``seeds`` one for each of its models."""
     from ...evaluation.ranking import System
 
-    fusion = ranked.check().fusion or False
+    fusion = ranked.fusion or False
     sides = []
     for text in models:
         fixed = [System(model) for model in (text.split(",") if seeds else [text])]
         sides.append([s if s.fixed else System(options.model_folder(str(s.model)), fusion) for s in fixed])
     if fusion and all(system.fixed for side in sides for system in side):
-        raise InputError(f"--hybrid has no effect on {sides[0][0].fixed}; leave it out")
+        raise InputError(f"--hybrid has no effect on {sides[0][0].fixed}; omit --hybrid")
     return [" ".join([text, *side[0].flags]) for text, side in zip(models, sides, strict=True)], sides
 
 
@@ -102,9 +93,7 @@ def eval_command(
     run: Annotated[
         str | None,
         Opt(
-            "Write the rankings of the suite retrieval to a TREC run file.",
-            "FILE",
-            needs=If("suites", ("retrieval",)),
+            "Write the rankings of the suite retrieval to a TREC run file.", "FILE", needs=If("suites", ("retrieval",))
         ),
     ] = None,
     markdown: Annotated[bool, Opt("Print Markdown tables.", excludes="as_json")] = False,
@@ -139,13 +128,7 @@ def eval_command(
         tables["mteb"] = {"tasks": mteb}
     with progress_of("evaluating", "texts") as progress:
         result = evaluate(
-            system,
-            suites,
-            data,
-            options=tables,
-            allow_partial=allow_partial,
-            progress=progress,
-            **encoder.arguments,
+            system, suites, data, options=tables, allow_partial=allow_partial, progress=progress, **encoder.arguments
         )
     if run is not None:
         from ...evaluation.trec import write_run
@@ -271,9 +254,9 @@ def compare_command(
         by_judgements(models, query_file, pool, judged, depth, column, ranked, encoder, as_json, markdown)
         return
     if query_file is not None:
-        raise InputError("--queries has no effect without --pool or --judged; add one of them, or leave --queries out")
+        raise InputError("--queries has no effect without --pool or --judged; add one of them, or omit --queries")
     if column is not None and labels is None:
-        raise InputError("--column has no effect without --labels or --queries; add one of them, or leave --column out")
+        raise InputError("--column has no effect without --labels or --queries; add one of them, or omit --column")
     if data is None:
         raise InputError("cse compare needs data; name them with --data PATH, or judge texts yourself with --pool")
     tables = option_tables(encoder.settings(settings))
@@ -312,7 +295,7 @@ def compare_command(
             lines = ["", verdict.markdown(word)] if markdown else verdict.lines(word)
             printing.echo("\n".join([f"{title}:", *lines]))
             continue
-        printing.table([compared_cells(record) for record in result.tasks], title=title, markdown=markdown)
+        printing.table([printing.compared_cells(record) for record in result.tasks], title=title, markdown=markdown)
         for record in result.tasks:
             if "note" in record:
                 printing.echo(f"{record['task']}: {record['note']}")
@@ -353,23 +336,4 @@ def by_judgements(
     loading = {name: value for name, value in encoder.arguments.items() if name != "dims"}
     found = rankings(systems, models[2], query_file, column, depth, **loading)
 
-    def show(record: dict[str, Any]) -> None:
-        printing.table([compared_cells(record)], title=f"{labels[1]} against {labels[0]}", markdown=markdown)
-
-    compare_by_judgements(labels, found, depth, pool, judged, as_json, show)
-
-
-def compared_cells(record: dict[str, Any]) -> dict[str, str]:
-    """Returns the table cells of one task as text; interval and p-value are empty without a test."""
-    tested = "p" in record
-    digits = 2 if abs(record["a"]) > 2 else 4
-    return {
-        "task": record["task"],
-        "examples": "" if record["examples"] is None else f"{record['examples']:,}",
-        "A": f"{record['a']:.{digits}f}",
-        "B": f"{record['b']:.{digits}f}",
-        "difference": f"{record['mean']:+.{digits}f}",
-        "95 % interval": f"[{record['low']:+.{digits}f}, {record['high']:+.{digits}f}]" if tested else "",
-        "p (Holm)": f"{record['p_holm']:.3f}" if tested else "",
-        "B is": record["verdict"],
-    }
+    compare_by_judgements(labels, found, depth, pool, judged, as_json, markdown)

@@ -174,9 +174,7 @@ def write_onnx(
         return
     printing.echo("\n".join(lines))
     if tables:
-        from .evaluate import compared_cells
-
-        records = [compared_cells(record) for tasks in tables.values() for record in tasks]
+        records = [printing.compared_cells(record) for tasks in tables.values() for record in tasks]
         printing.table(records, title="int8 (B) against PyTorch (A)")
     elif int8:
         printing.echo("Note: pass data with --sts or --retrieval to see how int8 changes the scores")

@@ -81,7 +81,7 @@ def methods_command(
 def tables() -> list[Registry[Any]]:
     """Returns the registries of methods."""
     from ...evaluation import EVALUATIONS
-    from ...training.settings.config import TABLES
+    from ...training.settings.values import TABLES
 
     return [*TABLES, EVALUATIONS]
 

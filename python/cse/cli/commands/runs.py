@@ -64,7 +64,7 @@ def runs_command(
     rows = [
         {
             "run": run.name,
-            "verdict": run.verdict.get("word", "") if run.result is not None else run.status,
+            "verdict": run.verdict.get("word", "-") if run.result is not None else run.status,
             "score": _score(run),
             "date": datetime.fromtimestamp(run.changed).strftime("%Y-%m-%d %H:%M"),
         }
@@ -81,11 +81,11 @@ def runs_command(
 def _score(run: StoredRun) -> str:
     """Returns the first score of the verdict and its change; without one, the score that selects best/."""
     for record in run.verdict.get("measures", []):
-        if record.get("b") is not None:
+        if None not in (record["b"], record["mean"]):
             return f"{record['b']:.2f} ({record['mean']:+.2f})"
     value = run.best.get(run.metric or "")
     name = {"spearman": "Spearman", "mrr": "MRR"}.get(run.metric or "")
-    return "" if value is None else f"{name} {value:.2f}" if run.metric == "spearman" else f"{name} {value:.4f}"
+    return "-" if value is None else f"{name} {value:.2f}" if run.metric == "spearman" else f"{name} {value:.4f}"
 
 
 @command("report")
@@ -93,9 +93,6 @@ def report_command(
     run: str,
     *,
     output: Annotated[str | None, Opt("Path of the page.", "FILE.html", "report.html in RUN", short="-o")] = None,
-    word: Annotated[
-        str | None, Opt("Word whose possible replacements are shown.", "WORD", "one that UNA replaced")
-    ] = None,
     pictures: Annotated[str | None, Opt("Also write the plots as .png files to this folder.", "DIR")] = None,
     encode: Annotated[bool, Opt("Compare embeddings of held-out texts before and after training.")] = True,
     device: Device = "auto",
@@ -114,7 +111,6 @@ def report_command(
     alignment  alignment against uniformity (SimCSE, figure 2)
     focal      with --loss focal: the re-scaled similarities of Focal-InfoNCE for several margins
     pairs      histograms of cosines of held-out pairs before and after training
-    ranks      with --una or --word: maximum TF-IDF score against rank
 
     The page contains sentences of the corpus. Needs the extra cse[plots].
     """
@@ -136,7 +132,7 @@ def report_command(
         check_links(stored.folder)
     set_threads(threads)
     with progress_of("encoding held-out texts", "texts") as progress:
-        material = Material(stored, word=word, device=device, progress=progress, encode=encode)
+        material = Material(stored, device=device, progress=progress, encode=encode)
         page = report_page(material)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page.html)

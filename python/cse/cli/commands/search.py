@@ -62,7 +62,7 @@ def search_command(
     empty line ends the input; without CORPUS, standard input may also be a file or a pipe. With --json, each answer is
     one object on a line.
     """
-    fusion = ranked.check().fusion
+    fusion = ranked.fusion
     printing.check_output()
     asked = read_queries(queries, query_file, query_column, encoding.reading, blank=True)
     kept: dict[str, Any] = {"passages": passage_size(passages), "id_column": id_column}

@@ -172,9 +172,7 @@ def doctor_command(
     """
     printing.check_output()
     if model is not None and "-" in corpus:
-        raise InputError(
-            "--model reads CORPUS twice, so it cannot be standard input; name a file, or leave out --model"
-        )
+        raise InputError("--model reads CORPUS twice, so it cannot be standard input; name a file, or omit --model")
     tokenizer = None if model is None else _tokenizer(model)
     if words.tokenizer == "wordpieces":
         raise InputError("--tokenizer wordpieces: cse doctor counts words; choose unicode, whitespace or treebank")
@@ -222,9 +220,8 @@ def _count_words(files: Sequence[str], tokenizer: Any, model: str, **reading: An
     In between, returns the number of distinct texts minus that of distinct texts as the model reads them, with at most
     ``MAX_LENGTH`` tokens. ``reading`` is passed to ``open_corpus``.
     """
-    from ...encoder.readability import TEXTS, readability
     from ...encoder.tokens import token_lists
-    from ...encoder.vocabulary import count_words
+    from ...encoder.vocabulary import TEXTS, count_words, readability
 
     corpus = open_corpus(files, **reading)
     with counting("counting words", len(corpus), "rows") as more:

@@ -28,12 +28,7 @@ HITS = 5
 
 
 class ConsoleCallback(ProgressCallback):
-    """Shows the progress of a run; examples have marked words, and the command prints the result.
-
-    Args:
-        verbose: Print all descriptions and examples.
-        lost: Returns the values of a configuration file that a run repeated with changes does not have.
-    """
+    """Shows the progress of a run; examples have marked words, and the command prints the result."""
 
     def __init__(self, verbose: bool = False, lost: Callable[[TrainConfig], list[str]] | None = None) -> None:
         super().__init__(verbose=verbose)
@@ -78,10 +73,7 @@ def train_command(
         Heading("Run"),
         Opt("Set an option of a method; see cse methods.", "METHOD.OPTION=VALUE", flag="--set"),
     ] = (),
-    resume: Annotated[
-        str | None,
-        Opt("Resume or extend a run from its last checkpoint.", "RUN"),
-    ] = None,
+    resume: Annotated[str | None, Opt("Resume or extend a run from its last checkpoint.", "RUN")] = None,
     query: Annotated[
         str | None,
         Opt("Search CORPUS with this query, with the encoder before and after training, and show the hits.", "TEXT"),
@@ -108,17 +100,18 @@ def train_command(
     from ...training.build.data import check_inputs
     from ...training.settings.changes import differences, repeated
     from ...training.settings.config import TrainConfig, read_toml
-    from ...training.settings.precedence import merge, with_preset
+    from ...training.settings.precedence import with_preset
+    from ...training.settings.values import merge
 
     chosen = given_values({"corpus": corpus, **values})
     for file in chosen.get("imports", ()):  # before a configuration that names them, too
         import_methods(file)
     for text in settings:
         method, option, value = parse_setting(text)
-        chosen.setdefault("options", {}).setdefault(method, {})[option] = value
+        chosen[f"{method}.{option}"] = value
     if resume is not None:
         if config_file or "preset" in chosen:
-            raise InputError("--resume uses the configuration of the run; leave out --config and --preset")
+            raise InputError("--resume uses the configuration of the run; omit --config and --preset")
         from ...training.settings.resume import resumed_config
 
         config = resumed_config(resume, chosen)
@@ -191,9 +184,9 @@ def _summary(result: RunResult) -> list[str]:
 def _check_query(query: str | None, config: TrainConfig) -> None:
     """Raises ``InputError`` if the corpus of a run cannot be searched with a query."""
     if query is not None and not query.strip():
-        raise InputError("--query is blank; write a query, or leave it out")
+        raise InputError("--query is blank; write a query, or omit --query")
     if query is not None and (not config.corpus or "-" in config.corpus):
-        raise InputError("--query searches the files of CORPUS; name them, or leave out --query")
+        raise InputError("--query searches the files of CORPUS; name them, or omit --query")
 
 
 def _hits(config: TrainConfig, result: RunResult, query: str) -> dict[str, list[Hit]]:

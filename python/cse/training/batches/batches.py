@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...views import Role
+    from .packed import Packed
 
 ANCHOR, POSITIVE = View("anchor", "anchor"), View("positive", "positive")
 # Function that returns the token ids of a block whose texts belong to the given rows of the corpus.
@@ -64,6 +65,8 @@ class Batch:
     run keeps duplicates."""
     repeats: bool = True
     """Whether a hash in ``keys`` may occur twice: False if this rank encodes all rows, and none does."""
+    packed: Packed | None = None
+    """The tensors that a step reads, ready to be copied to the device."""
 
     @property
     def roles(self) -> dict[str, Role]:

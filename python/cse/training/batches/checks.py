@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...augment.base import Draws, Edit, Paired, Pairing
-from ...encoder.readability import readability
 from ...encoder.tokens import token_lists
+from ...encoder.vocabulary import readability
 from ...errors import InputError
 from .batches import Batches, changed_rows
 

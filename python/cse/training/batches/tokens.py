@@ -24,13 +24,13 @@ from torch import Tensor
 
 from ...augment.base import Block
 from ...background import ProgressCallback
-from ...data.cache import ends_fit
 from ...data.corpus import Corpus
 from ...data.entries import Entry, cache_folder, find_entry, open_entry
-from ...encoder.device import fixed_length, for_transfer
+from ...encoder.device import fixed_length, for_transfer, multiple_of_lengths
 from ...encoder.tokens import TOKENIZING, pad, token_keys, token_lists, with_pooled
 from ...io import naming
 from .batches import SENTENCES, Batch, Batches
+from .packed import Name, Packed, pack
 
 # Number of rows that are tokenized at a time.
 BLOCK = 16384
@@ -121,7 +121,7 @@ def _open(
     }
     kept = cache_folder(reading["cache"])
     if not may_write:
-        return find_entry(kept, "tokens", key, _fits)
+        return find_entry(kept, "tokens", key)
 
     def write(folder: Path) -> dict[str, Any]:
         kind = "u16" if len(tokenizer) <= 2**16 else "u32"
@@ -140,12 +140,7 @@ def _open(
                 progress("token ids", start + len(texts), rows, "sentences")
         return {"rows": rows, "dtype": kind}
 
-    return open_entry(kept, "tokens", key, write, _fits)[0]
-
-
-def _fits(entry: Entry) -> bool:
-    stored = StoredTokens(entry, with_types=False)
-    return ends_fit(stored.ends, entry.meta["rows"], len(stored.ids))
+    return open_entry(kept, "tokens", key, write)
 
 
 class Prefetcher:
@@ -175,8 +170,9 @@ class Prefetcher:
     ) -> None:
         self.batches, self.max_length, self.stored, self.device = batches, max_length, stored or {}, device
         prompts = batches.prompts
-        longest = max(prompts.limit(prompt, max_length) for prompt in (prompts.anchor, prompts.document))
-        self.length = fixed_length(device, compiled, longest)
+        self.longest = max(prompts.limit(prompt, max_length) for prompt in (prompts.anchor, prompts.document))
+        self.length = fixed_length(device, compiled, self.longest)
+        self.multiple = multiple_of_lengths(device)
         self.part = part or (lambda rows: slice(0, rows))
         # A copy, because evaluation uses the tokenizer of the model concurrently, with a different maximum length.
         self.tokenizer = deepcopy(tokenizer)
@@ -216,14 +212,11 @@ class Prefetcher:
         blocks = batch.blocks.items() if len(batch.rows[part]) else ()
         tokens = {name: self._tokens(block, batch.rows, part, lists.get(_key(block))) for name, block in blocks}
         keys = {} if self.batches.keep_duplicates else self._keys(replace(batch, part=part, tokens=tokens))
-        tokens = {
-            name: {key: for_transfer(values, self.device) for key, values in block.items()}
-            for name, block in tokens.items()
-        }
         every = torch.cat([*keys.values(), torch.zeros(0, dtype=torch.int64)])
         repeats = len(batch.rows[part]) < len(batch.rows) or len(torch.unique(every)) < len(every)
-        keys = {name: for_transfer(key, self.device) for name, key in keys.items()}
-        return replace(batch, part=part, tokens=tokens, keys=keys, repeats=repeats)
+        batch = replace(batch, part=part, tokens=tokens, keys=keys, repeats=repeats)
+        packed = pack_batch(batch)
+        return replace(batch, packed=replace(packed, memory=for_transfer(packed.memory, self.device)))
 
     def _keys(self, batch: Batch) -> dict[str, Tensor]:
         """Returns ``Batch.keys``."""
@@ -282,15 +275,21 @@ class Prefetcher:
         own = slice(None) if block.local else part
         stored = None if block.column is None or block.edit is not None else self.stored.get(block.column)
         if stored is not None:
-            tokens = pad(self.tokenizer, stored.take(rows[part]), range(len(rows[part])), self.length)
+            tokens = self._padded(stored.take(rows[part]), range(len(rows[part])), self.length)
         elif lists is not None:
-            tokens = pad(self.tokenizer, lists, range(len(block.texts))[own], self._length(block))
+            tokens = self._padded(lists, range(len(block.texts))[own], self._length(block))
         else:
             texts, limit = self._prompted(block, block.texts[own])
             lists = token_lists(self.tokenizer, texts, self.length or limit)
-            tokens = pad(self.tokenizer, lists, range(len(texts)), self.length)
+            tokens = self._padded(lists, range(len(texts)), self.length)
         prompts = self.batches.prompts
         return with_pooled(tokens, prompts.left_out(prompts.of_column(block.column)))
+
+    def _padded(self, lists: Mapping[str, Sequence[Any]], rows: range, length: int | None) -> dict[str, Tensor]:
+        if length is None:
+            longest = max(len(lists["input_ids"][row]) for row in rows)
+            length = max(longest, min(-(-longest // self.multiple) * self.multiple, self.longest))
+        return pad(self.tokenizer, lists, rows, length)
 
     def get(self, step: int) -> list[Batch]:
         """Returns the batches of this step, and starts to prepare the two batches that follow them."""
@@ -300,6 +299,22 @@ class Prefetcher:
             if later not in self._waiting:
                 self._waiting[later] = self._pool.submit(self.prepare, later)
         return [self._waiting.pop(number).result() for number in numbers]
+
+
+def pack_batch(batch: Batch) -> Packed:
+    """Returns the tensors of a batch that a step reads.
+
+    They are ``rows``, ``partners``, and by block name ``mask``, ``keys`` and, with the name of the tensor, ``tokens``.
+    """
+    tensors: dict[Name, Tensor] = {("rows",): torch.from_numpy(batch.rows)}
+    if batch.partners is not None:
+        tensors["partners",] = torch.from_numpy(batch.partners)
+    for name, block in batch.blocks.items():
+        if block.mask is not None:
+            tensors["mask", name] = torch.from_numpy(block.mask)
+    tensors |= {("keys", name): key for name, key in batch.keys.items()}
+    tensors |= {("tokens", name, key): values for name, block in batch.tokens.items() for key, values in block.items()}
+    return pack(tensors)
 
 
 def _key(block: Block) -> object:

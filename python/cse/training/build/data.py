@@ -275,7 +275,7 @@ def open_corpus(
     if corpus:
         files = corpus_files(corpus, column)
     elif column is not None:
-        raise InputError("--column belongs to CORPUS, which was not given; name CORPUS, or leave out --column")
+        raise InputError("--column belongs to CORPUS, which was not given; name CORPUS, or omit --column")
     elif index is None:
         raise InputError("CORPUS: no text file was given; name one, or build an index with cse build-tfidf")
     elif not index.files or any(file.path == "-" for file in index.files):

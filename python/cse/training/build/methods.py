@@ -97,7 +97,7 @@ class TextMethods:
             name = next(iter(self.positive))
             raise InputError(
                 f"--positive {name}: its options share a dropout mask between the two views, which needs the same "
-                "encoder, dropout and hook for both; leave one of them out"
+                "encoder, dropout and hook for both; omit one of them"
             )
         rows = first.rows[:3]
         texts = batches.corpus.take(rows)
@@ -189,7 +189,9 @@ def check_used(
     for role, rate in dropout.items():
         encoder = modules.second or modules.encoder if role == "positive" else modules.encoder
         if rate is not None and not rates_of(encoder.backbone):
-            raise InputError(f"--{role}-dropout: {encoder.source.name} has no dropout that can be set; leave it out")
+            raise InputError(
+                f"--{role}-dropout: {encoder.source.name} has no dropout that can be set; omit --{role}-dropout"
+            )
     if context.index_is_used and context.index.pieces is not None:
         model = modules.encoder.source.name
         context.index.pieces.check_same(Pieces.of(modules.encoder.tokenizer, model), "--tfidf", model)
@@ -197,7 +199,7 @@ def check_used(
         if settings.get(flag.removeprefix("--").replace("-", "_")) and not context.index_is_used:
             raise InputError(
                 f"{flag} selects terms of the TF-IDF index, which the run does not use; add a method that uses it, "
-                f"such as --una, or leave {flag} out"
+                f"such as --una, or omit {flag}"
             )
     if settings.get("keep_head") and modules.encoder.head is None:
         pooler = modules.encoder.pooler

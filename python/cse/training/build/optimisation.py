@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ...errors import InputError
 
 if TYPE_CHECKING:
@@ -43,7 +45,13 @@ class Schedule:
     """Fraction of the steps during which the rate rises to the peak."""
 
     def at(self, step: int, steps: int) -> float:
-        """Returns the learning rate of a step, numbered from 0, of a run of ``steps`` steps."""
+        """Returns the learning rate of a step, numbered from 0, of a run of ``steps`` steps.
+
+        It is rounded to float32, in which a recorded step reads it on a GPU.
+        """
+        return float(np.float32(self._at(step, steps)))
+
+    def _at(self, step: int, steps: int) -> float:
         warm = round(self.warmup * steps)
         if step < warm:
             return self.lr * (step + 1) / (warm + 1)

@@ -27,10 +27,7 @@ def read_manifest(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def damage(folder: Path) -> Iterator[None]:
-    """Context manager that converts errors in reading a checkpoint to ``TornCheckpoint``.
-
-    The message names the latest checkpoint of the run before ``folder``.
-    """
+    """Context manager that converts errors in reading a checkpoint to ``TornCheckpoint``."""
     try:
         yield
     except (OSError, ValueError, KeyError, SafetensorError) as error:
@@ -48,10 +45,7 @@ def list_checkpoints(run: Path) -> list[Path]:
 
 
 def find_checkpoint(path: Path) -> Path:
-    """Returns ``path`` if it is the folder of a checkpoint, or the latest checkpoint if it is the folder of a run.
-
-    Raises ``InputError`` if there is no checkpoint.
-    """
+    """Returns ``path``, the folder of a checkpoint, or the latest one in it; ``InputError`` if there is none."""
     if path.parent.name == FOLDER and path.is_dir():
         return path
     if not path.is_dir():

@@ -23,11 +23,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def check_free(folder: Path) -> None:
-    """Raises ``InputError`` if a folder exists, unless a new run may replace it.
-
-    An empty folder and the folder of an unsaved run may be replaced (see ``is_unsaved``), but not while another process
-    writes to that run.
-    """
+    """Raises ``InputError`` if a folder exists, unless a new run may replace it."""
     if is_unsaved(folder):
         with locked(folder):
             return
@@ -55,10 +51,7 @@ def tidy(run: Path) -> None:
 
 
 def is_unsaved(run: Path) -> bool:
-    """Returns whether a folder is empty, or belongs to a run that ended before its first checkpoint.
-
-    A folder with files that are not in ``FIRST`` does not count as unsaved.
-    """
+    """Returns whether a folder is empty, or belongs to a run that ended before its first checkpoint."""
     if not run.is_dir():
         return False
     names = {path.name for path in run.iterdir() if not io.is_temporary(path)}

@@ -36,12 +36,7 @@ from .lock import check_free, check_links, clear, is_unsaved, locked, tidy
 def choose_folder(output: str, name: str | None, model: str, parts: Sequence[str], seed: int) -> Path:
     """Returns the folder of a new run; raises ``InputError`` for a name that is invalid or in use.
 
-    Args:
-        output: Folder of the runs.
-        name: Name of the run. None: composed of ``model``, ``parts`` and ``seed``, with a number if it is in use.
-        model: The model that is trained.
-        parts: Names of the loss and of the methods that make negatives.
-        seed: Seed of the run.
+    Without a name, it is composed of the model, the loss, the negatives (``parts``) and the seed.
     """
     parent = Path(output)
     if name is not None:
@@ -63,14 +58,6 @@ def opened(resume: Path, world: World) -> Iterator[Checkpoint]:
 
     The lock is taken before the checkpoint is read, because another process that resumes the run could replace the
     checkpoint.
-
-    Args:
-        resume: The run, or one of its checkpoints.
-        world: The ranks; only rank 0 takes the lock.
-
-    Raises:
-        InputError: If there is no checkpoint, or another process writes to the run.
-        TornCheckpoint: If the checkpoint is damaged.
     """
     with ExitStack() as held:
 
@@ -110,12 +97,7 @@ def save(run: Run, name: str) -> None:
 
 
 def describe(run: Run) -> dict[str, Any]:
-    """Returns the contents of ``data.json``, from which ``cse report`` shows what a run was trained on.
-
-    The contents are the descriptions shown before training, the examples of positives and negatives, the held-out
-    sentences (none if there are development sets) and, if the run makes synthetic negatives, a synthetic negative of
-    each held-out sentence.
-    """
+    """Returns the contents of ``data.json``, from which ``cse report`` shows what a run was trained on."""
     selector = run.state.selector
     return {
         "facts": run.facts,
@@ -141,12 +123,7 @@ def judged(run: Run, encoder: Encoder | None = None) -> list[Sample]:
 
 
 def conclude(run: Run, callback: Callback) -> tuple[dict[str, float], Verdict]:
-    """Evaluates and judges best/, and adds the verdict to its model card.
-
-    Returns:
-        Spearman's correlation x 100 by STS task, empty if the run has no tasks, NaN for a task that has embeddings
-        which are not finite; and the verdict.
-    """
+    """Judges best/; returns Spearman's correlation x 100 by STS task, and the verdict, which is added to its card."""
     selector, tasks = run.state.selector, run.evaluation.tasks
     changed = selector.best_step > 0 and bool(run.measures)
     encoder = None
@@ -215,10 +192,7 @@ PACKAGES = ("transformers", "tokenizers", "numpy", "scipy", "safetensors")
 
 
 def environment(device: str, precision: str, reason: str) -> dict[str, Any]:
-    """Returns versions, platform, processor, cores, threads, device, and the precision with the reason for it.
-
-    Two runs can be bit-identical only if versions, processor, number of threads, device and precision are the same.
-    """
+    """Returns versions, platform, processor, cores, threads, device, and the precision with the reason for it."""
     versions = {"cse": __version__, "python": platform.python_version(), "torch": torch.__version__}
     for package in PACKAGES:
         try:

@@ -8,144 +8,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from functools import cache
-from os import PathLike, fspath
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self, TypedDict
+from typing import Any, Self
 
 import tomli_w
 
 from ... import io
-from ...augment import AUGMENTATIONS, PAIRS_POSITIVE
-from ...errors import KEYWORDS, InputError, did_you_mean, for_python, shown
+from ...augment import AUGMENTATIONS
+from ...errors import InputError, did_you_mean, for_python, shown
 from ...features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ...io import SURROGATES
 from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
-from ...losses.options import ContrastiveOptions, incompatibility
-from ...options import Option, combination_fault, options_of, parse_options
+from ...losses.options import ContrastiveOptions
+from ...options import parse_options
 from ...registry import Registry, check_imports, import_methods
-from .declared import GROUPS, Loss, Methods, Model, Settings
-
-SETTINGS: dict[str, Option] = {option.name: option for group in GROUPS for option in options_of(group)}
-"""The settings by name, in the order of declaration."""
-
-KEYWORDS.update({option.flag: name for name, option in SETTINGS.items() if name != "more_loss_terms"})
-
-TABLES: tuple[Registry[Any], ...] = (AUGMENTATIONS, FEATURE_AUGMENTATIONS, ENCODER_METHODS, HOOKS, LOSS_TERMS)
-
-# Registries whose built-in methods may have flags. Each stands with the group of settings under whose heading the help
-# lists these flags, and with the setting that names the methods.
-PLACES: tuple[tuple[Registry[Any], type, str], ...] = (
-    (AUGMENTATIONS, Methods, "negatives"),
-    (ENCODER_METHODS, Model, "encoder_methods"),
-    (LOSS_TERMS, Loss, "loss_terms"),
-)
-
-# Settings of earlier versions, with the values that stood for "not used"; configuration files may hold them.
-REMOVED = {"add_tokens": 0}
-
-# Options of the contrastive loss, and the flags that set them with ``--loss standard``, ``focal`` or ``mixed``.
-LOSS_SETTINGS = {
-    "objective": "--objective",
-    "logits": "--loss",
-    "temperature": "--temperature",
-    "mixed_negatives": "--mixed-negatives",
-}
-
-
-@dataclass(frozen=True)
-class MethodFlag:
-    """An option of a method, with its own command-line flag."""
-
-    method: str
-    option: Option
-    group: type
-    """The group of settings under whose heading the option is shown."""
-    named_by: str
-    """The setting that names the method."""
-
-    @property
-    def keyword(self) -> str:
-        """The option's name as a keyword argument of the configuration, and in configuration files."""
-        return self.option.flag.removeprefix("--").replace("-", "_")
-
-
-@cache
-def method_flags() -> dict[str, MethodFlag]:
-    """Returns the flags of options of built-in methods by keyword, in the order of registries, methods and options."""
-    flags = [
-        MethodFlag(method, option, group, named_by)
-        for table, group, named_by in PLACES
-        for method, kind in table.flagged().items()
-        for option in options_of(kind)
-        if option.opt.flag
-    ]
-    return {item.keyword: item for item in flags}
-
-
-def flag(name: object) -> str:
-    """Returns the command-line flag of a setting; any other name is converted to the form of a flag."""
-    return SETTINGS[str(name)].flag if name in SETTINGS else "--" + str(name).replace("_", "-")
-
-
-def with_tables(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns values in which the options of methods are in the table ``options``, by method.
-
-    They may be given there, as tables (``una={"beta": 0.3}``), or under the names of their flags (``beta=0.3``). A flag
-    that enables its method (``mlm_weight=0.1``) adds the method to the setting that names it; 0 removes it.
-    """
-    values, options = dict(values), values.get("options") or {}
-    if not isinstance(options, Mapping):
-        return values
-    options = {name: dict(table) if isinstance(table, Mapping) else table for name, table in options.items()}
-    for name in [name for name in values if name not in ("options", "given")]:
-        # A table always holds options, even if a setting has the same name: [prompt] holds the options of a method, and
-        # prompt = "query: " is a setting.
-        if isinstance(values[name], Mapping):
-            options[name] = {**options.get(name, {}), **values.pop(name)}
-        elif name not in SETTINGS and name in method_flags() and values[name] is not None:
-            method, value = method_flags()[name], values.pop(name)
-            if method.option.opt.enables:
-                named = SETTINGS[method.named_by].check(values.get(method.named_by) or ())
-                others = [other for other in named if other != method.method]
-                values[method.named_by] = (*others, *([method.method] if value else []))
-                if not value:
-                    options.pop(method.method, None)
-                    continue
-            options.setdefault(method.method, {})[method.option.name] = value
-    return {**values, "options": options} if options else values
-
-
-def stored_forms(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns values in the form in which they are stored, not validated yet.
-
-    Options of methods are in the table ``options``, paths are text, and a single path is a list. ``una=True`` adds
-    ``"una"`` to ``negatives``, and ``una=False`` removes it.
-    """
-    values = with_tables({name: value for name, value in values.items() if (name, value) not in REMOVED.items()})
-    for name, value in values.items():
-        paths = value if isinstance(value, (list, tuple)) else [value]
-        if any(isinstance(path, PathLike) for path in paths):
-            paths = [fspath(path) if isinstance(path, PathLike) else path for path in paths]
-            values[name] = tuple(paths) if isinstance(value, (list, tuple)) else paths[0]
-        if name in SETTINGS and SETTINGS[name].opt.paths and isinstance(values[name], str):
-            values[name] = (values[name],)
-    for name in [name for name in values if name not in (*SETTINGS, "options", "given") and name in AUGMENTATIONS]:
-        used = values.pop(name)
-        if used is None:
-            continue
-        if not isinstance(used, bool):
-            raise InputError(f"--{name} must be true or false, or a table of options, got {used!r}")
-        named = SETTINGS["negatives"].check(values.get("negatives") or ())
-        values["negatives"] = (*(method for method in named if method != name), *([name] if used else []))
-    return values
-
-
-def tables(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Returns the options by method, without None values and without empty tables."""
-    kept = {name: {k: v for k, v in table.items() if v is not None} for name, table in options.items()}
-    return {name: table for name, table in kept.items() if table}
+from .declared import Settings
+from .refusals import refusals
+from .values import LOSS_SETTINGS, SETTINGS, TABLES, flag, flat, merge, method_flags, plain, switch, tables_of
 
 
 class TrainConfig(Settings):
@@ -170,24 +50,29 @@ class TrainConfig(Settings):
     @for_python
     def __init__(self, /, **values: Any) -> None:
         """Checks types and ranges; raises ``InputError`` with the flag of the first invalid setting."""
-        values = stored_forms(values)
+        values = {name: plain(value) for name, value in flat(values).items()}
+        for name in SETTINGS.keys() & values.keys():
+            if SETTINGS[name].opt.paths and isinstance(values[name], str):
+                values[name] = (values[name],)
         for file in SETTINGS["imports"].check(values.get("imports") or ()):
             import_methods(file)  # registers methods before their names are looked up
-        for name in values:
-            if name in REMOVED:
-                raise InputError(f"{name} was removed (see CHANGELOG.md); delete the key")
-            if name not in (*SETTINGS, "options", "given"):
+        options = tables_of(values)
+        for name in [name for name in values if "." not in name and name not in (*SETTINGS, "given")]:
+            used = values.pop(name)  # una=True
+            if name not in AUGMENTATIONS:
                 known = (*SETTINGS, *method_flags(), *AUGMENTATIONS.flagged())
                 raise InputError(f"unknown key {name!r}{did_you_mean(name, known)}; see cse train --help-all")
-        table = values.get("options") or {}
-        if not isinstance(table, dict) or not all(isinstance(entry, dict) for entry in table.values()):
-            raise InputError(f"options must hold one table per method, such as [options.una], got {shown(table)}")
+            elif isinstance(used, bool):
+                switch(values, "negatives", name, used)
+            elif used is not None:
+                raise InputError(f"--{name} must be true or false, or a table of options, got {used!r}")
         if not isinstance(values.get("given"), (dict, type(None))):
             raise InputError(f"given must be a table, got {shown(values['given'])}")
         checked = {
             name: option.check(values[name]) if name in values else option.default for name, option in SETTINGS.items()
         }
-        self._fill({**checked, "options": table, "given": values.get("given")}, frozenset(values))
+        names = {*values, *(["options"] if options else [])}
+        self._fill({**checked, "options": options, "given": values.get("given")}, frozenset(names))
         self._check()
 
     def _fill(self, values: Mapping[str, Any], names: frozenset[str]) -> None:
@@ -208,40 +93,8 @@ class TrainConfig(Settings):
         checked = {name: vars(self.options_of(name)) for name in self.options}
         options = {name: {key: checked[name][key] for key in table} for name, table in self.options.items()}
         object.__setattr__(self, "options", options)
-        parts = CONTRASTIVE_LOSSES.get(self.loss)
-        if parts is not None and (own := LOSS_SETTINGS.keys() & self.options.get(CONTRASTIVE, {}).keys()):
-            name = sorted(own)[0]
-            raise InputError(
-                f"{CONTRASTIVE}.{name}: use {LOSS_SETTINGS[name]}, unless the loss is --loss {CONTRASTIVE}"
-            )
-        if fault := combination_fault(SETTINGS.values(), SETTINGS, lambda name: getattr(self, name), flag):
-            raise InputError(fault)
-        if fault := self._loss_fault():
-            raise InputError(fault)
-        if self.contrastive.hard_negative_weight != 1 and not self.pairs:
-            raise InputError("--hard-negative-weight has no effect without --pairs; add that, or leave it out")
-        if self.pairs and self.positive not in (None, PAIRS_POSITIVE):
-            raise InputError(f"--positive {self.positive} cannot be combined with --pairs, which holds the positives")
-
-    def _loss_fault(self) -> str | None:
-        if self.loss in self.all_terms:
-            return f"--loss-term {self.loss} is already the loss (--loss {self.loss}); leave it out"
-        if CONTRASTIVE in self.all_terms:
-            return f"--loss-term {CONTRASTIVE} is part of --loss standard, focal and mixed; leave it out"
-        if self.loss == "matryoshka":
-            return "--loss matryoshka needs a contrastive loss; use --dims with --loss standard, focal or mixed"
-        if "matryoshka" in self.all_terms and self.loss not in (*CONTRASTIVE_LOSSES, CONTRASTIVE):
-            return f"--dims belongs to a contrastive loss, which --loss {self.loss} is not; leave it out"
-        if CONTRASTIVE_LOSSES.get(self.loss, {}).get("mixed_negatives") and self.mixed_negatives is False:
-            return f"--no-mixed-negatives cannot be combined with --loss {self.loss}; use --loss standard"
-        contrastive = self.contrastive
-        return incompatibility(
-            objective=self.objective,
-            logits=contrastive.logits,
-            mixed=contrastive.mixed,
-            # Whether negatives form pairs depends on options whose defaults are known only in a ResolvedConfig.
-            synthetic_pairs=isinstance(self, ResolvedConfig) and self.synthetic_pairs,
-        )
+        for problem in filter(None, refusals(self)):
+            raise InputError(problem)
 
     @property
     def contrastive(self) -> ContrastiveOptions:
@@ -260,8 +113,8 @@ class TrainConfig(Settings):
 
     @property
     def synthetic_pairs(self) -> bool:
-        """Whether synthetic negatives are used as further pairs, encoded twice under different dropout masks."""
-        return any(AUGMENTATIONS.get(name).makes_pairs(self.options_of(name)) for name in self.negatives)
+        """Whether negatives are known to form further pairs; this may depend on options that only defaults set."""
+        return False
 
     @property
     def methods(self) -> dict[str, Registry[Any]]:
@@ -305,13 +158,10 @@ class TrainConfig(Settings):
 
     def to_toml(self) -> str:
         """Returns the configuration as TOML without None values; options of methods are tables at the end."""
-        stored = {name: getattr(self, name) for name in SETTINGS}
-        values = {name: value for name, value in stored.items() if value is not None} | tables(self.options)
-        if self.given is not None:
-            table = {name: value for name, value in self.given.items() if name != "options" and value is not None}
-            values["given"] = table | tables(self.given.get("options", {}))
+        values = {name: getattr(self, name) for name in SETTINGS} | {"options": self.options}
+        stored = _tables(values) if self.given is None else {**_tables(values), "given": _tables(self.given)}
         # TOML cannot hold names of files that are not UTF-8; see ``cse.data.readers.find_again``.
-        return SURROGATES.sub("\ufffd", tomli_w.dumps(values))
+        return SURROGATES.sub("\ufffd", tomli_w.dumps(stored))
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Self:
@@ -343,6 +193,11 @@ class ResolvedConfig(TrainConfig):
         if missing := [name for name in ResolvedConfig.__annotations__ if getattr(self, name) is None]:
             raise InputError(f"{flag(missing[0])} has no default for this model; set it")
         super()._check()
+
+    @property
+    def synthetic_pairs(self) -> bool:
+        """Whether synthetic negatives are used as further pairs, encoded twice under different dropout masks."""
+        return any(AUGMENTATIONS.get(name).makes_pairs(self.options_of(name)) for name in self.negatives)
 
     def public(self) -> ResolvedConfig:
         """Returns the configuration in a form that can be published, without local paths or settings that name data.
@@ -379,31 +234,26 @@ class ResolvedConfig(TrainConfig):
         return self.copied(options={name: table for name, table in used.items() if table})
 
 
-class Importing(TypedDict, total=False):
-    """What is checked of a table before its methods are imported."""
-
-    imports: list[str]
-
-
-class ConfigFile(Importing, total=False):
-    """What is checked of a configuration file before its methods are imported."""
-
-    given: Importing
-
-
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Reads and validates a configuration file; raises ``InputError`` with the file and the invalid key."""
-    values: dict[str, Any] = {**io.read_toml(path, ConfigFile)}
-    table = values.get("given", {})
-    check_imports([*values.get("imports", []), *table.get("imports", [])], str(path))
+    values = io.read_toml(path, dict[str, Any])
     try:
-        TrainConfig(**values)
-        if "given" in table:
-            raise InputError("the table given holds a table of the same name; remove the inner one")
-        TrainConfig(**table)
+        given = values.get("given", {})
+        if not isinstance(given, dict) or "given" in given:
+            raise InputError(f"given must be a table of settings, without a table given, got {shown(given)}")
+        for table in (values, given):  # before methods are imported
+            check_imports(SETTINGS["imports"].check(table.get("imports", [])))
+        for table in (values, given):
+            TrainConfig(**table)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     return values
+
+
+def _tables(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns values without None, with the options of each method as a table at the end."""
+    known = merge(values)
+    return {name: value for name, value in known.items() if "." not in name} | tables_of(known)
 
 
 def _without_folder(value: Any) -> Any:

@@ -67,8 +67,7 @@ class Data:
     ] = ()
     """See ``cse.data.pairs``."""
     where: Annotated[
-        str | None,
-        Opt("Use only the rows of --pairs that have VALUE in COLUMN.", "COLUMN=VALUE", "all", needs="pairs"),
+        str | None, Opt("Use only the rows of --pairs that have VALUE in COLUMN.", "COLUMN=VALUE", "all", needs="pairs")
     ] = None
     min_score: Annotated[
         float | None, Opt("Use only the rows of --pairs with at least this score.", "X", needs="pairs")
@@ -91,8 +90,7 @@ class Model:
     """Model"""
 
     model: Annotated[
-        str | None,
-        Opt("Model to train: minilm, a folder, or a name on the hub.", default="the preset's, else minilm"),
+        str | None, Opt("Model to train: minilm, a folder, or a name on the hub.", default="the preset's, else minilm")
     ] = None
     pooler: Annotated[
         Pooler | None,
@@ -140,12 +138,14 @@ class Model:
 class Methods:
     """Positives and negatives"""
 
-    positive: Annotated[Augmentation | None, Opt("Augmentation for positives; see cse methods.")] = None
+    positive: Annotated[
+        Augmentation | None,
+        Opt("Augmentation for positives, such as dropout (the same text) or spans (two parts of it); see cse methods."),
+    ] = None
     min_df: MinDf = 0
     max_terms: MaxTerms = None
     negatives: Annotated[
-        tuple[Augmentation, ...],
-        Opt("Augmentation for synthetic negatives; see cse methods.", flag="--negative"),
+        tuple[Augmentation, ...], Opt("Augmentation for synthetic negatives; see cse methods.", flag="--negative")
     ] = ()
     """``una=True`` is short for ``("una",)``."""
     feature_augmentations: Annotated[
@@ -187,8 +187,7 @@ class Methods:
     ] = ()
     imports: Imports = ()
     keep_duplicates: Annotated[
-        bool | None,
-        Opt("Use identical sentences and unchanged synthetic negatives as negatives, as the papers do."),
+        bool | None, Opt("Use identical sentences and unchanged synthetic negatives as negatives, as the papers do.")
     ] = None
 
 
@@ -208,7 +207,7 @@ class Loss:
     temperature: Annotated[
         float | None,
         Ge(1e-4),  # below, logits and their gradients overflow
-        Opt("Temperature tau, by which the similarities are divided in the logits."),
+        Opt("Temperature (tau in the papers), by which similarities are divided before the softmax."),
     ] = None
     objective: Annotated[
         Literal["infonce", "nt-xent"] | None,
@@ -218,8 +217,7 @@ class Loss:
         ),
     ] = None
     mixed_negatives: Annotated[
-        bool | None,
-        Opt("Add mixed negatives (MixCSE) to --loss standard or focal; --loss mixed always has them."),
+        bool | None, Opt("Add mixed negatives (MixCSE) to --loss standard or focal; --loss mixed always has them.")
     ] = None
     loss_terms: Annotated[
         tuple[str, ...],
@@ -272,11 +270,10 @@ class Optimisation:
         ),
     ] = None
     epochs: Annotated[
-        Count | None,
-        Opt("Passes over the corpus.", default="1, or as many as --max-steps takes", may_change="yes"),
+        Count | None, Opt("Passes over the corpus.", default="1, or as many as --max-steps takes", may_change=True)
     ] = None
     max_steps: Annotated[
-        Count | None, Opt("Stop after N steps; with --epochs, whichever comes first.", may_change="yes")
+        Count | None, Opt("Stop after N steps; with --epochs, whichever comes first.", may_change=True)
     ] = None
     accumulate: Annotated[Count, Opt("Number of batches whose gradients are averaged in a step.")] = 1
     """Only sentences of the same batch are negatives of each other. For more negatives, raise ``batch_size`` and set
@@ -293,6 +290,10 @@ class Optimisation:
     float32. A run stores the precision that ``auto`` selected, and keeps it when it is resumed."""
     compile: Annotated[bool, Opt("Compile the transformer with torch.compile.")] = False
     """On CUDA, batches are then padded to ``max_length``."""
+    graphs: Annotated[bool, Opt("On CUDA, record each step once as a CUDA graph, and replay it.", may_change="yes")] = (
+        False
+    )
+    """See ``cse.training.step.recorded``."""
 
 
 @group
@@ -327,37 +328,38 @@ class Evaluation:
         ),
     ] = None
     eval_every: Annotated[
-        CountOrNone | None, Opt("Steps between evaluations; 0: only before and after training.", may_change="yes")
+        CountOrNone | None, Opt("Steps between evaluations; 0: only before and after training.", may_change=True)
     ] = None
     patience: Annotated[
         Count | None,
         Opt(
             "Stop after N evaluations in a row without a new highest score on --dev.",
-            may_change="yes",
+            may_change=True,
             needs=If("dev", why="a file of scored pairs to measure progress by"),
         ),
     ] = None
     data: Annotated[
-        str | None, Opt("Evaluate best/ on the STS files in DIR at the end.", "DIR", may_change="elsewhere")
+        str | None, Opt("Evaluate best/ on the STS files in DIR at the end.", "DIR", may_change=True, same_results=True)
     ] = None
-    allow_partial: Annotated[bool, Opt("Accept incomplete STS files.", may_change="elsewhere", needs="data")] = False
+    allow_partial: Annotated[
+        bool, Opt("Accept incomplete STS files.", may_change=True, same_results=True, needs="data")
+    ] = False
 
 
 @group
 class Output:
     """Run"""
 
-    output: Annotated[str, Opt("Folder that contains the runs.", "DIR", short="-o", may_change="place")] = "runs"
+    output: Annotated[str, Opt("Folder that contains the runs.", "DIR", short="-o", same_results=True)] = "runs"
     name: Annotated[
-        str | None,
-        Opt("Name of the run's folder.", default="from model, loss, negatives and seed", may_change="place"),
+        str | None, Opt("Name of the run's folder.", default="from model, loss, negatives and seed", same_results=True)
     ] = None
     """None: composed of model, loss, negatives and seed, with a number added if the folder exists."""
     save_every: Annotated[
-        CountOrNone, Opt("Steps between checkpoints; 0: only at the end, or on a signal.", may_change="yes")
+        CountOrNone, Opt("Steps between checkpoints; 0: only at the end, or on a signal.", may_change=True)
     ] = 0
     keep_checkpoints: Annotated[
-        Count, Opt("Number of checkpoints to keep; older ones are deleted.", may_change="yes")
+        Count, Opt("Number of checkpoints to keep; older ones are deleted.", may_change=True)
     ] = 2
     loggers: Annotated[
         tuple[str, ...],
@@ -366,12 +368,13 @@ class Output:
             "NAME",
             flag="--logger",
             names="cse.training.loggers:LOGGERS",
-            may_change="elsewhere",
+            may_change=True,
+            same_results=True,
         ),
     ] = ()
     log_every: Annotated[
         Count,
-        Opt("Steps between writes of the log, which contains one record per step.", may_change="elsewhere"),
+        Opt("Steps between writes of the log, which contains one record per step.", may_change=True, same_results=True),
     ] = 10
     seed: Seed = 0
     device: Annotated[Device, Opt(metavar="DEVICE")] = "auto"

@@ -17,10 +17,7 @@ from ...registry import declared
 
 @cache
 def _presets() -> dict[str, dict[str, Any]]:
-    """Returns the presets of this package, and of the packages that the entry points of ``cse.presets`` name.
-
-    A preset is named after its file and a table in it.
-    """
+    """Returns the presets of this package, and of the packages that the entry points of ``cse.presets`` name."""
     presets = {}
     for package in ("cse.presets", *(point.value for point in declared("cse.presets"))):
         try:
@@ -45,10 +42,7 @@ def families() -> dict[str, dict[str, Any]]:
 
 
 def conditional(family: str, loss: str, pairs: bool | None) -> dict[str, Any]:
-    """Returns the defaults of a family that apply under a condition: with a loss, and with or without pairs.
-
-    With ``pairs`` None, none of the latter apply.
-    """
+    """Returns the defaults of a family with this loss, or with or without pairs (None: neither)."""
     values: dict[str, Any] = {}
     for table in conditions(family):
         if table["loss"] == loss if "loss" in table else table["pairs"] == pairs:

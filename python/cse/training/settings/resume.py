@@ -2,48 +2,77 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
+from ...errors import InputError
+from ...options import options_of
 from ..folder.find import CONFIG, config_file, find_checkpoint
-from .changes import check_changes, check_equal, may_change, same_value
-from .config import SETTINGS, TrainConfig
+from .changes import text
+from .config import TrainConfig
+from .values import SETTINGS, flag, merge
 
-
-def read_config(checkpoint: Path) -> TrainConfig:
-    """Returns the configuration in the folder of a checkpoint; raises ``TornCheckpoint`` if the file is damaged."""
-    return TrainConfig.from_toml(config_file(checkpoint))
+MAY_CHANGE = {name for name, option in SETTINGS.items() if option.opt.may_change}
+"""The settings that a resumed run may change."""
 
 
 def resumed_config(
     resume: str | Path,
     changes: dict[str, Any] | None = None,
     where: str = "--resume",
-    remedy: str = "leave it out",
+    remedy: str = "omit these options",
 ) -> TrainConfig:
     """Returns the configuration with which a run is resumed: the stored one with the changes in ``changes``.
 
     ``where`` and ``remedy`` are the beginning and the end of the message about a change that is not allowed.
-    Raises ``InputError`` for a folder without a checkpoint, and for a change that is not allowed; see
-    ``cse.options.Opt.may_change``.
+    Raises ``InputError`` for such a change, and for a folder without a checkpoint, or ``TornCheckpoint``.
     """
     folder = find_checkpoint(Path(resume))
-    stored, file = read_config(folder), folder.parent.parent / CONFIG
+    stored, file = TrainConfig.from_toml(config_file(folder)), folder.parent.parent / CONFIG
     if file.exists():
-        stored = check_equal(stored, TrainConfig.from_toml(file), str(file), "undo the change")
-    if stored.precision == "auto":  # written by an older version, in which auto meant bf16 on CUDA, else fp32
-        from ...encoder.device import pick_device
-
-        cuda = pick_device(stored.device).startswith("cuda")
-        stored = stored.replace(precision="bf16" if cuda else "fp32")
+        stored = _checked(stored, TrainConfig.from_toml(file), str(file), "undo the change")
     # A value with which the run began is no change where it was resolved since, as a preset; so are other spellings of
     # paths, and auto, for which the run keeps the precision that was chosen when it began.
     begun = {} if stored.given is None else TrainConfig(**stored.given).values()
-    kept = {name: value for name, value in begun.items() if name not in may_change()}
+    kept = {name: value for name, value in begun.items() if name not in MAY_CHANGE}
     kept |= {name: getattr(stored, name) for name, option in SETTINGS.items() if option.opt.paths}
     changes = {
         name: value
         for name, value in (changes or {}).items()
-        if (name, value) != ("precision", "auto") and not (name in kept and same_value(name, value, kept[name]))
+        if (name, value) != ("precision", "auto") and not (name in kept and _same(name, value, kept[name]))
     }
-    return check_changes(stored, changes, where, remedy)
+    given = None if stored.given is None else TrainConfig(**merge(changes, stored.given)).values()
+    changed = stored.replace(**{**merge(changes, stored.values()), **changes, "given": given})
+    return _checked(stored, changed, where, remedy)
+
+
+def _checked(stored: TrainConfig, changed: TrainConfig, where: str, remedy: str) -> TrainConfig:
+    """Returns ``changed``; raises ``InputError`` that lists the settings that differ although they may not change."""
+    old, new = (_all(config, changed) for config in (stored, changed))
+    problems = [
+        f"{flag(name)} {text(new[name])} (the run has {text(old[name])})"
+        for name in new
+        if name not in MAY_CHANGE and new[name] != old[name]
+    ]
+    if problems:
+        raise InputError(
+            f"{where}: {'; '.join(problems)} cannot change in a run that has begun; start a new run, or {remedy}"
+        )
+    return changed
+
+
+def _all(config: TrainConfig, named: TrainConfig) -> dict[str, Any]:
+    """Returns all settings, and all options of the methods whose options are in ``named``, by flat name."""
+    values = {name: getattr(config, name) for name in SETTINGS}
+    for method in named.options:
+        options = config.options_of(method)
+        values |= {f"{method}.{option.name}": getattr(options, option.name) for option in options_of(type(options))}
+    return values
+
+
+def _same(name: str, one: Any, other: Any) -> bool:
+    """Returns whether two values of a setting are equal; paths are, if they lead to the same place."""
+    if name in SETTINGS and SETTINGS[name].opt.paths and isinstance(one, tuple) and isinstance(other, tuple):
+        return [*map(os.path.abspath, one)] == [*map(os.path.abspath, other)]
+    return bool(one == other)

@@ -8,25 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
+from operator import getitem
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ... import rng
 from ...augment.base import View
 from ...encoder.acceleration import by_length, one_lookup
-from ...encoder.device import autocast, copied_to, on_device
+from ...encoder.device import autocast
 from ...encoder.packing import GROUP
 from ...encoder.trained import SentenceEncoder
 from ...features.base import hooked
 from ...views import RowStep, Views, entry_keys
-from ..batches.batches import SENTENCES, Batch
+from ..batches.batches import SENTENCES
 from .distributed import World
+from .inputs import Inputs
 
 if TYPE_CHECKING:
     from .state import TrainState
@@ -124,9 +123,7 @@ def nothing(encoder: SentenceEncoder, width: int | None = None) -> Tensor:
     return trained.flatten()[:0].reshape(0, width or encoder.embedding_dim)
 
 
-def encode_views(
-    state: TrainState, batch: Batch, tokens: Mapping[str, Mapping[str, Tensor]], forward: Forward
-) -> dict[str, Tensor]:
+def encode_views(state: TrainState, inputs: Inputs, forward: Forward) -> dict[str, Tensor]:
     """Returns the embeddings of this rank's rows by view name, each ``(n, D)``.
 
     If several views of a block have the same encoder, dropout probability and hook, they are encoded in one forward
@@ -134,8 +131,8 @@ def encode_views(
     ``shared``. Blocks are padded separately, so that long synthetic negatives do not increase the padding of the
     sentences.
     """
-
-    own = step_of_rows(batch, batch.rows[batch.part], {}, forward, state.steps)
+    batch, tokens = inputs.batch, inputs.tokens
+    own = step_of_rows(inputs, (batch.part,), {}, state.steps)
 
     def row_step(places: Tensor) -> RowStep:  # indexed on the device, so that the host does not wait
         return replace(own, rows=own.rows[places], uniform=lambda name, count: own.uniform(name, count)[places])
@@ -143,7 +140,7 @@ def encode_views(
     embeddings: dict[str, Tensor] = {}
     with ExitStack() as stack:
         if forward.by_groups:
-            ids = [inputs["input_ids"] for inputs in tokens.values()]
+            ids = [block["input_ids"] for block in tokens.values()]
             for encoder in (state.encoder, state.second):
                 if encoder is not None:
                     stack.enter_context(one_lookup(encoder.backbone, ids))
@@ -154,33 +151,30 @@ def encode_views(
                 if name not in tokens:  # this rank has no rows
                     embeddings |= {view.name: nothing(encoder) for view in views}
                     continue
-                run, inputs = encoder_of(views[0], encoder, state, tokens[name], row_step)
+                run, given = encoder_of(views[0], encoder, state, tokens[name], row_step)
                 times = 1 if block.shared else len(views)
                 whole = views[0].hook is not None or encoder.packs
-                local = forward.encode(run, inputs, times, whole_rows=whole)
+                local = forward.encode(run, given, times, whole_rows=whole)
                 parts = local.view(times, -1, local.shape[-1]).expand(len(views), -1, -1)
                 embeddings |= {view.name: z for view, z in zip(views, parts, strict=True)}
     # In the order of the blocks and their views, even if some views shared a forward pass.
     return {name: embeddings[name] for name in batch.views}
 
 
-def gathered_views(
-    state: TrainState,
-    batch: Batch,
-    tokens: Mapping[str, Mapping[str, Tensor]],
-    forward: Forward,
-    world: World,
-) -> Views:
+def gathered_views(state: TrainState, inputs: Inputs, forward: Forward, world: World) -> Views:
     """Returns the views of all rows of the batch; ranks exchange embeddings and masks in one transfer, keys in one."""
-    local = encode_views(state, batch, tokens, forward)
-    keys = gathered_keys(batch, forward, world)
-    masks = {view: on_device(mask, forward.device) for view, mask in batch.masks.items()}
-    owned = {
-        view.name: on_device(block.mask, forward.device)
-        for block in batch.blocks.values()
-        if block.local and block.mask is not None
-        for view in block.views
-    }
+    batch = inputs.batch
+    local = encode_views(state, inputs, forward)
+    keys = gathered_keys(inputs, world)
+    masks, owned = (
+        {
+            view.name: inputs.masks[name]
+            for name in inputs.masks
+            if batch.blocks[name].local == of_rank
+            for view in batch.blocks[name].views
+        }
+        for of_rank in (False, True)
+    )
     if world.size == 1:
         return Views(local, batch.roles, {**masks, **owned}, keys=keys, repeats=batch.repeats)
     columns = [*local.values(), *(mask[:, None].to(next(iter(local.values())).dtype) for mask in owned.values())]
@@ -191,47 +185,28 @@ def gathered_views(
     return Views({name: everything[name] for name in local}, batch.roles, masks, keys=keys)
 
 
-def gathered_keys(batch: Batch, forward: Forward, world: World) -> dict[str, Tensor]:
+def gathered_keys(inputs: Inputs, world: World) -> dict[str, Tensor]:
     """Returns ``Views.keys`` of all rows of the batch."""
-    if not batch.keys:
+    if not inputs.keys:
         return {}
-    stacked = torch.stack([copied_to(key, forward.device) for key in batch.keys.values()], dim=1)
-    columns = world.gather(stacked, len(batch.rows)).unbind(1)
-    keys = dict(zip(batch.keys, columns, strict=True))
+    batch = inputs.batch
+    columns = world.gather(torch.stack(list(inputs.keys.values()), dim=1), len(batch.rows)).unbind(1)
+    keys = dict(zip(inputs.keys, columns, strict=True))
     by_view = {view.name: keys[name] for name, block in batch.blocks.items() for view in block.views}
     return entry_keys(by_view, batch.roles, keys.get(SENTENCES))
 
 
-def keyed_uniform(seed: int, epoch: int, rows: npt.NDArray[np.int64], device: str) -> Callable[[str, int], Tensor]:
-    """Returns a function ``uniform(purpose, n)`` that returns uniform random numbers in [0, 1) for each row.
-
-    Its result, ``(len(rows), n)`` float32, is a pure function of (seed, epoch, row, purpose).
-    """
-    draws = rng.Draws(seed, epoch)
-    below = np.nextafter(np.float32(1), np.float32(0))  # rounding to float32 may give 1
-
-    def uniform(purpose: str, count: int) -> Tensor:
-        return on_device(np.minimum(draws.uniform(rows, purpose, count).astype(np.float32), below), device)
-
-    return uniform
-
-
 def step_of_rows(
-    batch: Batch,
-    rows: npt.NDArray[np.int64],
-    tokens: Mapping[str, Mapping[str, Tensor]],
-    forward: Forward,
-    steps: int,
+    inputs: Inputs, parts: tuple[slice, ...], tokens: Mapping[str, Mapping[str, Tensor]], steps: int
 ) -> RowStep:
-    """Returns the ``RowStep`` that row terms and hooks receive for some rows of this rank."""
-    seed = forward.seed
+    """Returns the ``RowStep`` that row terms and hooks receive for some rows; see ``Inputs.uniform`` for ``parts``."""
     return RowStep(
-        number=batch.step,
+        number=inputs.batch.step,
         steps=steps,
-        epoch=batch.epoch,
-        seed=seed,
-        rows=on_device(rows, forward.device),
-        uniform=keyed_uniform(seed, batch.epoch, rows, forward.device),
+        epoch=inputs.batch.epoch,
+        seed=inputs.seed,
+        rows=reduce(getitem, parts, inputs.rows),
+        uniform=inputs.uniform(*parts),
         tokens=tokens,
     )
 

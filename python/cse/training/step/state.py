@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ...augment.base import View
-from ...encoder.acceleration import mask_always, use_fast_dropout
+from ...encoder.acceleration import CastTogether, mask_always, transformers_in, use_fast_dropout
 from ...encoder.device import compile_backbone
 from ...encoder.packing import can_pack
 from ...encoder.prompts import TrainingPrompts
@@ -84,6 +85,17 @@ class TrainState(Modules):
     """Training time without evaluation."""
     viewed: Counter[str] = field(default_factory=Counter)
     """For each view name, the number of steps whose batches contained this view."""
+
+    @cached_property
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters that require gradients."""
+        return [p for p in unique_parameters(self.modules().values()) if p.requires_grad]
+
+    @cached_property
+    def after_step(self) -> list[Callable[[], None]]:
+        """The functions ``after_step`` of the methods that have one, which are called after each step."""
+        found: list[Any] = [getattr(module, "after_step", None) for module in self.modules().values()]
+        return [function for function in found if function is not None]
 
     def weights(self) -> dict[str, Tensor]:
         """Returns the parameters and buffers of all modules by name; shared tensors are included once.
@@ -159,26 +171,27 @@ def connect(batches: Batches, views: tuple[View, View], modules: Modules, prompt
     batches.without_dropout = alike and all(_has_no_dropout(view, modules.encoder) for view in views)
 
 
-def accelerate(modules: Modules, device: str, chunk_size: int | None, accumulate: int, *, compiled: bool) -> None:
+def accelerate(modules: Modules, device: str, *, compiled: bool, graphs: bool = False) -> None:
     """Moves the modules to the device and replaces slow parts of the backbones.
 
-    Compiles the backbone of the first encoder if ``compiled``. On a GPU, attention always uses the mask
-    (``mask_always``). On the CPU, unless ``compiled``, dropout is replaced (``use_fast_dropout``), and models that can
-    pack rows (``can_pack``) encode them without padding.
+    Compiles the backbone of the first encoder if ``compiled``. On a GPU, the attention of all transformers always uses
+    the mask (``mask_always``), and those that are not compiled cast their weights together (``CastTogether``). On the
+    CPU, unless ``compiled``, dropout is replaced (``use_fast_dropout``), and models that can pack rows (``can_pack``)
+    encode them without padding. ``graphs``: whether a compiled backbone may launch its kernels as CUDA graphs.
     """
     for module in modules.modules().values():
         module.to(device)
-    for encoder in (modules.encoder, modules.second):
-        if encoder is None:
-            continue
-        if device != "cpu":
-            mask_always(encoder.backbone)
-        elif not compiled:
+    if device != "cpu":
+        for backbone in dict.fromkeys(transformers_in(modules.modules().values())):
+            mask_always(backbone)
+            if not (compiled and backbone is modules.encoder.backbone):
+                CastTogether(backbone)
+    elif not compiled:
+        for encoder in filter(None, (modules.encoder, modules.second)):
             use_fast_dropout(encoder.backbone)
             encoder.packed = can_pack(encoder.backbone)
     if compiled:
-        # CUDA graphs require that a step encodes one batch as a whole.
-        one_pass = accumulate == 1 and chunk_size is None and modules.second is None and not modules.hooks
+        one_pass = graphs and modules.second is None and not modules.hooks
         compile_backbone(modules.encoder.backbone, device, graphs=one_pass)
 
 

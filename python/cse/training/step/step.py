@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.utils.checkpoint import checkpoint
 
-from ...encoder.device import begin_step, copied_to, on_device, skips_by_flag
+from ...encoder.device import begin_step, skips_by_flag
 from ...encoder.tokens import POOLED
 from ...losses.base import RowTerm
 from ...losses.contrastive import Contrastive, similarity_summary
 from ...views import BatchStep, Frozen, RowStep, Views, WithoutDropout
 from ..batches.batches import Batch
 from .distributed import World
-from .encode import Forward, chunks_of, gathered_views, keyed_uniform, nothing, step_of_rows, with_dropout
-from .state import TrainState, unique_parameters
+from .encode import Forward, chunks_of, gathered_views, nothing, step_of_rows, with_dropout
+from .inputs import Inputs
+from .state import TrainState
 
 SINGLE = World()
 
@@ -29,9 +30,10 @@ def training_step(
     state: TrainState,
     batches: Sequence[Batch],
     forward: Forward,
-    rate: float,
+    rate: float | Tensor,
     max_grad_norm: float = 0.0,
     world: World = SINGLE,
+    inputs: Sequence[Inputs] | None = None,
 ) -> dict[str, Any]:
     """Performs one training step.
 
@@ -43,9 +45,10 @@ def training_step(
         state: The state of the run; its modules and optimizer are updated.
         batches: The tokenized batches of the step, whose gradients are averaged.
         forward: How rows are encoded.
-        rate: Learning rate.
+        rate: Learning rate; a recorded step reads it from a scalar float32 tensor.
         max_grad_norm: Maximum norm of the gradient; 0: the gradient is not clipped.
         world: The ranks of the run.
+        inputs: The tensors of the batches, if they are already on the device.
 
     Returns:
         Scalar tensors by name: ``loss``, ``loss/NAME`` for each of several terms, the metrics of the terms and
@@ -54,36 +57,41 @@ def training_step(
     begin_step(forward.device, forward.compiled)
     for group in state.optimizer.param_groups:
         group["lr"] = rate
-    results = [propagate(state, batch, forward, world, 1 / len(batches)) for batch in batches]
+    inputs = inputs or [Inputs(batch, forward.device, forward.seed) for batch in batches]
+    share = 1 / len(batches)
+    results = [propagate(state, batch, forward, world, share, own) for batch, own in zip(batches, inputs, strict=True)]
     metrics = results[0]
     if len(results) > 1:
         names = dict.fromkeys(name for result in results for name in result)
         metrics = {name: torch.stack([result[name] for result in results if name in result]).mean() for name in names}
         if "duplicates" in metrics:  # like the numbers of masked rows
             metrics["duplicates"] = torch.stack([r["duplicates"] for r in results if "duplicates" in r]).sum()
-    parameters = [p for p in unique_parameters(state.modules().values()) if p.requires_grad]
+    parameters = state.trained
     world.sum_gradients(parameters, tuple((tuple(batch.views), len(batch.rows)) for batch in batches))
     # The norm is computed even without clipping, to detect gradients that are not finite.
-    norm = torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm or math.inf)
+    norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
+    if max_grad_norm:
+        clip_grads_with_norm_(parameters, max_grad_norm, norm)
     finite = skip_if_not_finite(state.optimizer, metrics["loss"], norm)
     state.optimizer.step()
     state.optimizer.zero_grad(set_to_none=True)
-    for module in state.modules().values():
-        if after := getattr(module, "after_step", None):
-            after()
+    for after in state.after_step:
+        after()
     return {**metrics, "finite": finite}
 
 
 def propagate(
-    state: TrainState, batch: Batch, forward: Forward, world: World = SINGLE, share: float = 1.0
+    state: TrainState,
+    batch: Batch,
+    forward: Forward,
+    world: World = SINGLE,
+    share: float = 1.0,
+    inputs: Inputs | None = None,
 ) -> dict[str, Tensor]:
     """Adds ``share`` times the gradients of a batch to those of the parameters; returns the metrics of the batch."""
-    tokens = {
-        name: {key: copied_to(value, forward.device) for key, value in block.items()}
-        for name, block in batch.tokens.items()
-    }
-    views = gathered_views(state, batch, tokens, forward, world)
-    step = batch_step(state, batch, tokens, forward, world)
+    inputs = inputs or Inputs(batch, forward.device, forward.seed)
+    views = gathered_views(state, inputs, forward, world)
+    step = batch_step(state, inputs, forward, world)
     for feature in state.features.values():
         views = feature(views, step)
     values: dict[str, Tensor] = {}
@@ -92,7 +100,7 @@ def propagate(
     total = 0.0 * next(iter(views.embeddings.values())).sum() if world.size > 1 else None
     for name, term in state.terms.items():
         if isinstance(term, RowTerm):
-            value, local = row_value(term, views, batch, tokens, forward, world, metrics, state.steps)
+            value, local = row_value(term, views, inputs, forward, world, metrics, state.steps)
         else:
             value = term(views, step)
             local = value / world.size  # the value is the same on every rank
@@ -110,8 +118,7 @@ def propagate(
 def row_value(
     term: RowTerm,
     views: Views,
-    batch: Batch,
-    tokens: Mapping[str, Mapping[str, Tensor]],
+    inputs: Inputs,
     forward: Forward,
     world: World,
     metrics: dict[str, Tensor],
@@ -121,19 +128,19 @@ def row_value(
 
     The metrics of the term are added to ``metrics``.
     """
+    batch = inputs.batch
     own = views.rows(batch.part)
-    rows = batch.rows[batch.part]
     anchor = own["anchor"]
     zero = anchor.new_zeros(())
     total, count = zero, zero
     sums = {name: (zero, zero) for name in term.logged}
-    for part in chunks_of(len(rows), forward.chunk_size):
+    for part in chunks_of(len(batch.rows[batch.part]), forward.chunk_size):
         # The models that loss terms add do not accept the mask of pooled tokens.
         chunk = {
             name: {key: values[part] for key, values in block.items() if key != POOLED}
-            for name, block in tokens.items()
+            for name, block in inputs.tokens.items()
         }
-        step = step_of_rows(batch, rows[part], chunk, forward, steps)
+        step = step_of_rows(inputs, (batch.part, part), chunk, steps)
 
         def value(chunk: Views, step: RowStep = step) -> tuple[Tensor, Tensor]:
             with forward.autocast():
@@ -154,12 +161,9 @@ def row_value(
     return world.total(local.detach()), local
 
 
-def batch_step(
-    state: TrainState, batch: Batch, tokens: Mapping[str, Mapping[str, Tensor]], forward: Forward, world: World
-) -> BatchStep:
+def batch_step(state: TrainState, inputs: Inputs, forward: Forward, world: World) -> BatchStep:
     """Returns the ``BatchStep`` that batch terms and feature methods receive in addition to the embeddings."""
-    device = forward.device
-
+    batch, tokens = inputs.batch, inputs.tokens
     block_of = {view.name: name for name, block in batch.blocks.items() for view in block.views}
     rates = {view.name: view.dropout for block in batch.blocks.values() for view in block.views}
     known: dict[tuple[str, Frozen | WithoutDropout], Tensor] = {}
@@ -185,9 +189,9 @@ def batch_step(
         steps=state.steps,
         epoch=batch.epoch,
         seed=forward.seed,
-        rows=on_device(batch.rows, device),
-        uniform=keyed_uniform(forward.seed, batch.epoch, batch.rows, device),
-        partners=None if batch.partners is None else on_device(batch.partners, device),
+        rows=inputs.rows,
+        uniform=inputs.uniform(),
+        partners=inputs.partners,
         encode=encode,
     )
     main = next((term for term in state.terms.values() if isinstance(term, Contrastive)), None)
@@ -208,7 +212,8 @@ def skip_if_not_finite(optimizer: torch.optim.Optimizer, loss: Tensor, norm: Ten
     # The fused optimizer skips the update if this flag is 1, as with a GradScaler, without a copy to the host.
     found = (~finite).to(torch.float32)
     before = getattr(optimizer, "found_inf", None)
-    optimizer.found_inf = found if before is None else torch.maximum(found, before)  # type: ignore[attr-defined]
+    # In the same memory, which a recorded step reads.
+    optimizer.found_inf = found if before is None else torch.maximum(found, before, out=before)  # type: ignore[attr-defined]
     if not skips_by_flag(loss.device) and optimizer.found_inf:  # type: ignore[attr-defined]
         optimizer.zero_grad(set_to_none=True)  # parameters without gradients are not updated
     return finite

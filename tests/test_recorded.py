@@ -1,0 +1,363 @@
+"""Recorded steps have the bits of eager ones, on an emulated graph and, if there is a GPU, on CUDA graphs."""
+
+import json
+from functools import cache
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+from transformers import AutoTokenizer, BertModel
+
+from cse import Callback, train
+from cse.augment import AUGMENTATIONS
+from cse.augment.base import Edit
+from cse.encoder.device import recorder_of
+from cse.features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
+from cse.features.base import FeatureMethod
+from cse.losses import LOSS_TERMS
+from cse.training.batches.tokens import Prefetcher
+from cse.training.loop import resumed_config
+from cse.training.setup import prepare
+from cse.training.step import recorded
+from cse.training.step.distributed import World
+from cse.training.step.recorded import RecordedStep, Watch
+from cse.training.step.step import training_step
+from emulated_graph import EmulatedRecorder
+from runs import same_run
+from test_device import LIKE_A_GPU
+from test_device import deterministic as deterministic
+from test_systems import few as few
+from test_systems import registered as registered
+
+STEPS = 20
+METHODS = Path(__file__).with_name("methods.py")
+PAIRS = {"negatives": ("una",), "una": {"every": 1}}
+CASES = {
+    "standard": {},
+    "clipped": {"max_grad_norm": 0.5},
+    "bf16": {"precision": "bf16", **PAIRS},
+    "focal": {"loss": "focal"},
+    "mixed": {"loss": "mixed"},
+    "mixed release, UNA pairs": {"loss": "mixed", "mix_variant": "release"},
+    "UNA pairs, mixed": {"loss": "mixed", **PAIRS},
+    "UNA every second step, as negatives": {"negatives": ("una",), "una": {"every": 2, "use_as": "hard-negatives"}},
+    "two batches a step": {"accumulate": 2},
+    "two encoders": {"positive_encoder": "copy"},
+    "two dropout rates": {"anchor_dropout": 0.05, "positive_dropout": 0.2},
+    "prompt": {"prompt": "a text: ", "pooler": "avg"},
+}
+NEEDS = {  # settings without which a method is refused, or would have no effect
+    "matryoshka": {"options": {"matryoshka": {"dims": "16,8"}}, "pooler": "avg"},
+    "clusterns": {"options": {"clusterns": {"clusters": 4, "threshold": 0.99}}},
+    "sscl": {"options": {"sscl": {"layers": 1}}},
+    "infocse": {"options": {"infocse": {"frozen_layers": 1, "head_layers": 1}}},
+    "diffcse": {"options": {"diffcse": {"generator": "MASKED"}}},
+    "rankcse": {"options": {"rankcse": {"teachers": ["TINY"], "ranking": "listmle"}}},
+    "pcl": {"options": {"diverse": {"edits": ["shuffle", "repeat"]}}},
+    "scd": {"anchor_dropout": 0.05, "positive_dropout": 0.15, "options": {"scd": {"width": 16}}},
+    "contrastive": {"loss": "contrastive", "loss_terms": ()},
+    "dclr": {"options": {"dclr": {"model": "TINY", "variant": "release"}}},
+    "group-whitening": {"options": {"group-whitening": {"size": 4}}},
+    "lora": {"options": {"lora": {"rank": 4, "dropout": 0.1}}},
+    "second-template": {
+        "encoder_methods": ("prompt",),
+        "options": {"prompt": {"positive_template": 'The sentence of "{}" means [MASK].'}},
+    },
+    "state-projector": {"loss_terms": ("infocse",), "options": {"infocse": {"frozen_layers": 1, "head_layers": 1}}},
+    "mlm": {"options": {"mlm": {"weight": 0.5}}},
+}
+
+
+def every_method():
+    """Yields a name and the settings of each registered method and loss."""
+    for key, table in (("feature_augmentations", FEATURE_AUGMENTATIONS), ("encoder_methods", ENCODER_METHODS)):
+        yield from ((name, {key: (name,)}) for name in table.names())
+    yield from ((name, {"positive_hook": name}) for name in HOOKS.names() if name != "second-template")
+    yield "second-template", {}
+    for name in LOSS_TERMS.names():
+        yield name, {"loss": name} if LOSS_TERMS.get(name).is_loss else {"loss_terms": (name,)}
+
+
+CASES |= {name: {**values, **NEEDS.get(name, {})} for name, values in every_method()}
+TEXTS = {
+    "substitution": {"options": {"substitution": {"model": "MASKED"}}},
+    "eda-synonym": {"options": {"eda-synonym": {"synonyms": "SYNONYMS"}}},
+    "eda-insert": {"options": {"eda-insert": {"synonyms": "SYNONYMS"}}},
+    "retrieved": {"options": {"retrieved": {"nearest": 5}}},
+    "diverse": {"loss_terms": ("pcl",)},
+    "negation": {"loss_terms": ("soft-negative",)},
+}
+# Other cases take longer, or differ from one of these in what the host does.
+LONG = {"state-projector", "projector", "two dropout rates", "mixed release, UNA pairs", "focal", "two encoders"}
+LISTED = [name for name in CASES if name not in LONG]
+for kind, name in product(("positive", "negatives"), AUGMENTATIONS.names()):
+    if not (kind == "negatives" and (name == "diverse" or not issubclass(AUGMENTATIONS.get(name), Edit))):
+        values = {kind: name if kind == "positive" else (name,), **TEXTS.get(name, {})}
+        if kind == "negatives" or name != "retrieved":
+            CASES[f"{kind} {name}"] = values
+NOT_RECORDED = {"pca"}
+
+
+@pytest.fixture(scope="session")
+def shallow(tmp_path_factory, tiny_bert):
+    """A function that returns a copy of ``tiny_bert`` with its first layers."""
+
+    def first(layers):
+        folder = tmp_path_factory.mktemp("shallow")
+        BertModel.from_pretrained(tiny_bert, num_hidden_layers=layers).save_pretrained(folder)
+        AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(folder)
+        return folder
+
+    return cache(first)
+
+
+@pytest.fixture
+def config_of(run_config, shallow, masked_model, few):
+    """A function that returns the configuration of a case of ``CASES``."""
+
+    def config(name, device=LIKE_A_GPU, **changes):
+        model = shallow(2 if name == "sscl" else 1)
+        text = json.dumps({**CASES[name], **changes})
+        for place, path in (("MASKED", masked_model), ("TINY", model), ("SYNONYMS", few / "synonyms.txt")):
+            text = text.replace(place, str(path))
+        shared = {"model": model, "corpus": few / "corpus.txt", "device": device, "max_steps": STEPS, "eval_every": 0}
+        return run_config.replace(**{"max_length": 16, **shared, **json.loads(text)})
+
+    return config
+
+
+def batches_of(run):
+    """The batches of all steps, padded to one length, as those of a compiled model on CUDA."""
+    with Prefetcher(run.batches, run.state.encoder.tokenizer, run.config.max_length, device=run.device) as prefetcher:
+        prefetcher.length = prefetcher.longest
+        return [prefetcher.get(step) for step in range(STEPS)]
+
+
+def copied(state):
+    return {name: values.clone() for name, values in state.weights().items()}
+
+
+def steps(run, batches, step):
+    """Performs all steps from the initial weights; returns the weights after them, and the metrics of each."""
+    torch.manual_seed(1)
+    metrics = []
+    for number, batch in enumerate(batches):
+        found = step(batch, run.plan.schedule.at(number, STEPS))
+        metrics.append({name: float(value) for name, value in found.items()})
+    return copied(run.state), metrics
+
+
+def compare(config, recorder, change=lambda state: None):
+    """Compares eager and recorded steps bit for bit; returns the recorded steps and the warnings.
+
+    ``change`` is called with the state of the run before the eager steps, and before the recorded ones.
+    """
+    run = prepare(config)
+    state, batches, warnings = run.state, batches_of(run), []
+    state.train()
+    before, norm = copied(state), run.plan.max_grad_norm
+    change(state)
+    weights, metrics = steps(run, batches, lambda batch, rate: training_step(state, batch, run.forward, rate, norm))
+    with torch.no_grad():
+        for name, values in state.weights().items():
+            values.copy_(before[name])
+    state.optimizer.state.clear()
+    del state.optimizer.found_inf
+    change(state)
+    step = RecordedStep(state, run.forward, norm, recorder, warnings.append, World())
+    again, others = steps(run, batches, step)
+    assert weights.keys() == again.keys()
+    assert not [name for name, values in weights.items() if not torch.equal(again[name], values)]
+    for number, (one, other) in enumerate(zip(metrics, others, strict=True)):
+        assert one.keys() == other.keys()
+        assert not [(number, k, one[k], other[k]) for k in one if repr(one[k]) != repr(other[k])]
+    return step, warnings
+
+
+class Counted:
+    """Counts what a recorder records and replays."""
+
+    def __init__(self, recorder):
+        self.recorder, self.recorded, self.replayed = recorder, 0, 0
+        self.running = recorder.running
+
+    def record(self, function):
+        replay = self.recorder.record(function)
+        self.recorded += 1
+
+        def counted():
+            self.replayed += 1
+            replay()
+
+        return counted
+
+
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in CASES if name not in LISTED]
+
+
+@pytest.mark.parametrize("name", [*LISTED, *SLOW])
+def test_recorded_steps_have_the_bits_of_eager_ones(config_of, name):
+    recorder = Counted(EmulatedRecorder())
+    _, warnings = compare(config_of(name), recorder)
+    if name in NOT_RECORDED:
+        assert warnings == [f"--graphs: steps are not recorded, because {name} does not declare itself recordable"]
+        assert not recorder.recorded
+    else:
+        assert not warnings
+        assert recorder.replayed >= STEPS - 3 * (1 + recorder.recorded)
+
+
+@pytest.mark.parametrize("name", [*LISTED, *SLOW])
+@pytest.mark.cuda
+def test_recorded_steps_on_cuda_have_the_bits_of_eager_ones(config_of, name, deterministic):
+    recorder = Counted(recorder_of("cuda"))
+    _, warnings = compare(config_of(name, "cuda"), recorder)
+    assert bool(warnings) == (not recorder.replayed) == (name in NOT_RECORDED)
+
+
+class Odd(FeatureMethod):
+    """A method that says that it can be recorded, and cannot."""
+
+    recordable = True
+
+    def __init__(self, kind):
+        super().__init__(None, None)
+        self.kind, self.count = kind, 0
+
+    def forward(self, views, step):
+        z, self.count = views["anchor"], self.count + 1
+        if self.kind == "reads":
+            z = z * (1 + 0.01 * float(z.detach().abs().mean()))
+        elif self.kind == "selects":
+            z = z + 0.01 * z[z[:, 0] > 0].mean(0)
+        elif self.kind == "counts":
+            z = z * (1 + 0.01 * self.count)
+        elif self.kind == "sometimes" and self.count % 2:
+            z = z * 0.5
+        elif self.kind == "draws":
+            z = z + 0.01 * step.uniform(f"odd {self.count}", 1)
+        elif self.kind == "progress":
+            z = z * (1 + step.progress)
+        return views.replace(embeddings={**views.embeddings, "anchor": z})
+
+
+REASONS = {
+    "reads": "aten._local_scalar_dense.default makes the host wait for the device",
+    "selects": "aten.index.Tensor makes the host wait for the device",
+    "counts": "two steps of one shape differ in aten.mul.Tensor",
+    "sometimes": "operations",
+    "draws": "two steps of one shape draw different random numbers",
+    "progress": "two steps of one shape differ in aten.mul.Tensor",
+}
+
+
+@pytest.mark.parametrize("kind", REASONS)
+def test_a_step_that_cannot_be_recorded_stays_eager(config_of, kind):
+    recorder = Counted(EmulatedRecorder())
+
+    def change(state):
+        state.features["odd"] = Odd(kind)
+
+    _, (warning,) = compare(config_of("standard"), recorder, change)
+    assert warning.startswith("--graphs: steps are not recorded, because ")
+    assert REASONS[kind] in warning
+    assert not recorder.recorded
+
+
+def test_a_copy_between_devices_is_not_recorded():
+    with FakeTensorMode(), Watch() as watch:
+        torch.ones(3, device="cuda:0").add_(1)
+        assert not watch.reason
+        torch.ones(3).to("cuda:0")
+    assert watch.reason == "aten._to_copy.default copies a tensor from one device to another"
+
+
+class Failing(EmulatedRecorder):
+    """The second recording fails, after part of the step."""
+
+    recorded = 0
+
+    def record(self, function):
+        self.recorded += 1
+        replay = super().record(function)
+        if self.recorded == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 MiB\nmore")
+        return replay
+
+
+def test_after_a_recording_that_fails_steps_are_eager(config_of):
+    step, (warning,) = compare(config_of("UNA every second step, as negatives"), Counted(Failing()))
+    assert "a step could not be recorded (CUDA out of memory. Tried to allocate 20 MiB)" in warning
+    assert not step.shapes
+
+
+def test_the_number_of_recorded_shapes_is_limited(config_of, monkeypatch):
+    monkeypatch.setattr(recorded, "MOST_SHAPES", 1)
+    recorder = Counted(EmulatedRecorder())
+    _, warnings = compare(config_of("UNA every second step, as negatives"), recorder)
+    assert not warnings
+    assert recorder.recorded == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "world", "reason"),
+    [
+        ({"chunk_size": 4}, World(), "--chunk-size is set"),
+        ({}, World(0, 2), "there are several processes"),
+        ({"imports": (str(METHODS),), "loss_terms": ("ball",)}, World(), "ball does not declare itself recordable"),
+    ],
+)
+def test_runs_that_are_not_recorded(config_of, changes, world, reason):
+    run, warnings = prepare(config_of("standard", **changes)), []
+    RecordedStep(run.state, run.forward, 0.0, EmulatedRecorder(), warnings.append, world)
+    assert warnings == [f"--graphs: steps are not recorded, because {reason}"]
+
+
+class Warnings(Callback):
+    """Keeps the warnings of a run."""
+
+    def __init__(self):
+        self.texts = []
+
+    def on_warning(self, text):
+        self.texts.append(text)
+
+
+def test_steps_are_eager_on_devices_without_graphs(config_of):
+    callback = Warnings()
+    train(config_of("standard", "cpu", graphs=True, max_steps=2), callback)
+    assert [text for text in callback.texts if "graphs" in text] == [
+        "--graphs: steps are not recorded, because the device cpu has no CUDA graphs"
+    ]
+
+
+@pytest.mark.parametrize("name", ["bf16", pytest.param("momentum", marks=pytest.mark.slow)])
+def test_a_recorded_run_can_be_resumed_and_equals_an_eager_one(config_of, name, monkeypatch):
+    recorders = []
+
+    def emulated(device):
+        recorders.append(Counted(EmulatedRecorder()))
+        return recorders[-1]
+
+    monkeypatch.setattr("cse.training.loop.recorder_of", emulated)
+    monkeypatch.setattr("cse.training.batches.tokens.multiple_of_lengths", lambda device: 16)
+    runs_are_equal(config_of(name))
+    assert [recorder.replayed > 0 for recorder in recorders] == [True] * 3
+
+
+@pytest.mark.cuda
+def test_a_recorded_run_on_cuda_can_be_resumed_and_equals_an_eager_one(config_of, deterministic):
+    runs_are_equal(config_of("bf16", "cuda"))
+
+
+def runs_are_equal(config):
+    config = config.replace(save_every=STEPS // 2, keep_checkpoints=2)
+    eager = train(config.replace(name="eager")).folder
+    whole, part = (train(config.replace(name=name, graphs=True)).folder for name in ("whole", "part"))
+    (part / "last" / "model.safetensors").unlink()  # so that only the resumed run can write it
+    resumed = part / "checkpoints" / f"step-{STEPS // 2:08}"
+    train(resumed_config(resumed), resume=resumed)
+    same_run(whole, part)
+    same_run(eager, whole)
