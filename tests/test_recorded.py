@@ -95,7 +95,7 @@ LISTED = [name for name in CASES if name not in LONG]
 for kind, name in product(("positive", "negatives"), AUGMENTATIONS.names()):
     if not (kind == "negatives" and (name == "diverse" or not issubclass(AUGMENTATIONS.get(name), Edit))):
         values = {kind: name if kind == "positive" else (name,), **TEXTS.get(name, {})}
-        if kind == "negatives" or name != "retrieved":
+        if kind == "negatives" or name not in ("retrieved", "labelled"):  # these need other data
             CASES[f"{kind} {name}"] = values
 NOT_RECORDED = {"pca"}
 
