@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,10 @@ class Run:
     @contextmanager
     def saved_weights(self) -> Iterator[None]:
         """Context manager in which the encoder has the weights that are evaluated and saved."""
-        with self.state.for_evaluation(), self.base.merged(self.state.encoder):
+        with ExitStack() as stack:
+            for method in self.state.methods.values():
+                stack.enter_context(method.for_evaluation())
+            stack.enter_context(self.base.merged(self.state.encoder))
             yield
 
 

@@ -38,7 +38,8 @@ def choose_folder(config: Any) -> Path:
 
     Without a name, it is composed of the model, the loss, the negatives and the seed.
     """
-    parent, name = Path(config.output), config.name
+    parent = Path(config.output)
+    name: str | None = config.name
     if name is not None:
         if not name.isprintable() or not name.strip() or "/" in name or name in (".", ".."):
             raise InputError(f"--name: {name!r} cannot be the name of a folder; use letters, digits, - and _")
