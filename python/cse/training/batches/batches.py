@@ -238,7 +238,7 @@ class Batches:
         return Block(made, views, edited=True, local=True)
 
     def _compared(self, batch: Batch, original: Block, ids: TokenIds) -> Batch:
-        """Returns the batch with the numbers of unchanged rows, which are masked where the module's docstring says."""
+        """Returns the batch with the number of unchanged rows by block; see the module on which of them are masked."""
         before = ids(original, batch.rows)
         blocks, unchanged = dict(batch.blocks), {}
         for name, block in batch.blocks.items():
