@@ -302,9 +302,9 @@ class Bench:
         run = prepare(self.config(precision="bf16", max_steps=warm + count + profiled, **values))
         run.state.train()
         step = Trainer(run, World(), Callback()).step
-        tokenizer, plan = run.state.encoder.tokenizer, run.plan
+        tokenizer, config = run.state.encoder.tokenizer, run.config
         with Prefetcher(
-            run.batches, tokenizer, plan.max_length, None, run.tokens, run.device, plan.compiled
+            run.batches, tokenizer, config.max_length, None, run.tokens, run.device, config.compile
         ) as batches:
 
             def perform(first: int, steps: int) -> tuple[float, float, float]:

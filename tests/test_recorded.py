@@ -147,7 +147,7 @@ def steps(run, batches, step):
     torch.manual_seed(1)
     metrics = []
     for number, batch in enumerate(batches):
-        found = step(batch, run.plan.schedule.at(number, STEPS))
+        found = step(batch, run.schedule.at(number, STEPS))
         metrics.append({name: float(value) for name, value in found.items()})
     return copied(run.state), metrics
 
@@ -160,7 +160,7 @@ def compare(config, recorder, change=lambda state: None):
     run = prepare(config)
     state, batches, warnings = run.state, batches_of(run), []
     state.train()
-    before, norm = copied(state), run.plan.max_grad_norm
+    before, norm = copied(state), run.config.max_grad_norm
     change(state)
     weights, metrics = steps(run, batches, lambda batch, rate: training_step(state, batch, run.forward, rate, norm))
     with torch.no_grad():

@@ -24,7 +24,7 @@ def test_uniform_numbers_are_below_one_after_rounding_to_float32(monkeypatch):
 
 def test_learning_rates_follow_their_schedules(run_config):
     def rates(**values):
-        schedule = prepare(run_config.replace(**values)).plan.schedule
+        schedule = prepare(run_config.replace(**values)).schedule
         return [schedule.at(step, 10) / schedule.lr for step in range(10)]
 
     assert rates(lr_scheduler="linear", warmup=0.2) == pytest.approx([1 / 3, 2 / 3, *(1 - i / 8 for i in range(8))])
@@ -33,7 +33,7 @@ def test_learning_rates_follow_their_schedules(run_config):
 
 
 def test_learning_rates_are_float32_numbers(run_config):
-    schedule = prepare(run_config.replace(lr=1e-3)).plan.schedule
+    schedule = prepare(run_config.replace(lr=1e-3)).schedule
     rates = [schedule.at(step, 7) for step in range(7)]
     assert rates == [float(np.float32(rate)) for rate in rates]
     assert rates[0] != 1e-3

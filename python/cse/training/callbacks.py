@@ -116,13 +116,7 @@ def score_text(record: dict[str, Any]) -> str:
 
 
 def header(facts: dict[str, str], verbose: bool = False) -> list[str]:
-    """Returns the lines that describe a run before training.
-
-    Args:
-        facts: The attribute ``facts`` of the run: descriptions by name.
-        verbose: Whether all descriptions are returned, instead of only device, model, loss, positives and negatives,
-            corpus (with the columns of pairs) and steps. Warnings are returned in both cases.
-    """
+    """Returns the lines that describe a run before training, from ``Run.facts``; without ``verbose`` the main ones."""
     if not verbose:
         joined = {"positive": ("positive", "negatives"), "corpus": ("corpus", "columns")}
         names = ("device", "model", "recipe", "loss", "positive", "corpus", "index", "steps", "warning")

@@ -21,13 +21,7 @@ from .batches.batches import Batch
 from .batches.tokens import Prefetcher
 from .build.data import check_same, check_source, given_texts
 from .callbacks import Callback, Callbacks
-from .folder.checkpoint import (
-    Checkpoint,
-    load_state,
-    remove_others,
-    restore_best,
-    save_checkpoint,
-)
+from .folder.checkpoint import Checkpoint, load_state, remove_others, restore_best, save_checkpoint
 from .folder.find import CONFIG, find_checkpoint
 from .folder.interrupts import Agreement, StopRequest
 from .folder.outputs import conclude, describe, environment, judged, opened, run_folder, save
@@ -40,7 +34,7 @@ from .setup import prepare
 from .step.distributed import World, connected
 from .step.recorded import RecordedStep
 from .step.step import training_step
-from .watching import Clock, MetricBuffer, SlowSteps, failures
+from .watching import MetricBuffer, SlowSteps, failures
 
 
 @for_python
@@ -107,79 +101,74 @@ def train(
 
 
 class Trainer:
-    """The training loop of a run.
+    """The training loop of a run from ``prepare``, whose state comes from ``resumed``, if it is resumed.
 
-    Args:
-        run: The run, from ``prepare``; its state may come from a checkpoint.
-        world: The ranks of the run. Only rank 0 evaluates and writes.
-        callback: Called during the run.
-        resumed: The checkpoint from which the run is resumed, if any.
+    Only rank 0 evaluates and writes.
     """
 
     def __init__(self, run: Run, world: World, callback: Callback, resumed: Checkpoint | None = None) -> None:
-        self.prepared, self.world, self.resumed = run, world, resumed
-        self.callback = callback
-        self.state, self.plan, self.steps = run.state, run.plan, len(run.batches)
-        self.buffer, self.clock = MetricBuffer(), Clock(run.state.seconds)
-        self.step: Callable[[Sequence[Batch], float], dict[str, Any]] = self.eager
-        if run.plan.graphs:
+        self.prepared, self.world, self.callback, self.resumed = run, world, callback, resumed
+        self.state, self.config, self.steps = run.state, run.config, len(run.batches)
+        self.buffer = MetricBuffer()
+        self.began = 0.0
+        """Time of ``perf_counter`` at which training would have begun without evaluations and interruptions."""
+        norm = self.config.max_grad_norm
+        self.step: Callable[[Sequence[Batch], float], dict[str, Any]] = lambda batches, rate: training_step(
+            self.state, batches, run.forward, rate, norm, world
+        )
+        if self.config.graphs:
             recorder = recorder_of(run.device)
-            arguments = (run.forward, run.plan.max_grad_norm, recorder, callback.on_warning, world)
-            self.step = RecordedStep(self.state, *arguments)
+            self.step = RecordedStep(self.state, run.forward, norm, recorder, callback.on_warning, world)
         self.slow = SlowSteps() if run.device == "cpu" else None
-        self.kept = self.plan.keep_checkpoints if self.plan.save_every else 1
+        self.kept = self.config.keep_checkpoints if self.config.save_every else 1
         self.saved = self.last = -1  # steps of the latest checkpoint and of last/
 
     def run(self) -> RunResult:
         """Trains to the last step and returns the result."""
-        run, state, plan = self.prepared, self.state, self.plan
+        run, state, config, part = self.prepared, self.state, self.config, self.world.part
+        tokenizer = state.encoder.tokenizer
         with (
             run_folder(run, self.world) as folder,
             StopRequest() as stop,
             Prefetcher(
-                run.batches,
-                state.encoder.tokenizer,
-                plan.max_length,
-                self.world.part,
-                run.tokens,
-                run.device,
-                plan.compiled,
+                run.batches, tokenizer, config.max_length, part, run.tokens, run.device, config.compile
             ) as batches,
         ):
             self.start(folder)
             state.train()
             self.callback.on_status("training")
-            self.clock, agreement = Clock(state.seconds), Agreement(self.world, stop, state.step)
+            self.began = time.perf_counter() - state.seconds
+            agreement = Agreement(self.world, stop, state.step)
             if self.resumed and self.out_of_patience():  # the run had ended, unless patience has been raised
                 self.steps = state.step
             while state.step < self.steps:
                 step = state.step
-                rate = plan.schedule.at(step, self.steps)
+                rate = run.schedule.at(step, self.steps)
                 began = time.perf_counter()
                 with self.failures():
                     batch = batches.get(step)
                     metrics = self.step(batch, rate)
                 before = state.counters()
-                state.count(batch, self.clock.seconds())
+                state.count(batch, time.perf_counter() - self.began)
                 self.buffer.append(state.record(batch, rate, metrics), [part.rows for part in batch], before)
                 self.callback.on_step_end(state.step, self.steps)
                 if self.slow and (note := self.slow.update(time.perf_counter() - began)):
                     self.callback.on_warning(note)
 
                 with self.failures():
-                    evaluation_due = self.is_due(plan.eval_every)
-                    log_due = evaluation_due or self.is_due(plan.log_every)
+                    evaluation_due = self.is_due(config.eval_every)
+                    log_due = evaluation_due or self.is_due(config.log_every)
                     if log_due:
                         self.write_log()
                     if evaluation_due:
-                        self.clock.leave_out(self.evaluate())
+                        self.began += self.evaluate()
                     # Ranks exchange signals after each evaluation, because evaluations may take long. If a signal and
                     # save_every require a checkpoint at the same step, only one is saved.
                     number = agreement.signal(state.step, now=evaluation_due)
                     ending = evaluation_due and self.out_of_patience()
                     if ending:
                         self.steps = state.step
-                    if state.step < self.steps and (number or self.is_due(plan.save_every)):
+                    if state.step < self.steps and (number or self.is_due(config.save_every)):
                         self.checkpoint()
                     elif state.step < self.steps and evaluation_due and self.saved < 0:
                         # best/ may now hold the result of training, so the run must be resumable.
@@ -187,21 +176,18 @@ class Trainer:
                     if state.step < self.steps and number:
                         self.interrupted(number)
             with self.failures():
-                self.finish()
+                if self.saved != state.step:  # so that the run can be extended
+                    self.save_if_possible()
+                self.save_last()
         result = self.result()
         if stop.number:  # received during the last step
             signal.raise_signal(stop.number)
         return result
 
-    def eager(self, batches: Sequence[Batch], rate: float) -> dict[str, Any]:
-        """Performs a step whose operations Python starts one by one; returns its metrics."""
-        run = self.prepared
-        return training_step(self.state, batches, run.forward, rate, self.plan.max_grad_norm, self.world)
-
     def failures(self) -> AbstractContextManager[None]:
         """Returns a context manager that converts out-of-memory and write errors to ``RunError``."""
-        plan = self.plan
-        return failures(self.state.step, plan.batch_size, plan.max_length, plan.chunk_size)
+        config = self.config
+        return failures(self.state.step, config.batch_size, config.max_length, config.chunk_size)
 
     def is_due(self, every: int) -> bool:
         """Returns whether the current step is a multiple of ``every`` (0: never), or the last step."""
@@ -218,8 +204,7 @@ class Trainer:
             if self.resumed is not None:
                 restore_best(self.resumed, folder)
             write_text(folder / CONFIG, run.config.to_toml())
-            about = environment(run.device, run.machine.precision, run.machine.reason)
-            write_text(folder / "environment.json", dumps(about, indent=2) + "\n")
+            write_text(folder / "environment.json", dumps(environment(run), indent=2) + "\n")
             write_text(folder / "data.json", dumps(describe(run)) + "\n")
             run.index.save(folder)
         self.callback.on_train_begin(run)
@@ -244,10 +229,8 @@ class Trainer:
     def not_finite(self, record: dict[str, Any], rows: npt.NDArray[np.int64], before: dict[str, Any]) -> NoReturn:
         """Saves the state before a step whose loss or gradient was not finite, as after a signal; raises ``RunError``.
 
-        Args:
-            record: The record of the first such step, since which the weights have not changed.
-            rows: The rows of its batches.
-            before: The counters of the state before it.
+        ``record`` and ``rows`` are those of the first such step, since which the weights have not changed, and
+        ``before`` holds the counters before it.
         """
         run, state = self.prepared, self.state
         vars(state).update(before)
@@ -290,7 +273,7 @@ class Trainer:
 
     def out_of_patience(self) -> bool:
         """Returns whether none of the last ``patience`` evaluations selected an encoder; only rank 0 evaluates."""
-        patience = self.plan.patience
+        patience = self.config.patience
         return patience is not None and self.world.highest(self.state.selector.misses)[0] >= patience
 
     def checkpoint(self) -> None:
@@ -301,15 +284,7 @@ class Trainer:
         self.write_log()
         run, step = self.prepared, self.state.step
         try:
-            save_checkpoint(
-                self.state,
-                run.folder,
-                config=run.config.to_toml(),
-                data=run.data,
-                keep=self.kept,
-                device=run.device,
-                world=self.world,
-            )
+            save_checkpoint(run, self.kept, self.world)
         except OSError as error:
             text = f"{sentence(error)}; the checkpoint of step {step} could not be written"
             try:
@@ -327,21 +302,12 @@ class Trainer:
                 save(self.prepared, "last")
         self.last = self.state.step
 
-    def finish(self) -> None:
-        """Saves the encoder and the state after the last step, so that the run can be extended.
-
-        If the state cannot be written, raises ``RunError`` if ``save_every`` is set, else calls ``on_warning``.
-        """
-        if self.saved != self.state.step:
-            self.save_if_possible()
-        self.save_last()
-
     def save_if_possible(self) -> None:
         """Saves the state; if this fails and ``save_every`` is 0, only calls ``on_warning``."""
         try:
             self.checkpoint()
         except RunError as error:
-            if self.plan.save_every:
+            if self.config.save_every:
                 raise
             self.saved = self.state.step
             self.callback.on_warning(str(error))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,34 +16,8 @@ from .batches.tokens import StoredTokens
 from .build.evaluation import EvaluationData
 from .build.index import RunIndex
 from .build.optimisation import Schedule
-from .machine import Machine
 from .step.encode import Forward
 from .step.state import TrainState
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How a run proceeds; numbers of steps are 0 for never."""
-
-    schedule: Schedule
-    batch_size: int
-    max_length: int
-    chunk_size: int | None
-    max_grad_norm: float
-    merge_with_base: float
-    """Weight of the base model in the average that is evaluated and saved."""
-    compiled: bool
-    graphs: bool
-    """Whether steps are recorded on the device; see ``cse.training.step.recorded``."""
-    eval_every: int
-    log_every: int
-    save_every: int
-    keep_checkpoints: int
-    patience: int | None
-    free_folder: Callable[[], Path]
-    """Returns a folder for the run that does not exist; raises ``InputError`` if its name was given and is in use."""
-    card: dict[str, Any]
-    """What the card of a saved model says about the run; see ``model_card``."""
 
 
 @dataclass
@@ -52,14 +26,14 @@ class Run:
 
     config: Any
     """The configuration (``TrainConfig``) with all options of the methods that are used, for callbacks to read."""
-    plan: Plan
     folder: Path
-    machine: Machine
-    """Device and precision."""
     state: TrainState
+    schedule: Schedule
     batches: Batches
     forward: Forward
-    """How batches are encoded."""
+    """How batches are encoded: device, precision, chunks."""
+    reason: str
+    """Why the precision was chosen."""
     tokens: dict[int, StoredTokens]
     """Stored token ids by column number; see ``open_tokens``."""
     evaluation: EvaluationData
@@ -70,6 +44,8 @@ class Run:
     """Why the column of labels that was named does not judge; else empty."""
     facts: dict[str, str]
     """Descriptions of device, model, loss, corpus and so on, by name; they are shown before training."""
+    card: dict[str, Any]
+    """What the card of a saved model says about the run; see ``model_card``."""
     examples: list[Example]
     """Sentences with their augmented forms, shown before training."""
     data: dict[str, Any]
@@ -80,17 +56,20 @@ class Run:
     """The weights before training, for ``merge_with_base``."""
 
     def __post_init__(self) -> None:
-        self.base = BaseWeights(self.state.encoder, self.plan.merge_with_base)
+        self.base = BaseWeights(self.state.encoder, self.config.merge_with_base)
 
     @property
     def device(self) -> str:
         """The device of this rank."""
-        return self.machine.device
+        return self.forward.device
 
     @contextmanager
     def saved_weights(self) -> Iterator[None]:
         """Context manager in which the encoder has the weights that are evaluated and saved."""
-        with self.state.for_evaluation(), self.base.merged(self.state.encoder):
+        with ExitStack() as stack:
+            for method in self.state.methods.values():
+                stack.enter_context(method.for_evaluation())
+            stack.enter_context(self.base.merged(self.state.encoder))
             yield
 
 

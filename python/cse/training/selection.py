@@ -52,16 +52,11 @@ def chance_of(sentences: int) -> float:
     return sum(1 / rank for rank in range(1, sentences + 1)) / sentences
 
 
-def is_flat(score: HalvesScore) -> bool:
-    """Returns whether embeddings are nearly all equal."""
-    return score.uniformity > FLAT
-
-
 def is_collapsed(score: HalvesScore) -> bool:
     """Returns whether embeddings are nearly all equal, or retrieve halves hardly better than chance."""
     chance = chance_of(score.sentences)
     close_to_chance = score.mrr < min(NEAR_CHANCE * chance, chance + SHARE_OF_THE_WAY * (1 - chance))
-    return is_flat(score) or close_to_chance
+    return score.uniformity > FLAT or close_to_chance
 
 
 class Selector:
@@ -69,9 +64,8 @@ class Selector:
 
     ``pairs`` are development sets by name, halves of the files if ``halved``; without them, the label-free score of the
     sentences ``held_out`` is used, and their mean cosine with their synthetic ``negatives`` is logged as ``cos_syn``.
-    Held-out sentences are encoded in ``precision``, that of the run, and development sets in float32, since their
-    scores are compared with those of other programs. The embeddings of ``sample``, different sentences that are trained
-    on, must be finite.
+    Held-out sentences are encoded in ``precision``, and development sets in float32, since their scores are compared
+    with those of other programs. The embeddings of ``sample``, different sentences that are trained on, must be finite.
     """
 
     def __init__(
@@ -106,16 +100,10 @@ class Selector:
             for half in score:
                 arrays |= {f"{place}.per_sentence": half.per_sentence, f"{place}.found_first": half.found_first}
         scores = [{k: v for k, v in vars(half).items() if not isinstance(v, np.ndarray)} for half in self.halves]
-        values = {
-            "records": self.records,
-            "best_step": self.best_step,
-            "collapsed": self.collapsed,
-            "halves": scores,
-            "misses": self.misses,
-        }
         arrays |= {f"before.{i}": sample.values for i, sample in enumerate(self.before)}
-        values["before"] = [[sample.task, sample.unit] for sample in self.before]
-        return values, arrays
+        values = {name: getattr(self, name) for name in ("records", "best_step", "collapsed", "misses")}
+        before = [[sample.task, sample.unit] for sample in self.before]
+        return {**values, "halves": scores, "before": before}, arrays
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[np.float64]]) -> None:
         """Restores what ``state`` returned."""
@@ -141,9 +129,7 @@ class Selector:
     def score(self, step: int) -> tuple[dict[str, Any], bool]:
         """Evaluates the encoder; returns its scores by name, and whether it is selected as best/.
 
-        Without development sets, the encoder is selected unless its embeddings have collapsed: the MRR is below
-        ``COLLAPSED`` times the highest MRR of earlier evaluations, or ``is_collapsed`` is True and was False in an
-        earlier evaluation. An encoder whose embeddings are not finite is never selected; its scores are NaN.
+        An encoder whose embeddings are not finite is never selected; its scores are NaN.
         """
         try:
             record, keep = self._scored(step)
@@ -167,6 +153,7 @@ class Selector:
         return ""
 
     def _scored(self, step: int) -> tuple[dict[str, Any], bool]:
+        """Returns the scores, and whether the encoder is the best, or without development sets, has not collapsed."""
         record: dict[str, Any] = {}
         keep = True
         sample = self.encode(self.sample)
@@ -188,9 +175,8 @@ class Selector:
             if self.negatives:
                 record["cos_syn"] = float((vectors * unit(self.encode(self.negatives[:NEIGHBOURS]))).sum(1).mean())
             peak = max((earlier.mrr for earlier in self.halves), default=0.0)
-            keep = score.mrr >= COLLAPSED * peak
-            if is_collapsed(score) and not all(is_collapsed(earlier) for earlier in self.halves):
-                keep = False
+            news = is_collapsed(score) and not all(map(is_collapsed, self.halves))
+            keep = score.mrr >= COLLAPSED * peak and not news
             self.halves.append(score)
             if not keep:
                 self.collapsed.append(step)
@@ -261,7 +247,7 @@ class Selector:
             f"check for collapse, without labels: the halves of {after.sentences:,} held-out sentences find each other "
             f"with MRR {before.mrr:.4f} before and {after.mrr:.4f} after (chance {chance:.4f}, ceiling 1)"
         )
-        if is_flat(after):
+        if after.uniformity > FLAT:
             return f"{text}: the embeddings are nearly all equal (uniformity {after.uniformity:.3f})"
         if self.records[-1]["step"] in self.collapsed:
             return f"{text}: collapsed"

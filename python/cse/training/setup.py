@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ..background import ProgressCallback
 from ..context import Context
 from ..encoder import prompts, resolve
-from ..encoder.trained import load_encoder
+from ..encoder.device import describe_device, pick_device, pick_precision, set_threads
+from ..encoder.trained import check_mask, load_encoder
 from ..errors import InputError
-from ..features import FEATURE_AUGMENTATIONS, HOOKS
+from ..features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
+from ..registry import Registry
 from .batches import batches, checks, tokens
-from .build import data, evaluation, index, loss, methods, optimisation
+from .build import data, evaluation, index, methods, optimisation
 from .folder.outputs import choose_folder
-from .machine import Machine, use_machine
-from .run import Plan, Run
+from .run import Run
 from .settings import config, precedence, presets
 from .step import distributed, encode, state
+from .watching import SaturationCheck
 
 # Steps from which compiling, which took 35 s on an H200, takes less time than it saves (30 ms a step there).
 WORTH_COMPILING = 2000
@@ -35,108 +37,101 @@ def prepare(
 ) -> Run:
     """Builds the parts of a run in order: data, encoder, batches, objective, optimiser, evaluation and folder.
 
-    Args:
-        settings: The configuration.
-        world: The ranks of the run. Default: one.
-        folder: Folder of the run, if it is resumed. Default: a new folder.
-        progress: Called while a large corpus is written to the cache or tokenized.
-        texts: Sentences in memory that are used instead of a corpus.
-
-    Raises:
-        InputError: For an invalid configuration, or an invalid index, corpus, model or data file.
-        OSError: For a file that cannot be read, or a cache that cannot be written.
+    ``world`` are the ranks (default: one), ``folder`` is that of the run if it is resumed, and ``progress`` is called
+    while a large corpus is written to the cache or tokenized. ``texts`` are sentences in memory that are used instead
+    of a corpus. Raises ``InputError`` for an invalid configuration, index, corpus, model or data file, and ``OSError``
+    for a file that cannot be read, or a cache that cannot be written.
     """
     world, settings = world or distributed.World(), precedence.with_preset(settings)
-    machine = use_machine(settings.device, settings.threads, settings.precision, world)
-    context = methods.open_context(settings.imports, machine.device, world.part)
+    set_threads(settings.threads)
+    device = world.device(pick_device(settings.device))
+    own, reason = pick_precision(device, settings.precision)
+    precision = world.agreed(lambda: own)  # speeds measured by the ranks may suggest different precisions
+    context = Context(device=device, part=world.part)
+    for path in settings.imports:
+        context.depends_on(path)
     named = bool(settings.corpus or settings.pairs or texts is not None)
     filters = {"min_df": settings.min_df, "max_terms": settings.max_terms}
     run_index = index.RunIndex(settings.tfidf, folder, named, filters, context)
     context.open_index = run_index.open
-    whole = presets.is_published((settings.given or {}).get("preset"))
-    evaluated = evaluation.open_evaluation(
-        settings.dev, whole, settings.judged_queries, settings.data, settings.allow_partial
-    )
-    of_data = ("corpus", "column", "pairs", "columns", "where", "min_score", "seed", "labels")
-    opened = data.open_data(
-        context,
-        progress,
-        texts,
-        {name: getattr(settings, name) for name in ("encoding_errors", "max_line_bytes", "threads", "cache")},
-        **{name: getattr(settings, name) for name in of_data},
-        weighted=settings.contrastive.hard_negative_weight != 1,
-        held_out=not settings.dev,
-    )
+    evaluated = evaluation.open_evaluation(settings, presets.is_published((settings.given or {}).get("preset")))
+    opened = data.open_data(context, progress, texts, settings)
     place = folder
     if settings.name is not None:
-        place = place or free_folder(settings)  # checked before the model is searched for
+        place = place or choose_folder(settings)  # checked before the model is searched for
     context.model = settings.model or precedence.DEFAULT_MODEL
     source = resolve.find_model(context.model)
-    final = precedence.resolve(settings, source.family, source.pooler, machine.precision)
-    place = place or free_folder(final)
-    made = methods.text_methods(final.positive, final.negatives, final.options, context)
+    final = precedence.resolve(settings, source.family, source.pooler, precision)
+    place = place or choose_folder(final)
+    made = methods.text_methods(final, context)
     run_index.check()
-    sizes = ("batch_size", "epochs", "max_steps", "accumulate", "keep_duplicates")
-    rows = made.batches(opened, final.seed, world, **{name: getattr(final, name) for name in sizes})
+    rows = made.batches(opened, final, world)
     built = build_modules(final, source, context, rows, world.rank)
     final = final.with_used_options({**made.all, **built.by_name})
-    ids = tokens.open_tokens(rows, opened.columns, built.encoder.tokenizer, final.max_length, opened.reading, progress)
+    tokenizer = built.encoder.tokenizer
+    ids = tokens.open_tokens(rows, opened.columns, tokenizer, final.max_length, opened.reading, progress)
     negative = next(iter(made.negatives.values()), None)
-    selector = evaluated.selector(built.encoder, opened, negative, final.seed, machine.precision)
+    selector = evaluated.selector(built.encoder, opened, negative, final.seed, precision)
     optimizer = optimisation.build_optimizer(list(built.modules().values()), final.lr, final.weight_decay)
-    started = built.begin(optimizer, selector, final.positive, final.temperature, len(rows))
-    forward = encode.Forward(machine.device, machine.precision, final.chunk_size, final.compile, final.seed)
+    saturation = SaturationCheck(final.positive, final.temperature)
+    started = state.TrainState(
+        **vars(built), optimizer=optimizer, selector=selector, saturation=saturation, steps=len(rows)
+    )
     examples = made.examples(rows, final.seed)
-    facts = describe(final, machine, source, opened, made, rows, built, run_index, resumed=folder is not None)
-    same = opened.fingerprints(run_index.sha256, context.files)
-    plan = plan_of(final, made)
+    text, warnings = checks.examine(
+        rows, made.negatives, tokenizer, final.max_length, built.encoder.max_length, final.model
+    )
+    warnings += [opened.unjudged] if opened.unjudged else []
+    if folder is None:  # a resumed run takes the weights of the terms from its checkpoint
+        warnings += [term.warning for term in built.terms.values() if term.warning]
+    ranks = {"processes": f"{world.size}, each with a part of the batch"} if world.size > 1 else {}
+    in_evaluation = f" in training, {final.eval_pooler} in evaluation" if final.eval_pooler else ""
+    facts = {
+        "device": describe_device(device, precision, reason),
+        **ranks,
+        "recipe": precedence.recipe_reason(final, source.family),
+        "model": f"{final.model}, pooler {final.pooler}{in_evaluation}",
+        "loss": methods.describe_loss(final),
+        **made.describe(),
+        **opened.describe(),
+        **run_index.facts,
+        "steps": describe_steps(final, rows, device),
+        **({"prompt": rows.prompts.describe()} if rows.prompts.anchor or rows.prompts.document else {}),
+        "text": text,
+        **({"warning": "; ".join(warnings)} if warnings else {}),
+    }
     return Run(
-        *(final, plan, place, machine, started, rows, forward, ids, evaluated),
+        config=final,
+        folder=place,
+        state=started,
+        schedule=optimisation.Schedule(final.lr, final.lr_scheduler, final.warmup),
+        batches=rows,
+        forward=encode.Forward(device, precision, final.chunk_size, final.compile, final.seed),
+        reason=reason,
+        tokens=ids,
+        evaluation=evaluated,
         measures=evaluated.measures(opened),
         unjudged=opened.unjudged,
         facts=facts,
+        card=card_of(final, made),
         examples=examples,
-        data=same,
+        data=opened.fingerprints(run_index.sha256, context.files),
         index=run_index,
     )
 
 
-def plan_of(final: config.ResolvedConfig, made: methods.TextMethods) -> Plan:
-    """Returns how the run proceeds, and what the card of its model says."""
+def card_of(final: config.ResolvedConfig, made: methods.TextMethods) -> dict[str, Any]:
+    """Returns what the card of a saved model says about the run."""
     negatives = "; ".join(f"{name} {method.describe()}" for name, method in made.negatives.items())
-    text = (
-        f"Loss: {loss.describe_loss(final.loss, final.loss_terms, final.contrastive)}. Positives: {final.positive}. "
-        + (f"Synthetic negatives: {negatives}." if negatives else "No synthetic negatives.")
+    text = f"Loss: {methods.describe_loss(final)}. Positives: {final.positive}. " + (
+        f"Synthetic negatives: {negatives}." if negatives else "No synthetic negatives."
     )
-    card = {
-        "model": final.model,
-        "seed": final.seed,
-        "methods": final.public_text(text),
-        "config": final.public().to_toml(),
-    }
-    same = ["batch_size", "max_length", "chunk_size", "max_grad_norm", "merge_with_base", "graphs"]
-    same += ["eval_every", "log_every", "save_every", "keep_checkpoints", "patience"]
-    return Plan(
-        schedule=optimisation.Schedule(final.lr, final.lr_scheduler, final.warmup),
-        compiled=final.compile,
-        **{name: getattr(final, name) for name in same},
-        free_folder=partial(free_folder, final),
-        card=card,
-    )
-
-
-def free_folder(settings: config.TrainConfig) -> Path:
-    """Returns the folder of a new run; raises ``InputError`` for a name that is invalid or in use."""
-    model = settings.model or precedence.DEFAULT_MODEL
-    return choose_folder(settings.output, settings.name, model, (settings.loss, *settings.negatives), settings.seed)
+    public = final.public().to_toml()
+    return {"model": final.model, "seed": final.seed, "methods": final.public_text(text), "config": public}
 
 
 def build_modules(
-    final: config.ResolvedConfig,
-    source: resolve.Source,
-    context: Context,
-    rows: batches.Batches,
-    rank: int,
+    final: config.ResolvedConfig, source: resolve.Source, context: Context, rows: batches.Batches, rank: int
 ) -> state.Modules:
     """Loads the encoder, creates the other modules of a run on its device, and sets the prompts and views of batches.
 
@@ -152,16 +147,19 @@ def build_modules(
     prompted = prompts.training_prompts(trained.evaluated, final.prompt, bool(final.pairs))
     hooks = {"anchor": final.anchor_hook, "positive": final.positive_hook}
     dropout = {"anchor": final.anchor_dropout, "positive": final.positive_dropout}
-    options = final.options
+
+    def created(table: Registry[Any], names: Iterable[str | None]) -> dict[str, Any]:
+        return {name: methods.create(table, name, final.options, context) for name in names if name}
+
+    changes = created(ENCODER_METHODS, final.encoder_methods)
+    check_mask(trained.to(context.device))
     built = state.Modules(
         encoder=trained,
-        methods=methods.encoder_methods(final.encoder_methods, options, context),
+        methods=changes,
         second=methods.second_encoder(final.positive_encoder, final.pooler, final.keep_head, context),
-        terms=loss.loss_terms(final.loss, final.loss_terms, final.contrastive, options, context),
-        features={
-            name: methods.create(FEATURE_AUGMENTATIONS, name, options, context) for name in final.feature_augmentations
-        },
-        hooks={name: methods.create(HOOKS, name, options, context) for name in hooks.values() if name},
+        terms=methods.loss_terms(final, context),
+        features=created(FEATURE_AUGMENTATIONS, final.feature_augmentations),
+        hooks=created(HOOKS, hooks.values()),
     )
     methods.check_used(built, context, final.given or {}, dropout)
     # The graphs of a compiled transformer require that a step encodes one batch as a whole.
@@ -172,41 +170,6 @@ def build_modules(
     views = methods.views_of(hooks, dropout, second=final.positive_encoder is not None)
     state.connect(rows, views, built, prompted.counted(trained))
     return built
-
-
-def describe(
-    final: config.ResolvedConfig,
-    machine: Machine,
-    source: resolve.Source,
-    opened: data.TrainingData,
-    made: methods.TextMethods,
-    rows: batches.Batches,
-    built: state.Modules,
-    run_index: index.RunIndex,
-    resumed: bool,
-) -> dict[str, str]:
-    """Returns the descriptions that are shown before training (model, loss, corpus and so on), by name."""
-    tokenizer, prompted = built.encoder.tokenizer, rows.prompts
-    text, warnings = checks.examine(
-        rows, made.negatives, tokenizer, final.max_length, built.encoder.max_length, final.model
-    )
-    warnings += [opened.unjudged] if opened.unjudged else []
-    if not resumed:  # a resumed run takes the weights of the terms from its checkpoint
-        warnings += [term.warning for term in built.terms.values() if term.warning]
-    evaluated = f" in training, {final.eval_pooler} in evaluation" if final.eval_pooler else ""
-    return {
-        **machine.describe(),
-        "recipe": precedence.recipe_reason(final, source.family),
-        "model": f"{final.model}, pooler {final.pooler}{evaluated}",
-        "loss": loss.describe_loss(final.loss, final.loss_terms, final.contrastive),
-        **made.describe(),
-        **opened.describe(),
-        **run_index.facts,
-        "steps": describe_steps(final, rows, machine.device),
-        **({"prompt": prompted.describe()} if prompted.anchor or prompted.document else {}),
-        "text": text,
-        **({"warning": "; ".join(warnings)} if warnings else {}),
-    }
 
 
 def describe_steps(final: config.ResolvedConfig, rows: batches.Batches, device: str) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -77,21 +76,6 @@ class MetricBuffer:
             for name in ("finite", "rows", "before"):
                 del record[name]
         return records
-
-
-class Clock:
-    """A timer of training time that excludes evaluations."""
-
-    def __init__(self, seconds: float = 0.0) -> None:
-        self._before, self._started = seconds, time.perf_counter()
-
-    def seconds(self) -> float:
-        """Returns the elapsed training time in seconds."""
-        return self._before + time.perf_counter() - self._started
-
-    def leave_out(self, seconds: float) -> None:
-        """Excludes this many seconds from the training time."""
-        self._before -= seconds
 
 
 SLOWER = 3.0

@@ -39,7 +39,7 @@ class ConsoleCallback(ProgressCallback):
         for line in header(run.facts, self.verbose):
             self.display.print(line)
         if step := run.state.step:
-            if run.plan.patience is not None and run.state.selector.misses >= run.plan.patience:
+            if run.config.patience is not None and run.state.selector.misses >= run.config.patience:
                 self.display.print(f"ended by --patience at step {step}; a larger --patience trains further")
             elif step >= len(run.batches):
                 self.display.print(f"finished at step {step}: nothing is left to train; --max-steps extends the run")

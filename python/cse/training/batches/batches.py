@@ -14,29 +14,26 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from ... import rng
 from ...augment.base import Block, Edit, Pairing, TokenEdit, View
 from ...data.corpus import Corpus
 from ...encoder.prompts import TrainingPrompts
 from ...rng import partners, valid_candidates
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from ...views import Role
-    from .packed import Packed
+from ...views import Role
+from .packed import Packed
 
 ANCHOR, POSITIVE = View("anchor", "anchor"), View("positive", "positive")
 # Function that returns the token ids of a block whose texts belong to the given rows of the corpus.
 TokenIds = Callable[[Block, npt.NDArray[np.int64]], Sequence[Any]]
 SENTENCES = "sentences"
 """Name of the hashes of the sentences in ``Batch.keys``."""
-PartnerViews = Callable[[Mapping[str, "Role"]], tuple[int, list[str]] | None]
+PartnerViews = Callable[[Mapping[str, Role]], tuple[int, list[str]] | None]
 
 
 @dataclass(frozen=True)
@@ -95,22 +92,11 @@ class Batch:
 class Batches:
     """The batches of a training run, indexed by number.
 
-    If the last batch of an epoch has a single row, it is dropped. A step takes ``accumulate`` batches; if fewer are
-    left at the end of the run, they are dropped.
-
-    Args:
-        corpus: The corpus.
-        rows: ``(n,)`` row numbers to train on, ascending.
-        positive: The augmentation that makes positives.
-        negatives: Edits that make synthetic negatives from the original sentences.
-        batch_size: Rows per batch.
-        seed: Seed of the row order, the augmentations and the mixing partners.
-        epochs: Passes over the rows. Default: 1, or as many as ``max_steps`` requires.
-        max_steps: Maximum number of steps, or the exact number if ``epochs`` is None.
-        accumulate: Batches per step.
-        keep_duplicates: Whether texts with equal token ids, and unchanged synthetic negatives, are used as negatives.
-        part: ``part(n)`` returns the slice of the n rows of a batch that this rank encodes; expensive edits are applied
-            only to these rows.
+    ``rows`` are the ``(n,)`` row numbers to train on, ascending. If the last batch of an epoch has a single row, it is
+    dropped. A step takes ``accumulate`` batches; if fewer are left at the end of the run, they are dropped. The run has
+    ``max_steps`` steps, or at most as many if ``epochs`` is given. With ``keep_duplicates``, texts with equal token
+    ids, and unchanged synthetic negatives, are used as negatives. ``part(n)`` returns the slice of the n rows of a
+    batch that this rank encodes; expensive edits are applied only to these rows.
     """
 
     def __init__(
@@ -202,7 +188,11 @@ class Batches:
         batch = Batch(step, epoch, rows, blocks, sentences=sentences)
         if any(block.edited for block in blocks.values()):
             batch = self._compared(batch, Block(texts, (ANCHOR,), column=0), ids)
-        return replace(batch, partners=self._partners(batch))
+        if (drawn := self.partner_views(batch.roles)) is None:
+            return batch
+        anchors, names = drawn
+        valid = valid_candidates(names, batch.masks, len(rows))
+        return replace(batch, partners=partners(rows, seed, epoch, anchors, len(names), valid))
 
     def _positives(self, texts: list[str], rows: npt.NDArray[np.int64], draws: rng.Draws) -> dict[str, Block]:
         anchor, positive = self.views
@@ -248,10 +238,7 @@ class Batches:
         return Block(made, views, edited=True, local=True)
 
     def _compared(self, batch: Batch, original: Block, ids: TokenIds) -> Batch:
-        """Returns the batch with the number of unchanged rows by block name.
-
-        Unchanged rows of the blocks for which ``is_masked`` returns True are masked.
-        """
+        """Returns the batch with the number of unchanged rows by block; see the module on which of them are masked."""
         before = ids(original, batch.rows)
         blocks, unchanged = dict(batch.blocks), {}
         for name, block in batch.blocks.items():
@@ -260,29 +247,13 @@ class Batches:
             part = self.part(len(batch.rows)) if block.local else slice(None)
             changed = changed_rows(before[part], ids(block, batch.rows[part]))
             unchanged[name] = int((~changed).sum())
-            masked = is_masked(
-                block.views[0].role, without_dropout=self.without_dropout, keep_duplicates=self.keep_duplicates
-            )
+            role = block.views[0].role
+            masked = self.without_dropout if role == "positive" else role != "other" and not self.keep_duplicates
             if masked and (block.local or not changed.all()):
                 blocks[name] = replace(block, mask=changed)
         return replace(batch, blocks=blocks, unchanged=unchanged)
-
-    def _partners(self, batch: Batch) -> npt.NDArray[np.int64] | None:
-        drawn = self.partner_views(batch.roles)
-        if drawn is None:
-            return None
-        anchors, names = drawn
-        valid = valid_candidates(names, batch.masks, len(batch.rows))
-        return partners(batch.rows, self.seed, batch.epoch, anchors, len(names), valid)
 
 
 def changed_rows(before: Iterable[Any], after: Iterable[Any]) -> npt.NDArray[np.bool_]:
     """Returns ``(n,)`` bool, True where an edited sentence and its original have different token ids."""
     return np.array([list(new) != list(old) for new, old in zip(after, before, strict=True)], dtype=bool)
-
-
-def is_masked(role: str, *, without_dropout: bool, keep_duplicates: bool) -> bool:
-    """Returns whether unchanged rows of a view with this role are masked; see ``Batches`` for the other arguments."""
-    if role == "other":
-        return False
-    return without_dropout if role == "positive" else not keep_duplicates

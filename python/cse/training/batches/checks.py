@@ -26,10 +26,7 @@ def check_learnable(batches: Batches, positives: Mapping[str, Edit | Pairing], n
     """Raises ``InputError`` if a sample of the corpus shows that nothing can be learned with these methods.
 
     The cases are: all positives are masked; the method makes new texts for the positives, but each equals its anchor;
-    each synthetic negative equals the sentence from which it was made. The sample has at most 2,000 rows, or 64 for an
-    expensive method.
-
-    ``positives`` holds the method that makes positives, and ``negatives`` those that make synthetic negatives, by name.
+    each synthetic negative equals the sentence from which it was made.
     """
     ((name, method),) = positives.items()
     texts, made = sampled(batches, method)
@@ -58,17 +55,15 @@ def _has_positives(texts: list[str], made: list[str] | Paired) -> bool:
     return any(one != other and holds for one, other, holds in zip(made.anchors, made.positives, valid, strict=True))
 
 
-def sample_of(rows: npt.NDArray[np.int64], method: Edit | Pairing | None = None) -> npt.NDArray[np.int64]:
-    """Returns at most 2,000 rows at regular intervals, or at most 64 for an expensive method."""
-    count = FEW_ROWS if method is not None and method.expensive else SAMPLE_ROWS
-    return rows[:: max(1, len(rows) // count)][:count]
-
-
 def sampled(batches: Batches, method: Edit | Pairing) -> tuple[list[str], Any]:
-    """Returns a sample of the sentences to train on (see ``sample_of``), and what the method makes from them."""
-    chosen = sample_of(batches.rows, method)
-    texts = batches.corpus.take(chosen)
-    return texts, method(texts, chosen, Draws(batches.seed, 0))
+    """Returns a sample of the sentences to train on, and what the method makes from them.
+
+    The sample has at most 2,000 rows at regular intervals, or at most 64 for an expensive method.
+    """
+    count = FEW_ROWS if method.expensive else SAMPLE_ROWS
+    rows = batches.rows[:: max(1, len(batches.rows) // count)][:count]
+    texts = batches.corpus.take(rows)
+    return texts, method(texts, rows, Draws(batches.seed, 0))
 
 
 def replaceable(texts: Sequence[str]) -> str:
@@ -87,11 +82,10 @@ def replaceable(texts: Sequence[str]) -> str:
 
 
 def cut_off(lengths: npt.NDArray[np.int64], max_length: int, longest: int) -> str:
-    """Returns, as one line of text, the fraction of texts that are truncated and the fraction of tokens cut off.
+    """Returns the fractions of texts that are truncated, and of tokens cut off, as text.
 
-    If over 5 % of the texts are truncated, the line adds the fraction of tokens that a larger maximum length would cut
-    off, and its cost in computation. The larger length is twice the given one, but at most ``longest``, the model's
-    maximum. ``lengths``, ``(n,)``, are the numbers of tokens before truncation.
+    If over 5 % of the texts are truncated, it adds what a maximum length twice as large, but at most ``longest``, would
+    cut off and cost. ``lengths``, ``(n,)``, are the numbers of tokens before truncation.
     """
     read = np.minimum(lengths, max_length).sum()
     rows, tokens = np.mean(lengths > max_length), 1 - read / lengths.sum()
@@ -106,32 +100,21 @@ def cut_off(lengths: npt.NDArray[np.int64], max_length: int, longest: int) -> st
     )
 
 
-def trained_texts(batches: Batches) -> tuple[list[str], list[str]]:
-    """Returns a sample of the sentences (see ``sample_of``), and the anchors and positives made from them."""
-    method = batches.positive
-    if isinstance(method, Edit) and method.edits_tokens:  # after truncation
-        texts = batches.corpus.take(sample_of(batches.rows, method))
-        return texts, [*texts, *texts]
-    texts, made = sampled(batches, method)
-    if isinstance(made, list):
-        return texts, [*texts, *made]
-    return texts, [*made.anchors, *(made.positives or ())]
-
-
 def examine(
     batches: Batches, negatives: Mapping[str, Edit], tokenizer: Any, max_length: int, longest: int, model: str
 ) -> tuple[str, list[str]]:
     """Describes the texts that a run is about to train on, and warns of what is probably not intended.
 
-    ``longest`` is the largest maximum length that the model accepts, and ``negatives`` holds the methods by name.
-    Raises ``InputError`` if all sampled anchors have the same token ids, so that none is a negative of another. Returns
-    the fractions of duplicate rows, of texts and tokens that are cut off, and of unknown tokens, as text; and a list of
-    warnings. Duplicates are counted in the whole corpus; the other fractions are computed from a sample of the
-    training rows (see ``sample_of``).
+    ``longest`` is the largest maximum length that the model accepts. Returns the fractions of duplicate rows (of the
+    whole corpus), of texts and tokens that are cut off, and of unknown tokens (see ``sampled``) as text, and a list of
+    warnings. Raises ``InputError`` if all sampled anchors have the same token ids.
     """
     corpus = batches.corpus
     duplicates = corpus.repeats() / max(int(np.count_nonzero(corpus.word_counts())), 1)
-    sample, made = trained_texts(batches)
+    sample, texts = sampled(batches, batches.positive)
+    if isinstance(batches.positive, Edit) and batches.positive.edits_tokens:
+        texts = sample  # tokens are edited after truncation
+    made = [*sample, *texts] if isinstance(texts, list) else [*texts.anchors, *(texts.positives or ())]
     anchors = token_lists(tokenizer, made[: len(sample)], max_length)["input_ids"]
     if len(anchors) > 1 and len(set(map(tuple, anchors))) == 1:
         raise InputError(
@@ -151,25 +134,16 @@ def examine(
             f"{missing:.0%} of the tokens are unknown to {model}; choose a model for the language of the corpus"
         )
     warnings += unchanged_warning(batches, tokenizer, max_length)
-    return text, warnings + once_warnings(negatives, len(batches))
-
-
-def once_warnings(negatives: Mapping[str, Edit], steps: int) -> list[str]:
-    """Returns a warning for each method whose synthetic negatives are used only in the first of several steps."""
-    once = [name for name, edit in negatives.items() if edit.applies(0) and not any(map(edit.applies, range(1, steps)))]
-    return [
-        f"{name} is used only in the first of the {steps:,} steps ({negatives[name].describe()}); lower its interval"
-        for name in once
-        if steps > 1
+    steps = len(batches)
+    return text, warnings + [
+        f"{name} is used only in the first of the {steps:,} steps ({edit.describe()}); lower its interval"
+        for name, edit in negatives.items()
+        if steps > 1 and edit.applies(0) and not any(map(edit.applies, range(1, steps)))
     ]
 
 
 def unchanged_warning(batches: Batches, tokenizer: Any, max_length: int) -> list[str]:
-    """Returns a warning for an edit that leaves all sampled positives unchanged, or over 5 % without a negative.
-
-    The sample has at most 2,000 rows, or 64 for an expensive method (``TextMethod.expensive``). Only the first such
-    method is named.
-    """
+    """Returns a warning for the first edit that leaves all positives unchanged, or over 5 % without a negative."""
 
     def unchanged(method: Edit) -> tuple[list[str], int]:
         """Returns the sampled texts that the method leaves unchanged, and the number of sampled texts."""

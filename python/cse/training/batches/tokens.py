@@ -67,18 +67,8 @@ def open_tokens(
 
     Token ids are stored only for corpora in the cache, and only by runs that read the whole corpus. A shorter run uses
     stored ids if there are any, and otherwise tokenizes only the sentences of its batches. Nothing is stored for a
-    tokenizer whose token type ids are not all 0 for single texts.
-
-    Args:
-        batches: The batches of the run.
-        columns: The corpora by column number; see ``cse.augment.base.Block.column``.
-        tokenizer: A Hugging Face tokenizer; it is copied.
-        max_length: Maximum number of tokens of a text, not counting a prompt.
-        reading: Options with which the files were read; see ``cse.data.readers.ReadOptions``.
-        progress: Called with the same arguments as ``Callback.on_progress``.
-
-    Raises:
-        OSError: If the cache cannot be written.
+    tokenizer whose token type ids are not all 0 for single texts. ``tokenizer`` is copied, ``max_length`` does not
+    count a prompt, and ``reading`` holds the options with which the files were read.
     """
     whole = len(batches) * batches.accumulate >= batches.per_epoch
     used = {block.column for block in batches[0].blocks.values() if block.column is not None}
@@ -146,16 +136,10 @@ def _open(
 class Prefetcher:
     """Context manager that prepares the next two batches in a background thread.
 
-    One thread is sufficient, because the Rust core and the tokenizers library release the GIL.
-
-    Args:
-        batches: The batches of the run.
-        tokenizer: A Hugging Face tokenizer; it is copied.
-        max_length: Maximum number of tokens of a text, not counting a prompt.
-        part: ``part(n)`` returns the slice of the n rows of a batch that this rank encodes. Default: all rows.
-        stored: Stored token ids by column number. Other columns, and augmented texts, are tokenized.
-        device: Device to which the tokens will be copied.
-        compiled: Whether the transformer is compiled.
+    One thread is sufficient, because the Rust core and the tokenizers library release the GIL. ``tokenizer`` is copied,
+    and ``max_length`` does not count a prompt. ``part(n)`` returns the slice of the n rows of a batch that this rank
+    encodes (default: all). ``stored`` holds token ids by column number; other columns, and augmented texts, are
+    tokenized. ``device`` is the one to which the tokens will be copied.
     """
 
     def __init__(
@@ -302,10 +286,7 @@ class Prefetcher:
 
 
 def pack_batch(batch: Batch) -> Packed:
-    """Returns the tensors of a batch that a step reads.
-
-    They are ``rows``, ``partners``, and by block name ``mask``, ``keys`` and, with the name of the tensor, ``tokens``.
-    """
+    """Returns the tensors of a batch that a step reads: ``rows``, ``partners``, and by block the others."""
     tensors: dict[Name, Tensor] = {("rows",): torch.from_numpy(batch.rows)}
     if batch.partners is not None:
         tensors["partners",] = torch.from_numpy(batch.partners)

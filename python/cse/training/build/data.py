@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...background import ProgressCallback
+from ...context import Context
+from ...data import readers, tables
+from ...data.corpus import IN_MEMORY, Corpus, Split, hold_out
+from ...data.pairs import LabelledPairs, open_pairs
+from ...encoder.resolve import check_local
 from ...errors import InputError, check_texts, shortened
+from ...evaluation.sts import CLEAN
+from ...tfidf.index import TfidfIndex
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from ...background import ProgressCallback
-    from ...context import Context
-    from ...data.corpus import Corpus, Split
-    from ...data.pairs import LabelledPairs
     from ...evaluation.measures import LabelledTexts, Measure
-    from ...tfidf.index import TfidfIndex
 
 
 @dataclass
@@ -45,15 +46,8 @@ class TrainingData:
         """The corpora by column number."""
         return [self.corpus] if self.labelled is None else self.labelled.corpora
 
-    @property
-    def rows(self) -> npt.NDArray[np.int64]:
-        """``(n,)`` numbers of the rows to train on."""
-        return self.split.train
-
     def describe(self) -> dict[str, str]:
         """Returns the numbers of rows and, for labelled pairs, the columns."""
-        from ...data.readers import repeated
-
         corpus, split = self.corpus, self.split
         counts = {
             "held out to judge by their labels": 0 if self.judged is None else len(self.judged.texts),
@@ -65,7 +59,7 @@ class TrainingData:
         }
         parts = [f"{len(corpus):,} rows: {len(split.train):,} to train on"]
         parts += [f"{count:,} {what}" for what, count in counts.items() if count]
-        parts += filter(None, [repeated(corpus.files)])
+        parts += filter(None, [readers.repeated(corpus.files)])
         return {
             "corpus": ", ".join(parts),
             **({} if self.labelled is None else {"columns": self.labelled.describe()}),
@@ -87,7 +81,7 @@ class TrainingData:
         rows, hashes = self.split.held_out, [corpus.hashes() for corpus in columns]
         trained = np.concatenate([each[self.split.train] for each in hashes])
         rows = rows[~(np.isin(hashes[0][rows], trained) | np.isin(hashes[1][rows], trained))]
-        for column in hashes[:2]:
+        for column in hashes:
             rows = rows[np.unique(column[rows], return_index=True)[1]]
         return [held_out_pairs(*(corpus.take(rows) for corpus in columns))] if len(rows) >= FEWEST else []
 
@@ -118,8 +112,6 @@ def given_texts(texts: Iterable[str] | None, corpus: Sequence[str], named: bool)
 
     Raises ``InputError`` for invalid texts, or if there is also a corpus, or ``named``: a column or pairs.
     """
-    from ...data.corpus import IN_MEMORY
-
     if texts is None:
         return None
     if named or tuple(corpus) not in ((), (IN_MEMORY,)):
@@ -142,9 +134,6 @@ def check_inputs(config: Any) -> None:
 
     The command line calls this function before it imports torch, which takes seconds.
     """
-    from ...encoder.resolve import check_local
-    from ...evaluation.sts import CLEAN
-
     check_source(config.corpus, config.pairs, config.tfidf)
     corpus_files(config.corpus, config.column)
     for name in (*config.pairs, *(each for each in config.dev if each != CLEAN)):
@@ -163,13 +152,7 @@ def check_inputs(config: Any) -> None:
 
 
 def corpus_files(corpus: Sequence[str], column: str | None) -> list[Any]:
-    """Returns the corpus files, with the column of tables; raises ``InputError`` for a file or column that is missing.
-
-    Returns an empty list if no files are named.
-    """
-    from ...data import readers
-    from ...data.corpus import IN_MEMORY
-
+    """Returns the corpus files, if any, with the column of tables; ``InputError`` for a missing file or column."""
     if tuple(corpus) in ((), (IN_MEMORY,)):
         return []
     missing = [name for name in corpus if not glob.has_magic(name) and not os.path.exists(name)]
@@ -185,66 +168,34 @@ def corpus_files(corpus: Sequence[str], column: str | None) -> list[Any]:
     return files
 
 
-def open_data(
-    context: Context,
-    progress: ProgressCallback,
-    texts: Sequence[str] | None,
-    reading: dict[str, Any],
-    *,
-    corpus: Sequence[str],
-    column: str | None,
-    pairs: Sequence[str],
-    columns: Sequence[str],
-    where: str | None,
-    min_score: float | None,
-    weighted: bool,
-    seed: int,
-    held_out: bool,
-    labels: str | None,
-) -> TrainingData:
-    """Opens labelled pairs or the corpus, divides the rows, and passes them to the context.
+def open_data(context: Context, progress: ProgressCallback, texts: Sequence[str] | None, settings: Any) -> TrainingData:
+    """Opens labelled pairs or the corpus, divides the rows, and sets ``corpus``, ``pairs`` and ``rows`` of the context.
 
-    Args:
-        context: The resources of the run; this function sets ``corpus``, ``pairs`` and ``rows``.
-        progress: Called with the arguments of ``Callback.on_progress`` while a large corpus is read.
-        texts: Sentences in memory that are used instead of the corpus; see ``given_texts``.
-        reading: How files are read: the arguments ``encoding_errors``, ``max_line_bytes``, ``threads`` and ``cache``.
-        corpus: Files, patterns or tables; empty: the files of the index.
-        column: Column of the tables.
-        pairs: Tables of labelled pairs, used instead of a corpus.
-        columns: Columns of the pairs; see ``cse.data.pairs.open_pairs``, also for ``where`` and ``min_score``.
-        where: Condition on the rows of the pairs.
-        min_score: Minimum score of the rows of the pairs.
-        weighted: Whether the loss weights hard negatives, which the pairs must then have.
-        seed: Seed of the choice of held-out rows.
-        held_out: Whether to hold out rows for the score without labels.
-        labels: Column of the tables by which rows that are held out judge the encoder at the end.
-
-    Raises:
-        InputError: For a missing or invalid file, or if no row has text.
+    ``texts`` are sentences in memory that are used instead of the corpus (see ``given_texts``), and ``settings`` is the
+    ``TrainConfig``. Raises ``InputError`` for a missing or invalid file, or if no row has text.
     """
-    from ...data.corpus import hold_out
-    from ...data.pairs import open_pairs
-
+    reading = {name: getattr(settings, name) for name in ("encoding_errors", "max_line_bytes", "threads", "cache")}
     labelled, rows, judged, unjudged = None, None, None, ""
-    if pairs:
-        labelled = open_pairs(pairs, columns, where, min_score, progress=progress, **reading)
-        if weighted and not labelled.hard_negatives:
+    if settings.pairs:
+        labelled = open_pairs(
+            settings.pairs, settings.columns, settings.where, settings.min_score, progress=progress, **reading
+        )
+        if settings.contrastive.hard_negative_weight != 1 and not labelled.hard_negatives:
             raise InputError(
                 "--hard-negative-weight needs a third column of hard negatives in --pairs; add it, or leave out the "
                 "weight"
             )
         sentences, rows = labelled.anchors, labelled.complete()
     else:
-        index = None if corpus else context.index
-        sentences = open_corpus(corpus, column, index, progress, texts, **reading)
+        index = None if settings.corpus else context.index
+        sentences = open_corpus(settings.corpus, settings.column, index, progress, texts, **reading)
     left_out = 0 if labelled is None else labelled.left_out  # by --where or --min-score
-    if labels is not None:
+    if settings.labels is not None:
         from ...evaluation.measures import choose_labelled
 
-        judged, chosen, unjudged = choose_labelled(sentences, labels)
+        judged, chosen, unjudged = choose_labelled(sentences, settings.labels)
         rows, left_out = np.setdiff1d(sentences.filled(), chosen, assume_unique=True), len(chosen)
-    split = hold_out(sentences, seed, wanted=held_out, rows=rows)
+    split = hold_out(sentences, settings.seed, wanted=not settings.dev, rows=rows)
     split = replace(split, blank=split.blank - left_out)
     context.corpus, context.pairs, context.rows = sentences, labelled, split.train
     return TrainingData(sentences, labelled, split, reading, judged, unjudged)
@@ -263,9 +214,6 @@ def open_corpus(
     If ``texts`` are given, they are the rows, and no file is read. ``reading`` is passed to ``Corpus.open``. Raises
     ``InputError`` if there is nothing to read, or if a file is invalid.
     """
-    from ...data import readers, tables
-    from ...data.corpus import IN_MEMORY, Corpus
-
     if texts is not None:
         return Corpus.from_texts(texts)
     if tuple(corpus) == (IN_MEMORY,):

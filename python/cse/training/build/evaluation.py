@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from ...augment.base import Edit
-    from ...encoder.trained import SentenceEncoder
-    from ...evaluation.base import Pairs
-    from ...evaluation.measures import Measure
-    from ...evaluation.sts import Task
-    from ..selection import Selector
-    from .data import TrainingData
+from ...augment.base import Draws, Edit
+from ...encoder.trained import SentenceEncoder
+from ...evaluation import measures
+from ...evaluation.base import Pairs
+from ...evaluation.measures import Measure
+from ...evaluation.sts import Task, load_tasks, read_dev
+from ..selection import Selector
+from .data import TrainingData
 
 SAMPLE = 64
 """Number of rows whose embeddings are checked before training and at each evaluation."""
@@ -35,54 +34,28 @@ class EvaluationData:
     def selector(
         self, encoder: SentenceEncoder, data: TrainingData, negative: Edit | None, seed: int, precision: str
     ) -> Selector:
-        """Returns the object that evaluates the encoder and selects best/.
-
-        Args:
-            encoder: The encoder.
-            data: The data of the run, with the held-out rows.
-            negative: The first method that makes synthetic negatives, if any; the cosine with them is logged.
-            seed: Seed of the run.
-            precision: Precision of the run.
-        """
-        from ...rng import Draws
-        from ..selection import Selector
-
+        """Returns the object that selects best/; ``negative`` makes the synthetic negatives whose cosine is logged."""
         rows = data.split.held_out
         held_out = data.corpus.take(rows)
         synthetic = negative(held_out, rows, Draws(seed, 0)) if held_out and negative else []
-        sample = list(dict.fromkeys(data.corpus.take(data.rows[:SAMPLE])))
+        sample = list(dict.fromkeys(data.corpus.take(data.split.train[:SAMPLE])))
         halved = bool(self.judging)
         return Selector(encoder, self.pairs, held_out, synthetic, precision, sample, halved=halved)
 
     def measures(self, data: TrainingData) -> list[Measure]:
         """Returns what judges best/, in this order: judged queries, labels, development sets, held-out pairs."""
-        from ...evaluation.measures import scored_pairs
-
-        halves = [scored_pairs(name, pairs) for name, pairs in self.judging.items()]
+        halves = [measures.scored_pairs(name, pairs) for name, pairs in self.judging.items()]
         of_data = data.measures()
         return [*self.queries, *halves, *of_data] if data.labelled else [*self.queries, *of_data, *halves]
 
 
-def open_evaluation(
-    dev: Sequence[str], whole: bool, judged_queries: str | None, data: str | None, allow_partial: bool
-) -> EvaluationData:
-    """Reads the development sets, the judged queries and the STS tasks.
+def open_evaluation(settings: Any, whole: bool) -> EvaluationData:
+    """Reads the development sets, the judged queries and the STS tasks that the ``TrainConfig`` names.
 
-    Args:
-        dev: Files of scored pairs.
-        whole: Whether all their pairs select, so that none judge.
-        judged_queries: Folder of queries and relevance judgements.
-        data: Folder of the STS tasks.
-        allow_partial: Whether these may be incomplete.
-
-    Raises:
-        InputError: For a missing or invalid file.
+    ``whole``: whether all pairs of the development sets select, so that none judge.
     """
-    from ...evaluation import measures
-    from ...evaluation.sts import load_tasks, read_dev
-
-    tasks = load_tasks(data, allow_partial) if data else []
-    queries = [measures.judged_queries(judged_queries)] if judged_queries else []
-    pairs = read_dev(dev, data)
+    tasks = load_tasks(settings.data, settings.allow_partial) if settings.data else []
+    queries = [measures.judged_queries(settings.judged_queries)] if settings.judged_queries else []
+    pairs = read_dev(settings.dev, settings.data)
     selecting, judging = (pairs, {}) if whole or not pairs else measures.halve(pairs)
     return EvaluationData(selecting, judging, queries, tasks)

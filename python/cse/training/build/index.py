@@ -5,15 +5,13 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ...context import Context
+from ...data.corpus import Corpus
 from ...errors import InputError
+from ...tfidf.index import TfidfIndex
 from .data import check_indexed
-
-if TYPE_CHECKING:
-    from ...context import Context
-    from ...data.corpus import Corpus
-    from ...tfidf.index import TfidfIndex
 
 FOLDER = "tfidf"
 """The index that is used if no other is given, and the index in the folder of a run that was built for the run."""
@@ -60,8 +58,6 @@ class RunIndex:
         return self._build(corpus, tokenizer)
 
     def _opened(self, folder: Path) -> TfidfIndex:
-        from ...tfidf.index import TfidfIndex
-
         index = TfidfIndex.open(folder, **self.filters)
         with open(folder / "index.safetensors", "rb") as file:
             self.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
@@ -79,8 +75,6 @@ class RunIndex:
             self.facts["index"] = f"{self.given} was built from other files than the run trains on ({names})"
 
     def _build(self, corpus: Corpus, tokenizer: str | None) -> TfidfIndex:
-        from ...tfidf.index import TfidfIndex
-
         if len(corpus) > MOST_ROWS:
             raise InputError(
                 f"--tfidf: {len(corpus):,} rows are more than the {MOST_ROWS:,} of which an index is built for a run; "
@@ -91,9 +85,7 @@ class RunIndex:
         data = built.to_bytes()
         self.sha256 = hashlib.sha256(data).hexdigest()
         self.facts["index"] = f"built for the run from {built.info.documents:,} rows, {built.info.terms:,} terms"
-        if any(self.filters.values()):
-            return TfidfIndex.from_bytes(data, **self.filters)
-        return built
+        return TfidfIndex.from_bytes(data, **self.filters) if any(self.filters.values()) else built
 
     def save(self, folder: Path) -> None:
         """Writes an index that was built for the run to the folder of the run."""
@@ -107,8 +99,6 @@ def _exists(folder: Path) -> bool:
 
 def _is_of(folder: Path, corpus: Corpus, tokenizer: str | None) -> bool:
     """Returns whether an index was built from exactly the files and columns of the corpus, with this tokenizer."""
-    from ...tfidf.index import TfidfIndex
-
     try:
         index = TfidfIndex.open(folder)
     except InputError:  # damaged, or of another version

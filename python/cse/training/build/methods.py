@@ -1,26 +1,29 @@
-"""The methods of a run that make positives and negatives, or change the encoder or its forward passes."""
+"""The methods of a run: text methods, loss terms, and what changes the encoder or its forward passes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...augment import AUGMENTATIONS
+from ...augment.base import Draws, Edit, Example, Pairing, TextMethod, View
+from ...context import Context
+from ...encoder.resolve import find_model
+from ...encoder.trained import SentenceEncoder, load_encoder
 from ...errors import InputError
-from ...features import ENCODER_METHODS
+from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
+from ...losses.base import LossTerm
 from ...options import parse_options
 from ...registry import Registry
-
-if TYPE_CHECKING:
-    from ...augment.base import Edit, Example, Pairing, TextMethod, View
-    from ...context import Context
-    from ...encoder.trained import SentenceEncoder
-    from ...features.base import EncoderMethod
-    from ..batches.batches import Batches
-    from ..step.distributed import World
-    from ..step.state import Modules
-    from .data import TrainingData
+from ...tfidf.pieces import Pieces
+from ..batches.batches import Batches
+from ..batches.checks import check_learnable
+from ..step.distributed import World
+from ..step.encode import rates_of
+from ..step.state import Modules
+from .data import TrainingData
 
 Options = Mapping[str, Mapping[str, Any]]
 
@@ -45,32 +48,29 @@ class TextMethods:
         """All methods by name."""
         return {**self.positive, **self.negatives}
 
-    def batches(self, data: TrainingData, seed: int, world: World, *, accumulate: int, **sizes: Any) -> Batches:
-        """Returns the batches of the run; raises ``InputError`` if nothing can be learned from them.
-
-        ``sizes`` are the arguments ``batch_size``, ``epochs``, ``max_steps`` and ``keep_duplicates`` of ``Batches``.
-        """
-        from ..batches.batches import Batches
-        from ..batches.checks import check_learnable
-        from .optimisation import check_sizes
-
+    def batches(self, data: TrainingData, config: Any, world: World) -> Batches:
+        """Returns the batches of the run; raises ``InputError`` for unusable sizes, or if nothing can be learned."""
         (positive,) = self.positive.values()
         for name, edit in self.negatives.items():
             if edit.further():
                 raise InputError(
                     f"--negative {name} makes several sentences, and a negative is one; use --positive {name}"
                 )
-        batches = Batches(
-            data.corpus,
-            data.rows,
-            positive,
-            list(self.negatives.values()),
-            seed=seed,
-            accumulate=accumulate,
-            part=world.part,
-            **sizes,
-        )
-        check_sizes(batches, accumulate, world.size)
+        names = ("batch_size", "seed", "epochs", "max_steps", "accumulate", "keep_duplicates")
+        sizes = {name: getattr(config, name) for name in names}
+        rows, negatives = data.split.train, list(self.negatives.values())
+        batches = Batches(data.corpus, rows, positive, negatives, part=world.part, **sizes)
+        if len(rows) < 2:
+            raise InputError(
+                f"CORPUS has {len(rows)} sentence{'s' * (len(rows) != 1)}; contrastive learning needs at least two, "
+                "and preferably thousands"
+            )
+        if batches.size > len(rows):
+            raise InputError(f"--batch-size: {batches.size} is more than the {len(rows)} training sentences; lower it")
+        if not len(batches):
+            raise InputError(f"--accumulate: {batches.accumulate} batches are more than the run has; lower it")
+        if batches.size < world.size:
+            raise InputError(f"--batch-size: {batches.size} is less than the {world.size} processes; raise it")
         check_learnable(batches, self.positive, self.negatives)
         return batches
 
@@ -90,8 +90,6 @@ class TextMethods:
 
         Raises ``InputError`` if the views of the batch cannot share the dropout mask that the positives share.
         """
-        from ...rng import Draws
-
         first = batches[0]
         if any(block.shared and len({view.passes for view in block.views}) > 1 for block in first.blocks.values()):
             name = next(iter(self.positive))
@@ -108,54 +106,55 @@ class TextMethods:
         ]
 
 
-def open_context(imports: Sequence[str], device: str, part: Callable[[int], slice]) -> Context:
-    """Returns the resources that methods are given.
-
-    Args:
-        imports: Python files that registered methods.
-        device: Device of this rank.
-        part: Returns the slice of the rows of a batch that this rank encodes.
-    """
-    from ...context import Context
-
-    context = Context(device=device, part=part)
-    for path in imports:
-        context.depends_on(path)
-    return context
-
-
-def text_methods(positive: str, negatives: Sequence[str], options: Options, context: Context) -> TextMethods:
+def text_methods(config: Any, context: Context) -> TextMethods:
     """Constructs the methods that make positives and synthetic negatives.
 
     Raises ``InputError`` if a method of ``--negative`` makes positives.
     """
-    from ...augment.base import Edit
-
-    made = create(AUGMENTATIONS, positive, options, context)
+    made = create(AUGMENTATIONS, config.positive, config.options, context)
     edits = {}
-    for name in negatives:
-        edits[name] = create(AUGMENTATIONS, name, options, context)
+    for name in config.negatives:
+        edits[name] = create(AUGMENTATIONS, name, config.options, context)
         if not isinstance(edits[name], Edit):
             raise InputError(f"--negative {name}: this method makes positives; use --positive {name}")
-    return TextMethods({positive: made}, edits)
+    return TextMethods({config.positive: made}, edits)
 
 
-def encoder_methods(names: Sequence[str], options: Options, context: Context) -> dict[str, EncoderMethod]:
-    """Constructs the methods that change the encoder, which is then moved to the device again."""
-    from ...encoder.trained import check_mask
+def loss_terms(config: Any, context: Context) -> dict[str, LossTerm]:
+    """Constructs the loss terms by name: the run's loss first, then the additional terms.
 
-    methods = {name: create(ENCODER_METHODS, name, options, context) for name in names}
-    check_mask(context.trained.to(context.device))
-    return methods
+    Raises ``InputError`` if the labelled pairs have hard negatives that no term uses.
+    """
+    loss, names, terms = config.loss, config.loss_terms, {}
+    if loss in CONTRASTIVE_LOSSES:
+        terms[CONTRASTIVE] = LOSS_TERMS.get(CONTRASTIVE)(config.contrastive, context)
+    else:
+        names = (loss, *names)
+    terms |= {name: create(LOSS_TERMS, name, config.options, context) for name in names}
+    hard_negatives = context.pairs is not None and bool(context.pairs.hard_negatives)
+    if hard_negatives and not any("negative" in term.reads for term in terms.values()):
+        raise InputError(
+            f"--loss {loss} does not use the hard negatives of --pairs; name anchor and positive with --columns A,B"
+        )
+    return terms
+
+
+def describe_loss(config: Any) -> str:
+    """Returns the parts of the loss as text."""
+    if config.loss not in CONTRASTIVE_LOSSES:
+        return ", ".join([config.loss, *config.loss_terms])
+    options = config.contrastive
+    parts = [f"{options.objective} with {options.logits} logits, temperature {options.temperature:g}"]
+    if options.logits == "focal":
+        parts.append(f"margin {options.margin:g}")
+    if options.mixed:
+        gradient = "" if options.stop_gradient else ", with a gradient"
+        parts.append(f"mixed negatives ({options.mixed}, lambda {options.mix_lambda:g}{gradient})")
+    return ", ".join([*parts, *config.loss_terms])
 
 
 def second_encoder(name: str | None, pooler: str, keep_head: bool, context: Context) -> SentenceEncoder | None:
     """Returns the separate encoder of the positives (a copy of the first encoder, or another model), or None."""
-    import copy
-
-    from ...encoder.resolve import find_model
-    from ...encoder.trained import load_encoder
-
     first = context.trained
     if name is None:
         return None
@@ -175,17 +174,7 @@ def second_encoder(name: str | None, pooler: str, keep_head: bool, context: Cont
 def check_used(
     modules: Modules, context: Context, settings: Mapping[str, Any], dropout: Mapping[str, float | None]
 ) -> None:
-    """Raises ``InputError`` for a given setting that would have no effect with these modules.
-
-    Args:
-        modules: The modules of the run.
-        context: The resources of the run.
-        settings: The values that the user gave, by name.
-        dropout: The dropout probabilities of anchors and positives that were set, by role.
-    """
-    from ...tfidf.pieces import Pieces
-    from ..step.encode import rates_of
-
+    """Raises ``InputError`` for a setting that the user gave (``dropout``: by role) and that would have no effect."""
     for role, rate in dropout.items():
         encoder = modules.second or modules.encoder if role == "positive" else modules.encoder
         if rate is not None and not rates_of(encoder.backbone):
@@ -214,8 +203,6 @@ def views_of(
     If both views have the same hook, the purposes of the positives' random numbers get a prefix, so that the two views
     are changed differently. The random numbers of a hook that only one view has do not depend on the view.
     """
-    from ...augment.base import View
-
     draws = "positive " if hooks["positive"] == hooks["anchor"] is not None else ""
     encoder = "second" if second else "first"
     return (

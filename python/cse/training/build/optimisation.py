@@ -1,36 +1,15 @@
-"""The optimisation of a run: checks of the sizes of batches and steps, AdamW, and its learning rate."""
+"""The optimiser of a run, AdamW, and its learning rate."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
-from ...errors import InputError
-
-if TYPE_CHECKING:
-    import torch
-
-    from ..batches.batches import Batches
-
-
-def check_sizes(batches: Batches, accumulate: int, ranks: int) -> None:
-    """Raises ``InputError`` if there are too few sentences for a step, or more ranks than rows in a batch."""
-    rows = len(batches.rows)
-    if rows < 2:
-        raise InputError(
-            f"CORPUS has {rows} sentence{'s' * (rows != 1)}; contrastive learning needs at least two, and preferably "
-            "thousands"
-        )
-    if batches.size > rows:
-        raise InputError(f"--batch-size: {batches.size} is more than the {rows} training sentences; lower it")
-    if not len(batches):
-        raise InputError(f"--accumulate: {accumulate} batches are more than the run has; lower it")
-    if batches.size < ranks:
-        raise InputError(f"--batch-size: {batches.size} is less than the {ranks} processes; raise it")
+from ..step.state import unique_parameters
 
 
 @dataclass(frozen=True)
@@ -49,18 +28,16 @@ class Schedule:
 
         It is rounded to float32, in which a recorded step reads it on a GPU.
         """
-        return float(np.float32(self._at(step, steps)))
-
-    def _at(self, step: int, steps: int) -> float:
         warm = round(self.warmup * steps)
-        if step < warm:
-            return self.lr * (step + 1) / (warm + 1)
         done = (step - warm) / max(steps - warm, 1)
-        if self.name == "linear":
-            return self.lr * (1 - done)
-        if self.name == "cosine":
-            return self.lr * (1 + math.cos(math.pi * done)) / 2
-        return self.lr
+        rate = self.lr
+        if step < warm:
+            rate = self.lr * (step + 1) / (warm + 1)
+        elif self.name == "linear":
+            rate = self.lr * (1 - done)
+        elif self.name == "cosine":
+            rate = self.lr * (1 + math.cos(math.pi * done)) / 2
+        return float(np.float32(rate))
 
 
 def build_optimizer(modules: Sequence[torch.nn.Module], lr: float, weight_decay: float) -> torch.optim.Optimizer:
@@ -69,10 +46,6 @@ def build_optimizer(modules: Sequence[torch.nn.Module], lr: float, weight_decay:
     Weight decay is not applied to parameters of fewer than two dimensions (biases and normalisation weights). If the
     encoder has adapters (LoRA), only the parameters that require gradients are included.
     """
-    import torch
-
-    from ..step.state import unique_parameters
-
     parameters = unique_parameters(modules)
     if any(getattr(module, "adapters", None) is not None for module in modules):
         parameters = [parameter for parameter in parameters if parameter.requires_grad]

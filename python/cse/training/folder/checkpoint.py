@@ -32,19 +32,11 @@ from torch import Tensor
 from ...encoder.device import generator_states, restore_generators
 from ...errors import InputError
 from ...io import check_files, contents, fresh_folder, hash_files, identity, read_json, remove_folder
+from ..run import Run
 from ..step.distributed import World
 from ..step.state import TrainState
 from .find import CONFIG, MANIFEST, damage, list_checkpoints, read_manifest
 from .lock import FOLDER
-
-
-def verify_all(folder: Path) -> None:
-    """Raises ``ValueError`` if a file of a checkpoint is missing, was added, or differs from what was written."""
-    stored, names = read_manifest(folder), contents(folder) - {MANIFEST}
-    if stored.keys() != names:
-        raise ValueError(f"{min(stored.keys() ^ names)} is missing, or is not listed in the manifest")
-    check_files(folder, stored, stored)
-
 
 BEST = "best"
 STATE = "state.json"
@@ -75,27 +67,27 @@ class Checkpoint:
 def read_checkpoint(folder: Path) -> Checkpoint:
     """Reads and verifies a checkpoint; raises ``TornCheckpoint`` if it is damaged."""
     with damage(folder):
-        verify_all(folder)
+        stored, names = read_manifest(folder), contents(folder) - {MANIFEST}
+        if stored.keys() != names:
+            raise ValueError(f"{min(stored.keys() ^ names)} is missing, or is not listed in the manifest")
+        check_files(folder, stored, stored)
         state = read_json(folder / STATE, dict[str, Any])
         return Checkpoint(folder, state, {name: load_file(_part(folder, name)) for name in FILES})
 
 
-def save_checkpoint(
-    state: TrainState, run: Path, *, config: str, data: dict[str, Any], keep: int, device: str, world: World
-) -> Path:
-    """Writes the checkpoint of the current step in the folder ``run``, and returns its folder. Called by every rank.
+def save_checkpoint(run: Run, keep: int, world: World) -> None:
+    """Writes the checkpoint of the current step in the folder of a run. Called by every rank.
 
     The latest ``keep`` checkpoints remain. Checkpoints of later steps, which exist if the run was resumed from an
-    earlier checkpoint, are deleted as well. ``data`` is ``Run.data``. Raises ``OSError`` if a file cannot be written;
-    earlier checkpoints then remain.
+    earlier checkpoint, are deleted as well. If a file cannot be written, earlier checkpoints remain.
     """
     generators = {}
-    for name, values in generator_states(device).items():
+    for name, values in generator_states(run.device).items():
         for rank, generator in enumerate(world.collect(values)):
             generators[f"{rank}.{name}"] = generator
-    target = run / FOLDER / f"step-{state.step:08d}"
     if not world.is_main:
-        return target
+        return
+    state, target, best = run.state, run.folder / FOLDER / f"step-{run.state.step:08d}", run.folder / BEST
     selection, arrays = state.selector.state()
     files = {
         "weights": state.weights(),
@@ -105,27 +97,23 @@ def save_checkpoint(
         "selection": {name: torch.tensor(array) for name, array in arrays.items()},
     }
     record = {
-        "step": state.step,
-        "sentences": state.sentences,
-        "seconds": state.seconds,
-        "viewed": dict(state.viewed),
+        **state.counters(),
         "selection": selection,
         "saturation": {"note": state.saturation.note, "first": state.saturation.first},
-        "data": data,
+        "data": run.data,
         "ranks": world.size,
     }
     with fresh_folder(target) as fresh:
-        if (run / BEST).is_dir():
-            shutil.copytree(run / BEST, fresh / BEST, copy_function=_link)
+        if best.is_dir():
+            shutil.copytree(best, fresh / BEST, copy_function=_link)
         for part, tensors in files.items():
             save_file({key: tensor.detach().contiguous() for key, tensor in tensors.items()}, _part(fresh, part))
         # json.dumps writes NaN, which standard JSON does not allow; only cse reads this file, with json.loads.
-        for name, text in ((STATE, json.dumps(record) + "\n"), (CONFIG, config)):
+        for name, text in ((STATE, json.dumps(record) + "\n"), (CONFIG, run.config.to_toml())):
             (fresh / name).write_text(text, encoding="utf8")
-        hashes = hash_files(fresh, _known_hashes(run))
+        hashes = hash_files(fresh, _known_hashes(run.folder))
         (fresh / MANIFEST).write_text(json.dumps(hashes, indent=1) + "\n", encoding="utf8")
     remove_others(target, keep)
-    return target
 
 
 def remove_others(checkpoint: Path, keep: int) -> None:
@@ -177,8 +165,7 @@ def load_state(checkpoint: Checkpoint, state: TrainState, device: str, rank: int
     if own:
         restore_generators(own, device)
     record = checkpoint.state
-    state.step, state.sentences, state.seconds = record["step"], record["sentences"], record["seconds"]
-    state.viewed = Counter(record["viewed"])
+    vars(state).update({name: record[name] for name in state.counters()}, viewed=Counter(record["viewed"]))
     state.saturation.note, state.saturation.first = record["saturation"]["note"], record["saturation"]["first"]
     state.selector.restore(record["selection"], {name: tensor.numpy() for name, tensor in saved["selection"].items()})
 

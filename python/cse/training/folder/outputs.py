@@ -6,10 +6,10 @@ import math
 import os
 import platform
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -33,19 +33,20 @@ from .find import find_checkpoint
 from .lock import check_free, check_links, clear, is_unsaved, locked, tidy
 
 
-def choose_folder(output: str, name: str | None, model: str, parts: Sequence[str], seed: int) -> Path:
+def choose_folder(config: Any) -> Path:
     """Returns the folder of a new run; raises ``InputError`` for a name that is invalid or in use.
 
-    Without a name, it is composed of the model, the loss, the negatives (``parts``) and the seed.
+    Without a name, it is composed of the model, the loss, the negatives and the seed.
     """
-    parent = Path(output)
+    parent = Path(config.output)
+    name: str | None = config.name
     if name is not None:
         if not name.isprintable() or not name.strip() or "/" in name or name in (".", ".."):
             raise InputError(f"--name: {name!r} cannot be the name of a folder; use letters, digits, - and _")
         check_free(parent / name)
         return parent / name
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(model).name) or "model"
-    stem = "-".join([stem, *parts, f"seed{seed}"])
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(config.model).name) or "model"
+    stem = "-".join([stem, config.loss, *config.negatives, f"seed{config.seed}"])
     number = 1
     while (folder := parent / (stem if number == 1 else f"{stem}-{number}")).exists():
         number += 1
@@ -77,7 +78,7 @@ def card(run: Run, step: int, verdict: str = "") -> str:
     columns = {"spearman": ["spearman"], "mrr": ["mrr", "mrr_se"]}.get(selector.metric or "", [])
     return model_card(
         run.state.encoder,
-        **run.plan.card,
+        **run.card,
         step=step,
         columns=[*columns, "alignment", "uniformity"] if columns else [],
         scores=selector.records,
@@ -87,13 +88,12 @@ def card(run: Run, step: int, verdict: str = "") -> str:
 
 def save(run: Run, name: str) -> None:
     """Saves the encoder with a model card in the subfolder ``name`` of the run."""
-    state = run.state
 
     def terms(folder: Path) -> None:
-        for term in state.terms.values():
+        for term in run.state.terms.values():
             term.save(folder)
 
-    save_encoder(state.encoder, run.folder / name, card(run, state.step), terms)
+    save_encoder(run.state.encoder, run.folder / name, card(run, run.state.step), terms)
 
 
 def describe(run: Run) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def _claimed(run: Run, held: ExitStack) -> Path:
             run.folder.mkdir(parents=True)
             break
         except FileExistsError:
-            folder = run.plan.free_folder()
+            folder = choose_folder(run.config)
             if folder == run.folder:  # the name was given, and nothing has been saved there
                 break
             run.folder = folder
@@ -188,24 +188,18 @@ def _claimed(run: Run, held: ExitStack) -> Path:
     return run.folder
 
 
-PACKAGES = ("transformers", "tokenizers", "numpy", "scipy", "safetensors")
-
-
-def environment(device: str, precision: str, reason: str) -> dict[str, Any]:
+def environment(run: Run) -> dict[str, Any]:
     """Returns versions, platform, processor, cores, threads, device, and the precision with the reason for it."""
     versions = {"cse": __version__, "python": platform.python_version(), "torch": torch.__version__}
-    for package in PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
+    packages = ("transformers", "tokenizers", "numpy", "scipy", "safetensors")
+    versions |= {package: version(package) for package in packages}
     return {
         "versions": versions,
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "device": device_name(device),
-        "precision": precision,
-        "precision_reason": reason,
+        "device": device_name(run.device),
+        "precision": run.forward.precision,
+        "precision_reason": run.reason,
     }

@@ -78,15 +78,9 @@ class World:
     def sum_gradients(self, parameters: Sequence[torch.nn.Parameter], kind: Hashable) -> None:
         """Replaces the gradients of the parameters with their sums over the ranks, in one transfer.
 
-        A parameter without a gradient on this rank contributes 0.
-
-        Args:
-            parameters: The parameters, in the same order on every rank.
-            kind: A key, the same on every rank, that determines which parameters have gradients. The ranks agree on
-                these parameters at the first step with this key, and do not communicate about them again.
-
-        Raises:
-            RunError: If any other parameter has a gradient at a later step with the same key.
+        A parameter without a gradient on this rank contributes 0. ``kind`` is a key, the same on every rank, that
+        determines which parameters have gradients: the ranks agree on them at the first step with this key. If any
+        other parameter has a gradient at a later step with the same key, ``RunError`` is raised.
         """
         if self.size == 1:
             return

@@ -49,9 +49,8 @@ def in_chunks(
     """Applies a function to chunks of its inputs, and concatenates the results.
 
     If ``size`` is given, the activations of a chunk are recomputed in the backward pass, with the same state of the
-    random number generators, and only the activations of one chunk are in memory at a time. The gradients are the same
-    as if the activations of all chunks were kept. GradCache does this in three explicit steps; this function uses
-    PyTorch's non-reentrant ``checkpoint``. Both run two forward passes.
+    random number generators, by PyTorch's non-reentrant ``checkpoint``; the gradients do not change. GradCache does
+    this in three explicit steps. Both run two forward passes.
     """
     if size is None:
         return function(dict(inputs))
@@ -94,16 +93,10 @@ class Forward:
         times: int = 1,
         whole_rows: bool = False,
     ) -> Tensor:
-        """Returns the embeddings of rows, each encoded ``times`` times, in float32 (float64 for a float64 encoder).
+        """Returns the embeddings ``(times * n, D)`` of n rows in float32 (float64 for a float64 encoder).
 
-        If ``by_groups`` is True, rows are encoded in groups of similar length, unless ``whole_rows`` is True. With
-        ``chunk_size``, rows are encoded in chunks whose activations are recomputed in the backward pass.
-
-        Args:
-            encoder: Maps tokens of n rows to a tensor of n rows, ``(n, D)``.
-            tokens: Token ids, attention masks and so on of n rows, ``(n, T)`` each.
-            times: Number of views, each with a different dropout mask; the result is ``(times * n, D)``.
-            whole_rows: Whether to keep the order and the padding of the rows.
+        ``encoder`` maps tokens, ``(n, T)`` each, to embeddings ``(n, D)``; each of the ``times`` views has a different
+        dropout mask. ``whole_rows`` keeps the order and the padding of the rows even if ``by_groups`` is True.
         """
 
         def encode(inputs: dict[str, Tensor]) -> Tensor:
@@ -126,10 +119,9 @@ def nothing(encoder: SentenceEncoder, width: int | None = None) -> Tensor:
 def encode_views(state: TrainState, inputs: Inputs, forward: Forward) -> dict[str, Tensor]:
     """Returns the embeddings of this rank's rows by view name, each ``(n, D)``.
 
-    If several views of a block have the same encoder, dropout probability and hook, they are encoded in one forward
-    pass. The pass contains the block once per view, with different dropout masks, or only once if the block is
-    ``shared``. Blocks are padded separately, so that long synthetic negatives do not increase the padding of the
-    sentences.
+    Views of a block with the same encoder, dropout probability and hook are encoded in one forward pass, which contains
+    the block once per view, or only once if it is ``shared``. Blocks are padded separately, so that long synthetic
+    negatives do not increase the padding of the sentences.
     """
     batch, tokens = inputs.batch, inputs.tokens
     own = step_of_rows(inputs, (batch.part,), {}, state.steps)
@@ -218,10 +210,7 @@ def encoder_of(
     tokens: Mapping[str, Tensor],
     step: Callable[[Tensor], RowStep],
 ) -> tuple[Callable[[dict[str, Tensor]], Tensor], Mapping[str, Tensor]]:
-    """Returns the function that encodes the rows of a view, and the inputs of this function.
-
-    ``step`` returns the ``RowStep`` of the rows at the given positions.
-    """
+    """Returns the function that encodes the rows of a view, and its inputs; ``step`` takes the positions of rows."""
     if view.hook is None:
         return encoder if view.dropout is None else partial(with_dropout, encoder, view.dropout), tokens
     hook = state.hooks[view.hook]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -32,7 +31,7 @@ def unique_parameters(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
 
 @dataclass
 class Modules:
-    """The modules of a run: its encoders, and by name its loss terms, feature methods, hooks and encoder methods."""
+    """The modules of a run: its encoders, and its methods by name."""
 
     encoder: SentenceEncoder
     second: SentenceEncoder | None
@@ -48,20 +47,13 @@ class Modules:
         return {**self.terms, **self.features, **self.hooks, **self.methods}
 
     def modules(self) -> dict[str, nn.Module]:
-        """Returns all modules of the run by name: encoders, loss terms, feature methods, hooks and encoder methods."""
+        """Returns all modules of the run by name."""
         modules: dict[str, nn.Module] = {"encoder": self.encoder}
         if self.second is not None:
             modules["second"] = self.second
         for kind in ("terms", "features", "hooks", "methods"):
             modules |= {f"{kind}.{name}": method for name, method in getattr(self, kind).items()}
         return modules
-
-    def begin(
-        self, optimizer: torch.optim.Optimizer, selector: Selector, positive: str, temperature: float, steps: int
-    ) -> TrainState:
-        """Returns the state of a run of ``steps`` steps before its first step; the other arguments are its settings."""
-        saturation = SaturationCheck(positive, temperature)
-        return TrainState(**vars(self), optimizer=optimizer, selector=selector, saturation=saturation, steps=steps)
 
 
 @dataclass
@@ -115,14 +107,6 @@ class TrainState(Modules):
                     weights[f"{prefix}.{name}"] = tensor
         return weights
 
-    @contextmanager
-    def for_evaluation(self) -> Iterator[None]:
-        """Context manager in which the encoder has the weights that the encoder methods set for evaluation."""
-        with ExitStack() as stack:
-            for method in self.methods.values():
-                stack.enter_context(method.for_evaluation())
-            yield
-
     def train(self) -> None:
         """Puts all modules into training mode."""
         for module in self.modules().values():
@@ -130,12 +114,8 @@ class TrainState(Modules):
 
     def counters(self) -> dict[str, Any]:
         """Returns the values that ``count`` changes, by name."""
-        return {
-            "step": self.step,
-            "sentences": self.sentences,
-            "seconds": self.seconds,
-            "viewed": self.viewed.copy(),
-        }
+        viewed = self.viewed.copy()
+        return {"step": self.step, "sentences": self.sentences, "seconds": self.seconds, "viewed": viewed}
 
     def count(self, batches: Sequence[Batch], seconds: float) -> None:
         """Updates the counters after a step; ``seconds`` is the training time so far."""
@@ -163,10 +143,9 @@ class TrainState(Modules):
 
 def connect(batches: Batches, views: tuple[View, View], modules: Modules, prompts: TrainingPrompts) -> None:
     """Sets the attributes of the batches that depend on the modules: views, prompts, partners and dropout."""
-    batches.prompts = prompts
+    batches.prompts, batches.views = prompts, views
     terms = [term for term in modules.terms.values() if isinstance(term, BatchTerm)]
     batches.partner_views = lambda roles: next((names for term in terms if (names := term.partner_views(roles))), None)
-    batches.views = views
     alike = modules.second is None
     batches.without_dropout = alike and all(_has_no_dropout(view, modules.encoder) for view in views)
 

@@ -35,24 +35,13 @@ def training_step(
     world: World = SINGLE,
     inputs: Sequence[Inputs] | None = None,
 ) -> dict[str, Any]:
-    """Performs one training step.
+    """Performs one training step, and returns its metrics by name, scalar tensors on the device.
 
-    The host does not wait for the device; the metrics are tensors on the device. If the loss or a gradient is
-    not finite, ``finite`` is False, and neither this step nor a later one changes the weights and the moments of the
-    optimizer.
-
-    Args:
-        state: The state of the run; its modules and optimizer are updated.
-        batches: The tokenized batches of the step, whose gradients are averaged.
-        forward: How rows are encoded.
-        rate: Learning rate; a recorded step reads it from a scalar float32 tensor.
-        max_grad_norm: Maximum norm of the gradient; 0: the gradient is not clipped.
-        world: The ranks of the run.
-        inputs: The tensors of the batches, if they are already on the device.
-
-    Returns:
-        Scalar tensors by name: ``loss``, ``loss/NAME`` for each of several terms, the metrics of the terms and
-        ``similarity_summary``, all averaged over the batches; and ``finite``.
+    They are ``loss``, ``loss/NAME`` for each of several terms, the metrics of the terms and ``similarity_summary``, all
+    averaged over the batches, as the gradients are; and ``finite``. If the loss or a gradient is not finite, ``finite``
+    is False, and neither this step nor a later one changes the weights and the moments of the optimizer. A recorded
+    step reads ``rate`` from a scalar float32 tensor, and ``inputs`` are the tensors of the batches, if they are already
+    on the device. ``max_grad_norm`` 0: the gradient is not clipped.
     """
     begin_step(forward.device, forward.compiled)
     for group in state.optimizer.param_groups:
