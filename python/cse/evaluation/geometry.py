@@ -1,12 +1,8 @@
 """Evaluations that need no labels: the geometry of embeddings, and retrieval of one half of a sentence by the other.
 
-The geometry is alignment and uniformity (Wang and Isola 2020), effective rank, and mean and variance of the cosines of
-normalised embeddings, beside those of random directions (the theory that MixCSE uses).
-
-In the split-half evaluation, each half of a sentence is used as a query for the other half: for a first half, the
-candidates are the second halves of all sentences, and vice versa. The mean reciprocal rank falls to chance level when
-embeddings collapse, so it detects collapse during training. It cannot rank good encoders, because their scores differ
-by little compared with the standard error.
+Alignment and uniformity are those of Wang and Isola (2020). In the split-half evaluation, the candidates for the first
+half of a sentence are the second halves of all sentences, and vice versa. The mean reciprocal rank detects collapse
+during training; it cannot rank good encoders, whose scores differ by little compared with the standard error.
 """
 
 from __future__ import annotations
@@ -153,14 +149,8 @@ class HalvesScore:
     """``(n,)`` 1 if each half of a sentence ranks first for the other, 0.5 if only one does, else 0."""
 
     def to_dict(self) -> dict[str, float]:
-        """Returns the scores over all sentences; ``found_first`` is averaged over the sentences."""
-        return {
-            "mrr": self.mrr,
-            "mrr_se": self.mrr_se,
-            "alignment": self.alignment,
-            "uniformity": self.uniformity,
-            "found_first": float(self.found_first.mean()),
-        }
+        names = ("mrr", "mrr_se", "alignment", "uniformity")
+        return {**{name: getattr(self, name) for name in names}, "found_first": float(self.found_first.mean())}
 
 
 def half_ranks(
@@ -182,7 +172,6 @@ def half_ranks(
 def score_halves(
     model: Encodes, sentences: Sequence[str], progress: Callable[[int], None] | None = None
 ) -> HalvesScore:
-    """Encodes both halves of each sentence and computes the split-half scores."""
     halves = [cut_in_two(sentence) for sentence in sentences]
     texts = [first for first, _ in halves] + [second for _, second in halves]
     vectors = model.encode(texts, progress=progress)
