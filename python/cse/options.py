@@ -215,9 +215,13 @@ def _converted(kind: Any, value: Any) -> tuple[Any, str]:
     return value, "" if not isinstance(origin or kind, type) or isinstance(value, origin or kind) else f"a {kind}"
 
 
+def options_of(group: type[Any]) -> tuple[Option, ...]:
+    """Returns the options that a dataclass declares, in order."""
+    return _options_of(group)  # type: ignore[arg-type]  # mypy: a dataclass may not be hashable; its class is
+
+
 @cache
-def options_of(group: Any) -> tuple[Option, ...]:
-    """Returns the options that a dataclass, the type ``group``, declares, in order."""
+def _options_of(group: type[Any]) -> tuple[Option, ...]:
     hints = get_type_hints(group, include_extras=True)
     return tuple(declared(field.name, hints[field.name], field.default) for field in fields(group))
 
@@ -247,7 +251,7 @@ def _bare(hint: Any, marks: list[Any]) -> Any:
 
 def parse_options(name: str, group: type[Any], table: Mapping[str, Any]) -> Any:
     """Returns the ``Options`` of the method ``name`` with the values in ``table``; raises ``InputError`` for others."""
-    known = {option.name: option for option in options_of(group)}  # type: ignore[arg-type]  # a class is hashable
+    known = {option.name: option for option in options_of(group)}
     for key in table:
         if key not in known:
             raise InputError(

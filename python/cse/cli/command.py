@@ -83,7 +83,6 @@ class Command(click.Command):
         return self.get_help(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes one section per heading: first those in ``headings``, then the others in the order of declaration."""
         if self.common and HELP_ALL not in ctx.meta:
             named = {parameter.name: parameter for parameter in self.params}
             chosen = [named[name].get_help_record(ctx) for name in self.common]

@@ -55,7 +55,6 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Returns the name, the command and the remaining arguments; the first argument is the name of the command."""
         name = str(args[0])
         if name not in COMMANDS and not name.startswith("-") and name not in (known := self.list_commands(ctx)):
             ctx.fail(f"No such command {name!r}{did_you_mean(name, known)}.")
@@ -81,7 +80,6 @@ class LazyGroup(click.Group):
             _end_by_sigpipe()
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the help lines of ``COMMANDS``, without importing the commands, and those of other packages."""
         lines = dict(COMMANDS)
         for name in self.list_commands(ctx)[len(COMMANDS) :]:
             try:

@@ -37,10 +37,7 @@ def run(
     index: str = "",
     **further: Any,
 ) -> None:
-    """Counts the rows of the files (see ``find_sources``), makes the missing parts, and prints a summary.
-
-    ``unit`` names what the rate counts, such as ``rows``; ``further`` values are added to the JSON object.
-    """
+    """Counts the rows of the files (see ``find_sources``), makes the missing parts, and prints a summary."""
     with connected() if engine == "ray" else nullcontext() as ray:
 
         def count(unknown: list[File]) -> dict[File, SourceFile]:

@@ -58,10 +58,7 @@ def uniformity(vectors: npt.NDArray[np.floating]) -> float:
 
 
 def effective_rank(vectors: npt.NDArray[np.floating]) -> float:
-    """Returns the effective rank of an ``(n, D)`` matrix (Roy and Vetterli 2007), from 1 to min(n, D).
-
-    It is exp(H), where H is the entropy of the singular values of the normalised rows, divided by their sum.
-    """
+    """Returns the effective rank of an ``(n, D)`` matrix (Roy and Vetterli 2007), from 1 to min(n, D)."""
     if not np.isfinite(vectors).all():
         return float("nan")
     values = np.linalg.svd(unit(vectors), compute_uv=False)
@@ -156,13 +153,11 @@ class HalvesScore:
 def half_ranks(
     left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Returns the rank, from 1, of each half ``(n, D)`` for the other half of its sentence, ``(n,)`` each way.
-
-    First those of the right halves. In a tie, the true half ranks last, so all ranks of a collapsed encoder are n.
-    """
+    """Returns the rank, from 1, of each right half ``(n, D)`` for the other half, ``(n,)``, and of each left half."""
     scores = unit(left) @ unit(right).T
     own = np.diagonal(scores)
-    # The rank is the number of candidates, including the true half, whose cosine is at least that of the true half.
+    # The rank is the number of candidates, including the true half, whose cosine is at least that of the true half;
+    # so all ranks of a collapsed encoder are n.
     forward = (scores >= own[:, None] - TIE).sum(1)
     backward = (scores >= own[None, :] - TIE).sum(0)
     # If the cosine of the true half is NaN, its rank is the worst.

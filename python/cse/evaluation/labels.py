@@ -79,10 +79,8 @@ def outcome(old: Rankings, new: Rankings, judgements: Judgements, depth: int) ->
 
     The result has these values; with fewer than two scored queries, ``comparison`` and what follows from it are None.
 
-    - ``queries``, ``complete``, ``scored``: numbers of queries, of those whose texts are all judged, and of those of
-      them that have a relevant text, over which nDCG@10 is averaged;
+    - ``complete``, ``scored``: numbers of queries whose texts are all judged, and of those with a relevant text;
     - ``comparison``: the record that ``cse compare`` shows; ``decided``: whether its verdict is better or worse;
-      ``spread``: standard deviation of the differences per query, in points;
     - ``needed``, ``needed_if_observed``: number of scored queries that find the difference ``TARGET``, or one as large
       as the observed one, with a probability of 80 %; ``more``: number of further queries to judge for ``needed``.
     """

@@ -196,9 +196,8 @@ def compare(before: Sequence[Report], after: Sequence[Report], seeds: bool) -> l
     """Compares two sides (encoders or training methods), each with one report of the same evaluation per checkpoint.
 
     With ``seeds``, methods are compared by a paired t-test over seeds, else checkpoints by a bootstrap over examples.
-    Each task has a record as in ``cse.Comparison``, without ``p_holm`` and ``verdict``, which ``adjust`` adds, and with
-    a remark ``note`` if there are few units (seeds, queries or clusters of sentences). Without examples (geometry),
-    each metric in each row of the reports has a record.
+    The records are those of ``cse.Comparison``, without ``p_holm`` and ``verdict``, which ``adjust`` adds, and with a
+    remark ``note`` if there are few units (seeds, queries or clusters of sentences).
     """
     records: list[dict[str, Any]] = []
     if not before[0].samples:

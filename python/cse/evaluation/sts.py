@@ -60,10 +60,7 @@ class PairScore:
 
 
 def find_tasks(folder: str | Path) -> list[Task]:
-    """Finds the STS files in a folder: ``KEY.tsv`` for each key of ``SEVEN``, then for each key of ``DEV``.
-
-    If ``folder`` is a file, it is the only task, and may have any number of pairs.
-    """
+    """Finds ``KEY.tsv`` for each key of ``SEVEN`` and ``DEV`` in a folder; a file is a task of any number of pairs."""
     folder = Path(folder)
     if folder.is_file():
         return [Task(folder.name, folder.name, None, folder)]

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
@@ -177,5 +177,5 @@ def encode_parts(
         reading=readers.reading_options(**reading, threads=encoding.threads),
         elsewhere=there,
     )
-    further = {"precision": encoder.precision, "embedding_dim": encoder.embedding_dim}
+    further: dict[str, Any] = {"precision": encoder.precision, "embedding_dim": encoder.embedding_dim}
     parts.run(job, sentences, column, output, engine, "rows", as_json, gpus=gpus, **further)

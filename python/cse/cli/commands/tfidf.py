@@ -204,11 +204,7 @@ def _tokenizer(model: str) -> Any:
 
 
 def _count_words(files: Sequence[str], tokenizer: Any, model: str, top: int, **reading: Any) -> dict[str, Any]:
-    """Returns the counts of the words and tokens of all rows for ``--json``, with the ``top`` first divided words.
-
-    ``equal_texts`` is the number of distinct texts minus that of distinct texts as the model reads them, with at most
-    ``MAX_LENGTH`` tokens.
-    """
+    """Returns the counts of the words and tokens of all rows for ``--json``, with the ``top`` first divided words."""
     from ...encoder.tokens import token_lists
     from ...encoder.vocabulary import TEXTS, count_words, readability
 
