@@ -338,7 +338,7 @@ def test_pairs_are_read_from_files_with_headers_and_from_csv_files(tmp_path, nam
         ("p.tsv", "rating\tone\ttwo\n1\ta\tb\n", "line 1 .* by tabs; a header must name the columns score, sent"),
         ("p.csv", "rating,one,two\n1,a,b\n", "line 1 .* by commas; a header must name"),
         ("p.csv", "score,sentence1,sentence2\n1,a,b\n\nx,a,b\n", "line 4 is not 'score, sentence1, .* commas$"),
-        ("p.csv", 'score,sentence1,sentence2\n1,a,b\n2,"a,b\n', "the quotes of the record at line 3 do not match"),
+        ("p.csv", 'score,sentence1,sentence2\n1,a,b\n2,"a,b\n', "a quote in the record at line 3 is never closed"),
     ],
 )  # fmt: skip
 def test_errors_about_headers_and_csv_records_give_the_line_number(tmp_path, name, content, message):
