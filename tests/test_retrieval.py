@@ -152,7 +152,7 @@ def test_eval_ranks_as_the_search_index_does(collection, tiny_bert, cse):
         (["compare", "MODEL", "MODEL", "--hybrid"], "--hybrid applies only to --suite retrieval"),
         (["eval", "bm25"], "bm25: has no embeddings for --suite sts"),
         (["eval", "bm25", "--suite", "retrieval", "--hybrid"], "--hybrid has no effect on bm25"),
-        (["eval", "bm25", "--suite", "retrieval", "--pooler", "avg"], "--pooler, --prompt have no effect on bm25"),
+        (["eval", "bm25", "--suite", "retrieval", "--pooler", "avg"], "--pooler and --prompt have no effect on bm25"),
         (
             ["eval", "bm25", "--suite", "retrieval", "--passages", "9"],
             "--passages has no effect on bm25",

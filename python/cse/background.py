@@ -1,8 +1,4 @@
-"""Work outside the main thread: calls into the Rust core, which Ctrl-C interrupts, and the connection to a Ray cluster.
-
-Also: the signals that end a command, the type of progress callbacks, and the handling of errors that Ray's workers
-raise (extra ``cse[ray]``).
-"""
+"""Calls into the Rust core, which Ctrl-C interrupts; the connection to a Ray cluster; signals that end a command."""
 
 from __future__ import annotations
 
@@ -82,13 +78,10 @@ CONNECTING = 10.0
 
 @contextmanager
 def connected() -> Iterator[Any]:
-    """Context manager that yields the module ``ray``, connected to a cluster.
+    """Context manager that yields the module ``ray``, connected to a cluster; see ``ray.init``.
 
-    If this process is already connected, that connection is used and stays open. Otherwise, Ray connects to the cluster
-    at ``RAY_ADDRESS`` or, if this is not set, to a cluster that runs on this machine, or starts a local cluster.
-
-    Raises ``InputError`` if Ray is not installed, if no cluster can be reached, or if it fails. If an ``InputError`` or
-    ``OSError`` ended a task, it is raised itself.
+    If this process is already connected, that connection is used and stays open. If an ``InputError`` or ``OSError``
+    ended a task, it is raised itself.
     """
     try:
         # Set before the import: at a signal, Ray would print the stack of its C++ code, and end the process.
@@ -100,7 +93,9 @@ def connected() -> Iterator[Any]:
     if ours:
         handlers = {number: signal.getsignal(number) for number in STOPPING}
         try:
-            _check_answer(os.environ.get("RAY_ADDRESS", ""))
+            host, _, port = os.environ.get("RAY_ADDRESS", "").rpartition("://")[2].rpartition(":")
+            if host and port.isdigit():  # Ray would wait for an address that does not accept a connection
+                socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECTING).close()
             ray.init(log_to_driver=False, logging_level=logging.ERROR)
             if threading.current_thread() is threading.main_thread():  # Ray's own handler exits with another code
                 for number, handler in handlers.items():
@@ -123,18 +118,8 @@ def connected() -> Iterator[Any]:
             ray.shutdown()
 
 
-def _check_answer(address: str) -> None:
-    """Raises ``OSError`` if ``address``, a host and a port, does not accept a connection; Ray would wait for it."""
-    host, _, port = address.rpartition("://")[2].rpartition(":")
-    if host and port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECTING).close()
-
-
 def enter(home: str) -> None:
-    """Changes the working directory of a worker to ``home``, the working directory of the caller.
-
-    Relative paths then name the same files in both processes. Does nothing if the worker's machine has no such folder.
-    """
+    """Changes the working directory of a worker to that of the caller, if the worker's machine has such a folder."""
     if os.path.isdir(home):
         os.chdir(home)
 

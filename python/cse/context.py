@@ -111,14 +111,9 @@ class Context:
     def load_model(self, name: str, flag: str, *, same_tokens: bool = False) -> Frozen:
         """Loads a sentence encoder with frozen weights, on the device of the run.
 
-        Args:
-            name: Name or folder of the model, as for ``--model``.
-            flag: Flag or option that names the model, for error messages.
-            same_tokens: Whether the model must have the vocabulary of the run's encoder, so that it accepts the same
-                token ids.
-
-        Raises:
-            InputError: If the model cannot be loaded, or lacks the required vocabulary.
+        ``name`` is that of a model, as for ``--model``, and ``flag`` names the option in messages. With
+        ``same_tokens``, the model must have the vocabulary of the run's encoder, so that it accepts the same token ids.
+        Raises ``InputError`` if the model cannot be loaded, or lacks this vocabulary.
         """
         from .encoder.resolve import find_model
         from .encoder.trained import load_encoder
@@ -133,14 +128,8 @@ class Context:
     def load_masked_language_model(self, name: str, flag: str, *, same_tokens: bool = False) -> tuple[Frozen, Any]:
         """Loads a masked language model with frozen weights, on the device of the run; returns it and its tokenizer.
 
-        Args:
-            name: Name or folder of the model, as for ``--model``.
-            flag: Flag or option that names the model, for error messages.
-            same_tokens: Whether the model must have the vocabulary of the run's encoder.
-
-        Raises:
-            InputError: If the model cannot be loaded, has no weights for masked language modelling or no mask token,
-                or lacks the required vocabulary.
+        The arguments are those of ``load_model``. Raises ``InputError`` as ``load_model`` does, and if the model has no
+        weights for masked language modelling or no mask token.
         """
         from transformers import AutoModelForMaskedLM, AutoTokenizer
 

@@ -123,11 +123,7 @@ OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud80
 
 
 def visible(text: str) -> str:
-    r"""Returns a text in which characters that a terminal would obey are escaped, such as ``\x1b``.
-
-    Everything that is shown in a terminal passes through this function, since it may hold text of a corpus or a name of
-    a file. Characters that the stream cannot encode are escaped by the stream; see ``cse.cli.group.main``.
-    """
+    r"""Returns a text, for a terminal, in which characters that it would obey are escaped, such as ``\x1b``."""
     return OBEYED.sub(lambda match: match[0].encode("unicode_escape", "surrogatepass").decode(), text)
 
 
@@ -205,6 +201,5 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
 
 
 def unknown(flag: str, name: str, choices: Iterable[str]) -> InputError:
-    """Returns the error for a name that is not one of the choices."""
     known = list(choices)
     return InputError(f"{flag}: {name!r} is unknown{did_you_mean(name, known)}; choose one of {', '.join(known)}")

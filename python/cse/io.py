@@ -1,14 +1,7 @@
 """The store: how every command writes files that must survive a kill, a full disk, and a second process.
 
-- A file (``write_atomically``) or folder (``fresh_folder``) is written next to its place under a temporary name, and
-  then renamed. Its permissions are kept.
-- ``locked`` is the lock between processes. The operating system releases it when the process ends.
-- ``hash_files`` and ``check_files`` hash the files of a folder and detect changes.
-- ``LineFile`` is a file that is only appended to. A ``Journal`` lists the finished pieces of a job, and what they were
-  made from; a repeated command continues with the pieces that are unchanged.
-- ``remove_leftovers`` removes what killed processes left, and is called at each write to a folder.
-
-Below: JSON output, and the reader of JSON and TOML.
+A file or folder is written next to its place under a temporary name, and then renamed; what killed processes left is
+removed at the next write to the same folder. Below: JSON output, and the reader of JSON and TOML.
 """
 
 from __future__ import annotations
@@ -38,10 +31,10 @@ T = TypeVar("T")
 
 
 def lock(descriptor: int, taken: str = "", *, wait: bool = False) -> bool:
-    """Locks an open file until it is closed, with the kind of lock that the Rust core uses.
+    """Locks an open file until it is closed; returns False if the file system does not support locks.
 
     If another process holds the lock, waits (``wait``), or raises ``InputError`` with the message ``taken``, or
-    ``BlockingIOError``. Returns False if the file system does not support locks, as some network file systems.
+    ``BlockingIOError``.
     """
     from filelock import lock_descriptor
 
@@ -90,7 +83,6 @@ FRESH = re.compile(r"\.cse-new-[a-z0-9_]{8}-(?P<name>.+?)(?P<old>\.old)?")
 
 
 def is_temporary(path: Path) -> bool:
-    """Returns whether a path has the name of a temporary file, lock or folder of this module."""
     return bool(TEMPORARY.fullmatch(path.name) or FRESH.fullmatch(path.name))
 
 
@@ -101,11 +93,7 @@ def holds_files(folder: Path) -> bool:
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Context manager that adds ``path`` to write errors that contain no path, or that of a temporary file.
-
-    Libraries written in Rust (safetensors, tokenizers) report a full disk with their own exception types; these are
-    converted to ``OSError``.
-    """
+    """Context manager that adds ``path`` to write errors without one; also converts errors of Rust libraries."""
     try:
         yield
     except OSError as error:
@@ -167,12 +155,8 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
 
 
 def _temporary_file(folder: Path) -> Any:
-    """Creates a temporary file and locks it; returns it open.
-
-    A call of ``remove_leftovers`` elsewhere may take the file for a leftover before it is locked, and remove it;
-    another is then created.
-    """
-    while True:
+    """Creates a temporary file and locks it; returns it open."""
+    while True:  # remove_leftovers elsewhere may remove the file before it is locked
         file = tempfile.NamedTemporaryFile(dir=folder, prefix=".cse-core-", suffix=".tmp", delete=False)  # noqa: SIM115
         with suppress(BlockingIOError):  # locked by the process that removes it
             lock(file.fileno())
@@ -183,11 +167,7 @@ def _temporary_file(folder: Path) -> Any:
 
 @contextmanager
 def temporary_folder(folder: Path) -> Iterator[Path]:
-    """Context manager that makes a temporary folder beside ``folder``, locked, and removes it at the end.
-
-    The parent of ``folder`` is created, and temporary files that killed processes left in it are removed. Errors
-    include the path of ``folder``.
-    """
+    """Context manager that makes a temporary folder beside ``folder``, locked, and removes it at the end."""
     with naming(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder.parent)
@@ -206,11 +186,7 @@ def temporary_folder(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def fresh_folder(folder: Path) -> Iterator[Path]:
-    """Context manager that makes a temporary folder, which replaces ``folder`` at the end or is removed on an error.
-
-    See ``temporary_folder``. A process that is killed while ``folder`` is replaced may leave the old folder under
-    another name; ``remove_leftovers`` restores it.
-    """
+    """Context manager that makes a temporary folder, which replaces ``folder`` at the end or is removed on an error."""
     with temporary_folder(folder) as fresh:
         old = fresh.with_name(f"{fresh.name}.old")
         try:
@@ -300,7 +276,6 @@ def check_files(folder: Path, hashes: Mapping[str, str], names: Iterable[str]) -
 
 
 def contents(folder: Path) -> set[str]:
-    """Returns the paths of all files in a folder, relative to the folder."""
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -311,11 +286,7 @@ def identity(path: Path) -> tuple[int, ...]:
 
 
 class LineFile:
-    """A file of lines that is only appended to, and locked while it is open.
-
-    The last line is removed when the file is opened if a killed process left it incomplete, and when it is written if
-    the disk is full.
-    """
+    """A file of lines that is only appended to, locked while it is open; an incomplete last line is removed."""
 
     def __init__(self, path: Path, taken: str = "") -> None:
         self.path = path
@@ -358,7 +329,6 @@ class LineFile:
         self._file.truncate(sum(len(line) + 1 for line in self.lines))
 
     def close(self) -> None:
-        """Closes and unlocks the file."""
         self._file.close()
 
 
@@ -391,12 +361,10 @@ class Journal(LineFile):
             return None
 
     def add(self, record: object) -> None:
-        """Adds a record, which must not be None."""
         text = dumps(record).encode()
         self.append(hash_bytes(text).encode() + b" " + text)
 
     def remove(self) -> None:
-        """Closes and removes the file."""
         if sys.platform == "win32":
             self.close()
         self.path.unlink(missing_ok=True)
@@ -413,15 +381,11 @@ SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Writes a UTF-8 text file atomically."""
     write_atomically(path, lambda file: file.write(text.encode()))
 
 
 def dumps(value: object, indent: int | None = None) -> str:
-    """Serialises ``value`` to standard JSON; NaN and infinities, which JSON lacks, become null.
-
-    Halves of surrogate pairs, which names of files that are not UTF-8 have, are escaped.
-    """
+    """Serialises to JSON; NaN and infinities become null, and halves of surrogate pairs (in names) are escaped."""
     text = json.dumps(_finite(value), indent=indent, ensure_ascii=False)
     return text if text.isascii() else SURROGATES.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
 
@@ -467,9 +431,8 @@ def read_toml(path: str | Path, shape: type[T], remedy: str = "") -> T:
 def checked(value: object, shape: type[T], where: object, remedy: str = "") -> T:
     """Returns a value unchanged if it has the declared shape, else raises ``InputError`` that names the place in it.
 
-    A shape is ``int``, ``float`` (an integer is a valid one), ``str``, ``bool``, ``None``, ``Any``, ``list[...]``,
-    ``dict[str, ...]``, a union of these, or a ``TypedDict``, whose other keys are not checked. ``where`` (the file) and
-    ``remedy`` ("; build it again") are for the message.
+    A shape is a type of ``_KINDS``, ``Any``, a union, or a ``TypedDict``, whose other keys are not checked. ``where``
+    (the file) and ``remedy`` ("; build it again") are for the message.
     """
     if fault := _fault(value, shape):
         raise InputError(f"{where}: {fault}{remedy}")

@@ -122,7 +122,6 @@ class Option:
 
     @property
     def several(self) -> bool:
-        """Whether the value is a tuple."""
         return len(self.kinds) == 1 and get_origin(self.kinds[0]) is tuple
 
     @property

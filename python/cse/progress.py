@@ -36,15 +36,9 @@ class ProgressDisplay:
         self._first: tuple[float, int] | None = None
 
     def __call__(self, label: str, done: int, total: int, unit: str, text: str = "", live: str = "") -> None:
-        """Shows the progress of a phase.
+        """Shows the progress of the phase ``label``, with ``text``; ``bytes`` are shown in MB.
 
-        Args:
-            label: Name of the phase.
-            done: Number of units done.
-            total: Number of units in all; 0 while this is not known.
-            unit: Unit of the progress; ``bytes`` are shown in MB.
-            text: Shown next to the bar, or in the line.
-            live: Shown next to the bar only, after ``text`` and the units a second.
+        ``total`` is 0 while it is not known. ``live`` is shown next to a bar only, after ``text`` and units a second.
         """
         now = time.monotonic()
         if self._label != label:

@@ -1,7 +1,6 @@
 """Registries that map names to methods, such as augmentations and loss terms, and import them on first use.
 
-A method is a class with an ``Options`` dataclass. Built-in methods are listed as ``"module:Class"`` strings, so that
-looking up one method does not import the others. Other packages add methods with ``Registry.register`` or through an
+A method is a class with an ``Options`` dataclass. Other packages add methods with ``Registry.register`` or through an
 entry point:
 
 .. code-block:: toml
@@ -91,7 +90,6 @@ class Registry(Generic[T]):
         return name in self._loaded or name in self._targets or name in self.names()
 
     def get(self, name: str, flag: str = "") -> T:
-        """Returns the method with this name, importing it if necessary."""
         if name in self._loaded:
             return self._loaded[name]
         if name in self._targets:
@@ -113,7 +111,6 @@ def declared(group: str) -> Any:
 
 
 def load(point: Any, kind: str) -> Any:
-    """Returns what an entry point names; raises ``InputError`` if it cannot be imported."""
     try:
         return point.load()
     except (ImportError, AttributeError) as error:

@@ -1,9 +1,7 @@
-"""Stateless random numbers: pure functions of (seed, epoch, row, stream); and sampling of mixing partners.
+"""Stateless random numbers: pure functions of (seed, epoch, row, stream); and sampling of mixing partners (MixCSE).
 
 Results therefore do not depend on the number of threads or on how rows are batched. In training, PyTorch's generator is
 used only for dropout and weight initialisation.
-
-Mixing partners are the candidates with which positives are mixed to form mixed negatives (MixCSE).
 """
 
 from __future__ import annotations
@@ -77,8 +75,7 @@ def permutation(rows: Rows, seed: int, epoch: int) -> npt.NDArray[np.int64]:
 def stable_order(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     """Returns the same as ``np.argsort(keys, kind="stable")``, several times as fast for random 64-bit keys.
 
-    NumPy uses vector instructions in ``sort``, but not in a stable ``argsort``. Positions are therefore put in the low
-    bits of the keys before sorting, and the few keys with equal upper bits are sorted again.
+    Positions are put in the low bits of the keys before sorting; the few keys with equal upper bits are sorted again.
     """
     width = np.uint64(len(keys).bit_length())
     low = (np.uint64(1) << width) - np.uint64(1)

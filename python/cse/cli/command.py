@@ -25,11 +25,7 @@ class Heading:
 
 
 class Text(click.ParamType[str]):
-    """Parameter type for text with known completions.
-
-    ``Option.check`` reports a value that is not among the choices. Other names are checked after parsing, because
-    ``--import`` may register more of them.
-    """
+    """Parameter type for text; names that are no choices are checked after parsing: ``--import`` may register more."""
 
     name = "text"
 
@@ -37,7 +33,6 @@ class Text(click.ParamType[str]):
         self.option = option
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Returns the text or texts; raises ``InputError`` if it is empty, or not among the choices."""
         if value == "" and self.option.default != "" and not self.option.opt.blank:
             name = self.option.opt.short or self.option.flag
             name = self.option.name.upper() if isinstance(param, click.Argument) else name
@@ -48,7 +43,6 @@ class Text(click.ParamType[str]):
         return self.option.check(value) if self.option.choices and isinstance(value, str) else value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Returns the names that begin with what was typed."""
         return [CompletionItem(name) for name in self.option.names() if name.startswith(incomplete)]
 
 
@@ -59,7 +53,6 @@ class Number(click.ParamType[Any]):
         self.option, self.name = option, "integer" if option.kind is int else "float"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Returns the number; raises ``InputError`` for text that is none, or for one outside the range."""
         if isinstance(value, str):
             with suppress(ValueError):
                 value = int(value) if self.option.kind is int else float(value)
@@ -86,12 +79,10 @@ class Command(click.Command):
     """Names of the parameters that ``--help`` lists, in this order; ``--help-all`` lists all. Empty: both list all."""
 
     def get_help_all(self, ctx: click.Context) -> str:
-        """Returns the help with all options."""
         ctx.meta[HELP_ALL] = True
         return self.get_help(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes one section per heading: first those in ``headings``, then the others in the order of declaration."""
         if self.common and HELP_ALL not in ctx.meta:
             named = {parameter.name: parameter for parameter in self.params}
             chosen = [named[name].get_help_record(ctx) for name in self.common]
@@ -118,20 +109,13 @@ HELP_ALL = "cse.help-all"
 """Key in the ``meta`` of a context in which the help lists all options."""
 
 
-def _help_all() -> click.Option:
-    def show(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-        if value and isinstance(ctx.command, Command):
-            printing.echo(ctx.command.get_help_all(ctx))
-            ctx.exit()
-
-    text = "Show all options and exit."
-    return click.Option(
-        ["--help-all"], is_flag=True, is_eager=True, expose_value=False, default=False, callback=show, help=text
-    )
+def _show_all(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value and isinstance(ctx.command, Command):
+        printing.echo(ctx.command.get_help_all(ctx))
+        ctx.exit()
 
 
 def click_option(option: Option, heading: str = "", *, ranges: bool = True, **settings: Any) -> click.Option:
-    """Returns the option of a command."""
     opt, flag, kind = option.opt, option.opt.flag or option.flag, option.kind
     default = None if option.default is MISSING else option.default
     if kind is bool and "/" not in flag and settings.get("default", default) is not False:
@@ -221,7 +205,9 @@ def command(
         made.params = [*arguments, *further(), *(param for param in params if isinstance(param, click.Option))]
         made.headings = headings
         if common:
-            made.params.append(_help_all())
+            eager: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "default": False}
+            text = "Show all options and exit."
+            made.params.append(click.Option(["--help-all"], **eager, callback=_show_all, help=text))
             made.common = common
         return made
 

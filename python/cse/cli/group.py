@@ -1,9 +1,4 @@
-"""The command group ``cse``, and running it.
-
-The module of a command is imported on first use. If a command fails or is interrupted, a message is printed and the
-exit code is set. Also: a line of help for each command, suggestions for unknown options, and a check by which torchrun
-processes report a common error only once.
-"""
+"""The command group ``cse``, and running it: messages of errors and interrupts, and the exit code."""
 
 from __future__ import annotations
 
@@ -55,20 +50,17 @@ class LazyGroup(click.Group):
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Returns the names of the commands, in the order in which they are typically used; then of other packages."""
         return [*COMMANDS, *sorted({point.name for point in declared("cse.commands")} - COMMANDS.keys())]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Returns the name, the command and the remaining arguments; the first argument is the name of the command."""
         name = str(args[0])
         if name not in COMMANDS and not name.startswith("-") and name not in (known := self.list_commands(ctx)):
             ctx.fail(f"No such command {name!r}{did_you_mean(name, known)}.")
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Imports the module of a command and returns the command; None for an unknown name."""
         if cmd_name in COMMANDS:
             module = import_module(f".commands.{PLACES[cmd_name][0]}", __package__)
             command: click.Command | None = getattr(module, f"{cmd_name.replace('-', '_')}_command")
@@ -88,7 +80,6 @@ class LazyGroup(click.Group):
             _end_by_sigpipe()
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the help lines of ``COMMANDS``, without importing the commands, and those of other packages."""
         lines = dict(COMMANDS)
         for name in self.list_commands(ctx)[len(COMMANDS) :]:
             try:
@@ -131,10 +122,9 @@ def explained(error: click.ClickException) -> click.ClickException:
 
 
 def said_by_another_rank(text: str) -> bool:
-    """Returns whether another process that torchrun started on this machine has already reported this text.
+    """Returns whether another process of torchrun on this machine has already reported this text.
 
-    Invalid input is an error in every process, but is reported only once. The first call with a text marks it as
-    reported by creating a file in the temporary folder that torchrun makes for the error files of its processes.
+    The first call with a text creates a file in the temporary folder of torchrun's error files.
     """
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
@@ -143,12 +133,10 @@ def said_by_another_rank(text: str) -> bool:
 
     name = f"cse-{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:16]}"
     try:
-        with suppress(IndexError), open(Path(path).parents[1] / name, "x"):
-            return False
-    except FileExistsError:
-        return True
-    except OSError:
-        pass
+        with suppress(IndexError):
+            open(Path(path).parents[1] / name, "x").close()
+    except OSError as error:
+        return isinstance(error, FileExistsError)
     return False
 
 
@@ -189,7 +177,6 @@ def main() -> NoReturn:
 
 
 def _run(stopped_by: list[signal.Signals]) -> int:
-    """Runs a command, and prints its error if it fails; returns the exit code."""
     try:
         code: Any = cli.main(standalone_mode=False)
     except click.ClickException as error:
@@ -200,8 +187,6 @@ def _run(stopped_by: list[signal.Signals]) -> int:
             printing.say(shown.getvalue().rstrip("\n"))
         return 2
     except (InputError, OSError, RunError) as error:
-        # With torchrun, several ranks may fail. A message that several ranks share is printed
-        # once. Messages of ranks above 0 name the rank.
         rank = os.environ.get("RANK", "0")
         if not said_by_another_rank(sentence(error)):
             printing.echo(f"Error{'' if rank == '0' else f' on rank {rank}'}: {sentence(error)}", err=True)

@@ -29,16 +29,15 @@ def run(
     column: str | None,
     output: str,
     engine: str,
+    unit: str,
+    as_json: bool,
     *,
     gpus: float = 0,
     known: Sequence[SourceFile] = (),
     index: str = "",
-) -> dict[str, Any]:
-    """Counts the rows of the files, makes the missing parts with ``engine``, and shows the progress.
-
-    ``known`` and ``index`` are those of ``find_sources``, and ``gpus`` is that of ``make_parts``. Returns a summary for
-    ``report``. Raises ``InputError`` if some parts could not be made.
-    """
+    **further: Any,
+) -> None:
+    """Counts the rows of the files (see ``find_sources``), makes the missing parts, and prints a summary."""
     with connected() if engine == "ray" else nullcontext() as ray:
 
         def count(unknown: list[File]) -> dict[File, SourceFile]:
@@ -77,20 +76,15 @@ def run(
     counted = Counter[str]()
     for made in parts.made.values():
         counted.update(made["counted"])
-    return {
+    rate = round(rows / seconds)
+    summary = {
         "output": output,
         "files": total,
         "made": len(wanted),
         **{**counted, "rows": parts.rows},
         "seconds": round(seconds, 3),
-        "rows_per_second": round(rows / seconds),
+        "rows_per_second": rate,
+        **further,
     }
-
-
-def report(summary: dict[str, Any], unit: str, as_json: bool) -> None:
-    """Prints the summary that ``run`` returned; ``unit`` names what the rate counts, such as ``rows``."""
-    lines = [
-        f"{Path(summary['output'])}: {summary['files']:,} parts, {summary['rows']:,} rows; {summary['made']:,} parts "
-        f"made in {summary['seconds']:.1f} s ({summary['rows_per_second']:,} {unit}/s)"
-    ]
-    printing.result(summary, as_json, lines)
+    line = f"{Path(output)}: {total:,} parts, {parts.rows:,} rows; {len(wanted):,} parts made in "
+    printing.result(summary, as_json, [f"{line}{summary['seconds']:.1f} s ({rate:,} {unit}/s)"])

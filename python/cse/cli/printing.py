@@ -81,10 +81,7 @@ def marked(text: str, spans: tuple[tuple[int, int], ...], colour: str) -> str:
 
 
 def print_examples(groups: list[list[Example]]) -> None:
-    """Prints sentences and their augmented forms, such as a positive and a negative, on standard error.
-
-    Replaced words are marked. Each group holds the examples of one sentence; see ``callbacks.by_sentence``.
-    """
+    """Prints sentences, one per group, and their augmented forms with replaced words marked, on standard error."""
     if not groups:
         return
     say("augmentations of the first sentences:" if len(groups) > 1 else "augmentation of a sentence:")
@@ -107,7 +104,6 @@ def cut(text: str, spans: tuple[tuple[int, int], ...]) -> tuple[str, tuple[tuple
 
 
 def neighbours(examples: list[dict[str, str]]) -> list[str]:
-    """Returns lines with sentences and their nearest neighbours before and after training."""
     if not examples:
         return []
     lines = ["nearest neighbours among the held-out sentences, before and after training:"]
@@ -123,7 +119,7 @@ def table(rows: list[dict[str, str]], title: str = "", markdown: bool = False) -
         return
     names = list(dict.fromkeys(name for row in rows for name in row))
     rows = [{name: row.get(name, "") for name in names} for row in rows]
-    left = [all(not _is_number(row[name]) for row in rows) for name in names]
+    left = [all(row[name] and row[name][0] not in "0123456789+-[" for row in rows) for name in names]
     if markdown:
         lines = [f"**{title}**", ""] if title else []
         lines += [f"| {' | '.join(names)} |", f"| {' | '.join('---' if aligned else '---:' for aligned in left)} |"]
@@ -159,17 +155,11 @@ def compared_cells(record: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _is_number(text: str) -> bool:
-    return not text or text[0] in "0123456789+-["
-
-
 FORMATS = (".csv", ".jsonl")
 
 
-def check_table(output: str | None, flag: str = "-o") -> None:
-    """Raises ``InputError`` unless ``output`` is None, or the path of a .csv or .jsonl file in an existing folder."""
-    if output is None:
-        return
+def check_table(output: str, flag: str = "-o") -> None:
+    """Raises ``InputError`` unless ``output`` is the path of a .csv or .jsonl file in an existing folder."""
     if Path(output).suffix not in FORMATS:
         raise InputError(f"{flag} {output}: the name must end in {' or '.join(FORMATS)}")
     if not Path(output).absolute().parent.is_dir():
@@ -177,10 +167,7 @@ def check_table(output: str | None, flag: str = "-o") -> None:
 
 
 def write_table(output: str | Path, names: Sequence[str], records: Iterable[Sequence[Any]]) -> int:
-    """Writes records one at a time to a temporary file, which then replaces ``output``; returns their number.
-
-    ``check_table`` must accept the path; the values of each record are in the order of the columns ``names``.
-    """
+    """Writes records to a file that ``check_table`` accepts, one at a time; returns their number."""
 
     count = 0
 

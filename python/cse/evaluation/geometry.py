@@ -1,12 +1,8 @@
 """Evaluations that need no labels: the geometry of embeddings, and retrieval of one half of a sentence by the other.
 
-The geometry is alignment and uniformity (Wang and Isola 2020), effective rank, and mean and variance of the cosines of
-normalised embeddings, beside those of random directions (the theory that MixCSE uses).
-
-In the split-half evaluation, each half of a sentence is used as a query for the other half: for a first half, the
-candidates are the second halves of all sentences, and vice versa. The mean reciprocal rank falls to chance level when
-embeddings collapse, so it detects collapse during training. It cannot rank good encoders, because their scores differ
-by little compared with the standard error.
+Alignment and uniformity are those of Wang and Isola (2020). In the split-half evaluation, the candidates for the first
+half of a sentence are the second halves of all sentences, and vice versa. The mean reciprocal rank detects collapse
+during training; it cannot rank good encoders, whose scores differ by little compared with the standard error.
 """
 
 from __future__ import annotations
@@ -62,10 +58,7 @@ def uniformity(vectors: npt.NDArray[np.floating]) -> float:
 
 
 def effective_rank(vectors: npt.NDArray[np.floating]) -> float:
-    """Returns the effective rank of an ``(n, D)`` matrix (Roy and Vetterli 2007), from 1 to min(n, D).
-
-    It is exp(H), where H is the entropy of the singular values of the normalised rows, divided by their sum.
-    """
+    """Returns the effective rank of an ``(n, D)`` matrix (Roy and Vetterli 2007), from 1 to min(n, D)."""
     if not np.isfinite(vectors).all():
         return float("nan")
     values = np.linalg.svd(unit(vectors), compute_uv=False)
@@ -153,26 +146,18 @@ class HalvesScore:
     """``(n,)`` 1 if each half of a sentence ranks first for the other, 0.5 if only one does, else 0."""
 
     def to_dict(self) -> dict[str, float]:
-        """Returns the scores over all sentences; ``found_first`` is averaged over the sentences."""
-        return {
-            "mrr": self.mrr,
-            "mrr_se": self.mrr_se,
-            "alignment": self.alignment,
-            "uniformity": self.uniformity,
-            "found_first": float(self.found_first.mean()),
-        }
+        names = ("mrr", "mrr_se", "alignment", "uniformity")
+        return {**{name: getattr(self, name) for name in names}, "found_first": float(self.found_first.mean())}
 
 
 def half_ranks(
     left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Returns the rank, from 1, of each half ``(n, D)`` for the other half of its sentence, ``(n,)`` each way.
-
-    First those of the right halves. In a tie, the true half ranks last, so all ranks of a collapsed encoder are n.
-    """
+    """Returns the rank, from 1, of each right half ``(n, D)`` for the other half, ``(n,)``, and of each left half."""
     scores = unit(left) @ unit(right).T
     own = np.diagonal(scores)
-    # The rank is the number of candidates, including the true half, whose cosine is at least that of the true half.
+    # The rank is the number of candidates, including the true half, whose cosine is at least that of the true half;
+    # so all ranks of a collapsed encoder are n.
     forward = (scores >= own[:, None] - TIE).sum(1)
     backward = (scores >= own[None, :] - TIE).sum(0)
     # If the cosine of the true half is NaN, its rank is the worst.
@@ -182,7 +167,6 @@ def half_ranks(
 def score_halves(
     model: Encodes, sentences: Sequence[str], progress: Callable[[int], None] | None = None
 ) -> HalvesScore:
-    """Encodes both halves of each sentence and computes the split-half scores."""
     halves = [cut_in_two(sentence) for sentence in sentences]
     texts = [first for first, _ in halves] + [second for _, second in halves]
     vectors = model.encode(texts, progress=progress)

@@ -1,10 +1,8 @@
 """Relevance judgements by a person, for a comparison of two rankings: the pool of texts to judge, and the result.
 
 The *pool* of a query holds the first texts of both rankings, each once (pooling: Spärck Jones and van Rijsbergen 1975,
-as in TREC). Only the pool is judged. A text outside the pool counts as not relevant, as in trec_eval and in ``cse eval
---suite retrieval``; it is not removed from the ranking, as it would be in a condensed list (Sakai 2007). As the pool
-contains the first texts of both rankings, this affects the difference of these two only through the ideal ranking of
-nDCG, which is that of the relevant texts in the pool.
+as in TREC). Only the pool is judged. A text outside the pool counts as not relevant, as in trec_eval; the ideal ranking
+of nDCG is that of the relevant texts in the pool.
 """
 
 from __future__ import annotations
@@ -37,16 +35,14 @@ Judgements = Mapping[tuple[str, str], int]
 
 
 def key_of(query: str, text: str) -> tuple[str, str]:
-    """Returns the key of a query and a text in ``Judgements``."""
     return " ".join(query.split()), " ".join(text.split())
 
 
 def pool(old: Rankings, new: Rankings, seed: int = 0) -> dict[str, list[str]]:
     """Returns the texts to judge for each query, those of both rankings, in random order; the queries likewise.
 
-    The place of a query is a function of the seed and the query, that of a text a function of the seed, the query and
-    the text. The order therefore says nothing about the ranking that a text comes from, queries judged first are a
-    random sample of all, and adding texts or queries keeps the order of the others.
+    The order says nothing about the ranking that a text comes from, queries judged first are a random sample, and
+    adding texts or queries keeps the order of the others.
     """
 
     def place(*words: str) -> bytes:
@@ -83,14 +79,10 @@ def outcome(old: Rankings, new: Rankings, judgements: Judgements, depth: int) ->
 
     The result has these values; with fewer than two scored queries, ``comparison`` and what follows from it are None.
 
-    - ``queries``, ``complete``, ``judgements``: numbers of queries, of those whose texts are all judged, and of their
-      judgements; ``scored``: number of complete queries with a relevant text, over which nDCG@10 is averaged;
-    - ``comparison``: the record that ``cse compare`` shows (see ``cse.evaluation.run.Comparison``); ``decided``:
-      whether its verdict is better or worse; ``spread``: standard deviation of the differences per query, in points;
-    - ``target``: ``TARGET``; ``needed``, ``needed_if_observed``: number of scored queries that find this difference, or
-      one as large as the observed one, with a probability of 80 %; None if all differences are 0;
-    - ``more``: number of further queries to judge for ``needed``, if the same share of them has a relevant text;
-      ``more_judgements``: the number of judgements that they take.
+    - ``complete``, ``scored``: numbers of queries whose texts are all judged, and of those with a relevant text;
+    - ``comparison``: the record that ``cse compare`` shows; ``decided``: whether its verdict is better or worse;
+    - ``needed``, ``needed_if_observed``: number of scored queries that find the difference ``TARGET``, or one as large
+      as the observed one, with a probability of 80 %; ``more``: number of further queries to judge for ``needed``.
     """
     pools = pool(old, new)
     complete = {

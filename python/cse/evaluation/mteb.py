@@ -44,10 +44,7 @@ class Mteb(Evaluation):
         return len(self.tasks)
 
     def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:
-        """Returns a report with one row for each task, split and subset: its main score and others, x 100.
-
-        Raises ``InputError`` without a model, with hybrid ranking, or if the data of a task cannot be loaded.
-        """
+        """Returns a report with one row for each task, split and subset: its main score and others, x 100."""
         import mteb
 
         model: Any = encoder.wrapped if isinstance(encoder, Adapted) else encoder

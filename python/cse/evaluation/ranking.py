@@ -63,13 +63,11 @@ class System:
     @property
     def flags(self) -> list[str]:
         """The options as flags of ``cse eval``; empty for a system that ranks by embeddings alone."""
-        flags = []
-        if fusion := self.fusion:
-            options = [option for option in options_of(type(fusion)) if option.opt.help]
-            used = [(option, getattr(fusion, option.name)) for option in options]
-            changed = [f"{option.flag} {value}" for option, value in used if value != option.default]
-            flags += ["--hybrid", *changed]
-        return flags
+        fusion = self.fusion
+        if fusion is None:
+            return []
+        used = [(option, getattr(fusion, option.name)) for option in options_of(type(fusion)) if option.opt.help]
+        return ["--hybrid", *(f"{option.flag} {value}" for option, value in used if value != option.default)]
 
     @property
     def model_key(self) -> Any:
@@ -130,7 +128,6 @@ class ByWords:
     name = BM25
 
     def encode(self, texts: Sequence[str], **settings: Any) -> Any:
-        """Raises ``InputError``: there are no embeddings."""
         raise InputError(f"{self.name}: has no embeddings; use a model")
 
     def rank_documents(
@@ -182,11 +179,7 @@ class Searched:
         depth: int = 100,
         passages: int | None = None,
     ) -> list[dict[str, float]]:
-        """Returns the ``depth`` best documents for each query and their scores; blank documents are never found.
-
-        If ``passages`` is given, documents are cut into passages of at most so many tokens (0: as many as the model
-        reads). The index is in a temporary folder.
-        """
+        """As the function ``rank_documents`` of ``retrieval.py``, by hybrid search; blank documents are never found."""
         from ..search.index import SearchIndex
 
         ids = sorted(documents, reverse=True)

@@ -45,10 +45,8 @@ from .geometry import DECIMALS, unit
 from .ranking import FromRun
 
 DEPTH = 100
-# Number of documents encoded and ranked at a time, to bound memory, unless they are cut into passages.
-BLOCK = 4096
-# Number of documents encoded and ranked at a time if they are cut into passages.
-PASSAGES_BLOCK = 256
+# Number of documents encoded and ranked at a time, whole or cut into passages.
+BLOCK, PASSAGES_BLOCK = 4096, 256
 
 # Published nDCG@10 x 100 of all-MiniLM-L6-v2 by the numbers of queries and documents of a test set: the files
 # results/all-MiniLM-L6-v2/{SciFact,NFCorpus,ArguAna}.json of MTEB (Muennighoff et al. 2023, arXiv:2210.07316).
@@ -105,16 +103,18 @@ def rank_documents(
     depth: int = DEPTH,
     passages: int | None = None,
 ) -> list[dict[str, float]]:
-    """Returns the ``depth`` documents with the highest cosine for each query and their cosines, best first.
+    """Returns the ``depth`` documents with the highest cosine or dot product for each query and these, best first.
 
     If ``passages`` is given, documents are cut into passages of at most ``passages`` tokens (0: as many as the model
-    reads), and the score of a document is the score of its best passage.
-
-    If the encoder has ``encode_query`` and ``encode_document``, they are used, so that the model's prompts apply. If
-    its ``similarity_name`` is ``dot``, documents are ranked by dot product. The embeddings of at most ``BLOCK``
-    documents are in memory at a time.
+    reads), and the score of a document is the score of its best passage. The embeddings of at most ``BLOCK`` documents
+    are in memory at a time.
     """
-    cut = _cutter(encoder, passages)
+    cut = None
+    if passages is not None:
+        whole = unwrapped(encoder)
+        if not isinstance(whole, Encoder):
+            raise InputError("retrieval.passages: needs a cse.Encoder; omit retrieval.passages for other encoders")
+        cut = Cutter(whole, passages or None)
     rows = BLOCK if cut is None else PASSAGES_BLOCK
     ask, answer = (getattr(encoder, f"encode_{role}", encoder.encode) for role in ("query", "document"))
     named = ("similarity_name", "similarity_fn_name")  # of cse.Encoder and of SentenceTransformer
@@ -154,16 +154,6 @@ def rank_documents(
 def ranker_of(encoder: Encodes) -> Callable[..., list[dict[str, float]]]:
     """Returns the method ``rank_documents`` of an encoder; else the function ``rank_documents`` with this encoder."""
     return getattr(encoder, "rank_documents", None) or partial(rank_documents, encoder)
-
-
-def _cutter(encoder: Encodes, passages: int | None) -> Cutter | None:
-    """Returns an object that cuts documents into passages for an encoder, or None if ``passages`` is None."""
-    if passages is None:
-        return None
-    whole = unwrapped(encoder)
-    if not isinstance(whole, Encoder):
-        raise InputError("retrieval.passages: needs a cse.Encoder; omit retrieval.passages for other encoders")
-    return Cutter(whole, passages or None)
 
 
 def _passages(cut: Cutter, texts: Sequence[str]) -> tuple[list[str], list[int]]:
@@ -210,7 +200,11 @@ class Retrieval(Evaluation):
         folder = Path(data)
         self.only_judged = folder.is_file()
         self.documents = {} if self.only_judged else read_texts(folder, "corpus")
-        judged = read_judgements(folder if self.only_judged else find_judgements(folder, options.split))
+        names = (f"qrels/{options.split}.tsv", "qrels.tsv", "qrels.txt", "qrels")
+        path = folder if self.only_judged else find_file(folder, names)
+        if path is None:
+            raise InputError(f"{folder}: has none of {', '.join(names)}")
+        judged = read_judgements(path)
         queries = dict.fromkeys(judged, "") if self.only_judged else read_texts(folder, "queries")
         self.judgements: dict[str, dict[str, int]] = {}
         for query, relevant in judged.items():
@@ -299,15 +293,6 @@ def read_texts(folder: Path, name: str) -> dict[str, str]:
     if not texts:
         raise InputError(f"{path}: the file is empty")
     return texts
-
-
-def find_judgements(folder: Path, split: str) -> Path:
-    """Returns the path of the relevance judgements; raises ``InputError`` if there is none."""
-    names = (f"qrels/{split}.tsv", "qrels.tsv", "qrels.txt", "qrels")
-    path = find_file(folder, names)
-    if path is None:
-        raise InputError(f"{folder}: has none of {', '.join(names)}")
-    return path
 
 
 def read_judgements(path: Path) -> dict[str, dict[str, int]]:

@@ -1,14 +1,11 @@
-"""Evaluates and compares models, for Python and for the commands ``cse eval`` and ``cse compare``.
-
-Also creates evaluations by name.
-"""
+"""Evaluates and compares models, for Python and for the commands ``cse eval`` and ``cse compare``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import InputError, check_integer, check_list, for_python
 from ..options import options_of, parse_options
@@ -18,9 +15,6 @@ from .base import Adapted, Encodes, Evaluation, Report, counted
 from .ranking import Searched, System, as_system, check_systems
 from .significance import adjust
 from .significance import compare as compare_reports
-
-if TYPE_CHECKING:
-    from ..encoder.encoder import Encoder
 
 Model = str | PathLike[str] | Encodes | System
 Options = Mapping[str, Mapping[str, Any]]
@@ -176,21 +170,12 @@ def compare_models(
     data: str | PathLike[str] | None = None,
     *,
     seeds: bool = False,
-    options: Options | None = None,
-    allow_partial: bool = False,
-    pooler: str | None = None,
-    prompt: str | None = None,
-    dims: int | None = None,
-    device: str = "auto",
-    precision: str = "fp32",
-    threads: int | None = None,
-    progress: Progress | None = None,
+    **settings: Any,
 ) -> list[Comparison]:
     """Compares the first list of models with each further list; every text is encoded once by each model.
 
     Without ``seeds``, each list has one model; with ``seeds``, all have the same number of models, at least two. The
-    other arguments are those of ``evaluate``. Returns the comparison of each side after the first with the first side;
-    raises ``InputError`` as ``compare`` does.
+    other arguments are those of ``evaluate``.
     """
     sizes = {len(side) for side in sides}
     if seeds and (len(sizes) > 1 or min(sizes) < 2):
@@ -198,9 +183,7 @@ def compare_models(
     if len(sides) < 2 or (not seeds and sizes != {1}):
         raise InputError("MODELS: at least two models are needed, one on each side; name another one")
     systems = [[as_system(model) for model in side] for side in sides]
-    loading = {"pooler": pooler, "prompt": prompt, "device": device, "precision": precision, "threads": threads}
-    every = [system for side in systems for system in side]
-    results = _evaluated(every, suite, data, options, allow_partial, progress, dims=dims, **loading)
+    results = _evaluated([system for side in systems for system in side], suite, data, **settings)
     encoded = [(result.precision, result.precision_reason) for result in results.values() if result.precision]
     before, *others = ([results[system.key] for system in side] for side in systems)
     comparisons = []
@@ -219,13 +202,14 @@ def _evaluated(
     systems: Sequence[System],
     suite: str | Sequence[str],
     data: str | PathLike[str] | None,
-    options: Options | None,
-    allow_partial: bool,
-    progress: Progress | None,
+    options: Options | None = None,
+    allow_partial: bool = False,
+    progress: Progress | None = None,
+    dims: int | None = None,
     **loading: Any,
 ) -> dict[Any, EvaluationResult]:
     """Returns the result of each system, by its key; ``loading`` are arguments of ``_load``."""
-    check_systems(systems, suite, options, loading["dims"])
+    check_systems(systems, suite, options, dims)
     suites = open_suites(suite, data, options, allow_partial)
     groups: dict[Any, dict[Any, System]] = {}
     for system in systems:
@@ -234,19 +218,17 @@ def _evaluated(
     advance = counted(sum(count * task.work() for task, count in counts), progress)
     results: dict[Any, EvaluationResult] = {}
     for group in groups.values():
-        results |= _evaluated_model(group, suites, advance, loading)
+        results |= _evaluated_model(group, suites, advance, dims=dims, **loading)
     return results
 
 
 def _evaluated_model(
-    systems: Mapping[Any, System],
-    suites: Mapping[str, Evaluation],
-    advance: Callable[[int], None],
-    loading: Mapping[str, Any],
+    systems: Mapping[Any, System], suites: Mapping[str, Evaluation], advance: Callable[[int], None], **loading: Any
 ) -> dict[Any, EvaluationResult]:
     """Loads the model of the systems, evaluates these, and releases the model before the next one is loaded."""
+    from ..encoder.encoder import Encoder
+
     name, encoder = _load(next(iter(systems.values())).model, **loading)
-    known = _as_encoder(encoder)
     advance(0)
     views = [_view(encoder, system) for system in systems.values()]
     reports: dict[Any, dict[str, Report]] = {key: {} for key in systems}
@@ -255,13 +237,13 @@ def _evaluated_model(
         for line, report in zip(reports.values(), scored, strict=True):
             line[title] = report
     about, notes = ("", "", ""), []
-    if known is not None:
-        about = (known.pooling, known.precision, known.precision_reason)
-        if known.plain:
-            notes.append(f"{name}: the folder does not declare a pooling; used --pooler {known.pooler}")
-        if known.pooler == "cls":
-            notes.append(f"pooling {known.pooling}")
-        notes.append(f"encoded in {known.precision} ({known.precision_reason})")
+    if isinstance(encoder, Encoder):
+        about = (encoder.pooling, encoder.precision, encoder.precision_reason)
+        if encoder.plain:
+            notes.append(f"{name}: the folder does not declare a pooling; used --pooler {encoder.pooler}")
+        if encoder.pooler == "cls":
+            notes.append(f"pooling {encoder.pooling}")
+        notes.append(f"encoded in {encoder.precision} ({encoder.precision_reason})")
     return {
         key: EvaluationResult(" ".join([name, *system.flags]), *about, reports[key], notes)
         for key, system in systems.items()
@@ -270,15 +252,16 @@ def _evaluated_model(
 
 def opened(system: System, **loading: Any) -> Any:
     """Loads the model of a system, and returns what a suite that ranks documents evaluates for it."""
-    _, encoder = _load(system.model, **loading)
-    return _view(encoder, system)
+    return _view(_load(system.model, **loading)[1], system)
 
 
 def _view(encoder: Encodes, system: System) -> Any:
     """Returns what a suite that ranks documents evaluates for a system."""
+    from ..encoder.encoder import Encoder
+
     if system.fusion is None:
         return encoder
-    if _as_encoder(encoder) is None:
+    if not isinstance(encoder, Encoder):
         raise InputError("--hybrid needs a cse.Encoder; omit --hybrid for other encoders")
     return Searched(encoder, system.fusion)
 
@@ -300,27 +283,18 @@ def _load(
     if (ranker := System(model).ranker()) is not None:
         return ranker.name, ranker
     from ..encoder.encoder import Encoder
-
-    if not isinstance(model, (str, PathLike)):
-        if not callable(getattr(model, "encode", None)):
-            raise InputError(f"model: must be a folder, a name, or an encoder, got {model!r}")
-        if pooler is not None or prompt is not None or dims is not None:
-            raise InputError(
-                "pooler, prompt, dims: an encoder in memory has been loaded with its own values; omit these arguments"
-            )
-        name = getattr(model, "name", type(model).__name__)
-        return name, model if isinstance(model, Encoder) else Adapted(model)
     from ..encoder.resolve import best_of_run
 
-    name = best_of_run(fspath(model))
-    return name, Encoder(name, pooler=pooler, device=device, precision=precision, prompt=prompt, dims=dims)
-
-
-def _as_encoder(encoder: Encodes) -> Encoder | None:
-    """Returns a ``cse.Encoder`` unchanged, and None for others."""
-    from ..encoder.encoder import Encoder
-
-    return encoder if isinstance(encoder, Encoder) else None
+    if isinstance(model, (str, PathLike)):
+        name = best_of_run(fspath(model))
+        return name, Encoder(name, pooler=pooler, device=device, precision=precision, prompt=prompt, dims=dims)
+    if not callable(getattr(model, "encode", None)):
+        raise InputError(f"model: must be a folder, a name, or an encoder, got {model!r}")
+    if pooler is not None or prompt is not None or dims is not None:
+        raise InputError(
+            "pooler, prompt, dims: an encoder in memory has been loaded with its own values; omit these arguments"
+        )
+    return getattr(model, "name", type(model).__name__), model if isinstance(model, Encoder) else Adapted(model)
 
 
 def option_tables(settings: Iterable[str]) -> dict[str, dict[str, Any]]:

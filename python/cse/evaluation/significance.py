@@ -1,7 +1,4 @@
-"""Intervals and tests for differences between encoders on the same examples.
-
-``compare`` compares two encoders, or two training methods over several seeds, by their reports of the same evaluation.
-"""
+"""Intervals and tests for differences between encoders, or training methods over several seeds."""
 
 from __future__ import annotations
 
@@ -118,12 +115,10 @@ def resampled_difference(
 
 
 def few_units(observed: float, without: Sequence[float]) -> Difference:
-    """Returns a difference with the interval and p-value of a t-test over few units (queries, clusters of sentences).
+    """Returns a difference with the interval and p-value of a t-test over few units, whose bootstrap is too narrow.
 
-    A percentile bootstrap of few units is too narrow: with two to five, it finds a difference between equal systems in
-    48 to 15 % of trials. The t-test is that of the jackknife's pseudo-values (Tukey 1958), which for a mean are the
-    values themselves. The p-value is at least 2^(1-n), the smallest of an exact test that flips the signs of n
-    differences. With fewer than two units, there is neither. ``without`` holds the differences without each unit.
+    The t-test is that of the jackknife's pseudo-values (Tukey 1958), which for a mean are the values themselves. The
+    p-value is at least 2^(1-n), the smallest of an exact test. ``without`` holds the differences without each unit.
     """
     n = len(without)
     if n < 2 or not np.isfinite([observed, *without]).all():
@@ -136,10 +131,8 @@ def few_units(observed: float, without: Sequence[float]) -> Difference:
 def few_changes(differences: Vector, scale: float) -> Difference:
     """Returns the mean of differences ``(n,)`` of which few are not 0, with an interval and an exact p-value.
 
-    A bootstrap of rows that hardly change has an interval that is nearly a point, although other rows may change. This
-    is the interval of Agresti and Min (2005) for paired proportions, for values of any size: half a row that rises by
-    ``scale`` and half a row that falls by it are added, and one row that does not change. The p-value is that of an
-    exact test, which flips the signs of the differences that are not 0. If no row changes, a change is of ``scale``.
+    The interval is that of Agresti and Min (2005) for paired proportions, for values of any size: half a row that rises
+    by ``scale`` and half a row that falls by it are added, and one row that does not change.
     """
     from scipy.stats import norm
 
@@ -163,8 +156,7 @@ def sign_flips(differences: Vector) -> float:
 def summarise(observed: float, values: Vector) -> Difference:
     """Returns the difference with the percentile interval and two-sided p-value computed from its bootstrap values.
 
-    A resample without a value (NaN, because all its gold scores or cosines are equal) could lie on either side. So it
-    counts in both tails; if there are so many that a bound of the interval is unknown, there is no interval and no p.
+    A resample without a value (NaN, because all its gold scores or cosines are equal) counts in both tails.
     """
     unknown = np.isnan(values)
     lowest, highest = np.where(unknown, -np.inf, values), np.where(unknown, np.inf, values)
@@ -201,20 +193,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def compare(before: Sequence[Report], after: Sequence[Report], seeds: bool) -> list[dict[str, Any]]:
-    """Compares two sides (encoders or training methods), each with one report per checkpoint.
+    """Compares two sides (encoders or training methods), each with one report of the same evaluation per checkpoint.
 
-    Args:
-        before: Reports of the first side.
-        after: Reports of the second side, of the same evaluation.
-        seeds: True: compare methods by a paired t-test over seeds. False: compare checkpoints by a bootstrap over
-            examples.
-
-    Returns:
-        One record per task: ``task``, ``examples``, the scores ``a`` and ``b`` of the two sides, and ``mean``, ``low``,
-        ``high`` and ``p`` of the difference b - a. ``low``, ``high`` and ``p`` are left out if there is no interval,
-        for example because the score of a side is NaN. For an evaluation without per-example values (geometry), one
-        record for each metric in each row of the reports (``Report.rows``), without ``low``, ``high`` and ``p``.
-        ``note`` is a remark if there are few units (seeds, queries or clusters of sentences that share a sentence).
+    With ``seeds``, methods are compared by a paired t-test over seeds, else checkpoints by a bootstrap over examples.
+    The records are those of ``cse.Comparison``, without ``p_holm`` and ``verdict``, which ``adjust`` adds, and with a
+    remark ``note`` if there are few units (seeds, queries or clusters of sentences).
     """
     records: list[dict[str, Any]] = []
     if not before[0].samples:
@@ -222,7 +205,6 @@ def compare(before: Sequence[Report], after: Sequence[Report], seeds: bool) -> l
     for number, sample in enumerate(before[0].samples):
         old, new = ([report.samples[number].values for report in side] for side in (before, after))
         scores = [[score_of(values, sample.gold) for values in side] for side in (old, new)]
-        difference: Difference
         if seeds:
             difference = t_interval([b - a for a, b in zip(*scores, strict=True)])
             units, clusters = len(old), None
@@ -233,16 +215,12 @@ def compare(before: Sequence[Report], after: Sequence[Report], seeds: bool) -> l
         a, b = (sum(side) / len(side) for side in scores)
         record = {"task": sample.task, "examples": len(sample.values), "a": a, "b": b, "mean": difference.mean}
         if units < FEW:
-            record["note"] = note_on(units, "seeds" if seeds else "clusters" if clusters is not None else "queries")
+            name = "seeds" if seeds else "clusters" if clusters is not None else "queries"
+            least = "" if seeds else f", p is at least {2.0 ** (1 - units):.2g}"
+            few = f"{units} {name}: t-test{least}"
+            record["note"] = few if units > 1 else f"1 of the {name}: no interval and no p"
         records.append(record if math.isnan(difference.p) else {**record, **asdict(difference)})
     return records
-
-
-def note_on(units: int, name: str) -> str:
-    """Returns a remark on the test of so few units."""
-    if units < 2:
-        return f"1 of the {name}: no interval and no p"
-    return f"{units} {name}: t-test" + ("" if name == "seeds" else f", p is at least {2.0 ** (1 - units):.2g}")
 
 
 def plain_differences(before: Sequence[Report], after: Sequence[Report], row: int) -> list[dict[str, Any]]:
@@ -270,9 +248,8 @@ def power(queries: int, effect: float, level: float = 0.05) -> float:
 def queries_needed(difference: float, spread: float, probability: float = 0.8, level: float = 0.05) -> int:
     """Returns the number of queries with which a paired t-test finds a difference with a given probability.
 
-    ``spread`` is the standard deviation of the differences of queries. The number is the smallest n >= 2 with
-    ``power(n, difference / spread) >= probability``, about 7.85 (spread / difference)^2 with the default values; see
-    Webber, Moffat and Zobel (2008), and Sakai (2016, "Topic set size design").
+    ``spread`` is the standard deviation of the differences of queries. See Webber, Moffat and Zobel (2008), and Sakai
+    (2016, "Topic set size design").
     """
     from scipy.stats import norm
 

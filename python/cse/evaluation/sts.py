@@ -1,7 +1,6 @@
-"""Semantic textual similarity with the "all" setting of SimCSE, and published averages.
+"""Semantic textual similarity with the "all" setting of SimCSE, and published averages over the seven test sets.
 
 All subsets of a task are concatenated; the score is Spearman's correlation x 100 between cosines and gold scores.
-``PUBLISHED`` holds averages over the seven STS test sets, to be printed next to measured ones.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Task:
     path: Path
 
     def is_complete(self, pairs: Pairs) -> bool:
-        return self.expected is None or len(pairs.gold) == self.expected
+        return self.expected in (None, len(pairs.gold))
 
 
 @dataclass(frozen=True)
@@ -61,10 +60,7 @@ class PairScore:
 
 
 def find_tasks(folder: str | Path) -> list[Task]:
-    """Finds the STS files in a folder: ``KEY.tsv`` for each key of ``SEVEN``, then for each key of ``DEV``.
-
-    If ``folder`` is a file, it is the only task, and may have any number of pairs.
-    """
+    """Finds ``KEY.tsv`` for each key of ``SEVEN`` and ``DEV`` in a folder; a file is a task of any number of pairs."""
     folder = Path(folder)
     if folder.is_file():
         return [Task(folder.name, folder.name, None, folder)]
@@ -83,7 +79,6 @@ def find_tasks(folder: str | Path) -> list[Task]:
 
 
 def load_tasks(folder: str | Path, allow_partial: bool = False) -> list[tuple[Task, Pairs]]:
-    """Returns the tasks found in a folder, each with its pairs."""
     tasks = [(task, read_pairs(task.path)) for task in find_tasks(folder)]
     for task, pairs in tasks:
         if not task.is_complete(pairs) and not allow_partial:
@@ -105,12 +100,10 @@ def pair_key(left: str, right: str) -> tuple[str, ...]:
 
 
 def clean_development(folder: str | Path) -> dict[str, Pairs]:
-    """Returns development sets that have no pair of the seven test sets, by title.
+    """Returns development sets that have no pair of the seven test sets, by title; see ``pair_key``.
 
-    1,135 of the 1,496 distinct pairs of STS-B dev are pairs of a test set, nearly all of STS12 to STS16, so that a
-    score on STS-B dev is mostly a score on test pairs. Pairs are compared after lower-casing and without other
-    characters than letters and digits, in either order; of equal pairs, the first is kept. 361 pairs of STS-B dev
-    remain.
+    1,135 of the 1,496 distinct pairs of STS-B dev are pairs of a test set, so that a score on STS-B dev is mostly a
+    score on test pairs. Of equal pairs, the first is kept.
     """
     folder = Path(folder)
 
@@ -135,10 +128,7 @@ def clean_development(folder: str | Path) -> dict[str, Pairs]:
 
 
 def read_dev(names: Sequence[str], data: str | None) -> dict[str, Pairs]:
-    """Returns development sets by name: files of scored pairs, and for ``clean`` those of ``clean_development``.
-
-    ``data`` is the folder for ``clean``. Raises ``InputError`` if a file is missing or invalid, or ``data`` is None.
-    """
+    """Returns development sets by name: files of scored pairs, and for ``clean`` those of the folder ``data``."""
     sets: dict[str, Pairs] = {}
     for name in names:
         if name != CLEAN or Path(name).exists():
@@ -178,10 +168,7 @@ def score_vectors(pairs: Pairs, left: npt.NDArray[np.floating], right: npt.NDArr
 
 
 def pair_cosines(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-    """Returns the cosines of corresponding rows of two matrices ``(n, D)``: ``(n,)`` float64.
-
-    They are rounded to six decimals, so that pairs that tie are not ordered by the noise of float32.
-    """
+    """Returns the cosines of corresponding rows of two matrices ``(n, D)``, rounded: ``(n,)`` float64."""
     cosines: npt.NDArray[np.float64] = np.round((unit(left) * unit(right)).sum(1), DECIMALS)
     return cosines
 

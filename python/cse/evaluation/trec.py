@@ -43,10 +43,7 @@ def write_run(path: str | Path, rankings: Mapping[str, Ranking], name: str = "cs
 
 
 def read_run(path: str | Path) -> dict[str, dict[str, float]]:
-    """Reads the rankings of a run file by query, in the order of scores, and of descending ids for equal scores.
-
-    Scores are compared in float32, as by trec_eval.
-    """
+    """Reads the rankings of a run file by query, by descending scores (in float32), then descending ids."""
     rankings: dict[str, dict[str, float]] = {}
     for number, line in read_lines(Path(path)):
         fields = line.split()

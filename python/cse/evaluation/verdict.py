@@ -38,7 +38,6 @@ class Verdict:
     notes: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the verdict as a dict that can be serialised to JSON."""
         return asdict(self)
 
 
@@ -69,7 +68,6 @@ def _worded(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def cells(record: dict[str, Any]) -> dict[str, str]:
-    """Returns the table cells of a measure as text, by the names of their columns."""
 
     def number(name: str, form: str = "") -> str:  # None stands for NaN in result.json
         value = record[name]

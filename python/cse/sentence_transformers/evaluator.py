@@ -65,7 +65,15 @@ class HalvesEvaluator(SentenceEvaluator):
         encoder = Adapted(model, batch_size=self.batch_size, show_progress_bar=False)
         scores = score_halves(encoder, self.sentences).to_dict()
         if output_path is not None and self.write_csv:
-            self._append(Path(output_path), {"epoch": epoch, "steps": steps, **scores})
+            folder, row = Path(output_path), {"epoch": epoch, "steps": steps, **scores}
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / FILE.format(name=f"_{self.name}" if self.name else "")
+            is_new = not path.exists()
+            with open(path, "a", newline="", encoding="utf-8") as file:
+                writer = csv.DictWriter(file, list(row))
+                if is_new:
+                    writer.writeheader()
+                writer.writerow(row)
         metrics: dict[str, float] = self.prefix_name_to_metrics(scores, self.name)
         self.store_metrics_in_model_card_data(model, metrics, epoch, steps)
         return metrics
@@ -78,13 +86,3 @@ class HalvesEvaluator(SentenceEvaluator):
     def get_config_dict(self) -> dict[str, Any]:
         """Returns the parameters, for the model card."""
         return {"sentences": len(self.sentences)}
-
-    def _append(self, folder: Path, row: dict[str, float]) -> None:
-        path = folder / FILE.format(name=f"_{self.name}" if self.name else "")
-        folder.mkdir(parents=True, exist_ok=True)
-        is_new = not path.exists()
-        with open(path, "a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(row))
-            if is_new:
-                writer.writeheader()
-            writer.writerow(row)

@@ -20,7 +20,7 @@ from ..losses.options import ContrastiveOptions, incompatibility
 from ..options import options_of
 from ..rng import partners, valid_candidates
 from ..views import Role, entry_keys
-from .negatives import Facts, facts_of, stripped
+from .negatives import EPOCH, ROW, Facts, facts_of
 
 
 class InfoNCELoss(CachedLossMixin, nn.Module):
@@ -131,7 +131,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         columns = list(sentence_features)
         # Computed before the model runs, because the model may change attention masks in place to exclude prompts.
         facts: Any = facts_of(columns, self.tokenizer)
-        features = [stripped(column) for column in columns]
+        features = [{key: value for key, value in column.items() if key not in (ROW, EPOCH)} for column in columns]
         if self.negatives_as == "pairs":
             features = [*features, *(dict(item) for item in features[2:])]  # encoded again, with another dropout mask
         if self.uses_gradient_cache:

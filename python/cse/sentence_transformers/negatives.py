@@ -64,15 +64,14 @@ def facts_of(features: Sequence[Mapping[str, Any]], tokenizer: Any) -> Facts:
     computed = [column_keys(column, tokenizer) for column in features]
     known = [key for key in computed if key is not None]
     keys = tuple(known) if len(known) == len(computed) else None
-    rows = features[0].get(ROW)
+    first = features[0]
+    rows = first.get(ROW, None if keys is None else keys[0])
     if rows is None:
-        rows = keys[0] if keys is not None else torch.arange(batch_size(features[0]))
-    return Facts(rows, features[0].get(EPOCH, torch.zeros_like(rows)), keys)
-
-
-def stripped(features: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the inputs of a column without the keys that ``NegativesCollator`` adds."""
-    return {name: value for name, value in features.items() if name not in (ROW, EPOCH)}
+        inputs = first.get("offsets", first.get("input_ids"))  # ``offsets`` of an EmbeddingBag: one number per row
+        if not isinstance(inputs, Tensor):
+            inputs = next(value for value in first.values() if isinstance(value, Tensor) and value.ndim)
+        rows = torch.arange(len(inputs))
+    return Facts(rows, first.get(EPOCH, torch.zeros_like(rows)), keys)
 
 
 def column_keys(features: Mapping[str, Any], tokenizer: Any) -> Tensor | None:
@@ -82,16 +81,6 @@ def column_keys(features: Mapping[str, Any], tokenizer: Any) -> Tensor | None:
         return None
     prompt = features.get("prompt_length", 0)
     return token_keys(tokenizer, ids, mask, int(prompt.flatten()[0]) if isinstance(prompt, Tensor) else prompt)
-
-
-def batch_size(features: Mapping[str, Any]) -> int:
-    """Returns the number of rows in a column's inputs; for an ``EmbeddingBag``, ``offsets`` has one number per row."""
-    rows = features.get("offsets", features.get("input_ids"))
-    return (
-        len(rows)
-        if isinstance(rows, Tensor)
-        else next(len(v) for v in features.values() if isinstance(v, Tensor) and v.ndim)
-    )
 
 
 Index = TfidfIndex | str | PathLike[str]
@@ -291,8 +280,6 @@ class EpochCallback(TrainerCallback):
 
 
 class _Drawn:
-    """Draws the columns of negatives for texts."""
-
     def __init__(self, index: Index, column: str, copies: int, name: str, drawing: DrawOptions) -> None:
         if copies < 1 or "copy" in drawing:
             raise InputError("copies: must be the number of negatives of each text, 1 or more, in place of copy")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
@@ -67,7 +67,8 @@ def augment_command(
     """
     output = None if output == "-" else output
     as_parts = options.wants_parts(as_parts, engine, output, sentences)
-    check_output(output, as_parts)
+    if output is not None and not as_parts and output.lower().endswith((".gz", ".zst", ".parquet", ".csv")):
+        raise InputError(f"-o {output}: the output is plain lines; give it another suffix, such as .txt")
     index = TfidfIndex.open(tfidf, min_df=min_df, max_terms=max_terms)
     drawn = index.draw_options(**asdict(sampling), epoch=epoch, mode=mode)
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
@@ -89,8 +90,7 @@ def augment_command(
             reading=reading,
             elsewhere=engine == "ray",
         )
-        made = parts.run(job, sentences, column, output, engine, known=index.files, index=tfidf)
-        parts.report(made, "sentences", as_json)
+        parts.run(job, sentences, column, output, engine, "sentences", as_json, known=index.files, index=tfidf)
         return
     inputs = readers.resolve(sentences or ["-"], column)
     started = time.perf_counter()
@@ -104,44 +104,31 @@ def augment_command(
     )
     seconds = time.perf_counter() - started
     joined = readers.joined_lines(inputs)
-    if not as_json:
-        print_report(report, seconds, joined, excluding=min_df > 1 or max_terms is not None)
-        if drawn["replace_with"] == "radius":
-            printing.say(f"replacements sampled from {printing.span(index.ranks(drawn['radius']), len(index))}")
+    if as_json:
+        summary = {
+            **asdict(report),
+            "replacement_rate": round(report.replacement_rate, 4),
+            "unseen_rate": round(report.unseen_rate, 4),
+            "joined_lines": joined,
+            "copies": copies,
+            "output": output,
+            **drawn,
+            "terms": len(index),
+            "seconds": round(seconds, 3),
+            "sentences_per_second": round(report.rows / seconds),
+        }
+        printing.result(summary, True, [])
         return
-    further = {"copies": copies, "output": output, **drawn, "terms": len(index)}
-    printing.result(summary_of(report, seconds, joined, further), True, [])
-
-
-def check_output(output: str | None, as_parts: bool) -> None:
-    """Raises ``InputError`` for a suffix that the output does not have."""
-    if output is not None and not as_parts and output.lower().endswith((".gz", ".zst", ".parquet", ".csv")):
-        raise InputError(f"-o {output}: the output is plain lines; give it another suffix, such as .txt")
-
-
-def print_report(report: AugmentReport, seconds: float, joined: int, excluding: bool) -> None:
-    """Prints how many rows and words were changed; ``excluding``: whether options exclude terms of the index."""
-    unseen = "not in the index or excluded by --min-df or --max-terms" if excluding else "not in the index"
+    excluded = " or excluded by --min-df or --max-terms" if min_df > 1 or max_terms is not None else ""
     printing.say(
         f"{report.rows:,} rows in {seconds:.2f} s ({report.rows / seconds:,.0f}/s): {report.replacement_rate:.1%} of "
-        f"{report.words:,} words replaced, {report.unseen_rate:.1%} {unseen}, "
+        f"{report.words:,} words replaced, {report.unseen_rate:.1%} not in the index{excluded}, "
         f"{report.unchanged:,} rows unchanged ({report.blank:,} blank)"
         + (f", {report.repaired:,} with invalid UTF-8 replaced" if report.repaired else "")
         + (f", {joined:,} with line breaks replaced by spaces" if joined else "")
     )
-
-
-def summary_of(report: AugmentReport, seconds: float, joined: int, further: dict[str, Any]) -> dict[str, Any]:
-    """Returns the object that ``cse augment --json`` prints, which includes ``further``."""
-    return {
-        **asdict(report),
-        "replacement_rate": round(report.replacement_rate, 4),
-        "unseen_rate": round(report.unseen_rate, 4),
-        "joined_lines": joined,
-        **further,
-        "seconds": round(seconds, 3),
-        "sentences_per_second": round(report.rows / seconds),
-    }
+    if drawn["replace_with"] == "radius":
+        printing.say(f"replacements sampled from {printing.span(index.ranks(drawn['radius']), len(index))}")
 
 
 @command("explain")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
-from ...data.readers import reading_options
+from ...data import readers
 from ...encoder.base import check_format
 from ...errors import InputError
 from ...io import write_atomically
@@ -19,8 +20,7 @@ from ...options import If, Opt
 from ...progress import counting
 from .. import options, printing
 from ..command import command
-from ..corpus_index import Encoding, open_corpus
-from ..options import AsJson, AsParts, Engine
+from ..options import AsJson, AsParts, Encoding, Engine, open_corpus
 
 
 @command("encode")
@@ -72,14 +72,24 @@ def encode_command(
 
 
 def encode_file(model: str, sentences: tuple[str, ...], output: str | None, encoding: Encoding, as_json: bool) -> None:
-    """Encodes all rows into one file or into standard output, and prints a summary."""
-    check_output(output, as_json)
+    if output is None:
+        printing.check_output()
+        if as_json or sys.stdout.isatty():
+            raise InputError(
+                "-o: name the output file; binary output cannot go to a terminal, nor be combined with --json"
+            )
+    elif not Path(output).absolute().parent.is_dir():
+        raise InputError(f"-o {output}: its folder does not exist; create it first")
+    elif Path(output).is_dir():
+        raise InputError(f"-o {output} is a folder; name a file")
     place = Path(output or "-")
     is_device = place.exists() and not place.is_file() and not place.is_dir()  # such as /dev/null or a pipe
     target = None if output is None or is_device else output
     if target is not None:
         check_format(target)
-    options.check_corpus(sentences, encoding.column)
+    for item in readers.resolve(sentences or ["-"], encoding.column):  # before torch is imported
+        if isinstance(item, str) and item != "-" and not os.path.exists(item):
+            raise InputError(f"{item}: no such file; check the path")
     from ...encoder.device import describe_device, set_threads
     from ...encoder.encoder import Encoder
     from ...encoder.resolve import model_digest
@@ -105,7 +115,11 @@ def encode_file(model: str, sentences: tuple[str, ...], output: str | None, enco
         done = encode_to_file(encoder, corpus, written, key, batch_size=encoding.batch_size, progress=more)
         seconds = time.perf_counter() - started
         if target is None:
-            copy(written, output)
+            with open(written, "rb") as source:
+                if output is None:
+                    shutil.copyfileobj(source, sys.stdout.buffer)
+                else:
+                    write_atomically(output, lambda file: shutil.copyfileobj(source, file))
     if done.resumed:
         printing.say(f"{done.resumed:,} rows were encoded by an earlier call")
     rate = round(max(filled - done.resumed, 0) / seconds, 1)
@@ -128,29 +142,6 @@ def encode_file(model: str, sentences: tuple[str, ...], output: str | None, enco
     )
 
 
-def check_output(output: str | None, as_json: bool) -> None:
-    """Raises ``InputError`` if no file of embeddings can be written to ``output``; None is standard output."""
-    if output is None:
-        printing.check_output()
-        if as_json or sys.stdout.isatty():
-            raise InputError(
-                "-o: name the output file; binary output cannot go to a terminal, nor be combined with --json"
-            )
-    elif not Path(output).absolute().parent.is_dir():
-        raise InputError(f"-o {output}: its folder does not exist; create it first")
-    elif Path(output).is_dir():
-        raise InputError(f"-o {output} is a folder; name a file")
-
-
-def copy(written: str, output: str | None) -> None:
-    """Copies a file to a device, such as /dev/null, or to standard output if ``output`` is None."""
-    with open(written, "rb") as source:
-        if output is None:
-            shutil.copyfileobj(source, sys.stdout.buffer)
-        else:
-            write_atomically(output, lambda file: shutil.copyfileobj(source, file))
-
-
 def encode_parts(
     model: str,
     sentences: tuple[str, ...],
@@ -161,7 +152,6 @@ def encode_parts(
     encoding: Encoding,
     as_json: bool,
 ) -> None:
-    """Encodes each file into one part of the folder ``output``, and prints a summary."""
     from ...encoder.device import describe_device, set_threads
     from ...encoder.encoder import Encoder
     from ...sharding.jobs import encode_job
@@ -184,9 +174,8 @@ def encode_parts(
         suffix=suffix,
         batch_size=encoding.batch_size,
         cache=cache,
-        reading=reading_options(**reading, threads=encoding.threads),
+        reading=readers.reading_options(**reading, threads=encoding.threads),
         elsewhere=there,
     )
-    made = parts.run(job, sentences, column, output, engine, gpus=gpus)
-    further = {"precision": encoder.precision, "embedding_dim": encoder.embedding_dim}
-    parts.report({**made, **further}, "rows", as_json)
+    further: dict[str, Any] = {"precision": encoder.precision, "embedding_dim": encoder.embedding_dim}
+    parts.run(job, sentences, column, output, engine, "rows", as_json, gpus=gpus, **further)

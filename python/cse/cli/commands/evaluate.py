@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge, Le
 
+from ...data import readers, tables
 from ...errors import InputError
 from ...options import Device, If, Imports, Opt, Precision, Prompt, Threads
 from ...progress import progress_of
 from .. import options, printing
 from ..command import command, given_options
-from ..corpus_index import Ranking
-from ..options import AsJson, FirstDims, PoolerName, passage_size
+from ..options import AsJson, FirstDims, PoolerName, Ranking, open_corpus, passage_size
 
 if TYPE_CHECKING:
     from ...evaluation.base import Report
@@ -251,7 +251,17 @@ def compare_command(
 
     printing.check_output()
     if pool is not None or judged is not None:
-        by_judgements(models, query_file, pool, judged, depth, column, ranked, encoder, as_json, markdown)
+        if len(models) != 3 or query_file is None or "suites" in given_options():
+            raise InputError(
+                "--pool and --judged take two models, a corpus and queries, and no --suite: cse compare A B CORPUS "
+                "--queries FILE --pool POOL.csv"
+            )
+        if pool is not None:
+            printing.check_table(pool, "--pool")
+        names, sides = systems_of(models[:2], ranked)
+        systems = [side[0] for side in sides]
+        found = rankings(systems, names, models[2], query_file, column, depth, encoder)
+        compare_by_judgements(found, names, depth, pool, judged, as_json, markdown)
         return
     if query_file is not None:
         raise InputError("--queries has no effect without --pool or --judged; add one of them, or omit --queries")
@@ -305,35 +315,99 @@ def compare_command(
         printing.echo(f"Encoded in {precision} ({results[0].precision_reason}).")
 
 
-def by_judgements(
-    models: Sequence[str],
-    query_file: str | None,
-    pool: str | None,
-    judged: str | None,
-    depth: int,
+def rankings(
+    systems: Sequence[System],
+    names: Sequence[str],
+    corpus: str,
+    query_file: str,
     column: str | None,
-    ranked: Ranking,
+    depth: int,
     encoder: Evaluated,
+) -> list[dict[str, list[str]]]:
+    """Returns, for each system, the first ``depth`` texts of the corpus for each query; equal rows are one text."""
+    from ...data.corpus import Corpus
+    from ...evaluation.base import counted
+    from ...evaluation.ranking import check_systems
+    from ...evaluation.retrieval import ranker_of
+    from ...evaluation.run import opened
+
+    if names[0] == names[1]:
+        raise InputError(f"MODELS: {names[0]} and {names[1]} are the same encoder; name another one")
+    check_systems(systems, "retrieval", None, None)
+    if tables.is_table(query_file):
+        raise InputError(f"--queries {query_file}: is a table; give a text file with one query per row")
+    asked = Corpus.read(readers.resolve(query_file))
+    try:
+        queries = {query: query for query in asked.take(asked.filled())}
+    except InputError:
+        raise InputError(f"--queries {query_file} holds no query; write one per row") from None
+    rows = open_corpus([corpus], column=column, encoding_errors="strict", max_line_bytes=1 << 20, cache=None)
+    documents = {text: text for text in rows.take(rows.filled())}
+    loading = {name: value for name, value in encoder.arguments.items() if name != "dims"}
+    with progress_of("ranking", "texts") as progress:
+        advance = counted(len(systems) * (len(queries) + len(documents)), progress)
+        found = []
+        for system in systems:
+            ranked = ranker_of(opened(system, **loading))(queries, documents, advance, depth=depth)
+            found.append({query: list(ranking)[:depth] for query, ranking in zip(queries, ranked, strict=True)})
+    return found
+
+
+def compare_by_judgements(
+    sides: Sequence[dict[str, list[str]]],
+    names: Sequence[str],
+    depth: int,
+    pool_file: str | None,
+    judged_file: str | None,
     as_json: bool,
     markdown: bool,
 ) -> None:
-    """Runs ``cse compare`` with ``--pool`` or ``--judged``; raises ``InputError`` for arguments that do not fit."""
-    if len(models) != 3 or query_file is None or "suites" in given_options():
-        raise InputError(
-            "--pool and --judged take two models, a corpus and queries, and no --suite: cse compare A B CORPUS "
-            "--queries FILE --pool POOL.csv"
+    """Writes the pool of two rankings, compares them by the judgements, or both, and prints the result."""
+    from ...evaluation.labels import COLUMNS, key_of, outcome, pool, read_judgements
+
+    old, new = sides
+    judgements = {} if judged_file is None else read_judgements(judged_file)
+    record: dict[str, Any] = {"a": names[0], "b": names[1], "pool": pool_file}
+    lines = []
+    if pool_file is not None:
+        texts = [(query, text) for query, found in pool(old, new).items() for text in found]
+        marked = ((*pair, judgements.get(key_of(*pair), "")) for pair in texts)
+        count = printing.write_table(pool_file, COLUMNS, marked)
+        left = sum(key_of(*pair) not in judgements for pair in texts)
+        record |= {"texts": count, "to_judge": left}
+        lines.append(
+            f"{pool_file}: {len(old):,} queries, {left:,} texts to judge; write 1 (relevant) or 0 in the column "
+            f"relevant, and repeat the command with --judged {pool_file} in place of --pool"
         )
-    if pool is not None:
-        printing.check_table(pool, "--pool")
-    from ...evaluation.ranking import check_systems
-    from ..judging import compare_by_judgements, rankings
+    if judged_file is not None:
+        record |= outcome(old, new, judgements, depth)
+        if not as_json:
+            if record["comparison"] is not None:
+                title = f"{names[1]} against {names[0]}"
+                printing.table([printing.compared_cells(record["comparison"])], title=title, markdown=markdown)
+            lines += outcome_lines(record)
+    printing.result(record, as_json, lines)
 
-    labels, sides = systems_of(models[:2], ranked)
-    if labels[0] == labels[1]:
-        raise InputError(f"MODELS: {labels[0]} and {labels[1]} are the same encoder; name another one")
-    systems = [side[0] for side in sides]
-    check_systems(systems, "retrieval", None, None)
-    loading = {name: value for name, value in encoder.arguments.items() if name != "dims"}
-    found = rankings(systems, models[2], query_file, column, depth, **loading)
 
-    compare_by_judgements(labels, found, depth, pool, judged, as_json, markdown)
+def outcome_lines(facts: dict[str, Any]) -> list[str]:
+    """Returns the lines that follow the table, with the numbers of queries that are still needed."""
+    record = facts["comparison"]
+    lines = [
+        f"{facts['complete']:,} of {facts['queries']:,} queries are judged, with {facts['judgements']:,} judgements; "
+        f"{facts['scored']:,} of them have a relevant text and are compared."
+    ]
+    if record is None:
+        return [*lines, "A comparison needs at least two queries with a relevant text; judge more."]
+    if facts["needed"] is None:
+        return [*lines, "The two rankings have the same score for each of these queries."]
+    more = f"{facts['more']:,} more ({facts['more_judgements']:,} judgements)"
+    lines.append(
+        f"A true difference of {facts['target']:g} points is found with a probability of 80 % with about "
+        f"{facts['needed']:,} queries that have a relevant text: {more if facts['more'] else 'enough'}."
+    )
+    if not facts["decided"] and facts["needed_if_observed"] is not None:
+        lines.append(
+            f"If the true difference is the observed one, {record['mean']:+.2f}, about "
+            f"{facts['needed_if_observed']:,} such queries are needed."
+        )
+    return lines

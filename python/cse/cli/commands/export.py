@@ -10,8 +10,7 @@ from ...options import Column, EncodingErrors, MaxLineBytes, Opt, Threads
 from ...progress import counting, progress_of
 from .. import options, printing
 from ..command import Heading, command
-from ..corpus_index import open_corpus
-from ..options import AsJson
+from ..options import AsJson, open_corpus
 
 
 @command("export")
@@ -74,77 +73,47 @@ def export_command(
     if onnx and static:
         raise InputError("cse export writes one format; name it, either --onnx or --static")
     printing.check_output()
+    if static and not corpus:
+        raise InputError("--static needs texts to fit the vectors to; name them with --corpus FILE")
     card = {"license": license, "language": list(language)}
     if onnx:
-        write_onnx(model, output, int8, sts, retrieval, threads, as_json, card)
-    elif static:
-        reading = {"column": column, "encoding_errors": encoding_errors, "max_line_bytes": max_line_bytes}
-        write_static(model, output, corpus, dims, threads, as_json, card, **reading)
-    else:
-        write_copy(model, output, as_json, card)
-
-
-def write_copy(model: str, output: str | None, as_json: bool, card: dict[str, Any]) -> None:
-    """Runs ``cse export`` without a format."""
+        data = {suite: path for suite, path in (("sts", sts), ("retrieval", retrieval)) if path is not None}
+        write_onnx(model, output, int8, data, threads, as_json, card)
+        return
     if output is None:
-        raise InputError("cse export: name a format, --onnx or --static, or a new folder for a copy of MODEL with -o")
+        raise InputError(
+            "--static writes a new folder; name it with -o"
+            if static
+            else "cse export: name a format, --onnx or --static, or a new folder for a copy of MODEL with -o"
+        )
     from ...encoder.encoder import Encoder
     from ...encoder.saving import copy_encoder, write_card
 
-    copy_encoder(Encoder(options.model_folder(model), device="cpu"), output)
+    if static:
+        from ...encoder.device import set_threads
+        from ...encoder.static_export import check_static, export_static
+
+        check_static(output)
+        set_threads(threads)
+        rows = open_corpus(corpus, column, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes)
+        saved = export_static(Encoder(options.model_folder(model)), rows, output, dims=dims, counting=counting)
+        value = asdict(saved)
+        lines = [
+            f"{saved.folder}: {saved.bytes / 1e6:,.1f} MB, {saved.tokens:,} tokens, {saved.embedding_dim} dimensions",
+            f"fitted to {saved.rows:,} rows: mean cosine {saved.cosine:.3f} with the embeddings of the encoder, after "
+            "subtracting their mean",
+        ]
+    else:
+        copy_encoder(Encoder(options.model_folder(model), device="cpu"), output)
+        value, lines = {"folder": output}, [output]
     write_card(output, card)
-    printing.result({"folder": output}, as_json, [output])
-
-
-def write_static(
-    model: str,
-    output: str | None,
-    corpus: tuple[str, ...],
-    dims: int | None,
-    threads: int,
-    as_json: bool,
-    card: dict[str, Any],
-    **reading: Any,
-) -> None:
-    """Runs ``cse export --static``, and prints what was written."""
-    if not corpus:
-        raise InputError("--static needs texts to fit the vectors to; name them with --corpus FILE")
-    if output is None:
-        raise InputError("--static writes a new folder; name it with -o")
-    from ...encoder.device import set_threads
-    from ...encoder.encoder import Encoder
-    from ...encoder.saving import write_card
-    from ...encoder.static_export import check_static, export_static
-
-    check_static(output)
-    set_threads(threads)
-    rows = open_corpus(corpus, **reading)
-    encoder = Encoder(options.model_folder(model))
-    saved = export_static(encoder, rows, output, dims=dims, counting=counting)
-    write_card(output, card)
-    if as_json:
-        printing.result(asdict(saved), True, [])
-        return
-    printing.echo(
-        f"{saved.folder}: {saved.bytes / 1e6:,.1f} MB, {saved.tokens:,} tokens, "
-        f"{saved.embedding_dim} dimensions\nfitted to {saved.rows:,} rows: mean cosine {saved.cosine:.3f} with the "
-        "embeddings of the encoder, after subtracting their mean"
-    )
+    printing.result(value, as_json, lines)
 
 
 def write_onnx(
-    model: str,
-    output: str | None,
-    int8: bool,
-    sts: str | None,
-    retrieval: str | None,
-    threads: int,
-    as_json: bool,
-    card: dict[str, Any],
+    model: str, output: str | None, int8: bool, data: dict[str, str], threads: int, as_json: bool, card: dict[str, Any]
 ) -> None:
-    """Runs ``cse export --onnx``, and prints what was written."""
-    data = {"sts": sts, "retrieval": retrieval}
-    data = {suite: path for suite, path in data.items() if path is not None}
+    """Runs ``cse export --onnx``; the 8-bit file is evaluated with the suites in ``data``, and their data."""
     from ...encoder.device import set_threads
     from ...encoder.onnx_export import export_onnx
     from ...encoder.saving import write_card

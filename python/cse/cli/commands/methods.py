@@ -79,7 +79,6 @@ def methods_command(
 
 
 def tables() -> list[Registry[Any]]:
-    """Returns the registries of methods."""
     from ...evaluation import EVALUATIONS
     from ...training.settings.values import TABLES
 

@@ -11,8 +11,7 @@ from ...options import Opt, Seed
 from ...progress import counting
 from .. import printing
 from ..command import command
-from ..corpus_index import Encoding
-from ..options import AsJson, IndexFolder
+from ..options import AsJson, Encoding, IndexFolder
 from ..printing import check_table, write_table
 from .search import prepare, read_queries
 

@@ -18,8 +18,7 @@ from ...options import Opt
 from ...progress import counting
 from .. import printing
 from ..command import Heading, command, given_options
-from ..corpus_index import Encoding, Ranking
-from ..options import AsJson, IdColumn, Passages, passage_size
+from ..options import AsJson, Encoding, IdColumn, Passages, Ranking, passage_size
 
 if TYPE_CHECKING:
     from ...search.fusion import Fusion
@@ -105,7 +104,9 @@ def search_command(
     if as_json:
         times = {"index_seconds": round(opened, 3), "search_seconds": round(time.perf_counter() - started, 3)}
         pairs = [{"query": query, "hits": list(map(asdict, hits))} for query, hits in zip(asked, results, strict=True)]
-        printing.result({**describe(index, output), **times, "queries": pairs}, True, [])
+        about = {"index": output, "rows": len(index), "vectors": index.shape[0], "embedding_dim": index.shape[1]}
+        changes = asdict(index.changes) if index.changes else None
+        printing.result({**about, "changes": changes, **times, "queries": pairs}, True, [])
         return
     for query, hits in zip(asked, results, strict=True):
         printing.echo("\n".join([query, *lines(hits), ""]))
@@ -114,11 +115,7 @@ def search_command(
 
 
 def model_of(model: str | None, output: str, encoding: Encoding) -> tuple[str, str, Encoding]:
-    """Returns the model, the folder of the index, and the settings for encoding.
-
-    If MODEL is the folder of an index, or is left out, they are those with which the index was built. Raises
-    ``InputError`` if there is no index.
-    """
+    """Returns the model, the folder and the settings; those of the index if MODEL is its folder, or is left out."""
     from ...search.index import built_with
 
     settings = built_with(output if model is None else model)
@@ -134,24 +131,10 @@ def model_of(model: str | None, output: str, encoding: Encoding) -> tuple[str, s
     return settings["model"], output, replace(encoding, **values)
 
 
-def describe(index: SearchIndex, folder: str) -> dict[str, Any]:
-    """Returns the size of an index, and what the command changed in it."""
-    return {
-        "index": folder,
-        "rows": len(index),
-        "vectors": index.shape[0],
-        "embedding_dim": index.shape[1],
-        "changes": asdict(index.changes) if index.changes else None,
-    }
-
-
 def read_queries(
     queries: tuple[str, ...], file: str | None, column: str | None, reading: dict[str, Any], blank: bool = False
 ) -> list[str]:
-    """Returns the queries of --query and --queries, with blank rows of the file only if ``blank`` is True.
-
-    Raises ``InputError`` for a file with only blank rows.
-    """
+    """Returns the queries of --query and --queries, with blank rows of the file only if ``blank`` is True."""
     if file is None:
         return [*queries]
     from ...data.corpus import Corpus

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
@@ -25,11 +25,7 @@ from ...tfidf.options import Words, word_options
 from ...tfidf.pieces import FILE, Pieces
 from .. import options, printing
 from ..command import command
-from ..corpus_index import open_corpus
-from ..options import AsJson
-
-if TYPE_CHECKING:
-    from ...encoder.vocabulary import WordCounts
+from ..options import AsJson, open_corpus
 
 BLOCK = 16384
 """Number of rows that are read at a time for ``cse doctor --model``."""
@@ -74,7 +70,7 @@ def build_tfidf_command(
     will be trained: the terms are the pieces of its WordPiece tokenizer, which is stored as DIR/tokenizer.json.
     """
     matrix = matrix and not stream and engine == "local"
-    splitting = word_options(**asdict(words), pieces=None if model is None else pieces_of(model))
+    splitting = word_options(**asdict(words), pieces=None if model is None else Pieces.of(_tokenizer(model), model))
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
     paths = readers.expand(corpus)  # in the main thread, so that Ctrl-C interrupts the wait for a server
     started = time.perf_counter()
@@ -113,11 +109,6 @@ def build_tfidf_command(
             f"{seconds:.2f} s, {info.rows / seconds:,.0f} rows/s",
         ],
     )
-
-
-def pieces_of(model: str) -> Pieces:
-    """Returns the pieces of a model's tokenizer; raises ``InputError`` if it is not found or not a WordPiece."""
-    return Pieces.of(_tokenizer(model), model)
 
 
 @command("merge-tfidf")
@@ -192,18 +183,16 @@ def doctor_command(
     seen["code"] = looks_like_code(readers.first_rows(readers.resolve(corpus, column), SAMPLE))
     advice = findings(seen, max_line_bytes)
     value = {**seen, "advice": [{"level": level, "finding": what, "do": do} for level, what, do in advice]}
-    counts = None
     if model is not None:
         # A corpus in the cache is found there only with the same option.
         errors = "replace" if seen["faults"]["invalid"]["rows"] else encoding_errors
         again = {"encoding_errors": errors, "max_line_bytes": max_line_bytes, "threads": threads}
-        counts, twins, warning = _count_words(corpus, tokenizer, model, column=column, **again)
-        value["model"] = {**_words_record(counts, model, top), "equal_texts": twins, "warning": warning}
+        value["model"] = _count_words(corpus, tokenizer, model, top, column=column, **again)
     if as_json:
         printing.result({**value, "seconds": round(seconds, 3)}, True, [])
         return
     _print(seen, advice, seconds)
-    if counts is not None:
+    if model is not None:
         _print_words(value["model"])
 
 
@@ -214,12 +203,8 @@ def _tokenizer(model: str) -> Any:
     return load_tokenizer(find_model(options.model_folder(model)))
 
 
-def _count_words(files: Sequence[str], tokenizer: Any, model: str, **reading: Any) -> tuple[WordCounts, int, str]:
-    """Returns the counts of the words and tokens of all rows, and a warning if the model can hardly read them.
-
-    In between, returns the number of distinct texts minus that of distinct texts as the model reads them, with at most
-    ``MAX_LENGTH`` tokens. ``reading`` is passed to ``open_corpus``.
-    """
+def _count_words(files: Sequence[str], tokenizer: Any, model: str, top: int, **reading: Any) -> dict[str, Any]:
+    """Returns the counts of the words and tokens of all rows for ``--json``, with the ``top`` first divided words."""
     from ...encoder.tokens import token_lists
     from ...encoder.vocabulary import TEXTS, count_words, readability
 
@@ -239,11 +224,6 @@ def _count_words(files: Sequence[str], tokenizer: Any, model: str, **reading: An
 
         counts = count_words(tokenizer, blocks(), f"--model {model}")
     sample = range(0, len(corpus), max(1, len(corpus) // TEXTS))
-    return counts, len(texts) - len(read), readability(tokenizer, corpus.take(sample)).warning(model)
-
-
-def _words_record(counts: WordCounts, model: str, top: int) -> dict[str, Any]:
-    """Returns the counts of words and tokens for ``--json``, with the ``top`` first divided words."""
     return {
         "name": model,
         "words": counts.words,
@@ -263,6 +243,8 @@ def _words_record(counts: WordCounts, model: str, top: int) -> dict[str, Any]:
             }
             for word in counts.divided[:top]
         ],
+        "equal_texts": len(texts) - len(read),
+        "warning": readability(tokenizer, corpus.take(sample)).warning(model),
     }
 
 
@@ -280,9 +262,8 @@ def _print_words(seen: dict[str, Any]) -> None:
         )
     if seen["warning"]:
         printing.echo(f"Warning: {seen['warning']}.")
-    listed, total = seen["listed_words"], 0
-    rows = []
-    for entry in listed:
+    rows, total = [], 0
+    for entry in seen["listed_words"]:
         total += entry["saved_tokens"]
         rows.append(
             {
@@ -294,8 +275,8 @@ def _print_words(seen: dict[str, Any]) -> None:
             }
         )
     printing.table(rows, "Divided words")
-    if listed:
-        printing.echo(f"{len(listed):,} of {seen['divided_words']:,} words.")
+    if rows:
+        printing.echo(f"{len(rows):,} of {seen['divided_words']:,} words.")
 
 
 def _print(seen: dict[str, Any], advice: list[tuple[str, str, str]], seconds: float) -> None:

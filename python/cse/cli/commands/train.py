@@ -12,7 +12,7 @@ from ...errors import InputError
 from ...options import Opt
 from ...progress import duration
 from ...training.callbacks import ProgressCallback, by_sentence, header, score_text
-from .. import corpus_index, printing
+from .. import options, printing
 from ..command import Heading, command
 from ..options import AsJson
 from ..train_options import HEADINGS, given_values, setting_options
@@ -109,94 +109,65 @@ def train_command(
     for text in settings:
         method, option, value = parse_setting(text)
         chosen[f"{method}.{option}"] = value
+    lost = None
     if resume is not None:
         if config_file or "preset" in chosen:
             raise InputError("--resume uses the configuration of the run; omit --config and --preset")
         from ...training.settings.resume import resumed_config
 
         config = resumed_config(resume, chosen)
-        _check_query(query, config)
-        _run(config, resume, query, verbose, as_json)
-        return
-    if "preset" in chosen and config_file:
-        raise InputError("--preset cannot be combined with --config; choose one")
-    stored = read_toml(config_file) if config_file else {}
-    base, before = repeated(stored, chosen)
-    # Validated before torch is imported, so that an invalid flag is reported immediately.
-    config = with_preset(TrainConfig(**merge(chosen, base), given=before))
-    check_inputs(config)
-    _check_query(query, config)
-    lost = None
-    if before is None and "given" in stored:
-        again = TrainConfig(**{name: value for name, value in stored.items() if name != "given"})
-        lost = partial(differences, before=again, chosen=chosen)
-    _run(config, None, query, verbose, as_json, lost)
-
-
-def _run(
-    config: TrainConfig,
-    resume: str | None,
-    query: str | None,
-    verbose: bool,
-    as_json: bool,
-    lost: Callable[[TrainConfig], list[str]] | None = None,
-) -> None:
-    from ...training.folder.lock import has_checkpoint
+    else:
+        if "preset" in chosen and config_file:
+            raise InputError("--preset cannot be combined with --config; choose one")
+        stored = read_toml(config_file) if config_file else {}
+        base, before = repeated(stored, chosen)
+        # Validated before torch is imported, so that an invalid flag is reported immediately.
+        config = with_preset(TrainConfig(**merge(chosen, base), given=before))
+        check_inputs(config)
+        if before is None and "given" in stored:
+            again = TrainConfig(**{name: value for name, value in stored.items() if name != "given"})
+            lost = partial(differences, before=again, chosen=chosen)
+    if query is not None and not query.strip():
+        raise InputError("--query is blank; write a query, or omit --query")
+    if query is not None and (not config.corpus or "-" in config.corpus):
+        raise InputError("--query searches the files of CORPUS; name them, or omit --query")
     from ...training.loop import train
 
     result = train(config, ConsoleCallback(verbose, lost), resume=resume)
-    if int(os.environ.get("RANK", "0")):  # torchrun: rank 0 prints the result
-        return
+    if not int(os.environ.get("RANK", "0")):  # torchrun: rank 0 prints the result
+        _print(result, config, query, as_json)
+
+
+def _print(result: RunResult, config: TrainConfig, query: str | None, as_json: bool) -> None:
+    from ...evaluation import verdict
+    from ...training.folder.lock import has_checkpoint
+    from .search import lines
+
     further = "" if config.patience is None else " --patience N"
     resumable = has_checkpoint(result.folder)  # False if no checkpoint could be written
     hits = {} if query is None else _hits(config, result, query)
-    lines = [
-        *_summary(result),
-        *([", ".join(f"{task} {score:.2f}" for task, score in result.sts.items())] if result.sts else []),
-        *_verdict(result),
-        *_hit_lines(query, hits),
-        *([f"train longer with: cse train --resume {result.folder} --max-steps N{further}"] if resumable else []),
-        f"{result.folder / 'best'}",
-    ]
-    found = {name: [asdict(hit) for hit in hits] for name, hits in hits.items()}
-    printing.result(result.to_dict() | ({"query": query, "hits": found} if found else {}), as_json, lines)
-
-
-def _verdict(result: RunResult) -> list[str]:
-    """Returns the lines of the verdict."""
-    from ...evaluation.verdict import lines
-
-    return lines(result.verdict)
-
-
-def _summary(result: RunResult) -> list[str]:
-    """Returns lines with the number of steps, the scores before and after training, and nearest neighbours."""
+    shown = [line for name, found in hits.items() for line in (f"{name} training:", *lines(found))]
     synthetic = f", {result.synthetic_steps:,} of them with synthetic negatives" if result.synthetic_steps else ""
-    return [
+    text = [
         f"{result.steps:,} steps in {duration(result.seconds)}{synthetic}",
         f"before  {score_text(result.before)}",
         f"after   {score_text(result.after)}",
         *result.notes,
         *printing.neighbours(result.neighbours),
+        *([", ".join(f"{task} {score:.2f}" for task, score in result.sts.items())] if result.sts else []),
+        *verdict.lines(result.verdict),
+        *(["", f"query   {query}", *shown, ""] if hits else []),
+        *([f"train longer with: cse train --resume {result.folder} --max-steps N{further}"] if resumable else []),
+        f"{result.folder / 'best'}",
     ]
-
-
-def _check_query(query: str | None, config: TrainConfig) -> None:
-    """Raises ``InputError`` if the corpus of a run cannot be searched with a query."""
-    if query is not None and not query.strip():
-        raise InputError("--query is blank; write a query, or omit --query")
-    if query is not None and (not config.corpus or "-" in config.corpus):
-        raise InputError("--query searches the files of CORPUS; name them, or omit --query")
+    found = {name: [asdict(hit) for hit in hits] for name, hits in hits.items()}
+    printing.result(result.to_dict() | ({"query": query, "hits": found} if found else {}), as_json, text)
 
 
 def _hits(config: TrainConfig, result: RunResult, query: str) -> dict[str, list[Hit]]:
-    """Returns the hits of a query in the corpus, for the encoders ``before`` and ``after`` training.
-
-    Rows are ranked by their best passage. Each encoder gets a search index in the folder of the run: before/ and
-    index/.
-    """
+    """Returns the hits of a query in the corpus, ranked by passages, for the encoders ``before`` and ``after``."""
     names = ("column", "encoding_errors", "max_line_bytes", "cache", "device", "threads")
-    encoding = corpus_index.Encoding(**{name: getattr(config, name) for name in names})
+    encoding = options.Encoding(**{name: getattr(config, name) for name in names})
     hits = {}
     for name, model, folder in (("before", config.model, "before"), ("after", str(result.folder / "best"), "index")):
         index = encoding.index(
@@ -204,12 +175,3 @@ def _hits(config: TrainConfig, result: RunResult, query: str) -> dict[str, list[
         )
         (hits[name],) = index.search([query], HITS)
     return hits
-
-
-def _hit_lines(query: str | None, hits: dict[str, list[Hit]]) -> list[str]:
-    from .search import lines
-
-    if not hits:
-        return []
-    shown = [line for name, found in hits.items() for line in (f"{name} training:", *lines(found))]
-    return ["", f"query   {query}", *shown, ""]
