@@ -26,7 +26,7 @@ from cse_papers.reproduce.effects import (
 )
 from cse_papers.reproduce.inputs import Inputs, laboratory_inputs
 from cse_papers.reproduce.masked import make
-from cse_papers.reproduce.stored import read_folder, read_sets, write_sets
+from cse_papers.reproduce.stored import read_sets, write_sets
 from prose import faults, marked, unmarked
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,11 +64,8 @@ def test_published_values_exist_for_every_row_that_names_one():
     assert published_value(*after, "Avg.") - published_value(*before, "Avg.") == pytest.approx(0.82)
 
 
-def test_the_interval_of_one_seed_holds_the_middle_of_the_resampled_differences():
+def test_intervals_hold_the_middle_of_resampled_differences_and_the_variance_over_seeds():
     assert interval(np.arange(1001.0)[None]) == pytest.approx((25, 975))
-
-
-def test_the_interval_of_several_seeds_has_the_variance_of_their_mean():
     seeds = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])  # no variance over pairs; standard error of the mean sqrt(2.5 / 5)
     low, high = interval(3 + np.tile(seeds[:, None], (1, 2000)))
     assert (low, high) == pytest.approx((3 - 1.96 * 0.5**0.5, 3 + 1.96 * 0.5**0.5), abs=0.15)
@@ -198,9 +195,8 @@ def test_a_row_of_a_user_is_run_by_one_command_and_continued_after_a_kill(cse, g
     again = cse(*given, "--json", cwd=tmp_path)
     assert "10 of them stored" in again.stderr
     assert json.loads(again.stdout) == json.loads(done.stdout)
-    write_sets(
-        tmp_path / "runs.parquet", {"here": records(*(json.loads(path.read_text()) for path in cells(tmp_path)))}
-    )
+    cells = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("*/seed-*.json")]
+    write_sets(tmp_path / "runs.parquet", {"here": records(*cells)})
     read = cse(*given[:-1], tmp_path / "new", "--stored", tmp_path / "runs.parquet", "--json", cwd=tmp_path)
     assert "cell 1 of" not in read.stderr  # runs of equal settings are read, not run again
     assert json.loads(read.stdout)["tables"]["Systems"] == json.loads(done.stdout)["tables"]["Systems"]
