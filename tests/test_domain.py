@@ -108,29 +108,3 @@ def test_table_of_methods_compared_with_cse_shows_only_collections_with_all_resu
     assert "| cse, default | +1.00 / +0.00 | +1.00 |" in text
     assert "two" not in text
     assert peers.table({"two/before/0": found["one/before/0"]}) == "No collection has the results of all methods yet."
-
-
-def test_losses_are_compared_with_the_standard_loss_at_the_same_temperature(tmp_path, capsys):
-    rivals = import_module("rivals")
-    generator = np.random.default_rng(0)
-    for name, gain in (("a", 2.0), ("b", 4.0)):
-        before = generator.uniform(40, 60, 200)
-        runs = {
-            rivals.named(loss, tau): {
-                str(seed): (before + gain * (loss == "focal") + 0.5 * (tau == 0.1) + 0.1 * seed).tolist()
-                for seed in range(3)
-            }
-            for loss in rivals.LOSSES
-            for tau in rivals.TAUS
-        }
-        rivals.add(tmp_path / "r.parquet", ("cpu", name, rivals.BEFORE, 0), before)
-        for key, values in runs.items():
-            for seed, each in values.items():
-                rivals.add(tmp_path / "r.parquet", ("cpu", name, key, int(seed)), np.array(each))
-    rivals.table(tmp_path / "r.parquet")
-    rows = {line.split(" | ")[0]: line for line in capsys.readouterr().out.splitlines()}
-    # The mean of the seeds adds .1. Change: the standard error is .1 / sqrt(3 * 2). Difference: no variance.
-    assert "| 3 | +2.1 | +4.1 | +3.10 [+3.02, +3.18] |" in rows["| focal, .05"]
-    assert "| +3.00 [+3.00, +3.00] | +2.1 |" in rows["| focal, .05"]
-    assert "| +0.6 | +0.6 | +0.60 [+0.52, +0.68] |" in rows["| standard, .1"]
-    assert rows["| standard, .1"].endswith("|  | +0.6 |")

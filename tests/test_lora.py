@@ -10,6 +10,7 @@ from sentence_transformers import SentenceTransformer
 
 from cse import Encoder, InputError, train
 from cse.encoder.checking import kind_of, read_modules
+from cse.encoder.saving import merged_adapters
 from cse.training.setup import prepare
 from sentence_models import sentence_model
 from test_modules import TEXTS, dense, normalize, pooling
@@ -79,7 +80,7 @@ def test_a_temporary_merge_leaves_the_trained_weights_unchanged(config):
         if ".lora_B." in name:
             torch.nn.init.normal_(parameter)
     before = {name: values.clone() for name, values in backbone.state_dict().items()}
-    with run.state.encoder.adapters.merged(backbone):
+    with merged_adapters(backbone, "default"):
         assert not any("lora" in name for name in backbone.state_dict())
     after = backbone.state_dict()
     assert before.keys() == after.keys()

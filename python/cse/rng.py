@@ -4,7 +4,6 @@ Results therefore do not depend on the number of threads or on how rows are batc
 used only for dropout and weight initialisation.
 
 Mixing partners are the candidates with which positives are mixed to form mixed negatives (MixCSE).
-``cse.losses.base`` computes the mixtures.
 """
 
 from __future__ import annotations

@@ -122,13 +122,7 @@ def reversed_gradient(z: Tensor, scale: float) -> Tensor:
 
 
 def same_tokens(first: Mapping[str, Tensor], second: Mapping[str, Tensor], left: bool) -> Tensor:
-    """Returns ``(n,)`` bool, True for the rows with the same token ids in two blocks.
-
-    Args:
-        first: Token ids and attention masks, ``(n, T)``.
-        second: The same, with any other T.
-        left: Whether padding is on the left.
-    """
+    """Returns ``(n,)`` bool, True for the rows with the same token ids in two blocks ``(n, T)`` of any T."""
     lengths = [tokens["attention_mask"].sum(1) for tokens in (first, second)]
     width = min(first["input_ids"].shape[1], second["input_ids"].shape[1])
     part = slice(-width, None) if left else slice(width)

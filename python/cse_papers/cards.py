@@ -183,18 +183,10 @@ def first_of_each_text(rows: Rows, hashes: npt.NDArray[np.uint64]) -> Rows:
 def nearest_others(
     vectors: Floats, pool: int, count: int, device: str, advance: Callable[[int], None]
 ) -> npt.NDArray[np.int32]:
-    """Finds the nearest vectors of each vector, other than itself.
+    """Returns the nearest vectors of each vector among the first ``pool``: ``(n, min(count, pool - 1))``, ascending.
 
-    Args:
-        vectors: ``(n, D)`` float32, of unit length.
-        pool: Neighbours are taken from the first ``pool`` vectors, at least 2.
-        count: Number of neighbours; at most ``pool - 1`` are returned.
-        device: Device on which the cosines are computed, in float32.
-        advance: Called with the number of vectors done since its last call.
-
-    Returns:
-        ``(n, min(count, pool - 1))`` int32, the positions of the neighbours, ascending, so that rounding errors do not
-        affect their order.
+    The vectors ``(n, D)`` have unit length; a vector is no neighbour of itself. ``advance`` gets the number of vectors
+    done since its last call.
     """
     count = min(count, pool - 1)
     neighbours = np.empty((len(vectors), count), dtype=np.int32)

@@ -40,16 +40,10 @@ class ClusterNSOptions:
 
 
 def distant_rows(similarity: Tensor, first: Tensor, valid: Tensor, count: int) -> Tensor:
-    """Returns the rows that become centroids: each is the least similar to the one before it, among those left.
+    """Returns ``(count,)`` int64: rows, of which each is the least similar to the one before it, among those left.
 
-    Args:
-        similarity: ``(B, B)`` floats; row i holds the similarities of row i with all rows.
-        first: int64 scalar, the first row.
-        valid: ``(B,)`` bool, False for rows that are not chosen; if fewer than ``count`` are valid, rows recur.
-        count: Number of rows to choose.
-
-    Returns:
-        ``(count,)`` int64.
+    ``similarity`` is ``(B, B)``, and ``first`` the first row. Rows that are not ``valid`` ``(B,)`` are not chosen; if
+    fewer than ``count`` are valid, rows recur.
     """
     removed = similarity.new_zeros(len(similarity)).masked_fill(~valid, math.inf)
     last = first.reshape(1)
@@ -67,16 +61,10 @@ def nearest_centroids(z: Tensor, centroids: Tensor, count: int) -> Tensor:
 
 
 def moved_centroids(centroids: Tensor, z: Tensor, valid: Tensor, rate: float, variant: str = "paper") -> Tensor:
-    """Returns the centroids after a step of k-means: c + rate * (m - c), with m the mean of the cluster's rows.
+    """Returns the centroids ``(k, D)`` after a step of k-means with ``z`` ``(B, D)``: c + rate * (m - c).
 
-    A row belongs to the centroid with the largest cosine. A centroid without rows stays.
-
-    Args:
-        centroids: ``(k, D)``.
-        z: ``(B, D)``.
-        valid: ``(B,)`` bool, False for rows that belong to no cluster.
-        rate: Share of m in the moving average.
-        variant: ``paper``, or ``release``: m is the sum of the rows.
+    m is the mean of the cluster's rows, or, with the variant ``release``, their sum. A row belongs to the centroid with
+    the largest cosine, unless it is not ``valid`` ``(B,)``. A centroid without rows stays.
     """
     nearest = nearest_centroids(z, centroids, 1)
     member = ((nearest == torch.arange(len(centroids), device=z.device)) & valid[:, None]).to(z)  # (B, k)

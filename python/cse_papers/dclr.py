@@ -53,20 +53,11 @@ def ascend(
     temperature: float,
     in_batch: bool = False,
 ) -> Tensor:
-    """Moves noise vectors by normalised gradient ascent on the anchors' contrastive loss, with the noise as negatives.
+    """Moves noise ``(R, D)`` by normalised gradient ascent on the loss of anchors and positives ``(B, D)``.
 
-    Args:
-        noise: ``(R, D)``.
-        anchors: ``(B, D)``.
-        positives: ``(B, D)``.
-        steps: Number of steps.
-        rate: Step length, the same for each row. Four steps of length 1e-3, the value in the released code, rotate a
-            standard normal vector by about 1e-4 radians at D = 768.
-        temperature: Temperature of the loss.
-        in_batch: Whether the positives of the other anchors are also negatives in this loss.
-
-    Returns:
-        ``(R, D)``, detached.
+    The noise vectors are the negatives; with ``in_batch``, so are the positives of the other anchors. ``rate`` is the
+    step length, the same for each row: four steps of length 1e-3, the value in the released code, rotate a standard
+    normal vector by about 1e-4 radians at D = 768.
     """
     a, p = (normalize(z.detach(), dim=-1) for z in (anchors, positives))
     fixed = a @ p.T if in_batch else (a * p).sum(-1, keepdim=True)

@@ -40,16 +40,12 @@ REMEDY = "install nltk and run python -m nltk.downloader wordnet, or name a file
 
 
 def open_synonyms(source: str) -> Synonyms:
-    """Opens a source of synonyms.
+    """Opens a source of synonyms: ``wordnet``, from nltk, or the path of a UTF-8 file.
 
-    Args:
-        source: ``wordnet`` for the lemmas of all synsets of a word, from nltk, except the word itself and lemmas with
-            characters other than letters and spaces. Otherwise, the path of a UTF-8 file. Each line has a word, a tab,
-            and the synonyms of the word, separated by commas; the case of the word is ignored.
-
-    Raises:
-        InputError: If the file cannot be read, has a line in another format, or has no synonyms, or if nltk or its
-            WordNet data are missing.
+    In WordNet, the synonyms of a word are the lemmas of all its synsets, except the word itself and lemmas with
+    characters other than letters and spaces. Each line of a file has a word, whose case is ignored, a tab, and its
+    synonyms, separated by commas. Raises ``InputError`` for a file in another format or without synonyms, or if nltk or
+    WordNet is missing.
     """
     return _wordnet() if source == "wordnet" else _from_file(Path(source))
 

@@ -48,20 +48,12 @@ class PCAJitterOptions:
 
 
 def pca_jitter(states: Tensor, mask: Tensor, alpha: Tensor, variant: str = "paper") -> Tensor:
-    """Shifts all tokens of a sequence along the principal components of its tokens.
+    """Shifts all tokens of the sequences ``(n, T, D)`` along the principal components of their tokens.
 
     The tokens X of a sequence, divided by their Frobenius norm |X| and centred, have the covariance V diag(l) V'. The
-    shift is |X| V (alpha l), the same for every token. The sign of each column of V is chosen so that its entry of
-    largest magnitude is positive. No gradient flows through the shift.
-
-    Args:
-        states: ``(n, T, D)``.
-        mask: ``(n, T)``, 1 for tokens, 0 for padding. Padding is not part of the covariance and is not changed.
-        alpha: ``(n,)``, the scale of each sequence's shift.
-        variant: ``paper`` or ``release``; see ``PCAJitterOptions``.
-
-    Returns:
-        ``(n, T, D)``.
+    shift is |X| V (alpha l), the same for every token; ``alpha`` is ``(n,)``. The sign of each column of V is chosen so
+    that its entry of largest magnitude is positive. No gradient flows through the shift. Padding, where ``mask`` ``(n,
+    T)`` is 0, is not part of the covariance and is not changed. ``variant``: see ``PCAJitterOptions``.
     """
     weights = mask[..., None].to(torch.float32 if states.dtype != torch.float64 else torch.float64)
     with torch.no_grad(), torch.autocast(states.device.type, enabled=False):

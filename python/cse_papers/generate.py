@@ -57,16 +57,10 @@ class GenerationOptions:
 
 
 class Generator:
-    """A sequence-to-sequence model and, for back-translation, a second one that translates back.
+    """A sequence-to-sequence model and, for back-translation, a second one (``via``) that translates its output back.
 
-    Args:
-        model: Folder or hub name.
-        options: How texts are generated.
-        via: For back-translation, folder or hub name of the model that translates the output of ``model`` back.
-        device: A PyTorch device, or ``auto``.
-
-    Raises:
-        InputError: If a model cannot be loaded, or is not a sequence-to-sequence model.
+    Models are folders or hub names. Raises ``InputError`` if one cannot be loaded, or is not a sequence-to-sequence
+    model.
     """
 
     def __init__(self, model: str, options: GenerationOptions, via: str | None = None, device: str = "auto") -> None:
@@ -149,22 +143,13 @@ def generate(
 ) -> dict[str, int]:
     """Generates a text for each row of a corpus, and writes the results to a text file or a ``.jsonl`` file.
 
-    Args:
-        texts: The rows of the corpus.
-        generator: The models that generate the texts.
-        output: Path of the file to write. A text file has one line per row: the generated text, or the row itself if
-            the row is blank or its generated text is empty. If the path ends in ``.jsonl``, one object
-            ``{"anchor": generated, "positive": row}`` is written for each row with a generated text, as input for
-            ``cse train --pairs``.
-        progress: Called after each batch with the number of its rows. If an interrupted call is resumed, also called
-            once at the start, with the number of rows already done.
+    A text file has one line per row: the generated text, or the row itself if the row is blank or its generated text is
+    empty. A ``.jsonl`` file has an object ``{"anchor": generated, "positive": row}`` for each row with a generated
+    text, as input for ``cse train --pairs``. ``progress`` gets the number of rows of each batch, and first, if an
+    interrupted call is resumed, of those already done. Raises ``InputError`` if another process is writing the file.
 
-    Returns:
-        Counts by name: ``rows``, all rows; ``generated``, generated texts that are not empty; ``unchanged``, generated
-        texts that equal their row except for white space; ``empty``, generated texts that are empty.
-
-    Raises:
-        InputError: If another process is writing the file.
+    Returns counts by name: ``rows``, all rows; ``generated``, generated texts that are not empty; ``unchanged``,
+    generated texts that equal their row except for white space; ``empty``, generated texts that are empty.
     """
     texts, output = check_texts(texts), Path(output)
     part = output.with_name(output.name + ".part")

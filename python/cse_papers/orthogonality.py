@@ -25,9 +25,7 @@ class OrthogonalityOptions:
 def spread(z: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the squared mean of the cosines of different rows, and the excess of their mean square over 1 / D.
 
-    Args:
-        z: ``(B, D)``.
-        valid: ``(B,)`` bool, False for rows that are left out.
+    ``z`` is ``(B, D)``; rows that are not ``valid`` ``(B,)`` are left out.
     """
     h = normalize(z, dim=-1)
     kept = (valid[:, None] & valid[None, :]).fill_diagonal_(False)

@@ -143,17 +143,10 @@ class PCLOptions:
 
 
 def group_logits(anchors: Tensor, group: Tensor, others: Tensor, kept: Tensor, temperature: float) -> Tensor:
-    """Returns the cosines of each anchor with its k positives, and with one embedding of every row, divided by tau.
+    """Returns ``(B, k + B)``: cosines of each anchor with its k positives, and with a vector of every row, over tau.
 
-    Args:
-        anchors: ``(B, D)``.
-        group: ``(B, k, D)``, the positives of each anchor.
-        others: ``(B, D)``, the negatives of each anchor.
-        kept: ``(B, k + B)`` bool; the other logits become ``REMOVED``.
-        temperature: tau.
-
-    Returns:
-        ``(B, k + B)``.
+    ``anchors`` and ``others``, the negatives, are ``(B, D)``, and ``group`` is ``(B, k, D)``. Logits that are not
+    ``kept`` ``(B, k + B)`` become ``REMOVED``.
     """
     anchors, group, others = (normalize(z, dim=-1) for z in (anchors, group, others))
     s = torch.cat([(anchors[:, None] * group).sum(-1), anchors @ others.T], dim=1)
@@ -186,12 +179,7 @@ def _mean(values: Tensor, kept: Tensor) -> Tensor:
 
 
 class PooledPeer:
-    """Encodes tokens by a peer that pools by the pooler of its checkpoint, and by the head of the encoder, if any.
-
-    Args:
-        peer: The peer.
-        encoder: The encoder.
-    """
+    """Encodes tokens by a peer that pools by the pooler of its checkpoint, and by the head of the encoder, if any."""
 
     def __init__(self, peer: Any, encoder: Any) -> None:
         self.peer, self.encoder, self.embedding_dim = peer, encoder, peer.embedding_dim

@@ -40,9 +40,8 @@ class PromptOptions:
 def mask_template(text: str, tokenizer: Any) -> Template:
     """Returns the template of a text; see ``PromptOptions``.
 
-    Raises:
-        InputError: If the text does not have one ``{}`` and then one [MASK], or the tokenizer lacks a [CLS], a [SEP] or
-            a mask token.
+    Raises ``InputError`` if the text does not have one ``{}`` and then one [MASK], or the tokenizer lacks a [CLS], a
+    [SEP] or a mask token.
     """
     if None in (tokenizer.mask_token, tokenizer.cls_token, tokenizer.sep_token):
         raise InputError("--encoder-method prompt needs a mask, a CLS and a SEP token; use a model like BERT")

@@ -42,10 +42,8 @@ class RankCSEOptions:
 def list_net(scores: Tensor, teacher: Tensor, valid: Tensor) -> Tensor:
     """Returns the mean over valid rows of -sum_j p_j log q_j, with p and q the softmax of ``teacher`` and ``scores``.
 
-    Args:
-        scores: ``(B, B)`` cosines of the encoder, divided by the temperature.
-        teacher: ``(B, B)`` cosines of the teachers, divided by their temperature.
-        valid: ``(B,)`` bool; other rows are left out as rows and columns. The diagonal is always left out.
+    Both are ``(B, B)`` cosines, divided by their temperature. Rows that are not ``valid`` ``(B,)`` are left out as rows
+    and columns, and the diagonal is always left out.
     """
     removed = torch.eye(len(scores), dtype=torch.bool, device=scores.device) | ~valid
     p, q = (log_softmax(values.masked_fill(removed, REMOVED), dim=-1) for values in (teacher, scores))

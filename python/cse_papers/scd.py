@@ -27,14 +27,9 @@ class SCDOptions:
 
 
 def decorrelation(first: Tensor, second: Tensor, off_diagonal: float) -> Tensor:
-    """Returns the loss of Barlow Twins, sum_k (C_kk - 1)^2 + lambda sum_{k != l} C_kl^2.
+    """Returns the loss of Barlow Twins, sum_k (C_kk - 1)^2 + lambda sum_{k != l} C_kl^2; lambda is ``off_diagonal``.
 
-    C is the cross-correlation matrix ``(D, D)`` of two views.
-
-    Args:
-        first: ``(B, D)``, the first view, standardised over the batch.
-        second: ``(B, D)``, the second view, standardised over the batch.
-        off_diagonal: lambda.
+    C is the cross-correlation matrix ``(D, D)`` of two views ``(B, D)``, which are standardised over the batch.
     """
     c = first.T @ second / len(first)
     diagonal = c.diagonal()

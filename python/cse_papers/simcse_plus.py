@@ -51,14 +51,9 @@ class DimensionsOptions:
 def dimension_contrast(first: Tensor, second: Tensor, valid: Tensor, temperature: float) -> Tensor:
     """Returns the mean over d of -C_dd + log sum_e exp C_de, with C the correlations of dimensions over temperature.
 
-    C is ``(D, D)``: with the dimensions of both views standardised over the batch, C_de is the mean product of
-    dimension d of the first view and dimension e of the second one, divided by the temperature.
-
-    Args:
-        first: ``(B, D)``.
-        second: ``(B, D)``.
-        valid: ``(B,)`` bool, False for rows that are left out.
-        temperature: Divisor of the correlations.
+    C is ``(D, D)``: with the dimensions of both views ``(B, D)`` standardised over the ``valid`` rows of the batch,
+    C_de is the mean product of dimension d of the first view and dimension e of the second one, divided by the
+    temperature.
     """
     weights = (valid / valid.sum().clamp(min=1)).to(first.dtype)[:, None]
 

@@ -58,11 +58,7 @@ def negate_words(text: str) -> str:
 
 
 def negate_parsed(tokens: Sequence[Any]) -> str:
-    """Negates a parsed sentence as the released code does; tokens are joined by spaces.
-
-    Args:
-        tokens: Tokens of spaCy: ``str()``, ``dep_``, ``tag_`` and ``lemma_``.
-    """
+    """Negates a sentence of spaCy's tokens as the released code does; tokens are joined by spaces."""
     words = [str(token) for token in tokens]
     if "not" in words:
         words.remove("not")

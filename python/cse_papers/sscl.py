@@ -24,12 +24,7 @@ class SSCLOptions:
 
 
 class InnerStates:
-    """Encodes tokens as the pooled states of inner layers, with the head that the last layer has.
-
-    Args:
-        encoder: The encoder.
-        layers: Number of layers before the last one.
-    """
+    """Encodes tokens as the pooled states of inner layers, with the head that the last layer has."""
 
     def __init__(self, encoder: Any, layers: int) -> None:
         self.encoder, self.layers = encoder, layers

@@ -10,9 +10,11 @@ import pytest
 
 from cse import InputError, TrainConfig
 from cse.evaluation.sts import CLEAN_FILES
+from cse.losses import LOSS_TERMS
 from cse.training.settings.precedence import resolve, with_preset
 from cse_papers.reproduce.bootstrap import KEPT, TITLES, interval, resampled
 from cse_papers.reproduce.cells import cells_of
+from cse_papers.reproduce.domain import changes
 from cse_papers.reproduce.effects import (
     BEFORE,
     Results,
@@ -24,9 +26,11 @@ from cse_papers.reproduce.effects import (
     systems,
     tables_of,
 )
-from cse_papers.reproduce.inputs import Inputs, laboratory_inputs
+from cse_papers.reproduce.inputs import Inputs, laboratory_inputs, smoke_inputs
 from cse_papers.reproduce.masked import make
-from cse_papers.reproduce.stored import read_sets, write_sets
+from cse_papers.reproduce.stored import read_folder, read_sets, write_sets
+from cse_papers.reproduce.suites import Scorer, find_table
+from cse_papers.reproduce.work import Work, run_laboratory
 from prose import faults, marked, unmarked
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -164,42 +168,36 @@ LOSS_TERMS.register("nearness", Nearness)
 """
 
 
-@pytest.fixture
-def given(tmp_path, sample_rows, tiny_bert):
-    """The arguments of a command that runs a row of a user, with a tiny model and complete, meaningless STS files."""
-    from cse_papers.reproduce.suites import TASKS
-
-    data = tmp_path / "data"
-    data.mkdir()
-    for stem, count in [*((stem, count) for stem, (_, count) in TASKS.items()), ("sickr.train", 30)]:
-        rows = [f"{n % 6}\t{sample_rows[n % 40]}\t{stem} {n % 50}\n" for n in range(count)]
-        (data / f"{stem}.tsv").write_text("".join(rows), encoding="utf8")
-    (tmp_path / "corpus.txt").write_text("\n".join(sample_rows[:200]) + "\n", encoding="utf8")
+@pytest.mark.slow
+def test_a_row_of_a_user_is_run_beside_the_standard_loss_and_continued_after_a_kill(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(METHOD)
     (tmp_path / "mine.toml").write_text('[[rows]]\nname = "mine"\nsettings = { loss_terms = ["nearness"] }\n')
-    given = ["--base", tiny_bert, "--data", data, "--corpus", tmp_path / "corpus.txt", "--max-steps", "2"]
-    return ["reproduce", "effects", *given, "--import", tmp_path / "mine.py", "--rows", tmp_path / "mine.toml"]
+    with LOSS_TERMS.preserved():
+        lab = laboratory(tmp_path / "mine.toml", (str(tmp_path / "mine.py"),))
+        inputs = smoke_inputs(lab.table, tmp_path / "smoke", "cpu", 1)
+        scorer = Scorer("effects", lab.table.columns, inputs.data, True)
+        work = Work(lab.table, lab.table.find_rows(["mine"]), [0], inputs, scorer, tmp_path / "out", False, False, 1)
 
+        def printed(work):
+            capsys.readouterr()
+            run_laboratory(lab, work, False, True)
+            said = capsys.readouterr()
+            return json.loads(said.out), said.err
 
-@pytest.mark.slow
-def test_a_row_of_a_user_is_run_by_one_command_and_continued_after_a_kill(cse, given, tmp_path):
-    given = [*given, "--row", "mine", "-o", tmp_path / "out"]
-    done = cse(*given, "--json", "--jobs", "2", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)["tables"]["Systems"]["rows"]
-    assert {(row[0], row[1].split(", ")[1]) for row in rows} == {
-        (name, which) for name in ("standard", "mine") for which in ("best", "published")
-    }
-    assert "SICK-R train and dev, clean" in json.loads(done.stdout)["selection"][""]
-    (tmp_path / "out" / "mine-0.1" / "seed-0.json").unlink()  # as if the command had been killed before the last cell
-    again = cse(*given, "--json", cwd=tmp_path)
-    assert "10 of them stored" in again.stderr
-    assert json.loads(again.stdout) == json.loads(done.stdout)
-    cells = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("*/seed-*.json")]
-    write_sets(tmp_path / "runs.parquet", {"here": records(*cells)})
-    read = cse(*given[:-1], tmp_path / "new", "--stored", tmp_path / "runs.parquet", "--json", cwd=tmp_path)
-    assert "cell 1 of" not in read.stderr  # runs of equal settings are read, not run again
-    assert json.loads(read.stdout)["tables"]["Systems"] == json.loads(done.stdout)["tables"]["Systems"]
+        found, _ = printed(work)
+        rows = {(row[0], row[1].split(", ")[1]) for row in found["tables"]["Systems"]["rows"]}
+        assert rows == {(name, which) for name in ("standard", "mine") for which in ("best", "published")}
+        assert "SICK-R train and dev, clean: standard; mine" in found["selection"][""]
+        (tmp_path / "out" / "mine-0.1" / "seed-0.json").unlink()  # as if killed before the last cell, and continued
+        again, said = printed(replace(work, jobs=2))
+        assert "10 of them stored" in said
+        assert again["tables"]["Systems"] == found["tables"]["Systems"]
+        runs = read_folder(tmp_path / "out")
+        assert len(runs) == 11
+        # Stored runs of equal settings are read, not run again.
+        reading = replace(work, place=tmp_path / "new", inputs=replace(inputs, stored=(runs,)))
+        assert printed(reading)[0] == again
+        assert not list((tmp_path / "new").glob("*/seed-*"))
 
 
 @pytest.mark.slow
@@ -233,6 +231,32 @@ def test_the_laboratory_reads_the_first_sentences_of_a_corpus(tmp_path):
     assert found.files == {"base": "m"}
     with pytest.raises(InputError, match="--corpus: name the file"):
         laboratory_inputs(replace(inputs, corpus=None), tmp_path, False, print)
+
+
+def test_losses_on_documents_are_compared_with_the_standard_loss_at_the_same_temperature():
+    table, records = find_table("domain"), {}
+    generator = np.random.default_rng(0)
+    for name, gain in (("cacm", 2.0), ("cosqa", 4.0)):
+        before = generator.uniform(40, 60, 200)
+        for row in table.rows:
+            change = gain * row.method.startswith("focal") + 0.5 * row.method.endswith(", .1")
+            for seed in (None,) if row.method == BEFORE else range(3):
+                values = before + (0 if seed is None else change + 0.1 * seed)
+                records[row.name, name, seed] = {"draws": {"ndcg": np.round(100 * values).tolist()}}
+    head, rows = changes(table, {"cpu": records})
+    assert head[2:4] == ["cacm", "cosqa"]
+    rows = {row[0]: row[1:] for row in rows}
+    # The mean of the seeds adds .1. Change: the standard error is .1 / sqrt(3 * 2). Difference: no variance.
+    assert rows["focal, .05"] == ["3", "+2.1", "+4.1", "+3.10 [+3.02, +3.18]", "+3.00 [+3.00, +3.00]", "+2.1"]
+    assert rows["standard, .1"] == ["3", "+0.6", "+0.6", "+0.60 [+0.52, +0.68]", "", "+0.6"]
+
+
+def test_the_table_of_losses_on_documents_is_that_of_the_stored_runs():
+    file = ROOT / "benches" / "results" / "rivals.parquet"
+    if not file.exists():
+        pytest.skip("there is no benches/ folder")
+    shown = "\n".join(markdown(*changes(find_table("domain"), read_sets(file))))
+    assert shown in (ROOT / "docs" / "domain.md").read_text(encoding="utf8")
 
 
 @pytest.fixture(scope="module")

@@ -57,7 +57,7 @@ def test_tables_match_published_toml_and_recipes_use_only_known_names():
                 assert column is None or column in table.columns
                 assert recipe.preset is None or recipe.preset in preset_names()
                 assert recipe.pooler is None or recipe.pooler in POOLERS
-                assert recipe.encoder or recipe.preset or table.name in ("adapt-minilm", "effects")
+                assert recipe.encoder or recipe.preset or table.name in ("adapt-minilm", "domain", "effects")
 
 
 def test_every_recipe_is_a_valid_configuration(small, tmp_path):

@@ -46,7 +46,7 @@ class View:
     hook: str | None = None
     """Name of the hook that changes this forward pass; see ``cse.features.HOOKS``."""
     draws: str = ""
-    """Prefix of the purposes of the random numbers that the hook draws; see ``cse.training.build.methods.views_of``."""
+    """Prefix of the purposes of the random numbers that the hook draws."""
 
     @property
     def passes(self) -> tuple[object, ...]:

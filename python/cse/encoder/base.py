@@ -57,6 +57,8 @@ class TextEncoder(ABC):
     """The text of the prompt given to the constructor; None if there was none."""
     prompt: str
     """The text that ``encode`` puts before each sentence, unless the call specifies another prompt."""
+    encode: Callable[..., Any]
+    """Encodes texts into embeddings ``(n, D)``."""
     _rescaled = False
 
     @property
@@ -73,10 +75,6 @@ class TextEncoder(ABC):
     @abstractmethod
     def dims(self) -> int | None:
         """The number of leading dimensions that are kept; None: all."""
-
-    @abstractmethod
-    def encode(self, texts: Iterable[str] | None = None, *arguments: Any, **settings: Any) -> Any:
-        """Encodes texts into embeddings ``(n, D)``."""
 
     def _try(self) -> None:
         """Encodes a sentence; raises an error if the files of the model do not fit together."""

@@ -146,7 +146,7 @@ def check_layers(folder: Path, config: Any) -> None:
 
 
 @contextmanager
-def cutting() -> Iterator[None]:
+def naming_panics() -> Iterator[None]:
     """Context manager in which a tokenizer that panics, which is no ``Exception``, gives an ``InputError``."""
     try:
         yield

@@ -23,7 +23,7 @@ from ..progress import counting
 from .acceleration import batches_by_length
 from .base import TextEncoder, Vectors, check_finite, one_or_more, unit
 from .base import repaired as repaired
-from .checking import cutting, is_static, read_settings
+from .checking import is_static, naming_panics, read_settings
 from .device import autocast, copied_to, pick_device, pick_precision
 from .encoders import OtherEncoder, OtherModule, find_encoder
 from .layout import load_as_stored, write_older_names
@@ -382,7 +382,7 @@ class Encoder(TextEncoder, SentenceTransformer):
         if isinstance(self[0], OtherModule):
             self[0].precision = self.precision
         # One context for all batches: autocast keeps the converted weights until its context ends.
-        with autocast(str(device), self.precision), cutting():
+        with autocast(str(device), self.precision), naming_panics():
             for start in range(0, len(filled), BLOCK):
                 block = filled[start : start + BLOCK]
                 for rows, features in self._batches([texts[row] for row in block.tolist()], batch_size, prompt, routed):

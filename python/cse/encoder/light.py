@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ..errors import InputError, first_line
 from .base import TextEncoder, Vectors, one_or_more, unit
-from .checking import cutting, is_static, kind_of, read_modules, read_settings
+from .checking import is_static, kind_of, naming_panics, read_modules, read_settings
 from .prompts import plain
 from .resolve import best_of_run, find_folder, model_files, naming_model, transformer_folder
 
@@ -137,7 +137,7 @@ class LightEncoder(TextEncoder):
         for start in range(0, len(filled), batch_size):
             rows = filled[start : start + batch_size]
             batch = [used + whole[row] for row in rows.tolist()]
-            with cutting():
+            with naming_panics():
                 out[rows] = self._mean(batch) if self.file is None else self._run(batch, used)
             if progress:
                 progress(len(rows))

@@ -157,11 +157,12 @@ class _Whole(nn.Module):
         length = features.pop(PROMPT_LENGTH, None)
         states: Tensor = self.transformer(**features).last_hidden_state
         features["token_embeddings"] = states
+        module: Any
         for module in self.after:
             if length is not None and not getattr(module, "include_prompt", True):
                 features[PROMPT_LENGTH] = 1  # any number but 0; that of the input is used
                 keep = lambda mask, _: mask * (mask.cumsum(1) > length).to(mask.dtype)  # noqa: E731
-                module._exclude_prompt_from_mask = keep  # type: ignore[assignment]
+                module._exclude_prompt_from_mask = keep
             features = module(features)
         return states, features["sentence_embedding"]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from .. import _core
 from ..errors import InputError, shortened, shown
-from .checking import check_folder, cutting, is_static, kind_of, read_modules, read_settings
+from .checking import check_folder, is_static, kind_of, naming_panics, read_modules, read_settings
 
 MINILM = "minilm"
 MINILM_ON_HUB = "sentence-transformers/all-MiniLM-L6-v2"
@@ -119,7 +119,7 @@ def _family_of(config: Any) -> str:
 def naming_model(name: str, folder: Path) -> Iterator[None]:
     """Context manager in which any error while a model is read becomes an ``InputError`` of one sentence."""
     try:
-        with cutting():
+        with naming_panics():
             yield
     except InputError as error:
         text = str(error)

@@ -33,7 +33,7 @@ def save_encoder(
     head are saved in the pooler as well, so that ``AutoModel`` returns the embedding as ``pooler_output``. Adapters are
     added to the weights. An existing folder is replaced.
     """
-    own, adapters = getattr(model.backbone, "pooler", None), model.adapters
+    own = getattr(model.backbone, "pooler", None)
     if model.head is not None and model.keep_head:
         linear: Any = model.head[0]
         # Draws as many random numbers as earlier versions did here, so that the results of runs stay the same.
@@ -41,7 +41,7 @@ def save_encoder(
         if own is not None and hasattr(own, "dense"):
             own.dense.load_state_dict(linear.state_dict())
     with fresh_folder(folder) as fresh:
-        with nullcontext() if adapters is None else adapters.merged(model.backbone):
+        with merged_adapters(model.backbone, model.adapters) if model.adapters else nullcontext():
             model.evaluated.save(str(fresh), create_model_card=False)
         (fresh / "README.md").write_text(card, encoding="utf8")
         also(fresh)
@@ -165,33 +165,30 @@ def _number(value: Any) -> str:
     return "" if value is None else f"{value:.4f}"
 
 
-class Adapters:
-    """The adapters of an encoder that is trained with ``cse.features.encoder_methods``."""
+@contextmanager
+@torch.no_grad()
+def merged_adapters(backbone: torch.nn.Module, adapters: str) -> Iterator[None]:
+    """Context manager in which plain layers, with LoRA adapters added to their weights, replace the adapter layers.
 
-    @contextmanager
-    @torch.no_grad()
-    def merged(self, backbone: torch.nn.Module) -> Iterator[None]:
-        """Context manager in which plain layers, with the adapters added to their weights, replace the adapter layers.
+    On exit, the adapter layers and the original weights are restored exactly.
+    """
+    from peft.tuners.lora import LoraLayer
 
-        On exit, the adapter layers and the original weights are restored exactly.
-        """
-        from peft.tuners.lora import LoraLayer
-
-        replaced: list[Any] = []
-        for parent in list(backbone.modules()):
-            for name, layer in list(parent.named_children()):
-                if isinstance(layer, LoraLayer):
-                    base: Any = layer.get_base_layer()
-                    replaced.append((parent, name, layer, base, base.weight.data))
-        try:
-            for parent, name, layer, base, weight in replaced:
-                base.weight.data = weight + layer.get_delta_weight("default").to(weight)
-                setattr(parent, name, base)
-            yield
-        finally:
-            for parent, name, layer, base, weight in replaced:
-                base.weight.data = weight
-                setattr(parent, name, layer)
+    replaced: list[Any] = []
+    for parent in list(backbone.modules()):
+        for name, layer in list(parent.named_children()):
+            if isinstance(layer, LoraLayer):
+                base: Any = layer.get_base_layer()
+                replaced.append((parent, name, layer, base, base.weight.data))
+    try:
+        for parent, name, layer, base, weight in replaced:
+            base.weight.data = weight + layer.get_delta_weight(adapters).to(weight)
+            setattr(parent, name, base)
+        yield
+    finally:
+        for parent, name, layer, base, weight in replaced:
+            base.weight.data = weight
+            setattr(parent, name, layer)
 
 
 class BaseWeights:

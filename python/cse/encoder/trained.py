@@ -65,12 +65,12 @@ class SentenceEncoder(nn.Module):
         self.pools_prompt = all(getattr(module, "include_prompt", True) for module in pooling)
         """Whether the tokens of a prompt are pooled."""
         self.denoise: Callable[[Any, dict[str, Tensor]], Tensor] | None = None
-        """Computes vectors ``(B, D)`` that training subtracts from the pooled output; see ``cse.features``."""
+        """Computes vectors ``(B, D)`` that training subtracts from the pooled output."""
         self.packed = False
         """Whether the transformer can encode rows without padding; see ``cse.encoder.packing``."""
         self.template: Any = None
-        self.adapters: Any = None
-        """The adapters that are trained instead of the weights; see ``cse.features.encoder_methods``."""
+        self.adapters: str | None = None
+        """Name of the LoRA adapters that are trained instead of the weights."""
         self.head: nn.Sequential | None = None
         if pooler == "cls" and not use_trained_pooler:
             self.head = self._new_head(head)

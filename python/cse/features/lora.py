@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from ..encoder.modules import import_peft
-from ..encoder.saving import Adapters
 from ..errors import InputError, first_line
 from . import LoRAOptions
 from .base import EncoderMethod
@@ -63,7 +62,7 @@ class LoRA(EncoderMethod):
             peft.inject_adapter_in_model(config, encoder.backbone)
         except ValueError as error:
             raise InputError(f"lora.targets: {', '.join(options.targets)}: {first_line(error)}") from None
-        encoder.adapters = Adapters()
+        encoder.adapters = "default"  # the name that peft gives them
 
     @classmethod
     def implies(cls, options: Any) -> dict[str, Any]:

@@ -6,13 +6,13 @@ scores alone: the difference of the scores of one draw is a paired resample.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from cse.evaluation.base import Pairs
-from cse.evaluation.significance import score_of
 from cse.evaluation.sts import SEVEN
 
 Vector = npt.NDArray[np.float64]
@@ -50,18 +50,39 @@ def resampled(
     None.
     """
     generator, groups = np.random.default_rng(0), groups_of(sets)
+    places = {title: (_places(cosines[title]), _places(pairs.gold)) for title, pairs in sets.items()}
     result: dict[str, list[int | None]] = {title: [] for title in KEPT}
     for _ in range(count):
         scores = {}
-        for title, pairs in sets.items():
+        for title in sets:
             most = int(groups[title].max()) + 1
             times = np.bincount(generator.integers(0, most, most), minlength=most)[groups[title]]
-            rows = np.repeat(np.arange(len(times)), times)
-            scores[title] = score_of(cosines[title][rows], pairs.gold[rows])
+            scores[title] = _spearman(*places[title], times)
         scores["mean"] = float(np.mean([scores[title] for title in TITLES]))
         for title in KEPT:
             result[title].append(None if np.isnan(scores[title]) else round(100 * scores[title]))
     return result
+
+
+def _places(values: Vector) -> npt.NDArray[np.int64]:
+    """Returns the place ``(n,)`` of each value among the distinct values in ascending order."""
+    places: npt.NDArray[np.int64] = np.unique(values, return_inverse=True)[1]
+    return places
+
+
+def _spearman(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64], times: npt.NDArray[np.int64]) -> float:
+    """Returns Spearman's correlation x 100 of rows that occur several times, without sorting; NaN if one is constant.
+
+    ``one`` and ``other`` are the ``_places`` of the values; all arguments have the shape ``(n,)``.
+    """
+    deviations = []
+    for places in (one, other):
+        counts = np.bincount(places, times)
+        ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]  # values that tie share their mean rank
+        deviations.append(ranks - ranks @ times / times.sum())
+    a, b = deviations
+    size = np.sqrt((a * a) @ times * ((b * b) @ times))
+    return float(100 * ((a * b) @ times) / size) if size > 0 else math.nan
 
 
 def spread(values: Vector) -> Vector:

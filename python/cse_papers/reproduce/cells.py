@@ -212,7 +212,7 @@ def identity(cell: Cell, inputs: Inputs, scorer: Scorer) -> dict[str, Any]:
         **({"index": ["corpus", *map(hash_file, counted)]} if counted else {}),
         "dev": [hash_file(path) for path in dev],
         "precision": None if recipe.encoder else pick_precision(device, inputs.precision)[0],
-        "evaluation data": scorer.hash,
+        "evaluation data": scorer.hash(cell.column),
         **{
             f"file {name}": hash_file(str(inputs.files[name]))
             for name in recipe.needs()

@@ -84,9 +84,9 @@ def reproduce_command(
     only the published values are printed. The authors of cse have not reproduced any table at full size, which needs a
     GPU.
     """
-    from .stored import read_sets
+    from .stored import key_of, read_sets
     from .suites import Scorer, find_table, tables
-    from .work import Work, announce, run, run_laboratory, show_tables
+    from .work import Work, announce, run, run_laboratory, show_domain, show_tables
 
     if names:
         printing.echo("\n".join(entry.name for entry in tables().values() if entry.suite))
@@ -108,11 +108,16 @@ def reproduce_command(
         raise InputError(
             f"{table}: has no row that can be reproduced; to list the tables with such rows: cse reproduce --names"
         )
+    if data is not None:
+        published = published.within(Path(data))
     rows = published.find_rows(selected)
     place = Path(output or f"reproduce/{table}{'-smoke' if smoke else ''}")
     sets = {} if stored is None else read_sets(stored)
-    if data is None and sets and lab is not None:
-        show_tables(lab, sets, as_json)
+    if data is None and sets and published.suite in ("effects", "domain"):
+        if lab is not None:
+            show_tables(lab, sets, as_json)
+        else:
+            show_domain(published, sets, as_json)
         return
     settings = {"data": data, "corpus": corpus, "pairs": pairs, "files": files, "max_steps": max_steps}
     settings |= {"dev": dev, "device": device, "precision": precision, "model": base}
@@ -140,6 +145,9 @@ def reproduce_command(
             raise RunError(f"{table}: {len(failed)} of {len(rows)} rows fail")
         return
     stored_cells, notes = chosen.stored, chosen.notes
+    if published.suite == "domain":
+        show_domain(published, {"": {key_of(each): each for some in stored_cells.values() for each in some}}, as_json)
+        return
     shown = [markdown(published, rows, stored_cells, notes)]
     printing.result(to_dict(published, rows, stored_cells, notes), as_json, shown)
     if picture is not None:
@@ -173,7 +181,7 @@ def find_inputs(table: Table, place: Path, smoke: bool, dry_run: bool, options: 
 
 def show_list(table: Table | None, as_json: bool) -> None:
     """Prints the tables, or the rows of one table and the files they need."""
-    from .inputs import SENTENCES
+    from .inputs import SENTENCES, is_made
     from .suites import tables
 
     if table is None:
@@ -195,6 +203,7 @@ def show_list(table: Table | None, as_json: bool) -> None:
                     [
                         f"{name} (else made of --data)" if name in SENTENCES else name
                         for name in sorted({name for recipe in row.recipes.values() for name in recipe.needs()})
+                        if not is_made(name)
                     ]
                     + (
                         ["--pairs"]

@@ -87,20 +87,9 @@ def open_inputs(
 ) -> Inputs:
     """Builds the inputs of the runs of a table from the values of command-line options.
 
-    Args:
-        table: The table.
-        data: Folder of the evaluation data.
-        corpus: File of sentences.
-        pairs: File of labelled pairs.
-        files: Further files, each as ``NAME=PATH``.
-        made: Folder to which ``sts_sentences`` writes the corpora that the table needs; None: they are not made.
-        dev: ``clean``: select checkpoints on ``clean_development``, which is written to ``made``; None: as in
-            the papers.
-        **settings: Values of the other fields of ``Inputs``.
-
-    Raises:
-        InputError: If ``data`` is None, if a file does not exist or is not given as ``NAME=PATH``, or if ``files``
-            names a file that no row uses.
+    The corpora that the table needs and ``clean_development``, with ``dev`` = ``clean``, are written to ``made``; None:
+    they are not made. Raises ``InputError`` if ``data`` is None, if a file does not exist or is not given as
+    ``NAME=PATH``, or if ``files`` names a file that no row uses.
     """
     if data is None:
         raise InputError("--data: name the folder of the evaluation data, with files like stsb.dev.tsv")
@@ -122,6 +111,7 @@ def open_inputs(
             raise InputError(f"{flag} {value}: no such file; check the path")
     if made is not None:
         named = {**sts_sentences(Path(data), made, needed - named.keys()), **named}
+        named |= documents(Path(data), made, [name for name in table.needs() if name.startswith(DOCUMENTS)])
     corpus_path, pairs_path = (None if file is None else Path(file) for file in (corpus, pairs))
     chosen = () if dev is None or made is None else clean_files(Path(data), made)
     return Inputs(Path(data), corpus_path, pairs_path, named, dev=chosen, **settings)  # type: ignore[arg-type]
@@ -164,19 +154,11 @@ def clean_files(data: Path, folder: Path) -> tuple[str, ...]:
 
 
 def sts_sentences(data: Path, folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Writes corpora made of the sentences of the STS files in ``data``, one sentence per line.
+    """Writes corpora made of the sentences of the STS files in ``data``, one sentence per line; returns their paths.
 
     Every occurrence of a sentence counts, as in the released corpora. The draw depends only on the number of sentences,
-    so all seeds of a row have the same corpus.
-
-    Args:
-        data: Folder of the evaluation data.
-        folder: Folder to write to; it is created if a corpus is written.
-        names: Names of corpora; those that are not in ``SENTENCES``, or whose files are not all in ``data``, are left
-            out.
-
-    Returns:
-        The paths of the corpora by name.
+    so all seeds of a row have the same corpus. Names that are not in ``SENTENCES``, or whose files are not all in
+    ``data``, are left out.
     """
     corpora = {}
     for name in sorted(SENTENCES.keys() & set(names)):
@@ -194,6 +176,20 @@ def sts_sentences(data: Path, folder: Path, names: Iterable[str]) -> dict[str, s
         write_text(folder / f"{name}.txt", "\n".join(sentences) + "\n")
         corpora[name] = str(folder / f"{name}.txt")
     return corpora
+
+
+def documents(data: Path, folder: Path, names: Sequence[str]) -> dict[str, str]:
+    """Writes the documents of collections in ``data``, one per line; returns the paths by placeholder."""
+    from cse.evaluation.retrieval import Retrieval, RetrievalOptions
+
+    paths = {}
+    for name in names:
+        collection = Retrieval(RetrievalOptions(), str(find(data, name.removeprefix(DOCUMENTS))))
+        texts = (" ".join(collection.documents[key].split()) for key in sorted(collection.documents, reverse=True))
+        folder.mkdir(parents=True, exist_ok=True)
+        paths[name] = str(folder / f"{name.replace(' ', '-')}.txt")
+        write_text(paths[name], "".join(f"{text}\n" for text in texts if text))
+    return paths
 
 
 # Number of steps per run.
@@ -222,7 +218,7 @@ def smoke_inputs(table: Table, place: Path, device: str, threads: int) -> Inputs
         _write(data / f"{stem}.tsv", [f"{generator.random() * 5:.2f}\t{a}\t{b}" for a, b in _pairs(rows, generator)])
     _transfer(data, rows, generator)
     for column in table.columns:
-        if table.suite == "columns" and column not in {title for title, _ in TASKS.values()}:
+        if table.suite in ("columns", "domain") and column not in {title for title, _ in TASKS.values()}:
             _collection(data / column, rows)
     labelled = place / "pairs.csv"
     triples = [",".join(f'"{_plain(text)}"' for text in (a, b, a[::-1])) for a, b in _pairs(rows, generator, 48)]

@@ -50,13 +50,8 @@ def first_sentences(corpus: Path, count: int) -> list[str]:
 def make(corpus: Path, place: Path, device: str, steps: int | None, say: Callable[[str], None]) -> Path:
     """Returns the folder of the masked model in ``place``, which is made unless it exists.
 
-    Args:
-        corpus: Sentences; a corpus of fewer than ``SENTENCES`` is read several times.
-        place: Folder for the model. Its state is saved every ``SAVE_EVERY`` steps; an interrupted training continues
-            from there, on a processor with the same result.
-        device: A PyTorch device.
-        steps: Number of steps; None: 1,000.
-        say: Called with a message at the beginning and at each save.
+    A corpus of fewer than ``SENTENCES`` is read several times. The state is saved every ``SAVE_EVERY`` steps; an
+    interrupted training continues from there, on a processor with the same result. ``steps``: None stands for 1,000.
     """
     from cse.encoder.resolve import find_model
 

@@ -74,14 +74,8 @@ ACTIVATIONS, ATTENTION = 68, 10
 def estimate(cells: Sequence[Cell], inputs: Inputs, place: Path) -> tuple[float, int]:
     """Estimates the cost of training runs, to within a factor of about two; all texts are assumed to be of full length.
 
-    Args:
-        cells: The cells to train.
-        inputs: Files and settings of the runs.
-        place: Folder in which the cells are stored.
-
-    Returns:
-        The seconds of all runs, without evaluations; and the bytes of weights, gradients, AdamW's moments and
-        activations of the largest run.
+    Returns the seconds of all runs, without evaluations; and the bytes of weights, gradients, AdamW's moments and
+    activations of the largest run.
     """
     rate = matrix_rate(inputs.device)
     known: dict[tuple[str, str | None], tuple[float, int]] = {}

@@ -75,11 +75,9 @@ def collect(table: Table, row: Row, stored: Stored) -> dict[str, Ours]:
 def paired_tests(table: Table, rows: Sequence[Row], stored: Stored) -> list[dict[str, Any]]:
     """Compares each of our rows with our first row of the same model, by paired t-tests over the seeds that both have.
 
-    There is one test for each column with at least two such seeds. Published means are not compared.
-
-    Returns:
-        Records with the keys ``row``, ``against``, ``column``, ``seeds``, ``mean``, ``low``, ``high``, ``p`` and
-        ``p_holm``, the p-value adjusted over all tests by Holm's method.
+    There is one test for each column with at least two such seeds. Published means are not compared. The records have
+    the keys ``row``, ``against``, ``column``, ``seeds``, ``mean``, ``low``, ``high``, ``p`` and ``p_holm``, the p-value
+    adjusted over all tests by Holm's method.
     """
     records: list[dict[str, Any]] = []
     first: dict[str, tuple[Row, dict[str, Ours]]] = {}
@@ -178,11 +176,7 @@ def markdown(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[s
 def trial(table: Table, rows: Sequence[Row], failed: Collection[str], chosen: Plan) -> dict[str, Any]:
     """Returns the outcome of ``--smoke`` as a JSON object, which has no scores: they would mean nothing.
 
-    Args:
-        table: The table.
-        rows: The rows that were tried.
-        failed: Names of the rows of which a cell failed.
-        chosen: The plan. Its ``stored`` has the cells that ran.
+    ``failed`` has the names of the rows of which a cell failed; the cells that ran are in ``chosen.stored``.
     """
     records = []
     for row in rows:

@@ -12,9 +12,9 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from functools import cache, cached_property
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,6 +114,26 @@ class Table:
     def needs(self, setting: str | None = None) -> set[str]:
         """Returns the names of the placeholders in all recipes, or in one setting of them; see ``Recipe.needs``."""
         return {name for row in self.rows for recipe in row.recipes.values() for name in recipe.needs(setting)}
+
+    def within(self, data: Path) -> Table:
+        """Returns the table with the columns of the collections that ``data`` has, if its suite is ``domain``.
+
+        Raises ``InputError`` if it has none of them.
+        """
+        if self.suite != "domain":
+            return self
+        columns = tuple(name for name in self.columns if (data / name).exists())
+        if not columns:
+            raise InputError(f"--data {data} has none of the collections {', '.join(self.columns)}")
+        rows = [
+            replace(
+                row,
+                values=row.values[: len(columns)],
+                recipes={column: recipe for column, recipe in row.recipes.items() if column in columns},
+            )
+            for row in self.rows
+        ]
+        return replace(self, columns=columns, rows=tuple(rows))
 
     def find_rows(self, names: Sequence[str]) -> list[Row]:
         """Returns the rows with the given names, or all rows if no names are given.
@@ -254,16 +274,9 @@ def find(data: Path, name: str) -> Path:
 class Scorer:
     """Scores encoders on the evaluation data of a table, which the constructor reads and checks.
 
-    Args:
-        suite: One of ``SUITES``.
-        columns: Names of the table's columns; for the suite ``columns``, titles of STS tasks or names of collections.
-        data: Folder of the data.
-        partial: Whether to accept files with fewer rows than the tasks have, and to evaluate transfer tasks with two
-            folds instead of ten; for trials.
-        also: Collections to score in addition, or ``transfer``.
-
-    Raises:
-        InputError: If data are missing, invalid, or incomplete.
+    With ``partial``, for trials, files may have fewer rows than the tasks have, and transfer tasks are evaluated with
+    two folds instead of ten. ``also`` names collections to score in addition, or ``transfer``. Raises ``InputError``
+    for data that are missing, invalid, or incomplete.
     """
 
     def __init__(
@@ -286,11 +299,15 @@ class Scorer:
             self.paths[name] = folder
             self.suites[name] = _open(kind, folder, partial)
 
-    @cached_property
-    def hash(self) -> str:
-        """First 16 hexadecimal digits of the SHA-256 of the names and contents of all files."""
+    def hash(self, column: str | None = None) -> str:
+        """Returns the first 16 hexadecimal digits of the SHA-256 of the names and contents of all files.
+
+        With the suite ``domain``, only the files of ``column`` count.
+        """
         digest = hashlib.sha256()
         for name, path in sorted(self.paths.items()):
+            if self.suite == "domain" and column not in (None, name):
+                continue
             files = sorted(entry for entry in path.rglob("*") if entry.is_file()) if path.is_dir() else [path]
             for file in files:
                 digest.update(f"{name}/{file.name} {hash_file(str(file))}\n".encode())
@@ -303,24 +320,20 @@ class Scorer:
     def measure(
         self, encoder: Encodes, progress: Callable[[int, int], None] | None = None, column: str | None = None
     ) -> tuple[dict[str, float], dict[str, list[int | None]]]:
-        """Scores an encoder.
+        """Scores an encoder: all columns or, with the suite ``domain``, only ``column``.
 
-        Args:
-            encoder: The encoder.
-            progress: Called with the units of work done and their total; a unit is usually one encoded text.
-            column: With the suite ``domain``, the only column to score.
-
-        Returns:
-            Scores x 100 by column, or by ``ANY`` if the suite has only one score; alignment and uniformity are not
-            scaled. And, for intervals, scores in hundredths of a point: those of resamples (suite ``effects``), or of
-            all queries (suite ``domain``).
+        ``progress`` is called with the units of work done, usually encoded texts, and their total. Returns scores x 100
+        by column, or by ``ANY`` if the suite has only one score; alignment and uniformity are not scaled. And, for
+        intervals, scores in hundredths of a point: those of resamples (suite ``effects``), or of all queries (suite
+        ``domain``).
         """
         wanted = self.suites if self.suite != "domain" or column is None else {column: self.suites[column]}
         sets = {**self.pairs, **self.clean}
-        total = sum(len({*pairs.left, *pairs.right}) for pairs in sets.values())
+        total = len({text for pairs in sets.values() for side in (pairs.left, pairs.right) for text in side})
         total += sum(suite.work() for suite in wanted.values())
         advance = counted(total, progress)
-        vectors = {stem: embed(encoder, [content.left, content.right], advance) for stem, content in sets.items()}
+        encoded = iter(embed(encoder, [side for each in sets.values() for side in (each.left, each.right)], advance))
+        vectors = {stem: (next(encoded), next(encoded)) for stem in sets}
         pairs = {stem: score_vectors(sets[stem], *both) for stem, both in vectors.items()}
         reports = {name: suite(encoder, advance) for name, suite in wanted.items()}
         scores = self._scores(pairs, {name: report.rows for name, report in reports.items()})

@@ -15,6 +15,7 @@ from typing import Any
 from cse.cli import printing
 from cse.progress import progress_of
 
+from . import domain
 from .cells import Cell, finish, run_cell
 from .effects import Laboratory, Results, chosen_by, markdown, tables_of
 from .inputs import TRAINED, Inputs, laboratory_inputs
@@ -132,6 +133,12 @@ def announce(chosen: Plan, work: Work, dry_run: bool) -> None:
         )
     for cell in chosen.wanted if dry_run else ():
         printing.say(f"would run {cell.name}")
+
+
+def show_domain(table: Table, sets: Mapping[str, Records], as_json: bool) -> None:
+    """Prints the changes of the losses on documents for sets of records."""
+    head, rows = domain.changes(table, sets)
+    printing.result({"columns": head, "rows": rows}, as_json, markdown(head, rows))
 
 
 def show_tables(lab: Laboratory, sets: Mapping[str, Records], as_json: bool) -> None:
