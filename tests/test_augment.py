@@ -85,15 +85,6 @@ def test_a_radius_may_be_a_percentage_of_the_vocabulary(sample_index, sample_row
             sample_index.augment(few, radius=radius)
 
 
-def test_each_copy_equals_a_separate_call_of_augment(indexed, sample_index, sample_rows, cse, tmp_path):
-    few = tmp_path / "few.txt"
-    few.write_text("\n".join(sample_rows[:20]) + "\n", encoding="utf8")
-    done = cse("augment", few, "--copies", 3, "--seed", 5, cwd=indexed)
-    assert done.returncode == 0, done.stderr
-    expected = [sample_index.augment(sample_rows[:20], seed=5, copy=copy) for copy in range(3)]
-    assert done.stdout.splitlines() == [expected[copy][row] for row in range(20) for copy in range(3)]
-
-
 @pytest.mark.parametrize("surface", ["keep", "plain"])
 def test_json_records_list_the_replaced_words(indexed, sample_index, sample_rows, cse, tmp_path, surface):
     texts = [*sample_rows[:30], "", 'Caf\u00e9 \U0001f600 "quoted" na\u00efve zqxv']

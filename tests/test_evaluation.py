@@ -380,22 +380,17 @@ def test_changed_pieces_of_an_interrupted_encoding_are_encoded_again(tiny_bert, 
     assert before[1].count(b"\n") == 3
 
     def damaged(content):
-        for place in (0, 9, 40, 70, 127, 128, len(content) // 2, len(content) - 3):
-            if place < len(content):
-                yield content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
-        yield content[: len(content) // 2]
-        yield content + b"{}\n"
-        yield b""
-        yield b'{"key": {}, "done": 1' + 30 * b"0" + b"}\n"
+        for place in {0, 9, 40, 70, 127, 128, len(content) // 2, len(content) - 3} & {*range(len(content))}:
+            yield content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+        yield from (content[: len(content) // 2], content + b"{}\n", b"", b'{"key": {}, "done": 1' + 30 * b"0" + b"}\n")
 
-    for changed, content in enumerate(before):
+    for path, content in zip(files, before, strict=True):
         for other in damaged(content):
-            for path, stored in zip(files, before, strict=True):
-                path.write_bytes(stored)
-            files[changed].write_bytes(other)
+            for each, stored in zip(files, before, strict=True):
+                each.write_bytes(other if each == path else stored)
             assert encoded().exit_code == 0
             assert output.read_bytes() == expected
-            assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "v.npy"]
+            assert sorted(each.name for each in tmp_path.iterdir()) == ["in.txt", "v.npy"]
             output.unlink()
 
 

@@ -66,19 +66,6 @@ def test_a_saved_model_has_the_same_pooler_weights_and_vectors_in_other_librarie
     np.testing.assert_allclose(ours, pool(pooler, states, batch["attention_mask"]), atol=1e-5)
 
 
-@pytest.mark.slow
-def test_a_trained_minilm_keeps_its_pooling_normalisation_and_maximum_length(trained, minilm):
-    folder = trained(minilm, None)
-    theirs = SentenceTransformer(str(folder), device="cpu")
-    assert [type(module).__name__ for module in theirs] == ["Transformer", "Pooling", "Normalize"]
-    assert theirs.max_seq_length == 256
-    ours = Encoder(folder, device="cpu").encode(TEXTS)
-    np.testing.assert_allclose(ours, theirs.encode(TEXTS), atol=1e-5)
-    np.testing.assert_allclose(np.linalg.norm(ours, axis=1), 1, atol=1e-5)
-    _, report = AutoModel.from_pretrained(folder, output_loading_info=True)
-    assert not report["missing_keys"]
-
-
 def test_modules_json_refers_to_classes_of_sentence_transformers_models(trained):
     modules = json.loads((trained("bert", "avg_top2") / "modules.json").read_text())
     kinds = ["Transformer", "WeightedLayerPooling", "Pooling"]
@@ -244,7 +231,7 @@ def test_ranks_of_sentence_halves_equal_a_double_loop():
 
 def test_lines_of_a_tsv_file_of_pairs_are_split_only_at_tabs_and_runs_of_white_space_become_one_space(tmp_path):
     path = tmp_path / "pairs.tsv"
-    lines = '5.0\tHe said "no".\tA\u2028b, c\tx\r\n\n0\t"open\tclosed"\ty\n1\t two  words \u00a0here\ta\x0bb\n2\t\tx\n'
+    lines = '5.0\tHe said "no".\tA\u2028b, c\tx\r\n\n0\t"open\tclosed"\ty\n1\t two  words \u00a0here\ta\x0bb\tz\n2\t\tx\tz\n'
     path.write_text(lines, encoding="utf8", newline="")
     pairs = read_pairs(path)
     assert pairs.gold.tolist() == [5, 0, 1, 2]
@@ -276,7 +263,7 @@ def test_pairs_are_read_from_files_with_headers_and_from_csv_files(tmp_path, nam
         ("p.tsv", "rating\tone\ttwo\n1\ta\tb\n", "line 1 .* by tabs; a header must name the columns score, sent"),
         ("p.csv", "rating,one,two\n1,a,b\n", "line 1 .* by commas; a header must name"),
         ("p.csv", "score,sentence1,sentence2\n1,a,b\n\nx,a,b\n", "line 4 is not 'score, sentence1, .* commas$"),
-        ("p.csv", 'score,sentence1,sentence2\n1,a,b\n2,"a,b\n', "the quotes of the record at line 3 do not match"),
+        ("p.csv", 'score,sentence1,sentence2\n1,a,b\n2,"a,b\n', "a quote in the record at line 3 is never closed"),
         *(("p.tsv", f"1\ta\tb\n{line}\n", r"p\.tsv: line 2") for line in ("5\tone", "five\ta\tb", "nan\ta\tb", "a,b")),
     ],
 )  # fmt: skip

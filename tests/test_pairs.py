@@ -364,12 +364,3 @@ def compared(config):
     views = Views({name: torch.zeros(len(batch.rows), 1) for name in batch.views}, batch.roles, keys=keys)
     assert batch.repeats
     return batch, lambda one, other: views.equal(one, other).numpy(), tokenizer
-
-
-def test_cse_train_accepts_a_file_of_nli_triples(cse, shared, tiny_bert, tmp_path):
-    path = shared("nli/nli_triples.csv")
-    flags = ("--batch-size", 32, "--max-steps", 4, "-o", tmp_path, "--json")
-    done = cse("train", "--pairs", path, "--model", tiny_bert, *flags)
-    assert done.returncode == 0, done.stderr
-    assert "labelled" in done.stderr
-    assert json.loads(done.stdout)["steps"] == 4

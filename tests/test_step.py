@@ -244,15 +244,16 @@ def test_a_logger_is_a_callback_with_access_to_the_run(run_config):
         train(run_config.replace(loggers=("nothing",)))
 
 
-def test_tensorboard_logs_hold_losses_and_scores(run_config):
+def test_tensorboard_logs_of_a_run_in_bf16_hold_finite_losses_and_scores(run_config):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    result = train(run_config.replace(max_steps=4, loggers=("tensorboard",)))
+    result = train(run_config.replace(max_steps=4, loggers=("tensorboard",), precision="bf16"))
     events = EventAccumulator(str(result.folder / "tensorboard"))
     events.Reload()
     assert {"train/loss", "train/alignment", "train/uniformity", "eval/mrr"} <= set(events.Tags()["scalars"])
     assert [event.step for event in events.Scalars("train/loss")] == [1, 2, 3, 4]
+    assert np.isfinite([event.value for event in events.Scalars("train/loss")]).all()
 
 
 def test_patience_ends_a_run_early(run_config, tmp_path, sample_rows):

@@ -100,12 +100,6 @@ SYSTEMS = {
         "positive_dropout": 0.155,
     },
     "substitution": {"positive": "substitution", "options": {"substitution": {"model": "MASKED", "share": 0.3}}},
-    "matryoshka with dclr": {
-        "pooler": "avg",
-        "loss_terms": ("matryoshka",),
-        "options": {"matryoshka": {"dims": (8,)}, "dclr": {"noise": 1.5}},
-        "feature_augmentations": ("dclr",),
-    },
     "augcse": {"loss_terms": ("augcse",), "options": {"augcse": {"weight": 0.5}}},
     "augcse release": {
         "loss_terms": ("augcse",),

@@ -136,40 +136,6 @@ def test_every_corpus_gets_its_own_index_and_a_recipe_may_specify_a_corpus(small
 
 
 @pytest.mark.slow
-def test_an_interrupted_cell_resumes_from_its_checkpoint(small, tmp_path, monkeypatch):
-    from cse import Encoder
-    from cse.errors import Interrupted
-    from cse.training.callbacks import Callback
-
-    table, inputs = find_table("simcse-table1"), replace(small("simcse-table1"), max_steps=6)
-    scorer = scorer_of(table, inputs)
-    cell, other = cells_of(table, table.find_rows(["crop 10%"]), [0, 1])
-
-    class Stop(Callback):
-        def on_step_end(self, step, steps):
-            import os
-            import signal
-
-            if step == 3:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    with pytest.raises(Interrupted):
-        run_cell(cell, inputs, scorer, tmp_path, Stop())
-    assert read_cell(cell, inputs, scorer, tmp_path) is None
-    with pytest.raises(InputError, match=r"was made with max_steps 6, not 4; .* remove the run"):
-        run_cell(cell, replace(inputs, max_steps=4), scorer, tmp_path)
-    resumed = run_cell(cell, inputs, scorer, tmp_path, keep_models=True)
-    whole = run_cell(cell, inputs, scorer, tmp_path / "whole", keep_models=True)
-    assert resumed["scores"] == whole["scores"]
-    vectors = [
-        Encoder(place / cell.folder / "seed-0" / "last", device="cpu").encode(["a sentence"])
-        for place in (tmp_path, tmp_path / "whole")
-    ]
-    assert np.array_equal(*vectors)
-    assert other.path(tmp_path) != cell.path(tmp_path)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["focal-table3", "simcse-table6", "una-table2", "una-tableD7", "focal-table5", "simcse-tableB2"]
 )
