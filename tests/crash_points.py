@@ -88,10 +88,7 @@ def call_of(pid, folder):
 
 
 def run(arguments, folder, kill_at=0, limit=300, mapped=False, number=signal.SIGKILL):
-    """Runs a command in a forked process; returns its exit code, its messages, and its calls that change files.
-
-    With ``kill_at`` N, the process gets the signal ``number`` before the Nth call.
-    """
+    """Runs a command, with a signal at call ``kill_at``; returns exit code, messages, and calls that change files."""
     messages = folder.parent / "messages"
     pid = os.fork()
     if pid == 0:

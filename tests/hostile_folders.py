@@ -486,10 +486,7 @@ def vectors_of(folder: Path) -> np.ndarray:
 
 
 def opened(folder: Path, expected: np.ndarray | None) -> str:
-    """Opens a folder as training and as search do; returns "loaded" or "refused".
-
-    Raises ``AssertionError`` with what is wrong, such as vectors that are not those expected.
-    """
+    """Opens a folder as training and as search do; returns "loaded" or "refused", or raises what is wrong."""
     from cse import InputError
     from cse.encoder.opening import open_encoder
     from cse.encoder.resolve import find_model

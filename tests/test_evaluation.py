@@ -218,9 +218,7 @@ def test_scores_of_a_small_collection_equal_those_computed_by_hand(tmp_path, kin
     report = Retrieval(RetrievalOptions(), str(folder))(Table(vectors))
     (row,) = report.rows
     assert (row["queries"], row["documents"]) == (2, 4)
-    # For q1, d1 and d2 rank first. For q2, d3 and d4 are equally similar, so the larger id, d4, ranks first. The other
-    # relevant document of q2, "gone", is not in the corpus and counts as not retrieved. q3 has no relevant document and
-    # is left out.
+    # q1: d1, d2; q2: d4, d3 (equally similar; "gone" counts as not retrieved); q3 has no relevant document.
     second = (1 / np.log2(3)) / (1 + 1 / np.log2(3))
     assert row["ndcg@10"] == pytest.approx(100 * (1 + second) / 2, abs=1e-4)
     assert row["mrr@10"] == pytest.approx(75)

@@ -231,11 +231,11 @@ def test_ranks_of_sentence_halves_equal_a_double_loop():
 
 def test_lines_of_a_tsv_file_of_pairs_are_split_only_at_tabs_and_runs_of_white_space_become_one_space(tmp_path):
     path = tmp_path / "pairs.tsv"
-    lines = '5.0\tHe said "no".\tA\u2028b, c\tx\r\n\n0\t"open\tclosed"\ty\n1\t two  words \u00a0here\ta\x0bb\tz\n2\t\tx\tz\n'
+    lines = '5.0\tHe said "no".\tA\u2028b, c\tx\r\n\n0\t"open\tclosed"\ty\n1\t two  w \u00a0h\ta\x0bb\tz\n2\t\tx\tz\n'
     path.write_text(lines, encoding="utf8", newline="")
     pairs = read_pairs(path)
     assert pairs.gold.tolist() == [5, 0, 1, 2]
-    assert pairs.left == ['He said "no".', '"open', "two words here", ""]
+    assert pairs.left == ['He said "no".', '"open', "two w h", ""]
     assert pairs.right == ["A b, c", 'closed"', "a b", "x"]
 
 

@@ -151,7 +151,7 @@ def test_eval_ranks_as_the_search_index_does(collection, tiny_bert, cse):
         (["compare", "MODEL", "MODEL", "--hybrid"], "--hybrid applies only to --suite retrieval"),
         (["eval", "bm25"], "bm25: has no embeddings for --suite sts"),
         (["eval", "bm25", "--suite", "retrieval", "--hybrid"], "--hybrid has no effect on bm25"),
-        (["eval", "bm25", "--suite", "retrieval", "--pooler", "avg"], "--pooler, --prompt have no effect on bm25"),
+        (["eval", "bm25", "--suite", "retrieval", "--pooler", "avg"], "--pooler and --prompt have no effect on bm25"),
         (["eval", "bm25", "--suite", "retrieval", "--passages", "9"], "--passages has no effect on bm25"),
         (["compare", "bm25", "MODEL", "--suite", "retrieval", "--dims", "4"], "--dims: bm25 has no dimensions"),
         (["eval", "MODEL", "--suite", "retrieval", "--bm25-weight", "1"], "--bm25-weight has no effect without"),
@@ -319,7 +319,7 @@ def test_an_encoder_that_returns_something_else_is_refused(collection):
         with pytest.raises(InputError, match="encode must return one vector for each of"):
             evaluate(Wrong(result), "retrieval", collection[0])
     with pytest.raises(InputError, match=r"--hybrid needs a cse\.Encoder"):
-        compare(System(Wrong([])), System(Wrong([]), hybrid=True), "retrieval", collection[0])
+        evaluate(System(Wrong([]), hybrid=True), "retrieval", collection[0])
 
 
 @pytest.mark.parametrize(

@@ -179,8 +179,7 @@ def test_the_loss_term_mlm_is_close_to_the_loss_in_transformers(run_config):
     ids = batch.tokens["anchor"]["input_ids"]
     changed = seen["input_ids"] != ids
     assert changed.any()
-    # The labels that the term uses are not accessible, so the reference is the loss over the changed tokens, which are
-    # about 90 % of the selected tokens.
+    # The reference is the loss over the changed tokens, about 90 % of those whose labels the term uses.
     labels = torch.where(changed, ids, -100)
     expected = term.model(input_ids=seen["input_ids"], attention_mask=seen["attention_mask"], labels=labels).loss
     assert float(metrics["loss/mlm"]) == pytest.approx(0.3 * float(expected.detach()), rel=0.1)
