@@ -77,7 +77,7 @@ def test_a_tokenizer_runs_only_under_the_lock(tmp_path, tiny_bert, monkeypatch):
     called = kind.__call__
 
     def checked(self, *arguments, **settings):
-        held.append(TOKENIZING._lock._is_owned())
+        held.append(TOKENIZING._is_owned())
         return called(self, *arguments, **settings)
 
     monkeypatch.setattr(kind, "__call__", checked)

@@ -17,6 +17,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from conftest import make_t5
+from cse.evaluation.verdict import lines
 from prose import unmarked
 
 ROOT = Path(__file__).parents[1]
@@ -298,7 +299,14 @@ def test_python_code_in_the_documentation_runs(cse, place, text, monkeypatch):
 def test_toml_in_the_documentation_is_valid(text):
     import tomllib
 
-    assert tomllib.loads(text)["project"]["entry-points"]
+    table = tomllib.loads(text)
+    assert table.get("rows") or table["project"]["entry-points"]
+
+
+@pytest.mark.parametrize(("page", "indent"), [("README.md", ""), ("docs/evaluation.md", "    ")])
+def test_the_printed_verdict_is_the_stored_one(page, indent):
+    stored = json.loads((ROOT / "benches" / "results" / "verdict.json").read_text("utf8"))["first run"]
+    assert "".join(f"{indent}{line}\n" for line in lines(stored)[:3]) in (ROOT / page).read_text("utf8")
 
 
 WRITTEN = [page for page in PAGES if page.name not in ("commands.md", "settings.md")]  # the others are generated

@@ -100,7 +100,7 @@ def test_sizes_that_no_machine_has_memory_for_are_refused(tmp_path, tiny_bert, g
     for message, *command in [
         ("--samples must be <= 100000", "explain", "word1", "--samples", "1000000000"),
         ("at most 32 dimensions", *train, "c.txt", "--lora", "1000000000"),
-        ("has 20,000 columns", *train, "--pairs", "wide.csv"),
+        ("the names of the columns do not determine the anchor", *train, "--pairs", "wide.csv"),
         ("use --column to name the column", "build-tfidf", "wide.csv"),
         ("use --column to name the column", "doctor", "wide.csv"),
     ]:

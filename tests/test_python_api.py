@@ -115,7 +115,7 @@ def test_evaluate_refuses_invalid_arguments(tiny_bert, pairs, tmp_path):
         cse.evaluate(tiny_bert, "sts", pairs, options={"halves": {"limit": 3}})
     with pytest.raises(InputError, match="must be a folder, a name, or an encoder"):
         cse.evaluate(3, data=pairs)
-    with pytest.raises(InputError, match="has its own"):
+    with pytest.raises(InputError, match="has been loaded with its own values"):
         cse.evaluate(Encoder(tiny_bert, device="cpu"), data=pairs, pooler="cls")
     with pytest.raises(InputError, match="no such folder"):
         cse.evaluate(tmp_path / "none", data=pairs)

@@ -85,6 +85,7 @@ TEXTS = {
     "substitution": {"options": {"substitution": {"model": "MASKED"}}},
     "eda-synonym": {"options": {"eda-synonym": {"synonyms": "SYNONYMS"}}},
     "eda-insert": {"options": {"eda-insert": {"synonyms": "SYNONYMS"}}},
+    "parallel": {"options": {"parallel": {"file": "PARALLEL"}}},
     "retrieved": {"options": {"retrieved": {"nearest": 5}}},
     "diverse": {"loss_terms": ("pcl",)},
     "negation": {"loss_terms": ("soft-negative",)},
@@ -95,7 +96,7 @@ LISTED = [name for name in CASES if name not in LONG]
 for kind, name in product(("positive", "negatives"), AUGMENTATIONS.names()):
     if not (kind == "negatives" and (name == "diverse" or not issubclass(AUGMENTATIONS.get(name), Edit))):
         values = {kind: name if kind == "positive" else (name,), **TEXTS.get(name, {})}
-        if kind == "negatives" or name != "retrieved":
+        if kind == "negatives" or name not in ("retrieved", "labelled"):  # these need other data
             CASES[f"{kind} {name}"] = values
 NOT_RECORDED = {"pca"}
 
@@ -120,7 +121,9 @@ def config_of(run_config, shallow, masked_model, few):
     def config(name, device=LIKE_A_GPU, **changes):
         model = shallow(2 if name == "sscl" else 1)
         text = json.dumps({**CASES[name], **changes})
-        for place, path in (("MASKED", masked_model), ("TINY", model), ("SYNONYMS", few / "synonyms.txt")):
+        places = {"MASKED": masked_model, "TINY": model}
+        places |= {"SYNONYMS": few / "synonyms.txt", "PARALLEL": few / "parallel.txt"}
+        for place, path in places.items():
             text = text.replace(place, str(path))
         shared = {"model": model, "corpus": few / "corpus.txt", "device": device, "max_steps": STEPS, "eval_every": 0}
         return run_config.replace(**{"max_length": 16, **shared, **json.loads(text)})

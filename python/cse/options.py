@@ -14,7 +14,7 @@ This module does not import click, and importing it is fast.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from math import isfinite
@@ -130,13 +130,14 @@ class Option:
         """The values of a ``Literal``; empty for other types."""
         return get_args(self.kinds[0]) if get_origin(self.kinds[0]) is Literal else ()
 
-    def names(self) -> list[str]:
+    def names(self) -> Collection[str]:
         """Returns the accepted names; without ``Opt.names``, the choices."""
         if not self.opt.names:
-            return [*self.choices]
+            return self.choices
         names = resolve_name(self.opt.names)
         names = names() if callable(names) else names
-        return [*(names.names() if hasattr(names, "names") else names)]
+        accepted: Collection[str] = names.names() if hasattr(names, "names") else names
+        return accepted  # not a list, since POOLERS accepts more names than it lists
 
     def limits(self) -> dict[str, Any]:
         """Returns the limits of a number, by the names of ``annotated_types``: ge, gt, le, lt."""
