@@ -2,15 +2,12 @@
 
     python tests/crash_points.py [--all] [--case NAME]
 
-Each command of ``CASES`` runs once undisturbed, while its calls that change files below its folder are counted: open
-with O_CREAT or O_TRUNC, write, rename, unlink, mkdir, rmdir, link, truncate and fsync. It is then run again and killed
-(SIGKILL) just before the Nth of these calls. Afterwards an output file must be the old or the new one, the repeated
-command must succeed with the result of the undisturbed one, and no temporary file may be left. Without ``--all``, a
-sample of the calls that differ in kind or place is tried.
+Each command of ``CASES`` runs once undisturbed, while its calls that change files below its folder are counted. It is
+then killed (SIGKILL) just before the Nth of them: an output file must be the old or the new one, the repeated command
+must succeed with the same result, and no temporary file may be left. Without ``--all``, a sample of the calls is tried.
 
 The process imports PyTorch once and forks for each command. A seccomp filter stops the forked process at each call, and
-its parent, which traces it, counts the call or kills the process. So calls of Python, Rust and libraries are covered
-alike. Linux on x86-64 only. The file name keeps pytest from collecting it.
+its parent, which traces it, counts the call or kills the process. Linux on x86-64 only.
 """
 
 from __future__ import annotations
@@ -91,10 +88,7 @@ def call_of(pid, folder):
 
 
 def run(arguments, folder, kill_at=0, limit=300, mapped=False, number=signal.SIGKILL):
-    """Runs a command in a forked process; returns its exit code, its messages, and its calls that change files.
-
-    With ``kill_at`` N, the process gets the signal ``number`` before the Nth call.
-    """
+    """Runs a command, with a signal at call ``kill_at``; returns exit code, messages, and calls that change files."""
     messages = folder.parent / "messages"
     pid = os.fork()
     if pid == 0:
@@ -196,8 +190,7 @@ CASES = {
     ),
     "reproduce": Case("reproduce focal-table4 --row 'temp 0.05' --smoke -o cells", ("cells",)),
 }
-# What differs between two runs of a command: times, rates and the peak of memory, and in the list of a checkpoint's
-# files the hash of state.json, which has times. Everything else is compared.
+# What differs between two runs of a command: times, rates, the peak of memory, and the hash of state.json with times.
 VARIES = rb"(?:train_)?seconds|sentences_per_second|rows_per_second|process_peak_bytes"
 TIMES = re.compile(rb'("(?:' + VARIES + rb')": )[0-9.e+-]+|("state.json": ")[0-9a-f]+')
 LEFT = re.compile(r"\.cse-.*|.*\.part(\.json)?|.*\.tmp")

@@ -2,13 +2,11 @@
 
     python tests/mutations.py [--sample N] [--only NAME] [--seed 0]
 
-Each mutation of a file is tried in a copy of its folder: flipped bytes, truncations, and for JSON and TOML other
-shapes, depths and sizes at every place. A command must exit with 2 (1 for a damaged run) and print one sentence, or
-exit with 0 and give the result of the undamaged file: what it prints and the files that it writes, without times. Where
-a file is data that may change the result, ``Case.may`` says why, and the result is compared with that of the same rows
-in another format (``Case.twin``), or the part that no change may touch (``Case.kept``) with that of the undamaged file.
-A traceback or another exit code is a failure. Prints a table of the numbers tried, accepted (of these, with the whole
-result compared, and with a part of it), refused and failed.
+Each mutation is tried in a copy of the folder: flipped bytes, truncations, and for JSON and TOML other shapes and sizes
+at every place. A command must exit with 2 (1 for a damaged run) and one sentence, or with 0 and the result of the
+undamaged file. Where ``Case.may`` allows another result, it is compared with that of the same rows in another format
+(``Case.twin``), or only its part ``Case.kept``. Prints a table of the numbers tried, accepted with the whole or a part
+of the result compared, refused and failed.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from hashlib import sha256
@@ -39,24 +37,7 @@ from random_texts import some_texts, write_vectors
 DEEP = "[" * 100_000 + "]" * 100_000
 DIGITS = b"9" * 5000
 WHOLE = [b"", b"[]", b"null", b'"x"', b"3", b"\xff\xfe", DEEP.encode(), DIGITS, b'{"a": ' + DIGITS + b"}", b"{"]
-VALUES = [
-    None,
-    [],
-    {},
-    "x",
-    "",
-    -1,
-    0,
-    1.5,
-    True,
-    10**30,
-    1e308,
-    [[["x"]]],
-    {"x": {"y": []}},
-    "\x00",
-    "../../x",
-    ["x", 1],
-]
+VALUES = [None, [], {}, "x", "", -1, 0, 1.5, True, 10**30, 1e308, [[["x"]]], {"x": {"y": []}}, "\x00", "../x", ["x", 1]]
 TIMES = {"seconds", "index_seconds", "search_seconds", "sentences_per_second", "rows_per_second"}
 
 
@@ -84,8 +65,7 @@ class Case:
     kept: Callable[[Any], object] = shape
     """Returns the part of the result that is the same whatever was changed in the files of ``may``."""
     twin: Callable[[str, bytes], tuple[str, str] | None] | None = None
-    """Returns name and content of a file of another format with the same rows, read by Python's modules; None if they
-    cannot read the file, or if a value is no text (then only the shape of the result is compared)."""
+    """Returns name and content of a file of another format with the same rows; None if it cannot have them."""
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
 
@@ -214,6 +194,10 @@ def test(case: Case, sample: int | None, seed: int) -> None:
                     case.failures.append(f"{file}: {what}: {wrong}")
 
 
+def quoted(rows: Iterable[list[str]]) -> str:
+    return "".join(",".join('"' + each.replace('"', '""') + '"' for each in row) + "\n" for row in rows)
+
+
 def texts_of(file: str, content: bytes) -> tuple[str, str] | None:
     """Returns the texts of a .jsonl file as .csv, and those of a .csv file as .jsonl."""
     try:
@@ -228,18 +212,16 @@ def texts_of(file: str, content: bytes) -> tuple[str, str] | None:
     if not all(isinstance(each, str) for each in found):
         return None
     if file.endswith(".jsonl"):
-        return "twin.csv", "text\r\n" + "".join('"' + each.replace('"', '""') + '"\r\n' for each in found)
+        return "twin.csv", quoted([["text"], *([each] for each in found)])
     return "twin.jsonl", "".join(json.dumps({"text": each}) + "\n" for each in found)
 
 
 def pairs_of(_: str, content: bytes) -> tuple[str, str] | None:
     """Returns the pairs of a .tsv file without a header as .csv."""
     try:
-        found = [line.split("\t") for line in content.decode().split("\n") if line]
+        return "twin.csv", quoted(line.split("\t") for line in content.decode().split("\n") if line)
     except ValueError:
         return None
-    quoted = (",".join('"' + each.replace('"', '""') + '"' for each in row) for row in found)
-    return "twin.csv", "".join(f"{row}\n" for row in quoted)
 
 
 def cases(base: Path) -> list[Case]:
@@ -247,7 +229,8 @@ def cases(base: Path) -> list[Case]:
     texts = some_texts(60, most=20)
     glove = base / "v.txt"
     write_vectors(glove)
-    model = make_tiny(base / "tiny", "bert") if not (base / "tiny").mkdir() else None
+    (base / "tiny").mkdir()
+    model = make_tiny(base / "tiny", "bert")
     made: list[Case] = []
 
     def case(name: str, command: list[str], files: list[str], *setup: list[object], **values: Any) -> None:
@@ -270,15 +253,10 @@ def cases(base: Path) -> list[Case]:
     lines = "".join(json.dumps({"text": text, "n": 1}) + "\n" for text in texts)
     write("tables", {"c.jsonl": lines, "c.csv": "text,n\n" + "".join(f'"{text}",1\n' for text in texts)})
     counts = ("documents", "rows", "blank", "wordless", "tokens", "terms")
+    may, kept = {"c.*": "the texts of the index"}, lambda result: {key: result["printed"][key] for key in counts}
     for file in ("c.jsonl", "c.csv"):
-        case(
-            "tables",
-            ["build-tfidf", file, "--column", "text", "-o", "out", "--json"],
-            [file],
-            may={"c.*": "the texts of the index"},
-            kept=lambda result: {key: result["printed"][key] for key in counts},
-            twin=texts_of,
-        )
+        command = ["build-tfidf", file, "--column", "text", "-o", "out", "--json"]
+        case("tables", command, [file], may=may, kept=kept, twin=texts_of)
     write("tfidf", plain)
     case("tfidf", ["explain", texts[0], "--json"], ["tfidf/*.safetensors"], ["build-tfidf", "c.txt"])
     query = ["--query", texts[0], "--json"]
@@ -289,17 +267,9 @@ def cases(base: Path) -> list[Case]:
     case("hybrid", ["search", "index", *query, "--hybrid"], ["index/*", "index/*/*"], [*search, "--hybrid"])
     write("model", plain)
     shutil.copytree(model, base / "model" / "m")
-    case(
-        "model",
-        ["encode", "m", "c.txt", "-o", "v.npy", "--json"],
-        ["m/*"],
-        outputs=("v.npy",),
-        may={
-            "m/model.safetensors": "the weights have no hash",
-            "m/config.json": "the sizes and functions of the layers",
-            "m/tokenizer*.json": "the words and their numbers",
-        },
-    )
+    may = {"m/model.safetensors": "the weights have no hash", "m/tokenizer*.json": "the words and their numbers"}
+    may["m/config.json"] = "the sizes and functions of the layers"
+    case("model", ["encode", "m", "c.txt", "-o", "v.npy", "--json"], ["m/*"], outputs=("v.npy",), may=may)
     write("cache", plain)
     assert rows(base / "cache")[0] == 0
     case("cache", ["rows"], ["cache/**/*"])
@@ -324,28 +294,16 @@ def cases(base: Path) -> list[Case]:
     sizes = ["--max-steps", "2", "--batch-size", "8", "--lr-scheduler", "constant", "--threads", "1"]
     trains = [["train", "c.txt", "--model", model, *sizes, "--name", name, "--save-every", "1"] for name in "ab"]
     files = ["runs/a/*.json", "runs/a/*.toml", "runs/a/log.jsonl"]
-    case(
-        "run",
-        ["runs", "runs", "--json"],
-        files,
-        *trains,
-        may={"runs/a/*": "settings and scores are shown"},
-        kept=lambda result: [each for each in result["printed"]["runs"] if each["name"] == "b"],
-    )
-    case(
-        "run",
-        ["report", "runs/a", "--json"],
-        files,
-        may={"runs/a/*": "settings and scores are shown"},
-        kept=lambda result: result["printed"]["page"],
-    )
-    case(
-        "run",
-        ["train", "--resume", "runs/a", "--max-steps", "3", "--json"],
-        ["runs/a/checkpoints/step-*2/*.json", *files],
-        outputs=("runs/a/last/model.safetensors",),
-        may={"runs/a/config.toml": "the settings"},
-    )
+    may = {"runs/a/*": "settings and scores are shown"}
+
+    def other_run(result: Any) -> object:
+        return [each for each in result["printed"]["runs"] if each["name"] == "b"]
+
+    case("run", ["runs", "runs", "--json"], files, *trains, may=may, kept=other_run)
+    case("run", ["report", "runs/a", "--json"], files, may=may, kept=lambda result: result["printed"]["page"])
+    resume = ["train", "--resume", "runs/a", "--max-steps", "3", "--json"]
+    files, weights = ["runs/a/checkpoints/step-*2/*.json", *files], ("runs/a/last/model.safetensors",)
+    case("run", resume, files, outputs=weights, may={"runs/a/config.toml": "the settings"})
     write("parts", plain)
     parts = ["augment", "c.txt", "--parts", "-o", "parts"]
     case("parts", [*parts, "--json"], ["parts/*.json"], ["build-tfidf", "c.txt"], parts, outputs=("parts/*.zst",))

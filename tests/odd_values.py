@@ -2,10 +2,9 @@
 
     python tests/odd_values.py [--sample N] [--only COMMAND] [--seed 0]
 
-The values are empty, blank, huge, not finite, negative, not UTF-8, a folder and a missing path. Each is given to a call
-of ``BASES`` that succeeds without it; a base that does not succeed ends the program. With the value, the call must end
-with 0, or with 2 and an error of one sentence. Only the commands of ``FAIL`` may end with 1, and a call that
-``LONG`` names may go on until it is stopped. Prints the calls that end otherwise, and how many ended with each code.
+Each value is given to a call of ``BASES`` that succeeds without it. With it, the call must end with 0, or with 2 and
+one sentence. Only the commands of ``FAIL`` may end with 1, and a call of ``LONG`` may go on until it is stopped.
+Prints the calls that end otherwise, and how many ended with each code.
 """
 
 from __future__ import annotations

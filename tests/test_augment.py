@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import chisquare
 
 from cse import InputError, TfidfIndex
-from una_reference import ReferenceIndex, chacha8, probabilities
+from una_reference import ReferenceIndex, probabilities
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +31,12 @@ def make(tmp_path, text, **options):
 
 @pytest.mark.parametrize(("beta", "radius"), [(0.5, 303), (0.3, 4000), (0.9, 1)])
 def test_negatives_equal_those_of_the_reference(words, twin, sample_rows, beta, radius):
+    assert words.default_radius == twin.default_radius() == len(words) // 100
+    unknown = ["zqxv", "Zqxv blorgh!? the", "ZQXV and FLIMFLAM zqxv", "the the the", "zzyzx " * 70, "I I'm McZqxv É"]
     rows = range(0, 10_000, 397)
-    texts = [sample_rows[row] for row in rows]
-    ours = words.augment(texts, seed=7, epoch=3, rows=list(rows), beta=beta, radius=radius)
+    texts = [*unknown, *(sample_rows[row] for row in rows)]
+    rows = [*range(len(unknown)), *rows]
+    ours = words.augment(texts, seed=7, epoch=3, rows=rows, beta=beta, radius=radius)
     for text, row, negative in zip(texts, rows, ours, strict=True):
         assert negative == twin.augment(text, seed=7, epoch=3, row=row, beta=beta, radius=radius)
 
@@ -53,38 +56,21 @@ def test_every_ablation_and_mode_equals_the_reference(words, twin, sample_rows, 
         assert negative == twin.augment(text, epoch=1, row=row, **options)
 
 
-def test_fully_random_ablation_skips_short_sentences_and_forces_no_replacement(sample_index):
-    both = dict(replace_which="random", replace_with="random")
-    _, short = sample_index.augment_report(["two words"] * 500, beta=1.0, **both)
-    assert (short.replaced, short.unchanged) == (0, 500)
-    _, three = sample_index.augment_report(["now three words"] * 500, beta=1.0, **both)
-    assert three.replaced == 1500
-    _, none = sample_index.augment_report(["now three words"] * 500, beta=0.0, **both)
-    assert none.unchanged == 500
-    _, one = sample_index.augment_report(["now three words"] * 500, beta=0.0, replace_which="random")
-    assert one.replaced == 500
-
-
-def test_random_replacements_are_drawn_uniformly_from_all_other_terms(tmp_path):
-    index = make(tmp_path, "a a a b\nc d\ne f g\nh a\n")
-    counts, own = frequencies(index, "c", 40_000, None, replace_with="random")
-    assert counts[own] == 0
-    assert chisquare(counts[np.arange(len(index)) != own]).pvalue > 1e-4
-
-
-def test_positives_replace_words_of_lower_tfidf_than_negatives(sample_index, sample_rows):
-    """In positives, the mean TF-IDF of the replaced words is less than 60% of the mean in negatives."""
-
-    def weight_of_replaced(mode):
-        total, number = 0.0, 0
-        for row, text in enumerate(sample_rows[:300]):
-            score = {word.word: word.score for word in sample_index.explain(text, samples=0)}
-            replaced = sample_index.replacements(text, row=row, mode=mode)[1]
-            total += sum(score[new.old] for new in replaced)
-            number += len(replaced)
-        return total / number
-
-    assert weight_of_replaced("positive") < 0.6 * weight_of_replaced("negative")
+@pytest.mark.parametrize(
+    ("text", "beta", "which", "replaced"),
+    [
+        ("two words", 1, "all", 0),
+        ("three words too", 1, "all", 1500),
+        ("three words too", 0, "all", 0),
+        ("a b c", 0, "", 500),
+    ],
+)
+def test_fully_random_ablation_skips_short_sentences_and_forces_no_replacement(
+    sample_index, text, beta, which, replaced
+):
+    options = {"replace_which": "random", **({"replace_with": "random"} if which == "all" else {})}
+    _, report = sample_index.augment_report([text] * 500, beta=beta, **options)
+    assert (report.replaced, report.unchanged) == (replaced, 0 if replaced else 500)
 
 
 def test_a_radius_may_be_a_percentage_of_the_vocabulary(sample_index, sample_rows):
@@ -97,15 +83,6 @@ def test_a_radius_may_be_a_percentage_of_the_vocabulary(sample_index, sample_row
     for radius in ("0%", "101%", "x", "5 percent", "", "%"):
         with pytest.raises(InputError, match="--radius"):
             sample_index.augment(few, radius=radius)
-
-
-def test_each_copy_equals_a_separate_call_of_augment(indexed, sample_index, sample_rows, cse, tmp_path):
-    few = tmp_path / "few.txt"
-    few.write_text("\n".join(sample_rows[:20]) + "\n", encoding="utf8")
-    done = cse("augment", few, "--copies", 3, "--seed", 5, cwd=indexed)
-    assert done.returncode == 0, done.stderr
-    expected = [sample_index.augment(sample_rows[:20], seed=5, copy=copy) for copy in range(3)]
-    assert done.stdout.splitlines() == [expected[copy][row] for row in range(20) for copy in range(3)]
 
 
 @pytest.mark.parametrize("surface", ["keep", "plain"])
@@ -133,24 +110,6 @@ def test_json_records_list_the_replaced_words(indexed, sample_index, sample_rows
             assert 0 < r["p"] <= 1
 
 
-def test_negatives_of_unknown_words_equal_those_of_the_reference(words, twin):
-    texts = [
-        "zqxv",
-        "Zqxv blorgh!? the",
-        "ZQXV and FLIMFLAM zqxv",
-        "the the the",
-        "zzyzx " * 70,
-        "I I'm McZqxv \u00c9blouissant",
-    ]
-    ours = words.augment(texts, seed=1, radius=50)
-    expected = [twin.augment(t, seed=1, epoch=0, row=row, beta=0.5, radius=50) for row, t in enumerate(texts)]
-    assert ours == expected
-
-
-def test_default_radius_is_a_hundredth_of_the_vocabulary(words, twin):
-    assert words.default_radius == twin.default_radius() == len(words) // 100
-
-
 def frequencies(index, word, draws, radius, **options):
     """Replaces ``word`` ``draws`` times; returns how often each rank was drawn, and the rank of ``word``."""
     rank = {index.terms[t]: place for place, t in enumerate(index.by_rank)}
@@ -169,14 +128,11 @@ def test_replacements_are_drawn_in_proportion_to_their_maximum_scores(sample_ind
     by_df = sorted(range(v), key=lambda t: (index.df[t], index.terms[t]))
     term = {"rare": by_df[5], "common": by_df[-20]}.get(place, index.by_rank[ranks.get(place, 0)])
     counts, own = frequencies(index, index.terms[term], draws, radius)
-    low, high = max(0, own - radius), min(v, own + radius + 1)
-    assert counts[own] == 0
-    assert counts[:low].sum() == counts[high:].sum() == 0
-    window = np.array([rank for rank in range(low, high) if rank != own])
-    score = index.max_score[index.by_rank[window]]
+    window = np.array([rank for rank in range(max(0, own - radius), min(v, own + radius + 1)) if rank != own])
+    assert counts.sum() == counts[window].sum()
     assert len(window) in (radius, 2 * radius) or place in ("rare", "common")
-    p_value = chisquare(counts[window], draws * score / score.sum()).pvalue
-    assert p_value > 1e-4
+    score = index.max_score[index.by_rank[window]]
+    assert chisquare(counts[window], draws * score / score.sum()).pvalue > 1e-4
 
 
 def test_terms_are_drawn_uniformly_if_all_scores_are_zero(tmp_path):
@@ -195,12 +151,8 @@ def test_probabilities_follow_the_published_formula():
     assert not all_equal
     assert p == pytest.approx(expected)
     assert max(expected) == 1  # 1.14, clipped at 1; if no value reached 1, the largest would be set to 1
-
-
-def test_all_words_with_the_largest_probability_get_probability_one():
     p, _ = probabilities([0.1, 0.5, 0.5, 0.4, 0.45, 0.3], 0.2)
-    assert p[1] == p[2] == 1
-    assert max(p[3:]) < 1
+    assert p[1] == p[2] == 1 > max(p[3:])
 
 
 def test_explained_scores_and_probabilities_equal_those_of_the_reference(words, twin, sample_rows):
@@ -216,23 +168,10 @@ def test_number_of_replaced_words_matches_the_probabilities(sample_index, sample
     _, report = sample_index.augment_report(sample_rows, beta=beta)
     expected = sum(word.p for text in sample_rows for word in sample_index.explain(text, beta=beta, samples=0))
     assert report.replaced == pytest.approx(expected, rel=0.01)
-    # With beta 0.3, the fraction of replaced words exceeds beta, because the largest probability of a sentence is set
-    # to 1 if none reaches 1. With beta 0.8, the fraction is below beta, because probabilities are clipped at 1.
+    # With beta 0.3 the share of replaced words exceeds beta (a word is always replaced); with 0.8 it is below (p <= 1).
     if beta == 0.5:
         assert report.replaced / report.words == pytest.approx(beta, abs=0.03)
     assert report.unchanged == 0
-
-
-def test_every_sentence_with_a_word_changes(sample_index, sample_rows):
-    negatives = sample_index.augment(sample_rows, beta=0.0, seed=2)
-    assert all(negative != text for negative, text in zip(negatives, sample_rows, strict=True))
-
-
-def test_seed_epoch_row_and_copy_each_change_the_negative(sample_index, sample_rows):
-    base = dict(seed=1, epoch=1, rows=[1], copy=1)
-    text = [max(sample_rows, key=len)]
-    versions = [base, {**base, "seed": 2}, {**base, "epoch": 2}, {**base, "rows": [2]}, {**base, "copy": 2}]
-    assert len({sample_index.augment(text, **version)[0] for version in versions}) == 5
 
 
 def test_only_replaced_words_change(sample_index, sample_rows):
@@ -250,23 +189,14 @@ def test_only_replaced_words_change(sample_index, sample_rows):
         assert text[at_old:] == negative[at_new:]
 
 
-def test_replacements_take_the_case_of_the_replaced_word(tmp_path):
+def test_replacements_take_the_case_of_the_replaced_word(tmp_path, sample_index):
     index = make(tmp_path, "".join(f"w{chr(97 + i)} x\n" for i in range(26)))
-    word = {"lower": "wa", "Capital": "Wa", "UPPER": "WA", "Mixed": "wA", "McMixed": "McWa"}
-    for name, text in word.items():
-        (negative,) = index.augment([text], radius=5)
-        if name == "UPPER":
-            assert negative.isupper()
-        elif name == "Capital":
-            assert negative[0].isupper()
-            assert negative[1:].islower()
-        else:
-            assert negative.islower(), (name, negative)
-
-
-@pytest.mark.parametrize("text", ["I", "I'm", "I\u2019ll"])
-def test_the_pronoun_i_gets_a_lower_case_replacement(sample_index, text):
-    assert sample_index.augment([text])[0].islower() or not any(c.isalpha() for c in sample_index.augment([text])[0])
+    made = {text: index.augment([text], radius=5)[0] for text in ("wa", "Wa", "WA", "wA", "McWa")}
+    assert made["WA"].isupper()
+    assert made["Wa"] == made["Wa"].capitalize()
+    assert all(made[text].islower() for text in ("wa", "wA", "McWa"))
+    for negative in sample_index.augment(["I", "I'm", "I\u2019ll"]):  # the pronoun is no capitalised word
+        assert negative == negative.lower()
 
 
 def test_a_replacement_of_a_capitalised_word_takes_title_case_not_upper_case():
@@ -289,16 +219,12 @@ def test_a_word_that_touches_another_is_not_replaced(tmp_path):
     assert report.unchanged == 1
 
 
-def test_rows_without_words_stay_unchanged_and_are_counted(sample_index):
+def test_rows_without_words_or_with_the_only_term_stay_unchanged_and_are_counted(sample_index, tmp_path):
     texts = ["", "  \t", "...", "\u2026 \u2014 !"]
     negatives, report = sample_index.augment_report(texts)
     assert negatives == texts
     assert (report.unchanged, report.blank) == (4, 2)
-
-
-def test_texts_stay_unchanged_if_the_vocabulary_has_only_one_term(tmp_path):
-    index = make(tmp_path, "word\nword word\n")
-    negatives, report = index.augment_report(["word", "Word!"])
+    negatives, report = make(tmp_path, "word\nword word\n").augment_report(["word", "Word!"])
     assert negatives == ["word", "Word!"]
     assert report.unchanged == 2
 
@@ -334,35 +260,17 @@ def test_the_word_that_is_always_replaced_is_drawn_uniformly_among_words_with_eq
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("name", "value"),
     [
-        ({"radius": 0}, "radius"),
-        ({"radius": -1}, "radius"),
-        ({"seed": -1}, "seed"),
-        ({"epoch": 2**64}, "epoch"),
-        ({"rows": [-1]}, "rows"),
-        ({"beta": 1.5}, "beta"),
-        ({"beta": math.nan}, "beta"),
-        ({"surface": "odd"}, "surface"),
-        ({"rows": [1, 2]}, "rows"),
+        *(("radius", 0), ("radius", -1), ("seed", -1), ("epoch", 2**64), ("rows", [-1]), ("rows", [1, 2])),
+        *(("beta", 1.5), ("beta", math.nan), ("surface", "odd")),
     ],
 )
-def test_errors_name_the_invalid_argument(sample_index, options, message):
-    with pytest.raises(InputError, match=message):
-        sample_index.augment(["one sentence"], **options)
-
-
-def test_a_string_instead_of_a_list_of_sentences_is_refused(sample_index):
+def test_errors_name_the_invalid_argument(sample_index, name, value):
+    with pytest.raises(InputError, match=name):
+        sample_index.augment(["one sentence"], **{name: value})
     with pytest.raises(InputError, match="a list of texts was expected"):
         sample_index.augment("one sentence")
-
-
-def test_random_stream_of_the_core_is_chacha8(sample_index):
-    """The Rust core and the reference implementation draw the same first number from a ChaCha8 stream."""
-    from cse.rng import bits
-
-    core = bits(3, 4, np.array([5]), 6)[0]
-    assert next(chacha8(3, 4, 5, 6)) == int(core >> np.uint64(11)) * 2.0**-53
 
 
 def test_bench_augment_compares_the_core_with_a_plain_loop_of_the_same_law(cse, short_corpus):
@@ -396,17 +304,15 @@ def test_the_plain_loop_of_bench_is_refused_if_its_law_differs(short_corpus, sho
 
 def test_how_many_words_are_replaced_is_as_documented(sample_index, sample_rows):
     texts = sample_rows[:2000]
-    counts = np.array([len(sample_index.explain(text)) for text in texts])
+    words = sum(len(sample_index.explain(text)) for text in texts)
 
     def replaced(**options):
-        made = [sample_index.replacements(text, row=row, **options)[1] for row, text in enumerate(texts)]
-        return np.array([len(words) for words in made])
+        return [len(sample_index.replacements(text, row=row, **options)[1]) for row, text in enumerate(texts)]
 
     forced = replaced(beta=0.0)
-    assert forced.min() == 1
-    assert forced.mean() == pytest.approx(2.07, abs=0.05)  # docs/una.md: ties and repeated words are all replaced
-    assert forced.sum() / counts.sum() == pytest.approx(0.098, abs=0.003)
-    assert replaced(beta=1.0).sum() / counts.sum() == pytest.approx(0.71, abs=0.01)
-    share = replaced(beta=0.5, replace_which="random").sum() / counts.sum()
-    assert share == pytest.approx(0.5 + 0.5 * len(counts) / counts.sum(), abs=0.01)
-    assert share > 0.515  # not beta: one word is always replaced
+    assert min(forced) == 1
+    assert sum(forced) / 2000 == pytest.approx(2.07, abs=0.05)  # docs/una.md: ties and repeated words are all replaced
+    assert sum(forced) / words == pytest.approx(0.098, abs=0.003)
+    assert sum(replaced(beta=1.0)) / words == pytest.approx(0.71, abs=0.01)
+    share = sum(replaced(beta=0.5, replace_which="random")) / words
+    assert share == pytest.approx(0.5 + 0.5 * 2000 / words, abs=0.01)

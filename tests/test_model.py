@@ -2,15 +2,20 @@
 
 import json
 import math
+import shutil
+from functools import cache
 
 import numpy as np
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
 from cse import Encoder, InputError, TrainConfig, train
 from cse.data.words import cut_in_two
 from cse.encoder.pooling import POOLERS
+from cse.encoder.resolve import find_model
+from cse.encoder.trained import load_encoder
 from cse.evaluation.base import read_pairs
 from cse.evaluation.geometry import alignment, cosine_variance, half_ranks, mean_cosine, uniformity
 from cse.evaluation.sts import find_tasks, score_pairs
@@ -22,30 +27,17 @@ TEXTS = ["A sentence.", "Another one, rather longer than the first, to see what 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, sample_rows, tiny_bert, tiny_roberta):
     """A function that trains a model with a given pooler for two steps and returns the run's folder ``best``."""
-    made = {}
     corpus = tmp_path_factory.mktemp("rows") / "rows.txt"
     corpus.write_text("\n".join(sample_rows[:200]) + "\n", encoding="utf8")
+    values = {"corpus": (str(corpus),), "batch_size": 8, "max_length": 8, "max_steps": 2, "eval_every": 0}
 
+    @cache
     def run(kind, pooler):
-        if (kind, pooler) not in made:
-            model = {"bert": tiny_bert, "roberta": tiny_roberta}.get(kind, kind)
-            made[kind, pooler] = (
-                train(
-                    TrainConfig(
-                        corpus=(str(corpus),),
-                        output=str(tmp_path_factory.mktemp("runs")),
-                        model=str(model),
-                        pooler=pooler,
-                        batch_size=8,
-                        max_length=8,
-                        max_steps=2,
-                        eval_every=0,
-                        device="cpu",
-                    )
-                ).folder
-                / "best"
-            )
-        return made[kind, pooler]
+        model = {"bert": tiny_bert, "roberta": tiny_roberta}.get(kind, kind)
+        output = str(tmp_path_factory.mktemp("runs"))
+        return (
+            train(TrainConfig(**values, output=output, model=str(model), pooler=pooler, device="cpu")).folder / "best"
+        )
 
     return run
 
@@ -55,71 +47,34 @@ CASES = [("bert", pooler) for pooler in SHARED] + [("roberta", "cls"), ("roberta
 
 
 @pytest.mark.parametrize(("kind", "pooler"), CASES)
-def test_a_saved_model_gives_the_same_vectors_in_sentence_transformers(trained, kind, pooler):
-    from sentence_transformers import SentenceTransformer
-
+def test_a_saved_model_has_the_same_pooler_weights_and_vectors_in_other_libraries(trained, kind, pooler):
     folder = trained(kind, pooler)
-    ours = Encoder(folder, device="cpu").encode(TEXTS)
-    theirs = SentenceTransformer(str(folder), device="cpu")
+    encoder, theirs = Encoder(folder, device="cpu"), SentenceTransformer(str(folder), device="cpu")
+    assert encoder.pooler == ("cls_before_pooler" if pooler == "cls" else pooler)
+    assert not encoder.plain
     assert theirs.max_seq_length == 64  # the limit of the model before training, not max_length=8
+    ours = encoder.encode(TEXTS)
     np.testing.assert_allclose(ours, theirs.encode(TEXTS), atol=1e-5)
-
-
-@pytest.mark.parametrize(("kind", "pooler"), CASES)
-def test_a_saved_model_has_the_same_weights_and_vectors_in_transformers(trained, kind, pooler):
-    folder = trained(kind, pooler)
     model, report = AutoModel.from_pretrained(folder, output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert len(tokenizer("word " * 500)["input_ids"]) > 64  # the saved tokenizer does not truncate by default
     batch = tokenizer(TEXTS, padding=True, truncation=True, return_tensors="pt")
-    model.eval()
     with torch.no_grad():
-        states = model(**batch, output_hidden_states=True).hidden_states
-    vectors = pool(pooler, states, batch["attention_mask"])
-    np.testing.assert_allclose(Encoder(folder, device="cpu").encode(TEXTS), vectors, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_a_trained_minilm_keeps_its_pooling_normalisation_and_maximum_length(trained, minilm):
-    from sentence_transformers import SentenceTransformer
-
-    folder = trained(minilm, None)
-    theirs = SentenceTransformer(str(folder), device="cpu")
-    assert [type(module).__name__ for module in theirs] == ["Transformer", "Pooling", "Normalize"]
-    assert theirs.max_seq_length == 256
-    ours = Encoder(folder, device="cpu").encode(TEXTS)
-    np.testing.assert_allclose(ours, theirs.encode(TEXTS), atol=1e-5)
-    np.testing.assert_allclose(np.linalg.norm(ours, axis=1), 1, atol=1e-5)
-    _, report = AutoModel.from_pretrained(folder, output_loading_info=True)
-    assert not report["missing_keys"]
+        states = model.eval()(**batch, output_hidden_states=True).hidden_states
+    np.testing.assert_allclose(ours, pool(pooler, states, batch["attention_mask"]), atol=1e-5)
 
 
 def test_modules_json_refers_to_classes_of_sentence_transformers_models(trained):
     modules = json.loads((trained("bert", "avg_top2") / "modules.json").read_text())
-    assert [module["type"] for module in modules] == [
-        "sentence_transformers.models.Transformer",
-        "sentence_transformers.models.WeightedLayerPooling",
-        "sentence_transformers.models.Pooling",
-    ]
-
-
-@pytest.mark.parametrize("pooler", SHARED)
-def test_a_saved_model_is_loaded_with_its_pooler(trained, pooler):
-    encoder = Encoder(trained("bert", pooler), device="cpu")
-    assert encoder.pooler == ("cls_before_pooler" if pooler == "cls" else pooler)
-    assert not encoder.plain
+    kinds = ["Transformer", "WeightedLayerPooling", "Pooling"]
+    assert [module["type"] for module in modules] == [f"sentence_transformers.models.{kind}" for kind in kinds]
 
 
 def test_a_model_trained_with_another_pooling_is_evaluated_and_saved_with_the_evaluation_pooling(
     tmp_path, sample, tiny_bert
 ):
-    from sentence_transformers import SentenceTransformer
-
-    from cse.encoder.resolve import find_model
-    from cse.encoder.trained import load_encoder
-
     made = load_encoder(find_model(str(tiny_bert)), "avg", eval_pooler="avg_top2")
     made.backbone.eval()
     tokens = made.tokenizer(TEXTS, padding=True, truncation=True, return_tensors="pt")
@@ -158,52 +113,39 @@ def test_an_evaluation_pooling_that_does_not_suit_the_pooling_of_training_is_ref
         train(TrainConfig(corpus=(str(sample),), output=str(tmp_path), model=str(tiny_bert), **poolers))
 
 
-def test_an_encoder_is_plain_only_if_no_pooler_is_declared_or_given(tiny_bert):
-    assert Encoder(tiny_bert, device="cpu").plain
-    assert not Encoder(tiny_bert, pooler="cls", device="cpu").plain
-
-
-def test_poolers_equal_their_definitions():
+def test_poolers_equal_their_definitions(tiny_bert):
     states = tuple(torch.randn(2, 3, 4, dtype=torch.float64) for _ in range(4))
     mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
+    last, weights = states[3], torch.tensor([[1, 2, 0], [1, 2, 3.0]]).double()
 
     def mean(layer):
         return torch.stack([layer[0, :2].mean(0), layer[1].mean(0)])
 
     expected = {
-        "cls": states[3][:, 0],
-        "cls_before_pooler": states[3][:, 0],
-        "avg": mean(states[3]),
-        "avg_top2": mean((states[2] + states[3]) / 2),
-        "avg_first_last": mean((states[1] + states[3]) / 2),
-        "avg_embed_last": mean((states[0] + states[3]) / 2),
-        "max": torch.stack([states[3][0, :2].amax(0), states[3][1].amax(0)]),
-        "mean_sqrt_len_tokens": mean(states[3]) * torch.tensor([[2.0], [3.0]]).sqrt(),
-        "weightedmean": torch.stack(
-            [
-                torch.tensor([1, 2.0]).double() @ states[3][0, :2] / 3,
-                torch.tensor([1, 2, 3.0]).double() @ states[3][1] / 6,
-            ]
-        ),
-        "lasttoken": torch.stack([states[3][0, 1], states[3][1, 2]]),
+        "cls": last[:, 0],
+        "cls_before_pooler": last[:, 0],
+        "avg": mean(last),
+        "avg_top2": mean((states[2] + last) / 2),
+        "avg_first_last": mean((states[1] + last) / 2),
+        "avg_embed_last": mean((states[0] + last) / 2),
+        "max": torch.stack([last[0, :2].amax(0), last[1].amax(0)]),
+        "mean_sqrt_len_tokens": mean(last) * torch.tensor([[2.0], [3.0]]).sqrt(),
+        "weightedmean": torch.stack([weights[0] @ last[0] / 3, weights[1] @ last[1] / 6]),
+        "lasttoken": torch.stack([last[0, 1], last[1, 2]]),
     }
     assert set(expected) == set(SHARED)
     for name, vectors in expected.items():
         torch.testing.assert_close(pool(name, states, mask), vectors)
     ids = torch.tensor([[9, 4, 4], [4, 7, 9]])  # 9 is the mask token; its position in each row is pooled
-    torch.testing.assert_close(pool("mask", states, mask, ids, 9), torch.stack([states[3][0, 0], states[3][1, 2]]))
+    torch.testing.assert_close(pool("mask", states, mask, ids, 9), torch.stack([last[0, 0], last[1, 2]]))
+    assert Encoder(tiny_bert, device="cpu").plain  # no pooler is declared or given
+    assert not Encoder(tiny_bert, pooler="cls", device="cpu").plain
 
 
 def test_embeddings_do_not_depend_on_the_batch_size(trained):
     encoder = Encoder(trained("bert", "avg"), device="cpu")
     one = np.concatenate([encoder.encode([text]) for text in TEXTS])
     np.testing.assert_allclose(encoder.encode(TEXTS, batch_size=3), one, atol=1e-5)
-
-
-def test_a_sentence_is_most_similar_to_itself(trained, sample_rows):
-    encoder = Encoder(trained("bert", "avg"), device="cpu")
-    assert encoder.similarity(sample_rows[3:5], sample_rows[:20]).argmax(1).tolist() == [3, 4]
-    assert encoder.similarity(["a b"], ["a b"])[0, 0] == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.parametrize("model", ["./nowhere", "/nowhere/at/all", "a/b/c"])
@@ -226,8 +168,6 @@ def test_the_error_without_access_to_the_hub_suggests_minilm(monkeypatch, tmp_pa
 @pytest.mark.slow
 def test_a_cached_hub_model_keeps_its_pooling(trained, cse, tmp_path):
     """The model is loaded from the cache of the Hugging Face hub, without network access."""
-    import shutil
-
     made = trained("bert", "avg_top2")
     snapshot = tmp_path / "models--some-org--some-model" / "snapshots" / "abc"
     shutil.copytree(made, snapshot)
@@ -271,47 +211,32 @@ def test_the_sts_score_of_minilm_is_the_published_one(minilm, shared):
 
 
 def test_alignment_and_uniformity_equal_a_double_loop():
-    generator = np.random.default_rng(0)
-    x, y = generator.normal(size=(30, 5)), generator.normal(size=(30, 5))
-    unit = lambda v: v / np.linalg.norm(v)  # noqa: E731
-    close = [np.sum((unit(a) - unit(b)) ** 2) for a, b in zip(x, y, strict=True)]
-    assert alignment(x, y) == pytest.approx(np.mean(close))
-    spread = [math.exp(-2 * np.sum((unit(x[i]) - unit(x[j])) ** 2)) for i in range(30) for j in range(i)]
+    x, y = np.random.default_rng(0).normal(size=(2, 30, 5))
+    u, v = (z / np.linalg.norm(z, axis=1, keepdims=True) for z in (x, y))
+    assert alignment(x, y) == pytest.approx(np.mean([np.sum((a - b) ** 2) for a, b in zip(u, v, strict=True)]))
+    spread = [math.exp(-2 * np.sum((u[i] - u[j]) ** 2)) for i in range(30) for j in range(i)]
     assert uniformity(x) == pytest.approx(math.log(np.mean(spread)))
 
 
 def test_ranks_of_sentence_halves_equal_a_double_loop():
+    assert cut_in_two("a b c d e") == ("a b c", "d e")
     generator = np.random.default_rng(1)
     x, y = generator.normal(size=(20, 4)), generator.normal(size=(20, 4))
     cos = np.array([[a @ b / np.linalg.norm(a) / np.linalg.norm(b) for b in y] for a in x])
     forward, backward = half_ranks(x, y)
     assert forward.tolist() == [sum(cos[i, j] >= cos[i, i] for j in range(20)) for i in range(20)]
     assert backward.tolist() == [sum(cos[j, i] >= cos[i, i] for j in range(20)) for i in range(20)]
+    assert half_ranks(np.ones((50, 3)), np.ones((50, 3)))[0].tolist() == [50] * 50  # a collapsed encoder has the worst
 
 
-def test_a_collapsed_encoder_gets_the_worst_rank():
-    assert half_ranks(np.ones((50, 3)), np.ones((50, 3)))[0].tolist() == [50] * 50
-
-
-def test_sentences_are_cut_in_two_between_words():
-    assert cut_in_two("a b c d e") == ("a b c", "d e")
-
-
-def test_lines_of_a_tsv_file_of_pairs_are_split_only_at_tabs(tmp_path):
+def test_lines_of_a_tsv_file_of_pairs_are_split_only_at_tabs_and_runs_of_white_space_become_one_space(tmp_path):
     path = tmp_path / "pairs.tsv"
-    path.write_text('5.0\tHe said "no".\tA\u2028b, c\tx\r\n\n0\t"open\tclosed"\ty\n', encoding="utf8", newline="")
+    lines = '5.0\tHe said "no".\tA\u2028b, c\tx\r\n\n0\t"open\tclosed"\ty\n1\t two  w \u00a0h\ta\x0bb\tz\n2\t\tx\tz\n'
+    path.write_text(lines, encoding="utf8", newline="")
     pairs = read_pairs(path)
-    assert pairs.gold.tolist() == [5, 0]
-    assert pairs.left == ['He said "no".', '"open']
-    assert pairs.right == ["A b, c", 'closed"']
-
-
-def test_runs_of_white_space_in_pairs_become_one_space(tmp_path):
-    path = tmp_path / "pairs.tsv"
-    path.write_text("1\t two  words \u00a0here\ta\x0bb\n2\t\tx\n", encoding="utf8")
-    pairs = read_pairs(path)
-    assert pairs.left == ["two words here", ""]
-    assert pairs.right == ["a b", "x"]
+    assert pairs.gold.tolist() == [5, 0, 1, 2]
+    assert pairs.left == ['He said "no".', '"open', "two w h", ""]
+    assert pairs.right == ["A b, c", 'closed"', "a b", "x"]
 
 
 @pytest.mark.parametrize(
@@ -339,28 +264,17 @@ def test_pairs_are_read_from_files_with_headers_and_from_csv_files(tmp_path, nam
         ("p.csv", "rating,one,two\n1,a,b\n", "line 1 .* by commas; a header must name"),
         ("p.csv", "score,sentence1,sentence2\n1,a,b\n\nx,a,b\n", "line 4 is not 'score, sentence1, .* commas$"),
         ("p.csv", 'score,sentence1,sentence2\n1,a,b\n2,"a,b\n', "a quote in the record at line 3 is never closed"),
+        *(("p.tsv", f"1\ta\tb\n{line}\n", r"p\.tsv: line 2") for line in ("5\tone", "five\ta\tb", "nan\ta\tb", "a,b")),
     ],
 )  # fmt: skip
-def test_errors_about_headers_and_csv_records_give_the_line_number(tmp_path, name, content, message):
+def test_errors_about_files_of_pairs_give_the_line_number(tmp_path, name, content, message):
     path = tmp_path / name
     path.write_text(content, encoding="utf8")
     with pytest.raises(InputError, match=message):
         read_pairs(path)
 
 
-@pytest.mark.parametrize("line", ["5.0\tonly one", "five\ta\tb", "nan\ta\tb", "a,b,c"])
-def test_errors_about_invalid_lines_of_pairs_give_the_line_number(tmp_path, line):
-    path = tmp_path / "pairs.tsv"
-    path.write_text(f"1\ta\tb\n{line}\n", encoding="utf8")
-    with pytest.raises(InputError, match=r"pairs\.tsv: line 2"):
-        read_pairs(path)
-
-
 def test_sentence_encoders_have_the_family_encoder_and_training_keeps_the_family(trained, tiny_bert, minilm, tmp_path):
-    import shutil
-
-    from cse.encoder.resolve import find_model
-
     ours = trained("bert", "avg")
     assert find_model(str(tiny_bert)).family == "bert-base"
     assert find_model(str(ours)).family == "bert-base"
@@ -372,9 +286,7 @@ def test_sentence_encoders_have_the_family_encoder_and_training_keeps_the_family
     assert find_model(str(trained(minilm, None))).family == "encoder"  # training with cse does not change the family
 
 
-def test_the_moments_of_cosines_equal_those_of_all_pairs_and_of_the_density_of_random_directions():
-    from scipy.integrate import quad
-
+def test_the_moments_of_cosines_equal_those_of_all_pairs_and_of_random_directions():
     generator = np.random.default_rng(0)
     vectors = generator.normal(0.3, 1, size=(60, 7))
     points = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -382,8 +294,4 @@ def test_the_moments_of_cosines_equal_those_of_all_pairs_and_of_the_density_of_r
     assert mean_cosine(vectors) == pytest.approx(cosines.mean())
     assert cosine_variance(vectors) == pytest.approx(cosines.var())
     assert np.isnan(cosine_variance(vectors[:1]))
-    d = 24
-    density = lambda s: (1 - s**2) ** ((d - 3) / 2)  # noqa: E731
-    variance = quad(lambda s: s**2 * density(s), -1, 1)[0] / quad(density, -1, 1)[0]
-    assert variance == pytest.approx(1 / d)
-    assert cosine_variance(generator.normal(size=(3000, d))) == pytest.approx(1 / d, rel=0.02)
+    assert cosine_variance(generator.normal(size=(3000, 24))) == pytest.approx(1 / 24, rel=0.02)

@@ -1,8 +1,10 @@
 """Tests of training on labelled pairs and triples, and of models that keep their MLP head."""
 
 import json
+from itertools import product
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -11,9 +13,10 @@ from cse.cli import printing
 from cse.data.pairs import open_pairs
 from cse.encoder.prompts import TrainingPrompts
 from cse.evaluation.base import read_pairs
+from cse.evaluation.retrieval import read_judgements
 from cse.evaluation.sts import score_pairs
+from cse.evaluation.trec import read_run
 from cse.training.callbacks import by_sentence
-from cse.training.settings.presets import preset_values
 from cse.training.setup import prepare
 from cse.training.step.distributed import World
 from cse.training.step.encode import gathered_keys
@@ -25,22 +28,15 @@ from runs import first_batches
 def table(folder, kind, rows, names=("sent0", "sent1", "hard_neg")):
     """Writes rows to a table in the format ``kind`` and returns its path."""
     path = folder / f"pairs.{kind}"
-    if kind == "csv":
-        import csv
-
-        with open(path, "w", newline="", encoding="utf8") as file:
-            csv.writer(file).writerows([names, *rows])
+    frame = pd.DataFrame(rows, columns=names)
+    if kind == "jsonl":
+        frame.to_json(path, orient="records", lines=True)
+    elif kind == "parquet":
+        frame.to_parquet(path)
     elif kind == "tsv":
-        path.write_text("\n".join("\t".join(row) for row in [names, *rows]) + "\n", encoding="utf8")
-    elif kind == "jsonl":
-        lines = [json.dumps(dict(zip(names, row, strict=True))) for row in rows]
-        path.write_text("\n".join(lines) + "\n", encoding="utf8")
+        path.write_text("".join("\t".join(row) + "\n" for row in [names, *rows]), encoding="utf8")
     else:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        columns = {name: [row[i] for row in rows] for i, name in enumerate(names)}
-        pq.write_table(pa.table(columns), path)
+        frame.to_csv(path, index=False)
     return path
 
 
@@ -68,19 +64,22 @@ def test_final_sts_scores_of_a_run_equal_those_of_its_saved_model(base, triples,
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet"])
-def test_every_table_format_is_read_and_rows_with_blank_cells_are_skipped(tmp_path, triples, base, kind):
+def test_every_table_format_is_read_and_rows_with_blank_cells_are_skipped(tmp_path, triples, base, kind, capsys):
     rows = [*triples[:50], ("an anchor", "", "a negative"), *triples[50:]]
     path = table(tmp_path, kind, rows)
     pairs = open_pairs([str(path)], [])
     complete = pairs.complete()
-    assert 50 not in complete
-    assert len(complete) == 100
+    assert complete.tolist() == [row for row in range(101) if row != 50]
     assert pairs.hard_negatives[0].take(complete) == [row[2] for row in triples]
     run = prepare(base.replace(pairs=path))
     assert "1 blank" in run.facts["corpus"]
+    assert run.facts["columns"] == "anchor 'sent0', positive 'sent1', hard negative 'hard_neg'"
     batch = run.batches[0]
     for place, name in enumerate(("anchor", "positive", "hard_negative")):
         assert batch.blocks[name].texts == [rows[row][place] for row in batch.rows]
+    printing.print_examples(by_sentence(run.examples))
+    shown = capsys.readouterr().err
+    assert all(printing.cut(text, ())[0] in shown for row in batch.rows[:3] for text in rows[row])
 
 
 def test_columns_can_be_chosen_by_name_and_invalid_names_are_refused(tmp_path, triples, base):
@@ -88,69 +87,56 @@ def test_columns_can_be_chosen_by_name_and_invalid_names_are_refused(tmp_path, t
     run = prepare(base.replace(pairs=path, columns=("hard_neg", "sent0")))
     assert "hard_negative" not in run.batches[0].views
     assert run.batches[0].blocks["positive"].texts == [triples[row][0] for row in run.batches[0].rows]
-    with pytest.raises(InputError, match="needs a third column"):
-        prepare(base.replace(pairs=path, columns=("sent0", "sent1"), hard_negative_weight=2.0))
-    with pytest.raises(InputError, match="--loss scd does not use the hard negatives of --pairs"):
-        prepare(base.replace(pairs=path, loss="scd"))
     assert prepare(base.replace(pairs=path, loss="scd", columns=("sent0", "sent1"))).state.terms.keys() == {"scd"}
-    with pytest.raises(InputError, match="has no column 'other'"):
-        prepare(base.replace(pairs=path, columns=("sent0", "other")))
-    with pytest.raises(InputError, match="must name two or more different columns"):
-        prepare(base.replace(pairs=path, columns=("sent0",)))
     wide = table(tmp_path, "tsv", [(*row, "more") for row in triples], names=("a", "b", "c", "d"))
-    with pytest.raises(InputError, match="with --columns; the columns are: a, b, c, d"):
-        prepare(base.replace(pairs=wide))
-    with pytest.raises(InputError, match="is not a table"):
-        prepare(base.replace(pairs=tmp_path / "pairs.txt"))
+    for values, message in (
+        ({"columns": ("sent0", "sent1"), "hard_negative_weight": 2.0}, "needs a third column"),
+        ({"loss": "scd"}, "--loss scd does not use the hard negatives of --pairs"),
+        ({"columns": ("sent0", "other")}, "has no column 'other'"),
+        ({"columns": ("sent0",)}, "must name two or more different columns"),
+        ({"pairs": wide}, "with --columns; the columns are: a, b, c, d"),
+        ({"pairs": tmp_path / "pairs.txt"}, "is not a table"),
+    ):
+        with pytest.raises(InputError, match=message):
+            prepare(base.replace(**{"pairs": path, **values}))
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
 def test_column_names_determine_roles_and_id_columns_are_ignored(tmp_path, kind):
     rows = [(str(227 + i), f"an answer {i}", f"a question {i}") for i in range(9)]
     pairs = open_pairs([str(table(tmp_path, kind, rows, ("ID", "Answer", "question")))], [])
-    assert pairs.anchors.take([0]) == ["a question 0"]
-    assert pairs.positives.take([0]) == ["an answer 0"]
+    assert (pairs.anchors.take([0]), pairs.positives.take([0])) == (["a question 0"], ["an answer 0"])
     assert not pairs.hard_negatives
     assert pairs.describe() == "anchor 'question', positive 'Answer'; unused: 'ID'"
-    rows = [(f"a question {i}", f"an answer {i}", str(i)) for i in range(9)]
-    pairs = open_pairs([str(table(tmp_path, kind, rows, ("q", "a", "id")))], [])
+    pairs = open_pairs([str(table(tmp_path, kind, [row[::-1] for row in rows], ("q", "a", "id")))], [])
     assert list(pairs.names.values()) == ["q", "a"]
 
 
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (("sentence1", "sentence2", "label"), "column 'label' marks which rows are positive pairs; .* --where"),
-        (("sentence1", "sentence2", "score"), "select them with --min-score 4, or name .* --columns; .*: sentence1,"),
-        (("sentence1", "sentence2", "year"), "column 'year' are numbers; name .* with --columns; .*: sentence1, sent"),
-        (("question", "query", "answer"), "columns question and query may both be the anchor; .* --columns"),
-        (("sentence1", "negative", "hard_neg"), "columns negative and hard_neg may both be the hard negative"),
+        ("sentence1 sentence2 label", "column 'label' marks which rows are positive pairs; .* --where"),
+        ("sentence1 sentence2 score", "select them with --min-score 4, or name .* --columns; .*: sentence1,"),
+        ("sentence1 sentence2 year", "column 'year' are numbers; name .* with --columns; .*: sentence1, sent"),
+        ("question query answer", "columns question and query may both be the anchor; .* --columns"),
+        ("sentence1 negative hard_neg", "columns negative and hard_neg may both be the hard negative"),
+        # A column of an unknown name is never a hard negative.
+        ("instruction input output", r"^--pairs .* do not determine the anchor; .* --columns; [^\n]*instruction"),
+        ("instruction input answer", r"^--pairs .* do not determine the anchor; .* --columns; [^\n]*instruction"),
+        ("question context reply", r"^--pairs .* do not determine the positive; .* --columns; [^\n]*question"),
+        ("text negative", r"^--pairs .* do not determine the anchor; .* --columns; [^\n]*text"),
     ],
 )
 def test_the_error_for_a_column_whose_role_is_unclear_suggests_an_option(tmp_path, names, message):
-    path = table(tmp_path, "csv", [(f"one {i}", f"two {i}", str(i % 5)) for i in range(9)], names)
+    names = names.split()
+    last = (lambda i: f"three {i}") if message.startswith("^") else lambda i: str(i % 5)
+    rows = [(f"one {i}", f"two {i}", last(i))[: len(names)] for i in range(9)]
+    path = table(tmp_path, "csv", rows, names)
     with pytest.raises(InputError, match=message):
         open_pairs([str(path)], [])
     named = open_pairs([str(path)], names[:2])
     assert named.positives.take([1]) == ["two 1"]
-
-
-@pytest.mark.parametrize(
-    ("names", "role"),
-    [
-        (("instruction", "input", "output"), "anchor"),
-        (("instruction", "input", "answer"), "anchor"),
-        (("question", "context", "reply"), "positive"),
-        (("text", "negative"), "anchor"),
-    ],
-)
-def test_a_column_of_unknown_name_is_never_a_hard_negative(tmp_path, names, role):
-    path = str(table(tmp_path, "csv", [[f"{name} {i}" for name in names] for i in range(9)], names))
-    with pytest.raises(
-        InputError, match=rf"^--pairs .* do not determine the {role}; name .* --columns; [^\n]*{names[0]}"
-    ):
-        open_pairs([path], [])
-    assert list(open_pairs([path], names[:2]).names.values()) == list(names[:2])
+    assert list(named.names.values()) == names[:2]
 
 
 @pytest.mark.parametrize("marks", ["no yes", "False TRUE", "unrelated related", "0 1"])
@@ -187,33 +173,27 @@ def test_every_numbered_column_of_negatives_is_used(tmp_path, base, sample_rows,
     names = ("anchor", "positive", *(stem.format(number) for number in (1, 2, 3)))
     path = table(tmp_path, "csv", rows, names)
     pairs = open_pairs([str(path)], [])
-    assert pairs.describe() == (
-        f"anchor 'anchor', positive 'positive', hard negative '{names[2]}', hard negative 2 '{names[3]}', "
-        f"hard negative 3 '{names[4]}'"
-    )
+    roles = ("anchor", "positive", "hard negative", "hard negative 2", "hard negative 3")
+    assert pairs.describe() == ", ".join(f"{role} '{name}'" for role, name in zip(roles, names, strict=True))
     assert [corpus.take([1])[0] for corpus in pairs.corpora] == list(rows[1])
     config = base.replace(pairs=path, hard_negative_weight=2.0)
-    run = prepare(config)
-    batch = run.batches[0]
+    batch = prepare(config).batches[0]
     for place, name in enumerate(("hard_negative", "hard_negative_2", "hard_negative_3"), 2):
         assert batch.blocks[name].texts == [rows[row][place] for row in batch.rows]
         assert batch.roles[name] == "negative"
-    whole = [json.loads(line)["loss"] for line in losses(train(config).folder)]
-    named = [json.loads(line)["loss"] for line in losses(train(config.replace(columns=names)).folder)]
-    fewer = [json.loads(line)["loss"] for line in losses(train(config.replace(columns=names[:3])).folder)]
+    whole, named, fewer = (losses(train(config.replace(columns=each)).folder) for each in ((), names, names[:3]))
     assert whole == named
     assert all(less < more for less, more in zip(fewer, whole, strict=True))
 
 
 def losses(folder):
-    return [line for line in (folder / "log.jsonl").read_text(encoding="utf8").splitlines() if '"loss"' in line]
+    records = map(json.loads, (folder / "log.jsonl").read_text(encoding="utf8").splitlines())
+    return [record["loss"] for record in records if "loss" in record]
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
 def test_pairs_are_selected_by_label_or_score(tmp_path, kind, base):
     rows = [(f"one {i}", f"two {i}" if i != 4 else "", i % 2, i / 10) for i in range(60)]
-    if kind == "csv":
-        rows = [tuple(map(str, row)) for row in rows]
     path = table(tmp_path, kind, rows, ("sentence_A", "sentence_B", "Label", "score"))
     pairs = open_pairs([str(path)], [], where="Label=1")
     assert pairs.complete().tolist() == list(range(1, 60, 2))
@@ -238,18 +218,17 @@ def test_pairs_are_selected_by_label_or_score(tmp_path, kind, base):
 @pytest.mark.parametrize(
     ("values", "where", "rows", "note"),
     [
-        (["1.10", "1.1", "1.2"], "1.1", [1], "1 more is equal as a number"),
-        (["1.10", "1.1", "1.2"], "1.10", [0], "1 more is equal as a number"),
-        (["1_1", "11", "12"], "11", [1], ""),
-        (["1_1", "11.0", " 11e0"], "11", [1, 2], ""),
-        (["9007199254740993", "9007199254740992", "1"], "9007199254740993", [0], ""),
-        (["Yes", "yes", "YES"], "yes", [1], "2 more are equal but for case"),
-        (["Yes", "no", "YES"], "yes", [0, 2], ""),
+        ("1.10|1.1|1.2", "1.1", [1], "1 more is equal as a number"),
+        ("1.10|1.1|1.2", "1.10", [0], "1 more is equal as a number"),
+        ("1_1|11|12", "11", [1], ""),
+        ("1_1|11.0| 11e0", "11", [1, 2], ""),
+        ("9007199254740993|9007199254740992|1", "9007199254740993", [0], ""),
+        ("Yes|yes|YES", "yes", [1], "2 more are equal but for case"),
+        ("Yes|no|YES", "yes", [0, 2], ""),
     ],
 )
 def test_where_compares_texts_before_numbers(tmp_path, values, where, rows, note):
-    path = tmp_path / "pairs.csv"
-    path.write_text("anchor,positive,code\n" + "".join(f"a,b,{value}\n" for value in values), encoding="utf8")
+    path = table(tmp_path, "csv", [("a", "b", value) for value in values.split("|")], ("anchor", "positive", "code"))
     pairs = open_pairs([str(path)], [], f"code={where}")
     assert pairs.chosen.nonzero()[0].tolist() == rows
     assert f"{len(rows)} of 3 rows chosen{f' ({note})' if note else ''}" in pairs.describe()
@@ -257,10 +236,6 @@ def test_where_compares_texts_before_numbers(tmp_path, values, where, rows, note
 
 @pytest.mark.parametrize("value", ["9007199254740993", "1_1", "nan", "1e999"])
 def test_values_that_float64_does_not_hold_are_no_numbers(tmp_path, value):
-    from cse.evaluation.base import read_pairs
-    from cse.evaluation.retrieval import read_judgements
-    from cse.evaluation.trec import read_run
-
     path = tmp_path / "pairs.csv"
     path.write_text(f"anchor,positive,score\na,b,1\na,b,{value}\n", encoding="utf8")
     with pytest.raises(InputError, match=f"no row has this value; the first distinct values are 1, {value}"):
@@ -276,32 +251,19 @@ def test_values_that_float64_does_not_hold_are_no_numbers(tmp_path, value):
             read(path)
 
 
-def test_examples_shown_before_training_have_all_columns(tmp_path, base, triples, capsys):
-    run = prepare(base.replace(pairs=table(tmp_path, "csv", triples)))
-    printing.print_examples(by_sentence(run.examples))
-    shown = capsys.readouterr().err
-    rows = [triples[row] for row in run.batches[0].rows[:3]]
-    assert all(printing.cut(text, ())[0] in shown for row in rows for text in row)
-    assert run.facts["columns"] == "anchor 'sent0', positive 'sent1', hard negative 'hard_neg'"
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"corpus": ("c.txt",)}, "cannot be combined with CORPUS"),
-        ({"positive": "spans"}, "cannot be combined with --pairs"),
+        ({"pairs": ("p.csv",), "corpus": ("c.txt",)}, "cannot be combined with CORPUS"),
+        ({"pairs": ("p.csv",), "positive": "spans"}, "cannot be combined with --pairs"),
+        ({"columns": ("a", "b")}, "has no effect without --pairs"),
+        ({"hard_negative_weight": 2.0}, "has no effect without --pairs"),
+        ({"where": "a=1"}, "has no effect without --pairs"),
+        ({"min_score": 4.0}, "has no effect without --pairs"),
     ],
 )
-def test_pairs_cannot_be_combined_with_corpus_or_positive(values, message):
+def test_options_that_belong_to_pairs_or_to_a_corpus_are_refused_with_the_other(values, message):
     with pytest.raises(InputError, match=message):
-        TrainConfig(pairs=("p.csv",), **values)
-
-
-@pytest.mark.parametrize(
-    "values", [{"columns": ("a", "b")}, {"hard_negative_weight": 2.0}, {"where": "a=1"}, {"min_score": 4.0}]
-)
-def test_options_that_belong_to_pairs_are_refused_without_pairs(values):
-    with pytest.raises(InputError, match="has no effect without --pairs"):
         TrainConfig(**values)
 
 
@@ -316,11 +278,10 @@ def test_options_that_belong_to_pairs_are_refused_without_pairs(values):
     ],
 )
 def test_training_on_triples_works_with_every_loss_and_with_una(tmp_path, triples, base, values):
-    result = train(base.replace(pairs=table(tmp_path, "csv", triples), **values))
-    records = [json.loads(line) for line in (result.folder / "log.jsonl").read_text(encoding="utf8").splitlines()]
-    losses = [record for record in records if "loss" in record]
-    assert len(losses) == 3
-    assert all(np.isfinite(record["loss"]) and "cos_hard" in record for record in losses)
+    folder = train(base.replace(pairs=table(tmp_path, "csv", triples), **values)).folder
+    assert len(losses(folder)) == 3
+    assert np.isfinite(losses(folder)).all()
+    assert (folder / "log.jsonl").read_text(encoding="utf8").count('"cos_hard"') == 3
 
 
 @pytest.mark.parametrize("kind", ["tiny_bert", "tiny_roberta"])
@@ -352,14 +313,6 @@ def test_a_kept_mlp_head_is_part_of_the_saved_model(tmp_path, triples, base, kin
     assert not (dropped / "2_Dense").exists()
 
 
-def test_supervised_presets_have_the_batch_size_epochs_and_learning_rates_of_the_simcse_paper():
-    found = {name: preset_values(f"simcse-sup-{name}") for name in ("bert-base", "bert-large", "roberta-base")}
-    found["roberta-large"] = preset_values("simcse-sup-roberta-large")
-    assert [values["lr"] for values in found.values()] == [5e-5, 1e-5, 5e-5, 1e-5]
-    for values in found.values():
-        assert (values["batch_size"], values["epochs"], values["keep_head"]) == (512, 3, True)
-
-
 # What a batch of eight rows may hold: each function returns the positive and the hard negative of row i.
 CASES = {
     "a mined negative is another row's positive": lambda i: (f"positive {i}", f"positive {(i + 1) % 8}"),
@@ -377,25 +330,19 @@ def test_equal_token_ids_are_not_negatives_whatever_their_columns(tmp_path, base
     config = base.replace(pairs=table(tmp_path, "csv", rows), max_steps=1, max_length=12, prompt=prompt)
     batch, equal, tokenizer = compared(config)
 
-    def ids(row, place):
-        return tuple(tokenizer(rows[row][place], truncation=True, max_length=12)["input_ids"])
+    def ids(row, places):
+        return {tuple(tokenizer(rows[row][place], truncation=True, max_length=12)["input_ids"]) for place in places}
 
-    names = ("anchor", "positive", "hard_negative")
-    found = 0
-    for one in names[:2]:
-        for other in names:
-            places = [{0, 1} if name != "hard_negative" else {2} for name in (one, other)]
-            expected = [
-                [bool({ids(i, p) for p in places[0]} & {ids(j, p) for p in places[1]}) for j in batch.rows]
-                for i in batch.rows
-            ]
-            assert (equal(one, other) == np.array(expected)).all()
-            found += np.sum(expected) - 8 * (other != "hard_negative")
+    names, found = {"anchor": (0, 1), "positive": (0, 1), "hard_negative": (2,)}, 0
+    for one, other in product(("anchor", "positive"), names):
+        expected = [[bool(ids(i, names[one]) & ids(j, names[other])) for j in batch.rows] for i in batch.rows]
+        assert (equal(one, other) == np.array(expected)).all()
+        found += np.sum(expected) - 8 * (other != "hard_negative")
     assert found
-    record = json.loads((train(config).folder / "log.jsonl").read_text(encoding="utf8").splitlines()[1])
-    assert record["duplicates"] == 8
-    record = json.loads((train(config.replace(keep_duplicates=True)).folder / "log.jsonl").read_text().splitlines()[1])
-    assert "duplicates" not in record
+    for keep in (False, True):
+        folder = train(config.replace(keep_duplicates=keep)).folder
+        record = json.loads((folder / "log.jsonl").read_text(encoding="utf8").splitlines()[1])
+        assert record.get("duplicates") == (None if keep else 8)
 
 
 def test_prompts_by_column_do_not_hide_equal_texts(tmp_path, base):
@@ -417,12 +364,3 @@ def compared(config):
     views = Views({name: torch.zeros(len(batch.rows), 1) for name in batch.views}, batch.roles, keys=keys)
     assert batch.repeats
     return batch, lambda one, other: views.equal(one, other).numpy(), tokenizer
-
-
-def test_cse_train_accepts_a_file_of_nli_triples(cse, shared, tiny_bert, tmp_path):
-    path = shared("nli/nli_triples.csv")
-    flags = ("--batch-size", 32, "--max-steps", 4, "-o", tmp_path, "--json")
-    done = cse("train", "--pairs", path, "--model", tiny_bert, *flags)
-    assert done.returncode == 0, done.stderr
-    assert "labelled" in done.stderr
-    assert json.loads(done.stdout)["steps"] == 4

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from cse import Encoder, InputError, TrainConfig
+from cse import Encoder, InputError
 from cse.context import Context
 from cse.data.corpus import Corpus
 from cse.losses.contrastive import contrastive_loss
@@ -15,7 +15,7 @@ from cse.rng import Draws
 from cse.training.setup import prepare
 from cse_papers import cards
 from cse_papers.cards import Retrieved, RetrievedOptions, SwitchCase, SwitchCaseOptions, nearest_others, switched
-from runs import first_batches
+from runs import drawn, first_batches
 
 TEXT = "Thebes  held onto power until\tthe 12th Dynasty, when its (first) king 東京 b.c. died."
 
@@ -144,7 +144,7 @@ def test_negatives_are_drawn_uniformly_from_the_other_texts_up_to_a_rank(corpus,
         assert all(abs(each - mean) <= 5.5 * math.sqrt(mean) for each in count.values())
 
 
-def test_rows_with_equal_texts_have_the_same_neighbours_but_their_own_draws(corpus, tiny_bert):
+def test_rows_with_equal_texts_have_the_same_neighbours_but_their_own_draws(corpus, tiny_bert, monkeypatch):
     method = Retrieved(RetrievedOptions(str(tiny_bert), 9), context_of(corpus))
     same = [row for row in corpus.filled() if corpus.take([row]) == corpus.take([4])]
     assert len(same) == 4
@@ -153,17 +153,13 @@ def test_rows_with_equal_texts_have_the_same_neighbours_but_their_own_draws(corp
     assert len(set(method.pool.tolist())) == 20
     rows = np.array(same)
     whole = [method(corpus.take(rows), rows, Draws(0, epoch)) for epoch in range(10)]
-    assert any(len(set(drawn)) > 1 for drawn in whole)
+    assert any(len(set(texts)) > 1 for texts in whole)
     assert method(corpus.take(rows[1:2]), rows[1:2], Draws(0, 3)) == whole[3][1:2]
-
-
-def test_blocks_of_texts_do_not_change_the_neighbours(corpus, tiny_bert, monkeypatch):
-    whole = Retrieved(RetrievedOptions(str(tiny_bert), 6), context_of(corpus))
     monkeypatch.setattr(cards, "BLOCK", 3)
     monkeypatch.setattr(cards, "COSINES", 50)
-    parts = Retrieved(RetrievedOptions(str(tiny_bert), 6), context_of(corpus))
-    assert np.array_equal(parts.near, whole.near)
-    assert np.array_equal(parts.place, whole.place)
+    parts = Retrieved(RetrievedOptions(str(tiny_bert), 9), context_of(corpus))
+    assert np.array_equal(parts.near, method.near)
+    assert np.array_equal(parts.place, method.place)
 
 
 def test_the_negative_of_a_sentence_is_a_negative_of_all_anchors(run_config, tiny_bert):
@@ -172,19 +168,10 @@ def test_the_negative_of_a_sentence_is_a_negative_of_all_anchors(run_config, tin
     (batch,) = first_batches(run)
     assert batch.roles == {"anchor": "anchor", "positive": "positive", "synthetic": "negative"}
     assert set(batch.blocks["synthetic"].texts).isdisjoint({""})
-    generator = torch.Generator().manual_seed(0)
-    z = {name: torch.randn(5, 4, dtype=torch.float64, generator=generator) for name in batch.roles}
-    z["synthetic"].requires_grad_()
-    found = contrastive_loss(z, roles=batch.roles, temperature=0.05)
-    cosine = lambda x, y: x @ y / x.norm() / y.norm()  # noqa: E731
-    losses = []
-    for i in range(5):
-        logits = [cosine(z["anchor"][i], y) / 0.05 for y in (*z["positive"], *z["synthetic"])]
-        losses.append(torch.logsumexp(torch.stack(logits), 0) - logits[i])
-    expected = sum(losses) / 5
-    assert found.item() == pytest.approx(expected.item(), rel=1e-9)
-    ours, theirs = (torch.autograd.grad(loss, z["synthetic"], retain_graph=True)[0] for loss in (found, expected))
-    assert torch.allclose(ours, theirs, rtol=1e-9)
+    x, y, n = (drawn(5, 4, seed=seed) for seed in range(3))
+    found = contrastive_loss({"anchor": x, "positive": y, "synthetic": n}, roles=batch.roles, temperature=0.05)
+    logits = torch.nn.functional.cosine_similarity(x[:, None], torch.cat([y, n])[None], dim=-1) / 0.05
+    assert found.item() == pytest.approx(torch.nn.functional.cross_entropy(logits, torch.arange(5)).item(), rel=1e-9)
 
 
 def test_retrieved_negatives_need_an_encoder_and_two_texts(corpus, tiny_bert, run_config, tmp_path):
@@ -214,17 +201,3 @@ def test_labelled_pairs_have_neighbours_of_their_complete_rows(run_config, tmp_p
     assert sample_rows[5] not in drawn
     assert drawn <= set(sample_rows[:40])
     assert len(drawn) > 30
-
-
-@pytest.mark.parametrize(
-    ("name", "lr", "nearest", "variant"), [("roberta-base", 4e-5, 65, "v2"), ("roberta-large", 7.5e-6, 9, "v1")]
-)
-def test_the_presets_have_the_settings_of_the_released_commands(name, lr, nearest, variant):
-    from cse.training.settings.presets import preset_values
-
-    assert TrainConfig(preset=f"cards-{name}").preset == f"cards-{name}"
-    values = preset_values(f"cards-{name}")
-    assert (values["lr"], values["batch_size"], values["positive"]) == (lr, 512, "switch-case")
-    assert values["negatives"] == ["retrieved"]
-    assert values["retrieved"] == {"nearest": nearest}
-    assert values["switch-case"]["variant"] == variant

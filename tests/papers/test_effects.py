@@ -68,11 +68,8 @@ def test_published_values_exist_for_every_row_that_names_one():
     assert published_value(*after, "Avg.") - published_value(*before, "Avg.") == pytest.approx(0.82)
 
 
-def test_the_interval_of_one_seed_holds_the_middle_of_the_resampled_differences():
+def test_intervals_hold_the_middle_of_resampled_differences_and_the_variance_over_seeds():
     assert interval(np.arange(1001.0)[None]) == pytest.approx((25, 975))
-
-
-def test_the_interval_of_several_seeds_has_the_variance_of_their_mean():
     seeds = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])  # no variance over pairs; standard error of the mean sqrt(2.5 / 5)
     low, high = interval(3 + np.tile(seeds[:, None], (1, 2000)))
     assert (low, high) == pytest.approx((3 - 1.96 * 0.5**0.5, 3 + 1.96 * 0.5**0.5), abs=0.15)

@@ -88,26 +88,19 @@ def test_resumed_generation_equals_uninterrupted_generation(writers, texts, tmp_
     assert resumed.read_bytes() == whole.read_bytes()
 
 
-def test_generation_with_other_options_or_rows_begins_anew(writers, texts, tmp_path):
+def test_generation_with_other_options_or_rows_or_a_foreign_part_file_begins_anew(writers, texts, tmp_path):
     generator = Generator(str(writers / "t5"), GenerationOptions(**SHORT))
-    for other, rows in (
-        (Generator(str(writers / "t5"), GenerationOptions(max_new_tokens=7, batch_size=4)), texts),
-        (generator, texts[1:]),
-    ):
-        out, whole = tmp_path / "out.txt", tmp_path / "whole.txt"
-        interrupted(generator, texts, out)
-        generate(rows, other, out)
-        generate(rows, other, whole)
+    longer = Generator(str(writers / "t5"), GenerationOptions(max_new_tokens=7, batch_size=4))
+    out, whole = tmp_path / "out.txt", tmp_path / "whole.txt"
+    for other, rows in ((longer, texts), (generator, texts[1:]), (None, texts)):
+        if other is None:  # another program wrote the part file
+            (tmp_path / "out.txt.part").write_text('[0, "of another call"]\n', encoding="utf8")
+        else:
+            interrupted(generator, texts, out)
+        for path in (out, whole):
+            generate(rows, other or generator, path)
         assert out.read_bytes() == whole.read_bytes()
         assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "whole.txt"]
-
-
-def test_a_part_file_of_another_program_is_ignored(writers, texts, tmp_path):
-    generator = Generator(str(writers / "t5"), GenerationOptions(**SHORT))
-    generate(texts, generator, tmp_path / "whole.txt")
-    (tmp_path / "out.txt.part").write_text('[0, "of another call"]\n', encoding="utf8")
-    generate(texts, generator, tmp_path / "out.txt")
-    assert (tmp_path / "out.txt").read_bytes() == (tmp_path / "whole.txt").read_bytes()
 
 
 def test_back_translation_applies_the_second_model_to_the_output_of_the_first(writers, texts):
@@ -115,11 +108,7 @@ def test_back_translation_applies_the_second_model_to_the_output_of_the_first(wr
     both = Generator(str(writers / "marian"), options, via=str(writers / "t5"))
     first, second = (Generator(str(writers / name), options) for name in ("marian", "t5"))
     assert both(texts[:3], 0) == second(first(texts[:3], 0), 0)
-
-
-def test_a_row_longer_than_the_maximum_input_is_accepted(writers):
-    found = Generator(str(writers / "marian"), GenerationOptions(**SHORT))(["word " * 500], 0)
-    assert len(found) == 1
+    assert len(first(["word " * 500], 0)) == 1  # longer than the maximum input
 
 
 def test_generated_queries_can_be_opened_as_labelled_pairs(cse, writers, texts, tmp_path):

@@ -44,12 +44,13 @@ def scorer_of(table, inputs):
 
 def test_tables_match_published_toml_and_recipes_use_only_known_names():
     published = tomllib.loads((files("cse_papers") / "tables" / "published.toml").read_text(encoding="utf8"))["table"]
-    assert {each["id"] for each in published} <= tables().keys()
     for each in published:
         table = tables()[each["id"]]
         assert [row.values for row in table.rows] == [pytest.approx(row["values"], nan_ok=True) for row in each["rows"]]
         assert all(len(row.values) == len(table.columns) for row in table.rows)
     for table in tables().values():
+        if table.suite not in ("", "geometry, stsb-test"):  # all scores are times 100
+            assert all(value > 1 for row in table.rows for value in row.values if not math.isnan(value)), table.name
         for row in table.rows:
             assert table.suite or not row.recipes
             for column, recipe in row.recipes.items():
@@ -135,40 +136,6 @@ def test_every_corpus_gets_its_own_index_and_a_recipe_may_specify_a_corpus(small
 
 
 @pytest.mark.slow
-def test_an_interrupted_cell_resumes_from_its_checkpoint(small, tmp_path, monkeypatch):
-    from cse import Encoder
-    from cse.errors import Interrupted
-    from cse.training.callbacks import Callback
-
-    table, inputs = find_table("simcse-table1"), replace(small("simcse-table1"), max_steps=6)
-    scorer = scorer_of(table, inputs)
-    cell, other = cells_of(table, table.find_rows(["crop 10%"]), [0, 1])
-
-    class Stop(Callback):
-        def on_step_end(self, step, steps):
-            import os
-            import signal
-
-            if step == 3:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    with pytest.raises(Interrupted):
-        run_cell(cell, inputs, scorer, tmp_path, Stop())
-    assert read_cell(cell, inputs, scorer, tmp_path) is None
-    with pytest.raises(InputError, match=r"was made with max_steps 6, not 4; .* remove the run"):
-        run_cell(cell, replace(inputs, max_steps=4), scorer, tmp_path)
-    resumed = run_cell(cell, inputs, scorer, tmp_path, keep_models=True)
-    whole = run_cell(cell, inputs, scorer, tmp_path / "whole", keep_models=True)
-    assert resumed["scores"] == whole["scores"]
-    vectors = [
-        Encoder(place / cell.folder / "seed-0" / "last", device="cpu").encode(["a sentence"])
-        for place in (tmp_path, tmp_path / "whole")
-    ]
-    assert np.array_equal(*vectors)
-    assert other.path(tmp_path) != cell.path(tmp_path)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["focal-table3", "simcse-table6", "una-table2", "una-tableD7", "focal-table5", "simcse-tableB2"]
 )
@@ -196,44 +163,42 @@ def test_reproduce_and_evaluate_give_equal_scores(small, tiny_bert):
 
 
 def test_mirror_bert_and_consert_are_trained_on_the_sentences_of_the_sts_files(small, tmp_path):
-    inputs = small("una-tableD8")
-    data = tmp_path / "data"
+    inputs, data, texts = small("una-tableD8"), tmp_path / "data", {}
     data.mkdir()
-    occurrences = {}
-    for number, stem in enumerate((*SENTENCES["sts-texts"][0],)):
-        rows = 6000 if stem == "stsb.train" else 5 + number
-        texts = [(f"{stem} left {n // 2}", f"{stem} right {n}") for n in range(rows)]  # each left sentence occurs twice
-        lines = [f"{n % 6}\t{left}\t{right}\n" for n, (left, right) in enumerate(texts)]
+    for number, stem in enumerate(SENTENCES["sts-texts"][0]):
+        count = 6000 if stem == "stsb.train" else 5 + number
+        pairs = [(f"{stem} left {n // 2}", f"{stem} right {n}") for n in range(count)]  # each left sentence twice
+        lines = [f"{n % 6}\t{left}\t{right}\n" for n, (left, right) in enumerate(pairs)]
         (data / f"{stem}.tsv").write_text("".join(lines), encoding="utf8")
-        occurrences[stem] = [text for pair in texts for text in pair]
-    table = find_table("una-tableD8")
-    opened = open_inputs(table, str(data), made=tmp_path / "made")
-    (mirror,) = cells_of(table, table.find_rows(["Mirror-BERT"]), [0])
-    config = config_of(mirror, replace(opened, model=inputs.model), tmp_path)
-    (path,) = config.corpus
-    drawn = Path(path).read_text(encoding="utf8").splitlines()
-    assert len(drawn) == 10_000
-    train, rest = occurrences["stsb.train"], iter(occurrences["stsb.train"])
-    assert all(text in rest for text in drawn)  # a subsequence: without replacement, in the order of the file
-    assert max(map(drawn.count, train[:40:2])) == 2
-    other = config_of(replace(mirror, seed=1), replace(opened, model=inputs.model), tmp_path)
-    assert other.corpus == config.corpus
+        texts[stem] = [text for pair in pairs for text in pair]
 
-    table = find_table("consert-readme")
-    opened = open_inputs(table, str(data), made=tmp_path / "made")
-    (consert,) = cells_of(table, table.find_rows(["unsup ConSERT, bert-base-uncased"]), [0])
-    (path,) = config_of(consert, replace(opened, model=inputs.model), tmp_path).corpus
-    everything = [text for stem in SENTENCES["sts-texts"][0] for text in occurrences[stem]]
-    assert Path(path).read_text(encoding="utf8").splitlines() == everything
-    given = open_inputs(table, str(data), files=[f"sts-texts={inputs.corpus}"], made=tmp_path / "made")
+    def opened(name, *row, **given):
+        table = find_table(name)
+        (cell,) = cells_of(table, table.find_rows(list(row)), [0])
+        return table, cell, replace(open_inputs(table, str(data), made=tmp_path / "made", **given), model=inputs.model)
+
+    _, mirror, found = opened("una-tableD8", "Mirror-BERT")
+    config = config_of(mirror, found, tmp_path)
+    drawn = Path(*config.corpus).read_text(encoding="utf8").splitlines()
+    assert len(drawn) == 10_000
+    rest = iter(texts["stsb.train"])
+    assert all(text in rest for text in drawn)  # a subsequence: without replacement, in the order of the file
+    assert max(map(drawn.count, texts["stsb.train"][:40:2])) == 2
+    assert config_of(replace(mirror, seed=1), found, tmp_path).corpus == config.corpus
+
+    row = "unsup ConSERT, bert-base-uncased"
+    table, consert, found = opened("consert-readme", row)
+    everything = [text for stem in SENTENCES["sts-texts"][0] for text in texts[stem]]
+    assert Path(*config_of(consert, found, tmp_path).corpus).read_text(encoding="utf8").splitlines() == everything
+    given = opened("consert-readme", row, files=[f"sts-texts={inputs.corpus}"])[2]
     assert given.files["sts-texts"] == str(inputs.corpus)
     (data / "sickr.train.tsv").unlink()
-    lacking = open_inputs(table, str(data), str(inputs.corpus), made=tmp_path / "made")
+    lacking = opened("consert-readme", row, corpus=str(inputs.corpus))[2]
     assert consert.lacks(lacking).startswith("--file sts-texts=PATH, or sts12.test.tsv, ")
     stored = {consert.row.name: [{"column": None, "seed": 0, "scores": {"Avg.": 70.0}}]}
     text = markdown(table, [consert.row], stored, {})
-    assert "| unsup ConSERT, bert-base-uncased ‡ | ours, 1 seed |" in text
-    assert "‡ unsup ConSERT, bert-base-uncased: trained on test texts without labels" in text
+    assert f"| {row} ‡ | ours, 1 seed |" in text
+    assert f"‡ {row}: trained on test texts without labels" in text
 
 
 @pytest.mark.slow
@@ -246,11 +211,8 @@ def test_a_trial_evaluates_the_kind_of_encoder_that_the_row_names(small, tmp_pat
     table, inputs = find_table("focal-table2"), small("focal-table2")
     scorer = scorer_of(table, inputs)
     (cell,) = cells_of(table, [row for row in table.find_rows([method]) if row.model != "roberta-base"], [0])
-    names = {
-        "glove": f"glove:{inputs.files['glove']}",
-        "whitening": f"whitening:{inputs.model}@{inputs.files['nli-sentences']}",
-        "": inputs.model,
-    }
+    whitening = f"whitening:{inputs.model}@{inputs.files['nli-sentences']}"
+    names = {"glove": f"glove:{inputs.files['glove']}", "whitening": whitening, "": inputs.model}
     encoders = {each: Encoder(name, pooler=None if each else "avg_embed_last") for each, name in names.items()}
     expected = {each: scorer(encoder)["Avg."] for each, encoder in encoders.items()}
     assert len({round(score, 3) for score in expected.values()}) == 3
@@ -269,24 +231,22 @@ def stored_cells(scores):
 def test_intervals_and_paired_tests_equal_those_of_scipy():
     table = find_table("simcse-table1")
     rows = table.find_rows(["none (unsup SimCSE)", "crop 10%", "crop 20%"])
-    generator = np.random.default_rng(0)
-    values = {row.name: dict(enumerate(generator.normal(80, 1, 5))) for row in rows}
-    values[rows[2].name].pop(4)  # the paired test uses only the seeds that both rows have
+    names, generator = [row.name for row in rows], np.random.default_rng(0)
+    values = {name: dict(enumerate(generator.normal(80, 1, 5))) for name in names}
+    values[names[2]].pop(4)  # the paired test uses only the seeds that both rows have
     stored = stored_cells({(name, None): each for name, each in values.items()})
     ours = collect(table, rows[0], stored)["value"]
-    first = list(values[rows[0].name].values())
-    half = t.ppf(0.975, 4) * stdev(first) / math.sqrt(5)
-    assert (ours.interval.low, ours.interval.high) == pytest.approx((fmean(first) - half, fmean(first) + half))
-    assert ours.sd == pytest.approx(stdev(first))
-    assert ours.holds(fmean(first) + 0.99 * half)
-    assert not ours.holds(fmean(first) + 1.01 * half)
+    first = list(values[names[0]].values())
+    low, high = t.interval(0.95, 4, fmean(first), stdev(first) / math.sqrt(5))
+    assert (ours.interval.low, ours.interval.high, ours.sd) == pytest.approx((low, high, stdev(first)))
+    assert ours.holds(low + 0.01)
+    assert not ours.holds(low - 0.01)
     assert Ours({0: 1.0}).holds(1.0) is None
     records = paired_tests(table, rows, stored)
     assert [each["seeds"] for each in records] == [5, 4]
-    for record, row in zip(records, rows[1:], strict=True):
-        seeds = sorted(values[row.name])
-        expected = ttest_rel([values[row.name][s] for s in seeds], [values[rows[0].name][s] for s in seeds])
-        assert record["p"] == pytest.approx(expected.pvalue)
+    for record, name in zip(records, names[1:], strict=True):
+        pairs = [(values[name][seed], values[names[0]][seed]) for seed in values[name]]
+        assert record["p"] == pytest.approx(ttest_rel(*zip(*pairs, strict=True)).pvalue)
     smaller, larger = sorted(records, key=lambda each: each["p"])
     assert smaller["p_holm"] == pytest.approx(min(1, 2 * smaller["p"]))
     assert larger["p_holm"] == pytest.approx(max(smaller["p_holm"], larger["p"]))
@@ -295,47 +255,19 @@ def test_intervals_and_paired_tests_equal_those_of_scipy():
 def test_published_and_reproduced_values_are_printed_and_misprints_are_marked():
     table = find_table("focal-table2")
     rows = table.find_rows(["Focal-InfoNCE, bert-base-uncased", "DeCLUTR"])
-    stored = {
-        rows[0].name: [
-            {"column": None, "seed": seed, "scores": {"STS12": 68.0 + seed, "Avg.": 77.0 + seed}} for seed in (0, 1)
-        ]
-    }
+    scores = [{"STS12": 68.0 + seed, "Avg.": 77.0 + seed} for seed in (0, 1)]
+    stored = {rows[0].name: [{"column": None, "seed": seed, "scores": each} for seed, each in enumerate(scores)]}
     text = markdown(table, rows, stored, {rows[1].name: rows[1].status})
     assert "| Focal-InfoNCE, bert-base-uncased † | published | 68.50 ± 0.08 |" in text
     assert "68.50 ± 0.71 [62.15, 74.85] *" in text
     assert "† Focal-InfoNCE, bert-base-uncased: the printed values do not agree with each other" in text
-    assert (
-        "| DeCLUTR, roberta-base | published only: its training on spans of long documents is not implemented |" in text
-    )
+    why = "its training on spans of long documents is not implemented"
+    assert f"| DeCLUTR, roberta-base | published only: {why} |" in text
     found = to_dict(table, rows, stored, {})
     cell = found["rows"][0]["cells"]["Avg."]
     assert (cell["published"], cell["ours"], cell["published_in_interval"]) == (77.33, 77.5, True)
     assert "ours" not in found["rows"][0]["cells"]["STS13"]
     json.dumps(found)
-
-
-def test_all_scores_are_times_100():
-    table = find_table("una-table1")
-    row = table.find_rows(["UNA, bert-base-uncased"])[0]
-    assert row.values[-1] == 76.14  # the paper prints .7614
-    stored = {row.name: [{"column": None, "seed": 0, "scores": {"Avg.": 76.15}}]}
-    text = markdown(table, [row], stored, {})
-    assert re.search(r"published \|.* 76\.14 \|\n.*ours, 1 seed \|.* 76\.15 \|", text)
-    for table in tables().values():
-        if table.suite not in ("", "geometry, stsb-test"):
-            assert all(value > 1 for row in table.rows for value in row.values if not math.isnan(value)), table.name
-
-
-def test_tables_whose_runs_differ_from_those_of_the_paper_say_so():
-    older = [table for name, table in tables().items() if name.startswith("simcse-v1-") and "transfer" not in name]
-    assert len(older) == 5
-    for table in older:
-        assert "differ from the final ones" in table.note
-        assert "new hyper-parameters were adopted later" in table.note
-    (mean,) = find_table("una-tableD7").find_rows(["mean"])
-    seeds = {row.method.removeprefix("seed ") for row in find_table("una-tableD7").rows if row is not mean}
-    assert len(seeds) == 10
-    assert seeds == set(re.findall(r"\d+", mean.remark.split(", ours")[0]))
 
 
 @pytest.mark.slow
@@ -346,24 +278,19 @@ def test_the_index_of_una_counts_the_paraphrases_that_are_trained_on(small, tmp_
     from cse import TfidfIndex
 
     inputs, known = small("una-table1"), find_table(table)
-    sentences = [
-        path.read_text(encoding="utf8").splitlines() for path in (inputs.corpus, Path(inputs.files["paraphrases"]))
-    ]
-    assert not set(sentences[0]) & set(sentences[1])
+    scorer, first = scorer_of(known, small(table)), find_table("una-table1")
     cells = [cell for cell in cells_of(known, known.rows, [0]) if "paraphrases" in cell.recipe.needs()]
     cells = [cell for cell in cells if cell.column == column and cell.recipe.settings.get("negatives") != []]
+    alone = cells_of(first, first.find_rows(["UNA"]), [0])[0]
     assert cells
-    scorer = scorer_of(known, small(table))
-    alone = next(cell for cell in cells_of(find_table("una-table1"), find_table("una-table1").find_rows(["UNA"]), [0]))
     for cell in cells:
         assert config_of(cell, inputs, tmp_path).tfidf != config_of(alone, inputs, tmp_path).tfidf
         assert len(identity(cell, inputs, scorer)["index"]) == 2
     assert "index" not in identity(alone, inputs, scorer)
-    if table == "una-table1":
-        for cell, count in ((cells[0], 2), (alone, 1)):
-            run_cell(cell, inputs, scorer, tmp_path)
-            index = TfidfIndex.open(config_of(cell, inputs, tmp_path).tfidf)
-            assert index.info.documents == count * len(sentences[0])
+    for cell, count in ((cells[0], 2), (alone, 1)) if table == "una-table1" else ():
+        run_cell(cell, inputs, scorer, tmp_path)
+        index = TfidfIndex.open(config_of(cell, inputs, tmp_path).tfidf)
+        assert index.info.documents == count * len(inputs.corpus.read_text(encoding="utf8").splitlines())
 
 
 def test_the_plot_of_a_table_has_a_panel_for_each_column(tmp_path):
@@ -447,49 +374,30 @@ def complete(small, tmp_path_factory):
     return replace(inputs, data=data)
 
 
-def test_a_dry_run_names_the_missing_file(cse, complete, tmp_path):
-    given = ["--data", complete.data, "--corpus", complete.corpus]
-    done = cse("reproduce", "una-table1", *given, "--dry-run", "--row", "paraphrasing", cwd=tmp_path)
+def test_a_dry_run_names_missing_files_estimates_the_cost_and_writes_nothing(minilm, cse, complete, tmp_path):
+    given = ["--data", complete.data, "--corpus", complete.corpus, "--seeds", "2", "--dry-run", "--row"]
+    done = cse("reproduce", "una-table1", *given, "paraphrasing", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "paraphrasing, bert-base-uncased: needs --file paraphrases=PATH" in done.stderr
-
-
-def test_a_dry_run_estimates_the_cost_and_writes_nothing(minilm, cse, complete, tmp_path):
-    given = ["--data", complete.data, "--corpus", complete.corpus, "--seeds", "2"]
-    done = cse("reproduce", "adapt-minilm", *given, "--dry-run", "--row", "standard", cwd=tmp_path)
+    done = cse("reproduce", "adapt-minilm", *given, "standard", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "2 training runs: about" in done.stderr
     assert "would run standard, minilm, seed 1" in done.stderr
     assert not list(tmp_path.iterdir())  # not even the index is written
 
 
-def test_rows_without_a_recipe_say_why():
-    named = ("BERT-flow", "IS-BERT", "DeCLUTR", "Universal Sentence Encoder", "InferSent", "SBERT")
-    for table in tables().values():
-        for row in table.rows:
-            if row.method.startswith(named):
-                assert not row.recipes
-                assert re.fullmatch("published only: .* not (implemented|read).*", row.status)
-
-
 @pytest.mark.parametrize(
     ("table", "row"),
-    [
-        ("simcse-table4", "QQP (134k)"),
-        ("simcse-v1-table5", "SNLI+MNLI neutral (314k)"),
-        ("simcse-v1-table2", "crop 10% + MLM 15%"),
-        ("mixcse-sts", "BERT, bert-base-uncased"),
-    ],
+    [("simcse-table4", "QQP (134k)"), ("simcse-v1-table2", "crop 10% + MLM 15%"), ("mixcse-sts", "BERT, bert-base-u*")],
 )
 def test_further_rows_run(small, tmp_path, table, row):
     known, inputs = find_table(table), small(table)
-    scorer = scorer_of(known, inputs)
     (cell,) = cells_of(known, known.find_rows([row]), [0])
     if cell.recipe.labelled:
         assert cell.lacks(replace(inputs, files={})).startswith("--file ")
         (name,) = cell.recipe.needs("pairs")
         assert config_of(cell, replace(inputs, pairs=None), tmp_path).pairs == (inputs.files[name],)
-    record = run_cell(cell, inputs, scorer, tmp_path)
+    record = run_cell(cell, inputs, scorer_of(known, inputs), tmp_path)
     assert all(math.isfinite(score) for score in record["scores"].values())
 
 
