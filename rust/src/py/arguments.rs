@@ -185,9 +185,7 @@ impl Words {
         if tokenizer.rule != Rule::Wordpieces {
             return Ok(tokenizer);
         }
-        let hash = |pieces: &Py<PyAny>| {
-            Python::attach(|py| pieces.getattr(py, "hash")?.extract::<String>(py))
-        };
+        let hash = |pieces: &Py<PyAny>| Python::attach(|py| pieces.getattr(py, "hash")?.extract::<String>(py));
         let hash = self.pieces.as_ref().map_or(Ok(String::new()), hash)?;
         let pieces = u128::from_str_radix(&hash, 16).map_err(|_| {
             let why = "wordpieces needs the tokenizer of a model; name it with --model";
@@ -248,10 +246,7 @@ pub fn inputs(value: &Bound<'_, PyAny>) -> PyResult<Vec<Input>> {
         }
         let name: String = item.getattr("column")?.extract()?;
         let column: Box<dyn Column> = Box::new(Decoded(item.clone().unbind()));
-        Ok(Input {
-            path: item.getattr("path")?.extract()?,
-            column: Some((name, column)),
-        })
+        Ok(Input { path: item.getattr("path")?.extract()?, column: Some((name, column)) })
     };
     items.into_iter().map(input).collect()
 }

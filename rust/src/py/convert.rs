@@ -11,13 +11,7 @@ pub type FileTuple = (String, u64, u64, String, Option<String>);
 
 /// Converts a file record.
 pub fn file_tuple(file: &FileRecord) -> FileTuple {
-    let FileRecord {
-        path,
-        bytes,
-        rows,
-        xxh3,
-        column,
-    } = file.clone();
+    let FileRecord { path, bytes, rows, xxh3, column } = file.clone();
     (path, bytes, rows, xxh3, column)
 }
 
@@ -26,14 +20,7 @@ pub type CountsTuple = (u64, u64, u64, u64, u64, u64, usize);
 
 /// Converts counts and the number of terms.
 pub fn counts_tuple(counts: &Counts, terms: usize) -> CountsTuple {
-    let Counts {
-        documents,
-        rows,
-        blank,
-        wordless,
-        tokens,
-        repaired,
-    } = *counts;
+    let Counts { documents, rows, blank, wordless, tokens, repaired } = *counts;
     (documents, rows, blank, wordless, tokens, repaired, terms)
 }
 
@@ -48,14 +35,6 @@ pub type ReportTuple = (u64, u64, u64, u64, u64, u64, u64);
 
 /// Converts a report.
 pub fn report_tuple(report: &Report) -> ReportTuple {
-    let Report {
-        rows,
-        blank,
-        unchanged,
-        words,
-        unseen,
-        replaced,
-        repaired,
-    } = *report;
+    let Report { rows, blank, unchanged, words, unseen, replaced, repaired } = *report;
     (rows, blank, unchanged, words, unseen, replaced, repaired)
 }

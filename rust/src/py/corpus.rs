@@ -60,9 +60,7 @@ impl Rows {
         progress: Option<&Progress>,
     ) -> PyResult<Self> {
         let (read, progress) = (reading.options()?, shared(progress));
-        Ok(Rows(
-            py.detach(|| rows::Rows::read(paths, read, &progress))?,
-        ))
+        Ok(Rows(py.detach(|| rows::Rows::read(paths, read, &progress))?))
     }
 
     /// Returns `None` if the rows take more than `most` bytes.
@@ -96,9 +94,7 @@ impl Rows {
     fn take(&self, rows: Vec<usize>) -> PyResult<Vec<&str>> {
         let found = rows.into_iter().map(|row| {
             let why = || format!("{row} is out of range; there are {} rows", self.0.len());
-            self.0
-                .get(row)
-                .ok_or_else(|| Error::invalid("row", why()).into())
+            self.0.get(row).ok_or_else(|| Error::invalid("row", why()).into())
         });
         found.collect()
     }

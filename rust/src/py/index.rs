@@ -10,9 +10,7 @@ use crate::VocabularyFilter;
 use crate::index::store::{self, Stored};
 use crate::index::{build, matrix};
 use crate::py::arguments::{self, Drawing, Reading, Text, Words};
-use crate::py::convert::{
-    CountsTuple, FileTuple, ReportTuple, counts_tuple, file_tuple, le_bytes, report_tuple,
-};
+use crate::py::convert::{CountsTuple, FileTuple, ReportTuple, counts_tuple, file_tuple, le_bytes, report_tuple};
 use crate::py::corpus::{Progress, shared};
 use crate::py::numbers::Numbers;
 use crate::text::reader::Input;
@@ -103,11 +101,7 @@ impl Index {
     }
 
     /// Writes the index into the folder `dir`.
-    fn save(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = arguments::dir)] dir: PathBuf,
-    ) -> PyResult<()> {
+    fn save(&self, py: Python<'_>, #[pyo3(from_py_with = arguments::dir)] dir: PathBuf) -> PyResult<()> {
         let save = || store::save_bytes(&dir, &self.0.to_bytes()?);
         Ok(py.detach(save)?)
     }
@@ -227,18 +221,10 @@ impl Index {
     ) -> PyResult<ReportTuple> {
         let (options, read) = (drawing.options(&self.0)?, reading.options()?);
         let progress = shared(progress);
-        let writing = OutputOptions {
-            copies,
-            as_records,
-            compression: Compression::None,
-            first_row: None,
-        };
+        let writing = OutputOptions { copies, as_records, compression: Compression::None, first_row: None };
         let (output, threads) = (output.as_deref(), reading.threads);
-        let (report, _) = py.detach(|| {
-            files::augment_files(
-                &self.0, options, writing, paths, read, output, threads, &progress,
-            )
-        })?;
+        let (report, _) =
+            py.detach(|| files::augment_files(&self.0, options, writing, paths, read, output, threads, &progress))?;
         Ok(report_tuple(&report))
     }
 
@@ -269,20 +255,8 @@ impl Index {
             first_row: Some(first_row),
         };
         let (report, files) = py.detach(|| {
-            files::augment_files(
-                &self.0,
-                options,
-                writing,
-                paths,
-                read,
-                Some(&output),
-                reading.threads,
-                &progress,
-            )
+            files::augment_files(&self.0, options, writing, paths, read, Some(&output), reading.threads, &progress)
         })?;
-        Ok((
-            report_tuple(&report),
-            files.iter().map(file_tuple).collect(),
-        ))
+        Ok((report_tuple(&report), files.iter().map(file_tuple).collect()))
     }
 }

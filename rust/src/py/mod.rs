@@ -3,9 +3,7 @@
 use std::path::PathBuf;
 
 use pyo3::create_exception;
-use pyo3::exceptions::{
-    PyFileNotFoundError, PyIsADirectoryError, PyKeyboardInterrupt, PyOSError, PyValueError,
-};
+use pyo3::exceptions::{PyFileNotFoundError, PyIsADirectoryError, PyKeyboardInterrupt, PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes};
 
@@ -35,16 +33,12 @@ impl From<Error> for PyErr {
     fn from(error: Error) -> Self {
         let message = error.to_string();
         match error {
-            Error::NotFound { .. } | Error::NoFolder { .. } => {
-                PyFileNotFoundError::new_err(message)
-            }
+            Error::NotFound { .. } | Error::NoFolder { .. } => PyFileNotFoundError::new_err(message),
             Error::IsDirectory { .. } => PyIsADirectoryError::new_err(message),
             Error::Io { source, path } => match source.raw_os_error() {
                 Some(code) => PyOSError::new_err((code, source.to_string(), path)),
                 // An exception raised by a decoder in Python is passed on unchanged.
-                None => source
-                    .downcast::<PyErr>()
-                    .unwrap_or_else(|_| PyOSError::new_err(message)),
+                None => source.downcast::<PyErr>().unwrap_or_else(|_| PyOSError::new_err(message)),
             },
             Error::Interrupted => PyKeyboardInterrupt::new_err(()),
             _ => InputError::new_err(message),
@@ -120,10 +114,7 @@ fn save(
 
 /// Returns (start, end, term) for each term of a text. `start` and `end` are character offsets; `end` is exclusive.
 #[pyfunction]
-fn tokenize(
-    #[pyo3(from_py_with = arguments::text)] text: Text,
-    words: Words,
-) -> PyResult<Vec<(usize, usize, String)>> {
+fn tokenize(#[pyo3(from_py_with = arguments::text)] text: Text, words: Words) -> PyResult<Vec<(usize, usize, String)>> {
     let tokenizer = words.tokenizer()?;
     Ok(text::tokenize::terms(text.as_str(), tokenizer))
 }
@@ -220,7 +211,8 @@ fn report_truncated_files() {
     #[cfg(unix)]
     {
         extern "C" fn report(_signal: libc::c_int) {
-            let text = b"Error: another program truncated a file while cse was reading it; restore the file, and run the \
+            let text =
+                b"Error: another program truncated a file while cse was reading it; restore the file, and run the \
                 command again\n";
             // SAFETY: both functions may be called in a signal handler, and `text` is valid for its length.
             unsafe {

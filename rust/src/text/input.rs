@@ -80,12 +80,8 @@ impl FileRecord {
     /// Returns the error for a corpus without rows.
     pub fn no_rows(files: &[FileRecord]) -> Error {
         match files {
-            [file] if file.bytes == 0 => Error::EmptyFile {
-                path: PathBuf::from(&file.path),
-            },
-            _ => Error::NoRows {
-                path: FileRecord::name_of(files),
-            },
+            [file] if file.bytes == 0 => Error::EmptyFile { path: PathBuf::from(&file.path) },
+            _ => Error::NoRows { path: FileRecord::name_of(files) },
         }
     }
 }

@@ -55,10 +55,7 @@ pub fn augment_files(
 ) -> Result<(Report, Vec<FileRecord>)> {
     // With several copies per row, chunks are smaller, because the output of a chunk is kept in memory until the
     // outputs of all earlier chunks are written.
-    let read = ReadOptions {
-        chunk_bytes: (read.chunk_bytes / writing.copies.max(1) as usize).max(4096),
-        ..read
-    };
+    let read = ReadOptions { chunk_bytes: (read.chunk_bytes / writing.copies.max(1) as usize).max(4096), ..read };
     let reader = Reader::open(files, read, progress)?;
     let run = |out: &mut (dyn Write + Send)| {
         let ordered = OrderedWriter::new(out, output, progress);
@@ -172,11 +169,7 @@ struct WriterState<'a> {
 }
 
 impl<'a> OrderedWriter<'a> {
-    fn new(
-        out: &'a mut (dyn Write + Send),
-        path: Option<&'a Path>,
-        progress: &'a Progress,
-    ) -> Self {
+    fn new(out: &'a mut (dyn Write + Send), path: Option<&'a Path>, progress: &'a Progress) -> Self {
         let (next, waiting) = (0, BTreeMap::new());
         OrderedWriter {
             state: Mutex::new(WriterState { next, waiting, out }),
@@ -193,10 +186,7 @@ impl<'a> OrderedWriter<'a> {
         while let Some(piece) = waiting.remove(next) {
             let written = out.write_all(&piece);
             self.progress.check()?;
-            written.map_err(|source| Error::Io {
-                path: self.path.into(),
-                source,
-            })?;
+            written.map_err(|source| Error::Io { path: self.path.into(), source })?;
             *next += 1;
         }
         Ok(())

@@ -63,30 +63,22 @@ pub trait Named: Copy + 'static {
 
 impl Named for ReplaceWhich {
     const FLAG: &'static str = "--replace-which";
-    const NAMES: &'static [(&'static str, Self)] = &[
-        ("tfidf", ReplaceWhich::Tfidf),
-        ("random", ReplaceWhich::Random),
-    ];
+    const NAMES: &'static [(&'static str, Self)] = &[("tfidf", ReplaceWhich::Tfidf), ("random", ReplaceWhich::Random)];
 }
 
 impl Named for ReplaceWith {
     const FLAG: &'static str = "--replace-with";
-    const NAMES: &'static [(&'static str, Self)] = &[
-        ("radius", ReplaceWith::Radius),
-        ("random", ReplaceWith::Random),
-    ];
+    const NAMES: &'static [(&'static str, Self)] = &[("radius", ReplaceWith::Radius), ("random", ReplaceWith::Random)];
 }
 
 impl Named for Mode {
     const FLAG: &'static str = "--mode";
-    const NAMES: &'static [(&'static str, Self)] =
-        &[("negative", Mode::Negative), ("positive", Mode::Positive)];
+    const NAMES: &'static [(&'static str, Self)] = &[("negative", Mode::Negative), ("positive", Mode::Positive)];
 }
 
 impl Named for OutputForm {
     const FLAG: &'static str = "--surface";
-    const NAMES: &'static [(&'static str, Self)] =
-        &[("keep", OutputForm::Keep), ("plain", OutputForm::Plain)];
+    const NAMES: &'static [(&'static str, Self)] = &[("keep", OutputForm::Keep), ("plain", OutputForm::Plain)];
 }
 
 /// Options of UNA.
