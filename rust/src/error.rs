@@ -163,3 +163,21 @@ impl Error {
         Error::Invalid { name, why: why.into() }
     }
 }
+
+/// An option whose values have names.
+pub trait Named: Copy + 'static {
+    /// The name of the option, for messages.
+    const FLAG: &'static str;
+    /// The values and their names.
+    const NAMES: &'static [(&'static str, Self)];
+
+    /// Returns the value with this name; an unknown name is an error that lists the known names.
+    fn from_name(name: &str) -> Result<Self> {
+        let found = Self::NAMES.iter().find(|(known, _)| *known == name);
+        found.map(|&(_, value)| value).ok_or_else(|| {
+            let names: Vec<&str> = Self::NAMES.iter().map(|(name, _)| *name).collect();
+            let why = format!("{name:?} is unknown; choose {}", names.join(" or "));
+            Error::invalid(Self::FLAG, why)
+        })
+    }
+}

@@ -32,8 +32,8 @@ Failure = tuple[Shard, Exception]
 def count(path: str, column: str | None, reading: ReadOptions, home: str = "") -> SourceFile:
     """Counts the rows of a file, and returns it as a ``SourceFile``; on a worker, ``home`` is that of ``enter``."""
     enter(home)
-    ((_, size, rows, xxh3, name),) = _core.count_rows(readers.resolve([path], column), reading)
-    return SourceFile(path, size, rows, xxh3, name)
+    (file,) = _core.count_rows(readers.resolve([path], column), reading)
+    return SourceFile(**{**file, "path": path})
 
 
 def count_here(

@@ -187,8 +187,8 @@ class AugmentJob:
                 advance,
             )
             progress(rows - before)
-            counts = AugmentReport(*report)
-            return {**asdict(counts), "joined_lines": readers.joined_lines(source), "file": file[3]}
+            counts = AugmentReport(**report)
+            return {**asdict(counts), "joined_lines": readers.joined_lines(source), "file": file["xxh3"]}
 
         return work
 

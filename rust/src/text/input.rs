@@ -54,6 +54,7 @@ impl Default for ReadOptions {
 
 /// A file from which a corpus was read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "python", derive(pyo3::IntoPyObject))]
 pub struct FileRecord {
     /// The path as given; `-` is standard input.
     pub path: String,

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use crate::error::{Error, Place};
+use crate::error::{Error, Named, Place};
 
 /// Handling of bytes that are not UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +12,12 @@ pub enum EncodingErrors {
     Strict,
     /// Replace these bytes with U+FFFD, and count the rows in which this happened.
     Replace,
+}
+
+impl Named for EncodingErrors {
+    const FLAG: &'static str = "--encoding-errors";
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("strict", EncodingErrors::Strict), ("replace", EncodingErrors::Replace)];
 }
 
 /// Decodes whole rows.

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use flate2::write::GzEncoder;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Named, Result};
 use crate::index::Index;
 use crate::output::{PendingFile, StandardOutput};
 use crate::parallel::{on_each_thread, with_threads};
@@ -38,6 +38,12 @@ pub enum Compression {
     None,
     Gzip,
     Zstd,
+}
+
+impl Named for Compression {
+    const FLAG: &'static str = "--compression";
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("none", Compression::None), ("gz", Compression::Gzip), ("zst", Compression::Zstd)];
 }
 
 /// Writes synthetic sentences for each row of `files`, in order, to the file `output`, or to standard output if
