@@ -45,7 +45,7 @@ _MODULES = {
     "Callback": ".training.callbacks",
     "ProgressCallback": ".training.callbacks",
     "Comparison": ".evaluation.run",
-    "Encoder": ".models.running.inference",
+    "Encoder": ".encoder.encoder",
     "EvaluationResult": ".evaluation.run",
     "InputError": ".errors",
     "RunResult": ".training.run",
