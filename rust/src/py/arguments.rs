@@ -35,6 +35,7 @@ pub struct Words {
     tokenizer: String,
     lowercase: bool,
     nfkc: bool,
+    #[pyo3(default)]
     pieces: Option<Py<PyAny>>,
 }
 
