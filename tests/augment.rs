@@ -15,16 +15,7 @@ fn index(rows: &[&str]) -> Index {
 }
 
 fn example() -> Index {
-    index(&[
-        "a b c d",
-        "a a b",
-        "e f g h i j",
-        "k l",
-        "a m n",
-        "o",
-        "p q r s t u v",
-        "SS ß",
-    ])
+    index(&["a b c d", "a a b", "e f g h i j", "k l", "a m n", "o", "p q r s t u v", "SS ß"])
 }
 
 proptest! {
@@ -89,9 +80,7 @@ fn look_up_in_large_vocabulary_finds_all_terms_but_no_other_words() {
         1 => format!("sixteen{i:09}"),
         _ => format!("averylongwordindeed{i}"),
     };
-    let rows: Vec<String> = (0..120_000)
-        .map(|i| format!("{} common", word(i)))
-        .collect();
+    let rows: Vec<String> = (0..120_000).map(|i| format!("{} common", word(i))).collect();
     let rows: Vec<&str> = rows.iter().map(String::as_str).collect();
     let index = index(&rows);
     assert_eq!(index.len(), 120_001);

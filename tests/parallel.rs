@@ -22,10 +22,7 @@ fn no_call_starts_the_global_thread_pool() {
     let dir = folder.path().join("index");
     build::build_to(&dir, inputs(), words, read.clone(), true, 0, &progress).expect("a corpus");
     let index = store::open(&dir, VocabularyFilter::default()).expect("an index");
-    let filter = VocabularyFilter {
-        min_df: 2,
-        max_terms: Some(50),
-    };
+    let filter = VocabularyFilter { min_df: 2, max_terms: Some(50) };
     store::open(&dir, filter).expect("an index");
     build::build(inputs(), words, read.clone(), 2, &progress).expect("a corpus");
     let texts = ["one text", "another text"];
@@ -36,30 +33,13 @@ fn no_call_starts_the_global_thread_pool() {
     store::deserialize(&bytes, Path::new("bytes"))
         .and_then(|stored| stored.into_index(VocabularyFilter::default()))
         .expect("an index");
-    let writing = OutputOptions {
-        copies: 1,
-        as_records: false,
-        compression: Compression::None,
-        first_row: None,
-    };
+    let writing = OutputOptions { copies: 1, as_records: false, compression: Compression::None, first_row: None };
     let (options, output) = (Options::new(&index), folder.path().join("out.txt"));
     let output = Some(output.as_path());
-    augment_files(
-        &index,
-        options,
-        writing,
-        inputs(),
-        read.clone(),
-        output,
-        0,
-        &progress,
-    )
-    .expect("a file");
+    augment_files(&index, options, writing, inputs(), read.clone(), output, 0, &progress).expect("a file");
     doctor::diagnose(inputs(), words, read, 0, &progress).expect("a corpus");
 
     // `build_global` fails if the global pool already exists.
-    let global = rayon::ThreadPoolBuilder::new()
-        .num_threads(1)
-        .build_global();
+    let global = rayon::ThreadPoolBuilder::new().num_threads(1).build_global();
     assert!(global.is_ok(), "the global pool was started");
 }

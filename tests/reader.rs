@@ -11,10 +11,7 @@ use cse_core::{Error, Progress, ReadOptions, Result, Tokenizer};
 /// Reads `paths` in small chunks, calls `after_first` when the first chunk has been read, and returns the number of
 /// rows.
 fn read(paths: &[&Path], mut after_first: impl FnMut()) -> Result<u64> {
-    let options = ReadOptions {
-        chunk_bytes: 4096,
-        ..ReadOptions::default()
-    };
+    let options = ReadOptions { chunk_bytes: 4096, ..ReadOptions::default() };
     let progress = Progress::default();
     let inputs = paths.iter().map(|&path| PathBuf::from(path).into());
     let reader = Reader::open(inputs.collect(), options, &progress)?;
@@ -69,19 +66,9 @@ fn rows_after_a_row_longer_than_several_chunks_are_diagnosed() {
     let path = folder.path().join("long.txt");
     let text = format!("a row\n{}\nanother row\n", "word ".repeat(10_000));
     std::fs::write(&path, text).expect("the file can be written");
-    let options = ReadOptions {
-        chunk_bytes: 4096,
-        max_line_bytes: 6000,
-        ..ReadOptions::default()
-    };
+    let options = ReadOptions { chunk_bytes: 4096, max_line_bytes: 6000, ..ReadOptions::default() };
     let files = vec![path.into()];
-    let found = diagnose(
-        files,
-        Tokenizer::WHITESPACE,
-        options,
-        1,
-        &Progress::default(),
-    );
+    let found = diagnose(files, Tokenizer::WHITESPACE, options, 1, &Progress::default());
     let found = found.expect("a diagnosis");
     assert_eq!(found.rows, 3);
     let long = &found.faults.over_long;

@@ -25,18 +25,8 @@ fn build_bytes(bytes: &[u8], threads: usize) -> Result<Stats, Error> {
     let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
     file.write_all(bytes).expect("enough disk space");
     let files = vec![PathBuf::from(file.path()).into()];
-    let options = ReadOptions {
-        max_line_bytes: 4000,
-        ..ReadOptions::default()
-    };
-    build::build(
-        files,
-        Tokenizer::UNICODE,
-        options,
-        threads,
-        &Progress::default(),
-    )
-    .map(|stored| stored.stats)
+    let options = ReadOptions { max_line_bytes: 4000, ..ReadOptions::default() };
+    build::build(files, Tokenizer::UNICODE, options, threads, &Progress::default()).map(|stored| stored.stats)
 }
 
 proptest! {
@@ -73,9 +63,7 @@ proptest! {
 #[test]
 fn rows_that_span_chunks_are_counted_once() {
     // A row has about a thousand bytes, and half a megabyte is read at a time, so most reads end inside a row.
-    let rows: Vec<String> = (0..2000)
-        .map(|i| format!("w{i} {}", "x ".repeat(490 + i % 7)))
-        .collect();
+    let rows: Vec<String> = (0..2000).map(|i| format!("w{i} {}", "x ".repeat(490 + i % 7))).collect();
     let text = rows.join("\n");
     let options = ReadOptions::default();
     let mut file = tempfile::NamedTempFile::new().expect("a temporary file");

@@ -49,9 +49,7 @@ proptest! {
 
 #[test]
 fn every_changed_byte_is_an_error_or_has_no_effect() {
-    let rows: Vec<String> = ["the cat sat", "the dog: 1,000 dogs!", "", "Ünïcödé cat"]
-        .map(String::from)
-        .to_vec();
+    let rows: Vec<String> = ["the cat sat", "the dog: 1,000 dogs!", "", "Ünïcödé cat"].map(String::from).to_vec();
     let (files, stats) = some(&rows);
     let bytes = store::serialize(Tokenizer::UNICODE, &files, &stats).expect("it can be written");
     let mut unnoticed = 0;
@@ -60,18 +58,12 @@ fn every_changed_byte_is_an_error_or_has_no_effect() {
             let mut damaged = bytes.clone();
             damaged[at] ^= flip;
             if let Ok(index) = open(&damaged) {
-                assert!(
-                    same(&index, &files, &stats),
-                    "byte {at} ^ {flip:#x} went unnoticed"
-                );
+                assert!(same(&index, &files, &stats), "byte {at} ^ {flip:#x} went unnoticed");
                 unnoticed += 1;
             }
         }
     }
-    assert!(
-        unnoticed < bytes.len() / 20,
-        "{unnoticed} changes without effect are too many"
-    );
+    assert!(unnoticed < bytes.len() / 20, "{unnoticed} changes without effect are too many");
 }
 
 #[test]
@@ -79,11 +71,7 @@ fn every_truncation_is_an_error() {
     let (files, stats) = some(&["one two three".into(), "two four".into()]);
     let bytes = store::serialize(Tokenizer::UNICODE, &files, &stats).expect("it can be written");
     for size in 0..bytes.len() {
-        assert!(
-            open(&bytes[..size]).is_err(),
-            "{size} of {} bytes",
-            bytes.len()
-        );
+        assert!(open(&bytes[..size]).is_err(), "{size} of {} bytes", bytes.len());
     }
 }
 
@@ -91,20 +79,11 @@ fn every_truncation_is_an_error() {
 fn terms_are_ranked_by_maximum_score_with_prefix_sums() {
     let (files, stats) = some(&["a b".into(), "a c c".into(), "a d".into()]);
     let index = Index::new(Tokenizer::UNICODE, files, stats);
-    let names: Vec<&str> = index
-        .by_rank
-        .iter()
-        .map(|&t| index.term(t as usize))
-        .collect();
+    let names: Vec<&str> = index.by_rank.iter().map(|&t| index.term(t as usize)).collect();
     // c: ln(1 + 2/3) ln 3; b and d: ln(1 + 1/2) ln 3, in byte order; a is in every document and has score 0.
     assert_eq!(names, ["c", "b", "d", "a"]);
     let ln3 = 3f64.ln();
-    let scores = [
-        (5f64 / 3.0).ln() * ln3,
-        1.5f64.ln() * ln3,
-        1.5f64.ln() * ln3,
-        0.0,
-    ];
+    let scores = [(5f64 / 3.0).ln() * ln3, 1.5f64.ln() * ln3, 1.5f64.ln() * ln3, 0.0];
     for (rank, score) in scores.iter().enumerate() {
         assert!((index.max_score[index.by_rank[rank] as usize] - score).abs() < 1e-15);
         assert!((index.prefix[rank + 1] - scores[..=rank].iter().sum::<f64>()).abs() < 1e-15);
@@ -120,8 +99,7 @@ fn filter_keeps_statistics_of_kept_terms_and_idf_of_removed_terms() {
         let filter = VocabularyFilter { min_df, max_terms };
         Index::with_filter(Tokenizer::UNICODE, files.clone(), stats.clone(), filter)
     };
-    let names =
-        |index: &Index| -> Vec<String> { (0..index.len()).map(|t| index.term(t).into()).collect() };
+    let names = |index: &Index| -> Vec<String> { (0..index.len()).map(|t| index.term(t).into()).collect() };
     let frequent = open(2, None).expect("a and b stay");
     assert_eq!(names(&frequent), ["a", "b"]);
     for t in 0..2 {
@@ -129,10 +107,7 @@ fn filter_keeps_statistics_of_kept_terms_and_idf_of_removed_terms() {
         assert_eq!(frequent.max_score[t], whole.max_score[t]);
     }
     // Of c, d, e and f, which have equal document frequencies, the first two in byte order are kept.
-    assert_eq!(
-        names(&open(0, Some(4)).expect("four stay")),
-        ["a", "b", "c", "d"]
-    );
+    assert_eq!(names(&open(0, Some(4)).expect("four stay")), ["a", "b", "c", "d"]);
     assert!(open(9, None).is_err());
     // A word that the filter removed has no rank, but its score does not change.
     let options = Options::new(&frequent);

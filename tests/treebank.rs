@@ -19,10 +19,7 @@ fn tokens(text: &str) -> Tokens {
 }
 
 fn words(text: &str) -> Vec<String> {
-    tokens(text)
-        .into_iter()
-        .map(|(_, _, token)| token)
-        .collect()
+    tokens(text).into_iter().map(|(_, _, token)| token).collect()
 }
 
 /// NLTK's expressions in NLTK's order, each with its replacement. NLTK matches contractions with Python's `re`; the
@@ -57,16 +54,9 @@ static PASSES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         (r"([^' ])('ll|'LL|'re|'RE|'ve|'VE|n't|N'T) ", "$1 $2 "),
     ];
     let word = r"[\p{L}\p{N}_]";
-    let contractions = [
-        ("can", "not"),
-        ("d", "'ye"),
-        ("g[iİı]m", "me"),
-        ("gon", "na"),
-        ("got", "ta"),
-        ("lem", "me"),
-        ("more", "'n"),
-    ]
-    .map(|(a, b)| format!("(?i)(?<!{word})({a})({b})(?!{word})"));
+    let contractions =
+        [("can", "not"), ("d", "'ye"), ("g[iİı]m", "me"), ("gon", "na"), ("got", "ta"), ("lem", "me"), ("more", "'n")]
+            .map(|(a, b)| format!("(?i)(?<!{word})({a})({b})(?!{word})"));
     let wanna = format!(r"(?i)(?<!{word})(wan)(na)(?=[\s\x1c-\x1f])");
     let spaced = ["[iİı]s", "was"].map(|b| format!("(?i) ('t)({b})(?!{word})"));
     let contractions = contractions.into_iter().chain([wanna]).chain(spaced);
@@ -89,8 +79,7 @@ fn pass_by_pass(text: &str) -> Vec<String> {
 
 /// Text with many of the characters that the rules distinguish.
 fn awkward() -> impl Strategy<Value = String> {
-    let any_of =
-        |pieces: &'static [&'static str]| prop::sample::select(pieces).prop_map(str::to_owned);
+    let any_of = |pieces: &'static [&'static str]| prop::sample::select(pieces).prop_map(str::to_owned);
     let piece = prop_oneof![
         6 => "['\"`]{1,3}",
         4 => "[ .:,()?!*;<>-]",
@@ -151,27 +140,15 @@ fn tokens_equal_the_output_of_nltk() {
             "good muffins cost $3.88 (roughly 3,36 euros) in new york.  please buy me two of them.",
             "good muffins cost $ 3.88 ( roughly 3,36 euros ) in new york. please buy me two of them .",
         ),
-        (
-            "\"we can't,\" she said -- \"they'll cannot!\"",
-            "`` we ca n't , '' she said -- `` they 'll can not ! ''",
-        ),
+        ("\"we can't,\" she said -- \"they'll cannot!\"", "`` we ca n't , '' she said -- `` they 'll can not ! ''"),
         (
             "'tis the dogs' day; d'ye wanna, or gonna 'wanna' it? cannot'tis",
             "' tis the dogs ' day ; d 'ye wan na , or gon na ' wan na ' it ? can not 't is",
         ),
-        (
-            "he said ''no'' and (''yes'').",
-            "he said `` no '' and ( `` yes '' ) .",
-        ),
-        (
-            "``a``` b: ,,5 1,000 1:00, a,,",
-            "`` a `` ` b : , ,5 1,000 1:00 , a , ,",
-        ),
+        ("he said ''no'' and (''yes'').", "he said `` no '' and ( `` yes '' ) ."),
+        ("``a``` b: ,,5 1,000 1:00, a,,", "`` a `` ` b : , ,5 1,000 1:00 , a , ,"),
         ("the u.s. (n.a.s.a.)”  ", "the u.s. ( n.a.s.a . ) ”"),
-        (
-            "rock 'n' roll 'em o'clock o's' more'n 's",
-            "rock 'n ' roll ' em o'clock o 's ' more 'n 's",
-        ),
+        ("rock 'n' roll 'em o'clock o's' more'n 's", "rock 'n ' roll ' em o'clock o 's ' more 'n 's"),
         (
             "«guillemets» “curly” ‘single’ – dash — em… e.g...",
             "« guillemets » “ curly ” ‘ single ’ – dash — em… e.g ...",
@@ -188,16 +165,6 @@ fn tokens_equal_the_output_of_nltk() {
 #[test]
 fn quote_has_the_span_of_its_source() {
     let found = tokens("\"é\" ''a''");
-    let expected = [
-        (0, 1, "``"),
-        (1, 3, "é"),
-        (3, 4, "''"),
-        (5, 7, "``"),
-        (7, 8, "a"),
-        (8, 10, "''"),
-    ];
-    assert_eq!(
-        found,
-        expected.map(|(a, b, token)| (a, b, token.to_owned()))
-    );
+    let expected = [(0, 1, "``"), (1, 3, "é"), (3, 4, "''"), (5, 7, "``"), (7, 8, "a"), (8, 10, "''")];
+    assert_eq!(found, expected.map(|(a, b, token)| (a, b, token.to_owned())));
 }

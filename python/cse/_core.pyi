@@ -43,8 +43,8 @@ class _Column(Protocol):
 
 _Inputs = Sequence[str | _Column]
 _Counts = tuple[int, int, int, int, int, int, int]
-_File = tuple[str, int, int, str, str | None]
-_Report = tuple[int, int, int, int, int, int, int]
+_File = dict[str, Any]
+_Report = dict[str, int]
 _Span = tuple[int, int]
 
 class InputError(ValueError): ...

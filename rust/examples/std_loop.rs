@@ -20,9 +20,7 @@ struct Cell {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let path = arguments
-        .next()
-        .ok_or("usage: std_loop FILE [PART/PARTS]")?;
+    let path = arguments.next().ok_or("usage: std_loop FILE [PART/PARTS]")?;
     let (part, parts) = match arguments.next() {
         Some(text) => parse_part(&text).ok_or("PART/PARTS must look like 1/2")?,
         None => (1, 1),
@@ -81,9 +79,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let df: u64 = cells.iter().map(|cell| cell.df).sum();
     let max_frequency: f64 = cells.iter().map(|cell| cell.max_frequency).sum();
     let terms = cells.len();
-    println!(
-        r#"{{"documents": {documents}, "terms": {terms}, "df": {df}, "max_tf": {max_frequency}}}"#
-    );
+    println!(r#"{{"documents": {documents}, "terms": {terms}, "df": {df}, "max_tf": {max_frequency}}}"#);
     Ok(())
 }
 

@@ -27,11 +27,7 @@ pub enum Error {
     FileChanged { path: PathBuf },
 
     #[error("{}: {what}; {advice}", path.display())]
-    NotText {
-        path: PathBuf,
-        what: String,
-        advice: &'static str,
-    },
+    NotText { path: PathBuf, what: String, advice: &'static str },
 
     #[error("{path}: contains no rows; at least one sentence is needed")]
     NoRows { path: String },
@@ -48,10 +44,7 @@ pub enum Error {
         "{path}: no line contains a word according to the tokenizer {tokenizer}; \
          --tokenizer whitespace accepts any text"
     )]
-    NoWords {
-        path: String,
-        tokenizer: &'static str,
-    },
+    NoWords { path: String, tokenizer: &'static str },
 
     #[error("{}: {place} is not valid UTF-8{}; convert the file, or pass --encoding-errors replace", path.display(), place.in_bytes())]
     InvalidUtf8 { path: PathBuf, place: Place },
@@ -60,11 +53,7 @@ pub enum Error {
         "{}: {place} is longer than {limit} bytes; check that it is one sentence, \
          or raise the limit with --max-line-bytes", path.display()
     )]
-    LineTooLong {
-        path: PathBuf,
-        place: Place,
-        limit: usize,
-    },
+    LineTooLong { path: PathBuf, place: Place, limit: usize },
 
     #[error("{}: not a readable cse index ({why}); build it again with cse build-tfidf", path.display())]
     IndexDamaged { path: PathBuf, why: String },
@@ -79,20 +68,12 @@ pub enum Error {
         "{}: the index has format version {found}, but this cse reads version {supported}; \
          build it again with cse build-tfidf", path.display()
     )]
-    IndexVersion {
-        path: PathBuf,
-        found: String,
-        supported: u32,
-    },
+    IndexVersion { path: PathBuf, found: String, supported: u32 },
 
     #[error(
         "{name}: its tokenizer is {found}, but the previous index has {wanted}; merge indexes with the same tokenizer"
     )]
-    TokenizersDiffer {
-        name: String,
-        found: String,
-        wanted: String,
-    },
+    TokenizersDiffer { name: String, found: String, wanted: String },
 
     #[error(
         "an index opened with min_df or max_terms does not contain all terms; open it without these options to save it"
@@ -136,20 +117,14 @@ impl Place {
     /// Returns the position of a line, or of a row of a table if `column` is given.
     pub(crate) fn new(column: Option<&String>, line: u64, offset: Option<u64>) -> Self {
         match column {
-            Some(column) => Place::Row {
-                row: line,
-                column: column.clone(),
-            },
+            Some(column) => Place::Row { row: line, column: column.clone() },
             None => Place::Line { line, offset },
         }
     }
 
     fn in_bytes(&self) -> String {
         match self {
-            Place::Line {
-                offset: Some(offset),
-                ..
-            } => format!(" (byte offset {offset})"),
+            Place::Line { offset: Some(offset), .. } => format!(" (byte offset {offset})"),
             _ => String::new(),
         }
     }
@@ -180,17 +155,29 @@ impl Error {
 
     /// Returns the error for an index file that cannot be read.
     pub fn damaged(path: &Path, why: impl Into<String>) -> Self {
-        Error::IndexDamaged {
-            path: path.to_path_buf(),
-            why: why.into(),
-        }
+        Error::IndexDamaged { path: path.to_path_buf(), why: why.into() }
     }
 
     /// Returns the error for an argument that is not valid.
     pub fn invalid(name: &'static str, why: impl Into<String>) -> Self {
-        Error::Invalid {
-            name,
-            why: why.into(),
-        }
+        Error::Invalid { name, why: why.into() }
+    }
+}
+
+/// An option whose values have names.
+pub trait Named: Copy + 'static {
+    /// The name of the option, for messages.
+    const FLAG: &'static str;
+    /// The values and their names.
+    const NAMES: &'static [(&'static str, Self)];
+
+    /// Returns the value with this name; an unknown name is an error that lists the known names.
+    fn from_name(name: &str) -> Result<Self> {
+        let found = Self::NAMES.iter().find(|(known, _)| *known == name);
+        found.map(|&(_, value)| value).ok_or_else(|| {
+            let names: Vec<&str> = Self::NAMES.iter().map(|(name, _)| *name).collect();
+            let why = format!("{name:?} is unknown; choose {}", names.join(" or "));
+            Error::invalid(Self::FLAG, why)
+        })
     }
 }

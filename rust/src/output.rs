@@ -39,11 +39,7 @@ impl PendingFile {
             let mut file = File::options().write(true).open(&path).map_err(failed)?;
             write(&mut file).map_err(failed)?;
             let temporary = None;
-            return Ok(PendingFile {
-                given,
-                path,
-                temporary,
-            });
+            return Ok(PendingFile { given, path, temporary });
         }
         let folder = match path.parent() {
             Some(folder) if folder != Path::new("") => folder,
@@ -51,10 +47,7 @@ impl PendingFile {
         };
         if !folder.exists() {
             let folder = folder.to_path_buf();
-            return Err(Error::NoFolder {
-                path: given,
-                folder,
-            });
+            return Err(Error::NoFolder { path: given, folder });
         }
         remove_abandoned(folder);
         let mut temporary = create(folder).map_err(failed)?;
@@ -64,11 +57,7 @@ impl PendingFile {
         }
         write(temporary.as_file_mut()).map_err(failed)?;
         let temporary = Some(temporary);
-        Ok(PendingFile {
-            given,
-            path,
-            temporary,
-        })
+        Ok(PendingFile { given, path, temporary })
     }
 
     /// Renames the temporary file to its destination, replacing a file of that name.
@@ -133,17 +122,12 @@ fn remove_abandoned(folder: &Path) {
 /// Extracts the operating system's error from an error of `tempfile`, whose message would name the temporary file.
 fn without_path(error: io::Error) -> io::Error {
     let inner = error.get_ref().and_then(|e| e.source());
-    let code = inner
-        .and_then(|e| e.downcast_ref::<io::Error>())
-        .and_then(io::Error::raw_os_error);
+    let code = inner.and_then(|e| e.downcast_ref::<io::Error>()).and_then(io::Error::raw_os_error);
     code.map_or(error, io::Error::from_raw_os_error)
 }
 
 fn failed(path: &Path, source: io::Error) -> Error {
-    Error::Io {
-        path: path.to_path_buf(),
-        source,
-    }
+    Error::Io { path: path.to_path_buf(), source }
 }
 
 /// Standard output, or a named pipe. Writing to a pipe or a terminal can be cancelled.
@@ -173,11 +157,7 @@ impl<'a> StandardOutput<'a> {
         output.write(b"").map(drop).map_err(closed)?; // fails if standard output is open for reading only
         let regular = output.metadata().is_ok_and(|meta| meta.is_file());
         let blocking = (!regular).then(|| output.as_raw_fd());
-        Ok(StandardOutput {
-            output,
-            blocking,
-            progress,
-        })
+        Ok(StandardOutput { output, blocking, progress })
     }
 
     /// Opens a named pipe, and waits until another process reads from it.
@@ -187,21 +167,13 @@ impl<'a> StandardOutput<'a> {
 
         let output = open_pipe(path, Until::Writable, progress)?;
         let blocking = Some(output.as_raw_fd());
-        Ok(StandardOutput {
-            output,
-            blocking,
-            progress,
-        })
+        Ok(StandardOutput { output, blocking, progress })
     }
 
     /// Opens standard output.
     #[cfg(not(unix))]
     pub fn open(progress: &'a Progress) -> Result<Self> {
-        Ok(StandardOutput {
-            output: io::stdout(),
-            blocking: None,
-            progress,
-        })
+        Ok(StandardOutput { output: io::stdout(), blocking: None, progress })
     }
 
     /// Not called, because [`is_pipe`](crate::wait::is_pipe) is never true.

@@ -68,10 +68,7 @@ fn new_pool(threads: usize) -> Result<ThreadPool> {
         0 => DEFAULT_THREADS.load(Ordering::Relaxed),
         given => given,
     };
-    let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(threads)
-        .thread_name(|i| format!("cse-core-{i}"))
-        .build();
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("cse-core-{i}")).build();
     pool.map_err(|e| Error::invalid("--threads", e.to_string()))
 }
 
@@ -101,8 +98,6 @@ fn shared_pool() -> Arc<ThreadPool> {
 fn any_pool() -> ThreadPool {
     new_pool(0).unwrap_or_else(|_| {
         let here = rayon::ThreadPoolBuilder::new().num_threads(1);
-        here.use_current_thread()
-            .build()
-            .expect("a pool of the calling thread starts no thread")
+        here.use_current_thread().build().expect("a pool of the calling thread starts no thread")
     })
 }

@@ -154,9 +154,7 @@ fn first_block<S: Simd>(simd: S, key: [u64; 3], row: [S::u32s; 2]) -> [S::u32s; 
     // The initial state: the constant "expand 32-byte k", the key, and a counter and a nonce of 0.
     let [k0, k1, k2, k3] = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574].map(all);
     let o = all(0);
-    let initial = [
-        k0, k1, k2, k3, s0, s1, e0, e1, row0, row1, t0, t1, o, o, o, o,
-    ];
+    let initial = [k0, k1, k2, k3, s0, s1, e0, e1, row0, row1, t0, t1, o, o, o, o];
     let mut s = initial;
     for _ in 0..4 {
         quarter_round(simd, &mut s, [0, 4, 8, 12]);
@@ -194,19 +192,11 @@ mod tests {
 
     #[test]
     fn random_bits_equal_first_number_of_each_stream() {
-        let rows: Vec<u64> = (0..2 * PART as u64 + 5)
-            .map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15))
-            .collect();
+        let rows: Vec<u64> = (0..2 * PART as u64 + 5).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
         let (seed, epoch, stream) = (u64::MAX - 3, 1 << 40, (7 << 33) + 1);
-        let expected: Vec<u64> = rows
-            .iter()
-            .map(|&row| keyed(seed, epoch, row, stream).next_u64())
-            .collect();
+        let expected: Vec<u64> = rows.iter().map(|&row| keyed(seed, epoch, row, stream).next_u64()).collect();
         assert_eq!(random_bits(seed, epoch, &rows, stream), expected);
-        assert_eq!(
-            random_bits(seed, epoch, &rows[..19], stream),
-            expected[..19]
-        );
+        assert_eq!(random_bits(seed, epoch, &rows[..19], stream), expected[..19]);
     }
 
     #[test]

@@ -25,17 +25,11 @@ pub(crate) fn wait(fd: i32, until: Until, progress: &Progress) -> Result<()> {
     };
     loop {
         progress.check()?;
-        let mut poll = libc::pollfd {
-            fd,
-            events,
-            revents: 0,
-        };
+        let mut poll = libc::pollfd { fd, events, revents: 0 };
         // SAFETY: `poll` is one valid pollfd, which the call reads and writes.
         let ready = unsafe { libc::poll(&mut poll, 1, 100) };
         // If the file descriptor has an error, the read or write that follows reports it.
-        if ready > 0
-            || ready < 0 && std::io::Error::last_os_error().raw_os_error() != Some(libc::EINTR)
-        {
+        if ready > 0 || ready < 0 && std::io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
             return progress.check();
         }
     }
@@ -61,10 +55,7 @@ pub(crate) fn open_pipe(path: &Path, until: Until, progress: &Progress) -> Resul
     use std::os::unix::fs::OpenOptionsExt;
 
     let mut options = File::options();
-    options
-        .read(until == Until::Readable)
-        .write(until == Until::Writable)
-        .custom_flags(libc::O_NONBLOCK);
+    options.read(until == Until::Readable).write(until == Until::Writable).custom_flags(libc::O_NONBLOCK);
     let file = loop {
         progress.check()?;
         match options.open(path) {

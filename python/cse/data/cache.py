@@ -66,7 +66,7 @@ class StoredRows:
 
     def __init__(self, entry: Entry, temporary: tempfile.TemporaryDirectory[str] | None = None) -> None:
         self.folder = str(entry.folder)
-        self.files: list[Any] = [tuple(file) for file in entry.meta["files"]]
+        self.files: list[Any] = entry.meta["files"]
         self.repaired: int = entry.meta["repaired"]
         self.joined_lines: int = entry.meta["joined_lines"]
         self.repeats: int = entry.meta["repeats"]
@@ -102,9 +102,9 @@ class StoredRows:
             rows, records, repaired = in_thread(
                 lambda shared: _core.write_rows(list(files), str(folder), reading, shared), report
             )
-            if hashes and hashes != [file[3] for file in records]:
+            if hashes and hashes != [file["xxh3"] for file in records]:
                 raise InputError(f"{paths[0]}: a file of the corpus changed while it was read; run the command again")
-            size = sum(file[1] for file in records)
+            size = sum(file["bytes"] for file in records)
             report(size, size)
             meta = {"rows": rows, "files": records, "repaired": repaired, "joined_lines": joined_lines(files)}
             repeats = count_repeats(_map(folder, "hashes.u64", "<u8"), _map(folder, "words.u32", "<u4"))
@@ -117,7 +117,7 @@ class StoredRows:
         with ThreadPoolExecutor(2) as threads:
             hashes += threads.map(_core.hash_file, paths)
         key = {
-            "version": 3,
+            "version": 4,
             "files": hashes,
             "paths": paths,
             "columns": [None if isinstance(file, str) else file.column for file in files],

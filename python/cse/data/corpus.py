@@ -91,7 +91,7 @@ class Corpus:
     @property
     def files(self) -> list[SourceFile]:
         """The files that were read, in order."""
-        files = [SourceFile(*file) for file in self._core.files]
+        files = [SourceFile(**file) for file in self._core.files]
         return [replace(file, path=IN_MEMORY, column=None) for file in files] if self._in_memory else files
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,6 @@ from ..data import readers, tables
 from ..data.readers import ReadOptions, SourceFile
 from ..errors import InputError
 from ..io import dumps, write_text
-from ..tfidf.build import AugmentReport
 from ..tfidf.index import TfidfIndex
 from .parts import Shard
 
@@ -80,8 +79,8 @@ def find_sources(
 def count_rows(reading: ReadOptions, file: File) -> SourceFile:
     """Counts the rows of a file."""
     path, column = file
-    ((_, size, rows, xxh3, name),) = _core.count_rows(readers.resolve([path], column), reading)
-    return SourceFile(path, size, rows, xxh3, name)
+    (counted,) = _core.count_rows(readers.resolve([path], column), reading)
+    return SourceFile(**{**counted, "path": path})
 
 
 def as_input(shard: Shard) -> list[str | tables.Column]:
@@ -156,7 +155,7 @@ def _augmenting(
         given = source, path, compression, shard.first_row, copies, form == "jsonl", drawing, options
         report, (file,) = in_thread(lambda shared: index._core.augment_part(*given, shared), advance)
         progress(rows - before)
-        return {**asdict(AugmentReport(*report)), "joined_lines": readers.joined_lines(source), "file": file[3]}
+        return {**report, "joined_lines": readers.joined_lines(source), "file": file["xxh3"]}
 
     return work
 

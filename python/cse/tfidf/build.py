@@ -181,4 +181,4 @@ def build_index(
         raise InputError(f"--engine: {engine!r} is unknown; choose local or ray")
     if pieces is not None:
         pieces.save(folder)
-    return IndexInfo(*counts), [SourceFile(*file) for file in read], joined
+    return IndexInfo(*counts), [SourceFile(**file) for file in read], joined

@@ -197,7 +197,7 @@ class TfidfIndex:
     @property
     def files(self) -> list[SourceFile]:
         """The files the index was built from, in order."""
-        return [SourceFile(*file) for file in self._core.files]
+        return [SourceFile(**file) for file in self._core.files]
 
     @property
     def default_radius(self) -> int:
@@ -299,7 +299,7 @@ class TfidfIndex:
             negatives, report = self._core.augment(self._rows(texts), numbers, self.draw_options(**drawing))
         except OverflowError:
             raise InputError("rows: row numbers must be 0 or more and fit into 64 bits") from None
-        return negatives, AugmentReport(*report)
+        return negatives, AugmentReport(**report)
 
     def replacements(self, text: str, *, row: int = 0, **drawing: Unpack[DrawOptions]) -> tuple[str, list[Replacement]]:
         """Returns the negative of a text, and the words replaced in it; see ``augment`` for the arguments."""

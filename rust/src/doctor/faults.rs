@@ -18,10 +18,7 @@ pub struct Found {
 impl Found {
     /// Converts a tally: finds the file that contains the first such row, and the row's number in that file.
     pub(super) fn new(tally: &Tally, files: &[FileRecord]) -> Self {
-        let mut found = Found {
-            rows: tally.rows,
-            ..Found::default()
-        };
+        let mut found = Found { rows: tally.rows, ..Found::default() };
         let mut before = 0;
         for file in files {
             if let Some(row) = tally.first.filter(|row| *row - before < file.rows) {

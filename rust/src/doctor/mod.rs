@@ -20,9 +20,7 @@ use crate::parallel::{on_each_thread, with_threads};
 use crate::progress::Progress;
 use crate::text::blank::is_blank;
 use crate::text::format::FileFormat;
-use crate::text::reader::{
-    ChunkError, EncodingErrors, FileRecord, Input, ReadOptions, Reader, collect_results,
-};
+use crate::text::reader::{ChunkError, EncodingErrors, FileRecord, Input, ReadOptions, Reader, collect_results};
 use crate::text::row_too_long::prefix;
 use crate::text::tokenize::Tokenizer;
 use crate::una::augment::Augmenter;
@@ -128,10 +126,7 @@ impl Worker {
             faults: Faults::default(),
             lengths: vec![0; LONGEST + 1],
             scripts: BTreeMap::new(),
-            hashes: Hashes {
-                limit: u64::MAX,
-                seen: Vec::new(),
-            },
+            hashes: Hashes { limit: u64::MAX, seen: Vec::new() },
             sample: BinaryHeap::new(),
         }
     }
@@ -150,8 +145,7 @@ impl Worker {
         self.hashes.note(xxh3_64(text.as_bytes()));
         let key = xxh3_64(&row.to_le_bytes());
         if self.sample.len() < SAMPLE || self.sample.peek().is_some_and(|top| key < top.0) {
-            self.sample
-                .push((key, prefix(text, SAMPLE_BYTES).to_owned()));
+            self.sample.push((key, prefix(text, SAMPLE_BYTES).to_owned()));
             if self.sample.len() > SAMPLE {
                 self.sample.pop();
             }
@@ -184,9 +178,7 @@ impl Worker {
                 last = c;
             }
         }
-        control |= bytes
-            .iter()
-            .any(|&b| b < 0x20 && b != b'\t' && b != b'\r' || b == 0x7f);
+        control |= bytes.iter().any(|&b| b < 0x20 && b != b'\t' && b != b'\r' || b == 0x7f);
         let lone_cr = memchr::memchr(b'\r', bytes).is_some();
         faults.replacement.note(row, replacement);
         faults.mojibake.note(row, mojibake);
@@ -204,14 +196,9 @@ impl Worker {
 fn has_markup(bytes: &[u8]) -> bool {
     memchr::memchr2_iter(b'&', b'<', bytes).any(|at| {
         let rest = &bytes[at + 1..bytes.len().min(at + 12)];
-        let (close, inner) = if bytes[at] == b'&' {
-            (b';', rest)
-        } else {
-            (b'>', rest.strip_prefix(b"/").unwrap_or(rest))
-        };
-        let name = inner
-            .iter()
-            .take_while(|b| b.is_ascii_alphanumeric() || **b == b'#');
+        let (close, inner) =
+            if bytes[at] == b'&' { (b';', rest) } else { (b'>', rest.strip_prefix(b"/").unwrap_or(rest)) };
+        let name = inner.iter().take_while(|b| b.is_ascii_alphanumeric() || **b == b'#');
         let n = name.count();
         n > 0 && inner.get(n) == Some(&close)
     })
@@ -226,21 +213,14 @@ pub fn diagnose(
     threads: usize,
     progress: &Progress,
 ) -> Result<Diagnosis> {
-    let lenient = ReadOptions {
-        encoding_errors: EncodingErrors::Replace,
-        lenient: true,
-        ..options
-    };
+    let lenient = ReadOptions { encoding_errors: EncodingErrors::Replace, lenient: true, ..options };
     let reader = Reader::open(files, lenient, progress)?;
     with_threads(threads, || {
         let results: Vec<Result<Worker, ChunkError>> = on_each_thread(|| {
             let mut worker = Worker::new(tokenizer);
             reader.work(|chunk| {
                 chunk.for_each_cut_row(|row, text, cut| worker.examine(row, text, cut))?;
-                worker.faults.invalid.add(&Tally {
-                    rows: chunk.repaired,
-                    first: chunk.first_repaired,
-                });
+                worker.faults.invalid.add(&Tally { rows: chunk.repaired, first: chunk.first_repaired });
                 Ok(())
             })?;
             Ok(worker)
@@ -280,10 +260,7 @@ fn summarize(
     }
     sample.sort_unstable();
     sample.truncate(SAMPLE);
-    let stats = counters
-        .into_par_iter()
-        .map(|counter| counter.finish().0)
-        .reduce(Stats::default, |a, b| a.merge(&b));
+    let stats = counters.into_par_iter().map(|counter| counter.finish().0).reduce(Stats::default, |a, b| a.merge(&b));
     if stats.counts.rows == 0 {
         return Err(FileRecord::no_rows(&files));
     }
@@ -390,9 +367,5 @@ fn predict(index: &Index, sample: &[(u64, String)]) -> [f64; 3] {
         unchanged += usize::from(p.is_empty());
     }
     let of = |part: f64, whole: usize| part / whole.max(1) as f64;
-    [
-        of(expected, words),
-        of(bound as f64, words),
-        of(unchanged as f64, sample.len()),
-    ]
+    [of(expected, words), of(bound as f64, words), of(unchanged as f64, sample.len())]
 }

@@ -31,21 +31,14 @@ fn count_files(
     let reader = Reader::open(files, options, progress)?;
     let mut parts = collect_results(on_each_thread(|| count_part(&reader, tokenizer, keep_rows)))?;
     let stats = if keep_rows {
-        parts
-            .par_iter()
-            .map(|part| part.stats.clone())
-            .reduce(Stats::default, |a, b| a.merge(&b))
+        parts.par_iter().map(|part| part.stats.clone()).reduce(Stats::default, |a, b| a.merge(&b))
     } else {
         let stats = std::mem::take(&mut parts).into_par_iter().map(|p| p.stats);
         stats.reduce(Stats::default, |a, b| a.merge(&b))
     };
     progress.check()?;
     let (files, _) = reader.into_parts();
-    let stored = Stored {
-        tokenizer,
-        files,
-        stats,
-    };
+    let stored = Stored { tokenizer, files, stats };
     Ok(Counted { stored, parts })
 }
 
@@ -60,11 +53,7 @@ fn count_part(reader: &Reader, tokenizer: Tokenizer, keep_rows: bool) -> Result<
         Ok(())
     })?;
     let (stats, local_ids) = counter.finish();
-    Ok(Part {
-        stats,
-        local_ids,
-        rows,
-    })
+    Ok(Part { stats, local_ids, rows })
 }
 
 /// Returns an error if the corpus has no row, no document or no term.
@@ -80,10 +69,7 @@ pub fn check_filled(stats: &Stats, files: &[FileRecord], tokenizer: Tokenizer) -
         });
     }
     if stats.terms.is_empty() {
-        return Err(Error::NoWords {
-            path: FileRecord::name_of(files),
-            tokenizer: tokenizer.name(),
-        });
+        return Err(Error::NoWords { path: FileRecord::name_of(files), tokenizer: tokenizer.name() });
     }
     Ok(())
 }
@@ -125,8 +111,7 @@ pub fn build_to(
     progress: &Progress,
 ) -> Result<Stored> {
     with_threads(threads, || {
-        let Counted { stored, parts } =
-            count_files(files, tokenizer, options, with_matrix, progress)?;
+        let Counted { stored, parts } = count_files(files, tokenizer, options, with_matrix, progress)?;
         check_filled(&stored.stats, &stored.files, tokenizer)?;
         store::save(dir, &stored, with_matrix.then_some(parts), progress)?;
         Ok(stored)
@@ -134,19 +119,12 @@ pub fn build_to(
 }
 
 /// Counts the terms of texts in memory. The list of files in the index is empty.
-pub fn build_from_texts<'a>(
-    texts: impl Iterator<Item = &'a str>,
-    tokenizer: Tokenizer,
-) -> Result<Stored> {
+pub fn build_from_texts<'a>(texts: impl Iterator<Item = &'a str>, tokenizer: Tokenizer) -> Result<Stored> {
     let mut counter = Counter::new(tokenizer);
     texts.for_each(|text| counter.count_row(text, None));
     let (stats, _) = counter.finish();
     check_filled(&stats, &[], tokenizer)?;
-    Ok(Stored {
-        tokenizer,
-        files: Vec::new(),
-        stats,
-    })
+    Ok(Stored { tokenizer, files: Vec::new(), stats })
 }
 
 /// Merges indexes, in the given order, into the index of all their files. Each index is paired with the name to use
@@ -164,8 +142,7 @@ pub fn merge(shards: impl IntoIterator<Item = Result<(String, Stored)>>) -> Resu
 
 /// Merges the indexes in the folders `shards` and writes the result into `dir`.
 pub fn merge_to(dir: &Path, shards: &[PathBuf]) -> Result<Stored> {
-    let named =
-        |shard: &PathBuf| store::read(shard).map(|stored| (shard.display().to_string(), stored));
+    let named = |shard: &PathBuf| store::read(shard).map(|stored| (shard.display().to_string(), stored));
     let merged = merge(shards.iter().map(named))?;
     store::save(dir, &merged, None, &Progress::default())?;
     Ok(merged)

@@ -46,10 +46,7 @@ impl Lookup {
     pub fn insert_all(&mut self, terms: &[(Key, Known)]) {
         let mask = self.slots.len() - 1;
         let slot_of = |key: &Key| key.hash() as usize & mask;
-        let touched: u32 = terms
-            .iter()
-            .map(|(key, _)| self.slots[slot_of(key)].len)
-            .sum();
+        let touched: u32 = terms.iter().map(|(key, _)| self.slots[slot_of(key)].len).sum();
         std::hint::black_box(touched);
         for (key, known) in terms {
             self.insert(key, known);
@@ -62,12 +59,7 @@ impl Lookup {
         while self.slots[at].len != 0 {
             at = (at + 1) & mask;
         }
-        self.slots[at] = Slot {
-            head: key.words(),
-            idf: known.idf,
-            rank: known.rank,
-            len: key.len() as u32,
-        };
+        self.slots[at] = Slot { head: key.words(), idf: known.idf, rank: known.rank, len: key.len() as u32 };
     }
 
     /// First step of a look-up: returns the content of the slot to which the term is hashed, and true if that slot is
@@ -77,10 +69,7 @@ impl Lookup {
     #[inline]
     pub fn first(&self, key: &Key) -> (Known, bool) {
         let slot = &self.slots[key.hash() as usize & (self.slots.len() - 1)];
-        let known = Known {
-            idf: slot.idf,
-            rank: slot.rank,
-        };
+        let known = Known { idf: slot.idf, rank: slot.rank };
         let same = slot.head == key.words() && slot.len == key.len() as u32;
         (known, same & !key.is_long())
     }
@@ -95,14 +84,8 @@ impl Lookup {
             if slot.len == 0 {
                 return None;
             }
-            if slot.head == key.words()
-                && slot.len == key.len() as u32
-                && (!key.is_long() || is_term(slot.rank))
-            {
-                return Some(Known {
-                    idf: slot.idf,
-                    rank: slot.rank,
-                });
+            if slot.head == key.words() && slot.len == key.len() as u32 && (!key.is_long() || is_term(slot.rank)) {
+                return Some(Known { idf: slot.idf, rank: slot.rank });
             }
             at = (at + 1) & mask;
         }

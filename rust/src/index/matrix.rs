@@ -32,10 +32,7 @@ pub struct Transformed {
 /// Returns a matrix with one row per text and the values ln(1 + c/L) * idf. Terms that are not in the index count
 /// towards L but have no column.
 pub fn transform<'a>(index: &Index, texts: impl Iterator<Item = &'a str>) -> Transformed {
-    let mut out = Transformed {
-        indptr: vec![0],
-        ..Transformed::default()
-    };
+    let mut out = Transformed { indptr: vec![0], ..Transformed::default() };
     let mut scratch = Scratch::default();
     let mut row: Vec<u32> = Vec::new();
     for text in texts {
@@ -72,8 +69,7 @@ const DIGITS: usize = 32;
 /// Returns the checksum of the index to which a matrix belongs; `None` if the file does not name it, or does not exist.
 pub fn index_of(path: &Path) -> Option<String> {
     let mut file = File::open(path).ok()?;
-    file.seek(SeekFrom::End(-((COMMENT.len() + DIGITS) as i64)))
-        .ok()?;
+    file.seek(SeekFrom::End(-((COMMENT.len() + DIGITS) as i64))).ok()?;
     let mut comment = String::new();
     file.read_to_string(&mut comment).ok()?;
     comment.strip_prefix(COMMENT).map(str::to_owned)
@@ -81,18 +77,8 @@ pub fn index_of(path: &Path) -> Option<String> {
 
 /// Writes the matrix of `parts`, whose counted rows must have been kept; `stats` are the merged statistics of all
 /// parts, and `index` is the checksum of the index file. Returns an error if the call is cancelled.
-pub fn write_npz(
-    file: &mut File,
-    index: &str,
-    stats: &Stats,
-    parts: Vec<Part>,
-    progress: &Progress,
-) -> io::Result<()> {
-    let idfs: Vec<f64> = stats
-        .df
-        .par_iter()
-        .map(|&df| idf(stats.counts.documents, df))
-        .collect();
+pub fn write_npz(file: &mut File, index: &str, stats: &Stats, parts: Vec<Part>, progress: &Progress) -> io::Result<()> {
+    let idfs: Vec<f64> = stats.df.par_iter().map(|&df| idf(stats.counts.documents, df)).collect();
     let mut chunks: Vec<(u64, CountedRows, usize)> = Vec::new();
     let mut columns_of: Vec<Vec<u32>> = Vec::new();
     for (p, part) in parts.into_iter().enumerate() {
@@ -122,32 +108,18 @@ pub fn write_npz(
     }
 
     let mut first_error = None;
-    let capture = ErrorCapture {
-        file,
-        progress,
-        first_error: &mut first_error,
-    };
+    let capture = ErrorCapture { file, progress, first_error: &mut first_error };
     let mut zip = ZipWriter::new(BufWriter::with_capacity(1 << 20, capture));
-    member(&mut zip, "format.npy", "|S3", "()", |out| {
-        out.write_all(b"csr")
-    })?;
-    member(&mut zip, "shape.npy", "<i8", "(2,)", |out| {
-        write_as(out, [n_rows, n_terms].iter(), |x| x.to_le_bytes())
-    })?;
+    member(&mut zip, "format.npy", "|S3", "()", |out| out.write_all(b"csr"))?;
+    member(&mut zip, "shape.npy", "<i8", "(2,)", |out| write_as(out, [n_rows, n_terms].iter(), |x| x.to_le_bytes()))?;
     let integer = if wide { "<i8" } else { "<i4" };
-    member(
-        &mut zip,
-        "indptr.npy",
-        integer,
-        &format!("({},)", indptr.len()),
-        |out| {
-            if wide {
-                write_as(out, indptr.iter(), |x| x.to_le_bytes())
-            } else {
-                write_as(out, indptr.iter(), |&x| (x as u32).to_le_bytes())
-            }
-        },
-    )?;
+    member(&mut zip, "indptr.npy", integer, &format!("({},)", indptr.len()), |out| {
+        if wide {
+            write_as(out, indptr.iter(), |x| x.to_le_bytes())
+        } else {
+            write_as(out, indptr.iter(), |&x| (x as u32).to_le_bytes())
+        }
+    })?;
     let shape = format!("({nnz},)");
     member(&mut zip, "indices.npy", integer, &shape, |out| {
         pieces.iter().try_for_each(|piece| {
@@ -159,9 +131,7 @@ pub fn write_npz(
         })
     })?;
     member(&mut zip, "data.npy", "<f8", &shape, |out| {
-        pieces
-            .iter()
-            .try_for_each(|piece| write_as(out, piece.values.iter(), |x| x.to_le_bytes()))
+        pieces.iter().try_for_each(|piece| write_as(out, piece.values.iter(), |x| x.to_le_bytes()))
     })?;
     zip.set_comment(format!("{COMMENT}{index}"))?;
     zip.finish()?.flush()?;
@@ -182,21 +152,17 @@ impl ErrorCapture<'_> {
             return fallback;
         }
         let cancelled = self.progress.check().map_err(io::Error::other);
-        cancelled
-            .and_then(|()| work(self.file))
-            .unwrap_or_else(|error| {
-                *self.first_error = Some(error);
-                fallback
-            })
+        cancelled.and_then(|()| work(self.file)).unwrap_or_else(|error| {
+            *self.first_error = Some(error);
+            fallback
+        })
     }
 }
 
 impl Write for ErrorCapture<'_> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         let written = buf.len();
-        self.progress
-            .done
-            .fetch_add(written as u64, Ordering::Relaxed);
+        self.progress.done.fetch_add(written as u64, Ordering::Relaxed);
         Ok(self.guard(written, |file| file.write_all(buf).map(|()| written)))
     }
 
@@ -238,10 +204,7 @@ fn csr(rows: &CountedRows, column_of: &[u32], idfs: &[f64]) -> Csr {
         let next = at + distinct as usize;
         row.clear();
         row.extend(
-            rows.ids[at..next]
-                .iter()
-                .map(|&id| column_of[id as usize])
-                .zip(rows.counts[at..next].iter().copied()),
+            rows.ids[at..next].iter().map(|&id| column_of[id as usize]).zip(rows.counts[at..next].iter().copied()),
         );
         row.sort_unstable();
         let once = tf(1, length.max(1));

@@ -83,12 +83,7 @@ impl Index {
         let (by_rank, classes) = terms_by_rank(&max_score, class);
         let (lookup, (prefix, texts)) = rayon::join(
             || look_up_table(&stats, &by_rank, &idf),
-            || {
-                (
-                    prefix_sums(&by_rank, &max_score),
-                    inline_texts(&stats, &by_rank),
-                )
-            },
+            || (prefix_sums(&by_rank, &max_score), inline_texts(&stats, &by_rank)),
         );
         Index {
             tokenizer,
@@ -128,11 +123,7 @@ impl Index {
             }
         }
         let index = Index::new(tokenizer, files, stats.only(&kept));
-        Ok(Index {
-            removed,
-            filter,
-            ..index
-        })
+        Ok(Index { removed, filter, ..index })
     }
 
     /// Whether the index has all terms of its corpus.
@@ -167,8 +158,7 @@ impl Index {
 
     /// Looks up a term by its key and, if the term is longer than sixteen bytes, also by its `bytes`.
     pub(crate) fn find(&self, key: &Key, bytes: &[u8]) -> Option<Known> {
-        self.lookup
-            .find(key, |rank| self.bytes_at(rank as usize) == bytes)
+        self.lookup.find(key, |rank| self.bytes_at(rank as usize) == bytes)
     }
 
     /// Returns the rank that a word of this class with this score would have: that of the first term of the class whose

@@ -8,10 +8,7 @@ use crate::text::wordpieces::CLASSES;
 
 /// Returns the term id of each rank, and for each class the first rank, followed by the number of terms. Term ids follow
 /// byte order; `max_score` holds the score of each term, and `class` returns its class.
-pub(crate) fn terms_by_rank(
-    max_score: &[f64],
-    class: impl Fn(usize) -> usize,
-) -> (Vec<u32>, [usize; CLASSES + 1]) {
+pub(crate) fn terms_by_rank(max_score: &[f64], class: impl Fn(usize) -> usize) -> (Vec<u32>, [usize; CLASSES + 1]) {
     let terms = terms_by_score(max_score);
     let mut by_class = [const { Vec::new() }; CLASSES];
     for t in terms {
@@ -27,11 +24,8 @@ pub(crate) fn terms_by_rank(
 /// Returns the term ids by maximum score, largest first.
 fn terms_by_score(max_score: &[f64]) -> Vec<u32> {
     // Scores are not negative, so their bit patterns have the same order as the scores; `!` reverses the order.
-    let mut order: Vec<(u64, u32)> = max_score
-        .par_iter()
-        .enumerate()
-        .map(|(t, score)| (!score.to_bits(), t as u32))
-        .collect();
+    let mut order: Vec<(u64, u32)> =
+        max_score.par_iter().enumerate().map(|(t, score)| (!score.to_bits(), t as u32)).collect();
     order.par_sort_unstable();
     order.into_iter().map(|(_, t)| t).collect()
 }

@@ -33,10 +33,7 @@ impl Terms {
     fn with_capacity(terms: usize, bytes: usize) -> Self {
         let mut offsets = Vec::with_capacity(terms + 1);
         offsets.push(0);
-        Terms {
-            bytes: Vec::with_capacity(bytes),
-            offsets,
-        }
+        Terms { bytes: Vec::with_capacity(bytes), offsets }
     }
 
     pub fn len(&self) -> usize {
@@ -97,11 +94,7 @@ impl Stats {
     /// Returns the statistics of the two corpora combined.
     pub fn merge(&self, other: &Stats) -> Stats {
         if self.terms.is_empty() || other.terms.is_empty() {
-            let (full, none) = if self.terms.is_empty() {
-                (other, self)
-            } else {
-                (self, other)
-            };
+            let (full, none) = if self.terms.is_empty() { (other, self) } else { (self, other) };
             let mut merged = full.clone();
             merged.counts.add(&none.counts);
             return merged;
@@ -128,8 +121,7 @@ impl Stats {
                 Ordering::Equal => {
                     out.terms.push(self.terms.get(i));
                     out.df.push(self.df[i] + other.df[j]);
-                    out.max_frequency
-                        .push(self.max_frequency[i].max(other.max_frequency[j]));
+                    out.max_frequency.push(self.max_frequency[i].max(other.max_frequency[j]));
                 }
             }
             i += usize::from(order != Ordering::Greater);
@@ -140,10 +132,7 @@ impl Stats {
 
     /// Returns statistics with only the terms `kept` (term numbers in ascending order) and the same `counts`.
     pub fn only(&self, kept: &[u32]) -> Stats {
-        let mut out = Stats {
-            counts: self.counts,
-            ..Stats::default()
-        };
+        let mut out = Stats { counts: self.counts, ..Stats::default() };
         for &t in kept {
             out.push_from(self, t as usize);
         }
@@ -215,25 +204,14 @@ impl Counter {
 
     /// Counts the terms of one row, and appends the row's counts to `kept` if it is given.
     pub fn count_row(&mut self, row: &str, kept: Option<&mut CountedRows>) {
-        let Counter {
-            tokenizer,
-            table,
-            counts,
-            scratch,
-            distinct,
-        } = self;
+        let Counter { tokenizer, table, counts, scratch, distinct } = self;
         counts.rows += 1;
         let document = counts.rows;
         distinct.clear();
         let mut length = 0u32;
         tokenizer.for_each(row, scratch, |_, _, term| {
             length += 1;
-            let id = table.intern(&term, || Cell {
-                df: 0,
-                max_frequency: 0.0,
-                document: 0,
-                count: 0,
-            });
+            let id = table.intern(&term, || Cell { df: 0, max_frequency: 0.0, document: 0, count: 0 });
             let cell = table.value_mut(id);
             if cell.document == document {
                 cell.count += 1;
@@ -256,17 +234,12 @@ impl Counter {
         let once = 1.0 / f64::from(length); // infinite and unused for a row without terms
         for &id in distinct.iter() {
             let cell = table.value_mut(id as usize);
-            let frequency = if cell.count == 1 {
-                once
-            } else {
-                f64::from(cell.count) / f64::from(length)
-            };
+            let frequency = if cell.count == 1 { once } else { f64::from(cell.count) / f64::from(length) };
             cell.max_frequency = cell.max_frequency.max(frequency);
         }
         if let Some(kept) = kept {
             kept.ids.extend_from_slice(distinct);
-            kept.counts
-                .extend(distinct.iter().map(|&id| table.value(id as usize).count));
+            kept.counts.extend(distinct.iter().map(|&id| table.value(id as usize).count));
             kept.rows.push((distinct.len() as u32, length));
         }
     }
@@ -280,13 +253,10 @@ impl Counter {
     pub fn finish(self) -> (Stats, Vec<u32>) {
         let table = &self.table;
         // Comparing the first eight bytes as a number decides nearly all comparisons without reading a string.
-        let mut order: Vec<(u64, u32)> = (0..table.len())
-            .map(|id| (first_eight(table.term(id)), id as u32))
-            .collect();
+        let mut order: Vec<(u64, u32)> = (0..table.len()).map(|id| (first_eight(table.term(id)), id as u32)).collect();
         in_pool(|| {
             order.par_sort_unstable_by(|a, b| {
-                a.0.cmp(&b.0)
-                    .then_with(|| table.term(a.1 as usize).cmp(table.term(b.1 as usize)))
+                a.0.cmp(&b.0).then_with(|| table.term(a.1 as usize).cmp(table.term(b.1 as usize)))
             });
         });
         let mut stats = Stats {

@@ -94,12 +94,7 @@ impl Stored {
 /// Writes `DIR/index.safetensors` and, if `parts` are given, `DIR/matrix.npz`. Without `parts`, the matrix of an older
 /// index is removed. Both files are complete before either is renamed to its final name. If the call is cancelled, the
 /// existing files are left unchanged.
-pub fn save(
-    dir: &Path,
-    stored: &Stored,
-    parts: Option<Vec<Part>>,
-    progress: &Progress,
-) -> Result<()> {
+pub fn save(dir: &Path, stored: &Stored, parts: Option<Vec<Part>>, progress: &Progress) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(|e| Error::io(dir, e))?;
     let bytes = stored.to_bytes()?;
     progress.check()?;
@@ -153,12 +148,8 @@ pub fn serialize(tokenizer: Tokenizer, files: &[FileRecord], stats: &Stats) -> R
     let df = le_bytes(&stats.df, |x| x.to_le_bytes());
     let max_frequency = le_bytes(&stats.max_frequency, |x| x.to_le_bytes());
     let offsets = le_bytes(&stats.terms.offsets, |x| x.to_le_bytes());
-    let data: [(Dtype, &[u8]); 4] = [
-        (Dtype::U64, &df),
-        (Dtype::F64, &max_frequency),
-        (Dtype::U64, &offsets),
-        (Dtype::U8, &stats.terms.bytes),
-    ];
+    let data: [(Dtype, &[u8]); 4] =
+        [(Dtype::U64, &df), (Dtype::F64, &max_frequency), (Dtype::U64, &offsets), (Dtype::U8, &stats.terms.bytes)];
     meta["checksum"] = checksum(&meta, data.map(|(_, bytes)| bytes)).into();
     let views = NAMES.iter().zip(data).map(|(name, (dtype, bytes))| {
         let shape = vec![bytes.len() * 8 / dtype.bitsize()];
@@ -193,10 +184,7 @@ pub fn read(dir: &Path) -> Result<Stored> {
     let bytes = std::fs::read(&path).map_err(|e| Error::io(&path, e))?;
     let matrix = matrix_path(dir);
     match matrix::index_of(&matrix) {
-        Some(name) if name != hash_bytes(&bytes) => Err(Error::MatrixOfOther {
-            matrix,
-            index: path,
-        }),
+        Some(name) if name != hash_bytes(&bytes) => Err(Error::MatrixOfOther { matrix, index: path }),
         _ => deserialize(&bytes, &path),
     }
 }
@@ -204,15 +192,10 @@ pub fn read(dir: &Path) -> Result<Stored> {
 /// Parses and checks the bytes of an index file. `path` appears only in error messages.
 pub fn deserialize(bytes: &[u8], path: &Path) -> Result<Stored> {
     let damaged = |why: &str| Error::damaged(path, why);
-    let (_, header): (usize, Metadata) =
-        SafeTensors::read_metadata(bytes).map_err(|e| damaged(&e.to_string()))?;
-    let text = header
-        .metadata()
-        .as_ref()
-        .and_then(|map| map.get(KEY))
-        .ok_or_else(|| damaged("it has no cse metadata"))?;
-    let mut meta: Value =
-        serde_json::from_str(text).map_err(|_| damaged("its metadata is not JSON"))?;
+    let (_, header): (usize, Metadata) = SafeTensors::read_metadata(bytes).map_err(|e| damaged(&e.to_string()))?;
+    let text =
+        header.metadata().as_ref().and_then(|map| map.get(KEY)).ok_or_else(|| damaged("it has no cse metadata"))?;
+    let mut meta: Value = serde_json::from_str(text).map_err(|_| damaged("its metadata is not JSON"))?;
     if meta["format"] != json!(FORMAT) {
         return Err(Error::IndexVersion {
             path: path.to_path_buf(),
@@ -223,9 +206,7 @@ pub fn deserialize(bytes: &[u8], path: &Path) -> Result<Stored> {
     let container = SafeTensors::deserialize(bytes).map_err(|e| damaged(&e.to_string()))?;
     let tensor = |name: &str, dtype: Dtype| match container.tensor(name) {
         Ok(view) if view.dtype() == dtype && view.shape().len() == 1 => Ok(view.data()),
-        _ => Err(damaged(&format!(
-            "tensor {name} is missing or has the wrong type"
-        ))),
+        _ => Err(damaged(&format!("tensor {name} is missing or has the wrong type"))),
     };
     let df = tensor("df", Dtype::U64)?;
     let max_frequency = tensor("max_tf", Dtype::F64)?;
@@ -233,15 +214,9 @@ pub fn deserialize(bytes: &[u8], path: &Path) -> Result<Stored> {
     let terms = tensor("terms", Dtype::U8)?;
     let stored = meta.as_object_mut().and_then(|map| map.remove("checksum"));
     if stored != Some(checksum(&meta, [df, max_frequency, offsets, terms]).into()) {
-        return Err(damaged(
-            "its checksum does not match: the file was truncated or edited",
-        ));
+        return Err(damaged("its checksum does not match: the file was truncated or edited"));
     }
-    let number = |name: &str| {
-        meta[name]
-            .as_u64()
-            .ok_or_else(|| damaged(&format!("its metadata has no {name}")))
-    };
+    let number = |name: &str| meta[name].as_u64().ok_or_else(|| damaged(&format!("its metadata has no {name}")));
     let counts = Counts {
         documents: number("documents")?,
         rows: number("rows")?,
@@ -250,8 +225,8 @@ pub fn deserialize(bytes: &[u8], path: &Path) -> Result<Stored> {
         tokens: number("tokens")?,
         repaired: number("repaired")?,
     };
-    let files: Vec<FileRecord> = serde_json::from_value(meta["files"].clone())
-        .map_err(|_| damaged("its list of files is not readable"))?;
+    let files: Vec<FileRecord> =
+        serde_json::from_value(meta["files"].clone()).map_err(|_| damaged("its list of files is not readable"))?;
     let named = &meta["tokenizer"];
     let mut tokenizer = Tokenizer::new(
         named["name"].as_str().unwrap_or(""),
@@ -266,19 +241,12 @@ pub fn deserialize(bytes: &[u8], path: &Path) -> Result<Stored> {
     }
     let stats = Stats {
         counts,
-        terms: Terms {
-            bytes: terms.to_vec(),
-            offsets: from_le(offsets, u64::from_le_bytes),
-        },
+        terms: Terms { bytes: terms.to_vec(), offsets: from_le(offsets, u64::from_le_bytes) },
         df: from_le(df, u64::from_le_bytes),
         max_frequency: from_le(max_frequency, f64::from_le_bytes),
     };
     check(&stats).map_err(damaged)?;
-    Ok(Stored {
-        tokenizer,
-        files,
-        stats,
-    })
+    Ok(Stored { tokenizer, files, stats })
 }
 
 /// Checks the invariants that the rest of the code relies on.
@@ -288,18 +256,12 @@ fn check(stats: &Stats) -> Result<(), &'static str> {
     if offsets.len() != v + 1 || stats.max_frequency.len() != v {
         return Err("its tensors differ in length");
     }
-    if offsets[0] != 0
-        || offsets[v] != terms.bytes.len() as u64
-        || offsets.windows(2).any(|pair| pair[0] > pair[1])
-    {
+    if offsets[0] != 0 || offsets[v] != terms.bytes.len() as u64 || offsets.windows(2).any(|pair| pair[0] > pair[1]) {
         return Err("its term offsets are out of order");
     }
     // Checking the whole buffer once, and then each boundary, is far faster than checking each term.
     let text = std::str::from_utf8(&terms.bytes).map_err(|_| "its terms are not UTF-8")?;
-    if offsets
-        .iter()
-        .any(|&at| !text.is_char_boundary(at as usize))
-    {
+    if offsets.iter().any(|&at| !text.is_char_boundary(at as usize)) {
         return Err("its terms are not UTF-8");
     }
     let out_of_order = |t| terms.get(t - 1) >= terms.get(t);
@@ -307,9 +269,7 @@ fn check(stats: &Stats) -> Result<(), &'static str> {
         return Err("its terms are not in byte order");
     }
     let n = stats.counts.documents;
-    if stats.df.iter().any(|&df| df == 0 || df > n)
-        || stats.max_frequency.iter().any(|&x| !(x > 0.0 && x <= 1.0))
-    {
+    if stats.df.iter().any(|&df| df == 0 || df > n) || stats.max_frequency.iter().any(|&x| !(x > 0.0 && x <= 1.0)) {
         return Err("its statistics are out of range");
     }
     Ok(())
@@ -321,8 +281,5 @@ pub fn le_bytes<T, const N: usize>(items: &[T], bytes: impl Fn(&T) -> [u8; N]) -
 }
 
 fn from_le<T>(bytes: &[u8], number: impl Fn([u8; 8]) -> T) -> Vec<T> {
-    bytes
-        .chunks_exact(8)
-        .map(|chunk| number(chunk.try_into().expect("eight bytes")))
-        .collect()
+    bytes.chunks_exact(8).map(|chunk| number(chunk.try_into().expect("eight bytes"))).collect()
 }

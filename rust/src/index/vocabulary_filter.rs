@@ -21,19 +21,14 @@ impl VocabularyFilter {
 
     /// Returns the numbers of the terms that are kept, in ascending order, or an error if no term is kept.
     pub(crate) fn kept(&self, stats: &Stats) -> Result<Vec<u32>> {
-        let mut kept: Vec<u32> = (0..stats.df.len() as u32)
-            .filter(|&t| stats.df[t as usize] >= self.min_df)
-            .collect();
+        let mut kept: Vec<u32> = (0..stats.df.len() as u32).filter(|&t| stats.df[t as usize] >= self.min_df).collect();
         if let Some(most) = self.max_terms.filter(|&most| most < kept.len()) {
             kept.sort_by_key(|&t| (std::cmp::Reverse(stats.df[t as usize]), t));
             kept.truncate(most);
             kept.sort_unstable();
         }
         if kept.is_empty() {
-            let why = format!(
-                "none of the {} terms is left; lower --min-df or raise --max-terms",
-                stats.df.len()
-            );
+            let why = format!("none of the {} terms is left; lower --min-df or raise --max-terms", stats.df.len());
             return Err(Error::invalid("--min-df, --max-terms", why));
         }
         Ok(kept)

@@ -1,147 +1,64 @@
-//! Converts arguments from Python. A value of the wrong type raises an `InputError` that names the argument.
+//! Converts arguments from Python. Their types are checked by PyO3, and the values of options by the Python package.
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyBytes, PyString};
 
-use crate::text::reader::{Column, EncodingErrors, Input, Prepare, ReadOptions};
+use crate::error::Named;
+use crate::text::reader::{Column, Input, Prepare, ReadOptions};
 use crate::text::tokenize::Rule;
-use crate::una::files::Compression;
-use crate::una::options::{Named, Options, default_surface};
+use crate::una::options::{Options, default_surface};
 use crate::una::radius::default_radius;
 use crate::{Error, Tokenizer};
 
-const WHOLE: &str = "a whole number from 0 to 2^64 - 1";
-const PATH: &str = "a path (str or os.PathLike)";
-const STRING: &str = "a str";
-const BOOL: &str = "True or False";
-
-/// Converts `value`. If its type or value is wrong, the error message says that `name` must be `expected`.
-fn convert<'py, T: for<'a> FromPyObject<'a, 'py>>(
-    value: &Bound<'py, PyAny>,
-    name: &'static str,
-    expected: &str,
-) -> PyResult<T> {
-    value.extract().map_err(|_| wrong(value, name, expected))
+/// Options for reading files. `prepare` is a function that receives a list of rows and returns a list of as many rows;
+/// see `ReadOptions::prepare`.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Reading {
+    encoding_errors: String,
+    max_line_bytes: usize,
+    pub threads: usize,
+    #[pyo3(default)]
+    prepare: Option<Py<PyAny>>,
 }
 
-fn wrong(value: &Bound<'_, PyAny>, name: &'static str, expected: &str) -> PyErr {
-    let given = value.repr().map_or("?".into(), |repr| repr.to_string());
-    let mut given: String = given.chars().take(60).collect();
-    if given.chars().count() == 60 {
-        given.push_str("...");
-    }
-    Error::invalid(name, format!("must be {expected}, got {given}")).into()
+/// Options for splitting text into words. The attribute `hash` of `pieces` is the hash of the model's tokenizer, in
+/// hexadecimal notation.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Words {
+    tokenizer: String,
+    lowercase: bool,
+    nfkc: bool,
+    #[pyo3(default)]
+    pieces: Option<Py<PyAny>>,
 }
 
-/// Declares a struct of options, which Python passes as a mapping with the names of the fields as keys. For each field,
-/// the flag or argument that sets it, and its expected values, are named in the error for a wrong value. The field in
-/// brackets is an object that may be missing or None.
-macro_rules! options {
-    (
-        $(#[$doc:meta])* struct $name:ident {
-            $($field:ident: $type:ty = $option:literal, $expected:expr;)+
-            $([$object:ident])?
-        }
-    ) => {
-        $(#[$doc])*
-        pub struct $name {
-            $(pub $field: $type,)+
-            $($object: Option<Py<PyAny>>,)?
-        }
-
-        impl<'a, 'py> FromPyObject<'a, 'py> for $name {
-            type Error = PyErr;
-
-            fn extract(options: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
-                $(let $field = {
-                    let key = stringify!($field);
-                    let why = |_| Error::invalid($option, format!("the options have no key {key:?}"));
-                    convert(&options.get_item(key).map_err(why)?, $option, $expected)?
-                };)+
-                $(let $object = options.get_item(stringify!($object)).ok();
-                let $object = $object.filter(|object| !object.is_none()).map(Bound::unbind);)?
-                Ok($name { $($field,)+ $($object,)? })
-            }
-        }
-    };
-}
-
-/// Declares functions that convert arguments. The string is the name of the argument in error messages.
-macro_rules! arguments {
-    ($($function:ident: $type:ty = $name:literal, $expected:expr;)+) => {
-        $(pub fn $function(value: &Bound<'_, PyAny>) -> PyResult<$type> {
-            convert(value, $name, $expected)
-        })+
-    };
-}
-
-arguments! {
-    min_df: u64 = "min_df", WHOLE;
-    max_terms: Option<usize> = "max_terms", "None or a whole number";
-    row: u64 = "row", WHOLE;
-    rows: Vec<u64> = "rows", "row numbers from 0 to 2^64 - 1";
-    samples: usize = "samples", WHOLE;
-    copies: u64 = "--copies", WHOLE;
-    dir: PathBuf = "dir", PATH;
-    output: Option<PathBuf> = "--output", PATH;
-}
-
-options! {
-    /// Options for reading files. `prepare` is a function that receives a list of rows and returns a list of as many rows;
-    /// see `ReadOptions::prepare`.
-    struct Reading {
-        encoding_errors: String = "--encoding-errors", STRING;
-        max_line_bytes: usize = "--max-line-bytes", WHOLE;
-        threads: usize = "--threads", WHOLE;
-        [prepare]
-    }
-}
-
-options! {
-    /// Options for splitting text into words. The attribute `hash` of `pieces` is the hash of the model's tokenizer, in
-    /// hexadecimal notation.
-    struct Words {
-        tokenizer: String = "--tokenizer", STRING;
-        lowercase: bool = "--lowercase", BOOL;
-        nfkc: bool = "--nfkc", BOOL;
-        [pieces]
-    }
-}
-
-options! {
-    /// Options of UNA.
-    struct Drawing {
-        seed: u64 = "--seed", WHOLE;
-        epoch: u64 = "--epoch", WHOLE;
-        copy: u64 = "copy", WHOLE;
-        beta: f64 = "--beta", "a number from 0 to 1";
-        radius: Option<usize> = "--radius", "a whole number of ranks, at least 1";
-        surface: Option<String> = "--surface", STRING;
-        replace_which: String = "--replace-which", STRING;
-        replace_with: String = "--replace-with", STRING;
-        mode: String = "--mode", STRING;
-    }
+/// Options of UNA.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Drawing {
+    seed: u64,
+    epoch: u64,
+    copy: u64,
+    beta: f64,
+    radius: Option<usize>,
+    surface: Option<String>,
+    replace_which: String,
+    replace_with: String,
+    mode: String,
 }
 
 impl Reading {
     /// Converts and checks the options.
     pub fn options(&self) -> PyResult<ReadOptions> {
-        let encoding_errors = match self.encoding_errors.as_str() {
-            "strict" => EncodingErrors::Strict,
-            "replace" => EncodingErrors::Replace,
-            other => {
-                let why = format!("{other:?} is unknown; choose strict or replace");
-                return Err(Error::invalid("--encoding-errors", why).into());
-            }
-        };
         Ok(ReadOptions {
-            encoding_errors,
+            encoding_errors: Named::from_name(&self.encoding_errors)?,
             max_line_bytes: self.max_line_bytes,
             prepare: self.prepare.as_ref().map(prepare),
             ..ReadOptions::default()
@@ -165,19 +82,6 @@ fn prepare(function: &Py<PyAny>) -> Prepare {
     }))
 }
 
-/// Converts the name of a compression format.
-pub fn compression(name: &str) -> PyResult<Compression> {
-    match name {
-        "none" => Ok(Compression::None),
-        "gz" => Ok(Compression::Gzip),
-        "zst" => Ok(Compression::Zstd),
-        other => {
-            let why = format!("{other:?} is unknown; choose none, gz or zst");
-            Err(Error::invalid("--compression", why).into())
-        }
-    }
-}
-
 impl Words {
     /// Converts and checks the options.
     pub fn tokenizer(&self) -> PyResult<Tokenizer> {
@@ -185,9 +89,7 @@ impl Words {
         if tokenizer.rule != Rule::Wordpieces {
             return Ok(tokenizer);
         }
-        let hash = |pieces: &Py<PyAny>| {
-            Python::attach(|py| pieces.getattr(py, "hash")?.extract::<String>(py))
-        };
+        let hash = |pieces: &Py<PyAny>| Python::attach(|py| pieces.getattr(py, "hash")?.extract::<String>(py));
         let hash = self.pieces.as_ref().map_or(Ok(String::new()), hash)?;
         let pieces = u128::from_str_radix(&hash, 16).map_err(|_| {
             let why = "wordpieces needs the tokenizer of a model; name it with --model";
@@ -219,13 +121,6 @@ impl Drawing {
     }
 }
 
-/// Converts row numbers in a buffer, such as a NumPy array.
-pub fn row_array(value: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
-    let expected = "an array of uint64 row numbers";
-    let buffer: PyBuffer<u64> = convert(value, "rows", expected)?;
-    buffer.to_vec(value.py())
-}
-
 /// A table column that is decoded in Python: an object with `path`, `column` and `next_block(max_line_bytes)`.
 struct Decoded(Py<PyAny>);
 
@@ -239,21 +134,18 @@ impl Column for Decoded {
     }
 }
 
-/// Converts the files of a corpus: a list in which each item is a path, or an object that decodes a column of a table.
-pub fn inputs(value: &Bound<'_, PyAny>) -> PyResult<Vec<Input>> {
-    let items: Vec<Bound<'_, PyAny>> = convert(value, "paths", "a list of paths")?;
-    let input = |item: Bound<'_, PyAny>| {
+/// A path, or an object that decodes a column of a table.
+impl<'py> FromPyObject<'_, 'py> for Input {
+    type Error = PyErr;
+
+    fn extract(item: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         if !item.hasattr("next_block")? {
-            return Ok(Input::from(convert::<PathBuf>(&item, "paths", PATH)?));
+            return Ok(Input::from(item.extract::<PathBuf>()?));
         }
+        let column: Box<dyn Column> = Box::new(Decoded(item.to_owned().unbind()));
         let name: String = item.getattr("column")?.extract()?;
-        let column: Box<dyn Column> = Box::new(Decoded(item.clone().unbind()));
-        Ok(Input {
-            path: item.getattr("path")?.extract()?,
-            column: Some((name, column)),
-        })
-    };
-    items.into_iter().map(input).collect()
+        Ok(Input { path: item.getattr("path")?.extract()?, column: Some((name, column)) })
+    }
 }
 
 /// A Python string as UTF-8.
@@ -265,21 +157,6 @@ pub enum Text {
 }
 
 impl Text {
-    /// Converts a string.
-    fn new(text: &Bound<'_, PyString>) -> PyResult<Self> {
-        if let Ok(text) = PyBackedStr::try_from(text.clone()) {
-            return Ok(Text::Borrowed(text));
-        }
-        let wide = text.call_method1("encode", ("utf-16-le", "surrogatepass"))?;
-        let units: Vec<u16> = wide
-            .cast::<PyBytes>()?
-            .as_bytes()
-            .chunks_exact(2)
-            .map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
-            .collect();
-        Ok(Text::Repaired(String::from_utf16_lossy(&units)))
-    }
-
     /// Returns the number of texts in which a lone surrogate was replaced.
     pub fn repaired(texts: &[Text]) -> u64 {
         let repaired = texts.iter().filter(|t| matches!(t, Text::Repaired(_)));
@@ -295,18 +172,17 @@ impl Text {
     }
 }
 
-/// Converts the argument `text`.
-pub fn text(value: &Bound<'_, PyAny>) -> PyResult<Text> {
-    let text = value.cast::<PyString>();
-    Text::new(text.map_err(|_| wrong(value, "text", STRING))?)
-}
+impl<'py> FromPyObject<'_, 'py> for Text {
+    type Error = PyErr;
 
-/// Converts the argument `texts`.
-pub fn texts(value: &Bound<'_, PyAny>) -> PyResult<Vec<Text>> {
-    let items: Vec<Bound<'_, PyAny>> = convert(value, "texts", "a list of strings")?;
-    let text = |item: Bound<'_, PyAny>| match item.cast::<PyString>() {
-        Ok(text) => Text::new(text),
-        Err(_) => Err(wrong(&item, "texts", "a list of strings")),
-    };
-    items.into_iter().map(text).collect()
+    fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        if let Ok(text) = value.extract::<PyBackedStr>() {
+            return Ok(Text::Borrowed(text));
+        }
+        let wide = value.cast::<PyString>()?.call_method1("encode", ("utf-16-le", "surrogatepass"))?;
+        let bytes: Bound<'_, PyBytes> = wide.cast_into()?;
+        let (pairs, _) = bytes.as_bytes().as_chunks();
+        let units: Vec<u16> = pairs.iter().map(|&pair| u16::from_le_bytes(pair)).collect();
+        Ok(Text::Repaired(String::from_utf16_lossy(&units)))
+    }
 }

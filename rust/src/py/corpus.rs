@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::py::arguments::{self, Reading};
-use crate::py::convert::{FileTuple, file_tuple, le_bytes};
-use crate::text::reader::Input;
+use crate::index::store::le_bytes;
+use crate::py::arguments::Reading;
+use crate::text::reader::{FileRecord, Input};
 use crate::text::{row_files, rows};
 use crate::{Error, progress};
 
@@ -53,30 +53,16 @@ pub struct Rows(rows::Rows);
 impl Rows {
     #[staticmethod]
     #[pyo3(signature = (paths, reading, progress=None))]
-    fn read(
-        py: Python<'_>,
-        #[pyo3(from_py_with = arguments::inputs)] paths: Vec<Input>,
-        reading: Reading,
-        progress: Option<&Progress>,
-    ) -> PyResult<Self> {
+    fn read(py: Python<'_>, paths: Vec<Input>, reading: Reading, progress: Option<&Progress>) -> PyResult<Self> {
         let (read, progress) = (reading.options()?, shared(progress));
-        Ok(Rows(
-            py.detach(|| rows::Rows::read(paths, read, &progress))?,
-        ))
+        Ok(Rows(py.detach(|| rows::Rows::read(paths, read, &progress))?))
     }
 
     /// Returns `None` if the rows take more than `most` bytes.
     #[staticmethod]
-    #[pyo3(signature = (paths, reading, most))]
-    fn read_up_to(
-        py: Python<'_>,
-        #[pyo3(from_py_with = arguments::inputs)] paths: Vec<Input>,
-        reading: Reading,
-        most: usize,
-    ) -> PyResult<Option<Self>> {
+    fn read_up_to(py: Python<'_>, paths: Vec<Input>, reading: Reading, most: usize) -> PyResult<Option<Self>> {
         let (read, progress) = (reading.options()?, shared(None));
-        let rows = py.detach(|| rows::Rows::read_up_to(paths, read, most, &progress))?;
-        Ok(rows.map(Rows))
+        Ok(py.detach(|| rows::Rows::read_up_to(paths, read, most, &progress))?.map(Rows))
     }
 
     fn __len__(&self) -> usize {
@@ -84,8 +70,8 @@ impl Rows {
     }
 
     #[getter]
-    fn files(&self) -> Vec<FileTuple> {
-        self.0.files.iter().map(file_tuple).collect()
+    fn files(&self) -> Vec<FileRecord> {
+        self.0.files.clone()
     }
 
     #[getter]
@@ -96,9 +82,7 @@ impl Rows {
     fn take(&self, rows: Vec<usize>) -> PyResult<Vec<&str>> {
         let found = rows.into_iter().map(|row| {
             let why = || format!("{row} is out of range; there are {} rows", self.0.len());
-            self.0
-                .get(row)
-                .ok_or_else(|| Error::invalid("row", why()).into())
+            self.0.get(row).ok_or_else(|| Error::invalid("row", why()).into())
         });
         found.collect()
     }
@@ -122,13 +106,12 @@ impl Rows {
 #[pyo3(signature = (paths, dir, reading, progress=None))]
 pub fn write_rows(
     py: Python<'_>,
-    #[pyo3(from_py_with = arguments::inputs)] paths: Vec<Input>,
-    #[pyo3(from_py_with = arguments::dir)] dir: PathBuf,
+    paths: Vec<Input>,
+    dir: PathBuf,
     reading: Reading,
     progress: Option<&Progress>,
-) -> PyResult<(u64, Vec<FileTuple>, u64)> {
+) -> PyResult<(u64, Vec<FileRecord>, u64)> {
     let (read, progress) = (reading.options()?, shared(progress));
     let written = py.detach(|| row_files::write(paths, read, &dir, &progress))?;
-    let files = written.files.iter().map(file_tuple).collect();
-    Ok((written.rows, files, written.repaired))
+    Ok((written.rows, written.files, written.repaired))
 }

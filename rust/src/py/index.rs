@@ -7,16 +7,16 @@ use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes};
 
 use crate::VocabularyFilter;
-use crate::index::store::{self, Stored};
+use crate::error::Named;
+use crate::index::store::{self, Stored, le_bytes};
 use crate::index::{build, matrix};
-use crate::py::arguments::{self, Drawing, Reading, Text, Words};
-use crate::py::convert::{
-    CountsTuple, FileTuple, ReportTuple, counts_tuple, file_tuple, le_bytes, report_tuple,
-};
+use crate::py::arguments::{Drawing, Reading, Text, Words};
 use crate::py::corpus::{Progress, shared};
 use crate::py::numbers::Numbers;
-use crate::text::reader::Input;
+use crate::py::{CountsTuple, counts_tuple};
+use crate::text::reader::{FileRecord, Input};
 use crate::una::files::{self, Compression, OutputOptions};
+use crate::una::options::Report;
 use crate::una::radius::default_radius;
 use crate::una::texts::{self, Explained, Replaced};
 
@@ -34,12 +34,7 @@ impl Index {
 impl Index {
     /// Opens the index in the folder `dir`.
     #[staticmethod]
-    fn open(
-        py: Python<'_>,
-        #[pyo3(from_py_with = arguments::dir)] dir: PathBuf,
-        #[pyo3(from_py_with = arguments::min_df)] min_df: u64,
-        #[pyo3(from_py_with = arguments::max_terms)] max_terms: Option<usize>,
-    ) -> PyResult<Self> {
+    fn open(py: Python<'_>, dir: PathBuf, min_df: u64, max_terms: Option<usize>) -> PyResult<Self> {
         let filter = VocabularyFilter { min_df, max_terms };
         Ok(Index(Arc::new(py.detach(|| store::open(&dir, filter))?)))
     }
@@ -49,7 +44,7 @@ impl Index {
     #[pyo3(signature = (paths, words, reading, progress=None))]
     fn build(
         py: Python<'_>,
-        #[pyo3(from_py_with = arguments::inputs)] paths: Vec<Input>,
+        paths: Vec<Input>,
         words: Words,
         reading: Reading,
         progress: Option<&Progress>,
@@ -64,10 +59,10 @@ impl Index {
     #[staticmethod]
     fn from_texts(
         py: Python<'_>,
-        #[pyo3(from_py_with = arguments::texts)] texts: Vec<Text>,
+        texts: Vec<Text>,
         words: Words,
-        #[pyo3(from_py_with = arguments::min_df)] min_df: u64,
-        #[pyo3(from_py_with = arguments::max_terms)] max_terms: Option<usize>,
+        min_df: u64,
+        max_terms: Option<usize>,
     ) -> PyResult<Self> {
         let tokenizer = words.tokenizer()?;
         let work = || build::build_from_texts(texts.iter().map(Text::as_str), tokenizer);
@@ -76,23 +71,14 @@ impl Index {
 
     /// Merges the indexes in the folders `shards`, writes the result into `dir`, and opens it.
     #[staticmethod]
-    fn merge_to(
-        py: Python<'_>,
-        #[pyo3(from_py_with = arguments::dir)] dir: PathBuf,
-        shards: Vec<PathBuf>,
-    ) -> PyResult<Self> {
+    fn merge_to(py: Python<'_>, dir: PathBuf, shards: Vec<PathBuf>) -> PyResult<Self> {
         let merged = py.detach(|| build::merge_to(&dir, &shards))?;
         Index::new(merged, VocabularyFilter::default())
     }
 
     /// Opens an index from the bytes that `to_bytes` returned.
     #[staticmethod]
-    fn from_bytes(
-        py: Python<'_>,
-        bytes: &[u8],
-        #[pyo3(from_py_with = arguments::min_df)] min_df: u64,
-        #[pyo3(from_py_with = arguments::max_terms)] max_terms: Option<usize>,
-    ) -> PyResult<Self> {
+    fn from_bytes(py: Python<'_>, bytes: &[u8], min_df: u64, max_terms: Option<usize>) -> PyResult<Self> {
         let stored = py.detach(|| store::deserialize(bytes, Path::new("bytes")))?;
         Index::new(stored, VocabularyFilter { min_df, max_terms })
     }
@@ -103,22 +89,14 @@ impl Index {
     }
 
     /// Writes the index into the folder `dir`.
-    fn save(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = arguments::dir)] dir: PathBuf,
-    ) -> PyResult<()> {
+    fn save(&self, py: Python<'_>, dir: PathBuf) -> PyResult<()> {
         let save = || store::save_bytes(&dir, &self.0.to_bytes()?);
         Ok(py.detach(save)?)
     }
 
     /// Returns the TF-IDF matrix of texts in CSR format: indptr and indices (little-endian i64) and values (f64), as
     /// bytes that the caller may modify.
-    fn transform<'py>(
-        &self,
-        py: Python<'py>,
-        #[pyo3(from_py_with = arguments::texts)] texts: Vec<Text>,
-    ) -> PyResult<[Bound<'py, PyByteArray>; 3]> {
+    fn transform<'py>(&self, py: Python<'py>, texts: Vec<Text>) -> PyResult<[Bound<'py, PyByteArray>; 3]> {
         let csr = py.detach(|| matrix::transform(&self.0, texts.iter().map(Text::as_str)));
         Ok([
             PyByteArray::new(py, &le_bytes(&csr.indptr, |x| x.to_le_bytes())),
@@ -146,12 +124,12 @@ impl Index {
 
     #[getter]
     fn counts(&self) -> CountsTuple {
-        counts_tuple(&self.0.stats.counts, self.0.len())
+        counts_tuple(&self.0.stats)
     }
 
     #[getter]
-    fn files(&self) -> Vec<FileTuple> {
-        self.0.files.iter().map(file_tuple).collect()
+    fn files(&self) -> Vec<FileRecord> {
+        self.0.files.clone()
     }
 
     #[getter]
@@ -173,39 +151,29 @@ impl Index {
     fn augment(
         &self,
         py: Python<'_>,
-        #[pyo3(from_py_with = arguments::texts)] texts: Vec<Text>,
-        #[pyo3(from_py_with = arguments::rows)] rows: Vec<u64>,
+        texts: Vec<Text>,
+        rows: Vec<u64>,
         drawing: Drawing,
-    ) -> PyResult<(Vec<String>, ReportTuple)> {
+    ) -> PyResult<(Vec<String>, Report)> {
         let options = drawing.options(&self.0)?;
         let (outputs, mut report) = py.detach(|| {
             let texts = texts.iter().map(Text::as_str);
             texts::augment_texts(&self.0, options, texts.zip(rows))
         });
         report.repaired = Text::repaired(&texts);
-        Ok((outputs, report_tuple(&report)))
+        Ok((outputs, report))
     }
 
     /// Returns the synthetic sentence and, for each replaced word: old word, new word, span in the text, span in the
     /// synthetic sentence, replacement probability, old rank and new rank.
-    fn replacements(
-        &self,
-        #[pyo3(from_py_with = arguments::text)] text: Text,
-        #[pyo3(from_py_with = arguments::row)] row: u64,
-        drawing: Drawing,
-    ) -> PyResult<(String, Vec<Replaced>)> {
+    fn replacements(&self, text: Text, row: u64, drawing: Drawing) -> PyResult<(String, Vec<Replaced>)> {
         let options = drawing.options(&self.0)?;
         Ok(texts::replacements(&self.0, options, text.as_str(), row))
     }
 
     /// Returns, for each word of the text: the word as written, whether it is in the index, its document frequency,
     /// TF-IDF score, replacement probability and rank (from 1), sampled replacements, and whether it can be replaced.
-    fn explain(
-        &self,
-        #[pyo3(from_py_with = arguments::text)] text: Text,
-        #[pyo3(from_py_with = arguments::samples)] samples: usize,
-        drawing: Drawing,
-    ) -> PyResult<Vec<Explained>> {
+    fn explain(&self, text: Text, samples: usize, drawing: Drawing) -> PyResult<Vec<Explained>> {
         let options = drawing.options(&self.0)?;
         Ok(texts::explain(&self.0, options, text.as_str(), samples))
     }
@@ -217,29 +185,21 @@ impl Index {
     fn augment_files(
         &self,
         py: Python<'_>,
-        #[pyo3(from_py_with = arguments::inputs)] paths: Vec<Input>,
-        #[pyo3(from_py_with = arguments::output)] output: Option<PathBuf>,
-        #[pyo3(from_py_with = arguments::copies)] copies: u64,
+        paths: Vec<Input>,
+        output: Option<PathBuf>,
+        copies: u64,
         as_records: bool,
         drawing: Drawing,
         reading: Reading,
         progress: Option<&Progress>,
-    ) -> PyResult<ReportTuple> {
+    ) -> PyResult<Report> {
         let (options, read) = (drawing.options(&self.0)?, reading.options()?);
         let progress = shared(progress);
-        let writing = OutputOptions {
-            copies,
-            as_records,
-            compression: Compression::None,
-            first_row: None,
-        };
+        let writing = OutputOptions { copies, as_records, compression: Compression::None, first_row: None };
         let (output, threads) = (output.as_deref(), reading.threads);
-        let (report, _) = py.detach(|| {
-            files::augment_files(
-                &self.0, options, writing, paths, read, output, threads, &progress,
-            )
-        })?;
-        Ok(report_tuple(&report))
+        let (report, _) =
+            py.detach(|| files::augment_files(&self.0, options, writing, paths, read, output, threads, &progress))?;
+        Ok(report)
     }
 
     /// Writes synthetic sentences for one part of a corpus to `output`, and returns a report and the records of the
@@ -250,39 +210,26 @@ impl Index {
     fn augment_part(
         &self,
         py: Python<'_>,
-        #[pyo3(from_py_with = arguments::inputs)] paths: Vec<Input>,
-        #[pyo3(from_py_with = arguments::dir)] output: PathBuf,
+        paths: Vec<Input>,
+        output: PathBuf,
         compression: &str,
         first_row: u64,
-        #[pyo3(from_py_with = arguments::copies)] copies: u64,
+        copies: u64,
         as_records: bool,
         drawing: Drawing,
         reading: Reading,
         progress: Option<&Progress>,
-    ) -> PyResult<(ReportTuple, Vec<FileTuple>)> {
+    ) -> PyResult<(Report, Vec<FileRecord>)> {
         let (options, read) = (drawing.options(&self.0)?, reading.options()?);
         let progress = shared(progress);
         let writing = OutputOptions {
             copies,
             as_records,
-            compression: arguments::compression(compression)?,
+            compression: Compression::from_name(compression)?,
             first_row: Some(first_row),
         };
-        let (report, files) = py.detach(|| {
-            files::augment_files(
-                &self.0,
-                options,
-                writing,
-                paths,
-                read,
-                Some(&output),
-                reading.threads,
-                &progress,
-            )
-        })?;
-        Ok((
-            report_tuple(&report),
-            files.iter().map(file_tuple).collect(),
-        ))
+        Ok(py.detach(|| {
+            files::augment_files(&self.0, options, writing, paths, read, Some(&output), reading.threads, &progress)
+        })?)
     }
 }

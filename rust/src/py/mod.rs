@@ -2,26 +2,24 @@
 
 use std::path::PathBuf;
 
+use pyo3::buffer::PyBuffer;
 use pyo3::create_exception;
-use pyo3::exceptions::{
-    PyFileNotFoundError, PyIsADirectoryError, PyKeyboardInterrupt, PyOSError, PyValueError,
-};
+use pyo3::exceptions::{PyFileNotFoundError, PyIsADirectoryError, PyKeyboardInterrupt, PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes};
 
 use crate::index::build;
+use crate::index::stats::{Counts, Stats};
 use crate::random;
-use crate::text::reader::{self, Input};
+use crate::text::reader::{self, FileRecord, Input};
 use crate::{Error, Tokenizer, checksum, doctor, text};
 
 mod arguments;
-mod convert;
 mod corpus;
 mod index;
 mod numbers;
 
 use arguments::{Reading, Text, Words};
-use convert::{CountsTuple, FileTuple, file_tuple, stored_tuple};
 use corpus::{Progress, Rows, shared, write_rows};
 
 create_exception!(
@@ -35,16 +33,12 @@ impl From<Error> for PyErr {
     fn from(error: Error) -> Self {
         let message = error.to_string();
         match error {
-            Error::NotFound { .. } | Error::NoFolder { .. } => {
-                PyFileNotFoundError::new_err(message)
-            }
+            Error::NotFound { .. } | Error::NoFolder { .. } => PyFileNotFoundError::new_err(message),
             Error::IsDirectory { .. } => PyIsADirectoryError::new_err(message),
             Error::Io { source, path } => match source.raw_os_error() {
                 Some(code) => PyOSError::new_err((code, source.to_string(), path)),
                 // An exception raised by a decoder in Python is passed on unchanged.
-                None => source
-                    .downcast::<PyErr>()
-                    .unwrap_or_else(|_| PyOSError::new_err(message)),
+                None => source.downcast::<PyErr>().unwrap_or_else(|_| PyOSError::new_err(message)),
             },
             Error::Interrupted => PyKeyboardInterrupt::new_err(()),
             _ => InputError::new_err(message),
@@ -52,33 +46,37 @@ impl From<Error> for PyErr {
     }
 }
 
+/// Counts of a corpus: (documents, rows, blank, wordless, tokens, repaired, terms).
+type CountsTuple = (u64, u64, u64, u64, u64, u64, usize);
+
+fn counts_tuple(stats: &Stats) -> CountsTuple {
+    let Counts { documents, rows, blank, wordless, tokens, repaired } = stats.counts;
+    (documents, rows, blank, wordless, tokens, repaired, stats.terms.len())
+}
+
 /// Counts the terms of files and writes the index into `dir`; writes the matrix too if `matrix` is true.
 #[pyfunction]
 #[pyo3(signature = (paths, dir, words, matrix, reading, progress=None))]
 fn build_to(
     py: Python<'_>,
-    #[pyo3(from_py_with = arguments::inputs)] paths: Vec<Input>,
-    #[pyo3(from_py_with = arguments::dir)] dir: PathBuf,
+    paths: Vec<Input>,
+    dir: PathBuf,
     words: Words,
     matrix: bool,
     reading: Reading,
     progress: Option<&Progress>,
-) -> PyResult<(CountsTuple, Vec<FileTuple>)> {
+) -> PyResult<(CountsTuple, Vec<FileRecord>)> {
     let (tokenizer, read) = (words.tokenizer()?, reading.options()?);
     let progress = shared(progress);
     let threads = reading.threads;
     let work = || build::build_to(&dir, paths, tokenizer, read, matrix, threads, &progress);
-    Ok(stored_tuple(&py.detach(work)?))
+    let stored = py.detach(work)?;
+    Ok((counts_tuple(&stored.stats), stored.files))
 }
 
 /// Counts the terms of files and returns the index as bytes. The index may be empty.
 #[pyfunction]
-fn count(
-    py: Python<'_>,
-    #[pyo3(from_py_with = arguments::inputs)] paths: Vec<Input>,
-    words: Words,
-    reading: Reading,
-) -> PyResult<Py<PyBytes>> {
+fn count(py: Python<'_>, paths: Vec<Input>, words: Words, reading: Reading) -> PyResult<Py<PyBytes>> {
     let (tokenizer, read) = (words.tokenizer()?, reading.options()?);
     let threads = reading.threads;
     let work = || build::count(paths, tokenizer, read, threads, &Default::default())?.to_bytes();
@@ -90,13 +88,12 @@ fn count(
 #[pyo3(signature = (paths, reading, progress=None))]
 fn count_rows(
     py: Python<'_>,
-    #[pyo3(from_py_with = arguments::inputs)] paths: Vec<Input>,
+    paths: Vec<Input>,
     reading: Reading,
     progress: Option<&Progress>,
-) -> PyResult<Vec<FileTuple>> {
+) -> PyResult<Vec<FileRecord>> {
     let (read, progress) = (reading.options()?, shared(progress));
-    let files = py.detach(|| reader::count_rows(paths, read, &progress))?;
-    Ok(files.iter().map(file_tuple).collect())
+    Ok(py.detach(|| reader::count_rows(paths, read, &progress))?)
 }
 
 /// Merges indexes given as bytes, in the given order, and returns the index of all their files as bytes.
@@ -109,21 +106,14 @@ fn merge(py: Python<'_>, shards: Vec<Bound<'_, PyBytes>>) -> PyResult<Py<PyBytes
 
 /// Writes an index given as bytes into `dir` and returns its counts and files.
 #[pyfunction]
-fn save(
-    py: Python<'_>,
-    #[pyo3(from_py_with = arguments::dir)] dir: PathBuf,
-    bytes: &[u8],
-) -> PyResult<(CountsTuple, Vec<FileTuple>)> {
+fn save(py: Python<'_>, dir: PathBuf, bytes: &[u8]) -> PyResult<(CountsTuple, Vec<FileRecord>)> {
     let stored = py.detach(|| build::save_bytes(&dir, bytes))?;
-    Ok(stored_tuple(&stored))
+    Ok((counts_tuple(&stored.stats), stored.files))
 }
 
 /// Returns (start, end, term) for each term of a text. `start` and `end` are character offsets; `end` is exclusive.
 #[pyfunction]
-fn tokenize(
-    #[pyo3(from_py_with = arguments::text)] text: Text,
-    words: Words,
-) -> PyResult<Vec<(usize, usize, String)>> {
+fn tokenize(text: Text, words: Words) -> PyResult<Vec<(usize, usize, String)>> {
     let tokenizer = words.tokenizer()?;
     Ok(text::tokenize::terms(text.as_str(), tokenizer))
 }
@@ -133,7 +123,7 @@ fn tokenize(
 #[pyo3(signature = (paths, words, reading, progress=None))]
 fn diagnose(
     py: Python<'_>,
-    #[pyo3(from_py_with = arguments::inputs)] paths: Vec<Input>,
+    paths: Vec<Input>,
     words: Words,
     reading: Reading,
     progress: Option<&Progress>,
@@ -157,9 +147,10 @@ fn random_bits<'py>(
     py: Python<'py>,
     seed: u64,
     epoch: u64,
-    #[pyo3(from_py_with = arguments::row_array)] rows: Vec<u64>,
+    rows: PyBuffer<u64>,
     stream: u64,
 ) -> PyResult<Bound<'py, PyBytes>> {
+    let rows = rows.to_vec(py)?;
     let bits = py.detach(|| random::random_bits(seed, epoch, &rows, stream));
     PyBytes::new_with(py, 8 * bits.len(), |bytes| {
         for (bytes, bits) in bytes.as_chunks_mut().0.iter_mut().zip(&bits) {
@@ -220,7 +211,8 @@ fn report_truncated_files() {
     #[cfg(unix)]
     {
         extern "C" fn report(_signal: libc::c_int) {
-            let text = b"Error: another program truncated a file while cse was reading it; restore the file, and run the \
+            let text =
+                b"Error: another program truncated a file while cse was reading it; restore the file, and run the \
                 command again\n";
             // SAFETY: both functions may be called in a signal handler, and `text` is valid for its length.
             unsafe {

@@ -26,11 +26,7 @@ impl Numbers {
             "by_rank" => (index.by_rank.as_ptr().addr(), index.len(), "u4"),
             other => return Err(PyValueError::new_err(format!("no array {other}"))),
         };
-        let order = if cfg!(target_endian = "big") {
-            '>'
-        } else {
-            '<'
-        };
+        let order = if cfg!(target_endian = "big") { '>' } else { '<' };
         let interface = PyDict::new(py);
         interface.set_item("version", 3)?;
         interface.set_item("typestr", format!("{order}{kind}"))?;

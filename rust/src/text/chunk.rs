@@ -41,14 +41,7 @@ impl Chunk {
     pub fn for_each_cut_row(&mut self, mut f: impl FnMut(u64, &str, bool)) -> Result<()> {
         let decoded = decode(&self.bytes, self.options.encoding_errors);
         let (text, faulty) = decoded.map_err(|at| {
-            invalid_utf8(
-                &self.path,
-                self.column.as_ref(),
-                &self.bytes,
-                at,
-                self.first_line,
-                self.offset,
-            )
+            invalid_utf8(&self.path, self.column.as_ref(), &self.bytes, at, self.first_line, self.offset)
         })?;
         if let Some(first) = faulty.first() {
             self.repaired = faulty.len() as u64;
@@ -58,23 +51,14 @@ impl Chunk {
         for (nth, mut row) in (0..).zip(rows(&text)) {
             let too_long = row.len() > self.options.max_line_bytes;
             if too_long && !self.options.lenient {
-                return Err(row_too_long(
-                    &self.path,
-                    self.column.as_ref(),
-                    self.first_line + nth,
-                    &self.options,
-                ));
+                return Err(row_too_long(&self.path, self.column.as_ref(), self.first_line + nth, &self.options));
             }
             if too_long {
                 row = prefix(row, self.options.max_line_bytes);
             }
             let row = without_final_cr(row);
             let other = prepared.next();
-            f(
-                self.first_row + nth,
-                other.as_deref().unwrap_or(row),
-                too_long,
-            );
+            f(self.first_row + nth, other.as_deref().unwrap_or(row), too_long);
         }
         Ok(())
     }
@@ -85,10 +69,7 @@ impl Chunk {
             return Ok(Vec::new());
         };
         let rows: Vec<&str> = rows(text).map(without_final_cr).collect();
-        prepare(&rows).map_err(|source| Error::Io {
-            path: self.path.clone(),
-            source,
-        })
+        prepare(&rows).map_err(|source| Error::Io { path: self.path.clone(), source })
     }
 
     /// Returns the size of the chunk in bytes.

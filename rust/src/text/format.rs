@@ -16,66 +16,26 @@ struct Signature {
 }
 
 const MAGIC: [Signature; 6] = [
-    Signature {
-        name: "gzip",
-        bytes: b"\x1f\x8b\x08",
-        advice: "rename it to end in .gz",
-    },
-    Signature {
-        name: "zstd",
-        bytes: b"\x28\xb5\x2f\xfd",
-        advice: "rename it to end in .zst",
-    },
+    Signature { name: "gzip", bytes: b"\x1f\x8b\x08", advice: "rename it to end in .gz" },
+    Signature { name: "zstd", bytes: b"\x28\xb5\x2f\xfd", advice: "rename it to end in .zst" },
     Signature {
         name: "parquet",
         bytes: b"PAR1",
         advice: "rename it to end in .parquet and name the column with --column",
     },
-    Signature {
-        name: "zip",
-        bytes: b"PK\x03\x04",
-        advice: "decompress it first (unzip)",
-    },
-    Signature {
-        name: "xz",
-        bytes: b"\xfd7zXZ\0",
-        advice: "decompress it first (xz -d)",
-    },
-    Signature {
-        name: "bzip2",
-        bytes: b"1AY&SY",
-        advice: "decompress it first (bzip2 -d)",
-    },
+    Signature { name: "zip", bytes: b"PK\x03\x04", advice: "decompress it first (unzip)" },
+    Signature { name: "xz", bytes: b"\xfd7zXZ\0", advice: "decompress it first (xz -d)" },
+    Signature { name: "bzip2", bytes: b"1AY&SY", advice: "decompress it first (bzip2 -d)" },
 ];
 
 /// Byte order marks. UTF-32 comes before UTF-16, because the little-endian mark of UTF-32 begins with the mark of
 /// UTF-16.
 const MARKS: [Signature; 5] = [
-    Signature {
-        name: "utf-32-le",
-        bytes: b"\xff\xfe\0\0",
-        advice: "convert it (iconv -f UTF-32LE -t UTF-8)",
-    },
-    Signature {
-        name: "utf-32-be",
-        bytes: b"\0\0\xfe\xff",
-        advice: "convert it (iconv -f UTF-32BE -t UTF-8)",
-    },
-    Signature {
-        name: "utf-16-le",
-        bytes: b"\xff\xfe",
-        advice: "convert it (iconv -f UTF-16LE -t UTF-8)",
-    },
-    Signature {
-        name: "utf-16-be",
-        bytes: b"\xfe\xff",
-        advice: "convert it (iconv -f UTF-16BE -t UTF-8)",
-    },
-    Signature {
-        name: UTF8,
-        bytes: b"\xef\xbb\xbf",
-        advice: "",
-    },
+    Signature { name: "utf-32-le", bytes: b"\xff\xfe\0\0", advice: "convert it (iconv -f UTF-32LE -t UTF-8)" },
+    Signature { name: "utf-32-be", bytes: b"\0\0\xfe\xff", advice: "convert it (iconv -f UTF-32BE -t UTF-8)" },
+    Signature { name: "utf-16-le", bytes: b"\xff\xfe", advice: "convert it (iconv -f UTF-16LE -t UTF-8)" },
+    Signature { name: "utf-16-be", bytes: b"\xfe\xff", advice: "convert it (iconv -f UTF-16BE -t UTF-8)" },
+    Signature { name: UTF8, bytes: b"\xef\xbb\xbf", advice: "" },
 ];
 
 const UTF8: &str = "utf-8";
@@ -90,9 +50,7 @@ fn begins_with_skippable_frame(head: &[u8]) -> bool {
 fn unmarked(head: &[u8]) -> Option<&'static str> {
     let head = &head[..head.len().min(4096) / 4 * 4];
     let mut zeros = [0; 4];
-    head.iter()
-        .zip((0..4).cycle())
-        .for_each(|(&byte, place)| zeros[place] += usize::from(byte == 0));
+    head.iter().zip((0..4).cycle()).for_each(|(&byte, place)| zeros[place] += usize::from(byte == 0));
     match zeros.map(|count| 8 * count > head.len()) {
         [false, _, true, true] => Some("utf-32-le"),
         [true, true, _, false] => Some("utf-32-be"),
@@ -145,9 +103,8 @@ impl FileFormat {
         if self.is_text() {
             return None;
         }
-        let find = |among: &'static [Signature], name: Option<&str>| {
-            among.iter().find(|known| Some(known.name) == name)
-        };
+        let find =
+            |among: &'static [Signature], name: Option<&str>| among.iter().find(|known| Some(known.name) == name);
         let (what, advice) = if let Some(magic) = find(&MAGIC, self.magic) {
             let renamed = decoded || is_stdin(path);
             let advice = match magic.name {
@@ -164,10 +121,6 @@ impl FileFormat {
             let advice = "convert it (tr '\\r' '\\n')";
             ("its lines end in a carriage return alone".into(), advice)
         };
-        Some(Error::NotText {
-            path: path.into(),
-            what,
-            advice,
-        })
+        Some(Error::NotText { path: path.into(), what, advice })
     }
 }

@@ -54,6 +54,7 @@ impl Default for ReadOptions {
 
 /// A file from which a corpus was read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "python", derive(pyo3::IntoPyObject))]
 pub struct FileRecord {
     /// The path as given; `-` is standard input.
     pub path: String,
@@ -80,12 +81,8 @@ impl FileRecord {
     /// Returns the error for a corpus without rows.
     pub fn no_rows(files: &[FileRecord]) -> Error {
         match files {
-            [file] if file.bytes == 0 => Error::EmptyFile {
-                path: PathBuf::from(&file.path),
-            },
-            _ => Error::NoRows {
-                path: FileRecord::name_of(files),
-            },
+            [file] if file.bytes == 0 => Error::EmptyFile { path: PathBuf::from(&file.path) },
+            _ => Error::NoRows { path: FileRecord::name_of(files) },
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use crate::error::{Error, Place};
+use crate::error::{Error, Named, Place};
 
 /// Handling of bytes that are not UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,20 +14,21 @@ pub enum EncodingErrors {
     Replace,
 }
 
+impl Named for EncodingErrors {
+    const FLAG: &'static str = "--encoding-errors";
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("strict", EncodingErrors::Strict), ("replace", EncodingErrors::Replace)];
+}
+
 /// Decodes whole rows.
 ///
 /// Returns the text, and the indices (from 0) of the rows in which bytes were replaced. With
 /// [`EncodingErrors::Strict`], the error is the position of the first invalid byte.
-pub(super) fn decode(
-    bytes: &[u8],
-    errors: EncodingErrors,
-) -> Result<(Cow<'_, str>, Vec<u64>), usize> {
+pub(super) fn decode(bytes: &[u8], errors: EncodingErrors) -> Result<(Cow<'_, str>, Vec<u64>), usize> {
     match (std::str::from_utf8(bytes), errors) {
         (Ok(text), _) => Ok((Cow::Borrowed(text), Vec::new())),
         (Err(error), EncodingErrors::Strict) => Err(error.valid_up_to()),
-        (Err(_), EncodingErrors::Replace) => {
-            Ok((String::from_utf8_lossy(bytes), faulty_rows(bytes)))
-        }
+        (Err(_), EncodingErrors::Replace) => Ok((String::from_utf8_lossy(bytes), faulty_rows(bytes))),
     }
 }
 
@@ -52,7 +53,5 @@ pub(super) fn invalid_utf8(
 /// Returns the indices, from 0, of the rows in `bytes` that are not valid UTF-8.
 fn faulty_rows(bytes: &[u8]) -> Vec<u64> {
     let rows = (0..).zip(bytes.split(|&b| b == b'\n'));
-    rows.filter(|(_, row)| std::str::from_utf8(row).is_err())
-        .map(|(nth, _)| nth)
-        .collect()
+    rows.filter(|(_, row)| std::str::from_utf8(row).is_err()).map(|(nth, _)| nth).collect()
 }

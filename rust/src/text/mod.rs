@@ -20,8 +20,7 @@ pub mod wordpieces;
 
 /// Converts bytes to a string. The bytes must be UTF-8, as sentences and terms are.
 pub(crate) fn utf8_string(bytes: Vec<u8>) -> String {
-    String::from_utf8(bytes)
-        .expect("sentences and terms are UTF-8 and are cut at character boundaries")
+    String::from_utf8(bytes).expect("sentences and terms are UTF-8 and are cut at character boundaries")
 }
 
 /// Converts byte offsets in a text to character offsets. Each call is fast if the offsets do not decrease.
@@ -34,11 +33,7 @@ pub struct CharOffsets<'a> {
 impl<'a> CharOffsets<'a> {
     /// Starts at the beginning of `text`.
     pub fn new(text: &'a str) -> Self {
-        CharOffsets {
-            text,
-            byte: 0,
-            chars: 0,
-        }
+        CharOffsets { text, byte: 0, chars: 0 }
     }
 
     /// Returns the character offset for the byte offset `byte`.

@@ -64,12 +64,7 @@ impl OpenFile {
 
     /// Replaces the content of `out` with the next whole rows and returns their number, which is 0 at the end of the
     /// file.
-    pub(super) fn fill(
-        &mut self,
-        out: &mut Vec<u8>,
-        options: &ReadOptions,
-        progress: &Progress,
-    ) -> Result<u64> {
+    pub(super) fn fill(&mut self, out: &mut Vec<u8>, options: &ReadOptions, progress: &Progress) -> Result<u64> {
         out.clear();
         out.append(&mut self.carry);
         loop {
@@ -106,12 +101,7 @@ impl OpenFile {
                     self.advance(1, row);
                     return Ok(1);
                 }
-                return Err(row_too_long(
-                    &self.path,
-                    self.column.as_ref(),
-                    self.rows + 1,
-                    options,
-                ));
+                return Err(row_too_long(&self.path, self.column.as_ref(), self.rows + 1, options));
             } else {
                 continue;
             };

@@ -54,11 +54,7 @@ pub fn collect_results<T>(results: Vec<Result<T, ChunkError>>) -> Result<Vec<T>>
 
 /// Returns the records of `files`, including the number of rows in each, without examining the rows. The corpus may
 /// have no rows.
-pub fn count_rows(
-    files: Vec<Input>,
-    options: ReadOptions,
-    progress: &Progress,
-) -> Result<Vec<FileRecord>> {
+pub fn count_rows(files: Vec<Input>, options: ReadOptions, progress: &Progress) -> Result<Vec<FileRecord>> {
     let reader = Reader::open(files, options, progress)?;
     collect_results(vec![reader.work(|_| Ok(()))])?;
     Ok(reader.into_parts().0)
@@ -94,21 +90,14 @@ impl<'a> Reader<'a> {
             records: Vec::new(),
             formats: Vec::new(),
         };
-        Ok(Reader {
-            state: Mutex::new(state),
-            options,
-            progress,
-            failed: AtomicBool::new(false),
-        })
+        Ok(Reader { state: Mutex::new(state), options, progress, failed: AtomicBool::new(false) })
     }
 
     /// Calls `work` with one chunk after another until no chunk is left or a thread has failed.
     pub fn work(&self, mut work: impl FnMut(&mut Chunk) -> Result<()>) -> Result<(), ChunkError> {
         let mut chunk = Chunk::default();
         let mut step = || match self.next_chunk(&mut chunk) {
-            Ok(true) => work(&mut chunk)
-                .map(|()| true)
-                .map_err(|error| (chunk.seq, error)),
+            Ok(true) => work(&mut chunk).map(|()| true).map_err(|error| (chunk.seq, error)),
             Ok(false) => Ok(false),
             Err(error) => Err((u64::MAX, error)), // errors in chunks that were handed out take precedence
         };

@@ -30,22 +30,15 @@ impl Part {
     fn create(dir: &Path, name: &str) -> Result<Self> {
         let path = dir.join(name);
         let file = File::create(&path).map_err(|source| Error::io(&path, source))?;
-        Ok(Part {
-            path,
-            file: BufWriter::with_capacity(1 << 20, file),
-        })
+        Ok(Part { path, file: BufWriter::with_capacity(1 << 20, file) })
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<()> {
-        self.file
-            .write_all(bytes)
-            .map_err(|source| Error::io(&self.path, source))
+        self.file.write_all(bytes).map_err(|source| Error::io(&self.path, source))
     }
 
     fn close(mut self) -> Result<()> {
-        self.file
-            .flush()
-            .map_err(|source| Error::io(&self.path, source))
+        self.file.flush().map_err(|source| Error::io(&self.path, source))
     }
 }
 
@@ -57,12 +50,7 @@ impl Part {
 /// * `hashes.u64`: the XXH3 hash (64 bits) of each row.
 ///
 /// All numbers are little-endian. Only one chunk is held in memory at a time.
-pub fn write(
-    files: Vec<Input>,
-    options: ReadOptions,
-    dir: &Path,
-    progress: &Progress,
-) -> Result<Written> {
+pub fn write(files: Vec<Input>, options: ReadOptions, dir: &Path, progress: &Progress) -> Result<Written> {
     let reader = Reader::open(files, options, progress)?;
     let mut parts = [
         Part::create(dir, "rows.txt")?,
@@ -94,11 +82,7 @@ pub fn write(
     for part in parts {
         part.close()?;
     }
-    Ok(Written {
-        rows,
-        files: reader.into_records()?,
-        repaired,
-    })
+    Ok(Written { rows, files: reader.into_records()?, repaired })
 }
 
 #[cfg(test)]
@@ -112,10 +96,7 @@ mod tests {
         let path = dir.path().join("corpus.txt");
         std::fs::write(&path, "one two\n\nthree\r\nd\u{e9}j\u{e0} vu\n").unwrap();
         let inputs = || vec![Input::from(path.clone())];
-        let options = ReadOptions {
-            chunk_bytes: 64 * 1024,
-            ..Default::default()
-        };
+        let options = ReadOptions { chunk_bytes: 64 * 1024, ..Default::default() };
         let written = write(inputs(), options.clone(), dir.path(), &Progress::default()).unwrap();
         let rows = Rows::read(inputs(), options, &Progress::default()).unwrap();
         assert_eq!((written.rows, rows.len()), (4, 4));
@@ -128,11 +109,7 @@ mod tests {
             assert_eq!(Some(&text[start..end]), rows.get(row));
             start = end;
         }
-        let words: Vec<u8> = rows
-            .word_counts()
-            .iter()
-            .flat_map(|n| n.to_le_bytes())
-            .collect();
+        let words: Vec<u8> = rows.word_counts().iter().flat_map(|n| n.to_le_bytes()).collect();
         let hashes: Vec<u8> = rows.hashes().iter().flat_map(|n| n.to_le_bytes()).collect();
         assert_eq!((bytes("words.u32"), bytes("hashes.u64")), (words, hashes));
     }

@@ -6,17 +6,8 @@ use crate::error::{Error, Place};
 use crate::text::input::ReadOptions;
 
 /// Returns the error for a row with more than [`ReadOptions::max_line_bytes`] bytes.
-pub(super) fn row_too_long(
-    path: &Path,
-    column: Option<&String>,
-    line: u64,
-    options: &ReadOptions,
-) -> Error {
-    Error::LineTooLong {
-        path: path.to_owned(),
-        place: Place::new(column, line, None),
-        limit: options.max_line_bytes,
-    }
+pub(super) fn row_too_long(path: &Path, column: Option<&String>, line: u64, options: &ReadOptions) -> Error {
+    Error::LineTooLong { path: path.to_owned(), place: Place::new(column, line, None), limit: options.max_line_bytes }
 }
 
 /// Returns the beginning of a text: at most `len` bytes, cut at a character boundary.

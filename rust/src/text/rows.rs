@@ -40,11 +40,7 @@ impl Rows {
             })?;
             rows.repaired += chunk.repaired;
             over = rows.text.len() + size_of_val(&rows.ends[..]) > most;
-            if over {
-                Err(Error::Interrupted)
-            } else {
-                Ok(())
-            }
+            if over { Err(Error::Interrupted) } else { Ok(()) }
         })]);
         if over {
             return Ok(None);

@@ -38,10 +38,7 @@ impl FileStamp {
             return Ok(None);
         }
         let meta = std::fs::metadata(path)?;
-        Ok(meta.is_file().then(|| FileStamp {
-            bytes: meta.len(),
-            modified: meta.modified().ok(),
-        }))
+        Ok(meta.is_file().then(|| FileStamp { bytes: meta.len(), modified: meta.modified().ok() }))
     }
 }
 
@@ -87,13 +84,7 @@ impl Hashed {
     }
 
     fn new(inner: Box<dyn Read + Send>, blocking: Option<i32>) -> Self {
-        Hashed {
-            inner,
-            blocking,
-            hasher: Box::new(Xxh3::new()),
-            bytes: 0,
-            unreported: 0,
-        }
+        Hashed { inner, blocking, hasher: Box::new(Xxh3::new()), bytes: 0, unreported: 0 }
     }
 }
 
@@ -118,13 +109,7 @@ pub(crate) struct Blocks {
 
 impl Blocks {
     pub(crate) fn new(column: Box<dyn Column>, max_line_bytes: usize) -> Self {
-        Blocks {
-            column,
-            max_line_bytes,
-            block: Vec::new(),
-            at: 0,
-            unreported: 0,
-        }
+        Blocks { column, max_line_bytes, block: Vec::new(), at: 0, unreported: 0 }
     }
 }
 

@@ -75,10 +75,7 @@ impl<'a> Term<'a> {
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"));
         let keep = KEEP[len.min(16)];
         let head = [word(0) & keep[0], word(8) & keep[1]];
-        let mut hash = fold(
-            head[0] ^ 0x9e37_79b9_7f4a_7c15,
-            head[1] ^ (len as u64) << 56 ^ 0xd1b5_4a32_d192_ed03,
-        );
+        let mut hash = fold(head[0] ^ 0x9e37_79b9_7f4a_7c15, head[1] ^ (len as u64) << 56 ^ 0xd1b5_4a32_d192_ed03);
         let mut at = start + 16;
         while at < end {
             let rest: [u8; 8] = padded[at..at + 8].try_into().expect("eight bytes");
@@ -86,14 +83,7 @@ impl<'a> Term<'a> {
             hash = fold(hash ^ rest, 0xa076_1d64_78bd_642f);
             at += 8;
         }
-        Term {
-            bytes: &padded[start..end],
-            key: Key {
-                head,
-                hash,
-                len: len as u32,
-            },
-        }
+        Term { bytes: &padded[start..end], key: Key { head, hash, len: len as u32 } }
     }
 
     /// Returns the bytes of the term.

@@ -51,12 +51,7 @@ impl Tokenizer {
     pub const TREEBANK: Tokenizer = Tokenizer::plain(Rule::Treebank);
 
     const fn plain(rule: Rule) -> Self {
-        Tokenizer {
-            rule,
-            lowercase: true,
-            nfkc: false,
-            pieces: 0,
-        }
+        Tokenizer { rule, lowercase: true, nfkc: false, pieces: 0 }
     }
 
     /// Returns the tokenizer of this name; an unknown name is an error.
@@ -67,27 +62,16 @@ impl Tokenizer {
             "treebank" => Rule::Treebank,
             "wordpieces" => Rule::Wordpieces,
             _ => {
-                let why = format!(
-                    "{name:?} is unknown; choose one of {}",
-                    Self::NAMES.join(", ")
-                );
+                let why = format!("{name:?} is unknown; choose one of {}", Self::NAMES.join(", "));
                 return Err(Error::invalid("--tokenizer", why));
             }
         };
-        Ok(Tokenizer {
-            rule,
-            lowercase,
-            nfkc,
-            pieces: 0,
-        })
+        Ok(Tokenizer { rule, lowercase, nfkc, pieces: 0 })
     }
 
     /// Returns a tokenizer with the pieces of the model's tokenizer that has this hash.
     pub fn of_pieces(pieces: u128) -> Self {
-        Tokenizer {
-            pieces,
-            ..Tokenizer::plain(Rule::Wordpieces)
-        }
+        Tokenizer { pieces, ..Tokenizer::plain(Rule::Wordpieces) }
     }
 
     /// Returns the name of the tokenizer.
@@ -135,12 +119,7 @@ impl Tokenizer {
 
     /// Calls `f(start, end, term)` for each term of `row`, left to right; `row[start..end]` is the word as written.
     pub fn for_each(self, row: &str, scratch: &mut Scratch, mut f: impl FnMut(usize, usize, Term)) {
-        let Scratch {
-            lower,
-            edges,
-            slow,
-            treebank,
-        } = scratch;
+        let Scratch { lower, edges, slow, treebank } = scratch;
         if self.rule == Rule::Treebank {
             return self.treebank(row, treebank, slow, &mut f);
         }
@@ -161,12 +140,7 @@ impl Tokenizer {
 
     /// Does the same as [`for_each`](Self::for_each) with the reference implementation, against which the fast paths
     /// are tested.
-    pub fn for_each_slow(
-        self,
-        row: &str,
-        scratch: &mut Scratch,
-        mut f: impl FnMut(usize, usize, Term),
-    ) {
+    pub fn for_each_slow(self, row: &str, scratch: &mut Scratch, mut f: impl FnMut(usize, usize, Term)) {
         let slow = &mut scratch.slow;
         match self.rule {
             Rule::Unicode => {
@@ -339,10 +313,7 @@ impl Tokenizer {
         let class = |i: usize| CLASS[lower[i] as usize]; // the padding reads as Class::Other
         find_edges(&lower[..row.len()], edges, |b| {
             // Not written with `is_ascii_alphanumeric`, whose branches would prevent vectorisation.
-            ((b | 0x20).wrapping_sub(b'a') < 26)
-                | (b.wrapping_sub(b'0') < 10)
-                | (b == b'_')
-                | (b >= 0x80)
+            ((b | 0x20).wrapping_sub(b'a') < 26) | (b.wrapping_sub(b'0') < 10) | (b == b'_') | (b >= 0x80)
         });
         let mut runs = edges.as_chunks::<2>().0.iter();
         let mut next = runs.next();
@@ -376,8 +347,8 @@ impl Tokenizer {
                     _ => break,
                 }
             }
-            let underscores = class(start) == Class::Underscore
-                && !lower[start..end].iter().any(u8::is_ascii_alphanumeric);
+            let underscores =
+                class(start) == Class::Underscore && !lower[start..end].iter().any(u8::is_ascii_alphanumeric);
             if !underscores {
                 f(start, end, Term::new(lower, start, end));
             }
@@ -456,11 +427,7 @@ impl Tokenizer {
         slow: &mut Vec<u8>,
         f: &mut impl FnMut(usize, usize, Term),
     ) {
-        let TreebankScratch {
-            lower,
-            origin,
-            buffers,
-        } = scratch;
+        let TreebankScratch { lower, origin, buffers } = scratch;
         let text = if self.lowercase {
             lower_with_origin(row, lower, origin);
             lower.as_str()

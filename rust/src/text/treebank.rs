@@ -41,11 +41,7 @@ pub struct Scratch {
 /// Calls `f(start, end, token)` for each token of `text`, left to right. `token` equals `text[start..end]`, except that
 /// a double quote becomes "``" or "''", and an opening `''` becomes "``".
 pub fn treebank(text: &str, scratch: &mut Scratch, mut f: impl FnMut(usize, usize, &str)) {
-    let Scratch {
-        marks,
-        codes,
-        starts,
-    } = scratch;
+    let Scratch { marks, codes, starts } = scratch;
     if text.is_ascii() {
         mark(text.as_bytes(), marks);
         cut(text.as_bytes(), marks, &mut |start, end, quote| {
@@ -56,11 +52,7 @@ pub fn treebank(text: &str, scratch: &mut Scratch, mut f: impl FnMut(usize, usiz
     codes.clear();
     starts.clear();
     for (start, c) in text.char_indices() {
-        codes.push(if c.is_ascii() {
-            c as u8
-        } else {
-            CODES[c as usize]
-        });
+        codes.push(if c.is_ascii() { c as u8 } else { CODES[c as usize] });
         starts.push(start);
     }
     starts.push(text.len());
@@ -101,13 +93,8 @@ static CODES: LazyLock<Vec<u8>> = LazyLock::new(|| {
     fill(&mut codes, r"[\p{L}\p{Nl}]", LETTER);
     fill(&mut codes, r"\p{Nd}", DIGIT);
     fill(&mut codes, r"\s", SPACE);
-    for (chars, code) in [
-        ("«“‘„", OPENING),
-        ("»”’", CLOSING),
-        ("‒–—―", DASH),
-        ("ſ", LONG_S),
-        ("İı", TURKISH_I),
-    ] {
+    for (chars, code) in [("«“‘„", OPENING), ("»”’", CLOSING), ("‒–—―", DASH), ("ſ", LONG_S), ("İı", TURKISH_I)]
+    {
         for c in chars.chars() {
             codes[c as usize] = code;
         }
@@ -153,8 +140,8 @@ const KIND: [u8; 256] = {
             b'\t'..=b'\r' | SPACE => BLANK,
             0x1c..=0x1f => SEPARATOR,
             b']' | b')' | b'}' | b'>' | b'"' | b'\'' | CLOSING => AFTER_PERIOD | RULED,
-            b'[' | b'(' | b'{' | b'<' | b'`' | b':' | b',' | b'.' | b';' | b'@' | b'#' | b'$'
-            | b'%' | b'&' | b'?' | b'!' | b'*' | b'-' | OPENING | DASH => RULED,
+            b'[' | b'(' | b'{' | b'<' | b'`' | b':' | b',' | b'.' | b';' | b'@' | b'#' | b'$' | b'%' | b'&' | b'?'
+            | b'!' | b'*' | b'-' | OPENING | DASH => RULED,
             _ => 0,
         };
         code += 1;
@@ -199,8 +186,7 @@ fn mark(codes: &[u8], marks: &mut Vec<u8>) {
         marks[start] |= mark;
         marks[end] |= mark;
     };
-    let run_end =
-        |start: usize, of: &dyn Fn(u8) -> bool| (start..n).find(|&i| !of(codes[i])).unwrap_or(n);
+    let run_end = |start: usize, of: &dyn Fn(u8) -> bool| (start..n).find(|&i| !of(codes[i])).unwrap_or(n);
     let mut last_period = None;
     let mut i = 0;
     while i < n {
@@ -262,9 +248,7 @@ fn mark(codes: &[u8], marks: &mut Vec<u8>) {
     }
     if let Some(period) = last_period {
         let after = period + 1;
-        let closers = (after..n)
-            .find(|&i| !is(codes[i], AFTER_PERIOD) || marks[i] & OPENS != 0)
-            .unwrap_or(n);
+        let closers = (after..n).find(|&i| !is(codes[i], AFTER_PERIOD) || marks[i] & OPENS != 0).unwrap_or(n);
         if codes[closers..].iter().all(|&c| is(c, BLANK)) {
             around(marks, period, after, EARLY);
             marks[closers] |= EARLY;
@@ -299,12 +283,7 @@ fn apostrophes(codes: &[u8], marks: &mut [u8], run: usize, end: usize) {
     // The last apostrophe of the run may be an opening single quote, unless the character before it is \w. In a run of
     // two or more, that character is an apostrophe, which is not \w.
     let in_word = run + 1 == end && run > 0 && is(codes[run - 1], QUOTE_WORD);
-    if start < end
-        && !in_word
-        && end < codes.len()
-        && is(codes[end], QUOTE_WORD)
-        && !is_clitic(&codes[end..])
-    {
+    if start < end && !in_word && end < codes.len() && is(codes[end], QUOTE_WORD) && !is_clitic(&codes[end..]) {
         marks[end] |= EARLY;
     }
 }
@@ -313,10 +292,7 @@ fn apostrophes(codes: &[u8], marks: &mut [u8], run: usize, end: usize) {
 fn is_clitic(after: &[u8]) -> bool {
     ["re", "ve", "ll", "m", "t", "s", "d", "n"]
         .iter()
-        .any(|clitic| {
-            begins(after, clitic.as_bytes())
-                && !after.get(clitic.len()).is_some_and(|&c| is(c, QUOTE_WORD))
-        })
+        .any(|clitic| begins(after, clitic.as_bytes()) && !after.get(clitic.len()).is_some_and(|&c| is(c, QUOTE_WORD)))
 }
 
 /// Calls `piece(start, end, quote)` for each token; if the token is a quote, `quote` is the text that replaces it.
@@ -358,13 +334,7 @@ fn cut(codes: &[u8], marks: &[u8], piece: &mut impl FnMut(usize, usize, Option<&
 
 /// Separates a final apostrophe and clitics from a token, and divides the contractions in the rest of it. `space` is
 /// true if the rule for `' ` finds a space after the token.
-fn clitics(
-    codes: &[u8],
-    start: usize,
-    end: usize,
-    space: bool,
-    piece: &mut impl FnMut(usize, usize, Option<&str>),
-) {
+fn clitics(codes: &[u8], start: usize, end: usize, space: bool, piece: &mut impl FnMut(usize, usize, Option<&str>)) {
     let mut quote = end;
     if space && matches!(codes[start..end], [.., before, b'\''] if before != b'\'') {
         quote -= 1;
@@ -411,12 +381,7 @@ const WORDS: [Contraction; 8] = [
 const SPACED: [Contraction; 2] = [(b"'tis", 2), (b"'twas", 2)];
 
 /// Divides the contractions in a token, and splits the rest at separators (see [`SEPARATOR`]).
-fn contractions(
-    codes: &[u8],
-    start: usize,
-    end: usize,
-    piece: &mut impl FnMut(usize, usize, Option<&str>),
-) {
+fn contractions(codes: &[u8], start: usize, end: usize, piece: &mut impl FnMut(usize, usize, Option<&str>)) {
     let word = |i: usize| (start..end).contains(&i) && is(codes[i], WORD);
     let find = |i: usize, among: &[Contraction]| {
         among.iter().position(|&(contraction, _)| {
@@ -456,12 +421,7 @@ fn contractions(
     between_separators(codes, rest, end, piece);
 }
 
-fn between_separators(
-    codes: &[u8],
-    start: usize,
-    end: usize,
-    piece: &mut impl FnMut(usize, usize, Option<&str>),
-) {
+fn between_separators(codes: &[u8], start: usize, end: usize, piece: &mut impl FnMut(usize, usize, Option<&str>)) {
     let mut from = start;
     for run in codes[start..end].split(|&c| is(c, SEPARATOR)) {
         if !run.is_empty() {

@@ -36,12 +36,7 @@ pub fn split(row: &str) -> (&str, &str) {
 
 /// Calls `f(start, end, piece)` for each entry of an annotated row; `row[start..end]` is the part of the text from
 /// which the piece was made. The buffers are reused between rows.
-pub fn for_each(
-    row: &str,
-    offsets: &mut Vec<u32>,
-    padded: &mut Vec<u8>,
-    mut f: impl FnMut(usize, usize, Term),
-) {
+pub fn for_each(row: &str, offsets: &mut Vec<u32>, padded: &mut Vec<u8>, mut f: impl FnMut(usize, usize, Term)) {
     let (text, entries) = split(row);
     offsets.clear();
     let ascii = text.is_ascii();
@@ -108,8 +103,7 @@ fn is_separate(c: char) -> bool {
 fn is_punctuation(c: char) -> bool {
     static RANGES: OnceLock<Vec<(char, char)>> = OnceLock::new();
     let ranges = RANGES.get_or_init(|| {
-        let hir = regex_syntax::parse(r"[[\p{P}&&\p{Age:8.0}]\x{166D}\x{111C9}]")
-            .expect("a class of characters");
+        let hir = regex_syntax::parse(r"[[\p{P}&&\p{Age:8.0}]\x{166D}\x{111C9}]").expect("a class of characters");
         let HirKind::Class(Set::Unicode(set)) = hir.kind() else {
             unreachable!("a class of characters");
         };
@@ -135,12 +129,7 @@ mod tests {
     #[test]
     fn entries_are_read_with_positions_in_bytes() {
         let row = "é東 playing\u{1e}0,1,e 1,2,東 3,7,play 7,10,##ing";
-        let expected = [
-            (0, 2, "e"),
-            (2, 5, "東"),
-            (6, 10, "play"),
-            (10, 13, "##ing"),
-        ];
+        let expected = [(0, 2, "e"), (2, 5, "東"), (6, 10, "play"), (10, 13, "##ing")];
         let expected = expected.map(|(start, end, piece)| (start, end, piece.to_owned()));
         assert_eq!(pieces(row), expected);
     }

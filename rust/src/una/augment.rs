@@ -123,13 +123,12 @@ impl<'a> Augmenter<'a> {
             chosen.search.improve_guess(self.index);
         }
         self.replacements.clear();
-        self.replacements
-            .extend(self.chosen.iter().map(|chosen| Replacement {
-                start: 0,
-                end: 0,
-                word: chosen.word,
-                new_rank: chosen.search.finish(self.index),
-            }));
+        self.replacements.extend(self.chosen.iter().map(|chosen| Replacement {
+            start: 0,
+            end: 0,
+            word: chosen.word,
+            new_rank: chosen.search.finish(self.index),
+        }));
         for new in &mut self.replacements {
             new.end = self.index.bytes_at(new.new_rank).len(); // starts loading the text from memory
         }
@@ -151,17 +150,12 @@ impl<'a> Augmenter<'a> {
             None
         };
         self.chosen.clear();
-        let replaceable = self
-            .words
-            .iter()
-            .enumerate()
-            .filter(|(_, word)| word.replaceable);
+        let replaceable = self.words.iter().enumerate().filter(|(_, word)| word.replaceable);
         for (nth, (w, word)) in replaceable.enumerate() {
             if uniform(&mut rng) < word.p || forced == Some(nth) {
                 let u = uniform(&mut rng);
                 let search = start_search(self.index, &self.options, word, u);
-                self.chosen
-                    .extend(search.map(|search| Chosen { word: w, search }));
+                self.chosen.extend(search.map(|search| Chosen { word: w, search }));
             }
         }
     }
@@ -224,13 +218,7 @@ impl<'a> Augmenter<'a> {
     /// Finds the words of `text`, and computes their scores, ranks and probabilities.
     pub fn weigh(&mut self, text: &str) {
         self.look_up(text);
-        let Augmenter {
-            index,
-            words,
-            keys,
-            options,
-            ..
-        } = self;
+        let Augmenter { index, words, keys, options, .. } = self;
         let length = keys.len() as u32;
         let mut tf_by_count = [0.0; 16]; // each value is computed when it is first needed
         let counts = KeyCounts::new(keys);
@@ -255,19 +243,7 @@ impl<'a> Augmenter<'a> {
     /// Fills `keys` and `words`. The scores, the probabilities, and the ranks of unseen words are left at 0. Each step
     /// is done for all words before the next step begins, so that the accesses to the table overlap.
     fn look_up(&mut self, text: &str) {
-        let Augmenter {
-            index,
-            scratch,
-            tokens,
-            long,
-            short,
-            firsts,
-            words,
-            unseen,
-            keys,
-            options,
-            ..
-        } = self;
+        let Augmenter { index, scratch, tokens, long, short, firsts, words, unseen, keys, options, .. } = self;
         tokens.clear();
         long.clear();
         index.tokenizer.for_each(text, scratch, |start, end, term| {
@@ -276,12 +252,7 @@ impl<'a> Augmenter<'a> {
                 long.extend_from_slice(term.bytes());
                 long.extend_from_slice(&[0; PAD]);
             }
-            tokens.push(Token {
-                start,
-                end,
-                key: term.key(),
-                long: at,
-            });
+            tokens.push(Token { start, end, key: term.key(), long: at });
         });
         firsts.clear();
         firsts.extend(tokens.iter().map(|token| index.lookup.first(&token.key)));
@@ -293,52 +264,41 @@ impl<'a> Augmenter<'a> {
         }
         let keep = options.surface == OutputForm::Keep;
         let pieces = index.tokenizer.rule == Rule::Wordpieces;
-        words.extend(tokens.iter().zip(firsts.iter()).enumerate().map(
-            |(nth, (token, &(first, found)))| {
-                let Token {
-                    start,
-                    end,
-                    key,
-                    long: at,
-                } = *token;
-                let head = &key.head()[..key.len().min(PAD)];
-                let class = index.tokenizer.class(head);
-                let known = if found {
-                    Some(first)
-                } else {
-                    let rest = if key.is_long() {
-                        &long[at..at + key.len()]
-                    } else {
-                        &[]
-                    };
-                    index.find(&key, rest)
-                };
-                let (key, rank, idf) = match known {
-                    Some(Known { idf, rank }) => (rank, rank as usize, idf),
-                    None => {
-                        let term = token.term(long, short);
-                        let number = unseen.intern(&term, || ());
-                        let idf = index.idf_without_rank(&term);
-                        ((index.len() + number) as u32, 0, idf)
-                    }
-                };
-                Word {
-                    start,
-                    end,
-                    key,
-                    rank,
-                    idf,
-                    seen: known.is_some(),
-                    score: 0.0,
-                    p: 0.0,
-                    class,
-                    replaceable: match pieces {
-                        true => apart(tokens, nth),
-                        false => !keep || stands_alone(text, start, end),
-                    },
+        words.extend(tokens.iter().zip(firsts.iter()).enumerate().map(|(nth, (token, &(first, found)))| {
+            let Token { start, end, key, long: at } = *token;
+            let head = &key.head()[..key.len().min(PAD)];
+            let class = index.tokenizer.class(head);
+            let known = if found {
+                Some(first)
+            } else {
+                let rest = if key.is_long() { &long[at..at + key.len()] } else { &[] };
+                index.find(&key, rest)
+            };
+            let (key, rank, idf) = match known {
+                Some(Known { idf, rank }) => (rank, rank as usize, idf),
+                None => {
+                    let term = token.term(long, short);
+                    let number = unseen.intern(&term, || ());
+                    let idf = index.idf_without_rank(&term);
+                    ((index.len() + number) as u32, 0, idf)
                 }
-            },
-        ));
+            };
+            Word {
+                start,
+                end,
+                key,
+                rank,
+                idf,
+                seen: known.is_some(),
+                score: 0.0,
+                p: 0.0,
+                class,
+                replaceable: match pieces {
+                    true => apart(tokens, nth),
+                    false => !keep || stands_alone(text, start, end),
+                },
+            }
+        }));
         keys.extend(words.iter().map(|word| word.key));
     }
 
@@ -376,9 +336,7 @@ fn apart(tokens: &[Token], nth: usize) -> bool {
 /// Starts the search for the replacement of a word; returns `None` if the index has no other term.
 fn start_search(index: &Index, options: &Options, word: &Word, u: f64) -> Option<RankSearch> {
     match options.replace_with {
-        ReplaceWith::Radius => {
-            RankSearch::within_radius(index, word.rank, word.seen, word.class, options.radius, u)
-        }
+        ReplaceWith::Radius => RankSearch::within_radius(index, word.rank, word.seen, word.class, options.radius, u),
         ReplaceWith::Random => RankSearch::anywhere(index, word.rank, word.seen, word.class, u),
     }
 }
@@ -404,11 +362,7 @@ impl<'a> KeyCounts<'a> {
         if sorted {
             keys.sort_unstable();
         }
-        KeyCounts {
-            keys,
-            by_last_byte,
-            sorted,
-        }
+        KeyCounts { keys, by_last_byte, sorted }
     }
 
     fn of(&self, key: u32) -> u32 {

@@ -11,8 +11,7 @@ pub(crate) fn stands_alone(text: &str, start: usize, end: usize) -> bool {
         return !(ascii_joins(before) | ascii_joins(after));
     }
     let joins = |c: char| c.is_alphanumeric() || c == '_';
-    !text[..start].chars().next_back().is_some_and(joins)
-        && !text[end..].chars().next().is_some_and(joins)
+    !text[..start].chars().next_back().is_some_and(joins) && !text[end..].chars().next().is_some_and(joins)
 }
 
 fn ascii_joins(b: u8) -> bool {

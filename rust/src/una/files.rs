@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use flate2::write::GzEncoder;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Named, Result};
 use crate::index::Index;
 use crate::output::{PendingFile, StandardOutput};
 use crate::parallel::{on_each_thread, with_threads};
@@ -40,6 +40,12 @@ pub enum Compression {
     Zstd,
 }
 
+impl Named for Compression {
+    const FLAG: &'static str = "--compression";
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("none", Compression::None), ("gz", Compression::Gzip), ("zst", Compression::Zstd)];
+}
+
 /// Writes synthetic sentences for each row of `files`, in order, to the file `output`, or to standard output if
 /// `output` is `None`. Returns the report, and the records of the files that were read.
 #[allow(clippy::too_many_arguments)]
@@ -55,10 +61,7 @@ pub fn augment_files(
 ) -> Result<(Report, Vec<FileRecord>)> {
     // With several copies per row, chunks are smaller, because the output of a chunk is kept in memory until the
     // outputs of all earlier chunks are written.
-    let read = ReadOptions {
-        chunk_bytes: (read.chunk_bytes / writing.copies.max(1) as usize).max(4096),
-        ..read
-    };
+    let read = ReadOptions { chunk_bytes: (read.chunk_bytes / writing.copies.max(1) as usize).max(4096), ..read };
     let reader = Reader::open(files, read, progress)?;
     let run = |out: &mut (dyn Write + Send)| {
         let ordered = OrderedWriter::new(out, output, progress);
@@ -172,11 +175,7 @@ struct WriterState<'a> {
 }
 
 impl<'a> OrderedWriter<'a> {
-    fn new(
-        out: &'a mut (dyn Write + Send),
-        path: Option<&'a Path>,
-        progress: &'a Progress,
-    ) -> Self {
+    fn new(out: &'a mut (dyn Write + Send), path: Option<&'a Path>, progress: &'a Progress) -> Self {
         let (next, waiting) = (0, BTreeMap::new());
         OrderedWriter {
             state: Mutex::new(WriterState { next, waiting, out }),
@@ -193,10 +192,7 @@ impl<'a> OrderedWriter<'a> {
         while let Some(piece) = waiting.remove(next) {
             let written = out.write_all(&piece);
             self.progress.check()?;
-            written.map_err(|source| Error::Io {
-                path: self.path.into(),
-                source,
-            })?;
+            written.map_err(|source| Error::Io { path: self.path.into(), source })?;
             *next += 1;
         }
         Ok(())

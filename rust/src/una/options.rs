@@ -1,6 +1,6 @@
 //! Options of UNA, and the report on a run.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Named, Result};
 use crate::index::Index;
 use crate::text::tokenize::Rule;
 use crate::una::radius::default_radius;
@@ -43,50 +43,24 @@ pub enum OutputForm {
     Plain,
 }
 
-/// An option whose values have names.
-pub trait Named: Copy + 'static {
-    /// The name of the option, for messages.
-    const FLAG: &'static str;
-    /// The values and their names.
-    const NAMES: &'static [(&'static str, Self)];
-
-    /// Returns the value with this name; an unknown name is an error that lists the known names.
-    fn from_name(name: &str) -> Result<Self> {
-        let found = Self::NAMES.iter().find(|(known, _)| *known == name);
-        found.map(|&(_, value)| value).ok_or_else(|| {
-            let names: Vec<&str> = Self::NAMES.iter().map(|(name, _)| *name).collect();
-            let why = format!("{name:?} is unknown; choose {}", names.join(" or "));
-            Error::invalid(Self::FLAG, why)
-        })
-    }
-}
-
 impl Named for ReplaceWhich {
     const FLAG: &'static str = "--replace-which";
-    const NAMES: &'static [(&'static str, Self)] = &[
-        ("tfidf", ReplaceWhich::Tfidf),
-        ("random", ReplaceWhich::Random),
-    ];
+    const NAMES: &'static [(&'static str, Self)] = &[("tfidf", ReplaceWhich::Tfidf), ("random", ReplaceWhich::Random)];
 }
 
 impl Named for ReplaceWith {
     const FLAG: &'static str = "--replace-with";
-    const NAMES: &'static [(&'static str, Self)] = &[
-        ("radius", ReplaceWith::Radius),
-        ("random", ReplaceWith::Random),
-    ];
+    const NAMES: &'static [(&'static str, Self)] = &[("radius", ReplaceWith::Radius), ("random", ReplaceWith::Random)];
 }
 
 impl Named for Mode {
     const FLAG: &'static str = "--mode";
-    const NAMES: &'static [(&'static str, Self)] =
-        &[("negative", Mode::Negative), ("positive", Mode::Positive)];
+    const NAMES: &'static [(&'static str, Self)] = &[("negative", Mode::Negative), ("positive", Mode::Positive)];
 }
 
 impl Named for OutputForm {
     const FLAG: &'static str = "--surface";
-    const NAMES: &'static [(&'static str, Self)] =
-        &[("keep", OutputForm::Keep), ("plain", OutputForm::Plain)];
+    const NAMES: &'static [(&'static str, Self)] = &[("keep", OutputForm::Keep), ("plain", OutputForm::Plain)];
 }
 
 /// Options of UNA.
@@ -157,6 +131,7 @@ pub fn default_surface(index: &Index) -> OutputForm {
 
 /// Totals over all augmented rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "python", derive(pyo3::IntoPyObject))]
 pub struct Report {
     /// Number of rows written: the number of rows read times the number of copies.
     pub rows: u64,

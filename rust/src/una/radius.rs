@@ -19,14 +19,7 @@ fn float(n: usize) -> f64 {
 ///
 /// A word that is not in the index (`seen` is false) lies between `rank - 1` and `rank`, with `radius` ranks on either
 /// side. `u` is uniform in [0, 1). Returns `None` if there is no other term.
-pub fn draw(
-    index: &Index,
-    rank: usize,
-    seen: bool,
-    class: usize,
-    radius: usize,
-    u: f64,
-) -> Option<usize> {
+pub fn draw(index: &Index, rank: usize, seen: bool, class: usize, radius: usize, u: f64) -> Option<usize> {
     let mut search = RankSearch::within_radius(index, rank, seen, class, radius, u)?;
     search.improve_guess(index);
     Some(search.finish(index))
@@ -47,12 +40,7 @@ pub(crate) struct RankSearch {
 impl RankSearch {
     /// Returns a search whose result is already known.
     fn finished(rank: usize) -> Self {
-        RankSearch {
-            from: rank,
-            to: rank + 1,
-            target: f64::INFINITY,
-            guess: rank,
-        }
+        RankSearch { from: rank, to: rank + 1, target: f64::INFINITY, guess: rank }
     }
 
     /// Returns the rank in `from..to` nearest to `position`. The position is NaN if rounding has selected a side on
@@ -81,18 +69,13 @@ impl RankSearch {
         if left_count + right_count == 0 {
             return None;
         }
-        let [p_low, p_rank, p_after, p_high] =
-            [low, rank, after, high].map(|rank| index.prefix[rank]);
+        let [p_low, p_rank, p_after, p_high] = [low, rank, after, high].map(|rank| index.prefix[rank]);
         let (left, right) = (p_rank - p_low, p_high - p_after);
         let mass = left + right;
         if mass <= 0.0 {
             // All scores are 0: draw uniformly.
             let k = (u * (left_count + right_count) as f64) as usize;
-            let rank = if k < left_count {
-                low + k
-            } else {
-                (after + k - left_count).min(high - 1)
-            };
+            let rank = if k < left_count { low + k } else { (after + k - left_count).min(high - 1) };
             return Some(RankSearch::finished(rank));
         }
         let at = u * mass;
@@ -101,24 +84,13 @@ impl RankSearch {
         } else {
             (after, high, p_after, right, (at - left).max(0.0))
         };
-        let mut search = RankSearch {
-            from,
-            to,
-            target: base + at,
-            guess: from,
-        };
+        let mut search = RankSearch { from, to, target: base + at, guess: from };
         search.guess = search.clamp(float(from) + at / side * float(to - from));
         Some(search)
     }
 
     /// First step of a uniform draw from all ranks of the class except `rank`.
-    pub(crate) fn anywhere(
-        index: &Index,
-        rank: usize,
-        seen: bool,
-        class: usize,
-        u: f64,
-    ) -> Option<Self> {
+    pub(crate) fn anywhere(index: &Index, rank: usize, seen: bool, class: usize, u: f64) -> Option<Self> {
         let ranks = index.ranks_of_class(class);
         let others = ranks.len() - usize::from(seen);
         let k = ranks.start + ((u * others as f64) as usize).min(others.checked_sub(1)?);
@@ -136,12 +108,7 @@ impl RankSearch {
 
     /// Third step: searches from the guess, and returns the rank that is found.
     pub(crate) fn finish(&self, index: &Index) -> usize {
-        let RankSearch {
-            from,
-            to,
-            target,
-            guess,
-        } = *self;
+        let RankSearch { from, to, target, guess } = *self;
         let prefix = &index.prefix[..=to];
         let mut found = guess;
         for _ in 0..16 {

@@ -50,21 +50,8 @@ pub fn replaced<'a>(augmenter: &Augmenter, text: &'a str, output: &'a str) -> Ve
 }
 
 /// Appends the JSON object for the sentence that the last call of `Augmenter::rewrite` wrote, followed by `\n`.
-pub fn push(
-    augmenter: &Augmenter,
-    row: u64,
-    copy: u64,
-    text: &str,
-    output: &str,
-    out: &mut Vec<u8>,
-) {
-    let record = Record {
-        row,
-        copy,
-        text,
-        output,
-        replaced: replaced(augmenter, text, output),
-    };
+pub fn push(augmenter: &Augmenter, row: u64, copy: u64, text: &str, output: &str, out: &mut Vec<u8>) {
+    let record = Record { row, copy, text, output, replaced: replaced(augmenter, text, output) };
     serde_json::to_writer(&mut *out, &record)
         .expect("writing to memory does not fail, and all values are text or numbers");
     out.push(b'\n');

@@ -25,13 +25,8 @@ pub(super) fn set_probabilities(words: &mut [Word], options: &Options) -> bool {
         return false;
     }
     if high == low || options.replace_which == ReplaceWhich::Random {
-        let ablation = options.replace_which == ReplaceWhich::Random
-            && options.replace_with == ReplaceWith::Random;
-        let p = if ablation && words.len() < 3 {
-            0.0
-        } else {
-            beta
-        };
+        let ablation = options.replace_which == ReplaceWhich::Random && options.replace_with == ReplaceWith::Random;
+        let p = if ablation && words.len() < 3 { 0.0 } else { beta };
         for word in words.iter_mut().filter(|word| word.replaceable) {
             word.p = p;
         }
@@ -56,10 +51,6 @@ fn spread(words: &mut [Word], total: f64, heaviest: f64, weight: impl Fn(f64) ->
     for word in words.iter_mut().filter(|word| word.replaceable) {
         let weight = weight(word.score);
         let p = scale * weight;
-        word.p = if p > 1.0 || force && weight == heaviest {
-            1.0
-        } else {
-            p
-        };
+        word.p = if p > 1.0 || force && weight == heaviest { 1.0 } else { p };
     }
 }

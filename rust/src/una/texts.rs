@@ -24,40 +24,17 @@ pub fn augment_texts<'a>(
 
 /// A replaced word: old word, new word, span of the old word in the text, span of the new word in the output,
 /// replacement probability, old rank and new rank. Spans count characters; ranks start at 1.
-pub type Replaced = (
-    String,
-    String,
-    (usize, usize),
-    (usize, usize),
-    f64,
-    usize,
-    usize,
-);
+pub type Replaced = (String, String, (usize, usize), (usize, usize), f64, usize, usize);
 
 /// Returns the synthetic sentence for one text, and the replaced words.
-pub fn replacements(
-    index: &Index,
-    options: Options,
-    text: &str,
-    row: u64,
-) -> (String, Vec<Replaced>) {
+pub fn replacements(index: &Index, options: Options, text: &str, row: u64) -> (String, Vec<Replaced>) {
     let mut augmenter = Augmenter::new(index, options);
     let mut out = Vec::new();
     augmenter.augment(text, row, &mut out);
     let output = utf8_string(out);
     let replaced = record::replaced(&augmenter, text, &output)
         .into_iter()
-        .map(|r| {
-            (
-                r.old.into(),
-                r.new.into(),
-                r.span,
-                r.new_span,
-                r.p,
-                r.rank,
-                r.new_rank,
-            )
-        });
+        .map(|r| (r.old.into(), r.new.into(), r.span, r.new_span, r.p, r.rank, r.new_rank));
     let replaced = replaced.collect();
     (output, replaced)
 }
@@ -73,11 +50,7 @@ pub fn explain(index: &Index, options: Options, text: &str, samples: usize) -> V
     augmenter.weigh(text);
     let draws: Vec<u64> = (0..samples as u64).collect();
     let explained = augmenter.words.iter().enumerate().map(|(w, word)| {
-        let df = if word.seen {
-            index.stats.df[index.term_at(word.rank)]
-        } else {
-            0
-        };
+        let df = if word.seen { index.stats.df[index.term_at(word.rank)] } else { 0 };
         let sampled = random_bits(options.seed, w as u64, &draws, EXPLAIN)
             .into_iter()
             .filter(|_| word.replaceable)
@@ -85,16 +58,7 @@ pub fn explain(index: &Index, options: Options, text: &str, samples: usize) -> V
             .map(str::to_owned)
             .collect();
         let written = text[word.start..word.end].to_owned();
-        (
-            written,
-            word.seen,
-            df,
-            word.score,
-            word.p,
-            word.rank + 1,
-            sampled,
-            word.replaceable,
-        )
+        (written, word.seen, df, word.score, word.p, word.rank + 1, sampled, word.replaceable)
     });
     explained.collect()
 }

@@ -95,7 +95,7 @@ def augment_command(
     inputs = readers.resolve(sentences or ["-"], column)
     started = time.perf_counter()
     report = AugmentReport(
-        *in_background(
+        **in_background(
             "augmenting",
             lambda more: index._core.augment_files(
                 inputs, output, copies, form == "jsonl", drawn, index.reading(reading), more
