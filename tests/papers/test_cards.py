@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from cse import Encoder, InputError
+from cse import Encoder, InputError, TrainConfig
 from cse.context import Context
 from cse.data.corpus import Corpus
 from cse.losses.contrastive import contrastive_loss
@@ -201,3 +201,17 @@ def test_labelled_pairs_have_neighbours_of_their_complete_rows(run_config, tmp_p
     assert sample_rows[5] not in drawn
     assert drawn <= set(sample_rows[:40])
     assert len(drawn) > 30
+
+
+@pytest.mark.parametrize(
+    ("name", "lr", "nearest", "variant"), [("roberta-base", 4e-5, 65, "v2"), ("roberta-large", 7.5e-6, 9, "v1")]
+)
+def test_the_presets_have_the_settings_of_the_released_commands(name, lr, nearest, variant):
+    from cse.training.settings.presets import preset_values
+
+    assert TrainConfig(preset=f"cards-{name}").preset == f"cards-{name}"
+    values = preset_values(f"cards-{name}")
+    assert (values["lr"], values["batch_size"], values["positive"]) == (lr, 512, "switch-case")
+    assert values["negatives"] == ["retrieved"]
+    assert values["retrieved"] == {"nearest": nearest}
+    assert values["switch-case"]["variant"] == variant

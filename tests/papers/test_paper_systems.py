@@ -612,3 +612,16 @@ def test_the_table_of_combinations_in_the_documentation_is_up_to_date(cse):
     assert set(positives) <= set(AUGMENTATIONS.names())
     assert all(re.fullmatch(r"\d+\. `.*--\S+.*--\S+.*`", reason) for reason in notes.splitlines())  # names two flags
     assert set(re.findall(r"no \((\d+)\)", table)) == {reason.partition(".")[0] for reason in notes.splitlines()}
+
+
+def test_modals_of_kind_linear_draws_its_two_rows_uniformly():
+    modals = Modals(ModalsOptions(kind="linear"), Context())
+    counts = np.zeros((5, 5))
+    for seed in range(3000):
+        # Row i is the unit vector e_i, so the change is positive at the first drawn row and negative at the second.
+        change = modals.changed(torch.eye(5), batch_step(np.arange(5), seed))[0] - torch.eye(5)[0]
+        counts[change.argmax(), change.argmin()] += 1
+    allowed = ~np.eye(5, dtype=bool)
+    allowed[0] = allowed[:, 0] = False
+    assert counts[~allowed].sum() == 0
+    assert ((counts[allowed] - 250) ** 2 / 250).sum() < 32  # chi-squared with 11 degrees of freedom, p = 0.001

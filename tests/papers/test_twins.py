@@ -247,3 +247,15 @@ def test_every_word_is_substituted_equally_often(masked_model):
         counts += [a != b for a, b in zip(text.split(), texts[0].split(), strict=True)]
     assert counts.sum() == 2000
     assert (abs(counts - 500) < 4 * np.sqrt(2000 * 0.25 * 0.75)).all()
+
+
+def test_infonce_applies_log_weights_only_to_similarities_of_anchors_with_positives():
+    z = {"anchor": drawn(5, 4), "positive": drawn(5, 4, seed=1)}
+    weights = drawn(5, 5, seed=2)
+    given = {(a, b): weights for a in z for b in z}
+    found = contrastive_loss(z, temperature=0.3, objective="infonce", log_weights=given).item()
+    a, p = (each.numpy() / np.linalg.norm(each.numpy(), axis=1)[:, None] for each in z.values())
+    scores = a @ p.T / 0.3 + weights.numpy()
+    assert found == pytest.approx(
+        np.mean([np.log(np.exp(row).sum()) - row[n] for n, row in enumerate(scores)]), rel=1e-9
+    )
