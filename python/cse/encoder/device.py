@@ -84,14 +84,7 @@ def pick_precision(device: str, precision: str = "auto") -> tuple[str, str]:
     The weights are float32 in both cases. ``auto`` selects bf16 on CUDA (if the GPU has instructions for it), and on
     processors that have bfloat16 instructions and multiply matrices faster with them; otherwise it selects fp32. The
     processor is timed once per process, so the choice may differ between processes: code that resumes earlier work
-    should store the chosen precision and pass it as ``precision``.
-
-    Args:
-        device: A PyTorch device.
-        precision: One of ``PRECISIONS``.
-
-    Raises:
-        InputError: If the precision is unknown.
+    should store the chosen precision and pass it as ``precision``, which is one of ``PRECISIONS``.
     """
     if precision not in PRECISIONS:
         raise unknown("--precision", precision, PRECISIONS)
@@ -154,27 +147,18 @@ def bf16_speedup() -> float:
 
 
 def autocast(device: str, precision: str) -> AbstractContextManager[Any]:
-    """Returns a context manager for the precision of a forward pass.
-
-    Args:
-        device: A PyTorch device.
-        precision: As returned by ``pick_precision``: ``bf16`` enables bfloat16 autocast, ``fp32`` does nothing.
-    """
+    """Returns a context manager for a forward pass: bfloat16 autocast for ``bf16``, nothing for ``fp32``."""
     if precision == "fp32":
         return nullcontext()
     return torch.autocast(_kind(device), dtype=torch.bfloat16)
 
 
 def compile_backbone(backbone: torch.nn.Module, device: str, graphs: bool) -> None:
-    """Compiles a transformer in place; the names of its weights do not change.
+    """Compiles a transformer in place: on CUDA for inputs of one length, on other devices for any length.
 
-    Args:
-        backbone: The transformer.
-        device: Device of the transformer. On CUDA, the transformer is compiled for inputs of one length; on other
-            devices, for inputs of any length.
-        graphs: On CUDA, whether the kernels are launched as CUDA graphs, one for the forward pass and one for the
-            backward pass. The graphs hold the outputs and gradients of a step in memory that is reused after the next
-            ``begin_step``. All forward passes of a step must come before its only backward pass.
+    With ``graphs``, on CUDA, kernels are launched as CUDA graphs, one for the forward and one for the backward pass.
+    The graphs hold the outputs and gradients of a step in memory that is reused after the next ``begin_step``. All
+    forward passes of a step must come before its only backward pass.
     """
     if _kind(device) == "cuda":
         backbone.compile(dynamic=False, mode="reduce-overhead" if graphs else "default")
@@ -366,16 +350,9 @@ def distributed_backend(device: str) -> str:
 
 
 def use_gpu(backend: str, number: int) -> str:
-    """Makes a GPU the current one of this process, and returns its kind, such as ``cuda``.
+    """Makes GPU ``number`` the current one of this process, and returns its kind; ``cpu`` with the backend ``gloo``.
 
-    With the backend ``gloo``, does nothing and returns ``cpu``.
-
-    Args:
-        backend: As returned by ``distributed_backend``.
-        number: Number of the process on its machine.
-
-    Raises:
-        InputError: If the machine has fewer GPUs than processes.
+    Raises ``InputError`` if the machine has fewer GPUs than processes.
     """
     kind = next(kind for kind, name in BACKENDS.items() if name == backend)
     if kind != "cpu":
