@@ -88,7 +88,8 @@ def pair_columns(
         for name in by_role.get("score", []):
             raise _needs_selection(path, name, "--min-score 4", names)
     others = by_role.get(None, [])
-    for name in others if len(set(names)) == len(names) else []:  # duplicate names are rejected on reading
+    # Duplicate names are rejected on reading. The file is opened for each column, so only the first ones are read.
+    for name in others[:100] if len(set(names)) == len(names) else []:
         values = [text for text in islice(tables.column_values(path, name), SAMPLE_ROWS) if text.strip()]
         marks = dict.fromkeys(text.strip() for text in values)
         if marks and where is None and all(mark.lower() in MARKS for mark in marks):
