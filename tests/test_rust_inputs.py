@@ -205,7 +205,8 @@ def test_an_empty_file_is_accepted_but_an_empty_corpus_is_refused(tmp_path, samp
         names = [str(path) for path in paths]
         yield lambda: TfidfIndex.build(names).info.rows
         yield lambda: len(_core.Rows.read(names, READING))
-        yield lambda: sample_index._core.augment_files(names, out, 1, False, sample_index.draw_options(), READING)["rows"]
+        drawing = sample_index.draw_options()
+        yield lambda: sample_index._core.augment_files(names, out, 1, False, drawing, READING)["rows"]
         yield lambda: diagnose(*paths)["rows"]
 
     for paths in ((empty, text), (text, empty), (empty, text, more)):
