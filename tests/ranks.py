@@ -72,8 +72,9 @@ def two_ranks_equal_one(config, cases, folder, begun=False):
     run_ranks(2, json.dumps(cases), folder / "two.pt", begun, entry="ranks:first_gradients_of_a_rank")
     one, two = first_gradients(cases, World(), begun), torch.load(folder / "two.pt")
     for name in cases:
-        for key in ("rows", "texts"):
-            assert one[name][key] == two[name][key], (name, key)
+        own = len(one[name]["rows"]) // 2  # an expensive edit makes the texts of this rank's rows only
+        assert one[name]["rows"] == two[name]["rows"], name
+        assert one[name]["texts"][:own] == two[name]["texts"][:own], name
         expected = {key: pytest.approx(value, 1e-9, 1e-12, nan_ok=True) for key, value in one[name]["metrics"].items()}
         assert two[name]["metrics"] == expected, name
         for left, right in zip(one[name]["gradients"], two[name]["gradients"], strict=True):

@@ -339,7 +339,7 @@ def test_values_of_a_file_that_a_changed_run_does_not_have_are_named(cse, run_co
     assert done.returncode == 0, done.stderr
     value = resumed_config(folder).weight_decay
     assert (
-        f"not as in the file: --weight-decay {value} instead of 0.5, una.beta 0.5 instead of 0.7; with" in done.stderr
+        f"not as in the file: una.beta 0.5 instead of 0.7, --weight-decay {value} instead of 0.5; with" in done.stderr
     )
     done = cse("train", "--config", folder / "config.toml", "--name", "third", "--max-grad-norm", "2")
     assert "not as in" not in done.stderr
