@@ -81,7 +81,7 @@ def check_file(path: Path) -> None:
 def check_inside(file: str, path: Any) -> None:
     """Raises ``InputError`` if a path that a file of the folder names is not a path inside the folder."""
     parts = PurePosixPath(path.replace("\\", "/")) if isinstance(path, str) else None
-    if parts is None or parts.is_absolute() or ".." in parts.parts or ":" in path:
+    if parts is None or parts.is_absolute() or ".." in parts.parts or ":" in path or len(path) > 255:
         raise InputError(f"{file} names the path {shown(path)}, which is not inside the folder")
 
 
