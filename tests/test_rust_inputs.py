@@ -82,7 +82,7 @@ def test_faults_are_reported_with_file_and_line(tmp_path):
 
 
 FORMATS = {
-    "gzip": (gzip.compress(TEXT.encode()), "is gzip data, not text; rename it to end in .gz"),
+    "gzip": (gzip.compress(TEXT.encode(), mtime=0), "is gzip data, not text; rename it to end in .gz"),
     "zstd": (b"\x28\xb5\x2f\xfd" + bytes(20), "is zstd data, not text; rename it to end in .zst"),
     "parquet": (b"PAR1" + bytes(20) + b"PAR1", "rename it to end in .parquet and name the column with --column"),
     "xz": (lzma.compress(TEXT.encode()), "is xz data, not text; decompress it first (xz -d)"),
