@@ -345,3 +345,7 @@ def test_values_of_a_file_that_a_changed_run_does_not_have_are_named(cse, run_co
     assert "not as in" not in done.stderr
     done = cse("train", "--resume", folder)
     assert "finished at step 1: nothing is left to train" in done.stderr
+
+
+def test_no_table_of_options_is_the_same_as_none():
+    assert TrainConfig(options=None).values() == TrainConfig().values()

@@ -217,7 +217,7 @@ def _guarded(path: str, work: Callable[[], Any]) -> Any:
 
     try:
         return work()
-    except (pa.ArrowException, OSError, UnicodeError) as error:
+    except (pa.ArrowException, OSError, UnicodeError, OverflowError) as error:  # overflow: a year above 9999
         if isinstance(error, OSError) and error.errno is not None:
             raise OSError(error.errno, os.strerror(error.errno), path) from None
         why = first_line(error).rstrip(".")

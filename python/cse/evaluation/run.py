@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from os import PathLike, fspath
@@ -177,6 +178,8 @@ def compare_models(
     Without ``seeds``, each list has one model; with ``seeds``, all have the same number of models, at least two. The
     other arguments are those of ``evaluate``.
     """
+    if unknown := settings.keys() - inspect.signature(evaluate).parameters.keys():  # before data are read
+        raise TypeError(f"compare() got an unexpected keyword argument {min(unknown)!r}")
     sizes = {len(side) for side in sides}
     if seeds and (len(sizes) > 1 or min(sizes) < 2):
         raise InputError("--seeds: every side must list the same number of checkpoints, at least two: A1,A2 B1,B2")

@@ -186,8 +186,8 @@ def _weighted(
     if hard_negative_weight != 1.0:
         own = torch.arange(layout.sizes["anchor"], device=scores.device)
         for name in [name for name in layout.columns if name.startswith("hard_negative")]:
-            column = layout.columns_of(name).start + own
-            scores = scores.index_put((own, column), scores.new_tensor(math.log(hard_negative_weight)), accumulate=True)
+            column, weight = layout.columns_of(name).start + own, scores.new_full((), math.log(hard_negative_weight))
+            scores = scores.index_put((own, column), weight, accumulate=True)
     for (anchor, other), weights in log_weights.items():
         if anchor in layout.anchors and other in (*layout.candidates, *layout.columns):
             scores[layout.rows_of(anchor), layout.columns_of(other)] += weights

@@ -65,7 +65,7 @@ class Rows:
                     raise ValueError
         except (FileNotFoundError, InputError):
             raise
-        except (pa.ArrowException, OSError, ValueError, IndexError, KeyError, TypeError, RecursionError):
+        except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             raise InputError(f"{path}: is damaged; build the index again with --rebuild") from None
         self.path, self.table = path, pa.Table.from_batches([batch for batch, _ in read])
         lists = self.table.column("passages").chunks

@@ -48,13 +48,20 @@ class Shard:
     """Row number, in the whole corpus, of the first row of the file."""
 
 
+class Listed(TypedDict):
+    """What is needed of a part in a manifest."""
+
+    part: str
+    path: str
+
+
 class Manifest(TypedDict):
     """What is needed of a manifest."""
 
     version: int
     kind: str
     settings: dict[str, Any]
-    parts: list[dict[str, Any]]
+    parts: list[Listed]
 
 
 def read_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
@@ -106,7 +113,7 @@ class Parts:
             known = read_manifest(folder)
             if known is not None:
                 self._compare(known)
-            entries = {entry["part"]: entry for entry in known["parts"]} if known else {}
+            entries = {entry["part"]: dict(entry) for entry in known["parts"]} if known else {}
             records = {shard.part: self._record(shard, entries.get(shard.part, {})) for shard in self.shards}
             self.made = {part: record for part, record in records.items() if record is not None}
             if self.missing():

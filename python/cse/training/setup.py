@@ -24,7 +24,8 @@ from .settings import config, precedence, presets
 from .step import distributed, encode, state
 from .watching import SaturationCheck
 
-# Steps from which compiling, which took 35 s on an H200, takes less time than it saves (30 ms a step there).
+# Steps from which compiling, which took 35 s on an H200, took less time than it saved (30 ms a step there, before steps
+# launched fewer kernels).
 WORTH_COMPILING = 2000
 
 
@@ -178,6 +179,6 @@ def describe_steps(final: config.ResolvedConfig, rows: batches.Batches, device: 
     text = f"{len(rows):,} of {rows.size}{times} sentences, lr {final.lr:g} {final.lr_scheduler}"
     if final.merge_with_base:
         text += f", averaged with the base model (weight {final.merge_with_base:.0%})"
-    if device.startswith("cuda") and not final.compile and len(rows) >= WORTH_COMPILING:
-        text += "; --compile can make steps of small batches more than twice as fast, after a minute or two"
+    if device.startswith("cuda") and not (final.compile or final.graphs) and len(rows) >= WORTH_COMPILING:
+        text += "; --compile may make steps of small batches faster, after a minute or two"
     return text

@@ -110,14 +110,19 @@ def reproduce_command(
         )
     if data is not None:
         published = published.within(Path(data))
+    if picture is not None and published.suite in ("effects", "domain"):
+        raise InputError(f"--picture has no effect on the table {table}; omit --picture")
     rows = published.find_rows(selected)
     place = Path(output or f"reproduce/{table}{'-smoke' if smoke else ''}")
     sets = {} if stored is None else read_sets(stored)
     if data is None and sets and published.suite in ("effects", "domain"):
-        if lab is not None:
-            show_tables(lab, sets, as_json)
-        else:
-            show_domain(published, sets, as_json)
+        try:
+            if lab is not None:
+                show_tables(lab, sets, as_json)
+            else:
+                show_domain(published, sets, as_json)
+        except (KeyError, StopIteration):
+            raise InputError(f"--stored {stored}: holds no runs of the table {table}; name another file") from None
         return
     settings = {"data": data, "corpus": corpus, "pairs": pairs, "files": files, "max_steps": max_steps}
     settings |= {"dev": dev, "device": device, "precision": precision, "model": base}

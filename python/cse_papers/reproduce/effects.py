@@ -170,14 +170,19 @@ def _read_rows(file: Path, known: Mapping[str, Any]) -> list[dict[str, Any]]:
         names = [each["name"] for each in rows]
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise InputError(f"--rows {file}: must be TOML with [[rows]], each with a name ({error})") from None
-    taken = {each["name"]: each for each in known["rows"]}
+    taken = {BEFORE, *(each["name"] for each in known["rows"])}
+    made = {f"{name}, {change}" for name, changes in known["changes"].items() for change in changes}
+    kinds: dict[str, Any] = {"name": str, "like": str, "tau": (int, float), "settings": dict}
     for each, name in zip(rows, names, strict=True):
-        unknown = each.keys() - {"name", "like", "tau", "settings"}
+        unknown = each.keys() - kinds.keys()
         if unknown:
             raise InputError(f"--rows {file}: row {name}: unknown key {min(unknown)}, not name, like, tau or settings")
-        if name in taken or names.count(name) > 1:
+        for key in each:
+            if not isinstance(each[key], kinds[key]):
+                raise InputError(f"--rows {file}: row {name}: {key} has another type than docs/reproduce.md shows")
+        if name in taken | made or names.count(name) > 1:
             raise InputError(f"--rows {file}: row {name}: the name is taken; choose another one")
-        if each.get("like", name) not in {name, *taken}:
+        if each.get("like", name) not in {name, *taken} - {BEFORE}:
             raise InputError(f"--rows {file}: row {name}: like names no row of the laboratory, {each['like']!r}")
         if f"{each.get('tau', 0.05):g}" not in known["columns"]:
             raise InputError(f"--rows {file}: row {name}: tau must be one of {', '.join(known['columns'])}")

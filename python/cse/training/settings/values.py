@@ -93,7 +93,9 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
         value = values[name]
         if name == "given":
             found[name] = value
-        elif isinstance(value, Mapping) or (name == "options" and value is not None):
+        elif name == "options" and value is None:
+            continue
+        elif isinstance(value, Mapping) or name == "options":
             # A table always holds options, even if a setting has the same name: [prompt] holds the options of a method,
             # and prompt = "query: " is a setting.
             tables = value if name == "options" else {name: value}

@@ -80,7 +80,7 @@ class TrainState(Modules):
 
     @cached_property
     def trained(self) -> list[nn.Parameter]:
-        """The parameters that require gradients."""
+        """The parameters that require gradients at the first step, for the whole run."""
         return [p for p in unique_parameters(self.modules().values()) if p.requires_grad]
 
     @cached_property
