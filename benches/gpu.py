@@ -8,7 +8,7 @@ The sections, in this order:
 agreement    loss and gradients of the first step on the GPU, in fp32 and in bf16, compared with fp32 on the CPU
              (without dropout)
 tests        pytest -m "cuda and not slow"
-steps        steps of a model of the size of BERT-base with random weights in bf16, eager, recorded (--graphs) and
+steps        steps of a model of the size of BERT-base with random weights in bf16, eager (--no-graphs), recorded and
              compiled, standard and with UNA's pairs, 64 and 512 sentences: ms a step, the part of it in which Python
              starts kernels, time of the kernels, gaps between them, launches, peak memory, seconds before the first
              timed step, and the kernels that take longest
@@ -263,8 +263,8 @@ class Bench:
     def steps(self) -> dict[str, Any]:
         """Times and profiles steps of several kinds, the most important first, as long as there is time."""
         found: dict[str, Any] = {}
-        kinds = {"eager": {}, "graphs": {"graphs": True}, "compile": {"compile": True}}
-        kinds["graphs, compile"] = {"graphs": True, "compile": True}
+        kinds = {"eager": {"graphs": False}, "graphs": {}, "compile": {"graphs": False, "compile": True}}
+        kinds["graphs, compile"] = {"compile": True}
         sizes = (self.options.batch_size, (2 if self.options.smoke else 8) * self.options.batch_size)
         plan = [
             (kind, size, name)

@@ -109,6 +109,28 @@ def counted(encoder: Any, name: str, counts: list[torch.Tensor]) -> Iterator[Non
         yield
 
 
+@contextmanager
+def counted_batches(counts: list[torch.Tensor]) -> Iterator[None]:
+    """Context manager in which each batch that cse trains on appends the tokens of all its views to ``counts``.
+
+    They are not counted in the encoder, because a recorded step does not call it.
+    """
+    from cse.training.batches.tokens import Prefetcher
+
+    get = Prefetcher.get
+
+    def counting(self: Any, step: int) -> Any:
+        batches = get(self, step)
+        for batch in batches:
+            for name, block in batch.blocks.items():
+                times = 1 if block.shared else len(block.views)
+                counts.append(times * batch.tokens[name]["attention_mask"].sum())
+        return batches
+
+    with patch.object(Prefetcher, "get", counting):
+        yield
+
+
 def total(counts: list[torch.Tensor]) -> int:
     return int(torch.stack(counts).sum())
 
@@ -124,7 +146,6 @@ def time_cse(
 ) -> Timing:
     """Times cse; a profiler, if given, is started after the first steps and stopped after the last step."""
     from cse import TfidfIndex, TrainConfig, train
-    from cse.encoder.trained import SentenceEncoder
     from cse.training.callbacks import Callback
 
     class Clock(Callback):
@@ -161,7 +182,7 @@ def time_cse(
             **{**PLAIN, **ADAM_FLAGS, **settings},
         )
         clock = Clock()
-        with emulation(precision, options), counted(SentenceEncoder, "forward", counts):
+        with emulation(precision, options), counted_batches(counts):
             result = train(config, clock)
         first = json.loads((result.folder / "log.jsonl").read_text().splitlines()[1])
     seconds = (clock.times[1] - clock.times[0]) / (options.steps - options.warm)

@@ -117,30 +117,16 @@ def test_always_passing_the_attention_mask_does_not_change_the_hidden_states(fam
     assert torch.allclose(found.where(used, 0), expected.where(used, 0), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("values", "graphs"), [({}, True), ({"accumulate": 2}, False), ({"chunk_size": 4}, False)])
-def test_cuda_graphs_are_requested_only_without_accumulation_and_chunks(run_config, values, graphs, monkeypatch):
-    given = []
-    monkeypatch.setattr(
-        "cse.training.step.state.compile_backbone", lambda backbone, device, graphs: given.append(graphs)
-    )
-    prepare(run_config.replace(compile=True, **values))
-    assert given == [graphs]
-
-
-def test_cuda_graphs_are_used_only_on_cuda():
+def test_shapes_are_compiled_separately_only_on_cuda():
     given = []
 
     class Recorder:
         def compile(self, **options):
             given.append(options)
 
-    for device, graphs in (("cpu", True), ("cuda", True), ("cuda:1", False)):
-        compile_backbone(Recorder(), device, graphs)
-    assert given == [
-        {"dynamic": True},
-        {"dynamic": False, "mode": "reduce-overhead"},
-        {"dynamic": False, "mode": "default"},
-    ]
+    for device in ("cpu", "cuda", "cuda:1"):
+        compile_backbone(Recorder(), device)
+    assert given == [{"dynamic": True}, {"dynamic": False}, {"dynamic": False}]
 
 
 def of_first_step(config):
@@ -179,7 +165,6 @@ def test_gradients_on_cuda_equal_those_on_the_cpu(run_config, name):
     ],
 )
 def test_compiling_the_model_does_not_change_the_gradients(run_config, device, name):
-    """On CUDA, the compiled model uses CUDA graphs."""
     config = run_config.replace(**VIEWS[name], precision="fp32", device=device)
     assert_close(of_first_step(config.replace(compile=True)), of_first_step(config))
 
@@ -257,7 +242,9 @@ def test_a_run_on_cuda_learns_without_synchronisation_inside_steps(run_config, c
             torch.cuda.set_sync_debug_mode("default")
 
     monkeypatch.setattr(loop, "training_step", strict)
-    result = train(run_config.replace(device="cuda", compile=compiled, max_steps=20, log_every=1, lr=1e-3))
+    result = train(
+        run_config.replace(device="cuda", compile=compiled, graphs=False, max_steps=20, log_every=1, lr=1e-3)
+    )
     lines = map(json.loads, (result.folder / "log.jsonl").read_text(encoding="utf8").splitlines())
     losses = [line["loss"] for line in lines if "loss" in line]
     assert len(losses) == 20

@@ -139,7 +139,8 @@ def batches_of(run):
 
 
 def copied(state):
-    return {name: values.clone() for name, values in state.weights().items()}
+    # An attached copy would keep nodes of the default stream, to which a recorded backward pass cannot return.
+    return {name: values.detach().clone() for name, values in state.weights().items()}
 
 
 def steps(run, batches, step):
@@ -205,7 +206,7 @@ def test_recorded_steps_have_the_bits_of_eager_ones(config_of, name):
     recorder = Counted(EmulatedRecorder())
     _, warnings = compare(config_of(name), recorder)
     if name in NOT_RECORDED:
-        assert warnings == [f"--graphs: steps are not recorded, because {name} does not declare itself recordable"]
+        assert warnings == [f"steps are not recorded as CUDA graphs, because {name} does not declare itself recordable"]
         assert not recorder.recorded
     else:
         assert not warnings
@@ -264,7 +265,7 @@ def test_a_step_that_cannot_be_recorded_stays_eager(config_of, kind):
         state.features["odd"] = Odd(kind)
 
     _, (warning,) = compare(config_of("standard"), recorder, change)
-    assert warning.startswith("--graphs: steps are not recorded, because ")
+    assert warning.startswith("steps are not recorded as CUDA graphs, because ")
     assert REASONS[kind] in warning
     assert not recorder.recorded
 
@@ -315,7 +316,7 @@ def test_the_number_of_recorded_shapes_is_limited(config_of, monkeypatch):
 def test_runs_that_are_not_recorded(config_of, changes, world, reason):
     run, warnings = prepare(config_of("standard", **changes)), []
     RecordedStep(run.state, run.forward, 0.0, EmulatedRecorder(), warnings.append, world)
-    assert warnings == [f"--graphs: steps are not recorded, because {reason}"]
+    assert warnings == [f"steps are not recorded as CUDA graphs, because {reason}"]
 
 
 class Warnings(Callback):
@@ -331,8 +332,8 @@ class Warnings(Callback):
 def test_steps_are_eager_on_devices_without_graphs(config_of):
     callback = Warnings()
     train(config_of("standard", "cpu", graphs=True, max_steps=2), callback)
-    assert [text for text in callback.texts if "graphs" in text] == [
-        "--graphs: steps are not recorded, because the device cpu has no CUDA graphs"
+    assert [text for text in callback.texts if "CUDA graphs" in text] == [
+        "steps are not recorded as CUDA graphs, because the device cpu has no CUDA graphs"
     ]
 
 
@@ -356,8 +357,8 @@ def runs_are_equal(config, recorder, monkeypatch):
     monkeypatch.setattr("cse.training.loop.recorder_of", counted)
     monkeypatch.setattr("cse.training.batches.tokens.multiple_of_lengths", lambda device: 16)
     config = config.replace(save_every=STEPS // 2, keep_checkpoints=2)
-    eager = train(config.replace(name="eager")).folder
-    whole, part = (train(config.replace(name=name, graphs=True)).folder for name in ("whole", "part"))
+    eager = train(config.replace(name="eager", graphs=False)).folder
+    whole, part = (train(config.replace(name=name)).folder for name in ("whole", "part"))
     (part / "last" / "model.safetensors").unlink()  # so that only the resumed run can write it
     resumed = part / "checkpoints" / f"step-{STEPS // 2:08}"
     train(resumed_config(resumed), resume=resumed)

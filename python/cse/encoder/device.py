@@ -153,17 +153,12 @@ def autocast(device: str, precision: str) -> AbstractContextManager[Any]:
     return torch.autocast(_kind(device), dtype=torch.bfloat16)
 
 
-def compile_backbone(backbone: torch.nn.Module, device: str, graphs: bool) -> None:
+def compile_backbone(backbone: torch.nn.Module, device: str) -> None:
     """Compiles a transformer in place: on CUDA for inputs of one length, on other devices for any length.
 
-    With ``graphs``, on CUDA, kernels are launched as CUDA graphs, one for the forward and one for the backward pass.
-    The graphs hold the outputs and gradients of a step in memory that is reused after the next ``begin_step``. All
-    forward passes of a step must come before its only backward pass.
+    The CUDA graphs of ``mode="reduce-overhead"`` are not used: a ``GraphRecorder`` records the whole step.
     """
-    if _kind(device) == "cuda":
-        backbone.compile(dynamic=False, mode="reduce-overhead" if graphs else "default")
-    else:
-        backbone.compile(dynamic=True)
+    backbone.compile(dynamic=_kind(device) != "cuda")
 
 
 class GraphRecorder:
@@ -209,12 +204,6 @@ class GraphRecorder:
 def recorder_of(device: str) -> GraphRecorder | None:
     """Returns what records operations on a device, or None for a device without CUDA graphs."""
     return GraphRecorder(device) if _kind(device) == "cuda" else None
-
-
-def begin_step(device: str, compiled: bool) -> None:
-    """Marks a new step: CUDA graphs of a compiled transformer may then overwrite the results of the previous step."""
-    if compiled and _kind(device) == "cuda":
-        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
 
 def fixed_length(device: str, compiled: bool, max_length: int) -> int | None:

@@ -116,8 +116,8 @@ class Trainer:
         self.step: Callable[[Sequence[Batch], float], dict[str, Any]] = lambda batches, rate: training_step(
             self.state, batches, run.forward, rate, norm, world
         )
-        if self.config.graphs:
-            recorder = recorder_of(run.device)
+        recorder = None if self.config.graphs is False else recorder_of(run.device)
+        if recorder or self.config.graphs:
             self.step = RecordedStep(self.state, run.forward, norm, recorder, callback.on_warning, world)
         self.slow = SlowSteps() if run.device == "cpu" else None
         self.kept = self.config.keep_checkpoints if self.config.save_every else 1

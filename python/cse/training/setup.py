@@ -163,9 +163,7 @@ def build_modules(
         hooks=created(HOOKS, hooks.values()),
     )
     methods.check_used(built, context, final.given or {}, dropout)
-    # The graphs of a compiled transformer require that a step encodes one batch as a whole.
-    graphs = not final.graphs and final.chunk_size is None and final.accumulate == 1
-    state.accelerate(built, context.device, compiled=final.compile, graphs=graphs)
+    state.accelerate(built, context.device, compiled=final.compile)
     if rank:  # rank 0 continues after the initial weights
         torch.manual_seed(final.seed + 2**32 * rank)
     views = methods.views_of(hooks, dropout, second=final.positive_encoder is not None)
@@ -179,6 +177,6 @@ def describe_steps(final: config.ResolvedConfig, rows: batches.Batches, device: 
     text = f"{len(rows):,} of {rows.size}{times} sentences, lr {final.lr:g} {final.lr_scheduler}"
     if final.merge_with_base:
         text += f", averaged with the base model (weight {final.merge_with_base:.0%})"
-    if device.startswith("cuda") and not (final.compile or final.graphs) and len(rows) >= WORTH_COMPILING:
+    if device.startswith("cuda") and not final.compile and len(rows) >= WORTH_COMPILING:
         text += "; --compile may make steps of small batches faster, after a minute or two"
     return text

@@ -290,9 +290,10 @@ class Optimisation:
     float32. A run stores the precision that ``auto`` selected, and keeps it when it is resumed."""
     compile: Annotated[bool, Opt("Compile the transformer with torch.compile.")] = False
     """On CUDA, batches are then padded to ``max_length``."""
-    graphs: Annotated[bool, Opt("On CUDA, record each step once as a CUDA graph, and replay it.", may_change=True)] = (
-        False
-    )
+    graphs: Annotated[
+        bool | None,
+        Opt("Record each step once as a CUDA graph, and replay it.", default="yes on CUDA", may_change=True),
+    ] = None
     """See ``cse.training.step.recorded``."""
 
 

@@ -217,4 +217,4 @@ class RecordedStep:
     def _refuse(self, reason: str) -> None:
         self.recorder = None
         self.shapes.clear()
-        self.warn(f"--graphs: steps are not recorded, because {reason}")
+        self.warn(f"steps are not recorded as CUDA graphs, because {reason}")

@@ -150,13 +150,13 @@ def connect(batches: Batches, views: tuple[View, View], modules: Modules, prompt
     batches.without_dropout = alike and all(_has_no_dropout(view, modules.encoder) for view in views)
 
 
-def accelerate(modules: Modules, device: str, *, compiled: bool, graphs: bool = False) -> None:
+def accelerate(modules: Modules, device: str, *, compiled: bool) -> None:
     """Moves the modules to the device and replaces slow parts of the backbones.
 
     Compiles the backbone of the first encoder if ``compiled``. On a GPU, the attention of all transformers always uses
     the mask (``mask_always``), and those that are not compiled cast their weights together (``CastTogether``). On the
     CPU, unless ``compiled``, dropout is replaced (``use_fast_dropout``), and models that can pack rows (``can_pack``)
-    encode them without padding. ``graphs``: whether a compiled backbone may launch its kernels as CUDA graphs.
+    encode them without padding.
     """
     for module in modules.modules().values():
         module.to(device)
@@ -170,8 +170,7 @@ def accelerate(modules: Modules, device: str, *, compiled: bool, graphs: bool = 
             use_fast_dropout(encoder.backbone)
             encoder.packed = can_pack(encoder.backbone)
     if compiled:
-        one_pass = graphs and modules.second is None and not modules.hooks
-        compile_backbone(modules.encoder.backbone, device, graphs=one_pass)
+        compile_backbone(modules.encoder.backbone, device)
 
 
 def _has_no_dropout(view: View, encoder: SentenceEncoder) -> bool:

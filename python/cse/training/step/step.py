@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.utils.checkpoint import checkpoint
 
-from ...encoder.device import begin_step, skips_by_flag
+from ...encoder.device import skips_by_flag
 from ...encoder.tokens import POOLED
 from ...losses.base import RowTerm
 from ...losses.contrastive import Contrastive, similarity_summary
@@ -43,7 +43,6 @@ def training_step(
     step reads ``rate`` from a scalar float32 tensor, and ``inputs`` are the tensors of the batches, if they are already
     on the device. ``max_grad_norm`` 0: the gradient is not clipped.
     """
-    begin_step(forward.device, forward.compiled)
     for group in state.optimizer.param_groups:
         group["lr"] = rate
     inputs = inputs or [Inputs(batch, forward.device, forward.seed) for batch in batches]
