@@ -282,8 +282,7 @@ class Bench:
             except Exception as error:
                 self.failed(f"steps: {label}", error)
             else:
-                numbers = " | ".join(f"{each[key]:.2f}" for key in ("ms", "host", "kernels", "gaps", "launches"))
-                print(f"| {label} | {numbers} | {each['peak_bytes'] / 1e9:.1f} | {each['start']:.0f} |", flush=True)
+                print(step_row(label, each), flush=True)
         return found
 
     def timed_steps(self, **values: Any) -> dict[str, Any]:
@@ -444,6 +443,11 @@ def same_weights(first: Path, second: Path) -> bool:
 
     one, two = (load_file(run / "last" / "model.safetensors") for run in (first, second))
     return one.keys() == two.keys() and all(torch.equal(values, two[name]) for name, values in one.items())
+
+
+def step_row(label: str, found: dict[str, Any]) -> str:
+    times = " | ".join(f"{found[key]:.1f}" for key in ("ms", "host", "kernels", "gaps"))
+    return f"| {label} | {times} | {found['launches']:,.0f} | {found['peak_bytes'] / 1e9:.1f} | {found['start']:.0f} |"
 
 
 def table_row(name: str, found: dict[str, Any]) -> str:

@@ -549,10 +549,10 @@ def test_the_peak_of_a_gpu_is_found_by_its_name(name, peak):
 @pytest.mark.parametrize(
     ("device", "compiled", "steps", "hinted"),
     [
-        ("cuda:0", False, 5000, True),
+        ("cuda:0", False, 20000, True),
         ("cuda", False, 100, False),
-        ("cuda", True, 5000, False),
-        ("cpu", False, 5000, False),
+        ("cuda", True, 20000, False),
+        ("cpu", False, 20000, False),
     ],
 )
 def test_compiling_is_suggested_for_long_runs_on_a_gpu(device, compiled, steps, hinted):

@@ -353,9 +353,8 @@ def printed_tables(monkeypatch):
         train.report(found, least, SimpleNamespace(batch_size=64, device="cpu", emulate=False, json=None))
     yield "benchmarks.md", text.getvalue()
     gpu = importlib.import_module("gpu")
-    for section, mark in (("training", ""), ("compile", ", `--compile`")):
-        for name, system in stored["gpu"][section]["systems"].items():
-            yield "benchmarks.md", gpu.table_row(name + mark, system)
+    yield from (("benchmarks.md", gpu.step_row(*each)) for each in stored["gpu"]["steps"].items())
+    yield from (("benchmarks.md", gpu.table_row(*each)) for each in stored["gpu"]["training"]["systems"].items())
 
 
 def test_tables_of_measurements_are_those_of_the_stored_results(monkeypatch):

@@ -18,7 +18,7 @@ from cse.features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from cse.features.base import FeatureMethod
 from cse.losses import LOSS_TERMS
 from cse.training.batches.tokens import Prefetcher
-from cse.training.loop import resumed_config
+from cse.training.loop import Trainer, resumed_config
 from cse.training.setup import prepare
 from cse.training.step import recorded
 from cse.training.step.distributed import World
@@ -98,7 +98,7 @@ for kind, name in product(("positive", "negatives"), AUGMENTATIONS.names()):
         values = {kind: name if kind == "positive" else (name,), **TEXTS.get(name, {})}
         if kind == "negatives" or name not in ("retrieved", "labelled"):  # these need other data
             CASES[f"{kind} {name}"] = values
-NOT_RECORDED = {"pca"}
+NOT_RECORDED = {"pca", "group-whitening"}
 
 
 @pytest.fixture(scope="session")
@@ -329,6 +329,15 @@ class Warnings(Callback):
         self.texts.append(text)
 
 
+@pytest.mark.parametrize(
+    ("steps", "graphs", "recorded"), [(49, None, False), (50, None, True), (50, False, False), (2, True, True)]
+)
+def test_runs_of_50_steps_are_recorded_by_default(config_of, monkeypatch, steps, graphs, recorded):
+    monkeypatch.setattr("cse.training.loop.recorder_of", lambda device: EmulatedRecorder())
+    config = config_of("standard", graphs=graphs, max_steps=steps)
+    assert isinstance(Trainer(prepare(config), World(), Callback()).step, RecordedStep) == recorded
+
+
 def test_steps_are_eager_on_devices_without_graphs(config_of):
     callback = Warnings()
     train(config_of("standard", "cpu", graphs=True, max_steps=2), callback)
@@ -358,7 +367,7 @@ def runs_are_equal(config, recorder, monkeypatch):
     monkeypatch.setattr("cse.training.batches.tokens.multiple_of_lengths", lambda device: 16)
     config = config.replace(save_every=STEPS // 2, keep_checkpoints=2)
     eager = train(config.replace(name="eager", graphs=False)).folder
-    whole, part = (train(config.replace(name=name)).folder for name in ("whole", "part"))
+    whole, part = (train(config.replace(name=name, graphs=True)).folder for name in ("whole", "part"))
     (part / "last" / "model.safetensors").unlink()  # so that only the resumed run can write it
     resumed = part / "checkpoints" / f"step-{STEPS // 2:08}"
     train(resumed_config(resumed), resume=resumed)

@@ -89,7 +89,7 @@ def test_pairs_have_the_cosines_of_the_encoder(run):
 
 def test_near_duplicates_are_all_pairs_above_the_threshold(run):
     names, lines = run("Near-duplicates")
-    vectors = names["vectors"].astype(np.float64)
+    vectors = names["vectors"].numpy().astype(np.float64)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     first, second = np.nonzero(np.triu(vectors @ vectors.T >= 0.9, 1))
     assert {tuple(sorted(pair[:2])) for pair in names["pairs"]} == set(

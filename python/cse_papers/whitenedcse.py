@@ -82,7 +82,6 @@ class GroupWhitening(FeatureMethod):
 
     Options = GroupWhiteningOptions
     summary = "whitening of random groups of dimensions, and further positives (WhitenedCSE)"
-    recordable = True
     other_space = True
     encodes = True
 

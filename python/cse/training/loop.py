@@ -36,6 +36,10 @@ from .step.recorded import RecordedStep
 from .step.step import training_step
 from .watching import MetricBuffer, SlowSteps, failures
 
+# By default, shorter runs are not recorded: 50 steps of BERT-base save 1 s on an H200, and the memory of the graphs and
+# of the eager steps before them are separate (8.6 GB were reserved instead of 5.2).
+WORTH_RECORDING = 50
+
 
 @for_python
 def train(
@@ -116,7 +120,8 @@ class Trainer:
         self.step: Callable[[Sequence[Batch], float], dict[str, Any]] = lambda batches, rate: training_step(
             self.state, batches, run.forward, rate, norm, world
         )
-        recorder = None if self.config.graphs is False else recorder_of(run.device)
+        graphs = self.steps >= WORTH_RECORDING if self.config.graphs is None else self.config.graphs
+        recorder = recorder_of(run.device) if graphs else None
         if recorder or self.config.graphs:
             self.step = RecordedStep(self.state, run.forward, norm, recorder, callback.on_warning, world)
         self.slow = SlowSteps() if run.device == "cpu" else None

@@ -24,9 +24,9 @@ from .settings import config, precedence, presets
 from .step import distributed, encode, state
 from .watching import SaturationCheck
 
-# Steps from which compiling, which took 35 s on an H200, took less time than it saved (30 ms a step there, before steps
-# launched fewer kernels).
-WORTH_COMPILING = 2000
+# Steps from which compiling, which took 32 s on an H200, took less time than it saved (2.4 ms a step there, 4.0 with
+# UNA's pairs).
+WORTH_COMPILING = 10_000
 
 
 def prepare(

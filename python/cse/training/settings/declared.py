@@ -292,7 +292,11 @@ class Optimisation:
     """On CUDA, batches are then padded to ``max_length``."""
     graphs: Annotated[
         bool | None,
-        Opt("Record each step once as a CUDA graph, and replay it.", default="yes on CUDA", may_change=True),
+        Opt(
+            "Record each step once as a CUDA graph, and replay it.",
+            default="yes on CUDA, from 50 steps",
+            may_change=True,
+        ),
     ] = None
     """See ``cse.training.step.recorded``."""
 
