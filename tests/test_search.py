@@ -20,7 +20,7 @@ from cse.encoder.passages import Cutter
 from cse.search import bm25, writing
 from cse.search.bm25 import Bm25
 from cse.search.fusion import Fusion
-from cse.search.rows import Rows, read_encoded
+from cse.search.rows import Rows, read_encoded, write_rows
 from cse.search.terms import terms_for
 from cse.search.vectors import unit
 from cse.search.writing import Changes
@@ -293,6 +293,15 @@ def test_a_changed_byte_in_any_file_of_an_index_is_refused(tmp_path, monkeypatch
     path.unlink()
     with pytest.raises(InputError, match="no index there"):
         SearchIndex.open(folder, encoder)
+
+
+@pytest.mark.parametrize("missing", ["prompt", "digest", "passages"])
+def test_an_index_that_lacks_a_setting_is_damaged(tmp_path, encoder, cse, missing):
+    folder = tmp_path / "index"
+    rows = SearchIndex.build(encoder, ["word1 word2", "word3"], folder)._state.rows
+    settings = {name: value for name, value in rows.settings.items() if name != missing}
+    write_rows(rows.path, settings, rows.table.to_batches())
+    refused(cse("search", folder, "--query", "word1"), f"{rows.path}: is damaged; build the index again with --rebuild")
 
 
 def test_without_verification_files_are_not_compared_with_their_hashes(tmp_path, encoder, cse):

@@ -50,10 +50,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def read_modules(folder: Path) -> list[dict[str, Any]]:
-    """Returns the entries of ``modules.json``; an empty list if there is no such file.
-
-    Raises ``InputError`` if an entry has no type, or a path that leaves the folder.
-    """
+    """Returns the entries of ``modules.json``; an empty list if there is no such file."""
     path = folder / "modules.json"
     check_file(path)
     if not path.is_file():
@@ -91,10 +88,7 @@ def kind_of(entry: dict[str, Any]) -> str:
 
 
 def check_folder(folder: Path) -> None:
-    """Raises ``InputError`` for a model of an unsupported kind, and for files outside the folder or without an end.
-
-    The message has no subject; the caller adds the name of the model.
-    """
+    """Raises ``InputError`` for a model of an unsupported kind, and for files outside the folder or without an end."""
     for path in folder.rglob("*"):
         check_file(path)
         if path.name.endswith(".index.json") and path.is_file():

@@ -72,10 +72,7 @@ ENCODERS: Registry[type[OtherEncoder]] = Registry(
 
 
 def find_encoder(name: str, device: str) -> OtherEncoder | None:
-    """Loads the encoder ``KIND:WHAT``.
-
-    Returns None if the name has a different form or the kind is not registered.
-    """
+    """Loads the encoder ``KIND:WHAT``; returns None for a name of another form or of a kind that is not registered."""
     kind, colon, what = name.partition(":")
     if not colon or kind not in ENCODERS:
         return None

@@ -168,11 +168,7 @@ class _Whole(nn.Module):
 
 
 def write_onnx(encoder: Encoder, file: Path) -> None:
-    """Exports all modules of an encoder to ``file``; batch size and number of tokens stay free.
-
-    If the pooling leaves out prompts, their number of tokens is an input with the default 0, which other programs need
-    not know.
-    """
+    """Exports all modules of an encoder to ``file``; batch size and number of tokens stay free."""
     tokenizer, transformer = encoder.tokenizer, encoder[0].model
     batch = tokenizer(["a sentence", "another one, which is rather longer"], padding=True, return_tensors="pt")
     accepted = inspect.signature(transformer.forward).parameters

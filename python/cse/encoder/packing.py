@@ -97,7 +97,7 @@ class Layout:
         key: Tensor,
         value: Tensor,
     ) -> Tensor:
-        """Applies attention to each group: maps queries, keys and values, ``(1, H, N, d)`` each, to ``(1, N, H, d)``.
+        """Applies attention to each group: maps queries, keys and values, ``(1, H, N, d)``, to ``(1, N, H, d)``.
 
         ``attention`` maps those of a group, ``(R, H, T, d)``, and its padding (see ``Group``) to ``(R, H, T, d)``.
         """
@@ -127,8 +127,7 @@ def _group(lengths: Tensor) -> Group:
 def encode_packed(backbone: Any, inputs: Mapping[str, Tensor], *, layers: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Encodes rows, ``(B, T)`` for each name of ``INPUTS``, as one sequence without padding.
 
-    Returns the last hidden states ``(B, T, D)``, and those of all layers (none without ``layers``). They are 0 for
-    padding.
+    Returns the last hidden states ``(B, T, D)``, 0 for padding, and those of all layers (none without ``layers``).
     """
     ids = inputs["input_ids"]
     positions = inputs.get("position_ids")
@@ -162,10 +161,7 @@ def is_packable(inputs: Mapping[str, Tensor]) -> bool:
 
 @torch.no_grad()
 def can_pack(backbone: Any) -> bool:
-    """Returns whether a transformer, whose attention applies a ``Layout``, encodes packed rows as it does padded ones.
-
-    Two short rows are encoded in both ways, because releases of transformers differ in what they pass to attention.
-    """
+    """Returns whether this release of transformers passes a ``Layout`` to attention; two short rows are encoded."""
     config = backbone.config
     if config.model_type not in MODELS or getattr(config, "is_decoder", False):
         return False

@@ -25,13 +25,7 @@ Span = tuple[int, int]
 
 
 class Cutter:
-    """Cuts texts into passages that are short enough for the encoder.
-
-    Lengths are counted in the encoder's tokens or, for an encoder without a tokenizer, in words (UAX #29). A passage
-    begins and ends at white space where possible, and repeats about the last eighth of the previous passage. ``tokens``
-    is the maximum number in a passage, without special tokens, at least 8; None: the maximum of the model, or 256 words
-    for an encoder without a tokenizer, and 256 tokens for a static embedding.
-    """
+    """Cuts texts into passages that are short enough for the encoder."""
 
     def __init__(self, encoder: Encoder, tokens: int | None = None) -> None:
         model: Any = unwrapped(encoder)

@@ -82,10 +82,7 @@ class TrainingPrompts:
         return self.document if column else self.anchor
 
     def limit(self, prompt: str, max_length: int) -> int:
-        """Returns the maximum number of tokens of a text, including its prompt.
-
-        This is ``max_length`` plus the tokens of the prompt; with a prompt, it is at most ``longest``.
-        """
+        """Returns the maximum number of tokens of a text, including its prompt."""
         extra = self.tokens.get(prompt, 0) + self.template
         return min(max_length + extra, self.longest) if extra else max_length
 
@@ -95,11 +92,7 @@ class TrainingPrompts:
 
 
 def training_prompts(encoder: Any, prompt: str | None, pairs: bool) -> TrainingPrompts:
-    """Returns the prompts to use in a run, and sets the prompts that the encoder is saved with.
-
-    A name or a text becomes the default prompt of the saved model; ``auto`` selects the model's prompt for queries
-    before anchors and its prompt for documents before the other texts of labelled pairs; None, its default prompt.
-    """
+    """Returns the prompts to use in a run, and sets the prompts that the encoder is saved with."""
     prompts, model = dict(encoder.prompts), encoder.given[0]
     if prompt is None:
         own = prompts.get(encoder.default_prompt_name or "", "")
@@ -136,11 +129,7 @@ def plain(prompt: str, what: str) -> str:
 
 
 class Template:
-    """The token ids that a template puts before and after a text, including the special tokens of a fast tokenizer.
-
-    If the part before the text ends in a space and the tokenizer distinguishes words by the space before them, the text
-    is tokenized with this space.
-    """
+    """The token ids that a template puts before and after a text, including the special tokens of a fast tokenizer."""
 
     def __init__(self, before: str, after: str, tokenizer: Any) -> None:
         if getattr(tokenizer, "backend_tokenizer", None) is None:
@@ -183,10 +172,7 @@ def template_of(prompt: str, tokenizer: Any) -> Template:
 
 @contextmanager
 def templated(tokenizer: Any, prompt: str | None) -> Iterator[str]:
-    """Context manager in which a tokenizer adds a template to texts; yields the prompt to put before them, if any.
-
-    If the prompt has no place for the text, the tokenizer is not changed, and the prompt is yielded.
-    """
+    """Context manager in which a tokenizer adds a template to texts; yields the prompt to put before them, if any."""
     if PLACE not in (prompt or ""):
         yield prompt or ""
         return

@@ -73,7 +73,7 @@ def find_model(name: str) -> Source:
         if modules:
             from sentence_transformers.sentence_transformer import modules as library
 
-            from .pooling_modules import MaskPooling, pooler_of
+            from .modules import MaskPooling, pooler_of
 
             kinds = {"Pooling": MaskPooling, "WeightedLayerPooling": library.WeightedLayerPooling}
             pooling = [
@@ -90,10 +90,7 @@ def find_model(name: str) -> Source:
 
 
 def has_head(folder: Path, modules: list[dict[str, Any]]) -> bool:
-    """Returns whether the only module after the pooling, but Normalize, has the form of SimCSE's MLP head.
-
-    In a folder that cse wrote, such a module (square, with a bias and tanh) is a kept head, which a later run may drop.
-    """
+    """Returns whether the only module after the pooling, but Normalize, has the form of SimCSE's MLP head."""
     after = [entry for entry in modules[1:] if kind_of(entry) not in ("Pooling", "Normalize")]
     if len(after) != 1 or kind_of(after[0]) != "Dense":
         return False
@@ -156,10 +153,7 @@ def find_folder(name: str) -> Path:
 
 
 def check_local(name: str) -> None:
-    """Raises ``InputError`` for a name of a local folder that does not exist, before anything is loaded or fetched.
-
-    A name that begins with ``runs/`` is taken to be that of a run, not of a model on the hub.
-    """
+    """Raises ``InputError`` for a name of a local folder that does not exist, before anything is loaded or fetched."""
     if not Path(name).exists() and (name.startswith((".", "/", "~", "runs/")) or name.count("/") > 1):
         raise InputError(f"{name}: no such folder; name a folder, a model on the hub or {MINILM}")
 
@@ -178,10 +172,7 @@ def transformer_folder(folder: Path) -> Path:
 
 
 def base_of(path: Path) -> str | None:
-    """Returns the folder of the base model of a folder that holds only a peft adapter; None for other folders.
-
-    Raises ``InputError`` if the base model is not found or is itself an adapter.
-    """
+    """Returns the folder of the base model of a folder that holds only a peft adapter; None for other folders."""
     if not (path / ADAPTER).is_file() or (path / "config.json").exists():
         return None
     settings = read_settings(path / ADAPTER)
@@ -208,10 +199,7 @@ def best_of_run(name: str) -> str:
 
 
 def cannot_load(name: str, path: Path, error: BaseException) -> InputError:
-    """Returns the error for a model whose files cannot be loaded.
-
-    PyTorch's message about a pickle, which describes how to load it anyway, is not shown.
-    """
+    """Returns the error for a model whose files cannot be loaded."""
     folder = transformer_folder(path)
     # transformers reads the pickle only if there is no safetensors file.
     files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
@@ -254,10 +242,7 @@ def _minilm() -> Path:
 
 
 def _from_cache_or_hub(name: str) -> str:
-    """Returns the folder of a hub model, downloading it if it is not in the cache.
-
-    The configuration files of sentence-transformers are downloaded as well, since they declare the pooling.
-    """
+    """Returns the folder of a hub model, downloading it if it is not in the cache."""
     from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
@@ -324,10 +309,7 @@ SKIPPED = ("onnx", "openvino", "checkpoints", "mlm_head")
 
 
 def model_files(folder: Path, base: str | None = None) -> list[tuple[str, Path]]:
-    """Returns the names and paths of the files of a model and its modules and, for an adapter, of the base model.
-
-    The names do not depend on the location of the model's folder.
-    """
+    """Returns the names and paths of the files of a model and its modules and, for an adapter, of the base model."""
     paths = [path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file()]
     files = [(path.relative_to(folder), path) for path in paths]
     kept = [(str(name), path) for name, path in files if name.parts[0] not in SKIPPED and name.parts[0][0] != "."]
@@ -337,13 +319,7 @@ def model_files(folder: Path, base: str | None = None) -> list[tuple[str, Path]]
 
 
 def model_digest(encoder: Any, prompt: str | None = None) -> str:
-    """Returns a hexadecimal hash of a model's files (such as weights and tokenizer), pooling, dimensions and prompt.
-
-    The path of the folder does not affect the hash, so a model can be moved. The prompt is ``prompt`` if it is given,
-    else the prompt of the encoder. Of an encoder without files, the modules and weights are hashed.
-
-    Raises ``InputError`` if ``encoder`` is not an encoder of cse, but for example a name.
-    """
+    """Returns a hexadecimal hash of a model's files (such as weights and tokenizer), pooling, dimensions and prompt."""
     if not hasattr(encoder, "given"):
         raise InputError(f"encoder: a cse.Encoder was expected, not {shown(encoder)}; open it with cse.Encoder(...)")
     name = "SentenceEncoder"

@@ -25,14 +25,7 @@ if TYPE_CHECKING:
 def save_encoder(
     model: SentenceEncoder, folder: Path, card: str, also: Callable[[Path], object] = lambda folder: None
 ) -> None:
-    """Saves an encoder atomically, as a directory that AutoModel, AutoTokenizer and SentenceTransformer can load.
-
-    With the pooler ``mask``, SentenceTransformer cannot load the directory, since it does not support this pooling.
-
-    A head that is kept after training is saved as a Dense module. If the transformer has a pooler, the weights of the
-    head are saved in the pooler as well, so that ``AutoModel`` returns the embedding as ``pooler_output``. Adapters are
-    added to the weights. An existing folder is replaced.
-    """
+    """Saves an encoder atomically, as a directory that AutoModel, AutoTokenizer and SentenceTransformer can load."""
     own = getattr(model.backbone, "pooler", None)
     if model.head is not None and model.keep_head:
         linear: Any = model.head[0]
@@ -72,10 +65,7 @@ def is_local(model: str) -> bool:
 
 
 def public_name(model: str) -> str:
-    """Returns the name of a model without local paths: a path is reduced to the name of the folder.
-
-    For the folders ``best`` and ``last`` of a run, the result is ``NAME/best`` or ``NAME/last``.
-    """
+    """Returns the name of a model without local paths: a path is reduced to the name of the folder."""
     if not is_local(model):
         return model
     path = Path(model).expanduser().resolve()
@@ -129,10 +119,7 @@ def model_card(
 
 
 def copy_encoder(encoder: Encoder, output: str) -> None:
-    """Saves an encoder to a new folder, with the model card of its own folder, if it has one.
-
-    Raises ``InputError`` if ``output`` exists, or the encoder is of a kind that has no folder, such as ``onnx:FOLDER``.
-    """
+    """Saves an encoder to a new folder, with the model card of its own folder, if it has one."""
     if Path(output).exists():
         raise InputError(f"-o {output}: exists; name a new folder")
     with fresh_folder(Path(output)) as fresh:
@@ -142,10 +129,7 @@ def copy_encoder(encoder: Encoder, output: str) -> None:
 
 
 def write_card(folder: str, values: Mapping[str, Any]) -> None:
-    """Adds values to the metadata of the model card of a folder, ``README.md``; empty values are left out.
-
-    A folder without a card gets one. Raises ``InputError`` if the metadata of the card cannot be read.
-    """
+    """Adds values to the metadata of the model card of a folder, ``README.md``; empty values are left out."""
     from huggingface_hub import ModelCard
     from yaml import YAMLError
 
@@ -168,10 +152,7 @@ def _number(value: Any) -> str:
 @contextmanager
 @torch.no_grad()
 def merged_adapters(backbone: torch.nn.Module, adapters: str) -> Iterator[None]:
-    """Context manager in which plain layers, with LoRA adapters added to their weights, replace the adapter layers.
-
-    On exit, the adapter layers and the original weights are restored exactly.
-    """
+    """Context manager in which plain layers, with LoRA adapters added to their weights, replace the adapter layers."""
     from peft.tuners.lora import LoraLayer
 
     replaced: list[Any] = []
@@ -216,9 +197,6 @@ class BaseWeights:
 
 
 def _weights(encoder: SentenceEncoder) -> list[torch.nn.Parameter]:
-    """Returns the trainable weights, without the factors A of LoRA updates B A.
-
-    The factors B start at 0, so averaging B alone scales the update.
-    """
+    """Returns the trainable weights, without the factors A of LoRA updates B A, since averaging B scales the update."""
     named = [*encoder.backbone.named_parameters(), *encoder.stages.named_parameters()]
     return [weights for name, weights in named if weights.requires_grad and ".lora_A." not in name]

@@ -72,11 +72,7 @@ def export_static(
     batch_size: int = 64,
     counting: Counting | None = None,
 ) -> StaticExported:
-    """Distils an encoder into a static encoder for texts like those of a corpus.
-
-    The result is a folder that ``Encoder``, ``model2vec.StaticModel`` and ``SentenceTransformer`` load. Its embeddings
-    have unit length. Prompts are not kept; embeddings of rows are computed with the encoder's prompt for documents.
-    """
+    """Distils an encoder into a static encoder for texts like those of a corpus."""
     check_static(output)
     from model2vec.persistence import save_pretrained
 
@@ -125,10 +121,7 @@ def check_static(output: str) -> None:
 
 
 def static_tokenizer(encoder: Encoder) -> tuple[Tokenizer, set[int]]:
-    """Returns a copy of an encoder's tokenizer that neither pads nor adds special tokens, and its special tokens.
-
-    Raises ``InputError`` if the encoder has no tokenizer of the ``tokenizers`` package.
-    """
+    """Returns a copy of an encoder's tokenizer that neither pads nor adds special tokens, and its special tokens."""
     from tokenizers import Tokenizer
 
     own = encoder.tokenizer if isinstance(encoder[0], Transformer) else None
@@ -168,11 +161,7 @@ def piece_texts(tokenizer: Tokenizer, left_out: set[int]) -> list[str]:
 
 
 def first_vectors(alone: Floats, design: csr_matrix) -> tuple[Floats, Floats]:
-    """Returns the vectors before the fit, ``(V, D)``, and the weights of the tokens, ``(V,)``.
-
-    ``alone`` holds the embeddings of the single tokens, ``(V, D)``, 0 for those without a vector, and ``design`` the
-    counts of the tokens in the texts, ``(n, V)``.
-    """
+    """Returns the vectors before the fit, ``(V, D)``, and the weights of the tokens, ``(V,)``."""
     counts = np.asarray(design.sum(axis=0), dtype=np.float64).ravel()
     weights = (SMOOTHING / (SMOOTHING + counts / counts.sum())).astype(np.float32)
     vectors, filled = unit(alone), np.any(alone, axis=1)

@@ -20,19 +20,14 @@ from torch import Tensor, nn
 from ..errors import InputError, first_line
 from .device import pick_precision, uncompiled
 from .encoder import Encoder, quiet
-from .modules import Transformer, as_dense, check_widths, is_causal, normalizes, split
+from .modules import Transformer, check_widths, is_causal, normalizes, pooler_of, pooling_modules, split
 from .packing import encode_packed, is_hooked, is_packable
-from .pooling_modules import pooler_of, pooling_modules
 from .resolve import Source, naming_model
 from .tokens import POOLED
 
 
 class SentenceEncoder(nn.Module):
-    """A transformer with pooling, an MLP head (only with ``pooler="cls"`` or PromptBERT), and further modules.
-
-    The head is a linear layer and a tanh. A final Normalize is left out: it is applied only by ``encode``, since the
-    losses use cosine similarity.
-    """
+    """A transformer with pooling, an MLP head (only with ``pooler="cls"`` or PromptBERT), and further modules."""
 
     def __init__(
         self,
@@ -124,11 +119,7 @@ class SentenceEncoder(nn.Module):
         return self._encoder[0].prompt
 
     def forward(self, batch: dict[str, Tensor], around: AbstractContextManager[Any] | None = None) -> Tensor:
-        """Returns embeddings ``(B, D)`` of tokens ``(B, T)``; a head that is not kept is applied in training only.
-
-        ``around`` is a context manager in which the transformer encodes the batch, such as the one of a hook; a further
-        pass for ``denoise`` runs outside it.
-        """
+        """Returns embeddings ``(B, D)`` of tokens ``(B, T)``; a head that is not kept is applied in training only."""
         batch = {key: value for key, value in batch.items() if key not in self._dropped}
         chosen = batch.pop(POOLED, None)
         pooling = self.pooling if self.training else self.eval_pooling
@@ -163,7 +154,12 @@ class SentenceEncoder(nn.Module):
     def evaluated(self) -> Encoder:
         """The encoder in evaluation: with the head only if it is kept, and with a final Normalize if there was one."""
         encoder = self._encoder[0]
-        kept = [as_dense(self.head)] if self.head is not None and self.keep_head else []
+        kept = []
+        if self.head is not None and self.keep_head:
+            linear: Any = self.head[0]
+            with torch.device("meta"):  # draws no random numbers
+                kept = [library.Dense(linear.in_features, linear.out_features, activation_function=nn.Tanh())]
+            kept[0].linear = linear
         last = [library.Normalize()] if self.normalize else []
         encoder.replace_modules([encoder[0], *self.eval_pooling, *kept, *self.stages, *last])
         encoder.keeps_tokenizer |= self.template is not None
@@ -191,12 +187,9 @@ class SentenceEncoder(nn.Module):
         return vectors
 
     def masked_language_model(self) -> tuple[nn.Module, bool]:
-        """Returns a masked language model with this encoder's transformer, and whether its head is newly initialised.
+        """Returns a masked language model with this encoder's transformer, and whether its head is new.
 
-        The head is loaded from the checkpoint, else from the folder ``mlm_head`` next to its weights. If neither holds
-        all weights of the head, the missing ones are newly initialised. The output layer shares its weights with the
-        token embeddings if the configuration ties them. Raises ``InputError`` if the tokenizer has no mask token, or if
-        transformers has no masked language model for this type of model.
+        The head is that of the checkpoint, else of the folder ``mlm_head`` next to its weights, else a new one.
         """
         from transformers import AutoModelForMaskedLM
 
@@ -222,7 +215,9 @@ class SentenceEncoder(nn.Module):
     @staticmethod
     def save_masked_language_model(model: nn.Module, folder: Path) -> None:
         """Saves the head of a masked language model in ``folder``, from which ``masked_language_model`` loads it."""
-        save_mlm_head(model, folder)
+        (folder / MLM_HEAD).mkdir()
+        head = {name: values.detach().cpu().contiguous() for name, values in mlm_head(model).items()}
+        save_file(head, folder / MLM_HEAD / "model.safetensors")
 
 
 def _check_poolers(pooler: str, eval_pooler: str | None, keep_head: bool) -> None:
@@ -321,10 +316,7 @@ def mlm_head(model: Any) -> dict[str, nn.Parameter]:
 
 
 def load_mlm_head(model: Any, folder: Path) -> bool:
-    """Loads the head saved in ``folder`` into a masked language model; returns False if there is none.
-
-    Raises ``InputError`` if the saved head cannot be read, or belongs to another model.
-    """
+    """Loads the head saved in ``folder`` into a masked language model; returns False if there is none."""
     path = folder / MLM_HEAD / "model.safetensors"
     if not path.is_file():
         return False
@@ -339,10 +331,3 @@ def load_mlm_head(model: Any, folder: Path) -> bool:
         for name, values in head.items():
             values.copy_(weights[name])
     return True
-
-
-def save_mlm_head(model: Any, folder: Path) -> None:
-    """Saves the head of a masked language model in a new subfolder of ``folder``, which holds the encoder."""
-    (folder / MLM_HEAD).mkdir()
-    weights: dict[str, Tensor] = {name: values.detach().cpu().contiguous() for name, values in mlm_head(model).items()}
-    save_file(weights, folder / MLM_HEAD / "model.safetensors")

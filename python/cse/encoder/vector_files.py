@@ -44,11 +44,7 @@ class EncodedFile:
 
 
 def resume_precision(encoder: Encoder, output: str | Path, key: dict[str, Any], wanted: str) -> None:
-    """Sets the precision of an encoder to the one in which an interrupted call with the same key encoded its rows.
-
-    ``key`` is that of ``encode_to_file``, without ``precision``. Raises ``InputError`` if ``wanted``, the value of
-    ``--precision``, is neither this precision nor ``auto``.
-    """
+    """Sets the precision of an encoder to the one in which an interrupted call with the same key encoded its rows."""
     try:
         stored = Journal.key(Path(f"{output}.part.json"))
         same = all(stored[name] == value for name, value in json.loads(dumps(key)).items())
@@ -75,12 +71,9 @@ def encode_to_file(
     first_row: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> EncodedFile:
-    """Encodes all rows of a corpus into a file; blank rows have zero embeddings.
+    """Encodes all rows of a corpus, which are numbered from ``first_row``, into a file; blank rows get zeros.
 
-    ``.npy`` is a float32 array ``(rows, D)``, ``.safetensors`` has it as the tensor ``embeddings``, and ``.parquet``
-    has the columns ``row``, from ``first_row``, and ``embedding``. ``key`` identifies the corpus, the model and the
-    precision, serialisable to JSON: rows that an earlier call encoded with another key are encoded again. ``progress``
-    is called with the number of rows just done, including those of an earlier call.
+    ``key`` identifies the corpus, the model and the precision: rows encoded with another key are encoded again.
     """
     output = Path(output)
     part = Path(f"{output}.part")
@@ -116,10 +109,7 @@ def encode_to_file(
 
 
 def _resume(file: BinaryIO, journal: Journal, shape: tuple[int, int]) -> int:
-    """Returns the number of rows that an interrupted call encoded, and moves to the end of these rows in the file.
-
-    A new file gets its header and its final size, so that a full disk is reported at the start.
-    """
+    """Returns the number of rows that an interrupted call encoded, and moves to the end of these rows in the file."""
     header = _header(shape)
     done = 0
     if file.read(len(header)) == header:

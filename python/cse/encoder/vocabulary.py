@@ -161,11 +161,7 @@ def readability(tokenizer: Any, texts: Iterable[str]) -> Readability:
 
 
 def share_read(encoder: Any, texts: Sequence[str]) -> tuple[float, int]:
-    """Returns the share of the tokens of a text that an encoder reads, on average, and the most that it reads of one.
-
-    The mean is over the texts with tokens, so that a few long ones among many short ones hardly change it. The share is
-    1, and the number 0, if the encoder has no limit.
-    """
+    """Returns the mean share of the tokens of a text that an encoder reads, and its limit; 1 and 0 without a limit."""
     tokenizer, limit = encoder.tokenizer, getattr(unwrapped(encoder), "max_seq_length", None)
     if tokenizer is None or limit is None or not isfinite(limit):
         return 1.0, 0

@@ -67,10 +67,7 @@ class Fusion:
 
     @staticmethod
     def of(hybrid: bool | Fusion | None) -> Fusion | None:
-        """Returns what the argument ``hybrid`` stands for: True for the defaults, False and None for no BM25.
-
-        Raises ``InputError`` for any other value.
-        """
+        """Returns what the argument ``hybrid`` stands for: True for the defaults, False and None for no BM25."""
         if isinstance(hybrid, Fusion):
             return hybrid
         if hybrid is None or isinstance(hybrid, bool):

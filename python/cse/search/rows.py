@@ -34,15 +34,13 @@ from .vectors import Floats, Numbers, Vectors
 
 VERSION = 4
 ROWS, ENCODED = "rows.arrow", "encoded"
+SETTINGS = {"model", "pooler", "prompt", "dims", "digest", "precision", "width", "similarity", "ids", "passages"}
 
 Hashes = npt.NDArray[np.uint64]
 
 
 class Rows:
-    """The rows of a file, mapped into memory; ``verify`` compares them with their checksums, which reads the file once.
-
-    Raises ``InputError`` if the file is damaged, or was written by another version, and ``FileNotFoundError``.
-    """
+    """The rows of a file, mapped into memory; ``verify`` reads it and compares the rows with their checksums."""
 
     def __init__(self, path: Path, verify: bool = True) -> None:
         import pyarrow as pa
@@ -57,7 +55,9 @@ class Rows:
             if version != VERSION:
                 where = path.parent
                 raise InputError(f"{where}: was built by another version of cse; build the index again with --rebuild")
-            if check != _check(self.settings) or not reader.schema.equals(schema(self.settings)) or not read:
+            if check != _check(self.settings) or self.settings.keys() != SETTINGS or not read:
+                raise ValueError
+            if not reader.schema.equals(schema(self.settings)):
                 raise ValueError
             for batch, metadata in read:
                 batch.validate(full=True)  # an offset out of range would read memory outside the file
@@ -76,19 +76,16 @@ class Rows:
         self.spans = np.hstack([np.stack([each.field(name).to_numpy() for name in SPAN]) for each in passages]).T
         """Range of characters of each vector, ``(vectors, 2)`` uint32."""
         self.counts = np.concatenate([np.diff(chunk.offsets.to_numpy()) for chunk in lists])
-        """Number of vectors of each row, ``(rows,)``."""
         self.hashes: Hashes = self.table.column("hash").to_numpy()
-        """Hash of the text of each row, ``(rows,)`` uint64."""
         self.row_of: Numbers = np.repeat(np.arange(len(self)), self.counts)
         """Row of each vector, ``(vectors,)`` int64, ascending."""
         self.generation = hashlib.sha256(self.hashes.tobytes()).hexdigest()[:32]
-        """A hash of the texts."""
 
     def __len__(self) -> int:
         return len(self.table)
 
     def texts(self, rows: Sequence[int] | None = None) -> list[str]:
-        """Returns the texts of some rows; None: of all. Raises ``InputError`` for a row out of range."""
+        """Returns the texts of some rows; None: of all."""
         return self._values("text", rows)
 
     def ids(self, rows: Sequence[int] | None = None) -> list[str]:
@@ -103,8 +100,9 @@ class Rows:
             values: list[str] = (column if rows is None else column.take(np.array(rows, dtype=np.int64))).to_pylist()
         except IndexError:
             row = next(row for row in rows or () if not 0 <= row < len(self))
-            message = f"row: {row} is out of range; there are {len(self):,} rows in {self.path.parent}"
-            raise InputError(message) from None
+            raise InputError(
+                f"row: {row} is out of range; there are {len(self):,} rows in {self.path.parent}"
+            ) from None
         return values
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # Number of texts that are encoded, and then stored, together.
 BLOCK = 4096
-# Approximate size of the vectors of a record batch. Each batch adds a constant time to a search.
+# Approximate size of the vectors of a record batch; each batch adds a constant time to a search.
 BATCH_BYTES = 256 << 20
 
 Progress = Callable[[int], None]
@@ -32,22 +32,16 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Changes:
-    """What a call changed in an index."""
+    """Numbers of rows whose text was already encoded, with a new text, and that are no longer in an index."""
 
     kept: int
-    """Number of rows whose text was already encoded."""
     encoded: int
-    """Number of rows with a new text. Each new text is encoded once."""
     dropped: int
-    """Number of rows that are no longer in the index."""
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Context manager that locks an index folder for writing, and creates the folder if it does not exist.
-
-    Raises ``InputError`` if another process is writing to the folder, or if the folder contains other files.
-    """
+    """Context manager that locks an index folder for writing, and creates the folder if it does not exist."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file; name a folder for the index")
     if io.holds_files(folder) and not any((folder / name).exists() for name in (ROWS, ENCODED)):
@@ -73,18 +67,12 @@ def write_index(
     batch_size: int,
     progress: Progress | None,
 ) -> tuple[Rows, Changes]:
-    """Makes an index contain the rows of a corpus; call it within ``locked``. Returns the rows, and what changed.
-
-    Rows are known by the hashes of their texts. A row whose text is in ``before``, or was encoded by an interrupted
-    call, keeps its vectors. Other texts are encoded in blocks, which are stored in the folder ``encoded``. Then the
-    file of rows is written anew.
-    """
+    """Makes an index contain the rows of a corpus; call it within ``locked``. Returns the rows, and what changed."""
     hashes = corpus.hashes()
     was = np.empty(0, np.uint64) if before is None else before.hashes
     more = progress or (lambda rows: None)
     if before is not None and np.array_equal(was, hashes) and (ids is None or before.ids() == ids):
         more(len(hashes))
-        _tidy(folder, before)
         return before, Changes(len(hashes), 0, 0)
     made = {**settings, "ids": False}
     sources = [*([] if before is None else [before]), *(rows for rows in encoded if rows.settings == made)]
@@ -106,7 +94,9 @@ def write_index(
     with suppress(FileNotFoundError):
         shutil.rmtree(folder / ENCODED)
     written = opened(folder, False)
-    _tidy(folder, written)
+    for path in folder.glob("bm25-*"):  # of former rows
+        if path.name.split("-")[1] != written.generation:
+            shutil.rmtree(path, ignore_errors=True)
     dropped = Counter(was.tolist()) - Counter(hashes.tolist())
     return written, Changes(len(hashes) - len(new), len(new), dropped.total())
 
@@ -118,22 +108,13 @@ def built_otherwise(folder: Path, how: str, remedy: str = "use the same option")
     )
 
 
-def _tidy(folder: Path, rows: Rows) -> None:
-    """Removes what was derived from former rows."""
-    for path in folder.glob("bm25-*"):
-        if path.name.split("-")[1] != rows.generation:
-            with suppress(OSError):
-                shutil.rmtree(path)
-
-
 def _positions(sources: Sequence[Rows], hashes: Hashes) -> Numbers:
     """Returns the first position of each hash in the rows of the sources, one after the other; -1 if there is none."""
-    known = np.concatenate([np.empty(0, np.uint64), *(source.hashes for source in sources)])
-    if not len(known):
-        return np.full(len(hashes), -1)
-    order = np.argsort(known, kind="stable")
-    at = order[np.minimum(np.searchsorted(known[order], hashes), len(known) - 1)]
-    return np.where(known[at] == hashes, at, -1)
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    known = pa.chunked_array([source.table.column("hash").combine_chunks() for source in sources], pa.uint64())
+    return pc.index_in(pa.array(hashes), known).fill_null(-1).to_numpy().astype(np.int64)  # type: ignore[no-any-return]
 
 
 def _gathered(
