@@ -192,11 +192,11 @@ def test_added_rows_are_found_and_an_interrupted_add_changes_nothing(tmp_path, m
     index = SearchIndex.build(encoder, texts[:100], tmp_path / "index")
     index.prepare(PLAIN)
     before = files(tmp_path / "index")
-    index._encoder = Counted(encoder, 20)
+    index.encoder = Counted(encoder, 20)
     with pytest.raises(KeyboardInterrupt):
         index.add(texts[100:])
     assert files(tmp_path / "index") == before
-    index._encoder = encoder
+    index.encoder = encoder
     index.add(texts[100:])
     whole = SearchIndex.build(encoder, texts)
     queries = [texts[150], texts[3]]
@@ -394,7 +394,7 @@ def same_passages(ours, theirs):
 def test_rows_can_be_removed_and_replaced(tmp_path, encoder):
     texts = some_texts(60)
     index = SearchIndex.build(encoder, texts, tmp_path / "index", ids=[f"n{row}" for row in range(60)])
-    counted = index._encoder = Counted(encoder)
+    counted = index.encoder = Counted(encoder)
     assert index.remove(["n3", "n59", "n3"]) == Changes(58, 0, 2)
     left = [row for row in range(60) if row not in (3, 59)]
     for each in (index, SearchIndex.open(tmp_path / "index", encoder)):

@@ -1,8 +1,7 @@
 """Reading the settings of a model, and checks that the libraries leave out.
 
-A folder may come from anybody. sentence-transformers, transformers and PyTorch refuse its code and its pickles. This
-module refuses kinds of models that have no sentence vectors, paths outside the folder, and numbers of layers that its
-weights cannot have.
+sentence-transformers, transformers and PyTorch refuse code and pickles of a folder, which may come from anybody. This
+module refuses models without sentence vectors, paths outside the folder, and more layers than its weights can have.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 from ..errors import InputError, first_line, shown
 from ..io import read_json
 
-# Kinds of sentence-transformers models, by the value of model_type in config_sentence_transformers.json.
+# Kinds of models of sentence-transformers that have no sentence vectors.
 MODEL_TYPES = {
     "CrossEncoder": (
         "is a CrossEncoder, which scores pairs and has no sentence vectors; use it with "

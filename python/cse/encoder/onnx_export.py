@@ -32,10 +32,9 @@ from .pooling import pooled_layers
 from .resolve import MINILM, best_of_run, find_model
 
 INT8 = "model_int8.onnx"
-# Largest allowed difference between embeddings from ONNX and from PyTorch. If the largest norm of an embedding is above
-# 1, the tolerance is multiplied by it.
+# Largest difference between embeddings from ONNX and from PyTorch, relative to the largest norm if it is above 1.
 TOLERANCE = 1e-4
-# If the weights take up more than this many bytes, they get a separate file; an ONNX file holds at most 2 GB.
+# Weights of more bytes get a separate file; an ONNX file holds at most 2 GB.
 EXTERNAL = 1_500_000_000
 
 
@@ -44,9 +43,7 @@ class Exported:
     """The result of an export."""
 
     folder: str
-    """Folder of the model."""
     file: str
-    """The model, ``onnx/model.onnx`` in the folder."""
     bytes: int
     """Size of the file, including weights in a separate file."""
     difference: float
@@ -94,7 +91,8 @@ def export_onnx(
 
 def _export(encoder: Encoder, folder: Path, final: Path, int8: bool, say: Callable[[str], object]) -> Exported:
     """Exports to a temporary folder and moves the files to ``folder``, which the caller may rename to ``final``."""
-    texts = _texts()
+    sample = (files("cse") / "resources" / "sample.txt").read_text(encoding="utf8").split("\n")[:32]
+    texts = [*sample, "word", " ".join(sample)]  # the last one will be truncated
     prompt = " ".join(texts[0].split()[:4]) + " "
     expected = [encoder.encode(texts, prompt=before) for before in ("", prompt)]
 
@@ -117,8 +115,11 @@ def _export(encoder: Encoder, folder: Path, final: Path, int8: bool, say: Callab
         more: dict[str, Any] = {}
         if int8:
             say("quantising the weights")
-            small = temporary / INT8
-            _quantise(file, small)
+            from onnxruntime.quantization import QuantType, quantize_dynamic
+
+            small, options = temporary / INT8, {"per_channel": True, "use_external_data_format": _size(file) > EXTERNAL}
+            with _quiet():
+                quantize_dynamic(file, small, weight_type=QuantType.QInt8, **options)
             cosines = (unit(compare(small)[0]) * unit(expected[0])).sum(1)
             more = {
                 "int8_file": str(final / FOLDER / INT8),
@@ -204,16 +205,6 @@ def write_onnx(encoder: Encoder, file: Path) -> None:
         ) from None
 
 
-def _quantise(file: Path, output: Path) -> None:
-    """Writes a copy of an ONNX file with 8-bit weights."""
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    with _quiet():
-        quantize_dynamic(
-            file, output, weight_type=QuantType.QInt8, per_channel=True, use_external_data_format=_size(file) > EXTERNAL
-        )
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Context manager that suppresses warnings, and what the exporter logs and prints; its errors are raised."""
@@ -225,12 +216,6 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(level)
-
-
-def _texts() -> list[str]:
-    """Returns texts of different lengths: 32 sample sentences, a single word, and a text that will be truncated."""
-    sample = (files("cse") / "resources" / "sample.txt").read_text(encoding="utf8").split("\n")[:32]
-    return [*sample, "word", " ".join(sample)]
 
 
 def _size(file: Path) -> int:

@@ -1,8 +1,7 @@
 """Packed batches: a transformer encodes the tokens of all rows as one sequence without padding.
 
-All operations but attention treat each token on its own, so that they need neither padding nor rows. ``Layout`` divides
-the sequence into groups of rows of similar length for attention, where short rows of a group are padded. Compared with
-a forward pass for each group, the matrix products are larger, and the weights are converted to bfloat16 only once.
+All operations but attention treat each token on its own. For attention, ``Layout`` divides the sequence into groups of
+rows of similar length, where short rows of a group are padded.
 """
 
 from __future__ import annotations
@@ -53,14 +52,11 @@ class _Unpad(torch.autograd.Function):
 
 
 class Group(NamedTuple):
-    """Rows of similar length, which attention processes at once."""
+    """R rows of similar length, with n tokens and at most T each, which attention processes at once."""
 
     tokens: int
-    """Number of tokens, n."""
     rows: int
-    """Number of rows, R."""
     length: int
-    """Number of tokens of the longest row, T."""
     places: Tensor
     """``(n,)`` places of the tokens among R x T."""
     padding: Tensor | None

@@ -14,10 +14,8 @@ from ..tfidf.options import word_options
 from .base import unwrapped
 from .encoder import Encoder
 
-# Maximum number of tokens in a passage for bags of tokens, and of words for encoders without a tokenizer.
-DEFAULT = 256
-# Maximum number of tokens in a passage, with special tokens, for models that read texts of any length.
-LONGEST = 8192
+# Maximum number of tokens in a passage for bags of tokens, of words without a tokenizer, and of tokens in any case.
+DEFAULT, LONGEST = 256, 8192
 # Consecutive passages share about 1/OVERLAP of the maximum number of tokens.
 OVERLAP = 8
 
@@ -25,7 +23,10 @@ Span = tuple[int, int]
 
 
 class Cutter:
-    """Cuts texts into passages that are short enough for the encoder."""
+    """Cuts texts into passages of at most ``tokens`` tokens, by default as many as the encoder reads.
+
+    They begin and end at white space where possible. Encoders without a tokenizer get ``DEFAULT`` words (UAX #29).
+    """
 
     def __init__(self, encoder: Encoder, tokens: int | None = None) -> None:
         model: Any = unwrapped(encoder)

@@ -1,7 +1,4 @@
-"""Saving an encoder as a sentence-transformers directory, its model card (README.md), and its weights as a whole.
-
-Weights of a trained model and of its base model are averaged as in WiSE-FT (Wortsman et al. 2022).
-"""
+"""Saving an encoder as a sentence-transformers directory, its model card (README.md), and averages of weights."""
 
 from __future__ import annotations
 
@@ -25,7 +22,10 @@ if TYPE_CHECKING:
 def save_encoder(
     model: SentenceEncoder, folder: Path, card: str, also: Callable[[Path], object] = lambda folder: None
 ) -> None:
-    """Saves an encoder atomically, as a directory that AutoModel, AutoTokenizer and SentenceTransformer can load."""
+    """Saves an encoder atomically, as a directory that AutoModel, AutoTokenizer and SentenceTransformer can load.
+
+    A kept head is a Dense module and, if the transformer has a pooler, also its weights. Adapters are merged.
+    """
     own = getattr(model.backbone, "pooler", None)
     if model.head is not None and model.keep_head:
         linear: Any = model.head[0]
@@ -65,7 +65,7 @@ def is_local(model: str) -> bool:
 
 
 def public_name(model: str) -> str:
-    """Returns the name of a model without local paths: a path is reduced to the name of the folder."""
+    """Returns the name of a model without local paths: of a path, the last name, or two if it is best or last."""
     if not is_local(model):
         return model
     path = Path(model).expanduser().resolve()
@@ -97,8 +97,8 @@ def model_card(
     if columns:
         lines = [f"| step | {' | '.join(columns)} |", f"| ---: |{' ---: |' * len(columns)}"]
         for score in scores:
-            cells = " | ".join(_number(score.get(column)) for column in columns)
-            lines.append(f"| {score['step']} | {cells} |")
+            cells = ["" if (value := score.get(column)) is None else f"{value:.4f}" for column in columns]
+            lines.append(f"| {score['step']} | {' | '.join(cells)} |")
     card = ModelCard.from_template(
         data,
         template_str=(files("cse") / "resources" / "model_card.md").read_text(encoding="utf8"),
@@ -145,10 +145,6 @@ def write_card(folder: str, values: Mapping[str, Any]) -> None:
     write_text(path, str(card))
 
 
-def _number(value: Any) -> str:
-    return "" if value is None else f"{value:.4f}"
-
-
 @contextmanager
 @torch.no_grad()
 def merged_adapters(backbone: torch.nn.Module, adapters: str) -> Iterator[None]:
@@ -173,7 +169,7 @@ def merged_adapters(backbone: torch.nn.Module, adapters: str) -> Iterator[None]:
 
 
 class BaseWeights:
-    """A copy of an encoder's weights before training, to be averaged with its trained weights."""
+    """A copy of an encoder's weights before training, to be averaged with its trained weights (WiSE-FT)."""
 
     def __init__(self, encoder: SentenceEncoder, share: float) -> None:
         self.share = share

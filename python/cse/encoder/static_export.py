@@ -1,10 +1,9 @@
 """Static encoders: one vector per token, whose mean approximates the embedding of a text by a transformer.
 
 ``export_static`` writes the format of model2vec (https://github.com/MinishLab/model2vec). As there, the first vectors
-are the embeddings of the single tokens, minus their mean, times weights that fall with the frequency of a token (SIF;
-Arora, Liang and Ma 2017). Here the frequencies are those of the corpus, not a guess by Zipf's law. The vectors are then
-fitted to the embeddings of the texts of the corpus (as in tokenlearn, but by ridge regression towards the first
-vectors), and rotated to principal components.
+are the embeddings of the single tokens, minus their mean, times weights that fall with the frequency of a token, here
+in the corpus (SIF; Arora, Liang and Ma 2017). They are then fitted to the embeddings of the texts of the corpus, by
+ridge regression towards the first vectors, and rotated to principal components.
 """
 
 from __future__ import annotations
@@ -33,13 +32,9 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 NOT_INSTALLED = "model2vec is not installed; run pip install 'cse[static]'"
-# Values chosen in benches/static.py.
-SMOOTHING = 1e-3
-"""The weight of a token is SMOOTHING / (SMOOTHING + share of the token among all tokens of the corpus)."""
-RIDGE = 0.05
-"""Strength of the pull towards the first vectors, relative to the mean squared length of a row of the design matrix."""
+# Values chosen in benches/static.py; of a corpus with more than MAX_ROWS rows, evenly spaced ones are encoded.
+SMOOTHING, RIDGE = 1e-3, 0.05
 MAX_ROWS = 50_000
-"""Largest number of rows of the corpus that are encoded; of a larger corpus, evenly spaced rows are."""
 ITERATIONS = 100
 TOLERANCE = 1e-4
 
@@ -53,9 +48,7 @@ class StaticExported:
 
     folder: str
     bytes: int
-    """Size of the folder."""
     tokens: int
-    """Number of token vectors."""
     embedding_dim: int
     rows: int
     """Number of rows of the corpus to which the vectors were fitted."""
@@ -161,7 +154,11 @@ def piece_texts(tokenizer: Tokenizer, left_out: set[int]) -> list[str]:
 
 
 def first_vectors(alone: Floats, design: csr_matrix) -> tuple[Floats, Floats]:
-    """Returns the vectors before the fit, ``(V, D)``, and the weights of the tokens, ``(V,)``."""
+    """Returns the vectors before the fit, ``(V, D)``, and the weights of the tokens, ``(V,)``.
+
+    The weight of a token is SMOOTHING / (SMOOTHING + its share among all tokens of the corpus). ``alone`` holds the
+    embeddings of the single tokens, ``(V, D)``, and ``design`` their counts in the texts, ``(n, V)``.
+    """
     counts = np.asarray(design.sum(axis=0), dtype=np.float64).ravel()
     weights = (SMOOTHING / (SMOOTHING + counts / counts.sum())).astype(np.float32)
     vectors, filled = unit(alone), np.any(alone, axis=1)

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 TOKENIZING = threading.RLock()
-"""Held while a tokenizer runs: a fast tokenizer stores the truncation and padding settings of a call, so that calls of
-several threads with different settings would change each other's results."""
+"""Held while a tokenizer runs: a fast tokenizer stores the truncation and padding settings of a call."""
 POOLED = "pooled_mask"
 """Key of the mask ``(B, T)`` of the tokens that are pooled; absent if all tokens are pooled."""
 MULTIPLIER = 0x9E3779B97F4A7C15

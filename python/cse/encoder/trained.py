@@ -27,7 +27,10 @@ from .tokens import POOLED
 
 
 class SentenceEncoder(nn.Module):
-    """A transformer with pooling, an MLP head (only with ``pooler="cls"`` or PromptBERT), and further modules."""
+    """A transformer with pooling, an MLP head (only with ``pooler="cls"`` or PromptBERT), and further modules.
+
+    The head is a linear layer and a tanh. A final Normalize is applied only by ``encode``: losses use cosines.
+    """
 
     def __init__(
         self,
@@ -52,13 +55,11 @@ class SentenceEncoder(nn.Module):
         self.saved_pooler = eval_pooler or pooler
         """Pooling in evaluation mode, which the saved model declares."""
         self.normalize = normalizes(list(encoder))
-        """Whether the last module scales embeddings to unit length."""
         if not use_trained_pooler and getattr(self.backbone, "pooler", None) is not None:
             # In compiled models, unused weights have gradients of 0 (not None), so the optimizer would decay them.
             self.backbone.pooler.requires_grad_(False)
         pooling, after = split(encoder)
         self.pools_prompt = all(getattr(module, "include_prompt", True) for module in pooling)
-        """Whether the tokens of a prompt are pooled."""
         self.denoise: Callable[[Any, dict[str, Tensor]], Tensor] | None = None
         """Computes vectors ``(B, D)`` that training subtracts from the pooled output."""
         self.packed = False
@@ -68,7 +69,13 @@ class SentenceEncoder(nn.Module):
         """Name of the LoRA adapters that are trained instead of the weights."""
         self.head: nn.Sequential | None = None
         if pooler == "cls" and not use_trained_pooler:
-            self.head = self._new_head(head)
+            size = self.backbone.config.hidden_size
+            dense = nn.Linear(size, size)
+            nn.init.normal_(dense.weight, std=getattr(self.backbone.config, "initializer_range", 0.02))
+            nn.init.zeros_(dense.bias)
+            if head is not None:
+                dense.load_state_dict(head.linear.state_dict())
+            self.head = nn.Sequential(dense, nn.Tanh())
         kept = after[:-1] if self.normalize else after
         self.stages = nn.ModuleList([module for module in kept if module is not head])
         self.pooling, self.eval_pooling = (
@@ -86,15 +93,6 @@ class SentenceEncoder(nn.Module):
         if pooler == pooler_of(declared):
             return declared
         return pooling_modules(pooler, self._encoder[0][0], self.pools_prompt)
-
-    def _new_head(self, stored: library.Dense | None) -> nn.Sequential:
-        size = self.backbone.config.hidden_size
-        dense = nn.Linear(size, size)
-        nn.init.normal_(dense.weight, std=getattr(self.backbone.config, "initializer_range", 0.02))
-        nn.init.zeros_(dense.bias)
-        if stored is not None:
-            dense.load_state_dict(stored.linear.state_dict())
-        return nn.Sequential(dense, nn.Tanh())
 
     @property
     def packs(self) -> bool:
@@ -119,7 +117,10 @@ class SentenceEncoder(nn.Module):
         return self._encoder[0].prompt
 
     def forward(self, batch: dict[str, Tensor], around: AbstractContextManager[Any] | None = None) -> Tensor:
-        """Returns embeddings ``(B, D)`` of tokens ``(B, T)``; a head that is not kept is applied in training only."""
+        """Returns embeddings ``(B, D)`` of tokens ``(B, T)``; a head that is not kept is applied in training only.
+
+        ``around`` is a context manager in which the transformer encodes the batch, except for ``denoise``.
+        """
         batch = {key: value for key, value in batch.items() if key not in self._dropped}
         chosen = batch.pop(POOLED, None)
         pooling = self.pooling if self.training else self.eval_pooling
@@ -304,8 +305,7 @@ def check_mask(encoder: SentenceEncoder) -> None:
         )
 
 
-MLM_HEAD = "mlm_head"
-"""Folder, next to the encoder, of the weights of a masked language model that belong to its head."""
+MLM_HEAD = "mlm_head"  # folder next to the encoder
 
 
 def mlm_head(model: Any) -> dict[str, nn.Parameter]:

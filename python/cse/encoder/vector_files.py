@@ -1,9 +1,7 @@
 """Writes embeddings of a corpus to a file (.npy, .safetensors, .parquet) in bounded memory.
 
 Embeddings are written to ``OUTPUT.part``, an array file, in blocks of rows; ``OUTPUT.part.json`` (a ``cse.io.Journal``)
-lists the hashes of the complete blocks. After an interruption, a call with the same corpus, model and precision encodes
-the remaining rows, and those of a block that has changed. When all rows are done, the array is renamed or converted to
-``OUTPUT``.
+lists the hashes of the complete blocks, after which a later call goes on. Then ``OUTPUT.part`` becomes ``OUTPUT``.
 """
 
 from __future__ import annotations
@@ -79,8 +77,6 @@ def encode_to_file(
     part = Path(f"{output}.part")
     shape = (len(corpus), encoder.embedding_dim)
     filled = corpus.word_counts() > 0
-    # Rows are encoded in blocks, and a later call resumes at the start of a block. The embeddings therefore do not
-    # depend on where a call was interrupted.
     key = {**key, "shape": shape, "block": BLOCK}
     taken = f"-o {output}: another process is writing to this file; wait for it"
     with naming(part), closing(Journal(Path(f"{part}.json"), key, taken)) as journal:
@@ -109,7 +105,10 @@ def encode_to_file(
 
 
 def _resume(file: BinaryIO, journal: Journal, shape: tuple[int, int]) -> int:
-    """Returns the number of rows that an interrupted call encoded, and moves to the end of these rows in the file."""
+    """Returns the number of rows that an interrupted call encoded, and moves to the end of these rows in the file.
+
+    The file gets its final size, so that a full disk is reported at the start.
+    """
     header = _header(shape)
     done = 0
     if file.read(len(header)) == header:
@@ -150,8 +149,19 @@ def write_vectors(array: npt.NDArray[np.float32], output: Path, first_row: int =
     if output.suffix == ".parquet":
         write_atomically(output, lambda file: _write_parquet(array, first_row, file))
         return
-    writers = {".npy": _write_npy, ".safetensors": _write_safetensors}
-    write_atomically(output, lambda file: writers[output.suffix](array, file))
+    header = _header(array.shape)
+    if output.suffix == ".safetensors":  # that library serialises whole tensors in memory
+        tensor = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [0, array.nbytes]}
+        header = json.dumps({"embeddings": tensor}).encode()
+        header += b" " * (-len(header) % 8)
+        header = struct.pack("<Q", len(header)) + header
+
+    def write(file: BinaryIO) -> None:
+        file.write(header)
+        for block in _blocks(array):
+            file.write(block.tobytes())
+
+    write_atomically(output, write)
 
 
 def _header(shape: tuple[int, ...]) -> bytes:
@@ -163,24 +173,6 @@ def _header(shape: tuple[int, ...]) -> bytes:
 
 def _blocks(array: npt.NDArray[np.float32]) -> Any:
     return (array[start : start + BLOCK] for start in range(0, len(array), BLOCK))
-
-
-def _write_npy(array: npt.NDArray[np.float32], file: BinaryIO) -> None:
-    # np.save would write to the file descriptor directly, and report a broken pipe as an incomplete write.
-    file.write(_header(array.shape))
-    for block in _blocks(array):
-        file.write(block.tobytes())
-
-
-def _write_safetensors(array: npt.NDArray[np.float32], file: BinaryIO) -> None:
-    # The safetensors library serialises whole tensors in memory. A file consists of the length of the header, the
-    # header (JSON) and the data.
-    tensor = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [0, array.nbytes]}
-    header = json.dumps({"embeddings": tensor}).encode()
-    header += b" " * (-len(header) % 8)
-    file.write(struct.pack("<Q", len(header)) + header)
-    for block in _blocks(array):
-        file.write(block.tobytes())
 
 
 def _write_parquet(array: npt.NDArray[np.float32], start: int, file: BinaryIO) -> None:

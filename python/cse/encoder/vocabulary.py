@@ -1,10 +1,8 @@
 """How the tokenizer of a model cuts the words of texts: whether it can read them, and which ones it divides.
 
-The words of a text are what the tokenizer passes to its model: the text is normalised (for example to lower case), and
-then divided at white space and punctuation. White space always separates words, so it is enough to count the parts of
-the texts between white space, and to pass each distinct part to the tokenizer once. A tokenizer that marks the space
-before a word, such as that of RoBERTa, is given a space before each part; for the first word of a text, whose number of
-pieces may differ without the space, the counts are then approximate. The other counts are exact.
+The words of a text are what the tokenizer passes to its model. White space always separates words, so each distinct
+part of the texts between white space is passed to the tokenizer once, after a space. For the first word of a text, the
+counts are therefore approximate if a tokenizer marks the space before a word.
 """
 
 from __future__ import annotations
@@ -30,9 +28,7 @@ class DividedWord:
     """A word that the tokenizer divides into two or more pieces."""
 
     word: str
-    """The word as the tokenizer normalises it."""
     count: int
-    """Number of occurrences in the corpus."""
     pieces: tuple[str, ...]
     """Its pieces; of several forms (with and without a mark of the space before it), those of the most frequent one."""
     saved: int
@@ -110,20 +106,17 @@ def _words(backend: Any, chunks: Counter[str]) -> tuple[Counter[str], dict[str, 
 
 # The number of texts, and of the first words of each, that are looked at.
 TEXTS, WORDS = 500, 30
-# all-MiniLM-L6-v2 cuts a word of English abstracts and questions into 1.1 to 1.3 pieces, of tweets into 1.6, of Python
-# code into 1.7, and of German text into 2.2 to 2.6; of the pieces of Chinese text, 60 % are unknown. Its vectors rank
-# the German and Chinese collections far below BM25 (docs/domain.md).
+# all-MiniLM-L6-v2 cuts a word of English text into 1.1 to 1.6 pieces, of Python code into 1.7, and of German text into
+# 2.2 to 2.6, which it ranks far below BM25 (docs/domain.md); of the pieces of Chinese text, 60 % are unknown.
 MOST_PIECES, MOST_UNKNOWN = 2.0, 0.05
 
 
 @dataclass(frozen=True)
 class Readability:
-    """How a tokenizer cuts the words of some texts."""
+    """Mean number of pieces of a word of some texts (an ideograph counts as a word), and share of unknown pieces."""
 
     pieces: float
-    """Mean number of pieces of a word; each ideograph counts as a word."""
     unknown: float
-    """Share of unknown pieces."""
 
     @property
     def good(self) -> bool:

@@ -15,13 +15,16 @@ import numpy.typing as npt
 from ..data.corpus import Corpus
 from ..errors import InputError, check_ids, check_integer, check_list, check_switch, check_texts, shortened
 from .fusion import Fusion
-from .rows import ROWS, Rows, opened, read_encoded, read_index
+from .rows import Rows, opened, read_encoded, read_index
 from .searching import Hit, Searcher
 from .vectors import Vectors
 from .writing import Changes, Progress, built_otherwise, locked, write_index
 
 if TYPE_CHECKING:
     from ..encoder.encoder import Encoder
+
+# Settings of an index that are arguments of ``cse.Encoder``.
+ARGUMENTS = ("model", "pooler", "prompt", "dims")
 
 
 class SearchIndex:
@@ -33,7 +36,7 @@ class SearchIndex:
     """
 
     def __init__(self, rows: Rows, encoder: Encoder, verify: bool = True) -> None:
-        self._encoder, self._verify = encoder, verify
+        self.encoder, self._verify = encoder, verify
         self._state = Searcher(rows, encoder, verify)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self.changes: Changes | None = None
@@ -82,7 +85,7 @@ class SearchIndex:
         with locked(path):
             before = None if rebuild else read_index(path, verify)
             encoded = [] if rebuild else read_encoded(path)
-            known = before if before is not None else next(iter(encoded), None)
+            known = before or next(iter(encoded), None)
             if known is None:
                 settings = _settings(encoder, passages)
             else:
@@ -126,7 +129,7 @@ class SearchIndex:
             from ..encoder.light import open_encoder
 
             try:
-                encoder = open_encoder(device=device, **encoder_settings(rows.settings))
+                encoder = open_encoder(device=device, **{name: rows.settings[name] for name in ARGUMENTS})
             except InputError as error:
                 raise InputError(f"{path}: {error}; the index was built with this model") from None
         _check_settings(path, rows.settings, encoder)
@@ -140,11 +143,6 @@ class SearchIndex:
     def folder(self) -> Path:
         """The folder of the index."""
         return self._state.rows.path.parent
-
-    @property
-    def encoder(self) -> Encoder:
-        """The encoder of queries."""
-        return self._encoder
 
     @property
     def vectors(self) -> Vectors:
@@ -228,7 +226,7 @@ class SearchIndex:
         folder = self.folder
         with locked(folder):
             before = opened(folder, self._verify)
-            _check_settings(folder, before.settings, self._encoder)  # another process may have built it again
+            _check_settings(folder, before.settings, self.encoder)  # another process may have built it again
             texts, ids = wanted(before)
             if (ids is not None) != before.settings["ids"]:
                 what = "ids; give ids for these rows as well" if ids is None else "no ids; omit ids"
@@ -236,9 +234,9 @@ class SearchIndex:
             corpus, known = Corpus.from_texts(texts), (before, read_encoded(folder))
             listed = None if ids is None else _checked_ids(ids, len(corpus))
             rows, changes = write_index(
-                folder, before.settings, self._encoder, corpus, listed, *known, batch_size, progress
+                folder, before.settings, self.encoder, corpus, listed, *known, batch_size, progress
             )
-            self._state = Searcher(rows, self._encoder, self._verify)
+            self._state = Searcher(rows, self.encoder, self._verify)
         return changes
 
     def search(
@@ -269,7 +267,7 @@ class SearchIndex:
         state, listed = self._state, check_texts(queries, "queries")
         check_integer(k, "k")
         fusion = Fusion.of(hybrid)
-        vectors = self._encoder.encode_query(listed, batch_size=batch_size, progress=progress)
+        vectors = self.encoder.encode_query(listed, batch_size=batch_size, progress=progress)
         return state.search(listed, vectors, int(k), fusion)
 
     def prepare(self, hybrid: bool | Fusion, progress: Progress | None = None) -> None:
@@ -297,13 +295,8 @@ class SearchIndex:
 def built_with(folder: str | PathLike[str]) -> dict[str, Any] | None:
     """Returns the arguments of the encoder of an index, complete or interrupted; None for other folders."""
     path = Path(folder)
-    known = read_index(path, False) if (path / ROWS).exists() else next(iter(read_encoded(path)), None)
-    return None if known is None else encoder_settings(known.settings)
-
-
-def encoder_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of the encoder with which an index was built."""
-    return {name: settings[name] for name in ("model", "pooler", "prompt", "dims")}
+    known = read_index(path, False) or next(iter(read_encoded(path)), None)
+    return None if known is None else {name: known.settings[name] for name in ARGUMENTS}
 
 
 def _settings(encoder: Encoder, passages: int | str | None = None) -> dict[str, Any]:

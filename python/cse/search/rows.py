@@ -1,16 +1,10 @@
-"""The rows of a search index: one Arrow IPC file, which is replaced as a whole.
+"""The rows of a search index: one Arrow IPC file, ``rows.arrow``, which is replaced as a whole.
 
-===============  =======================================================================================================
-file             content
-===============  =======================================================================================================
-``rows.arrow``   the rows; the metadata of its schema hold the settings of the index
-``encoded/``     rows that an interrupted build or update has encoded, in files of the same form
-``bm25-HASH-*``  BM25 index of the texts with this hash (``Rows.generation``), with the terms ``*`` (``terms.py``)
-===============  =======================================================================================================
-
-A row has the columns ``id`` (if the index has ids), ``text``, ``hash`` and ``passages``. The passages of a row are the
-ranges of characters of its text that were encoded, each with its float32 vector. Each record batch is stored with the
-CRC-32 of its buffers. A process that has opened the file continues to read it after it was replaced.
+The metadata of its schema hold the settings of the index. A row has the columns ``id`` (if the index has ids),
+``text``, ``hash`` and ``passages``: the ranges of characters of its text that were encoded, each with its float32
+vector. Each record batch is stored with the CRC-32 of its buffers. The folder ``encoded`` has files of the same form
+with the rows that an interrupted build or update has encoded, and ``bm25-HASH-*`` is the BM25 index of the texts with
+this hash (``Rows.generation``), with the terms ``*`` (``terms.py``).
 """
 
 from __future__ import annotations
@@ -22,6 +16,7 @@ import os
 import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +27,7 @@ from ..errors import InputError
 from ..io import dumps, write_atomically
 from .vectors import Floats, Numbers, Vectors
 
+AGAIN = "build the index again with --rebuild"
 VERSION = 4
 ROWS, ENCODED = "rows.arrow", "encoded"
 SETTINGS = {"model", "pooler", "prompt", "dims", "digest", "precision", "width", "similarity", "ids", "passages"}
@@ -53,8 +49,7 @@ class Rows:
             version, check = (self.settings.pop(name) for name in ("version", "check"))
             read = [reader.get_batch_with_custom_metadata(number) for number in range(reader.num_record_batches)]
             if version != VERSION:
-                where = path.parent
-                raise InputError(f"{where}: was built by another version of cse; build the index again with --rebuild")
+                raise InputError(f"{path.parent}: was built by another version of cse; {AGAIN}")
             if check != _check(self.settings) or self.settings.keys() != SETTINGS or not read:
                 raise ValueError
             if not reader.schema.equals(schema(self.settings)):
@@ -66,13 +61,12 @@ class Rows:
         except (FileNotFoundError, InputError):
             raise
         except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            raise InputError(f"{path}: is damaged; build the index again with --rebuild") from None
+            raise InputError(f"{path}: is damaged; {AGAIN}") from None
         self.path, self.table = path, pa.Table.from_batches([batch for batch, _ in read])
         lists = self.table.column("passages").chunks
         passages, width = [chunk.flatten() for chunk in lists], self.settings["width"]
         arrays = [each.field("vector").flatten().to_numpy().reshape(len(each), width) for each in passages]
         self.vectors = Vectors(arrays, 1.0001 if self.settings["similarity"] == "cosine" else None)
-        """The vectors of the rows that are not blank, or of their passages."""
         self.spans = np.hstack([np.stack([each.field(name).to_numpy() for name in SPAN]) for each in passages]).T
         """Range of characters of each vector, ``(vectors, 2)`` uint32."""
         self.counts = np.concatenate([np.diff(chunk.offsets.to_numpy()) for chunk in lists])
@@ -156,11 +150,8 @@ def write_rows(path: Path, settings: dict[str, Any], batches: Iterable[Any]) -> 
 
 def _checksum(batch: Any) -> int:
     """Returns the CRC-32 of the buffers of a record batch, each of which begins at its first row."""
-    value = 0
-    for column in batch.columns:
-        for buffer in column.buffers():
-            value = zlib.crc32(buffer or b"", value)
-    return value
+    buffers = (buffer for column in batch.columns for buffer in column.buffers())
+    return reduce(lambda value, buffer: zlib.crc32(buffer or b"", value), buffers, 0)
 
 
 def _check(settings: dict[str, Any]) -> str:
@@ -169,10 +160,8 @@ def _check(settings: dict[str, Any]) -> str:
 
 def read_index(folder: Path, verify: bool = True) -> Rows | None:
     """Returns the rows of an index folder; None if it has none."""
-    try:
-        return Rows(folder / ROWS, verify)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+    path = folder / ROWS
+    return Rows(path, verify) if path.exists() else None
 
 
 def read_encoded(folder: Path) -> list[Rows]:
