@@ -17,13 +17,13 @@ import pytest
 
 from cse import Encoder, InputError, SearchIndex
 from cse.encoder.passages import Cutter
-from cse.search import bm25, writing
+from cse.search import bm25
+from cse.search import rows as writing
 from cse.search.bm25 import Bm25
 from cse.search.fusion import Fusion
-from cse.search.rows import Rows, read_encoded, write_rows
+from cse.search.rows import Changes, Rows, read_encoded, write_rows
 from cse.search.terms import terms_for
 from cse.search.vectors import unit
-from cse.search.writing import Changes
 from random_texts import some_texts
 from test_cli import refused
 

@@ -39,15 +39,11 @@ def replace_attention(
 def mask_always(backbone: Any) -> None:
     """Makes a transformer use the attention mask of every batch: the host waits when transformers looks for padding."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-    replace_attention(backbone, "cse_masked", sdpa_attention_forward, _whole_mask)
-
-
-def _whole_mask(**arguments: Any) -> Tensor | None:
     from transformers.masking_utils import sdpa_mask
 
     skips = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
-    return sdpa_mask(**{**arguments, **skips})  # type: ignore[no-any-return]
+    whole = lambda **arguments: sdpa_mask(**{**arguments, **skips})  # noqa: E731
+    replace_attention(backbone, "cse_masked", sdpa_attention_forward, whole)
 
 
 def transformers_in(modules: Iterable[nn.Module]) -> Iterator[Any]:
@@ -134,7 +130,6 @@ def dropout_mask(shape: torch.Size | tuple[int, ...], p: float, dtype: torch.dty
 
 @cache
 def _scale(p: float, dtype: torch.dtype) -> bytes:
-    """Returns the bytes of 1 / (1 - p), the factor by which kept elements are scaled; 0 for p = 1."""
     scale = torch.tensor([1 / (1 - p) if p < 1 else 0.0], dtype=dtype)
     return scale.view(torch.uint8).numpy().tobytes()
 
@@ -143,7 +138,6 @@ class FastDropout(nn.Dropout):
     """Dropout like ``nn.Dropout``, for tensors on the CPU."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Sets elements to 0 with probability p and divides the others by 1 - p, in training mode only."""
         if not self.training or self.p == 0:
             return input
         return input * dropout_mask(input.shape, self.p, input.dtype)

@@ -81,7 +81,7 @@ class TextEncoder(ABC):
         *,
         progress: Callable[[int], None] | None = None,
         task: str | None = None,
-    ) -> Vectors:
+    ) -> Any:
         """Encodes texts into embeddings ``(n, D)`` float32, ``(D,)`` for a single string; see ``cse.Encoder``."""
         whole, prompt = self._checked(texts, prompt_name, prompt, batch_size)
         vectors = self._vectors(whole, int(batch_size), prompt, task, [progress] if progress else [])
@@ -114,7 +114,8 @@ class TextEncoder(ABC):
         sentence-transformers, the default prompt of the model is ignored. A model with modules for queries (a Router)
         uses them.
         """
-        return self._encode_role("query", QUERY, texts, prompt_name, prompt, *arguments, **settings)
+        prompt = self.query_prompt if prompt is None and prompt_name is None else prompt
+        return self.encode(texts, prompt_name, prompt, *arguments, **{"task": "query", **settings})
 
     def encode_document(
         self,
@@ -128,7 +129,8 @@ class TextEncoder(ABC):
 
         The prompt for documents is the model's prompt named ``document``, else ``passage``, else ``corpus``.
         """
-        return self._encode_role("document", DOCUMENT, texts, prompt_name, prompt, *arguments, **settings)
+        prompt = self.document_prompt if prompt is None and prompt_name is None else prompt
+        return self.encode(texts, prompt_name, prompt, *arguments, **{"task": "document", **settings})
 
     @property
     def document_prompt(self) -> str:
@@ -144,22 +146,6 @@ class TextEncoder(ABC):
         own = role_prompt(self.prompts, names)
         return (self.given_prompt or "") if own is None else own
 
-    def _encode_role(
-        self,
-        task: str,
-        names: tuple[str, ...],
-        texts: Iterable[str] | None,
-        prompt_name: str | None,
-        prompt: str | None,
-        *arguments: Any,
-        **settings: Any,
-    ) -> Any:
-        if prompt is None and prompt_name is None:
-            prompt = self._role_prompt(names)
-        if not arguments:  # by name, for classes whose ``encode`` has other parameters
-            return self.encode(texts, prompt_name=prompt_name, prompt=prompt, **{"task": task, **settings})
-        return self.encode(texts, prompt_name, prompt, *arguments, **{"task": task, **settings})
-
     def shortened(self, vectors: Vectors, dims: int) -> Vectors:
         """Returns the first ``dims`` dimensions, scaled to unit length if the model's embeddings have unit length."""
         return unit(vectors[:, :dims]) if self.unit_length else vectors[:, :dims]
@@ -171,18 +157,16 @@ class TextEncoder(ABC):
         self.prompt = default if self.given_prompt is None else self.given_prompt
 
     def _checked_dims(self, dims: Any, name: str = "--dims") -> int | None:
+        if dims is None:
+            return None
         width = self.width
-        if dims is not None and (
-            isinstance(dims, bool) or not isinstance(dims, Integral) or not 1 <= int(dims) <= width
-        ):
+        if isinstance(dims, bool) or not isinstance(dims, Integral) or not 1 <= int(dims) <= width:
             raise InputError(f"{name} {dims}: the embeddings of this model have {width} dimensions; give 1 to {width}")
-        return None if dims is None else int(dims)
+        return int(dims)
 
-    def _checked(
-        self, texts: Any, prompt_name: str | None, prompt: str | None, batch_size: Any
-    ) -> tuple[list[str], str]:
+    def _checked(self, texts: Any, prompt_name: str | None, prompt: str | None, size: Any) -> tuple[list[str], str]:
         """Returns the texts, without lone surrogates, and the prompt of a call of ``encode``."""
-        check_integer(batch_size, "batch_size")
+        check_integer(size, "batch_size")
         strings = check_texts([texts] if isinstance(texts, str) else texts)
         whole = [repaired(text) for text in strings]
         faulty = sum(new != old for new, old in zip(whole, strings, strict=True))
@@ -245,12 +229,10 @@ def naming_rows(rows: Sequence[int] | npt.NDArray[np.integer]) -> Iterator[None]
 def unit(vectors: Vectors) -> Vectors:
     """Returns vectors of unit length; zero vectors stay as they are."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    points: Vectors = vectors / np.maximum(norms, 1e-12)
-    return points
+    return vectors / np.maximum(norms, 1e-12)  # type: ignore[no-any-return]
 
 
 FORMATS = (".npy", ".safetensors", ".parquet")
-"""Suffixes of files of embeddings; see ``cse.encoder.vector_files``."""
 
 
 def check_format(output: str) -> None:

@@ -61,13 +61,7 @@ class OtherEncoder(ABC):
         """Returns the files that the embeddings depend on."""
 
 
-ENCODERS: Registry[type[OtherEncoder]] = Registry(
-    "encoder",
-    "cse.encoders",
-    {
-        "onnx": "cse.encoder.light:open_onnx",
-    },
-)
+ENCODERS: Registry[type[OtherEncoder]] = Registry("encoder", "cse.encoders", {"onnx": "cse.encoder.light:open_onnx"})
 """Kinds of encoders by name: ``cse eval KIND:WHAT``."""
 
 

@@ -239,12 +239,7 @@ def _check_poolers(pooler: str, eval_pooler: str | None, keep_head: bool) -> Non
 
 
 def load_encoder(
-    source: Source,
-    pooler: str,
-    *,
-    for_inference: bool = False,
-    keep_head: bool = False,
-    eval_pooler: str | None = None,
+    source: Source, pooler: str, *, for_inference: bool = False, keep_head: bool = False, eval_pooler: str | None = None
 ) -> SentenceEncoder:
     """Loads an encoder in float32.
 

@@ -15,10 +15,19 @@ import numpy.typing as npt
 from ..data.corpus import Corpus
 from ..errors import InputError, check_ids, check_integer, check_list, check_switch, check_texts, shortened
 from .fusion import Fusion
-from .rows import Rows, opened, read_encoded, read_index
+from .rows import (
+    Changes,
+    Progress,
+    Rows,
+    built_otherwise,
+    locked,
+    opened,
+    read_encoded,
+    read_index,
+    write_index,
+)
 from .searching import Hit, Searcher
 from .vectors import Vectors
-from .writing import Changes, Progress, built_otherwise, locked, write_index
 
 if TYPE_CHECKING:
     from ..encoder.encoder import Encoder
