@@ -76,10 +76,8 @@ def pick_precision(device: str, precision: str = "auto") -> tuple[str, str]:
         raise unknown("--precision", precision, PRECISIONS)
     kind = _kind(device)
     if precision == "bf16" and kind == "cpu" and not bf16_instructions():
-        return (
-            precision,
-            "the value of --precision; emulated and slow, since the processor has no instructions for bf16",
-        )
+        slow = "emulated and slow, since the processor has no instructions for bf16"
+        return precision, f"the value of --precision; {slow}"
     if precision != "auto":
         return precision, "the value of --precision"
     if kind == "cuda":
@@ -99,15 +97,13 @@ def pick_precision(device: str, precision: str = "auto") -> tuple[str, str]:
 
 def bf16_instructions() -> tuple[str, ...]:
     """Returns the names of the processor's bfloat16 instruction sets, as reported by PyTorch; empty if it has none."""
-    capabilities = getattr(torch.cpu, "get_capabilities", None)
-    if capabilities is not None:
+    if (capabilities := getattr(torch.cpu, "get_capabilities", None)) is not None:
         reported = capabilities()
         return tuple(text for name, text in BF16_INSTRUCTIONS.items() if reported.get(name))
-    # Older versions of PyTorch have only private functions, which were added in different versions.
+    # Older versions of PyTorch have only private functions. That for Arm also returns True for AVX512 without bfloat16,
+    # and some builds of PyTorch lack it.
     private = {"AVX512-BF16": "_is_avx512_bf16_supported", "AMX": "_is_amx_tile_supported"}
     sets = [text for text, name in private.items() if getattr(torch.cpu, name, bool)()]
-    # ``_is_mkldnn_bf16_supported`` is called only on Arm, because on x86 it also returns True for AVX512 without
-    # bfloat16. Some builds of PyTorch lack this operator.
     if platform.machine().lower() in ("aarch64", "arm64"):
         with suppress(AttributeError, RuntimeError):
             sets += ["Arm BF16"] if torch.ops.mkldnn._is_mkldnn_bf16_supported() else []
@@ -201,12 +197,6 @@ def copied_to(tensor: torch.Tensor, device: str | torch.device) -> torch.Tensor:
 def on_device(values: npt.NDArray[Any], device: str) -> torch.Tensor:
     """Returns an array as a tensor on the device, without waiting for the copy to finish; see ``copied_to``."""
     return copied_to(for_transfer(torch.from_numpy(values), device), device)
-
-
-def uncompiled() -> AbstractContextManager[Any]:
-    """Returns a context manager in which a compiled transformer runs uncompiled, for inputs of many shapes."""
-    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
-    return stance
 
 
 def device_count(device: str) -> int:

@@ -23,8 +23,7 @@ PROBE_SECONDS = 5.0
 LFS_POINTER = b"version https://git-lfs"
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "sentencepiece.bpe.model")
 TOKENIZER_FILES += ("spiece.model", "spm.model")
-WITHOUT_FILES = ("Canine", "ByT5", "Perceiver")
-"""Tokenizers of characters or bytes, which have no file with a vocabulary."""
+WITHOUT_FILES = ("Canine", "ByT5", "Perceiver")  # tokenizers of characters or bytes
 ADAPTER = "adapter_config.json"
 
 
@@ -262,7 +261,6 @@ def _from_cache_or_hub(name: str) -> str:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Returns whether the folder contains weights and a tokenizer, not only a configuration."""
     modules = read_modules(folder)
     if modules and kind_of(modules[0]) not in ("Transformer", "StaticEmbedding"):
         return True  # the library reads the files of other modules, and names the one that is missing
@@ -290,8 +288,7 @@ def _within(seconds: float, ask: Callable[[], Any]) -> Any:
 
 
 SUFFIXES = (".safetensors", ".bin", ".json", ".txt", ".model", ".jinja")
-SKIPPED = ("onnx", "openvino", "checkpoints", "mlm_head")
-"""Subfolders whose files do not change the embeddings."""
+SKIPPED = ("onnx", "openvino", "checkpoints", "mlm_head")  # subfolders that do not change the embeddings
 
 
 def model_files(folder: Path, base: str | None = None) -> list[tuple[str, Path]]:

@@ -18,7 +18,7 @@ from sentence_transformers.sentence_transformer import modules as library
 from torch import Tensor, nn
 
 from ..errors import InputError, first_line
-from .device import pick_precision, uncompiled
+from .device import pick_precision
 from .encoder import Encoder, quiet
 from .modules import Transformer, check_widths, is_causal, normalizes, pooler_of, pooling_modules, split
 from .packing import encode_packed, is_hooked, is_packable
@@ -178,14 +178,12 @@ class SentenceEncoder(nn.Module):
         encoder.precision, _ = pick_precision(str(encoder.device), precision)
         self.eval()
         try:
-            with uncompiled():
-                vectors: npt.NDArray[np.float32] = encoder.encode(
-                    texts, prompt=self.prompt if prompt is None else prompt, **settings
-                )
+            with torch.compiler.set_stance("force_eager"):  # texts have many lengths
+                prompt = self.prompt if prompt is None else prompt
+                return encoder.encode(texts, prompt=prompt, **settings)  # type: ignore[no-any-return]
         finally:
             self.train(was_training)
             encoder.precision = before
-        return vectors
 
     def masked_language_model(self) -> tuple[nn.Module, bool]:
         """Returns a masked language model with this encoder's transformer, and whether its head is new.

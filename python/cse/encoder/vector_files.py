@@ -28,8 +28,7 @@ from .base import naming_rows
 from .device import pick_precision
 from .encoder import Encoder
 
-# Number of rows in a block, and in a Parquet row group.
-BLOCK = 16384
+BLOCK = 16384  # rows
 
 
 @dataclass(frozen=True)

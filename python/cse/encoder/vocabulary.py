@@ -62,11 +62,7 @@ def count_words(tokenizer: Any, blocks: Iterable[Sequence[str]], where: str) -> 
             f"{where}: the tokenizer does not divide a text into words first, so its words cannot be counted; name a "
             "model with another tokenizer, such as minilm"
         )
-    chunks: Counter[str] = Counter()
-    for block in blocks:
-        for text in block:
-            chunks.update(text.split())
-    counts, written = _words(backend, chunks)
+    counts, written = _words(backend, Counter(part for block in blocks for text in block for part in text.split()))
     known, vocabulary, unknown = tokenizer.get_added_vocab(), tokenizer.get_vocab(), tokenizer.unk_token
     forms: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
     by_pieces: Counter[int] = Counter()

@@ -1,7 +1,4 @@
-"""BM25 search with the library bm25s (extra ``cse[search]``).
-
-``terms.py`` says how texts are split into terms.
-"""
+"""BM25 search with the library bm25s (extra ``cse[search]``)."""
 
 from __future__ import annotations
 
@@ -22,7 +19,6 @@ from .terms import library as library
 from .vectors import Numbers, top
 
 HASHES = "hashes.json"
-# Number of texts read between two calls of ``progress``.
 PROGRESS_ROWS = 4096
 
 

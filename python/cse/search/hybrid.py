@@ -3,11 +3,9 @@
 z(s) are the scores of all rows minus their mean, divided by their standard deviation. Each ranking is taken as an
 opinion on which row is the best one: p_d = softmax(DENSE z(dense)) and p_b = softmax(LEXICAL z(BM25)), over all rows.
 The score of a row is the logarithm of the power mean of the two, ln(((1 - w) p_d^r + w p_b^r)^(1/r)), where w is the
-weight of BM25 and r is ``EXPONENT``. A ranking with a clear first row has more influence than one with many equally
-good rows, query by query. r = 1 is the linear and r -> 0 the logarithmic opinion pool (Genest and Zidek 1986). w is
-larger if the model can hardly read the texts (``cse.encoder.vocabulary``) or reads less than half of their tokens at
-once, even in passages, and smaller for code, whose queries share few words with it. The constants are chosen by
-``benches/domain/pool.py``; ``CODE`` on the only collection of code.
+weight of BM25 and r is ``EXPONENT``: r = 1 is the linear and r -> 0 the logarithmic opinion pool (Genest and Zidek
+1986). A ranking with a clear first row has more influence than one with many equally good rows, query by query. The
+constants are chosen by ``benches/domain/pool.py``.
 """
 
 from __future__ import annotations

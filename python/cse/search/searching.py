@@ -88,14 +88,13 @@ class Searcher:
 
     def terms(self, fusion: Fusion) -> Terms:
         """Returns how BM25 splits the texts: what ``fusion`` says, with what is ``auto`` found from the texts."""
-        with self._lock:
-            if fusion not in self._terms:
-                terms = terms_for(self.sample, fusion.language, fusion.stop_words, fusion.bm25_tokenizer)
-                if terms.tokenizer == "wordpieces":
-                    pieces = Pieces.of(self.encoder.tokenizer, self.encoder.given[0])
-                    terms = replace(terms, language="none", pieces=pieces)
-                self._terms[fusion] = terms
-            return self._terms[fusion]
+        if fusion not in self._terms:
+            terms = terms_for(self.sample, fusion.language, fusion.stop_words, fusion.bm25_tokenizer)
+            if terms.tokenizer == "wordpieces":
+                pieces = Pieces.of(self.encoder.tokenizer, self.encoder.given[0])
+                terms = replace(terms, language="none", pieces=pieces)
+            self._terms[fusion] = terms
+        return self._terms[fusion]
 
     def weight(self, fusion: Fusion) -> float:
         if fusion.bm25_weight is not None:

@@ -18,11 +18,10 @@ Numbers = npt.NDArray[np.int64]
 
 # Number of pairs of vectors multiplied in float64 at a time, which fit in the cache of a core.
 PAIRS = 1024
-# Maximum number of queries searched together, and of results in memory for them.
+# Maximum numbers: of queries searched together, and of results for them; of float32 products in memory at a time, and
+# of vectors multiplied by a query; and of candidates before they are merged into the results.
 QUERIES, RESULTS = 1024, 1 << 22
-# Maximum number of float32 products in memory at a time (16 MB), and of vectors multiplied by a query.
 PRODUCTS, BLOCK = 1 << 22, 1 << 20
-# Number of candidates above which they are merged into the results.
 CANDIDATES = 1 << 18
 
 
