@@ -289,8 +289,7 @@ class Encoder(TextEncoder, SentenceTransformer):
                 else the default prompt of the model.
             prompt: Text that is put before each text; ``prompt_name`` is then ignored.
             batch_size: Texts per forward pass, at least 1.
-            inputs: The name of ``texts`` in sentence-transformers.
-            sentences: The name of ``texts`` in sentence-transformers before release 5.
+            inputs, sentences: The names of ``texts`` in sentence-transformers, and before its release 5.
             show_progress_bar: Whether to show a progress bar.
             progress: Called with the number of texts encoded since its last call; blank texts are not counted.
             task: ``query`` or ``document``, for models with modules for each.
@@ -309,10 +308,8 @@ class Encoder(TextEncoder, SentenceTransformer):
             ``output_value=None``, a list of dicts of all outputs of the model.
 
         Raises:
-            InputError: If ``texts`` has an element that is not a string, if ``batch_size`` is
-                not an integer of at least 1, if ``truncate_dim`` is not an integer from 1 to the number of dimensions,
-                if ``precision`` is unknown, if the model has no prompt named ``prompt_name``, or if an embedding holds
-                NaN or infinity.
+            InputError: If an element of ``texts`` is not a string, ``batch_size``, ``truncate_dim``, ``precision`` or
+                ``prompt_name`` is not possible, or an embedding holds NaN or infinity.
         """
         texts = next((value for value in (texts, inputs, sentences) if value is not None), None)
         whole, prompt = self._checked(texts, prompt_name, prompt, batch_size)
@@ -324,20 +321,11 @@ class Encoder(TextEncoder, SentenceTransformer):
         settings = {name: value for name, value in settings.items() if value != LIBRARY[name]}
         made: Any
         if settings:
-            made = SentenceTransformer.encode(
-                self,
-                whole,
-                prompt=prompt,
-                batch_size=batch_size,
-                show_progress_bar=bool(show_progress_bar),
-                convert_to_tensor=convert_to_tensor,
-                convert_to_numpy=convert_to_numpy,
-                normalize_embeddings=normalize_embeddings,
-                truncate_dim=truncate_dim,
-                precision=precision,
-                **({"task": task} if task else {}),
-                **settings,
-            )
+            settings |= {"convert_to_tensor": convert_to_tensor, "convert_to_numpy": convert_to_numpy}
+            settings |= {"normalize_embeddings": normalize_embeddings, "truncate_dim": truncate_dim}
+            settings |= {"precision": precision, "show_progress_bar": bool(show_progress_bar)}
+            settings |= {"task": task} if task else {}
+            made = SentenceTransformer.encode(self, whole, prompt=prompt, batch_size=batch_size, **settings)
             if isinstance(made, np.ndarray) and len(made):
                 check_finite(made, whole, self.given[0] or "encoder")
         else:

@@ -103,7 +103,13 @@ def _export(encoder: Encoder, folder: Path, final: Path, int8: bool, say: Callab
     with temporary_folder(folder / FOLDER) as temporary:
         file = temporary / MODEL
         say("exporting the model")
-        write_tokenizer(encoder, temporary / TOKENIZER)
+        own = encoder.tokenizer
+        if not hasattr(own, "backend_tokenizer"):
+            raise InputError(f"{encoder.given[0]}: has no fast tokenizer, which onnxruntime needs")
+        tokenizer = Tokenizer.from_str(own.backend_tokenizer.to_str())
+        tokenizer.enable_truncation(int(encoder.max_seq_length), direction=own.truncation_side)
+        tokenizer.enable_padding(direction=own.padding_side, pad_id=own.pad_token_id, pad_token=own.pad_token)
+        tokenizer.save(str(temporary / TOKENIZER))
         write_onnx(encoder, file)
         say("comparing its embeddings with PyTorch's")
         difference = float(np.abs(compare(file) - expected).max())
@@ -133,17 +139,6 @@ def _export(encoder: Encoder, folder: Path, final: Path, int8: bool, say: Callab
         for path in sorted(temporary.iterdir(), reverse=True):  # external weights before the file that names them
             os.replace(path, target / path.name)
     return Exported(str(final), str(final / FOLDER / MODEL), size, difference, **more)
-
-
-def write_tokenizer(encoder: Encoder, file: Path) -> None:
-    """Writes the tokenizer of the library tokenizers, with the truncation and padding of the encoder."""
-    own = encoder.tokenizer
-    if not hasattr(own, "backend_tokenizer"):
-        raise InputError(f"{encoder.given[0]}: has no fast tokenizer, which onnxruntime needs")
-    tokenizer = Tokenizer.from_str(own.backend_tokenizer.to_str())
-    tokenizer.enable_truncation(int(encoder.max_seq_length), direction=own.truncation_side)
-    tokenizer.enable_padding(direction=own.padding_side, pad_id=own.pad_token_id, pad_token=own.pad_token)
-    tokenizer.save(str(file))
 
 
 class _Whole(nn.Module):

@@ -51,13 +51,12 @@ class Cutter:
 
     def __call__(self, texts: Sequence[str]) -> list[list[Span]]:
         """Returns the passages of each text as (start, end) character positions; a blank text has none."""
-        return [windows(text, spans, self.tokens) for text, spans in zip(texts, self._offsets(texts), strict=True)]
-
-    def _offsets(self, texts: Sequence[str]) -> list[list[Span]]:
         if self._tokenizer is None:
-            return [[(start, end) for start, end, _ in _core.tokenize(text, word_options())] for text in texts]
-        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        return [[(start, end) for start, end in encoding.offsets if end > start] for encoding in encodings]
+            spans = [[(start, end) for start, end, _ in _core.tokenize(text, word_options())] for text in texts]
+        else:
+            encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+            spans = [[(start, end) for start, end in encoding.offsets if end > start] for encoding in encodings]
+        return [windows(text, tokens, self.tokens) for text, tokens in zip(texts, spans, strict=True)]
 
 
 def windows(text: str, tokens: Sequence[Span], size: int) -> list[Span]:

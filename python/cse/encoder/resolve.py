@@ -21,8 +21,8 @@ MINILM_ON_HUB = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 PROBE_SECONDS = 5.0
 LFS_POINTER = b"version https://git-lfs"
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "sentencepiece.bpe.model")
-TOKENIZER_FILES += ("spiece.model", "spm.model")
+TOKENIZER_FILES: tuple[str, ...] = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model")
+TOKENIZER_FILES += ("sentencepiece.bpe.model", "spiece.model", "spm.model")
 WITHOUT_FILES = ("Canine", "ByT5", "Perceiver")  # tokenizers of characters or bytes
 ADAPTER = "adapter_config.json"
 

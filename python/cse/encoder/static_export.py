@@ -89,7 +89,8 @@ def export_static(
         targets = encoder.encode_document(texts, batch_size=batch_size, progress=more)
     prior, weights = first_vectors(alone, design)
     vectors, made, cosine = fit(prior, weights, design, targets)
-    vectors = rotated(vectors, made)[:, :dims]
+    _, axes = np.linalg.eigh(made.T.astype(np.float64) @ made)  # the principal axes, the last one is the largest
+    vectors = (vectors @ axes[:, ::-1].astype(np.float32))[:, :dims]
     config: Any = {"model_type": "model2vec", "architectures": ["StaticModel"], "tokenizer_name": name}
     config |= {"hidden_dim": vectors.shape[1], "apply_pca": vectors.shape[1], "sif_coefficient": SMOOTHING}
     config |= {"pooling": "mean", "normalize": True, "max_length": None, "seq_length": 1_000_000}
@@ -210,10 +211,3 @@ def solve(matrix: csr_matrix, right: Floats, strength: float) -> Floats:
         direction = residual + new / np.maximum(old, np.finfo(np.float32).tiny) * direction
         old = new
     return solution
-
-
-def rotated(vectors: Floats, made: Floats) -> Floats:
-    """Rotates vectors to the principal axes of the embeddings ``made``, largest first; cosines stay the same."""
-    _, axes = np.linalg.eigh(made.T.astype(np.float64) @ made)
-    result: Floats = vectors @ axes[:, ::-1].astype(np.float32)
-    return result

@@ -97,7 +97,11 @@ def encode_to_file(
                 file.write(data)
                 file.flush()
                 journal.add(hash_bytes(data))
-        _finish(part, output, first_row)
+        if output.suffix == ".npy" and (output.is_file() or not output.exists()) and not output.is_symlink():
+            with naming(output):
+                os.replace(part, output)
+        else:
+            write_vectors(np.load(part, mmap_mode="r"), output, first_row)
         part.unlink(missing_ok=True)
         journal.remove()
     return EncodedFile(len(corpus), int(len(corpus) - np.count_nonzero(filled)), done)
@@ -132,15 +136,6 @@ def _resume(file: BinaryIO, journal: Journal, shape: tuple[int, int]) -> int:
     file.write(header)
     file.seek(done * shape[1] * 4, os.SEEK_CUR)
     return done
-
-
-def _finish(part: Path, output: Path, first_row: int) -> None:
-    """Renames the complete array to ``output``, or converts it to the format of ``output``."""
-    if output.suffix == ".npy" and (output.is_file() or not output.exists()) and not output.is_symlink():
-        with naming(output):
-            os.replace(part, output)
-        return
-    write_vectors(np.load(part, mmap_mode="r"), output, first_row)
 
 
 def write_vectors(array: npt.NDArray[np.float32], output: Path, first_row: int = 0) -> None:

@@ -62,7 +62,14 @@ def count_words(tokenizer: Any, blocks: Iterable[Sequence[str]], where: str) -> 
             f"{where}: the tokenizer does not divide a text into words first, so its words cannot be counted; name a "
             "model with another tokenizer, such as minilm"
         )
-    counts, written = _words(backend, Counter(part for block in blocks for text in block for part in text.split()))
+    # The words as the tokenizer passes them to its model, and as text.
+    counts: Counter[str] = Counter()
+    written: dict[str, str] = {}
+    for chunk, count in Counter(part for block in blocks for text in block for part in text.split()).items():
+        text = f" {chunk}" if backend.normalizer is None else backend.normalizer.normalize_str(f" {chunk}")
+        for word, (start, end) in backend.pre_tokenizer.pre_tokenize_str(text):
+            counts[word] += count
+            written.setdefault(word, text[start:end].strip())
     known, vocabulary, unknown = tokenizer.get_added_vocab(), tokenizer.get_vocab(), tokenizer.unk_token
     forms: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
     by_pieces: Counter[int] = Counter()
@@ -83,21 +90,6 @@ def count_words(tokenizer: Any, blocks: Iterable[Sequence[str]], where: str) -> 
     divided.sort(key=lambda entry: (-entry.saved, entry.word))
     tokens = by_pieces.total()
     return WordCounts(counts.total(), tokens, strange, dict(sorted(by_pieces.items())), divided)
-
-
-def _words(backend: Any, chunks: Counter[str]) -> tuple[Counter[str], dict[str, str]]:
-    """Returns the counts of the words as the tokenizer passes them to its model, and these words as text."""
-    normalize = (lambda text: text) if backend.normalizer is None else backend.normalizer.normalize_str
-    split = backend.pre_tokenizer.pre_tokenize_str
-    counts: Counter[str] = Counter()
-    written: dict[str, str] = {}
-    for chunk, count in chunks.items():
-        text = normalize(" " + chunk)
-        for word, (start, end) in split(text):
-            counts[word] += count
-            if word not in written:
-                written[word] = text[start:end].strip()
-    return counts, written
 
 
 # The number of texts, and of the first words of each, that are looked at.
@@ -145,7 +137,10 @@ def readability(tokenizer: Any, texts: Iterable[str]) -> Readability:
             rows.append(joined[1:])
     ids = _ids(tokenizer, rows)
     pieces = sum(map(len, ids))
-    unknown = _unknown(tokenizer)
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    token = getattr(getattr(tokenizer, "model", None), "unk_token", None)
+    if unknown is None and token is not None:
+        unknown = tokenizer.token_to_id(token)
     return Readability(pieces / max(words, 1), sum(row.count(unknown) for row in ids) / max(pieces, 1))
 
 
@@ -175,12 +170,3 @@ def _ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
         return [[] for _ in texts]
     encoded = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
     return [[number for number, real in zip(e.ids, e.attention_mask, strict=True) if real] for e in encoded]
-
-
-def _unknown(tokenizer: Any) -> int:
-    """Returns the number of the unknown token; -1 if there is none."""
-    number = getattr(tokenizer, "unk_token_id", None)
-    token = getattr(getattr(tokenizer, "model", None), "unk_token", None)
-    if number is None and token is not None:
-        number = tokenizer.token_to_id(token)
-    return -1 if number is None else int(number)
