@@ -42,8 +42,7 @@ def mask_always(backbone: Any) -> None:
     from transformers.masking_utils import sdpa_mask
 
     skips = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
-    whole = lambda **arguments: sdpa_mask(**{**arguments, **skips})  # noqa: E731
-    replace_attention(backbone, "cse_masked", sdpa_attention_forward, whole)
+    replace_attention(backbone, "cse_masked", sdpa_attention_forward, lambda **given: sdpa_mask(**{**given, **skips}))
 
 
 def transformers_in(modules: Iterable[nn.Module]) -> Iterator[Any]:

@@ -42,6 +42,7 @@ LIBRARY = {
     "output_value": "sentence_embedding",
     **dict.fromkeys(("device", "pool", "chunk_size", "processing_kwargs")),
 }
+LOCAL = {"local_files_only": True, "trust_remote_code": False}
 PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
 
 
@@ -139,12 +140,11 @@ class Encoder(TextEncoder, SentenceTransformer):
                 if pooler is not None and is_static(self.folder):
                     raise InputError(f"--pooler: {name} has no pooling to choose; omit --pooler")
                 with quiet():
-                    settings |= {"local_files_only": True, "trust_remote_code": False, "backend": backend}
-                    super().__init__(str(self.folder), device=place, **settings)
+                    super().__init__(str(self.folder), device=place, backend=backend, **LOCAL, **settings)
                 self.float()
                 if pooler is not None:
                     self._choose_pooler(pooler)
-                self._check(name)
+                self._check()
                 with quiet():
                     self._try()
         self.eval()
@@ -154,9 +154,8 @@ class Encoder(TextEncoder, SentenceTransformer):
 
     def _load_default_modules(self, model_name_or_path: str, *_: Any, **settings: Any) -> tuple[list[nn.Module], Any]:
         """Returns the modules for a plain Hugging Face folder: a transformer, and mean pooling or the last token."""
-        local = {"local_files_only": True, "trust_remote_code": False}
         names = ("model_kwargs", "processor_kwargs", "config_kwargs")
-        options: dict[str, Any] = {name: {**local, **(settings.get(name) or {})} for name in names}
+        options: dict[str, Any] = {name: {**LOCAL, **(settings.get(name) or {})} for name in names}
         transformer = Transformer(model_name_or_path, **options, backend=self.backend)
         if transformer.module_output_name != "token_embeddings":
             return [transformer], {}
@@ -183,7 +182,7 @@ class Encoder(TextEncoder, SentenceTransformer):
         check_widths(modules, f"use the pooler of the model, {declared}")
         self.replace_modules(modules)
 
-    def _check(self, name: str) -> None:
+    def _check(self) -> None:
         check_widths(list(self))
         if self.truncate_dim is not None and self.truncate_dim > self.width:
             raise InputError(

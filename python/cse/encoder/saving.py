@@ -1,4 +1,7 @@
-"""Saving an encoder as a sentence-transformers directory, its model card (README.md), and averages of weights."""
+"""Saving an encoder as a sentence-transformers directory, its model card (README.md), and averages of weights.
+
+Weights of a trained model and of its base model are averaged as in WiSE-FT (Wortsman et al. 2022).
+"""
 
 from __future__ import annotations
 

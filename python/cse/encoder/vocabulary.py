@@ -137,7 +137,7 @@ def readability(tokenizer: Any, texts: Iterable[str]) -> Readability:
             rows.append(joined[1:])
     ids = _ids(tokenizer, rows)
     pieces = sum(map(len, ids))
-    unknown = getattr(tokenizer, "unk_token_id", None)
+    unknown: Any = getattr(tokenizer, "unk_token_id", None)
     token = getattr(getattr(tokenizer, "model", None), "unk_token", None)
     if unknown is None and token is not None:
         unknown = tokenizer.token_to_id(token)

@@ -15,17 +15,7 @@ import numpy.typing as npt
 from ..data.corpus import Corpus
 from ..errors import InputError, check_ids, check_integer, check_list, check_switch, check_texts, shortened
 from .fusion import Fusion
-from .rows import (
-    Changes,
-    Progress,
-    Rows,
-    built_otherwise,
-    locked,
-    opened,
-    read_encoded,
-    read_index,
-    write_index,
-)
+from .rows import Changes, Progress, Rows, built_otherwise, locked, opened, read_encoded, read_index, write_index
 from .searching import Hit, Searcher
 from .vectors import Vectors
 
@@ -41,7 +31,7 @@ class SearchIndex:
 
     The rows are memory-mapped. Blank rows are never found. While another process updates the index, an open index
     continues to return the rows that it had when it was opened. Several threads may search while one changes the rows.
-    ``changes`` is what ``build`` changed in an existing index; None for an index that was opened or is new.
+    ``encoder`` is that of queries, and ``changes`` what ``build`` changed in an existing index, else None.
     """
 
     def __init__(self, rows: Rows, encoder: Encoder, verify: bool = True) -> None:
