@@ -64,7 +64,7 @@ def test_a_static_encoder_of_nan_is_refused_where_it_is_loaded(tmp_path, tiny_be
     values = np.ones((2000, 4), dtype=np.float32)
     values[:, 1] = np.nan
     SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=values)]).save(str(tmp_path / "nan"))
-    from cse.encoder.light import open_encoder
+    from cse.encoder.opening import open_encoder
 
     with pytest.raises(InputError, match="holds NaN or infinity"):
         open_encoder(str(tmp_path / "nan"))

@@ -28,8 +28,9 @@ from .device import autocast, copied_to, pick_device, pick_precision
 from .encoders import OtherEncoder, OtherModule, find_encoder
 from .layout import load_as_stored, write_older_names
 from .light import STATIC, LightEncoder
-from .modules import MaskPooling, Transformer, check_widths, normalizes, pooler_of, pooling_modules, split
+from .modules import Transformer, check_widths, normalizes, split
 from .pooling import POOLERS
+from .pooling_modules import MaskPooling, pooler_of, pooling_modules
 from .resolve import base_of, family_in, find_folder, model_files, naming_model, transformer_folder
 from .tokens import TOKENIZING, pad
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -27,19 +25,6 @@ STATIC = "mean of the vectors of the tokens (StaticEmbedding)"
 def is_light(name: str) -> bool:
     """Returns whether ``LightEncoder`` can be tried for a model: an ``onnx:`` name or a folder of a StaticEmbedding."""
     return name.startswith("onnx:") or is_static(Path(best_of_run(name)))
-
-
-def open_encoder(model: str | PathLike[str], *, pooler: str | None = None, **settings: Any) -> Any:
-    """Returns a ``LightEncoder`` if the model is a static embedding or an ONNX file, else a ``cse.Encoder``.
-
-    The arguments are those of ``cse.Encoder``.
-    """
-    if pooler is None and is_light(fspath(model)):
-        with suppress(InputError):  # cse.Encoder loads other modules, or says what is wrong
-            return LightEncoder(model, prompt=settings.get("prompt"), dims=settings.get("dims"))
-    from .encoder import Encoder
-
-    return Encoder(model, pooler=pooler, **settings)
 
 
 class LightEncoder(TextEncoder):

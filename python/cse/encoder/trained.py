@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from ..errors import InputError, first_line
 from .device import pick_precision
 from .encoder import Encoder, quiet
-from .modules import Transformer, check_widths, is_causal, normalizes, pooler_of, pooling_modules, split
+from .modules import Transformer, check_widths, is_causal, normalizes, split
 from .packing import encode_packed, is_hooked, is_packable
+from .pooling_modules import pooler_of, pooling_modules
 from .resolve import Source, naming_model
 from .tokens import POOLED
 

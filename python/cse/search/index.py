@@ -125,7 +125,7 @@ class SearchIndex:
         path = Path(folder)
         rows = opened(path, verify)
         if encoder is None:
-            from ..encoder.light import open_encoder
+            from ..encoder.opening import open_encoder
 
             try:
                 encoder = open_encoder(device=device, **{name: rows.settings[name] for name in ARGUMENTS})
