@@ -220,7 +220,7 @@ def augment_job(folder, manifest, elsewhere=False):
     )
     names = ("path", "column", "bytes", "rows", "xxh3")
     sources = [SourceFile(**{name: part[name] for name in names}) for part in known["parts"]]
-    return job, Parts(folder, "augment", job.settings, sources, job.suffix)
+    return job, Parts(folder, job, sources)
 
 
 def test_unsuitable_output_folders_and_flags_are_refused(shards, cse, glove):

@@ -70,7 +70,6 @@ class Encoding:
 
     @property
     def reading(self) -> dict[str, Any]:
-        """The values of the options for reading a corpus, by name."""
         return {name: getattr(self, name) for name in ("column", "encoding_errors", "max_line_bytes", "cache")}
 
     @property

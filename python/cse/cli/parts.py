@@ -19,8 +19,8 @@ from ..sharding.jobs import File, Job, count_rows, find_sources
 from ..sharding.parts import Parts
 from . import printing
 
-# Maximum number of files that an error message lists.
 LISTED = 5
+"""Maximum number of files that an error message lists."""
 
 
 def run(
@@ -52,7 +52,7 @@ def run(
             return counted
 
         sources = find_sources(files, column, known, index, count, elsewhere=ray is not None)
-        parts = Parts(output, job.kind, job.settings, sources, job.suffix)
+        parts = Parts(output, job, sources)
         started = time.perf_counter()
         with parts.locked():
             wanted, total = parts.missing(), len(parts.shards)
@@ -77,14 +77,7 @@ def run(
     for made in parts.made.values():
         counted.update(made["counted"])
     rate = round(rows / seconds)
-    summary = {
-        "output": output,
-        "files": total,
-        "made": len(wanted),
-        **{**counted, "rows": parts.rows},
-        "seconds": round(seconds, 3),
-        "rows_per_second": rate,
-        **further,
-    }
+    summary = {"output": output, "files": total, "made": len(wanted), **counted, "rows": parts.rows}
+    summary |= {"seconds": round(seconds, 3), "rows_per_second": rate, **further}
     line = f"{Path(output)}: {total:,} parts, {parts.rows:,} rows; {len(wanted):,} parts made in "
     printing.result(summary, as_json, [f"{line}{summary['seconds']:.1f} s ({rate:,} {unit}/s)"])

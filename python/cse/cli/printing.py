@@ -25,7 +25,6 @@ ENDLESS = re.compile(r"\S{300,}")
 
 
 def echo(text: str = "", err: bool = False) -> None:
-    """Prints text on standard output, or on standard error, with control characters escaped."""
     if err:
         text = ENDLESS.sub(lambda match: f"{match[0][:100]}\u2026{match[0][-50:]}", text)
     click.echo(visible(text), err=err)
@@ -62,11 +61,8 @@ def plain(value: Any) -> str:
 
 
 def span(radius: int, terms: int) -> str:
-    """Returns a radius as text: a number of ranks, and this number as a percentage of all terms."""
-    return (
-        f"up to {radius:,} rank{'s' if radius != 1 else ''} above or below a word "
-        f"({min(radius / terms, 1):.1%} of {terms:,} terms)"
-    )
+    ranks = f"{radius:,} rank{'s' if radius != 1 else ''}"
+    return f"up to {ranks} above or below a word ({min(radius / terms, 1):.1%} of {terms:,} terms)"
 
 
 def marked(text: str, spans: tuple[tuple[int, int], ...], colour: str) -> str:
@@ -175,16 +171,14 @@ def write_table(output: str | Path, names: Sequence[str], records: Iterable[Sequ
         nonlocal count
         text = io.TextIOWrapper(file, encoding="utf8", newline="")
         try:
-            if Path(output).suffix == ".jsonl":
-                for record in records:
-                    text.write(dumps(dict(zip(names, record, strict=True))) + "\n")
-                    count += 1
-            else:
-                table = csv.writer(text, lineterminator="\n")
+            as_json, table = Path(output).suffix == ".jsonl", csv.writer(text, lineterminator="\n")
+            if not as_json:
                 table.writerow(names)
-                for record in records:
+            for count, record in enumerate(records, 1):  # noqa: B007
+                if as_json:
+                    text.write(dumps(dict(zip(names, record, strict=True))) + "\n")
+                else:
                     table.writerow(record)
-                    count += 1
         finally:
             text.detach()  # writes what is buffered, and leaves the file open
 

@@ -30,13 +30,10 @@ ROLE_OF = {name: role for role, names in NAMES.items() for name in names.split()
 """Role of a column, or ``label`` or ``score``, by its name in lower case."""
 SAMPLE_ROWS = 1000
 # If all values of a column are among these words, it is taken to mark which rows are positive pairs.
-POSITIVE_MARKS = set(
-    "yes y true t positive pos match duplicate related relevant correct similar same entailment 1".split()
-)
-MARKS = POSITIVE_MARKS | set(
-    "no n false f negative neg mismatch unrelated irrelevant incorrect dissimilar different neutral contradiction 0 "
-    "-1".split()
-)
+_POSITIVE = "yes y true t positive pos match duplicate related relevant correct similar same entailment 1"
+_NEGATIVE = "no n false f negative neg mismatch unrelated irrelevant incorrect dissimilar different neutral 0 -1"
+POSITIVE_MARKS = frozenset(_POSITIVE.split())
+MARKS = POSITIVE_MARKS | {*_NEGATIVE.split(), "contradiction"}
 NUMBER = re.compile(r"[_-]?\d+$")
 
 
@@ -274,7 +271,11 @@ class LabelledPairs:
 
 
 def open_pairs(
-    files: Sequence[str], columns: Sequence[str], where: str | None = None, min_score: float | None = None, **reading: Any
+    files: Sequence[str],
+    columns: Sequence[str],
+    where: str | None = None,
+    min_score: float | None = None,
+    **reading: Any,
 ) -> LabelledPairs:
     """Opens tables of labelled pairs."""
     paths = readers.expand(files)

@@ -39,7 +39,6 @@ def is_table(path: str) -> bool:
 
 
 def has_header_line(path: str) -> bool:
-    """Returns whether the first line of a table names its columns, as in csv and tsv files."""
     return _kind(path) in (".csv", ".tsv")
 
 
@@ -48,10 +47,7 @@ def _separator(path: str) -> str:
 
 
 def column_names(path: str, wanted: str | None = None) -> list[str]:
-    """Returns the names of the columns of a table; raises ``InputError`` if it cannot be read.
-
-    ``wanted`` is a column that is looked for in all records of a .jsonl file.
-    """
+    """Returns the names of the columns of a table; ``wanted`` is looked for in all records of a .jsonl file."""
     if not os.path.exists(path):
         raise InputError(f"{path}: no such file; check the path")
     if not os.path.isfile(path):
@@ -75,8 +71,7 @@ def column_values(path: str, column: str) -> Iterator[str]:
 
 
 def _bytes(text: str) -> bytes:
-    """Returns the bytes of a file that were decoded with ``surrogateescape``, or of text with other surrogates."""
-    try:
+    try:  # bytes of a file that were decoded with ``surrogateescape``
         return text.encode("utf8", "surrogateescape")
     except UnicodeEncodeError:
         return text.encode("utf8", "surrogatepass")
@@ -100,8 +95,7 @@ def csv_records(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yields the first line and the fields of each record of a csv or tsv file; empty lines are skipped.
 
-    Fields may be quoted if the separator is a comma, and quoted fields may contain line breaks. Raises ``InputError``
-    for a quote that is not closed, and for a record of more than ``most`` characters. ``lines`` are those of the file,
+    Fields may be quoted if the separator is a comma, and may have ``most`` characters. ``lines`` are those of the file,
     if they were read before.
     """
     csv.field_size_limit(min(most, 2**31 - 1))
@@ -169,9 +163,8 @@ def _kind(path: str) -> str | None:
 class Column:
     """A column of a csv, tsv, jsonl or parquet file, which is decoded in blocks.
 
-    A missing value becomes a blank row; a line break inside a field is replaced by a space. Fields of a csv file may be
-    quoted, and quoted fields may contain line breaks; quotes in a tsv file have no special meaning. The first line of a
-    csv or tsv file names the columns, and empty lines are not rows.
+    A missing value becomes a blank row; a line break inside a field is replaced by a space. Quotes in a tsv file have
+    no special meaning.
     """
 
     def __init__(self, path: str, column: str | None, flag: str = "--column") -> None:
@@ -191,11 +184,7 @@ class Column:
         self._blocks: Iterator[tuple[bytes, int]] | None = None
 
     def next_block(self, max_line_bytes: int = MAX_LINE_BYTES) -> tuple[bytes, int] | None:
-        """Returns the next rows, each ended by a line feed, and their approximate size in the file; None at the end.
-
-        At most ``BLOCK_BYTES`` of rows are decoded at a time, or one row. Raises ``InputError`` for a row that must be
-        longer than ``max_line_bytes``, and for a record of a csv or jsonl file that is much longer.
-        """
+        """Returns the next rows, each ended by a line feed, and their approximate size in the file; None at the end."""
         if self._blocks is None:
             self._blocks = _blocks(self.path, self.column, max_line_bytes)
         blocks = self._blocks
@@ -323,13 +312,13 @@ def _too_long(path: str, most: int) -> InputError:
 
 # Kinds of columns of Parquet files that hold text.
 TEXTS = ("string", "large_string", "string_view", "binary", "large_binary")
-KINDS = {dict: "an object", list: "a list", bool: "a boolean", int: "a number", float: "a number"}
+KINDS = {bool: "a boolean", int: "a number", float: "a number"}
 
 
 def _described(value: Any) -> str:
-    kind = KINDS.get(type(value), f"a value of type {type(value).__name__}")
     if isinstance(value, dict):
-        return f"{kind} with the fields {', '.join(list(value)[:5])}; make the text a field of the record itself"
+        return f"an object with the fields {', '.join(list(value)[:5])}; make the text a field of the record itself"
     if isinstance(value, list):
-        return f"{kind}; write one record for each text of the list"
+        return "a list; write one record for each text of the list"
+    kind = KINDS.get(type(value), f"a value of type {type(value).__name__}")
     return f"{kind} ({json.dumps(value, default=str)}); write it as text, or omit the record"

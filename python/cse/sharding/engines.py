@@ -1,8 +1,4 @@
-"""Calls a function for many files, one after the other on this machine or as tasks of a Ray cluster (``cse[ray]``).
-
-Ray Data is not used: its blocks lack row numbers within the whole corpus and do not end where files end, and it neither
-reads ``.zst`` text nor writes one output file per input file.
-"""
+"""Calls a function for many files, one after the other on this machine or as tasks of a Ray cluster (``cse[ray]``)."""
 
 from __future__ import annotations
 
@@ -59,7 +55,6 @@ def on_cluster(
 
 
 def run_task(function: Callable[[T], R], home: str, item: T) -> R:
-    """What a worker runs; ``home`` is that of ``enter``."""
     enter(home)
     return function(item)
 
@@ -69,8 +64,7 @@ def make_parts(
 ) -> list[tuple[Shard, Exception]]:
     """Makes the missing parts of a folder, within ``locked``; returns those that could not be made, and why.
 
-    ``ray`` is the module, connected to a cluster, or None: the parts are made in this process. With a fraction of
-    ``gpus``, such as 0.5, several workers share a GPU. ``progress`` is called with the number of rows just done.
+    ``ray`` is the module, connected to a cluster, or None: the parts are made in this process.
     """
     folder = parts.folder.absolute()
     if ray is None:

@@ -34,9 +34,7 @@ class Job:
     """What makes the parts of a corpus."""
 
     kind: str
-    """``augment`` or ``encode``."""
     suffix: str
-    """Suffix of the names of the parts."""
     settings: dict[str, Any]
     """All settings that the content of the parts depends on or that a search needs, serialisable to JSON."""
     reading: ReadOptions
@@ -53,10 +51,8 @@ def find_sources(
     *,
     elsewhere: bool,
 ) -> list[SourceFile]:
-    """Returns the files of a corpus with their row counts: those ``known`` from an index, or those ``count`` returns.
-
-    ``index`` is the folder of the index, for messages. If the files are read ``elsewhere``, on other machines, files in
-    the index need not exist here.
+    """Returns the files of a corpus with their row counts: ``known`` ones of the folder ``index``, or what ``count``
+    returns. Files in the index need not exist here if they are read ``elsewhere``.
     """
     items = readers.resolve(list(files), column)
     wanted: list[File] = [(item, None) if isinstance(item, str) else (item.path, item.column) for item in items]
@@ -77,14 +73,12 @@ def find_sources(
 
 
 def count_rows(reading: ReadOptions, file: File) -> SourceFile:
-    """Counts the rows of a file."""
     path, column = file
     (counted,) = _core.count_rows(readers.resolve([path], column), reading)
     return SourceFile(**{**counted, "path": path})
 
 
 def as_input(shard: Shard) -> list[str | tables.Column]:
-    """Returns the file of a shard as an input of the Rust core."""
     return readers.resolve([shard.source.path], shard.source.column)
 
 
@@ -119,9 +113,8 @@ def augment_job(
 ) -> Job:
     """Returns the job of ``cse augment``: negatives for the rows of a file.
 
-    ``file`` is that of the index, ``filtered`` the arguments with which it was opened, and ``drawing`` complete drawing
-    options (``TfidfIndex.draw_options``). ``form`` is ``text`` or ``jsonl``; ``compression`` ``none``, ``gz`` or
-    ``zst``. With ``elsewhere``, the job holds the bytes of the index, for machines that need not have its folder.
+    ``file`` is that of the index, and ``filtered`` the arguments with which it was opened. With ``elsewhere``, the job
+    holds the bytes of the index, for machines that need not have its folder.
     """
     settings = {
         "index": _core.hash_file(file),
@@ -141,7 +134,6 @@ def _augmenting(
     opened: Callable[[], TfidfIndex], drawing: Any, copies: int, form: str, compression: str, reading: ReadOptions
 ) -> Work:
     index = opened()
-    options = index.reading(reading)
 
     def work(shard: Shard, path: Path, progress: Progress) -> dict[str, Any]:
         source, rows, before = as_input(shard), shard.source.rows, 0
@@ -152,7 +144,7 @@ def _augmenting(
             progress(now - before)
             before = now
 
-        given = source, path, compression, shard.first_row, copies, form == "jsonl", drawing, options
+        given = source, path, compression, shard.first_row, copies, form == "jsonl", drawing, index.reading(reading)
         report, (file,) = in_thread(lambda shared: index._core.augment_part(*given, shared), advance)
         progress(rows - before)
         return {**report, "joined_lines": readers.joined_lines(source), "file": file["xxh3"]}
@@ -170,10 +162,7 @@ def encode_job(
     reading: ReadOptions,
     elsewhere: bool,
 ) -> Job:
-    """Returns the job of ``cse encode``: embeddings of the rows of a file, in the format of ``suffix``.
-
-    With ``elsewhere``, workers load the encoder with the same ``arguments``; otherwise they use ``encoder``.
-    """
+    """Returns the job of ``cse encode``; with ``elsewhere``, workers load the encoder with the same ``arguments``."""
     from ..encoder.encoder import Encoder
     from ..encoder.resolve import model_digest
 

@@ -10,10 +10,7 @@ file                        content
 ==========================  ==========================================================================================
 
 The folder is locked by the process that makes parts. The manifest is written before the first part and after the last
-one. A part counts as made only if it has the hash that was stored. A later call with the same settings and files
-makes the parts that are missing. Files may be added at the end of the list. The parts are the same with
-``--engine local`` and ``--engine ray``: negatives are identical on all machines, and embeddings on processors of the
-same kind.
+one. A later call with the same settings and files, and perhaps more files at the end, makes the parts that are missing.
 """
 
 from __future__ import annotations
@@ -25,13 +22,16 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from .. import __version__
 from .._core import hash_file
 from ..data.readers import SourceFile
 from ..errors import InputError
 from ..io import dumps, holds_files, locked, naming, read_json, remove_leftovers, write_text
+
+if TYPE_CHECKING:
+    from .jobs import Job
 
 MANIFEST = "manifest.json"
 VERSION = 1
@@ -43,7 +43,6 @@ class Shard:
 
     source: SourceFile
     part: str
-    """Name of the part in the folder."""
     first_row: int
     """Row number, in the whole corpus, of the first row of the file."""
 
@@ -77,21 +76,19 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
 
 
 class Parts:
-    """The output folder of a call that makes parts from the files ``sources``; see ``Job`` for the other arguments."""
+    """The output folder of a job that makes parts from the files ``sources``."""
 
-    def __init__(
-        self, folder: str, kind: str, settings: dict[str, Any], sources: Sequence[SourceFile], suffix: str
-    ) -> None:
+    def __init__(self, folder: str, job: Job, sources: Sequence[SourceFile]) -> None:
         self.folder = Path(folder)
-        self._head = {"version": VERSION, "cse": __version__, "kind": kind, "settings": json.loads(dumps(settings))}
+        settings = json.loads(dumps(job.settings))
+        self._head = {"version": VERSION, "cse": __version__, "kind": job.kind, "settings": settings}
         digits = max(5, len(str(len(sources) - 1)))
         self.shards: list[Shard] = []
         first = 0
         for number, source in enumerate(sources):
-            self.shards.append(Shard(source, f"part-{number:0{digits}}{suffix}", first))
+            self.shards.append(Shard(source, f"part-{number:0{digits}}{job.suffix}", first))
             first += source.rows
         self.rows = first
-        """Number of rows of the whole corpus."""
         self.made: dict[str, dict[str, Any]] = {}
         """The size, hash and counts of each part that is made, by the name of the part."""
 
@@ -150,7 +147,6 @@ class Parts:
             raise InputError(f"-o {self.folder}: {entry['part']} was made from {entry['path']}, {what}; {remedy}")
 
     def missing(self) -> list[Shard]:
-        """Returns the shards whose part is missing or incomplete."""
         return [shard for shard in self.shards if shard.part not in self.made]
 
     def _record(self, shard: Shard, entry: dict[str, Any]) -> dict[str, Any] | None:

@@ -25,10 +25,7 @@ PLAIN_ROWS, NLPAUG_ROWS, CHECKED_ROWS = 2_000, 200, 200
 
 
 class PlainLoop:
-    """UNA in plain Python, for rows of the corpus of an index of ``whitespace`` words.
-
-    Its random numbers are those of ``random``, so its negatives follow the same law as the core's, but are others.
-    """
+    """UNA in plain Python, for rows of the corpus of an index of ``whitespace`` words, with other random numbers."""
 
     def __init__(self, index: TfidfIndex, seed: int = 0) -> None:
         order: list[int] = index.by_rank.tolist()
@@ -80,11 +77,8 @@ class PlainLoop:
 
 
 def check(index: TfidfIndex, loop: PlainLoop, rows: Sequence[str], samples: int = 10) -> None:
-    """Asserts that the loop follows the law of the core on these rows.
-
-    The probabilities of all words are equal to 1e-9. The number of words that the loop replaces differs from their sum,
-    and the mean distance (signed and absolute, in ranks) of its replacements from the core's, by less than six standard
-    errors.
+    """Asserts that the loop replaces words as the core does on these rows: probabilities are equal to 1e-9, and numbers
+    and ranks of replacements differ by less than six standard errors.
     """
     signed, absolute = [], []
     excess, variance = 0.0, 1.0
