@@ -15,7 +15,7 @@ from ..data.readers import SourceFile
 from ..errors import InputError
 from ..progress import counting
 from ..sharding.engines import here, make_parts, on_cluster
-from ..sharding.jobs import File, Job, count_rows, find_sources
+from ..sharding.jobs import Job, find_sources
 from ..sharding.parts import Parts
 from . import printing
 
@@ -39,19 +39,8 @@ def run(
 ) -> None:
     """Counts the rows of the files (see ``find_sources``), makes the missing parts, and prints a summary."""
     with connected() if engine == "ray" else nullcontext() as ray:
-
-        def count(unknown: list[File]) -> dict[File, SourceFile]:
-            each = here if ray is None else partial(on_cluster, ray)
-            counted = {}
-            with counting("counting rows", len(unknown), "files") as more:
-                for file, outcome in each(partial(count_rows, job.reading), unknown):
-                    if isinstance(outcome, Exception):
-                        raise outcome
-                    counted[file] = outcome
-                    more(1)
-            return counted
-
-        sources = find_sources(files, column, known, index, count, elsewhere=ray is not None)
+        each = here if ray is None else partial(on_cluster, ray)
+        sources = find_sources(job.reading, files, column, known, index, each, elsewhere=ray is not None)
         parts = Parts(output, job, sources)
         started = time.perf_counter()
         with parts.locked():

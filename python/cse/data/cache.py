@@ -128,13 +128,7 @@ class StoredRows:
             if not 0 <= row < len(self._ends):
                 raise InputError(f"row: {row} is out of range; there are {len(self._ends)} rows")
             start = int(self._ends[row - 1]) if row else 0
-            try:
-                texts.append(bytes(self._text[start : int(self._ends[row])]).decode("utf8"))
-            except UnicodeDecodeError:
-                raise InputError(
-                    f"{self.folder}: row {row + 1} of the cached corpus has changed since the run began; start the "
-                    "run again, so that the corpus is read again"
-                ) from None
+            texts.append(bytes(self._text[start : int(self._ends[row])]).decode("utf8"))
         return texts
 
     def word_counts(self) -> Any:

@@ -135,7 +135,7 @@ def _cells(path: str, column: str, max_line_bytes: int = MAX_LINE_BYTES) -> Iter
     """Yields the value of a column in each record, with the line of a csv, tsv or jsonl file, else the row."""
     most = max(MOST, max_line_bytes)
     if _kind(path) == ".parquet":
-        yield from enumerate(_parquet(path, column, max_line_bytes), 1)
+        yield from enumerate(_parquet(path, column), 1)
         return
     if not has_header_line(path):
         yield from ((line, record.get(column)) for line, record in json_records(path, most))
@@ -281,7 +281,7 @@ def lines_of(texts: Sequence[str]) -> tuple[str, int]:
     return "\n".join([*(re.sub("\r\n|\n|\r", " ", each) for each in texts), ""]), joined
 
 
-def _parquet(path: str, column: str, max_line_bytes: int) -> Iterator[Any]:
+def _parquet(path: str, column: str) -> Iterator[Any]:
     """Yields the values of a column; bytes become text with ``surrogateescape``."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -290,12 +290,6 @@ def _parquet(path: str, column: str, max_line_bytes: int) -> Iterator[Any]:
     kind = file.schema_arrow.field(column).type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     is_text = any(getattr(pa.types, f"is_{name}")(kind) for name in TEXTS)
-    for number in range(file.num_row_groups):
-        group = file.metadata.row_group(number)
-        chunks = [group.column(at) for at in range(group.num_columns)]
-        size = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema == column)
-        if is_text and size > (max_line_bytes + 64) * (group.num_rows + 1):  # before a page is decompressed
-            raise _too_long(path, max_line_bytes)
     # Few rows at a time, since a value that is repeated in all of them takes a few bytes in the file.
     for batch in file.iter_batches(batch_size=1024, columns=[column]):
         values = batch.column(column)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from ..data import readers, tables
 from ..data.readers import ReadOptions, SourceFile
 from ..errors import InputError
 from ..io import dumps, write_text
+from ..progress import counting
 from ..tfidf.index import TfidfIndex
 from .parts import Shard
 
@@ -43,16 +44,17 @@ class Job:
 
 
 def find_sources(
+    reading: ReadOptions,
     files: Sequence[str],
     column: str | None,
     known: Sequence[SourceFile],
     index: str,
-    count: Callable[[list[File]], dict[File, SourceFile]],
+    each: Callable[..., Iterator[tuple[File, SourceFile | Exception]]],
     *,
     elsewhere: bool,
 ) -> list[SourceFile]:
-    """Returns the files of a corpus with their row counts: ``known`` ones of the folder ``index``, or what ``count``
-    returns. Files in the index need not exist here if they are read ``elsewhere``.
+    """Returns the files of a corpus with their row counts; ``each`` (``engines``) calls the count of others than the
+    ``known`` ones of the folder ``index``, which need not exist here if they are read ``elsewhere``.
     """
     items = readers.resolve(list(files), column)
     wanted: list[File] = [(item, None) if isinstance(item, str) else (item.path, item.column) for item in items]
@@ -68,7 +70,12 @@ def find_sources(
                 "built; build it again from these files"
             )
     if unknown := list(dict.fromkeys(file for file in wanted if file not in listed)):
-        listed |= count(unknown)
+        with counting("counting rows", len(unknown), "files") as more:
+            for file, outcome in each(partial(count_rows, reading), unknown):
+                if isinstance(outcome, Exception):
+                    raise outcome
+                listed[file] = outcome
+                more(1)
     return [listed[file] for file in wanted]
 
 
@@ -116,40 +123,31 @@ def augment_job(
     ``file`` is that of the index, and ``filtered`` the arguments with which it was opened. With ``elsewhere``, the job
     holds the bytes of the index, for machines that need not have its folder.
     """
-    settings = {
-        "index": _core.hash_file(file),
-        **filtered,
-        **drawing,
-        "copies": copies,
-        "format": form,
-        "compression": compression,
-        **_errors(reading),
-    }
+    settings = {"index": _core.hash_file(file), **filtered, **drawing, "copies": copies, "format": form}
+    settings |= {"compression": compression, **_errors(reading)}
     suffix = (".txt" if form == "text" else ".jsonl") + ("" if compression == "none" else f".{compression}")
     opened = partial(TfidfIndex.from_bytes, file.read_bytes(), **filtered) if elsewhere else lambda: index
-    return Job("augment", suffix, settings, reading, partial(_augmenting, opened, drawing, copies, form, compression))
 
+    def load(reading: ReadOptions) -> Work:
+        index = opened()
 
-def _augmenting(
-    opened: Callable[[], TfidfIndex], drawing: Any, copies: int, form: str, compression: str, reading: ReadOptions
-) -> Work:
-    index = opened()
+        def work(shard: Shard, path: Path, progress: Progress) -> dict[str, Any]:
+            source, rows, before = as_input(shard), shard.source.rows, 0
 
-    def work(shard: Shard, path: Path, progress: Progress) -> dict[str, Any]:
-        source, rows, before = as_input(shard), shard.source.rows, 0
+            def advance(done: int, total: int) -> None:
+                nonlocal before
+                now = rows * min(done, total) // max(total, 1)
+                progress(now - before)
+                before = now
 
-        def advance(done: int, total: int) -> None:
-            nonlocal before
-            now = rows * min(done, total) // max(total, 1)
-            progress(now - before)
-            before = now
+            given = source, path, compression, shard.first_row, copies, form == "jsonl", drawing, index.reading(reading)
+            report, (counted,) = in_thread(lambda shared: index._core.augment_part(*given, shared), advance)
+            progress(rows - before)
+            return {**report, "joined_lines": readers.joined_lines(source), "file": counted["xxh3"]}
 
-        given = source, path, compression, shard.first_row, copies, form == "jsonl", drawing, index.reading(reading)
-        report, (file,) = in_thread(lambda shared: index._core.augment_part(*given, shared), advance)
-        progress(rows - before)
-        return {**report, "joined_lines": readers.joined_lines(source), "file": file["xxh3"]}
+        return work
 
-    return work
+    return Job("augment", suffix, settings, reading, load)
 
 
 def encode_job(
@@ -163,8 +161,13 @@ def encode_job(
     elsewhere: bool,
 ) -> Job:
     """Returns the job of ``cse encode``; with ``elsewhere``, workers load the encoder with the same ``arguments``."""
+    import numpy as np
+
+    from ..data.corpus import Corpus
+    from ..encoder.device import set_threads
     from ..encoder.encoder import Encoder
     from ..encoder.resolve import model_digest
+    from ..encoder.vector_files import encode_to_file, write_vectors
 
     model = arguments["model"]
     settings = {
@@ -180,33 +183,26 @@ def encode_job(
         **_errors(reading),
     }
     opened = partial(Encoder, **{**arguments, "precision": encoder.precision}) if elsewhere else lambda: encoder
-    return Job("encode", suffix, settings, reading, partial(_encoding, opened, batch_size, cache))
 
+    def load(reading: ReadOptions) -> Work:
+        set_threads(reading["threads"])
+        encoder = opened()
+        fixed = {"model": model_digest(encoder), "precision": encoder.precision}
 
-def _encoding(opened: Callable[[], Encoder], batch_size: int, cache: str | None, reading: ReadOptions) -> Work:
-    import numpy as np
+        def work(shard: Shard, path: Path, progress: Progress) -> dict[str, Any]:
+            first = shard.first_row
+            if not shard.source.rows:  # Corpus rejects empty files
+                write_vectors(np.empty((0, encoder.embedding_dim), dtype=np.float32), path, first)
+                return {"blank": 0, "joined_lines": 0, "repaired": 0, "file": _core.hash_file(shard.source.path)}
+            corpus = Corpus.open(as_input(shard), cache=cache, **_errors(reading))
+            file = corpus.files[0].xxh3
+            key = {"file": file, "encoding_errors": reading["encoding_errors"], **fixed, "first_row": first}
+            done = encode_to_file(encoder, corpus, path, key, batch_size=batch_size, first_row=first, progress=progress)
+            return {"blank": done.blank, "joined_lines": corpus.joined_lines, "repaired": corpus.repaired, "file": file}
 
-    from ..data.corpus import Corpus
-    from ..encoder.device import set_threads
-    from ..encoder.resolve import model_digest
-    from ..encoder.vector_files import encode_to_file, write_vectors
+        return work
 
-    set_threads(reading["threads"])
-    encoder = opened()
-    fixed = {"model": model_digest(encoder), "precision": encoder.precision}
-
-    def work(shard: Shard, path: Path, progress: Progress) -> dict[str, Any]:
-        first = shard.first_row
-        if not shard.source.rows:  # Corpus rejects empty files
-            write_vectors(np.empty((0, encoder.embedding_dim), dtype=np.float32), path, first)
-            return {"blank": 0, "joined_lines": 0, "repaired": 0, "file": _core.hash_file(shard.source.path)}
-        corpus = Corpus.open(as_input(shard), cache=cache, **_errors(reading))
-        file = corpus.files[0].xxh3
-        key = {"file": file, "encoding_errors": reading["encoding_errors"], **fixed, "first_row": first}
-        done = encode_to_file(encoder, corpus, path, key, batch_size=batch_size, first_row=first, progress=progress)
-        return {"blank": done.blank, "joined_lines": corpus.joined_lines, "repaired": corpus.repaired, "file": file}
-
-    return work
+    return Job("encode", suffix, settings, reading, load)
 
 
 def _errors(reading: ReadOptions) -> ReadOptions:

@@ -85,15 +85,6 @@ class Sampling:
     seed: Seed = 0
 
 
-@dataclass(frozen=True)
-class Drawing(Sampling):
-    """All that a negative depends on, besides the index, the text and its row number."""
-
-    epoch: Epoch = 0
-    copy: int = 0
-    mode: Mode = "negative"
-
-
 class WordOptions(TypedDict, total=False):
     """``Words`` as keyword arguments, and the tokenizer of a model for ``wordpieces``; the defaults are those there."""
 
@@ -104,7 +95,7 @@ class WordOptions(TypedDict, total=False):
 
 
 class DrawOptions(TypedDict, total=False):
-    """``Drawing`` as keyword arguments.
+    """``Sampling`` as keyword arguments, and the further ones that a negative depends on.
 
     ``beta`` is the mean replacement probability before clipping at 1. ``radius`` is the largest difference in TF-IDF
     rank, as a number or a percentage (``"5%"``). ``surface`` is ``keep`` (only replaced words change) or ``plain``
@@ -124,7 +115,7 @@ class DrawOptions(TypedDict, total=False):
 
 
 _WORDS: dict[str, Any] = {**asdict(Words()), "pieces": None}
-DRAW: dict[str, Any] = asdict(Drawing())
+DRAW: dict[str, Any] = {**asdict(Sampling()), "epoch": 0, "copy": 0, "mode": "negative"}
 
 
 def word_options(**words: Unpack[WordOptions]) -> WordOptions:
