@@ -14,9 +14,8 @@ from ..background import connected
 from ..data.readers import SourceFile
 from ..errors import InputError
 from ..progress import counting
-from ..sharding.engines import here, make_parts, on_cluster
-from ..sharding.jobs import Job, find_sources
-from ..sharding.parts import Parts
+from ..sharding.jobs import find_sources, here, make_parts, on_cluster
+from ..sharding.parts import Job, Parts
 from . import printing
 
 LISTED = 5

@@ -1,46 +1,30 @@
-"""Jobs that make one part, a file of negatives or embeddings, from each file of a corpus."""
+"""Jobs that make one part, a file of negatives or embeddings, from each file of a corpus, here or on a Ray cluster."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import _core
-from ..background import in_thread
+from ..background import RETRIES, cause_of, enter, in_thread
 from ..data import readers, tables
 from ..data.readers import ReadOptions, SourceFile
-from ..errors import InputError
+from ..errors import InputError, first_line
 from ..io import dumps, write_text
 from ..progress import counting
 from ..tfidf.index import TfidfIndex
-from .parts import Shard
+from .parts import Job, Parts, Progress, Shard, Work
 
 if TYPE_CHECKING:
     from ..encoder.encoder import Encoder
 
+T = TypeVar("T")
+R = TypeVar("R")
 File = tuple[str, str | None]
 """The path of a file of a corpus, and the column with the texts if it is a table."""
-Progress = Callable[[int], None]
-Work = Callable[[Shard, Path, Progress], dict[str, Any]]
-"""A function that makes the part of a shard at a path, and returns counts and, as ``file``, the hash of the input file
-as it was read. Its third argument is called with the number of rows done since the last call."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """What makes the parts of a corpus."""
-
-    kind: str
-    suffix: str
-    settings: dict[str, Any]
-    """All settings that the content of the parts depends on or that a search needs, serialisable to JSON."""
-    reading: ReadOptions
-    load: Callable[[ReadOptions], Work]
-    """Loads the index or model, and returns the function that makes a part."""
 
 
 def find_sources(
@@ -53,8 +37,9 @@ def find_sources(
     *,
     elsewhere: bool,
 ) -> list[SourceFile]:
-    """Returns the files of a corpus with their row counts; ``each`` (``engines``) calls the count of others than the
-    ``known`` ones of the folder ``index``, which need not exist here if they are read ``elsewhere``.
+    """Returns the files of a corpus with their row counts; ``each`` is ``here`` or ``on_cluster``.
+
+    Files ``known`` from the folder ``index`` are not counted, and need not exist here if they are read ``elsewhere``.
     """
     items = readers.resolve(list(files), column)
     wanted: list[File] = [(item, None) if isinstance(item, str) else (item.path, item.column) for item in items]
@@ -207,3 +192,84 @@ def encode_job(
 
 def _errors(reading: ReadOptions) -> ReadOptions:
     return {"encoding_errors": reading["encoding_errors"], "max_line_bytes": reading["max_line_bytes"]}
+
+
+def here(function: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[T, R | Exception]]:
+    """Calls a function for each item; yields the item and the result, or the ``InputError`` or ``OSError``."""
+    for item in items:
+        try:
+            yield item, function(item)
+        except (InputError, OSError) as error:
+            yield item, error
+
+
+def on_cluster(
+    ray: Any, function: Callable[[T], R], items: Sequence[T], cpus: int = 1, gpus: float = 0
+) -> Iterator[tuple[T, R | Exception]]:
+    """As ``here``, with one task of a Ray cluster per item, in any order; Ray repeats the task of a lost worker.
+
+    Raises ``InputError`` if no node has so many CPUs and GPUs, for which Ray would wait.
+    """
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
+        wanted = f"{cpus} CPU" + (f" and {gpus:g} GPU" if gpus else "")
+        raise InputError(
+            f"--engine ray: no node has {wanted} for a worker; lower --threads or --gpus-per-worker, or add nodes"
+        )
+    # max_calls=0: a worker keeps what it has loaded for the next task.
+    task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=RETRIES, max_calls=0)(run_task)
+    running = {task.remote(function, os.getcwd(), item): item for item in items}
+    while running:
+        (done,), _ = ray.wait(list(running))
+        item, outcome = running.pop(done), None
+        try:
+            outcome = ray.get(done)
+        except ray.exceptions.RayTaskError as error:
+            outcome = cause_of(error)
+        except ray.exceptions.RayError as error:
+            outcome = InputError(f"{RETRIES + 1} workers were lost while they read it ({first_line(error)})")
+        yield item, outcome
+
+
+def run_task(function: Callable[[T], R], home: str, item: T) -> R:
+    enter(home)
+    return function(item)
+
+
+def make_parts(
+    job: Job, parts: Parts, ray: Any, gpus: float, progress: Callable[[int], None]
+) -> list[tuple[Shard, Exception]]:
+    """Makes the missing parts of a folder, within ``locked``; returns those that could not be made, and why.
+
+    ``ray`` is the module, connected to a cluster, or None: the parts are made in this process.
+    """
+    folder = parts.folder.absolute()
+    if ray is None:
+        work = job.load(job.reading)
+        outcomes = here(lambda shard: make(work, shard, folder, progress), parts.missing())
+    else:
+        threads = max(job.reading["threads"], 1)
+        stored = ray.put(partial(job.load, {**job.reading, "threads": threads}))
+        function = partial(_make_there, [stored], folder)  # in a list, so that Ray does not load it for each task
+        outcomes = on_cluster(ray, function, parts.missing(), threads, gpus)
+    failures: list[tuple[Shard, Exception]] = []
+    for shard, outcome in outcomes:
+        if isinstance(outcome, Exception):
+            failures.append((shard, outcome))
+        else:
+            parts.made[shard.part] = outcome
+            progress(0 if ray is None else shard.source.rows)
+    return failures
+
+
+def _make_there(stored: list[Any], folder: Path, shard: Shard) -> dict[str, Any]:
+    return make(_loaded(stored[0]), shard, folder, lambda rows: None)
+
+
+@lru_cache(1)
+def _loaded(reference: Any) -> Work:
+    """Returns the work of a job in Ray's object store; its index or model is loaded once per worker."""
+    import ray
+
+    work: Work = ray.get(reference)()
+    return work

@@ -17,21 +17,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 from .. import __version__
 from .._core import hash_file
-from ..data.readers import SourceFile
+from ..data.readers import ReadOptions, SourceFile
 from ..errors import InputError
 from ..io import dumps, holds_files, locked, naming, read_json, remove_leftovers, write_text
-
-if TYPE_CHECKING:
-    from .jobs import Job
 
 MANIFEST = "manifest.json"
 VERSION = 1
@@ -45,6 +42,25 @@ class Shard:
     part: str
     first_row: int
     """Row number, in the whole corpus, of the first row of the file."""
+
+
+Progress = Callable[[int], None]
+Work = Callable[[Shard, Path, Progress], dict[str, Any]]
+"""A function that makes the part of a shard at a path, and returns counts and, as ``file``, the hash of the input file
+as it was read. Its third argument is called with the number of rows done since the last call."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What makes the parts of a corpus."""
+
+    kind: str
+    suffix: str
+    settings: dict[str, Any]
+    """All settings that the content of the parts depends on or that a search needs, serialisable to JSON."""
+    reading: ReadOptions
+    load: Callable[[ReadOptions], Work]
+    """Loads the index or model, and returns the function that makes a part."""
 
 
 class Listed(TypedDict):

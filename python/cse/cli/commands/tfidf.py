@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -216,9 +217,8 @@ def _count_words(files: Sequence[str], tokenizer: Any, model: str, top: int, **r
         def blocks() -> Iterator[list[str]]:
             for start in range(0, len(corpus), BLOCK):
                 yield (block := corpus.take(range(start, min(start + BLOCK, len(corpus)))))
-                filled = [text for text in block if text.strip()]
-                texts.update(map(hash, filled))
-                if filled:
+                if filled := [text for text in block if text.strip()]:
+                    texts.update(map(hash, filled))
                     read.update(hash(tuple(ids)) for ids in token_lists(tokenizer, filled, MAX_LENGTH)["input_ids"])
                 more(len(block))
 
@@ -262,18 +262,17 @@ def _print_words(seen: dict[str, Any]) -> None:
         )
     if seen["warning"]:
         printing.echo(f"Warning: {seen['warning']}.")
-    rows, total = [], 0
-    for entry in seen["listed_words"]:
-        total += entry["saved_tokens"]
-        rows.append(
-            {
-                "word": entry["word"],
-                "count": f"{entry['count']:,}",
-                "pieces": " ".join(entry["pieces"]),
-                "additional tokens": f"{entry['saved_tokens']:,}",
-                "together": f"{total / seen['tokens']:.2%}",
-            }
-        )
+    totals = accumulate(entry["saved_tokens"] for entry in seen["listed_words"])
+    rows = [
+        {
+            "word": entry["word"],
+            "count": f"{entry['count']:,}",
+            "pieces": " ".join(entry["pieces"]),
+            "additional tokens": f"{entry['saved_tokens']:,}",
+            "together": f"{total / seen['tokens']:.2%}",
+        }
+        for entry, total in zip(seen["listed_words"], totals, strict=True)
+    ]
     printing.table(rows, "Divided words")
     if rows:
         printing.echo(f"{len(rows):,} of {seen['divided_words']:,} words.")
