@@ -117,13 +117,11 @@ def connected() -> Iterator[Any]:
 
 
 def enter(home: str) -> None:
-    """Changes the working directory of a worker to that of the caller, if the worker's machine has such a folder."""
     if os.path.isdir(home):
         os.chdir(home)
 
 
 def cause_of(error: Any) -> Exception:
-    """Returns the cause of a worker's error if it is an ``InputError`` or ``OSError``; otherwise raises the error."""
     if isinstance(error.cause, (InputError, OSError)):
         return error.cause
     raise error

@@ -89,7 +89,6 @@ def check_integer(value: Any, name: str, least: int = 1) -> int:
 
 
 def check_switch(value: Any, name: str) -> bool | None:
-    """Returns True, False or None; takes the bool of NumPy."""
     if value is not None and not isinstance(value, bool) and getattr(getattr(value, "dtype", None), "kind", "") != "b":
         raise InputError(f"{name}: must be True or False, got {shown(value)}")
     return None if value is None else bool(value)
@@ -122,12 +121,10 @@ def visible(text: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's message, or the name of its type if the message is empty."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def shortened(text: str, length: int = 120) -> str:
-    """Truncates a text to ``length`` characters, the last of which is an ellipsis if something was cut off."""
     return text if len(text) <= length else text[: length - 1].rstrip() + "\u2026"
 
 

@@ -107,7 +107,6 @@ def naming(path: str | Path) -> Iterator[None]:
 
 
 def file_mode() -> int:
-    """Returns the permission bits of a new file."""
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask
@@ -365,7 +364,6 @@ class Journal(LineFile):
 
 
 def _record(line: bytes) -> Any:
-    """Returns the record of a line of a journal; None if the line was changed."""
     check, _, text = line.partition(b" ")
     return json.loads(text) if check.decode("ascii", "replace") == hash_bytes(text) else None
 

@@ -215,7 +215,6 @@ def command(
 
 
 def given_options() -> set[str]:
-    """Returns the names of the parameters that the user gave in the current command."""
     ctx = click.get_current_context()
     default = click.core.ParameterSource.DEFAULT
     return {name for name in ctx.params if ctx.get_parameter_source(name) is not default}

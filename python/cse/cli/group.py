@@ -104,7 +104,6 @@ def cli() -> None:
 
 
 def _end_by_sigpipe() -> NoReturn:
-    """Ends the process by SIGPIPE without a message, as is usual for a filter in a pipeline."""
     if sys.platform != "win32":
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGPIPE)
@@ -112,7 +111,6 @@ def _end_by_sigpipe() -> NoReturn:
 
 
 def explained(error: click.ClickException) -> click.ClickException:
-    """Returns the error; for an unknown option, one that suggests a similar option."""
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return error
     parameters = error.ctx.command.get_params(error.ctx)

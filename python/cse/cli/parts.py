@@ -36,7 +36,6 @@ def run(
     index: str = "",
     **further: Any,
 ) -> None:
-    """Counts the rows of the files (see ``find_sources``), makes the missing parts, and prints a summary."""
     with connected() if engine == "ray" else nullcontext() as ray:
         each = here if ray is None else partial(on_cluster, ray)
         sources = find_sources(job.reading, files, column, known, index, each, elsewhere=ray is not None)

@@ -36,7 +36,6 @@ def say(text: str = "") -> None:
 
 
 def check_output() -> None:
-    """Raises ``InputError`` if standard output is closed, for example by ``>&-``."""
     if sys.stdout is None:
         raise InputError("standard output: is closed; redirect it to a file or a pipe")
 
@@ -52,7 +51,6 @@ def result(value: dict[str, Any], as_json: bool, lines: list[str]) -> None:
 
 
 def plain(value: Any) -> str:
-    """Returns the value of a setting as text; "" for None and for an empty list."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
@@ -93,7 +91,6 @@ def print_examples(groups: list[list[Example]]) -> None:
 
 
 def cut(text: str, spans: tuple[tuple[int, int], ...]) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """Returns the text cut at 120 characters, and the spans that end before the cut."""
     shown = shortened(text)
     whole = len(text) if shown == text else len(shown) - 1
     return shown, tuple((start, end) for start, end in spans if end <= whole)
@@ -136,7 +133,6 @@ def table(rows: list[dict[str, str]], title: str = "", markdown: bool = False) -
 
 
 def compared_cells(record: dict[str, Any]) -> dict[str, str]:
-    """Returns the table cells of one task as text; interval and p-value are empty without a test."""
     tested = "p" in record
     digits = 2 if abs(record["a"]) > 2 else 4
     return {
@@ -155,7 +151,6 @@ FORMATS = (".csv", ".jsonl")
 
 
 def check_table(output: str, flag: str = "-o") -> None:
-    """Raises ``InputError`` unless ``output`` is the path of a .csv or .jsonl file in an existing folder."""
     if Path(output).suffix not in FORMATS:
         raise InputError(f"{flag} {output}: the name must end in {' or '.join(FORMATS)}")
     if not Path(output).absolute().parent.is_dir():

@@ -48,12 +48,10 @@ def is_mapped(files: Sequence[str | Column]) -> bool:
 
 
 def read_small(files: Sequence[str | Column], reading: ReadOptions) -> _core.Rows | None:
-    """Reads a small corpus into memory; returns None for one that is memory-mapped."""
     return None if is_mapped(files) else _core.Rows.read_up_to(list(files), reading, 3 * IN_MEMORY_BYTES)
 
 
 def count_repeats(hashes: npt.NDArray[np.uint64], words: npt.NDArray[np.uint32]) -> int:
-    """Returns the number of non-blank rows whose hash equals the hash of an earlier row."""
     ordered = np.sort(hashes[words > 0])  # np.unique is many times slower for millions of rows
     return int((ordered[1:] == ordered[:-1]).sum())
 

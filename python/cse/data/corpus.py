@@ -53,7 +53,6 @@ class Corpus:
 
     @classmethod
     def read(cls, files: Sequence[str | Column], **reading: Unpack[ReadOptions]) -> Corpus:
-        """Reads files of any size into memory."""
         options = reading_options(**reading)
         core = in_thread(lambda shared: _core.Rows.read(list(files), options, shared), lambda done, total: None)
         return cls(core, joined_lines(files))
@@ -77,27 +76,22 @@ class Corpus:
         return corpus
 
     def __len__(self) -> int:
-        """Returns the number of rows, including blank ones."""
         return len(self._core)
 
     def take(self, rows: npt.NDArray[np.integer] | Sequence[int]) -> list[str]:
-        """Returns the texts of the given rows, in the given order."""
         return self._core.take([int(row) for row in rows])
 
     @property
     def folder(self) -> str | None:
-        """Folder of the memory-mapped files; None if the rows are in memory."""
         return self._core.folder if isinstance(self._core, StoredRows) else None
 
     @property
     def files(self) -> list[SourceFile]:
-        """The files that were read, in order."""
         files = [SourceFile(**file) for file in self._core.files]
         return [replace(file, path=IN_MEMORY, column=None) for file in files] if self._in_memory else files
 
     @property
     def repaired(self) -> int:
-        """Number of rows in which invalid UTF-8 was replaced by U+FFFD."""
         return self._core.repaired
 
     def word_counts(self) -> npt.NDArray[np.uint32]:

@@ -46,7 +46,6 @@ class Entry:
 
 
 def find_entry(cache: Path, kind: str, key: dict[str, Any]) -> Entry | None:
-    """Returns an existing entry; None if there is none or it is damaged. See ``open_entry``."""
     return _whole(cache / _name(kind, key))
 
 
@@ -81,7 +80,6 @@ def open_entry(cache: Path, kind: str, key: dict[str, Any], write: Callable[[Pat
 
 
 def _remove_old(cache: Path) -> None:
-    """Removes the entries that were not opened for ``KEPT_DAYS``, except those that another process has open."""
     for folder in cache.iterdir():
         with suppress(OSError):  # in use, or removed by another process
             if NAME.fullmatch(folder.name) and folder.stat().st_mtime < time.time() - KEPT_DAYS * 86400:
@@ -91,8 +89,6 @@ def _remove_old(cache: Path) -> None:
 
 
 class Meta(TypedDict, total=False):
-    """The content of the file of an entry, which other programs may have changed."""
-
     rows: int | None
     xxh3: dict[str, str]
 

@@ -38,7 +38,6 @@ NUMBER = re.compile(r"[_-]?\d+$")
 
 
 def role_of(name: str) -> str | None:
-    """Returns the role of a column, or ``label`` or ``score``; None for an unknown name."""
     role = ROLE_OF.get(name.lower())
     stem = ROLE_OF.get(NUMBER.sub("", name.lower()))
     return role or (stem if stem == "hard negative" else None)
@@ -165,7 +164,6 @@ def _check_header(path: str, names: Sequence[str]) -> None:
 
 
 def is_number(text: str) -> bool:
-    """Returns whether a text looks like a finite number."""
     try:
         return math.isfinite(float(text))
     except ValueError:
@@ -209,7 +207,6 @@ def _equal(cells: Iterable[str], wanted: str) -> tuple[npt.NDArray[np.bool_], st
 
 
 def values_of(files: Sequence[str], option: str, column: str) -> Iterator[str]:
-    """Yields the values of a column of all tables; raises ``InputError`` if one has not exactly one such column."""
     for path in files:
         names = tables.column_names(path)
         if names.count(column) != 1:
@@ -243,7 +240,6 @@ class LabelledPairs:
         return [self.anchors, self.positives, *self.hard_negatives]
 
     def complete(self) -> Rows:
-        """Returns the chosen rows in which no text is blank, ascending; raises ``InputError`` if there are none."""
         filled = np.logical_and.reduce([corpus.word_counts() > 0 for corpus in self.corpora])
         if self.chosen is not None:
             filled &= self.chosen
@@ -260,7 +256,6 @@ class LabelledPairs:
         return 0 if self.chosen is None else int((~self.chosen).sum())
 
     def describe(self) -> str:
-        """Returns a one-line description of the columns and rows that are used."""
         text = ", ".join(f"{role} {name!r}" for role, name in self.names.items())
         if self.unused:
             text += f"; unused: {', '.join(map(repr, self.unused[:20]))}"
@@ -277,7 +272,6 @@ def open_pairs(
     min_score: float | None = None,
     **reading: Any,
 ) -> LabelledPairs:
-    """Opens tables of labelled pairs."""
     paths = readers.expand(files)
     texts = [name for name in paths if not tables.is_table(name)]
     if texts:

@@ -64,7 +64,6 @@ def repeated(files: Iterable[SourceFile]) -> str:
 
 
 def reading_options(**reading: Unpack[ReadOptions]) -> ReadOptions:
-    """Returns the given reading options, with the defaults for missing ones."""
     options: ReadOptions = complete(_DEFAULTS, reading)
     for name in ("threads", "max_line_bytes"):
         number = options[name]
@@ -76,7 +75,6 @@ def reading_options(**reading: Unpack[ReadOptions]) -> ReadOptions:
 
 
 def complete(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
-    """Returns ``defaults`` updated with ``values``; raises ``TypeError`` for another name."""
     unknown = set(values) - set(defaults)
     if unknown:
         raise TypeError(f"unknown option {sorted(unknown)[0]!r}; choose from {', '.join(defaults)}")
@@ -212,7 +210,6 @@ def local_copies(address: str) -> list[str]:
 
 
 def is_folder(path: str) -> InputError:
-    """Returns the error for a folder in place of files, which proposes a pattern."""
     begin, separator, rest = path.rstrip("/").rpartition("://")
     return InputError(f"{path}: is a folder; name the files in it, like '{begin}{separator}{glob.escape(rest)}/*.txt'")
 

@@ -34,7 +34,6 @@ RECORDS = 10_000
 
 
 def is_table(path: str) -> bool:
-    """Returns whether a path has the suffix of a table format, ignoring a compression suffix."""
     return _kind(path) is not None
 
 
@@ -57,7 +56,6 @@ def column_names(path: str, wanted: str | None = None) -> list[str]:
 
 
 def open_stream(path: str) -> Any:
-    """Opens a file with pyarrow; its suffix, in any case, selects the decoder."""
     import pyarrow as pa
 
     return pa.input_stream(path, compression=COMPRESSED.get(os.path.splitext(path.lower())[1]))
@@ -82,7 +80,6 @@ END = "\0END"
 
 
 def _lines(path: str, newline: str, most: int) -> Iterator[str]:
-    """Yields the lines of a file; bytes that are not UTF-8 become surrogates (``surrogateescape``)."""
     with io.TextIOWrapper(open_stream(path), "utf-8-sig", "surrogateescape", newline=newline) as file:
         while line := file.readline(most + 1):
             if len(line) > most:
@@ -118,7 +115,6 @@ def csv_records(
 
 
 def json_records(path: str, most: int = MOST) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the line number and the record of each line that is not blank."""
     decode = json.JSONDecoder().raw_decode  # half the time of json.loads
     for number, line in enumerate(_lines(path, "\n", most), start=1):
         if line := line.strip(" \t\r\n"):
@@ -153,7 +149,6 @@ def _cells(path: str, column: str, max_line_bytes: int = MAX_LINE_BYTES) -> Iter
 
 
 def _kind(path: str) -> str | None:
-    """Returns the suffix of a table format, ignoring a compression suffix; None for other files."""
     stem, suffix = os.path.splitext(path.lower())
     if suffix in COMPRESSED:
         suffix = os.path.splitext(stem)[1]
@@ -201,7 +196,6 @@ class Column:
 
 
 def _guarded(path: str, work: Callable[[], Any]) -> Any:
-    """Calls ``work``, and converts an error of pyarrow to an ``InputError`` that starts with the path."""
     import pyarrow as pa
 
     try:
@@ -282,7 +276,6 @@ def lines_of(texts: Sequence[str]) -> tuple[str, int]:
 
 
 def _parquet(path: str, column: str) -> Iterator[Any]:
-    """Yields the values of a column; bytes become text with ``surrogateescape``."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

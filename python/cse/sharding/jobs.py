@@ -268,7 +268,6 @@ def _make_there(stored: list[Any], folder: Path, shard: Shard) -> dict[str, Any]
 
 @lru_cache(1)
 def _loaded(reference: Any) -> Work:
-    """Returns the work of a job in Ray's object store; its index or model is loaded once per worker."""
     import ray
 
     work: Work = ray.get(reference)()

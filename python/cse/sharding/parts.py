@@ -64,15 +64,11 @@ class Job:
 
 
 class Listed(TypedDict):
-    """What is needed of a part in a manifest."""
-
     part: str
     path: str
 
 
 class Manifest(TypedDict):
-    """What is needed of a manifest."""
-
     version: int
     kind: str
     settings: dict[str, Any]
@@ -80,7 +76,6 @@ class Manifest(TypedDict):
 
 
 def read_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
-    """Returns the manifest of a folder of parts; None if there is none, or if the file is not a manifest of parts."""
     path = Path(folder) / MANIFEST
     try:
         manifest = read_json(path, Manifest)
@@ -92,8 +87,6 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
 
 
 class Parts:
-    """The output folder of a job that makes parts from the files ``sources``."""
-
     def __init__(self, folder: str, job: Job, sources: Sequence[SourceFile]) -> None:
         self.folder = Path(folder)
         settings = json.loads(dumps(job.settings))
@@ -166,7 +159,6 @@ class Parts:
         return [shard for shard in self.shards if shard.part not in self.made]
 
     def _record(self, shard: Shard, entry: dict[str, Any]) -> dict[str, Any] | None:
-        """Returns the size, hash and counts of a part; None if the part is missing or incomplete."""
         path = self.folder / shard.part
         try:
             record = entry if "part_xxh3" in entry else read_json(f"{path}.json", dict[str, Any])

@@ -95,7 +95,6 @@ class ExplainedWord:
 def count_shard(
     path: str, column: str | None, words: WordOptions, reading: ReadOptions, home: str
 ) -> tuple[bytes, int]:
-    """Returns the index of one file as bytes, and the number of fields with a line break."""
     enter(home)  # makes relative paths valid; the index records paths as given
     inputs = readers.resolve([path], column if tables.is_table(path) else None)
     return _core.count(inputs, words, reading), readers.joined_lines(inputs)
@@ -136,7 +135,6 @@ def count_on_cluster(
 
 
 def prepared(reading: ReadOptions, pieces: Pieces | None) -> Mapping[str, object]:
-    """Returns the options for the core to read files whose terms are pieces, or words if ``pieces`` is None."""
     return reading if pieces is None else {**reading, "prepare": pieces.rows}
 
 

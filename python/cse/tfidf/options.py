@@ -119,7 +119,6 @@ DRAW: dict[str, Any] = {**asdict(Sampling()), "epoch": 0, "copy": 0, "mode": "ne
 
 
 def word_options(**words: Unpack[WordOptions]) -> WordOptions:
-    """Returns the given options, with the defaults for missing ones."""
     options: WordOptions = complete(_WORDS, words)
     if options["tokenizer"] != "wordpieces":
         if options["pieces"] is not None:
@@ -133,7 +132,6 @@ def word_options(**words: Unpack[WordOptions]) -> WordOptions:
 
 
 def check_radius(radius: int | str | None) -> int | str | None:
-    """Returns the radius; raises ``InputError`` unless it is None, a percentage, or an integer of at least 1."""
     if radius is not None and percentage(radius) is None and not 1 <= int(radius) < 2**63:
         raise InputError(f"--radius must be at least 1 and fit into 63 bits, got {radius}")
     return radius

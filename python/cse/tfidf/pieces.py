@@ -43,7 +43,6 @@ class Pieces:
 
     @classmethod
     def of(cls, tokenizer: Any, name: str) -> Pieces:
-        """Returns the pieces of a tokenizer of the library transformers or tokenizers."""
         backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
         if not hasattr(backend, "to_str"):
             raise InputError(f"--tokenizer wordpieces: the tokenizer of {name} has no fast version (tokenizer.json)")
@@ -51,7 +50,6 @@ class Pieces:
 
     @classmethod
     def open(cls, folder: str | PathLike[str], expected: str) -> Pieces:
-        """Opens the tokenizer in the folder of an index; raises ``InputError`` if its hash is not ``expected``."""
         path = Path(folder) / FILE
         try:
             pieces = cls(path.read_text(encoding="utf8"), str(path))
@@ -71,7 +69,6 @@ class Pieces:
         write_text(Path(folder) / FILE, self.definition)
 
     def check_same(self, other: Pieces, name: str, model: str) -> None:
-        """Raises ``InputError``, which begins with ``name``, if the tokenizer ``other`` of a model has other pieces."""
         if self.hash != other.hash:
             raise InputError(
                 f"{name}: the index has the pieces of another tokenizer than that of {model}; build an index with "
@@ -107,7 +104,6 @@ class Pieces:
         ]
 
     def terms(self, texts: Sequence[str]) -> list[list[str]]:
-        """Returns the pieces of each text, without offsets."""
         names = self._names
         return [
             [names[number] for number in encoding.ids if number in names]
@@ -131,7 +127,6 @@ def _valid(texts: Sequence[str]) -> list[str]:
 
 
 def _check(definition: Any, name: str) -> None:
-    """Raises ``InputError`` unless a tokenizer.json describes a tokenizer of BERT."""
     model, before = definition.get("model") or {}, definition.get("pre_tokenizer") or {}
     normalizer = definition.get("normalizer") or {}
     parts = normalizer.get("normalizers", [normalizer])

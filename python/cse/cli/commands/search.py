@@ -115,7 +115,6 @@ def search_command(
 
 
 def model_of(model: str | None, output: str, encoding: Encoding) -> tuple[str, str, Encoding]:
-    """Returns the model, the folder and the settings; those of the index if MODEL is its folder, or is left out."""
     from ...search.index import built_with
 
     settings = built_with(output if model is None else model)
@@ -147,7 +146,6 @@ def read_queries(
 
 
 def lines(hits: list[Hit]) -> list[str]:
-    """Returns one line per hit, with its rank, score, id and text."""
     wide = max((len(hit.id) for hit in hits), default=0)
     return [f"{rank:4}  {hit.score:.4f}  {hit.id:>{wide}}  {shortened(hit.text)}" for rank, hit in enumerate(hits, 1)]
 
@@ -162,7 +160,6 @@ def prepare(index: SearchIndex, fusion: Fusion | None) -> None:
 
 
 def typed_queries(encoding_errors: str, as_json: bool) -> Iterator[str]:
-    """Yields queries as they are typed in a terminal, until an empty line, or each line of standard input."""
     if sys.stdin.isatty():
         with suppress(ImportError):
             import readline  # noqa: F401  # makes the input line editable

@@ -205,7 +205,6 @@ def _tokenizer(model: str) -> Any:
 
 
 def _count_words(files: Sequence[str], tokenizer: Any, model: str, top: int, **reading: Any) -> dict[str, Any]:
-    """Returns the counts of the words and tokens of all rows for ``--json``, with the ``top`` first divided words."""
     from ...encoder.tokens import token_lists
     from ...encoder.vocabulary import TEXTS, count_words, readability
 

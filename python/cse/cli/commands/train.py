@@ -36,7 +36,6 @@ HEADINGS = [str(group.__doc__) for group in GROUPS]
 
 
 def setting_options() -> list[click.Option]:
-    """Returns one option per setting, per method with a switch (like ``--una``), and per method option with a flag."""
     switched = {name: str(kind.__doc__).partition("\n")[0] for name, kind in AUGMENTATIONS.flagged().items()}
     made: list[click.Option] = []
     for group in GROUPS:
@@ -58,7 +57,6 @@ def setting_options() -> list[click.Option]:
 
 
 def _option(option: Option, name: str, text: str, heading: str, path: tuple[str, ...]) -> click.Option:
-    """Returns an option whose value is None unless it is given: its default may depend on the model."""
     default = option.opt.default or _by_family(path, option.default)
     unset = () if option.several and not option.opt.separator else None
     made = click_option(option, heading, ranges=False, default=unset, show_default=False, required=False)
@@ -67,7 +65,6 @@ def _option(option: Option, name: str, text: str, heading: str, path: tuple[str,
 
 
 def given_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the keyword arguments of ``TrainConfig`` that were given on the command line."""
     settings = {name: value for name, value in values.items() if value is not None and value != ()}
     given = flat(settings)
     # --mlm-weight and --dims name their terms, which are added, like those of --loss-term.
