@@ -86,18 +86,11 @@ def build_tfidf_command(
     seconds = time.perf_counter() - started
     names = ["index.safetensors", *(["matrix.npz"] if matrix else []), *([FILE] if model else [])]
     written = {name: (Path(output) / name).stat().st_size for name in names}
+    pieces = splitting["pieces"] and splitting["pieces"].hash
+    value = {**asdict(info), **asdict(words), "pieces": pieces, "joined_lines": joined, "output": output}
+    value |= {"written": written, "files": [asdict(file) for file in files]}
     printing.result(
-        {
-            **asdict(info),
-            **asdict(words),
-            "pieces": splitting["pieces"] and splitting["pieces"].hash,
-            "joined_lines": joined,
-            "output": output,
-            "written": written,
-            "files": [asdict(file) for file in files],
-            "seconds": round(seconds, 3),
-            "sentences_per_second": round(info.rows / seconds),
-        },
+        {**value, "seconds": round(seconds, 3), "sentences_per_second": round(info.rows / seconds)},
         as_json,
         [
             f"{info.documents:,} sentences, {info.blank:,} blank rows, {info.tokens:,} words, "
@@ -233,13 +226,8 @@ def _count_words(files: Sequence[str], tokenizer: Any, model: str, top: int, **r
         "token_share_3_or_more_pieces": counts.share(3),
         "divided_words": len(counts.divided),
         "listed_words": [
-            {
-                "word": word.word,
-                "count": word.count,
-                "pieces": list(word.pieces),
-                "saved_tokens": word.saved,
-                "saved_share": word.saved / counts.tokens,
-            }
+            {"word": word.word, "count": word.count, "pieces": list(word.pieces)}
+            | {"saved_tokens": word.saved, "saved_share": word.saved / counts.tokens}
             for word in counts.divided[:top]
         ],
         "equal_texts": len(texts) - len(read),

@@ -171,7 +171,7 @@ def train_command(
     model family. cse methods lists the augmentations and loss terms with their options, which are set in the
     configuration file or with --set, for example --set una.beta=0.3.
     """
-    from ...registry import import_methods, parse_setting
+    from ...registry import parse_setting
     from ...training.build.data import check_inputs
     from ...training.settings.changes import differences, repeated
     from ...training.settings.config import TrainConfig, read_toml
@@ -179,8 +179,6 @@ def train_command(
     from ...training.settings.values import merge
 
     chosen = given_values({"corpus": corpus, **values})
-    for file in chosen.get("imports", ()):  # before a configuration that names them, too
-        import_methods(file)
     for text in settings:
         method, option, value = parse_setting(text)
         chosen[f"{method}.{option}"] = value
