@@ -111,7 +111,9 @@ def augment_job(
     settings = {"index": _core.hash_file(file), **filtered, **drawing, "copies": copies, "format": form}
     settings |= {"compression": compression, **_errors(reading)}
     suffix = (".txt" if form == "text" else ".jsonl") + ("" if compression == "none" else f".{compression}")
-    opened = partial(TfidfIndex.from_bytes, file.read_bytes(), **filtered) if elsewhere else lambda: index
+    opened: Callable[[], TfidfIndex] = lambda: index  # noqa: E731
+    if elsewhere:
+        opened = partial(TfidfIndex.from_bytes, file.read_bytes(), **filtered)
 
     def load(reading: ReadOptions) -> Work:
         index = opened()
@@ -167,7 +169,9 @@ def encode_job(
         "format": suffix[1:],
         **_errors(reading),
     }
-    opened = partial(Encoder, **{**arguments, "precision": encoder.precision}) if elsewhere else lambda: encoder
+    opened: Callable[[], Encoder] = lambda: encoder  # noqa: E731
+    if elsewhere:
+        opened = partial(Encoder, **{**arguments, "precision": encoder.precision})
 
     def load(reading: ReadOptions) -> Work:
         set_threads(reading["threads"])
