@@ -173,16 +173,6 @@ def test_a_cache_entry_with_changed_bytes_is_written_again(sample, tmp_path, mon
         assert (again.hashes() == hashes).all()
 
 
-def test_cached_rows_that_change_during_a_run_are_reported(sample, tmp_path, monkeypatch):
-    monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)
-    corpus = Corpus.open([str(sample)], cache=str(tmp_path))
-    (path,) = tmp_path.glob("rows-*/rows.txt")
-    with open(path, "r+b") as file:
-        file.write(b"\xff")
-    with pytest.raises(InputError, match="row 1 of the cached corpus has changed since the run began"):
-        corpus.take([0])
-
-
 def test_cached_token_ids_outside_the_vocabulary_are_written_again(mapped):
     run = prepare(mapped)
     expected = prepared(run, run.tokens)

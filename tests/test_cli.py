@@ -420,7 +420,7 @@ def test_train_has_an_option_for_each_setting_and_each_method_flag():
 
 def test_method_flags_set_the_options_of_their_methods():
     from cse import TrainConfig
-    from cse.cli.train_options import given_values
+    from cse.cli.commands.train import given_values
 
     given = given_values({"margin": 0.2, "mlm_weight": 0.5, "una_every": 3, "lr": None, "negatives": ()})
     options = {"contrastive.margin": 0.2, "mlm.weight": 0.5, "una.every": 3}
@@ -501,7 +501,7 @@ def test_missing_inputs_are_reported_before_torch_is_imported(tmp_path, argument
 
 def test_the_loss_terms_of_the_command_line_are_added_to_those_of_the_recipe(tiny_bert):
     from cse import TrainConfig
-    from cse.cli.train_options import given_values
+    from cse.cli.commands.train import given_values
     from cse.training.settings.precedence import resolve
 
     def terms(family="encoder", **values):

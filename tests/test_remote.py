@@ -71,7 +71,7 @@ def test_a_copy_is_made_again_when_what_the_server_tells_changes(remote, monkeyp
         patch.setattr(type(remote), "info", lambda self, path: {"name": path, "size": None, "type": "file"})
         (third,) = readers.expand("memory://texts/0.txt")
         assert third not in (first, second)
-        patch.setattr("cse.data.remote.STARTED", "another process")
+        patch.setattr("cse.data.readers.STARTED", "another process")
         assert readers.expand("memory://texts/0.txt") != [third]
 
 

@@ -25,7 +25,7 @@ from cse import Encoder, TfidfIndex
 from cse.cli import cli
 from cse.data.readers import SourceFile, reading_options
 from cse.sharding import jobs
-from cse.sharding.engines import make_parts
+from cse.sharding.jobs import make_parts
 from cse.sharding.parts import Parts
 from random_texts import some_texts
 from ray_clusters import processes_reading, two_nodes, wait_for
@@ -155,7 +155,7 @@ def test_a_later_call_makes_the_parts_that_are_missing_after_a_killed_call(shard
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_sharding import augment_job
-from cse.sharding.engines import make_parts
+from cse.sharding.jobs import make_parts
 job, parts = augment_job("parts", "whole/manifest.json")
 with parts.locked():
     make_parts(job, parts, None, 0, lambda rows: None)
@@ -220,7 +220,7 @@ def augment_job(folder, manifest, elsewhere=False):
     )
     names = ("path", "column", "bytes", "rows", "xxh3")
     sources = [SourceFile(**{name: part[name] for name in names}) for part in known["parts"]]
-    return job, Parts(folder, "augment", job.settings, sources, job.suffix)
+    return job, Parts(folder, job, sources)
 
 
 def test_unsuitable_output_folders_and_flags_are_refused(shards, cse, glove):
