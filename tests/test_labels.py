@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from cse import Encoder, InputError, SearchIndex
+from cse.cli import cli
 from cse.evaluation.labels import COLUMNS, outcome, pool, read_judgements
 from cse.evaluation.significance import power, queries_needed
 from random_texts import some_texts, write_vectors
@@ -197,6 +198,17 @@ def test_judgements_may_have_other_white_space_and_empty_marks_and_need_valid_va
         path.write_text(f"query,text,relevant\n{row}\n", encoding="utf8")
         with pytest.raises(InputError, match=message):
             read_judgements(path)
+
+
+def test_a_file_of_judgements_is_read_before_a_model_is_loaded(place, monkeypatch):
+    def load(*_, **__):
+        raise AssertionError("a model was loaded")
+
+    (place / "bad.csv").write_text("query,text,relevant\nq,a dog,yes\n", encoding="utf8")
+    monkeypatch.chdir(place)
+    monkeypatch.setattr("cse.evaluation.run._load", load)
+    with pytest.raises(InputError, match="bad.csv: row 1: relevant must be 0, 1"):
+        cli.main([*COMMAND, "--judged", "bad.csv"], standalone_mode=False)
 
 
 @pytest.mark.parametrize(

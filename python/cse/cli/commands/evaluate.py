@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -247,6 +247,7 @@ def compare_command(
     those that cse train held out.
     """
     from ...evaluation import verdict
+    from ...evaluation.labels import read_judgements
     from ...evaluation.run import compare_models, option_tables
 
     printing.check_output()
@@ -258,10 +259,11 @@ def compare_command(
             )
         if pool is not None:
             printing.check_table(pool, "--pool")
+        judgements = None if judged is None else read_judgements(judged)
         names, sides = systems_of(models[:2], ranked)
         systems = [side[0] for side in sides]
         found = rankings(systems, names, models[2], query_file, column, depth, encoder)
-        compare_by_judgements(found, names, depth, pool, judged, as_json, markdown)
+        compare_by_judgements(found, names, depth, pool, judgements, as_json, markdown)
         return
     if query_file is not None:
         raise InputError("--queries has no effect without --pool or --judged; add one of them, or omit --queries")
@@ -358,28 +360,28 @@ def compare_by_judgements(
     names: Sequence[str],
     depth: int,
     pool_file: str | None,
-    judged_file: str | None,
+    judgements: Mapping[tuple[str, str], int] | None,
     as_json: bool,
     markdown: bool,
 ) -> None:
     """Writes the pool of two rankings, compares them by the judgements, or both, and prints the result."""
-    from ...evaluation.labels import COLUMNS, key_of, outcome, pool, read_judgements
+    from ...evaluation.labels import COLUMNS, key_of, outcome, pool
 
     old, new = sides
-    judgements = {} if judged_file is None else read_judgements(judged_file)
+    known = judgements or {}
     record: dict[str, Any] = {"a": names[0], "b": names[1], "pool": pool_file}
     lines = []
     if pool_file is not None:
         texts = [(query, text) for query, found in pool(old, new).items() for text in found]
-        marked = ((*pair, judgements.get(key_of(*pair), "")) for pair in texts)
+        marked = ((*pair, known.get(key_of(*pair), "")) for pair in texts)
         count = printing.write_table(pool_file, COLUMNS, marked)
-        left = sum(key_of(*pair) not in judgements for pair in texts)
+        left = sum(key_of(*pair) not in known for pair in texts)
         record |= {"texts": count, "to_judge": left}
         lines.append(
             f"{pool_file}: {len(old):,} queries, {left:,} texts to judge; write 1 (relevant) or 0 in the column "
             f"relevant, and repeat the command with --judged {pool_file} in place of --pool"
         )
-    if judged_file is not None:
+    if judgements is not None:
         record |= outcome(old, new, judgements, depth)
         if not as_json:
             if record["comparison"] is not None:
