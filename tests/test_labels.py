@@ -207,7 +207,7 @@ def test_a_file_of_judgements_is_read_before_a_model_is_loaded(place, monkeypatc
     (place / "bad.csv").write_text("query,text,relevant\nq,a dog,yes\n", encoding="utf8")
     monkeypatch.chdir(place)
     monkeypatch.setattr("cse.evaluation.run._load", load)
-    with pytest.raises(InputError, match="bad.csv: row 1: relevant must be 0, 1"):
+    with pytest.raises(InputError, match=r"bad\.csv: row 1: relevant must be 0, 1"):
         cli.main([*COMMAND, "--judged", "bad.csv"], standalone_mode=False)
 
 

@@ -24,7 +24,6 @@ from cse_papers.reproduce.plan import plan
 from cse_papers.reproduce.results import Ours, collect, markdown, paired_tests, panels, to_dict
 from cse_papers.reproduce.suites import TASKS, Scorer, find_table, hash_file, merged, tables
 
-
 STORED = Path(__file__).resolve().parents[2] / "benches" / "results" / "effects.parquet"
 
 

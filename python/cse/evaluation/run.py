@@ -13,7 +13,7 @@ from ..options import options_of, parse_options
 from ..registry import parse_setting
 from . import EVALUATIONS
 from .base import Adapted, Encodes, Evaluation, Report, counted
-from .ranking import Searched, System, as_system, check_systems
+from .ranking import BM25, RUN, ByWords, FromRun, Searched, System, as_system, check_systems
 from .significance import adjust
 from .significance import compare as compare_reports
 
@@ -283,7 +283,8 @@ def _load(
         from ..encoder.device import set_threads
 
         set_threads(check_integer(threads, "threads", 0))
-    if (ranker := System(model).ranker()) is not None:
+    if System(model).fixed:
+        ranker = ByWords() if model == BM25 else FromRun(str(model).removeprefix(RUN))
         return ranker.name, ranker
     from ..encoder.encoder import Encoder
     from ..encoder.resolve import best_of_run

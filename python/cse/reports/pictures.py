@@ -43,7 +43,9 @@ class Material:
         """Returns the panels of a kind; raises ``InputError`` if the run lacks the data, or if no value changes."""
         panels = KINDS[kind](self)
         if not panels:
-            raise InputError(f"{self.run.folder}: its log has no value that changes over the steps; train for more steps")
+            raise InputError(
+                f"{self.run.folder}: no value in its log changes over the steps; train for more steps"
+            )
         return panels
 
 

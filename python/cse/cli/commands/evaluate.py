@@ -131,7 +131,7 @@ def eval_command(
             system, suites, data, options=tables, allow_partial=allow_partial, progress=progress, **encoder.arguments
         )
     if run is not None:
-        from ...evaluation.trec import write_run
+        from ...evaluation.ranking import write_run
 
         write_run(run, result.reports["retrieval"].rankings)
     published = [dict(zip(("model", "average", "reproductions"), row, strict=True)) for row in PUBLISHED]
