@@ -231,4 +231,4 @@ def panels(table: Table, rows: Sequence[Row], stored: Stored) -> list[Panel]:
         return draw
 
     caption = "Crosses: published values. Points: our means, with 95 % intervals over seeds."
-    return [Panel(f"column-{n}", column, caption, draw_column(column)) for n, column in enumerate(table.columns)]
+    return [Panel(column, caption, draw_column(column)) for column in table.columns]
