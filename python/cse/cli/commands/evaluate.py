@@ -24,6 +24,15 @@ if TYPE_CHECKING:
 # Restrictions of --pool and --judged.
 BY_PERSON: dict[str, Any] = {"excludes": ("data", "seeds", "allow_partial", "settings", "dims")}
 
+# Options of both commands.
+Suites = Annotated[tuple[str, ...], Opt("Suite; see cse methods.", "NAME", flag="--suite")]
+Data = Annotated[str | None, Opt("File or folder of the data.", "PATH")]
+AllowPartial = Annotated[bool, Opt("Accept incomplete STS and transfer files.")]
+Markdown = Annotated[bool, Opt("Print Markdown tables.", excludes="as_json")]
+Settings = Annotated[
+    tuple[str, ...], Opt("Set an option of a suite; see cse methods.", "NAME.OPTION=VALUE", flag="--set")
+]
+
 
 @dataclass(frozen=True)
 class Evaluated:
@@ -75,13 +84,13 @@ def systems_of(models: Sequence[str], ranked: Ranking, seeds: bool = False) -> t
 def eval_command(
     model: str,
     *,
-    suites: Annotated[tuple[str, ...], Opt("Suite; see cse methods.", "NAME", flag="--suite")] = ("sts",),
-    data: Annotated[str | None, Opt("File or folder of the data.", "PATH")] = None,
+    suites: Suites = ("sts",),
+    data: Data = None,
     mteb: Annotated[
         tuple[str, ...],
         Opt("Task of mteb, such as SciFact, in place of a suite.", "TASK", excludes=("hybrid", "passages")),
     ] = (),
-    allow_partial: Annotated[bool, Opt("Accept incomplete STS and transfer files.")] = False,
+    allow_partial: AllowPartial = False,
     compare_published: Annotated[
         bool, Opt("Also list the papers' STS averages.", needs=If("suites", ("sts",)))
     ] = False,
@@ -96,10 +105,8 @@ def eval_command(
             "Write the rankings of the suite retrieval to a TREC run file.", "FILE", needs=If("suites", ("retrieval",))
         ),
     ] = None,
-    markdown: Annotated[bool, Opt("Print Markdown tables.", excludes="as_json")] = False,
-    settings: Annotated[
-        tuple[str, ...], Opt("Set an option of a suite; see cse methods.", "NAME.OPTION=VALUE", flag="--set")
-    ] = (),
+    markdown: Markdown = False,
+    settings: Settings = (),
     ranked: Ranking,
     encoder: Evaluated,
     as_json: AsJson = False,
@@ -147,11 +154,10 @@ def eval_command(
             printing.table([wide], title=title, markdown=markdown)
             printing.echo()
         printing.table([cells(row) for row in report.rows], title="" if wide else title, markdown=markdown)
-        for key, value in report.summary.items():
-            if value is not None:
-                printing.echo(f"{key.replace('_', ' ')}: {cell(key, value)}")
-        for note in report.notes:
-            printing.echo(f"Note: {note}")
+        scores = {key: value for key, value in report.summary.items() if value is not None}
+        lines = [f"{key.replace('_', ' ')}: {cell(key, value)}" for key, value in scores.items()]
+        for line in [*lines, *(f"Note: {note}" for note in report.notes)]:
+            printing.echo(line)
     for note in result.notes:
         printing.echo(f"Note: {note}")
     if listed:
@@ -166,7 +172,7 @@ def eval_command(
 
 
 def paper_row(suite: str, report: Report) -> dict[str, str]:
-    """Returns a table row as in the papers: the scores of the test sets, and their average; {} without an average."""
+    """Returns a row as in the papers: the scores of the test sets, and their average; {} without an average."""
     from ...evaluation import EVALUATIONS
 
     key, average = EVALUATIONS.get(suite).paper_row
@@ -198,8 +204,8 @@ def cell(name: str, value: Any) -> str:
 def compare_command(
     models: tuple[str, ...],
     *,
-    suites: Annotated[tuple[str, ...], Opt("Suite; see cse methods.", "NAME", flag="--suite")] = ("sts",),
-    data: Annotated[str | None, Opt("File or folder of the data.", "PATH")] = None,
+    suites: Suites = ("sts",),
+    data: Data = None,
     query_file: Annotated[
         str | None, Opt("With --pool and --judged: file of queries, one per row.", "FILE", flag="--queries")
     ] = None,
@@ -214,11 +220,9 @@ def compare_command(
     ] = None,
     column: Annotated[str | None, Opt("Column with the texts, if CORPUS is a table, or with --labels.", "NAME")] = None,
     seeds: Annotated[bool, Opt("Each of MODELS is a list A1,A2,... with one model per seed.")] = False,
-    allow_partial: Annotated[bool, Opt("Accept incomplete STS and transfer files.")] = False,
-    settings: Annotated[
-        tuple[str, ...], Opt("Set an option of a suite; see cse methods.", "NAME.OPTION=VALUE", flag="--set")
-    ] = (),
-    markdown: Annotated[bool, Opt("Print Markdown tables.", excludes="as_json")] = False,
+    allow_partial: AllowPartial = False,
+    settings: Settings = (),
+    markdown: Markdown = False,
     ranked: Ranking,
     encoder: Evaluated,
     as_json: AsJson = False,
@@ -261,8 +265,7 @@ def compare_command(
             printing.check_table(pool, "--pool")
         judgements = None if judged is None else read_judgements(judged)
         names, sides = systems_of(models[:2], ranked)
-        systems = [side[0] for side in sides]
-        found = rankings(systems, names, models[2], query_file, column, depth, encoder)
+        found = rankings([system for (system,) in sides], names, models[2], query_file, column, depth, encoder)
         compare_by_judgements(found, names, depth, pool, judgements, as_json, markdown)
         return
     if query_file is not None:
@@ -278,26 +281,16 @@ def compare_command(
         suites = ("labels",)
         tables["labels"] = {**tables.get("labels", {}), "labels": labels, "column": column}
     names, sides = systems_of(models, ranked, seeds)
+    asked: dict[str, Any] = {"seeds": seeds, "options": tables, "allow_partial": allow_partial, **encoder.arguments}
     with progress_of("evaluating", "texts") as progress:
-        results = compare_models(
-            sides,
-            suites,
-            data,
-            seeds=seeds,
-            options=tables,
-            allow_partial=allow_partial,
-            progress=progress,
-            **encoder.arguments,
-        )
+        results = compare_models(sides, suites, data, progress=progress, **asked)
     words = [verdict.conclude(side.tasks, ["rows"] * len(side.tasks)).to_dict() for side in results if labels]
     unit_of = "methods, by a paired t-test over seeds" if seeds else "checkpoints, not methods"
     precision = results[0].precision
     if as_json:
-        compared: list[dict[str, Any]] = [
-            {"a": names[0], "b": b, "tasks": side.tasks} for b, side in zip(names[1:], results, strict=True)
-        ]
-        for item, word in zip(compared, words, strict=False):  # without --labels, there are no words
-            item["verdict"] = word
+        compared: list[dict[str, Any]] = [{"a": names[0], "b": b} for b in names[1:]]
+        for number, (item, side) in enumerate(zip(compared, results, strict=True)):
+            item |= {"tasks": side.tasks, **({"verdict": words[number]} if words else {})}
         printing.result({"compares": unit_of, "precision": precision, "comparisons": compared}, True, [])
         return
     for name, result in zip(names[1:], results, strict=True):
