@@ -219,7 +219,7 @@ def test_a_file_of_judgements_is_read_before_a_model_is_loaded(place, monkeypatc
         ((*COMMAND, "--pool", "p.csv", "--suite", "retrieval"), ("and no --suite",)),
         ((*COMMAND[:2], "glove:a.txt", *COMMAND[3:], "--pool", "p.csv"), ("the same encoder",)),
         ((*COMMAND[:3], "nowhere.txt", *COMMAND[4:], "--pool", "p.csv"), ("nowhere.txt: no such file",)),
-        ((*COMMAND[:4], "--queries", "blank.txt", "--pool", "p.csv"), ("holds no query",)),
+        ((*COMMAND[:4], "--queries", "blank.txt", "--pool", "p.csv"), ("blank.txt: all 2 lines are blank",)),
         ((*COMMAND[:4], "--queries", "blank.csv", "--pool", "p.csv"), ("blank.csv: is a table",)),
         ((*COMMAND, "--pool", "p.txt"), ("--pool p.txt: the name must end in .csv or .jsonl",)),
         ((*COMMAND, "--judged", "corpus.txt"), ("none of the files is a table",)),

@@ -284,19 +284,20 @@ def compare_command(
     asked: dict[str, Any] = {"seeds": seeds, "options": tables, "allow_partial": allow_partial, **encoder.arguments}
     with progress_of("evaluating", "texts") as progress:
         results = compare_models(sides, suites, data, progress=progress, **asked)
-    words = [verdict.conclude(side.tasks, ["rows"] * len(side.tasks)).to_dict() for side in results if labels]
+    words = [verdict.conclude(side.tasks, ["rows"] * len(side.tasks)).to_dict() if labels else {} for side in results]
+    compared = list(zip(names[1:], results, words, strict=True))
     unit_of = "methods, by a paired t-test over seeds" if seeds else "checkpoints, not methods"
     precision = results[0].precision
     if as_json:
-        compared: list[dict[str, Any]] = [{"a": names[0], "b": b} for b in names[1:]]
-        for number, (item, side) in enumerate(zip(compared, results, strict=True)):
-            item |= {"tasks": side.tasks, **({"verdict": words[number]} if words else {})}
-        printing.result({"compares": unit_of, "precision": precision, "comparisons": compared}, True, [])
+        records = [
+            {"a": names[0], "b": name, "tasks": side.tasks, **({"verdict": word} if word else {})}
+            for name, side, word in compared
+        ]
+        printing.result({"compares": unit_of, "precision": precision, "comparisons": records}, True, [])
         return
-    for name, result in zip(names[1:], results, strict=True):
+    for name, result, word in compared:
         title = f"{name} against {names[0]}"
-        if words:
-            word = words.pop(0)
+        if word:
             lines = ["", verdict.markdown(word)] if markdown else verdict.lines(word)
             printing.echo("\n".join([f"{title}:", *lines]))
             continue
@@ -332,10 +333,7 @@ def rankings(
     if tables.is_table(query_file):
         raise InputError(f"--queries {query_file}: is a table; give a text file with one query per row")
     asked = Corpus.read(readers.resolve(query_file))
-    try:
-        queries = {query: query for query in asked.take(asked.filled())}
-    except InputError:
-        raise InputError(f"--queries {query_file} holds no query; write one per row") from None
+    queries = {query: query for query in asked.take(asked.filled())}
     rows = open_corpus([corpus], column=column, encoding_errors="strict", max_line_bytes=1 << 20, cache=None)
     documents = {text: text for text in rows.take(rows.filled())}
     loading = {name: value for name, value in encoder.arguments.items() if name != "dims"}
