@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from cse import Encoder, InputError, SearchIndex
+from cse.cli import cli
 from cse.evaluation.labels import COLUMNS, outcome, pool, read_judgements
 from cse.evaluation.significance import power, queries_needed
 from random_texts import some_texts, write_vectors
@@ -199,6 +200,17 @@ def test_judgements_may_have_other_white_space_and_empty_marks_and_need_valid_va
             read_judgements(path)
 
 
+def test_a_file_of_judgements_is_read_before_a_model_is_loaded(place, monkeypatch):
+    def load(*_, **__):
+        raise AssertionError("a model was loaded")
+
+    (place / "bad.csv").write_text("query,text,relevant\nq,a dog,yes\n", encoding="utf8")
+    monkeypatch.chdir(place)
+    monkeypatch.setattr("cse.evaluation.run._load", load)
+    with pytest.raises(InputError, match=r"bad\.csv: row 1: relevant must be 0, 1"):
+        cli.main([*COMMAND, "--judged", "bad.csv"], standalone_mode=False)
+
+
 @pytest.mark.parametrize(
     ("arguments", "phrases"),
     [
@@ -207,7 +219,7 @@ def test_judgements_may_have_other_white_space_and_empty_marks_and_need_valid_va
         ((*COMMAND, "--pool", "p.csv", "--suite", "retrieval"), ("and no --suite",)),
         ((*COMMAND[:2], "glove:a.txt", *COMMAND[3:], "--pool", "p.csv"), ("the same encoder",)),
         ((*COMMAND[:3], "nowhere.txt", *COMMAND[4:], "--pool", "p.csv"), ("nowhere.txt: no such file",)),
-        ((*COMMAND[:4], "--queries", "blank.txt", "--pool", "p.csv"), ("holds no query",)),
+        ((*COMMAND[:4], "--queries", "blank.txt", "--pool", "p.csv"), ("blank.txt: all 2 lines are blank",)),
         ((*COMMAND[:4], "--queries", "blank.csv", "--pool", "p.csv"), ("blank.csv: is a table",)),
         ((*COMMAND, "--pool", "p.txt"), ("--pool p.txt: the name must end in .csv or .jsonl",)),
         ((*COMMAND, "--judged", "corpus.txt"), ("none of the files is a table",)),

@@ -13,9 +13,9 @@ from cse.cli import printing
 from cse.data.pairs import open_pairs
 from cse.encoder.prompts import TrainingPrompts
 from cse.evaluation.base import read_pairs
+from cse.evaluation.ranking import read_run
 from cse.evaluation.retrieval import read_judgements
 from cse.evaluation.sts import score_pairs
-from cse.evaluation.trec import read_run
 from cse.training.callbacks import by_sentence
 from cse.training.setup import prepare
 from cse.training.step.distributed import World

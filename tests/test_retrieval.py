@@ -12,7 +12,7 @@ from sentence_transformers import SentenceTransformer
 
 from cse import Encoder, InputError, SearchIndex, compare, evaluate
 from cse.evaluation.base import Adapted
-from cse.evaluation.ranking import ByWords, FromRun, System
+from cse.evaluation.ranking import ByWords, FromRun, System, read_run, write_run
 from cse.evaluation.retrieval import (
     METRICS,
     PUBLISHED,
@@ -22,7 +22,6 @@ from cse.evaluation.retrieval import (
     rank_documents,
     read_judgements,
 )
-from cse.evaluation.trec import read_run, write_run
 from cse.search.fusion import Fusion
 from cse.search.terms import terms_for
 from test_search import refused

@@ -595,9 +595,7 @@ def test_an_evaluation_before_training_uses_the_prompts(without_dropout, sample_
         ("column number: element 0 must be a string, got 1", lambda d, i: add_negatives(d, i, "number")),
         ("row numbers", lambda d, i: add_negatives(d, i, "anchor", row_column="anchor")),
         ("copies", lambda d, i: add_negatives(d, i, "anchor", 0)),
-        ("pass one split", lambda d, i: add_negatives({"train": d}, i, "anchor")),
         ("no TF-IDF index there", lambda d, i: add_negatives(d, "nowhere", "anchor")),
-        ("already has a column", lambda d, i: number_rows(d, "anchor")),
         ("epoch", lambda d, i: NegativesCollator(None, i, epoch=1)),
     ],
 )

@@ -24,6 +24,8 @@ from cse_papers.reproduce.plan import plan
 from cse_papers.reproduce.results import Ours, collect, markdown, paired_tests, panels, to_dict
 from cse_papers.reproduce.suites import TASKS, Scorer, find_table, hash_file, merged, tables
 
+STORED = Path(__file__).resolve().parents[2] / "benches" / "results" / "effects.parquet"
+
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory):
@@ -353,6 +355,7 @@ def test_a_row_that_fails_in_a_trial_is_named_and_the_others_run(small, tmp_path
         (["una-table1", "--data", ".", "--file", "paraphrases"], "must have the form NAME=PATH"),
         (["una-table1", "--smoke", "--picture", "x.png"], "--smoke cannot be combined with --picture"),
         (["una-table1", "--data", ".", "--picture", "x.pdf"], "the name must end in .png or .svg"),
+        (["effects", "--stored", str(STORED), "--row", "UNA"], "--row has no effect on the tables of --stored"),
     ],
 )
 def test_invalid_arguments_are_refused_with_a_message_of_one_line(cse, tmp_path, arguments, message):
