@@ -50,13 +50,12 @@ def retrieval(tmp_path_factory, sample_rows):
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory, sample, tiny_bert, pairs, retrieval):
+def exported(tmp_path_factory, short_corpus, tiny_bert, pairs, retrieval):
     """The folder of a run with ``keep_head``, exported to ONNX with ``--int8``, and the JSON that the export prints."""
     output = tmp_path_factory.mktemp("runs")
     options = {"batch_size": 8, "max_length": 16, "max_steps": 2, "eval_every": 0, "device": "cpu", "threads": 1}
-    run = train(
-        TrainConfig(corpus=(sample,), output=output, model=tiny_bert, pooler="cls", keep_head=True, **options)
-    ).folder
+    config = TrainConfig(corpus=short_corpus, output=output, model=tiny_bert, pooler="cls", keep_head=True, **options)
+    run = train(config).folder
     done = invoke("export", run, "--onnx", "--int8", "--sts", pairs, "--retrieval", retrieval, "--threads", 1, "--json")
     assert done.exit_code == 0, done.output
     return run, json.loads(done.stdout)
@@ -117,15 +116,6 @@ def test_export_prints_the_size_and_accuracy_of_int8_weights(exported, pairs, re
         assert record["low"] <= record["mean"] <= record["high"]
 
 
-def test_sentence_transformers_loads_the_exported_file(exported):
-    pytest.importorskip("optimum.onnxruntime", reason="optimum-onnx is not installed (it needs transformers < 4.58)")
-    from sentence_transformers import SentenceTransformer
-
-    folder = str(exported[0] / "best")
-    theirs = SentenceTransformer(folder, backend="onnx", device="cpu").encode(TEXTS[:4])
-    np.testing.assert_allclose(theirs, Encoder(folder, device="cpu").encode(TEXTS[:4]), atol=1e-4)
-
-
 def test_export_to_a_new_folder_copies_the_model(exported, tmp_path, monkeypatch):
     """To save time, ``write_onnx`` is replaced by a function that copies the file of the fixture ``exported``."""
     run, printed = exported
@@ -139,21 +129,6 @@ def test_export_to_a_new_folder_copies_the_model(exported, tmp_path, monkeypatch
     np.testing.assert_allclose(one.encode(TEXTS), two.encode(TEXTS), atol=1e-4)
     with pytest.raises(InputError, match="exists; name a new folder"):
         export_onnx(str(run), str(tmp_path / "copy"))
-
-
-def test_an_export_to_a_new_folder_declares_one_maximum_length(exported, tmp_path, monkeypatch):
-    """fastembed truncates to the lower of ``max_length`` and ``model_max_length``."""
-    run, printed = exported
-    monkeypatch.setattr(onnx_export, "write_onnx", lambda encoder, file: shutil.copy(printed["file"], file))
-    old = shutil.copytree(run / "best", tmp_path / "old")
-    path = old / "tokenizer_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf8")) | {"max_length": 4, "stride": 0}))
-    before = path.read_bytes()
-    export_onnx(str(old), str(tmp_path / "new"))
-    settings = json.loads((tmp_path / "new" / "tokenizer_config.json").read_text(encoding="utf8"))
-    longest = Encoder(old, device="cpu").max_seq_length
-    assert (settings["model_max_length"], settings.keys() & {"max_length", "stride"}) == (longest, set())
-    assert path.read_bytes() == before
 
 
 def test_an_exported_folder_has_the_files_that_text_embeddings_inference_reads(exported):

@@ -63,11 +63,11 @@ def hub():
 
 
 @pytest.fixture(scope="module")
-def run(sample, tiny_bert, tmp_path_factory):
+def run(short_corpus, tiny_bert, tmp_path_factory):
     # In a folder of its own, since pytest-xdist can set up a module's fixture twice in one process.
     output = tmp_path_factory.mktemp("hub")
     options = {"batch_size": 8, "max_steps": 2, "eval_every": 0, "device": "cpu", "threads": 1}
-    return train(TrainConfig(corpus=(sample,), output=output, model=tiny_bert, name="small", **options)).folder
+    return train(TrainConfig(corpus=(short_corpus,), output=output, model=tiny_bert, name="small", **options)).folder
 
 
 def card_of(folder):

@@ -136,9 +136,9 @@ def test_encode_eval_and_compare_accept_the_option_prompt(models, tmp_path, cse)
 
 
 @pytest.fixture
-def config(models, sample, tmp_path):
+def config(models, short_corpus, tmp_path):
     return TrainConfig(
-        corpus=(str(sample),),
+        corpus=(str(short_corpus),),
         model=str(models("plain")[0]),
         output=str(tmp_path / "runs"),
         positive="spans",
@@ -159,8 +159,8 @@ def begin_with(batch, block, tokenizer, text):
 
 
 @pytest.mark.parametrize("una", [False, True])
-def test_training_puts_the_prompt_before_every_text(config, indexed, una):
-    config = config.replace(prompt="sts", tfidf=indexed / "tfidf", **({"una": True} if una else {}))
+def test_training_puts_the_prompt_before_every_text(config, short_corpus, una):
+    config = config.replace(prompt="sts", tfidf=short_corpus.with_name("tfidf"), **({"una": True} if una else {}))
     run = prepare(config)
     batch = first_batches(run)[0]
     tokenizer = run.state.encoder.tokenizer
@@ -218,7 +218,7 @@ def test_a_trained_model_keeps_its_prompts_and_uses_the_given_one_by_default(con
 
 def test_prompts_excluded_from_pooling_are_also_excluded_in_training(config, models):
     folder, theirs = models("not pooled", include=False)
-    run = prepare(config.replace(model=str(folder), prompt="sts", positive="dropout", max_length=40))
+    run = prepare(config.replace(model=str(folder), prompt="sts", positive="dropout", max_length=48))
     batch, encoder = first_batches(run)[0], run.state.encoder.eval()
     with torch.no_grad():
         vectors = torch.nn.functional.normalize(encoder(batch.tokens["anchor"]), dim=-1)

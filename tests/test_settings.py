@@ -1,7 +1,5 @@
 """Tests of the settings of a run: presets, flags that override a stored configuration, and conflicting settings."""
 
-import re
-
 import pytest
 from click.testing import CliRunner
 
@@ -20,9 +18,11 @@ def stored_by(tmp_path, family="bert-base", **values):
     return tomllib.loads(resolve(TrainConfig(**values), family).to_toml())
 
 
-def config(tmp_path, sample, model, **values):
+def config(tmp_path, corpus, model, **values):
     values = {"batch_size": 8, "max_steps": 2, "eval_every": 0, "device": "cpu", **values}
-    return TrainConfig(corpus=sample, tfidf=tmp_path / "tfidf", output=tmp_path / "runs", model=str(model), **values)
+    return TrainConfig(
+        corpus=corpus, tfidf=corpus.with_name("tfidf"), output=tmp_path / "runs", model=str(model), **values
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,11 +110,6 @@ def test_a_preset_has_the_settings_of_the_released_code(name):
         assert config.options["scd"]["width"] == 4096
 
 
-def test_patience_and_evaluation_pooling_of_a_preset_are_dropped_if_they_do_not_apply():
-    config = resolve(TrainConfig(preset="consert-bert-base", pooler="max"), "bert-base")
-    assert (config.patience, config.pooler, config.eval_pooler) == (None, "max", None)
-
-
 def test_una_can_be_added_to_or_removed_from_a_preset():
     assert resolve(TrainConfig(preset="simcse-bert-base", una=True), "bert-base").objective == "nt-xent"
     off = resolve(with_preset(TrainConfig(preset="una-bert-base", una=False)), "bert-base")
@@ -136,33 +131,22 @@ def test_una_can_be_added_to_or_removed_from_a_preset():
         ({"device": "meta"}, "--device meta"),
     ],
 )
-def test_conflicting_or_impossible_settings_are_refused(tmp_path, sample, sample_index, tiny_bert, values, message):
-    sample_index.save(tmp_path / "tfidf")
+def test_conflicting_or_impossible_settings_are_refused(tmp_path, short_corpus, tiny_bert, values, message):
     with pytest.raises(InputError, match=message):
-        train(config(tmp_path, sample, tiny_bert, **values))
+        train(config(tmp_path, short_corpus, tiny_bert, **values))
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_column_without_a_corpus_is_refused(tmp_path, sample_index, tiny_bert):
-    sample_index.save(tmp_path / "tfidf")
+def test_a_column_without_a_corpus_is_refused(tmp_path, short_corpus, tiny_bert):
     with pytest.raises(InputError, match="--column"):
-        train(TrainConfig(tfidf=tmp_path / "tfidf", column="text", model=str(tiny_bert), output=tmp_path))
+        train(config(tmp_path, short_corpus, tiny_bert, column="text").replace(corpus=()))
 
 
-def test_options_of_an_evaluation_that_is_not_run_are_refused(cse, tiny_bert, tmp_path):
-    (tmp_path / "pairs.tsv").write_text("1\ta\tb\n5\ta\tc\n")
-    done = cse("eval", tiny_bert, "--suite", "geometry", "--data", tmp_path / "pairs.tsv", "--set", "halves.limit=3")
-    assert done.returncode == 2
-    assert "halves is not among the suites" in done.stderr
-
-
-def test_config_toml_stores_given_values_separately_from_resolved_values(tmp_path, sample, tiny_bert):
+def test_config_toml_stores_given_values_separately_from_resolved_values(tmp_path, short_corpus, tiny_bert):
     import tomllib
 
-    from cse.training.loop import resumed_config
-
     values = {"loss": "focal", "positive": "spans", "spans": {"min_share": 0.4}}
-    run = train(config(tmp_path, sample, tiny_bert, save_every=1, **values))
+    run = train(config(tmp_path, short_corpus, tiny_bert, save_every=1, **values))
     stored = tomllib.loads((run.folder / "config.toml").read_text(encoding="utf8"))
     assert stored["given"]["loss"] == "focal"
     assert stored["given"]["spans"] == {"min_share": 0.4}
@@ -181,11 +165,11 @@ def test_config_toml_stores_given_values_separately_from_resolved_values(tmp_pat
     assert repeated(stored, {"loss": "standard"})[0]["temperature"] == 0.07
 
 
-def test_preset_una_bert_base_needs_a_treebank_index(tmp_path, sample, tiny_bert, cse):
-    assert cse("build-tfidf", sample, "-o", "unicode", cwd=tmp_path).returncode == 0
-    assert cse("build-tfidf", sample, "-o", "treebank", "--tokenizer", "treebank", cwd=tmp_path).returncode == 0
+def test_preset_una_bert_base_needs_a_treebank_index(tmp_path, short_corpus, tiny_bert, cse):
+    done = cse("build-tfidf", short_corpus, "-o", "treebank", "--tokenizer", "treebank", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     arguments = ("--preset", "una-bert-base", "--model", tiny_bert, "--max-steps", 1, "--batch-size", 8)
-    done = cse("train", *arguments, "--tfidf", "unicode", cwd=tmp_path)
+    done = cse("train", *arguments, "--tfidf", short_corpus.with_name("tfidf"), cwd=tmp_path)
     assert done.returncode == 2
     assert "cse build-tfidf CORPUS --tokenizer treebank" in done.stderr
     done = cse("train", *arguments, "--tfidf", "treebank", "--name", "r", cwd=tmp_path)
@@ -325,27 +309,3 @@ def test_odd_values_of_set_are_refused_in_one_sentence(name, value):
     assert isinstance(done.exception, InputError), (done.output, done.exception)
     assert len(str(done.exception)) < 400
     assert "\n" not in str(done.exception)
-
-
-@pytest.mark.slow
-def test_values_of_a_file_that_a_changed_run_does_not_have_are_named(cse, run_config, tmp_path):
-    folder = train(run_config.replace(max_steps=1, eval_every=0, una=True)).folder
-    text = (folder / "config.toml").read_text("utf8")
-    given = text.index("[given]")
-    edited = tmp_path / "edited.toml"
-    edited.write_text(re.sub(r"(?m)^weight_decay = .*", "weight_decay = 0.5", text[:given]) + text[given:], "utf8")
-    edited.write_text(re.sub(r"(?m)^beta = .*", "beta = 0.7", edited.read_text("utf8"), count=1), "utf8")
-    done = cse("train", "--config", edited, "--name", "again", "--max-grad-norm", "2")
-    assert done.returncode == 0, done.stderr
-    value = resumed_config(folder).weight_decay
-    assert (
-        f"not as in the file: una.beta 0.5 instead of 0.7, --weight-decay {value} instead of 0.5; with" in done.stderr
-    )
-    done = cse("train", "--config", folder / "config.toml", "--name", "third", "--max-grad-norm", "2")
-    assert "not as in" not in done.stderr
-    done = cse("train", "--resume", folder)
-    assert "finished at step 1: nothing is left to train" in done.stderr
-
-
-def test_no_table_of_options_is_the_same_as_none():
-    assert TrainConfig(options=None).values() == TrainConfig().values()
