@@ -31,7 +31,7 @@ from test_device import deterministic as deterministic
 from test_systems import few as few
 from test_systems import registered as registered
 
-STEPS = 20
+STEPS = 12
 METHODS = Path(__file__).with_name("methods.py")
 PAIRS = {"negatives": ("una",), "una": {"every": 1}}
 CASES = {
