@@ -109,8 +109,6 @@ def test_a_folder_does_not_choose_the_attention(folder, name):
     assert Encoder(folder, device="cpu")[0].config._attn_implementation == "sdpa"
 
 
-@pytest.mark.parametrize(("only", "outcome"), [("unknown os", "loaded"), ("peft_type (LOHA|XLORA)", "refused")])
-def test_an_adapter_of_a_local_folder_is_loaded_if_its_weights_are_those_it_declares(tmp_path, only, outcome):
-    found = list(hostile_folders.trials(tmp_path, only=f"^adapter {only}"))
-    assert found
-    assert {(ended, wrong) for _, ended, wrong, _ in found} == {(outcome, "")}
+def test_an_adapter_of_a_local_folder_is_loaded_if_its_weights_are_those_it_declares(tmp_path):
+    found = list(hostile_folders.trials(tmp_path, only="^adapter (unknown os|peft_type (LOHA|XLORA))"))
+    assert [(ended, wrong) for _, ended, wrong, _ in found] == [("refused", ""), ("refused", ""), ("loaded", "")]
