@@ -1,8 +1,5 @@
 """Arguments of encoders and of the search API that were taken for something else, or ended in a Python error."""
 
-import json
-import threading
-
 import numpy as np
 import pytest
 import torch
@@ -15,7 +12,6 @@ from cse.encoder.light import LightEncoder
 from cse.encoder.onnx_export import export_onnx
 from cse.encoder.passages import Cutter
 from cse.encoder.resolve import find_folder, model_digest
-from cse.encoder.tokens import TOKENIZING
 from cse.evaluation.ranking import System
 from cse.search.mining import QueryRows
 from random_texts import some_texts
@@ -71,27 +67,6 @@ def test_passages_are_counted_in_the_tokens_of_light_encoders(tmp_path, tiny_ber
         assert Cutter(other).tokens == 256
 
 
-def test_a_tokenizer_runs_only_under_the_lock(tmp_path, tiny_bert, monkeypatch):
-    encoder = Encoder(tiny_bert, device="cpu")
-    kind, held = type(encoder.tokenizer), []
-    called = kind.__call__
-
-    def checked(self, *arguments, **settings):
-        held.append(TOKENIZING._is_owned())
-        return called(self, *arguments, **settings)
-
-    monkeypatch.setattr(kind, "__call__", checked)
-    encoder.encode(["a text"])
-    assert held
-    assert all(held)
-    with TOKENIZING:
-        saving = threading.Thread(target=encoder.save, args=[str(tmp_path / "saved")])
-        saving.start()
-        saving.join(0.5)
-        assert saving.is_alive()  # it changes the settings of the tokenizer
-    saving.join()
-
-
 @pytest.mark.parametrize(
     ("message", "call"),
     [
@@ -138,11 +113,6 @@ def test_arguments_of_the_search_api_are_checked(message, call, index):
         call(index)
 
 
-def test_numbers_of_numpy_and_true_for_the_defaults_are_accepted(index):
-    assert index.texts(np.array([2, 0])) == [index.texts([row])[0] for row in (2, 0)]
-    index.prepare(True)
-
-
 def test_arguments_of_sentence_transformers_are_taken_by_position_and_by_former_names(tmp_path, tiny_bert):
     prompts = {"query": "find this : ", "document": "text : "}
     sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("mean")], prompts=prompts)
@@ -159,21 +129,6 @@ def test_arguments_of_sentence_transformers_are_taken_by_position_and_by_former_
     static.tokenizer = tokenizer
     assert static.tokenizer is tokenizer
     assert static[0].tokenizer is tokenizer
-
-
-@pytest.mark.slow
-def test_an_onnx_folder_that_declares_no_token_limit_has_that_of_its_positions(tmp_path, tiny_bert):
-    pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install 'cse[onnx]'")
-    sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("mean")])
-    for name, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
-        settings = json.loads((tmp_path / "model" / name).read_text())
-        (tmp_path / "model" / name).write_text(json.dumps({k: v for k, v in settings.items() if k != key}))
-    export_onnx(str(tmp_path / "model"))
-    light, whole = LightEncoder(f"onnx:{tmp_path}/model"), Encoder(tmp_path / "model", device="cpu")
-    assert light.max_length == whole.max_seq_length
-    assert light.max_length == 64
-    texts = ["word " * 900]
-    np.testing.assert_allclose(light.encode(texts), whole.encode(texts), atol=1e-4)
 
 
 @pytest.fixture
@@ -205,12 +160,3 @@ def test_commands_in_messages_keep_their_flags():
 
     text = "--loss-term x; resume it with cse train --resume runs/a, or lower --batch-size"
     assert in_keywords(text) == "loss_terms x; resume it with cse train --resume runs/a, or lower batch_size"
-
-
-def test_steps_that_become_three_times_slower_are_noticed_once():
-    from cse.training.watching import SlowSteps
-
-    slow = SlowSteps()
-    notes = [slow.update(seconds) for seconds in [9.0, *[0.1] * 10, *[0.2] * 10, *[0.4] * 30]]
-    assert [place for place, note in enumerate(notes) if note] == [30]
-    assert "a step now takes 0.40 s, and took 0.10 s at first" in notes[30]

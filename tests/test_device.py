@@ -7,7 +7,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 import traceback
 from dataclasses import replace
 from importlib import import_module
@@ -317,14 +316,6 @@ def test_functions_of_a_device_call_its_module(monkeypatch, device, index):
     assert devices.device_name(device) == ("mps" if kind == "mps" else "A GPU")
 
 
-def test_without_a_gpu_the_device_functions_do_nothing():
-    assert set(devices.generator_states("cpu")) == set(devices.generator_states("meta")) == {"cpu"}
-    devices.synchronize("cpu")
-    devices.reset_peak_memory("cpu")
-    assert devices.peak_memory("cpu") is None
-    assert devices.device_name("cpu") == "cpu"
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -340,14 +331,6 @@ def test_errors_of_every_device_that_has_no_memory_left_propose_smaller_chunks(e
         raise error
     with pytest.raises(RuntimeError, match=r"^of another kind$"), failures(2, 64, 32, None):
         raise RuntimeError("of another kind")
-
-
-def test_copies_to_mps_wait_because_their_source_may_be_freed():
-    given = []
-    tensor = SimpleNamespace(to=lambda device, non_blocking: given.append((str(device), non_blocking)))
-    for device in ("mps", torch.device("mps"), "cuda:0", "xpu", "cpu"):
-        devices.copied_to(tensor, device)
-    assert given == [("mps", False), ("mps", False), ("cuda:0", True), ("xpu", True), ("cpu", True)]
 
 
 def test_an_optimizer_that_ignores_the_flag_does_not_update_weights_with_nan(monkeypatch):
@@ -428,22 +411,6 @@ def test_bf16_instructions_are_read_from_pytorch(monkeypatch, reported, expected
     assert bf16_instructions() == expected
 
 
-@pytest.mark.parametrize(
-    ("machine", "private", "expected"),
-    [
-        ("x86_64", (), ()),
-        ("x86_64", ("_is_avx512_bf16_supported", "_is_amx_tile_supported"), ("AVX512-BF16", "AMX")),
-    ],
-)
-def test_bf16_instructions_are_read_from_older_versions_of_pytorch(monkeypatch, machine, private, expected):
-    monkeypatch.setattr("platform.machine", lambda: machine)
-    for name in ("get_capabilities", "_is_avx512_bf16_supported", "_is_amx_tile_supported"):
-        monkeypatch.delattr(torch.cpu, name, raising=False)
-    for name in private:
-        monkeypatch.setattr(torch.cpu, name, lambda: True, raising=False)
-    assert bf16_instructions() == expected
-
-
 def test_bf16_speedup_is_measured_once_and_leaves_the_random_state_unchanged():
     bf16_speedup.cache_clear()
     before = torch.get_rng_state()
@@ -509,41 +476,6 @@ def test_the_gpu_benchmark_runs_every_section_on_the_cpu(minilm, tmp_path):
         assert each["peak_bytes"] > 0
     assert systems["cse, UNA pairs"]["tokens"] > 1.8 * systems["cse, standard"]["tokens"]
     assert systems["plain loop"]["tokens"] == systems["cse, standard"]["tokens"]
-
-
-@pytest.mark.slow
-def test_a_section_of_the_gpu_benchmark_that_fails_does_not_end_the_others(tmp_path, capsys):
-    gpu = benchmark()
-    bench = gpu.Bench.__new__(gpu.Bench)
-    bench.options = SimpleNamespace(json=tmp_path / "gpu.json", minutes=1, smoke=False)
-    bench.began = time.perf_counter()
-    bench.results = {"errors": {}, "left_out": {}, "seconds": {}}
-    bench.section("first", lambda: 1 / 0)
-    bench.section("second", lambda: {"value": float("nan")})
-    bench.section("third", lambda: pytest.fail("was run"), needs=120)
-    bench.section("fourth", lambda: "there is only one GPU")
-    found = json.loads((tmp_path / "gpu.json").read_text(encoding="utf8"))
-    assert found["errors"] == {"first": "ZeroDivisionError: division by zero"}
-    assert found["second"] == {"value": None}
-    assert found["left_out"]["third"].endswith("it needs about 120 s")
-    assert found["left_out"]["fourth"] == "there is only one GPU"
-    assert "third" not in found
-    assert "ZeroDivisionError" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("name", "peak"),
-    [
-        ("NVIDIA H100 80GB HBM3", 989.5e12),
-        ("NVIDIA H100 PCIe", 756.5e12),
-        ("NVIDIA H100 NVL", 835.5e12),
-        ("NVIDIA H200", 989.5e12),
-        ("NVIDIA A100-SXM4-80GB", 312e12),
-        ("Tesla V100-SXM2-16GB", None),
-    ],
-)
-def test_the_peak_of_a_gpu_is_found_by_its_name(name, peak):
-    assert benchmark().peak_of(name) == peak
 
 
 @pytest.mark.parametrize(
@@ -635,12 +567,3 @@ def test_weights_are_cast_together_without_a_change_of_the_gradients(run_config,
     assert all(torch.equal(rounded[name], value) for name, value in expected.items())
     assert all(torch.equal(same[name], value) or value.isnan() for name, value in metrics.items())
     assert all(type(parameter) is torch.nn.Parameter for parameter in run.state.encoder.backbone.parameters())
-
-
-def test_evaluation_on_a_gpu_encodes_large_batches(run_config, monkeypatch):
-    encoder, given = prepare(run_config).state.encoder, []
-    monkeypatch.setattr("cse.encoder.trained.Encoder.encode", lambda self, texts, **settings: given.append(settings))
-    for kind in ("cpu", "cuda"):
-        monkeypatch.setattr("cse.encoder.trained.Encoder.device", torch.device(kind), raising=False)
-        encoder.encode(["a text"])
-    assert [settings.get("batch_size") for settings in given] == [None, 512]

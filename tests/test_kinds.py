@@ -60,17 +60,6 @@ def test_encode_and_eval_accept_a_static_embedding(static, tmp_path, cse):
     assert json.loads(done.stdout)["pooling"].startswith("mean of the vectors of the tokens")
 
 
-def test_a_static_embedding_without_weights_is_refused(static):
-    folder, _ = static
-    part = next(folder.glob("0_*"), folder)
-    (part / "model.safetensors").unlink()
-    with pytest.raises(InputError, match="incomplete"):
-        Encoder(folder, device="cpu")
-    (part / "model.safetensors").write_bytes(b"no weights")
-    with pytest.raises(InputError, match="cannot be loaded"):
-        Encoder(folder, device="cpu")
-
-
 def test_training_and_onnx_export_of_a_static_encoder_are_refused(static, cse, run_config):
     folder, _ = static
     with pytest.raises(InputError, match="is a static encoder, which has no transformer to train or to export"):

@@ -60,21 +60,6 @@ def test_addresses_that_cannot_be_read_are_refused_in_one_sentence(remote, monke
         readers.expand("memory://texts/0.txt")
 
 
-def test_a_copy_is_made_again_when_what_the_server_tells_changes(remote, monkeypatch):
-    """As of an HTTP server, whose ``ukey`` is the same for all versions of a file."""
-    monkeypatch.setattr(type(remote), "ukey", lambda self, path: path)
-    (first,) = readers.expand("memory://texts/0.txt")
-    remote.pipe("/texts/0.txt", Path(first).read_bytes())  # only its time differs
-    (second,) = readers.expand("memory://texts/0.txt")
-    assert first != second
-    with monkeypatch.context() as patch:
-        patch.setattr(type(remote), "info", lambda self, path: {"name": path, "size": None, "type": "file"})
-        (third,) = readers.expand("memory://texts/0.txt")
-        assert third not in (first, second)
-        patch.setattr("cse.data.remote.STARTED", "another process")
-        assert readers.expand("memory://texts/0.txt") != [third]
-
-
 @pytest.mark.parametrize(
     ("address", "shown"),
     [
@@ -133,10 +118,3 @@ def test_a_data_set_of_the_hub_is_read(cse, tmp_path, name):
     done = cse("build-tfidf", "hf://datasets/me/wiki", cwd=tmp_path, env=env)
     server.shutdown()
     assert "name the files in it, like 'hf://datasets/me/wiki/*.txt'" in done.stderr
-
-
-def test_arrow_files_and_folders_of_data_sets_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"is an Arrow file, which is not read; write it as Parquet"):
-        readers.resolve(tmp_path / "data.arrow", "text")
-    with pytest.raises(InputError, match=r"is a folder; name the files in it, like '.*/\*.txt'"):
-        readers.expand(tmp_path)

@@ -1,6 +1,5 @@
 """Tests of checkpoints, resuming, signals, locks, and failures to write files."""
 
-import errno
 import json
 import os
 import resource
@@ -12,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cse import InputError, TfidfIndex, TrainConfig, train
+from cse import InputError, TrainConfig, train
 from cse.cli import main
 from cse.errors import RunError
 from cse.io import fresh_folder, remove_leftovers
@@ -201,16 +200,6 @@ def test_resuming_from_an_earlier_checkpoint_removes_later_ones(run_config):
     assert [path.name for path in list_checkpoints(folder)] == ["step-00000007"]
 
 
-def test_options_of_the_run_may_be_repeated_on_resume(run_config):
-    config = run_config.replace(**LOSSES["focal una"], save_every=4, max_steps=4)
-    folder = train(config).folder
-    radius = TfidfIndex.open(config.tfidf).default_radius
-    for options in ({"una": {"beta": 0.5}}, {"una": {"radius": radius}}):  # beta was given; radius is a default
-        assert train(resumed_config(folder, {"options": options}), resume=folder).steps == 4
-    with pytest.raises(InputError, match=r"--beta 0.4 \(the run has 0.5\) cannot change"):
-        resumed_config(folder, {"options": {"una": {"beta": 0.4}}})
-
-
 class Progress(Callback):
     """At each step, tries to resume the run that is being trained, and keeps the message of the error."""
 
@@ -318,42 +307,6 @@ def test_an_out_of_memory_error_suggests_a_chunk_size(run_config, monkeypatch):
         train(run_config)
 
 
-@pytest.fixture
-def full(monkeypatch):
-    """A function that simulates a full disk: after it is called, every attempt to write a checkpoint fails."""
-    import cse.training.folder.checkpoint as checkpoint
-
-    def fill():
-        def fail(tensors, path):
-            raise OSError(errno.ENOSPC, "No space left on device", str(path))
-
-        monkeypatch.setattr(checkpoint, "save_file", fail)
-
-    return fill
-
-
-def test_last_is_saved_as_a_folder_even_if_a_checkpoint_cannot_be_written(run_config, full):
-    class Fill(Callback):
-        def on_step_end(self, step, steps):
-            if step == 3:
-                full()
-
-    with pytest.raises(RunError, match=r"no space left.*checkpoint of step 4 could not be written, .*last holds the"):
-        train(run_config.replace(save_every=2, name="run"), Fill())
-    folder = Path(run_config.output) / "run"
-    assert [path.name for path in list_checkpoints(folder)] == ["step-00000002"]
-    assert weights(folder)
-    assert hidden(folder) == []
-
-
-class Warnings(Callback):
-    def __init__(self):
-        self.found = []
-
-    def on_warning(self, text):
-        self.found.append(text)
-
-
 def test_a_finished_run_can_be_extended(run_config, cse):
     """The run needs no --save-every, because a checkpoint of the last step is always saved."""
     folder = train(run_config.replace(lr_scheduler="constant", name="run")).folder
@@ -363,14 +316,6 @@ def test_a_finished_run_can_be_extended(run_config, cse):
     assert f"train longer with: cse train --resume {folder} --max-steps N" in done.stdout.replace("\n", " ")
     whole = train(run_config.replace(lr_scheduler="constant", max_steps=10, name="whole")).folder
     assert all(torch.equal(a, b) for a, b in zip(weights(whole).values(), weights(folder).values(), strict=True))
-
-
-def test_without_save_every_a_failed_checkpoint_causes_only_a_warning(run_config, full):
-    full()
-    callback = Warnings()
-    result = train(run_config.replace(max_steps=2), callback)
-    assert (result.folder / "result.json").exists()
-    assert any("the checkpoint of step 2 could not be written" in text for text in callback.found)
 
 
 def main_on_a_small_disk():

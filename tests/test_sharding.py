@@ -14,15 +14,12 @@ import sys
 import threading
 from pathlib import Path
 
-import click
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from safetensors.numpy import load_file
 
 from cse import Encoder, TfidfIndex
-from cse.cli import cli
 from cse.data.readers import SourceFile, reading_options
 from cse.sharding import jobs
 from cse.sharding.engines import make_parts
@@ -103,27 +100,6 @@ def test_parts_of_many_files_equal_the_output_of_one_file(shards, cse, flags, su
     assert [part["path"] for part in manifest["parts"]] == ["shard0.txt", "shard1.txt.gz", "shard2.txt", "shard3.txt"]
 
 
-def test_parts_can_be_made_from_files_that_are_not_in_the_index(shards, cse):
-    Path("other").mkdir()
-    for name in ("shard0.txt", "shard3.txt"):
-        shutil.copy(name, f"other/{name}")
-    assert cse("augment", "--parts", "other/*.txt", "-o", "parts").returncode == 0
-    Path("two.txt").write_bytes(Path("shard0.txt").read_bytes() + Path("shard3.txt").read_bytes())
-    assert cse("augment", "two.txt", "-o", "expected").returncode == 0
-    assert all_parts("parts") == Path("expected").read_bytes()
-
-
-def test_parts_can_be_made_from_columns_of_tables(shards, cse):
-    for number, rows in enumerate((["a word1", 'with "quotes" word2'], ["word3\nword4"])):
-        lines = (json.dumps({"text": row}) + "\n" for row in rows)
-        Path(f"t{number}.jsonl").write_text("".join(lines))
-    done = cse("augment", "--parts", "t*.jsonl", "--column", "text", "-o", "parts", "--compression", "none", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["joined_lines"] == 1
-    assert cse("augment", "t0.jsonl", "t1.jsonl", "--column", "text", "-o", "expected").returncode == 0
-    assert all_parts("parts") == Path("expected").read_bytes()
-
-
 def test_a_later_call_makes_only_the_missing_parts(shards, cse):
     assert cse("augment", "--parts", "shard*", "-o", "whole").returncode == 0
     shutil.copytree("whole", "parts")
@@ -143,36 +119,6 @@ def test_a_later_call_makes_only_the_missing_parts(shards, cse):
     assert json.loads(Path("parts/manifest.json").read_text())["parts"][:4] == manifest["parts"]
 
 
-@pytest.mark.slow
-def test_a_later_call_makes_the_parts_that_are_missing_after_a_killed_call(shards, cse, tmp_path):
-    """The third file is a pipe without data, so the call waits for its rows until it is killed."""
-    assert cse("augment", "--parts", "shard*", "-o", "whole").returncode == 0
-    pipe = Path("shard2.txt")
-    pipe.unlink()
-    os.mkfifo(pipe)
-    writer = os.open(pipe, os.O_RDWR)
-    script = f"""
-import sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from test_sharding import augment_job
-from cse.sharding.engines import make_parts
-job, parts = augment_job("parts", "whole/manifest.json")
-with parts.locked():
-    make_parts(job, parts, None, 0, lambda rows: None)
-"""
-    process = subprocess.Popen([sys.executable, "-c", script])
-    wait_for(lambda: Path("parts/part-00001.txt.zst.json").exists())
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    os.close(writer)
-    pipe.unlink()
-    pipe.touch()
-    assert not json.loads(Path("parts/manifest.json").read_text())["complete"]
-    done = cse("augment", "--parts", "shard*", "-o", "parts", "--json")
-    assert json.loads(done.stdout)["made"] == 2
-    same_folder("whole", "parts")
-
-
 @pytest.mark.parametrize("changed", [{"part_xxh3": "x"}, {"part_bytes": 1}])
 def test_a_part_of_which_the_manifest_is_wrong_is_made_again(shards, cse, changed):
     command = ["augment", "--parts", "shard*", "-o", "parts", "--json"]
@@ -187,20 +133,6 @@ def test_a_part_of_which_the_manifest_is_wrong_is_made_again(shards, cse, change
     assert json.loads(done.stdout)["made"] == 1
     assert json.loads(done.stdout)["rows"] == whole["rows"]
     assert json.dumps(json.loads(path.read_text())["parts"]) == expected
-
-
-def test_parts_that_were_interrupted_in_the_first_one_can_be_made_again(shards, cse, glove, monkeypatch):
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
-
-    command = ["encode", glove, "--parts", "shard0.txt", "shard1.txt.gz", "-o", "parts"]
-    with monkeypatch.context() as patched:
-        patched.setattr("cse.encoder.vector_files.encode_to_file", interrupt)
-        done = CliRunner().invoke(cli, command, standalone_mode=False)
-    assert isinstance(done.exception, (click.Abort, KeyboardInterrupt)), done.exception
-    done = cse(*command, "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["made"] == 2
 
 
 def augment_job(folder, manifest, elsewhere=False):

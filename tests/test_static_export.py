@@ -62,15 +62,6 @@ def test_model2vec_sentence_transformers_and_cse_compute_the_same_embeddings(exp
 
 
 @needs_model2vec
-def test_a_saved_copy_of_sentence_transformers_has_the_same_embeddings(exported, tmp_path):
-    from sentence_transformers import SentenceTransformer
-
-    SentenceTransformer(str(exported[0]), device="cpu").save(str(tmp_path / "copy"), create_model_card=False)
-    found = Encoder(tmp_path / "copy", device="cpu").encode(TEXTS)
-    np.testing.assert_allclose(found, Encoder(exported[0], device="cpu").encode(TEXTS), atol=4e-3)
-
-
-@needs_model2vec
 def test_encode_and_search_accept_a_static_encoder(exported, tmp_path, corpus_file, sample_rows):
     folder, _ = exported
     done = invoke("encode", folder, corpus_file, "-o", tmp_path / "x.npy", "--threads", 1)
@@ -164,13 +155,6 @@ def test_weights_follow_from_the_frequencies_of_the_corpus():
     assert not vectors[2].any()
 
 
-def test_pieces_have_their_text_without_marks(tiny_bert):
-    tokenizer, special = static_export.static_tokenizer(Encoder(tiny_bert, device="cpu"))
-    pieces = static_export.piece_texts(tokenizer, special)
-    assert [pieces[number] for number in sorted(special)] == [""] * len(special)
-    assert not any(piece.startswith("##") and len(piece) > 2 for piece in pieces)
-
-
 @needs_model2vec
 @pytest.mark.parametrize(
     ("arguments", "error"),
@@ -206,18 +190,6 @@ def test_encoders_without_a_transformer_and_corpora_without_tokens_are_refused(e
     with pytest.raises(InputError, match="fewer than 2 of its rows have tokens"):
         static_export.export_static(Encoder(tiny_bert, device="cpu"), few, str(tmp_path / "new"))
     assert not list(tmp_path.iterdir())
-
-
-def test_a_byte_level_tokenizer_keeps_its_pieces():
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    vocabulary = {piece: number for number, piece in enumerate(["<s>", "Ġ", "c", "a", "Ġc", "Ġca", "Ã", "¤"])}
-    tokenizer = Tokenizer(models.BPE(vocabulary, [("Ġ", "c"), ("Ġc", "a")]))
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(), decoders.ByteLevel()
-    assert static_export.piece_texts(tokenizer, {0})[:6] == ["", " ", "c", "a", " c", " ca"]
-    np.testing.assert_array_equal(
-        static_export.token_counts(tokenizer, ["ca ca a", ""], {1}).toarray(), [[0, 0, 0, 1, 0, 2, 0, 0], [0] * 8]
-    )
 
 
 @needs_model2vec

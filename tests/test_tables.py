@@ -1,10 +1,7 @@
 """Tests of tables that are not plain: long records, late columns, surrogates, other formats."""
 
-import gzip
 import json
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from cse import InputError
@@ -84,43 +81,6 @@ def test_a_record_of_any_depth_is_refused_in_one_sentence(tmp_path, depth):
 def test_other_formats_are_named_with_a_remedy(tmp_path, name, content, message):
     with pytest.raises(InputError, match=message):
         read(tmp_path / name, content)
-
-
-def test_rows_of_a_small_file_are_decoded_in_bounded_batches(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "BLOCK_BYTES", 1 << 16)
-    texts = ["a" * 3000, None, "b", "c\nd", ""]
-    values = [texts[row % 5] for row in range(4000)]
-    path = tmp_path / "repeated.parquet"
-    pq.write_table(pa.table({"text": values, "n": range(4000)}), path)
-    column, rows = tables.Column(str(path), "text"), []
-    while block := column.next_block():
-        assert len(block[0]) <= (1 << 16) + 4000
-        rows += block[0].decode().splitlines()
-    assert rows == [(value or "").replace("\n", " ") for value in values]
-    assert column.line_breaks == 800
-    assert list(tables.column_values(str(path), "text")) == [value or "" for value in values]
-
-
-def test_a_row_that_must_be_too_long_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
-    path = tmp_path / "long.parquet"
-    pq.write_table(pa.table({"text": ["a" * 3_000_000]}), path, compression="zstd", use_dictionary=False)
-    assert path.stat().st_size < 5000
-    with monkeypatch.context() as patch:
-        patch.setattr(pq.ParquetFile, "iter_batches", lambda *given, **more: pytest.fail("decoded"))
-        with pytest.raises(InputError, match="a record is longer than 1,048,576 bytes"):
-            Corpus.read(resolve(path, "text"))
-    assert len(Corpus.read(resolve(path, "text"), max_line_bytes=1 << 22)) == 1
-
-
-@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
-def test_a_record_much_longer_than_a_row_may_be_is_refused(tmp_path, monkeypatch, suffix):
-    monkeypatch.setattr(tables, "MOST", 1 << 14)
-    record = {"csv": "text,n\n{},1\n", "jsonl": '{{"text": "{}"}}\n'}[suffix]
-    path = tmp_path / f"long.{suffix}.gz"
-    path.write_bytes(gzip.compress(record.format("a" * 3_000_000).encode()))
-    with pytest.raises(InputError, match="a record is longer than 1,048,576 bytes; check its quotes, or raise"):
-        Corpus.read(resolve(path, "text"))
-    assert len(Corpus.read(resolve(path, "text"), max_line_bytes=1 << 22)) == 1
 
 
 @pytest.mark.parametrize(

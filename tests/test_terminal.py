@@ -4,11 +4,9 @@ import json
 import os
 import re
 import sys
-from pathlib import Path
 
 import pytest
 
-import cse as package
 from cse.errors import visible
 from random_texts import some_texts
 
@@ -76,16 +74,6 @@ def test_output_that_is_not_utf8_is_complete(corpus, glove, tmp_path, cse):
         assert b"Traceback" not in done.stderr
         if "--json" in command:
             assert query in str(json.loads(done.stdout.decode("ascii")))
-
-
-ECHO = re.compile(r"click\.(echo|secho)\(|[^_.\w]print\(|console\.print\(")
-
-
-def test_the_command_line_prints_through_one_module():
-    """Only ``printing.py`` calls click's functions, so that no text reaches a terminal without ``visible``."""
-    folder = Path(package.__file__).parent / "cli"
-    calls = [path.name for path in folder.rglob("*.py") if ECHO.search(path.read_text(encoding="utf8"))]
-    assert set(calls) <= {"printing.py", "progress.py"}
 
 
 @pytest.mark.slow

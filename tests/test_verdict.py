@@ -349,25 +349,3 @@ def test_few_rows_and_few_changes_do_not_decide():
     assert found.word == "cannot tell"
     assert "visible" not in found.measures[0]
     assert found.notes == ["measure: 2 queries: t-test, p is at least 0.5"]
-
-
-def test_a_run_ends_even_if_its_encoder_cannot_be_judged(base, labelled, monkeypatch):
-    import cse.training.folder.outputs as outputs
-    from cse.encoder.base import check_finite
-
-    measured = outputs.judged
-
-    def encode(texts, **settings):
-        check_finite(np.full((len(texts), 8), np.nan), texts, "best")
-
-    def judged(run, encoder=None):
-        """Fails for best/ at the end, as for embeddings that are not finite."""
-        if encoder is not None:
-            monkeypatch.setattr(encoder, "encode", encode)
-        return measured(run, encoder)
-
-    monkeypatch.setattr(outputs, "judged", judged)
-    result = train(base.replace(corpus=labelled, column="text", labels="label"))
-    assert result.verdict["word"] == "not judged"
-    assert "NaN or infinity" in result.verdict["why"]
-    assert (result.folder / "result.json").exists()

@@ -133,10 +133,3 @@ def test_doctor_refuses_options_that_cannot_work(cse, corpus, arguments, message
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert done.stdout == ""
-
-
-def test_doctor_counts_words_of_a_file_with_invalid_utf8(cse, tmp_path, tiny_bert):
-    (tmp_path / "c.txt").write_bytes(b"one good row here\nbroken \xff bytes\n")
-    done = cse("doctor", tmp_path / "c.txt", "--model", tiny_bert, "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["model"]["words"] == 6  # U+FFFD is removed by the normalizer
