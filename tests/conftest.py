@@ -95,6 +95,15 @@ def short_corpus(tmp_path_factory, short_rows):
 
 
 @pytest.fixture(scope="session")
+def scored_pairs(tmp_path_factory, sample_rows):
+    """A file pairs.tsv of 40 pairs of sentences with scores from 0 to 5."""
+    path = tmp_path_factory.mktemp("pairs") / "pairs.tsv"
+    lines = [f"{i % 6}\t{sample_rows[i]}\t{sample_rows[i + 40]}\n" for i in range(40)]
+    path.write_text("".join(lines), encoding="utf8")
+    return path
+
+
+@pytest.fixture(scope="session")
 def sample_index(sample):
     from cse import TfidfIndex
 

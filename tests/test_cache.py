@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from cse import InputError, TrainConfig, train
+from cse import InputError, train
 from cse.data import readers
 from cse.data.corpus import Corpus, hold_out
 from cse.training.batches.tokens import Prefetcher
@@ -139,21 +139,12 @@ def test_a_cache_entry_with_changed_bytes_is_written_again(sample, tmp_path, mon
 
 
 @pytest.fixture
-def mapped(sample, tiny_bert, tmp_path, monkeypatch):
+def mapped(run_config, sample_rows, tmp_path, monkeypatch):
     """The configuration of a run of one epoch whose corpus is memory-mapped from the cache."""
     monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)
-    corpus = tmp_path / "corpus.txt"
-    corpus.write_text("".join(line + "\n" for line in sample.read_text(encoding="utf8").splitlines()[:200]))
-    return TrainConfig(
-        corpus=corpus,
-        model=tiny_bert,
-        output=tmp_path / "runs",
-        cache=str(tmp_path / "cache"),
-        batch_size=16,
-        epochs=1,
-        eval_every=0,
-        device="cpu",
-    )
+    (tmp_path / "corpus.txt").write_text("".join(f"{row}\n" for row in sample_rows[:200]))
+    values = {"batch_size": 16, "max_steps": None, "epochs": 1, "eval_every": 0, "tfidf": None}
+    return run_config.replace(corpus=tmp_path / "corpus.txt", cache=str(tmp_path / "cache"), **values)
 
 
 def prepared(run, stored):

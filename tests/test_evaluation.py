@@ -266,18 +266,6 @@ def test_errors_name_the_fault_of_a_collection(tmp_path, name, content, message)
         Retrieval(RetrievalOptions(), str(folder))
 
 
-@pytest.fixture
-def scored_pairs(tmp_path, sample_rows):
-    return write_pairs(tmp_path / "pairs.tsv", sample_rows[:80], 6)
-
-
-def write_pairs(path, rows, scores):
-    half = len(rows) // 2
-    lines = [f"{i % scores}\t{rows[i]}\t{rows[half + i]}" for i in range(half)]
-    path.write_text("\n".join(lines), encoding="utf8")
-    return path
-
-
 def test_scores_of_any_file_of_pairs_can_be_printed_as_markdown(cse, tiny_bert, scored_pairs):
     done = cse("eval", tiny_bert, "--data", scored_pairs, "--pooler", "avg", "--markdown", "--compare-published")
     assert done.returncode == 0, done.stderr
@@ -291,7 +279,9 @@ def test_scores_of_any_file_of_pairs_can_be_printed_as_markdown(cse, tiny_bert, 
 def test_the_development_score_is_the_mean_over_all_dev_files(
     short_corpus, tiny_bert, scored_pairs, tmp_path, sample_rows
 ):
-    files = (str(scored_pairs), str(write_pairs(tmp_path / "other.tsv", sample_rows[90:150], 4)))
+    lines = [f"{i % 4}\t{sample_rows[90 + i]}\t{sample_rows[120 + i]}\n" for i in range(30)]
+    (tmp_path / "other.tsv").write_text("".join(lines), encoding="utf8")
+    files = (str(scored_pairs), str(tmp_path / "other.tsv"))
     config = TrainConfig(model=tiny_bert, tfidf=short_corpus.with_name("tfidf"), dev=files, output=tmp_path)
     result = train(config.replace(max_steps=2, batch_size=8))
     assert result.before["spearman"] == pytest.approx(np.mean([result.before[f"spearman/{name}"] for name in files]))
@@ -375,9 +365,8 @@ def test_changed_pieces_of_an_interrupted_encoding_are_encoded_again(tiny_bert, 
             output.unlink()
 
 
-def test_the_precision_option_is_applied_and_reported(tiny_bert, tmp_path, processor, sample_rows):
-    pairs = tmp_path / "pairs.tsv"
-    pairs.write_text("".join(f"{i % 6}\t{sample_rows[i]}\t{sample_rows[i + 40]}\n" for i in range(20)), encoding="utf8")
+def test_the_precision_option_is_applied_and_reported(tiny_bert, processor, scored_pairs):
+    pairs = scored_pairs
     processor(("AVX512-BF16",), 2.0)
 
     def call(*arguments, **settings):

@@ -19,6 +19,7 @@ from cse.cli import cli
 from cse.encoder import onnx_export
 from cse.encoder.onnx_export import export_onnx
 from cse.errors import RunError
+from test_retrieval import write
 
 TEXTS = ["One.", "Another sentence, rather longer than the first, to see what padding does.", "word " * 200, "x", " "]
 
@@ -28,25 +29,17 @@ def invoke(*arguments):
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory, sample_rows):
-    path = tmp_path_factory.mktemp("pairs") / "pairs.tsv"
-    lines = [f"{i % 6}\t{sample_rows[i]}\t{sample_rows[i + 40]}\n" for i in range(30)]
-    path.write_text("".join(lines), encoding="utf8")
-    return path
+def pairs(scored_pairs):
+    return scored_pairs
 
 
 @pytest.fixture(scope="module")
 def retrieval(tmp_path_factory, sample_rows):
-    folder = tmp_path_factory.mktemp("retrieval")
-    (folder / "qrels").mkdir()
-    rows = [{"_id": str(i), "title": "", "text": text} for i, text in enumerate(sample_rows[:20])]
-    queries = [{"_id": f"q{i}", "text": " ".join(sample_rows[i].split()[:6])} for i in range(8)]
-    for name, lines in (("corpus", rows), ("queries", queries)):
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        (folder / f"{name}.jsonl").write_text(text, encoding="utf8")
-    judged = "".join(f"q{i}\t{i}\t1\n" for i in range(8))
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged, encoding="utf8")
-    return folder
+    documents = [(str(i), "", text) for i, text in enumerate(sample_rows[:20])]
+    queries = {f"q{i}": " ".join(sample_rows[i].split()[:6]) for i in range(8)}
+    return write(
+        tmp_path_factory.mktemp("set") / "retrieval", documents, queries, {f"q{i}": {str(i): 1} for i in range(8)}
+    )
 
 
 @pytest.fixture(scope="module")

@@ -161,11 +161,3 @@ def test_a_closed_terminal_ends_a_training_run_with_a_checkpoint(run_config, tmp
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 129
     assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
-
-
-@pytest.mark.parametrize("command", ["build-tfidf {corpus}", "augment {corpus}", "encode {model} {corpus}"])
-def test_an_empty_name_of_an_output_is_refused(tmp_path, corpus, tiny_bert, command, cse):
-    done = cse(*command.format(corpus=corpus, model=tiny_bert).split(), "-o", "", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "-o is empty" in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["corpus.txt"]

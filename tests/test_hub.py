@@ -12,8 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from huggingface_hub import ModelCard
 
-from cse import InputError, TrainConfig, train
-from cse.encoder.saving import write_card
+from cse import TrainConfig, train
 from random_texts import write_vectors
 from test_cli import refused
 
@@ -95,19 +94,6 @@ def test_a_copy_states_licence_and_language_and_is_uploaded_with_its_card(cse, r
     assert (sent.data.license, sent.data.language) == ("apache-2.0", ["en"])
     assert 'SentenceTransformer("me/small")' in sent.text
     assert hub.files["tokenizer.json"] == (tmp_path / "mine" / "tokenizer.json").read_bytes()
-
-
-def test_a_folder_without_a_card_gets_one_and_empty_values_change_nothing(tmp_path):
-    (tmp_path / "plain").mkdir()
-    write_card(str(tmp_path / "plain"), {"license": None, "language": []})
-    assert not list((tmp_path / "plain").iterdir())
-    write_card(str(tmp_path / "plain"), {"license": "mit", "language": []})
-    card = card_of(tmp_path / "plain")
-    assert (card.data.license, card.data.language) == ("mit", None)
-    for metadata in ("a: [", "- a"):
-        (tmp_path / "plain" / "README.md").write_text(f"---\n{metadata}\n---\n", encoding="utf8")
-        with pytest.raises(InputError, match=r"README\.md: its metadata cannot be read"):
-            write_card(str(tmp_path / "plain"), {"license": "mit"})
 
 
 def test_copies_that_cannot_be_written_are_refused(cse, run, tmp_path):

@@ -117,24 +117,11 @@ def test_a_byte_order_mark_and_carriage_returns_at_line_ends_are_ignored(tmp_pat
     assert TfidfIndex.build(windows, tokenizer="whitespace").terms == TfidfIndex.build(plain).terms
 
 
-def test_a_sentence_without_words_is_a_document(tmp_path):
-    path = write(tmp_path / "mute.txt", "...\none two\n")
-    info = TfidfIndex.build(path).info
-    assert (info.documents, info.wordless, info.blank) == (2, 1, 0)
-
-
 def test_an_opened_index_equals_the_saved_index(sample_index, tmp_path):
     sample_index.save(tmp_path)
     opened = TfidfIndex.open(tmp_path)
     for name in ("terms", "df", "idf", "max_score", "by_rank", "info", "files", "tokenizer"):
         assert np.array_equal(getattr(opened, name), getattr(sample_index, name)), name
-
-
-def test_a_new_index_without_a_matrix_removes_the_old_matrix(tmp_path):
-    path = write(tmp_path / "a.txt", "one two\nthree\n")
-    build_index([str(path)], tmp_path / "out")
-    build_index([str(path)], tmp_path / "out", matrix=False)
-    assert [file.name for file in (tmp_path / "out").iterdir()] == ["index.safetensors"]
 
 
 def test_a_truncated_index_is_refused(sample_index, tmp_path):

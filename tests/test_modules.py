@@ -10,7 +10,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm, Normalize, Pooling
 from torch import nn
 
-from cse import Encoder, InputError, TrainConfig, train
+from conftest import config_of_eight_steps
+from cse import Encoder, InputError, train
 from cse.encoder.resolve import find_model
 from cse.encoder.saving import save_encoder
 from cse.encoder.trained import load_encoder
@@ -38,22 +39,9 @@ def normalize(width):
 
 
 def trained_two_steps(folder, short_corpus, tmp_path, **settings):
-    values = {
-        "corpus": (str(short_corpus),),
-        "output": str(tmp_path / "runs"),
-        "model": str(folder),
-        "positive": "spans",
-        "batch_size": 4,
-        "max_length": 12,
-        "max_steps": 2,
-        "eval_every": 0,
-        "lr": 1e-2,
-        "device": "cpu",
-        "precision": "fp32",
-        "threads": 1,
-        **settings,
-    }
-    return train(TrainConfig(**values)).folder / "last"  # best/ may hold the model from before training
+    values = {"positive": "spans", "batch_size": 4, "max_length": 12, "max_steps": 2, "lr": 1e-2, **settings}
+    config = config_of_eight_steps(short_corpus, folder, tmp_path / "runs", **values)
+    return train(config).folder / "last"  # best/ may hold the model from before training
 
 
 def agree(folder, texts=TEXTS):

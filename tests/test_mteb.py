@@ -7,7 +7,8 @@ import pytest
 from click.testing import CliRunner
 from datasets import Dataset, DatasetDict
 
-from cse import Encoder, InputError, TrainConfig, evaluate, train
+from conftest import config_of_eight_steps
+from cse import Encoder, InputError, evaluate, train
 from cse.cli import cli
 from cse.evaluation.base import Pairs
 from cse.evaluation.ranking import System
@@ -47,17 +48,7 @@ def saved(tmp_path_factory, tiny_bert, short_corpus):
     folder = tmp_path_factory.mktemp("mteb")
     prompts = {"query": "find : ", "document": "text : "}
     sentence_model(folder / "model", tiny_bert, modules=[pooling("mean"), normalize], prompts=prompts)
-    config = TrainConfig(
-        corpus=(str(short_corpus),),
-        model=str(folder / "model"),
-        output=str(folder / "runs"),
-        batch_size=4,
-        max_steps=2,
-        eval_every=0,
-        device="cpu",
-        precision="fp32",
-        threads=1,
-    )
+    config = config_of_eight_steps(short_corpus, folder / "model", folder / "runs", batch_size=4, max_steps=2)
     return train(config).folder / "best"
 
 

@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from cse import InputError, TrainConfig, train
+from conftest import config_of_eight_steps
+from cse import InputError, train
 from cse.augment import AUGMENTATIONS
 from cse.augment.base import Draws
 from cse.context import Context
@@ -129,12 +130,9 @@ def test_every_kind_of_positive_works_with_every_loss_and_una(
 ):
     sample_index.save(tmp_path / "tfidf")
     (tmp_path / "some.txt").write_text("\n".join([*sample_rows[:40], "single"] * 3), encoding="utf8")
-    config = TrainConfig(
-        corpus=tmp_path / "some.txt", tfidf=tmp_path / "tfidf", output=tmp_path, model=str(tiny_bert), batch_size=16,
-        max_steps=3, eval_every=0, log_every=1, device="cpu", positive=name, loss=loss, objective=objective, una=True,
-        options={"una": {"every": 1}},
-    )  # fmt: skip
-    result = train(config)
+    values = {"batch_size": 16, "max_steps": 3, "eval_every": 0, "log_every": 1, "una": {"every": 1}}
+    config = config_of_eight_steps(tmp_path / "some.txt", tiny_bert, tmp_path, **values, negatives=("una",))
+    result = train(config.replace(positive=name, loss=loss, objective=objective))
     lines = (result.folder / "log.jsonl").read_text().splitlines()
     log = [record for record in map(json.loads, lines) if "loss" in record]
     assert len(log) == 3

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from conftest import config_of_eight_steps
 from cse import InputError, TfidfIndex
 from cse.evaluation.geometry import unit
 from cse.reports.curves import (
@@ -55,24 +56,12 @@ def trained(folder, corpus, model, **values):
     """Trains a model and returns the run folder; restores PyTorch's number of threads, which training changes."""
     import torch
 
-    from cse import TrainConfig, train
+    from cse import train
 
     threads = torch.get_num_threads()
-    settings = {
-        "model": model,
-        "tfidf": folder / "tfidf",
-        "output": folder / "runs",
-        "batch_size": 8,
-        "max_steps": 6,
-        "eval_every": 2,
-        "log_every": 3,
-        "device": "cpu",
-        "threads": 1,
-        "precision": "fp32",
-        "lr": 1e-3,
-    }
+    values = {"max_steps": 6, "eval_every": 2, "log_every": 3, **values}
     try:
-        return train(TrainConfig(corpus=corpus, **{**settings, **values})).folder
+        return train(config_of_eight_steps(corpus, model, folder / "runs", **values)).folder
     finally:
         torch.set_num_threads(threads)
 

@@ -191,15 +191,6 @@ def test_resuming_restores_the_folder_best_from_the_checkpoint(run_config, risin
     assert all(torch.equal(best(folder)[name], values) for name, values in best(two).items())
 
 
-def test_resuming_from_an_earlier_checkpoint_removes_later_ones(run_config):
-    folder = train(run_config.replace(save_every=2)).folder
-    assert [path.name for path in list_checkpoints(folder)] == ["step-00000006", "step-00000008"]
-    changes = {"save_every": 1, "max_steps": 9, "keep_checkpoints": 1, "eval_every": 100}
-    with pytest.raises(MemoryError):
-        train(resumed_config(folder, changes), Stop(8), resume=list_checkpoints(folder)[0])
-    assert [path.name for path in list_checkpoints(folder)] == ["step-00000007"]
-
-
 class Progress(Callback):
     """At each step, tries to resume the run that is being trained, and keeps the message of the error."""
 
@@ -385,9 +376,3 @@ def test_train_resumes_with_the_values_that_began_the_run(run_config):
             train(wrong, resume=folder)
     nearby = os.path.join(os.path.dirname(config.corpus[0]), ".", os.path.basename(config.corpus[0]))
     assert train(config.replace(corpus=nearby, max_steps=4), resume=folder).steps == 4
-
-
-def test_an_object_that_is_not_a_callback_is_refused_before_training(run_config):
-    for wrong in (Callback, print):
-        with pytest.raises(InputError, match=r"callback: an object of a subclass of cse.Callback was expected"):
-            train(run_config, wrong)

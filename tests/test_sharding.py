@@ -182,13 +182,6 @@ def test_unsuitable_output_folders_and_flags_are_refused(shards, cse, glove):
     assert not Path("x").exists()
 
 
-def test_files_changed_after_the_index_was_built_are_refused(shards, cse):
-    with open("shard3.txt", "a") as file:
-        file.write("one more row\n")
-    refused(cse("augment", "--parts", "shard*", "-o", "parts"), "shard3.txt: has", "when the index tfidf was built")
-    assert not Path("parts").exists()
-
-
 def test_a_changed_file_leaves_only_its_own_part_missing(shards, cse):
     """A change that keeps the size of the file is found when the file is read."""
     rows = Path("shard0.txt").read_bytes()

@@ -62,20 +62,6 @@ def test_model2vec_sentence_transformers_and_cse_compute_the_same_embeddings(exp
 
 
 @needs_model2vec
-def test_encode_and_search_accept_a_static_encoder(exported, tmp_path, corpus_file, sample_rows):
-    folder, _ = exported
-    done = invoke("encode", folder, corpus_file, "-o", tmp_path / "x.npy", "--threads", 1)
-    assert done.exit_code == 0, done.output
-    expected = Encoder(folder, device="cpu").encode(sample_rows[:300])
-    np.testing.assert_allclose(np.load(tmp_path / "x.npy")[:300], expected, atol=1e-6)
-    done = invoke(
-        "search", folder, corpus_file, "-o", tmp_path / "index", "--query", sample_rows[7], "--top", 1, "--json"
-    )
-    assert done.exit_code == 0, done.output
-    assert sample_rows[7] in done.stdout
-
-
-@needs_model2vec
 def test_the_fit_brings_embeddings_nearer_to_those_of_the_encoder(tiny_bert, sample_rows, tmp_path, monkeypatch):
     encoder, corpus = Encoder(tiny_bert, device="cpu"), Corpus.from_texts(sample_rows[:300])
     fitted = static_export.export_static(encoder, corpus, str(tmp_path / "fitted"))

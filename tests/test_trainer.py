@@ -37,19 +37,9 @@ DROPOUT = Dropout(DropoutOptions(), Context())
 
 
 @pytest.fixture
-def base(tmp_path, short_corpus, tiny_bert):
+def base(run_config):
     """The configuration of a run of six steps with tiny_bert."""
-    return TrainConfig(
-        corpus=(str(short_corpus),),
-        tfidf=str(short_corpus.with_name("tfidf")),
-        output=str(tmp_path / "runs"),
-        model=str(tiny_bert),
-        batch_size=8,
-        max_steps=6,
-        eval_every=3,
-        lr=1e-3,
-        device="cpu",
-    )
+    return run_config.replace(max_steps=6, log_every=1)
 
 
 def steps(folder):

@@ -75,13 +75,6 @@ def test_words_and_pieces_equal_those_of_the_tokenizer_on_whole_texts(tokenizer,
     assert {each.word: (each.count, each.pieces, each.saved) for each in found.divided} == expected
 
 
-def test_words_that_save_as_many_tokens_are_ordered_by_word(tokenizer, rows):
-    found = count_words(tokenizer, [rows], "test").divided
-    assert found == sorted(found, key=lambda each: (-each.saved, each.word))
-    assert len({each.saved for each in found}) < len(found)
-    assert found == count_words(tokenizer, [rows[::-1]], "test").divided
-
-
 def test_a_tokenizer_without_words_is_refused(tokenizer):
     from tokenizers import Tokenizer, models
 
