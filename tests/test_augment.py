@@ -241,15 +241,6 @@ def test_lone_surrogates_are_replaced_and_counted(sample_index):
     assert all(new.new.isalnum() or "'" in new.new for new in spans)
 
 
-def test_plain_surface_joins_lower_case_terms_with_spaces(sample_index):
-    text = "The  Quick, brown FOX\u2014jumped!"
-    negative, spans = sample_index.replacements(text, surface="plain")
-    assert negative.split(" ") == negative.split()
-    assert negative == negative.lower()
-    assert len(negative.split()) == 5
-    assert spans
-
-
 def test_the_word_that_is_always_replaced_is_drawn_uniformly_among_words_with_equal_scores(tmp_path):
     index = make(tmp_path, "".join(f"{word} filler\n" for word in "abcdefgh"))
     hits = np.zeros(4, dtype=int)

@@ -27,9 +27,9 @@ from cse.errors import RunError
 from cse.features.base import FeatureMethod
 from cse.training.batches.tokens import Prefetcher
 from cse.training.loop import resumed_config
-from cse.training.setup import describe_steps, prepare
+from cse.training.setup import prepare
 from cse.training.step.distributed import World
-from cse.training.step.step import skip_if_not_finite, training_step
+from cse.training.step.step import training_step
 from cse.training.watching import failures
 from plain_processor import bf16_instructions
 from runs import LOSSES, VIEWS, first_batches, gradients, same_run
@@ -333,21 +333,6 @@ def test_errors_of_every_device_that_has_no_memory_left_propose_smaller_chunks(e
         raise RuntimeError("of another kind")
 
 
-def test_an_optimizer_that_ignores_the_flag_does_not_update_weights_with_nan(monkeypatch):
-    """As on ``mps``; simulated by deleting the flag before the update."""
-    monkeypatch.setattr("cse.training.step.step.skips_by_flag", lambda device: False)
-    for loss, updated in ((torch.tensor(float("nan")), False), (torch.tensor(1.0), True)):
-        weight = torch.nn.Parameter(torch.ones(2))
-        weight.grad = torch.ones(2)
-        optimizer = torch.optim.AdamW([weight], fused=True)
-        assert bool(skip_if_not_finite(optimizer, loss, torch.tensor(1.0))) == updated
-        del optimizer.found_inf
-        optimizer.step()
-        assert torch.equal(weight.detach(), torch.ones(2)) != updated
-    assert not devices.skips_by_flag(torch.device("mps"))
-    assert devices.skips_by_flag("cpu")
-
-
 def test_several_processes_use_the_backend_of_their_device(monkeypatch):
     for kind, backend in (("cuda", "nccl"), ("xpu", "xccl")):
         calls = []
@@ -476,23 +461,6 @@ def test_the_gpu_benchmark_runs_every_section_on_the_cpu(minilm, tmp_path):
         assert each["peak_bytes"] > 0
     assert systems["cse, UNA pairs"]["tokens"] > 1.8 * systems["cse, standard"]["tokens"]
     assert systems["plain loop"]["tokens"] == systems["cse, standard"]["tokens"]
-
-
-@pytest.mark.parametrize(
-    ("device", "compiled", "steps", "hinted"),
-    [
-        ("cuda:0", False, 20000, True),
-        ("cuda", False, 100, False),
-        ("cuda", True, 20000, False),
-        ("cpu", False, 20000, False),
-    ],
-)
-def test_compiling_is_suggested_for_long_runs_on_a_gpu(device, compiled, steps, hinted):
-    class Rows(list):
-        size = 64
-
-    final = SimpleNamespace(accumulate=1, lr=1e-5, lr_scheduler="linear", merge_with_base=0.0, compile=compiled)
-    assert ("--compile" in describe_steps(final, Rows(range(steps)), device)) == hinted
 
 
 def test_batches_on_cuda_are_padded_to_a_multiple_of_eight_tokens(run_config, monkeypatch):

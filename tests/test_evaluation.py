@@ -21,7 +21,7 @@ from cse.encoder.passages import Cutter
 from cse.evaluation.base import Pairs, embed, read_pairs
 from cse.evaluation.geometry import nearest_others
 from cse.evaluation.retrieval import METRICS, Retrieval, RetrievalOptions, rank_documents, reciprocal_rank
-from cse.evaluation.sts import SEVEN, clean_development, pair_cosines, pair_key, score_vectors
+from cse.evaluation.sts import SEVEN, clean_development, pair_cosines, score_vectors
 from cse.io import Journal
 from cse_papers import transfer
 from cse_papers.transfer import AdamClassifier, converged, senteval
@@ -467,23 +467,6 @@ def test_documents_with_equal_scores_are_ranked_by_id_whatever_the_noise():
     nearest, cosines = nearest_others(1 + np.random.default_rng(0).normal(size=(40, 8)) * 1e-8)
     assert nearest.tolist() == [1, *[0] * 39]  # of equal neighbours, the first
     assert cosines.tolist() == [1.0] * 40
-
-
-def test_the_clean_development_set_has_no_pair_of_a_test_set(shared):
-    folder = shared("sts/stsb.dev.tsv").parent
-
-    def keys(pairs):
-        return {pair_key(*pair) for pair in zip(pairs.left, pairs.right, strict=True)}
-
-    tests = set().union(*(keys(read_pairs(folder / f"{name}.tsv")) for name in SEVEN))
-    found = {name: keys(read_pairs(folder / f"{name}.tsv")) for name in ("stsb.dev", "stsb.train", "sickr.dev")}
-    counts = {name: (len(each & tests), len(each)) for name, each in found.items()}
-    assert counts == {"stsb.dev": (1135, 1496), "stsb.train": (4735, 5686), "sickr.dev": (14, 500)}
-    clean = clean_development(folder)
-    assert len(clean["STS-B dev, clean"].left) == 361
-    for pairs in clean.values():
-        assert len(keys(pairs)) == len(pairs.left)
-        assert not keys(pairs) & tests
 
 
 def test_clean_development_pairs_are_found_by_a_small_example(tmp_path):

@@ -150,14 +150,6 @@ def test_dictionary_large_string_and_binary_columns_are_read(tmp_path):
         assert rows_of(resolve(tmp_path / "a.parquet", "text")) == ["a b", "", "a b"]
 
 
-def test_rows_of_a_large_table_keep_their_order(tmp_path):
-    texts = [f"row {i} " + "word " * (i % 50) for i in range(60_000)]
-    path = table(tmp_path, ".csv", texts)
-    assert rows_of(resolve(path, "text")) == texts
-    one, two = (TfidfIndex.build(path, column="text", threads=threads) for threads in (1, 2))
-    assert one.to_bytes() == two.to_bytes()
-
-
 def refused(cse, folder, name, content, *arguments):
     (folder / name).write_bytes(content)
     done = cse("build-tfidf", name, *arguments, cwd=folder)

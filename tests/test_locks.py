@@ -40,16 +40,6 @@ def test_a_lock_cannot_be_acquired_until_the_process_that_holds_it_is_killed(hol
         assert held
 
 
-def test_a_lock_is_released_at_the_end_of_its_block_and_leaves_no_files(tmp_path):
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    for _ in range(2):
-        with locked(folder) as held:
-            assert held
-    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
-    assert not any(folder.iterdir())
-
-
 def test_a_lock_of_an_open_file_leaves_content_and_position_unchanged(tmp_path):
     path = tmp_path / "file"
     with open(path, "w+b") as file:

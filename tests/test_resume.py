@@ -137,19 +137,6 @@ def test_every_file_of_a_checkpoint_is_verified(finished_run):
     assert read_checkpoint(last).step == 8
 
 
-def test_edits_to_config_toml_are_checked_like_flags(finished_run):
-    """Only settings that may be given with --resume may be edited in the config.toml of a run."""
-    file = finished_run / "config.toml"
-    text = file.read_text(encoding="utf8")
-    file.write_text(text.replace("lr = 0.001", "lr = 0.5"), encoding="utf8")
-    with pytest.raises(InputError, match=r"config.toml: --lr 0.5 \(the run has 0.001\) cannot change"):
-        resumed_config(finished_run)
-    file.write_text(text.replace("max_steps = 8", "max_steps = 9"), encoding="utf8")
-    assert train(resumed_config(finished_run), resume=finished_run).steps == 9
-    file.unlink()
-    assert resumed_config(finished_run).max_steps == 9
-
-
 class Stop(Callback):
     """Ends a run after the step ``last``."""
 

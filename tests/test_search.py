@@ -156,20 +156,6 @@ def test_an_index_built_with_another_corpus_model_or_setting_is_refused(tmp_path
     assert SearchIndex.open(tmp_path / "moved", Encoder(f"glove:{tmp_path}/v.txt")).texts([2]) == index.texts([2])
 
 
-def test_a_moved_model_folder_is_accepted_but_another_pooler_is_refused(tmp_path, tiny_bert, sample_rows):
-    shutil.copytree(tiny_bert, tmp_path / "model")
-    index = SearchIndex.build(Encoder(tmp_path / "model", device="cpu"), sample_rows[:20], tmp_path / "index")
-    hits = index.search(sample_rows[3:5], 2)
-    assert [each[0].row for each in hits] == [3, 4]
-    (tmp_path / "model").rename(tmp_path / "moved")
-    assert (
-        SearchIndex.open(tmp_path / "index", Encoder(tmp_path / "moved", device="cpu")).search(sample_rows[3:5], 2)
-        == hits
-    )
-    with pytest.raises(InputError, match="another model"):
-        SearchIndex.open(tmp_path / "index", Encoder(tmp_path / "moved", pooler="cls", device="cpu"))
-
-
 def flipped(path):
     """Changes one byte of a file after the other, at positions in all parts of the file; restores the file."""
     whole = path.read_bytes()

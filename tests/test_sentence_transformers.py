@@ -20,7 +20,7 @@ pytest.importorskip(
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.base.losses.merged_forward import embed_columns
-from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss, MultipleNegativesRankingLoss
+from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from cse import InputError, TfidfIndex
@@ -359,21 +359,6 @@ def test_mixing_partners_depend_on_token_ids_and_seed_but_not_on_padding(tiny_be
     with torch.no_grad():
         values = [float(each(features, None)) for each in (loss, loss, other)]
     assert values[0] == values[1] != values[2]
-
-
-def test_cached_loss_equals_uncached_loss_inside_matryoshka_loss(without_dropout, triples):
-    model = load(without_dropout)
-    features = features_of(model, triples.select(range(8)))
-    found = []
-    for cached in (False, True):
-        inner = InfoNCELoss(model, "nt-xent", "focal", "paper", cached=cached, mini_batch_size=3)
-        model.zero_grad()
-        value = MatryoshkaLoss(model, inner, matryoshka_dims=[32, 8])([dict(each) for each in features], None)
-        value.backward()
-        grads = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-        found.append((float(value.detach()), grads))
-    assert found[0][0] == pytest.approx(found[1][0], rel=1e-12)
-    assert_same(found[0][1], found[1][1], 1e-12)
 
 
 def test_the_loss_is_computed_in_float32_under_autocast(tiny_bert, triples):

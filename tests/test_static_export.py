@@ -152,10 +152,8 @@ def test_weights_follow_from_the_frequencies_of_the_corpus():
             ("--static", "--corpus", "FILE", "-o", "new", "--dims", 33),
             "--dims 33: the embeddings of this model have 32",
         ),
-        (("--static", "--onnx"), "cse export writes one format; name it, either --onnx or --static"),
         ((), "cse export: name a format, --onnx or --static, or a new folder for a copy of MODEL with -o"),
         (("--static", "--int8"), "--int8 has no effect without --onnx; add that, or omit --int8"),
-        (("--onnx", "--dims", 3), "--dims has no effect without --static; add that, or omit --dims"),
     ],
 )
 def test_errors_in_the_options(tiny_bert, corpus_file, tmp_path, monkeypatch, arguments, error):

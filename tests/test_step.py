@@ -182,37 +182,6 @@ def test_a_trained_mlm_head_is_saved_and_loaded_again(run_config):
     assert not (train(run_config.replace(max_steps=1)).folder / "last" / "mlm_head").exists()
 
 
-def test_a_logger_is_a_callback_with_access_to_the_run(run_config):
-    from cse import Callback
-    from cse.training.loggers import LOGGERS
-
-    calls = []
-
-    class Recorder(Callback):
-        def on_train_begin(self, run):
-            self.run = run
-            calls.append(("start", run.state.step))
-
-        def on_log(self, records):
-            assert self.run.state.step == records[-1]["step"]
-            calls.extend(("log", record["step"]) for record in records)
-
-        def on_evaluate(self, step, record):
-            assert self.run.state.step == step
-            calls.append(("evaluation", step))
-
-        def close(self):
-            calls.append(("close",))
-
-    LOGGERS.register("recorder", Recorder)
-    train(run_config.replace(max_steps=4, loggers=("recorder",)))
-    assert (calls[0], calls[-1]) == (("start", 0), ("close",))
-    assert [call for call in calls if call[0] == "evaluation"] == [("evaluation", s) for s in (0, 3, 4)]
-    assert [call for call in calls if call[0] == "log"] == [("log", s) for s in (1, 2, 3, 4)]
-    with pytest.raises(InputError, match="--logger: 'nothing' is unknown"):
-        train(run_config.replace(loggers=("nothing",)))
-
-
 def test_tensorboard_logs_of_a_run_in_bf16_hold_finite_losses_and_scores(run_config):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

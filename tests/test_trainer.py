@@ -323,12 +323,6 @@ def test_a_collapsed_model_is_not_selected_as_best(base):
     assert result.neighbours == []  # no neighbour has changed, because best/ is the model before training
 
 
-def test_the_name_of_an_existing_run_is_refused(base):
-    train(base.replace(name="mine", max_steps=1))
-    with pytest.raises(InputError, match=r"--name: .*mine exists"):
-        train(base.replace(name="mine", max_steps=1))
-
-
 def test_the_selected_model_is_scored_on_sts_tasks_at_the_end(base, tmp_path, sample_rows):
     (tmp_path / "data").mkdir()
     lines = [f"{i % 5}\t{a}\t{b}" for i, (a, b) in enumerate(zip(sample_rows[:20], sample_rows[20:40], strict=True))]
@@ -337,24 +331,6 @@ def test_the_selected_model_is_scored_on_sts_tasks_at_the_end(base, tmp_path, sa
         train(base.replace(data=str(tmp_path / "data")))
     assert not (tmp_path / "runs").exists()
     assert set(train(base.replace(data=str(tmp_path / "data"), allow_partial=True)).sts) == {"STS-B"}
-
-
-@pytest.mark.parametrize("damage", ["no tokenizer", "short weights", "odd tokenizer", "odd modules"])
-def test_the_error_for_a_broken_model_folder_names_the_folder(base, tmp_path, tiny_bert, damage):
-    folder = tmp_path / "broken"
-    shutil.copytree(tiny_bert, folder)
-    if damage == "no tokenizer":
-        (folder / "tokenizer.json").unlink()
-    elif damage == "short weights":
-        weights = folder / "model.safetensors"
-        weights.write_bytes(weights.read_bytes()[:1000])
-    elif damage == "odd tokenizer":
-        (folder / "tokenizer.json").write_text('{"a": 1}')
-    else:
-        (folder / "modules.json").write_text("{")
-    with pytest.raises(InputError, match="broken"):
-        train(base.replace(model=str(folder)))
-    assert not (tmp_path / "runs").exists()
 
 
 def test_a_training_step_equals_one_written_in_plain_pytorch(base):

@@ -325,14 +325,6 @@ def test_options_that_do_not_suit_the_tokenizer_are_refused(tmp_path, tiny_bert,
     assert not (tmp_path / "tfidf").exists()
 
 
-def test_other_uses_that_need_words_are_refused(tmp_path, pieces, cse):
-    (tmp_path / "a.txt").write_text("\n".join(GERMAN), encoding="utf8")
-    refused(cse("doctor", "a.txt", "--tokenizer", "wordpieces", cwd=tmp_path), "cse doctor counts words")
-    index = TfidfIndex.from_texts(GERMAN, tokenizer="wordpieces", pieces=pieces)
-    with pytest.raises(InputError, match="--surface: plain is not possible for an index with the wordpieces tokenizer"):
-        index.augment(GERMAN, surface="plain")
-
-
 @pytest.mark.slow
 def test_a_run_uses_the_pieces_of_its_model_and_can_be_resumed(
     tmp_path, run_config, short_corpus, tiny_bert, pieces, cse

@@ -15,7 +15,6 @@ from scipy.stats import t, ttest_rel
 
 from cse import InputError
 from cse.encoder.pooling import POOLERS
-from cse.evaluation.base import read_pairs
 from cse.training.settings.precedence import with_preset
 from cse.training.settings.presets import preset_names
 from cse_papers.reproduce.cells import cells_of, config_of, identity, read_cell, run_cell
@@ -344,18 +343,3 @@ def test_a_dry_run_names_missing_files_estimates_the_cost_and_writes_nothing(min
     assert "2 training runs: about" in done.stderr
     assert "would run standard, minilm, seed 1" in done.stderr
     assert not list(tmp_path.iterdir())  # not even the index is written
-
-
-def test_the_clean_development_set_selects_checkpoints_if_it_is_asked_for(small):
-    table = find_table("una-table1")
-    data, row = small(table.name), next(row for row in table.rows if any(r.preset for r in row.recipes.values()))
-    (cell, *_) = cells_of(table, [row], [0])
-    opened = open_inputs(table, str(data.data), str(data.corpus), made=data.data.parent / "made", dev="clean")
-    config = config_of(cell, replace(opened, model=data.model), data.data.parent)
-    assert [Path(path).name for path in config.dev] == ["sts-b-dev-clean.tsv", "sick-r-train-and-dev-clean.tsv"]
-    usual = config_of(cell, data, data.data.parent)
-    assert [Path(path).name for path in usual.dev] == ["stsb.dev.tsv"]
-    clean, whole = read_pairs(config.dev[0]), read_pairs(usual.dev[0])
-    assert set(zip(clean.left, clean.right, clean.gold, strict=True)) <= set(
-        zip(whole.left, whole.right, whole.gold, strict=True)
-    )
