@@ -28,7 +28,7 @@ def twenty_thousand(tmp_path_factory, shared):
     return write(folder / "first.txt", "".join(rows)), [row.rstrip("\n") for row in rows]
 
 
-@pytest.fixture(params=["sample", "twenty_thousand"])
+@pytest.fixture(params=["sample", pytest.param("twenty_thousand", marks=pytest.mark.slow)])
 def corpus(request, sample, sample_rows):
     """The path and rows of a corpus: the sample that cse contains, and 20,000 sentences of the shared data."""
     return (sample, sample_rows) if request.param == "sample" else request.getfixturevalue("twenty_thousand")
@@ -63,6 +63,7 @@ def test_matrix_equals_the_formula_applied_to_counts_of_scikit_learn(corpus, tmp
     assert abs(matrix - expected).max() < 1e-12
 
 
+@pytest.mark.slow
 def test_the_index_of_a_million_sentences_counts_a_million_documents(shared, tmp_path):
     path = shared("corpus/enwiki1m.txt.gz")
     index = TfidfIndex.build(path)

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from base64 import b64decode
+from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -18,6 +19,7 @@ from cse.reports.curves import (
     alignment_panels,
     cosine_panels,
     focal_panels,
+    models_panel,
     score_panels,
     thinned,
     training_panels,
@@ -474,3 +476,14 @@ def test_a_folder_that_is_not_a_run_is_refused_with_a_hint(cse, run, folder, tmp
     refused(cse("runs", tmp_path / "none"), "no such folder")
     (tmp_path / "empty").mkdir()
     refused(cse("runs", tmp_path / "empty"), "no runs there")
+
+
+def test_several_models_are_coloured_by_their_sts_scores(dev_run):
+    first = read_run(dev_run)
+    other = replace(first, result={**first.result, "best": {**first.result["best"], "spearman": 12.5}})
+    panel = models_panel([first, other])
+    assert panel.name == "alignment-models"
+    points = drawn_axes(panel).collections[0]
+    best = [each.best for each in (first, other)]
+    assert points.get_array().tolist() == [record["spearman"] for record in best]
+    assert points.get_offsets().tolist() == [[record["uniformity"], record["alignment"]] for record in best]

@@ -20,7 +20,7 @@ from cse.training.settings.presets import preset_names
 from cse_papers.reproduce.cells import cells_of, config_of, identity, read_cell, run_cell
 from cse_papers.reproduce.inputs import SENTENCES, open_inputs, smoke_inputs
 from cse_papers.reproduce.plan import plan
-from cse_papers.reproduce.results import Ours, collect, markdown, paired_tests, to_dict
+from cse_papers.reproduce.results import Ours, collect, markdown, paired_tests, panels, to_dict
 from cse_papers.reproduce.suites import TASKS, Scorer, find_table, tables
 
 
@@ -343,3 +343,15 @@ def test_a_dry_run_names_missing_files_estimates_the_cost_and_writes_nothing(min
     assert "2 training runs: about" in done.stderr
     assert "would run standard, minilm, seed 1" in done.stderr
     assert not list(tmp_path.iterdir())  # not even the index is written
+
+
+def test_the_plot_of_a_table_has_a_panel_for_each_column(tmp_path):
+    pytest.importorskip("matplotlib")
+    from cse.reports.style import write
+
+    table = find_table("una-tableC4")
+    stored = stored_cells({("every 5 batches, bert-base-uncased", "UNA"): {0: 82.0, 1: 83.0}})
+    drawn = panels(table, table.rows, stored)
+    assert [panel.title for panel in drawn] == list(table.columns)
+    write(drawn, tmp_path / "table.png")
+    assert (tmp_path / "table.png").stat().st_size > 10_000
