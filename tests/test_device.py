@@ -77,7 +77,7 @@ class Noise(FeatureMethod):
         return views.replace(embeddings=noisy)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["focal chunks", "accumulated", "standard mlm", "mixed una columns", "two layers"])
 def test_a_step_does_not_wait_for_the_device(run_config, name, monkeypatch):
     """Tensors on the meta device have no values, so code that reads a value raises an error."""
     monkeypatch.setattr("cse.training.step.state.use_fast_dropout", mask_always)

@@ -131,8 +131,6 @@ COLUMNS = {"use_as": "hard-negatives", "every": 1, **UNA}
 # Name: (settings of cse train, arguments of InfoNCELoss, arguments of NegativesCollator or None for no collator).
 RUNS = {
     "standard": ({}, {}, None),
-    "focal": ({"loss": "focal", "temperature": 0.07}, {"logits": "focal", "temperature": 0.07}, None),
-    "mixed": ({"loss": "mixed", "objective": "nt-xent"}, {"mixed": "paper", "objective": "nt-xent"}, {"index": None}),
     "release": ({"loss": "mixed", "mix_variant": "release"}, {"mixed": "release"}, None),
     "negatives": ({"loss": "mixed", "negatives": ("una",), "una": COLUMNS}, {"mixed": "paper"}, UNA),
     "pairs": (
@@ -207,9 +205,7 @@ def test_the_default_loss_equals_multiple_negatives_ranking_loss(tiny_bert, trip
 
 
 CACHED = {
-    "infonce": {},
     "focal nt-xent": {"objective": "nt-xent", "logits": "focal"},
-    "mixed": {"objective": "nt-xent", "mixed": "paper"},
     "release": {"mixed": "release"},
     "weighted": {"hard_negative_weight": 3.0},
     "pairs": {"objective": "nt-xent", "negatives_as": "pairs", "mixed": "paper"},
