@@ -131,6 +131,7 @@ COLUMNS = {"use_as": "hard-negatives", "every": 1, **UNA}
 # Name: (settings of cse train, arguments of InfoNCELoss, arguments of NegativesCollator or None for no collator).
 RUNS = {
     "standard": ({}, {}, None),
+    "mixed": ({"loss": "mixed", "objective": "nt-xent"}, {"mixed": "paper", "objective": "nt-xent"}, {"index": None}),
     "release": ({"loss": "mixed", "mix_variant": "release"}, {"mixed": "release"}, None),
     "negatives": ({"loss": "mixed", "negatives": ("una",), "una": COLUMNS}, {"mixed": "paper"}, UNA),
     "pairs": (
