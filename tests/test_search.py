@@ -206,6 +206,19 @@ def test_a_changed_byte_in_any_file_of_an_index_is_refused(tmp_path, monkeypatch
         SearchIndex.open(folder, encoder)
 
 
+def test_without_verification_files_are_not_compared_with_their_hashes(tmp_path, encoder, cse):
+    folder = tmp_path / "index"
+    index = SearchIndex.build(encoder, ["word1 word2", "word3"], folder)
+    (path,) = folder.glob("*.arrow")
+    vectors = index.vectors.block(0, 2).tobytes()
+    data = path.read_bytes()
+    assert data.count(vectors) == 1
+    path.write_bytes(data.replace(vectors, bytes(len(vectors))))
+    assert [hit.score for hit in SearchIndex.open(folder, encoder, verify=False).search(["word3"])[0]] == [0, 0]
+    done = cse("search", folder, "--query", "word3", "--no-verify", "--json")
+    assert [hit["score"] for hit in json.loads(done.stdout)["queries"][0]["hits"]] == [0, 0]
+
+
 def content(folder):
     """Returns the content of an index: ids, texts, hashes, and passages with their vectors."""
     return stored(folder).to_pydict()

@@ -289,3 +289,7 @@ def test_odd_values_of_set_are_refused_in_one_sentence(name, value):
     assert isinstance(done.exception, InputError), (done.output, done.exception)
     assert len(str(done.exception)) < 400
     assert "\n" not in str(done.exception)
+
+
+def test_no_table_of_options_is_the_same_as_none():
+    assert TrainConfig(options=None).values() == TrainConfig().values()
