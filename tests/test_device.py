@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cse import Encoder, InputError, train
 from cse.encoder import device as devices
 from cse.encoder.acceleration import mask_always
-from cse.encoder.device import bf16_speedup, compile_backbone, pick_device, pick_precision
+from cse.encoder.device import bf16_speedup, pick_device, pick_precision
 from cse.errors import RunError
 from cse.features.base import FeatureMethod
 from cse.training.batches.tokens import Prefetcher
@@ -114,18 +114,6 @@ def test_always_passing_the_attention_mask_does_not_change_the_hidden_states(fam
     assert backbone.config._attn_implementation == "cse_masked"
     found = backbone(ids, attention_mask=mask).last_hidden_state
     assert torch.allclose(found.where(used, 0), expected.where(used, 0), rtol=0, atol=1e-12)
-
-
-def test_shapes_are_compiled_separately_only_on_cuda():
-    given = []
-
-    class Recorder:
-        def compile(self, **options):
-            given.append(options)
-
-    for device in ("cpu", "cuda", "cuda:1"):
-        compile_backbone(Recorder(), device)
-    assert given == [{"dynamic": True}, {"dynamic": False}, {"dynamic": False}]
 
 
 def of_first_step(config):

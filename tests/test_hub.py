@@ -12,7 +12,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from huggingface_hub import ModelCard
 
-from cse import TrainConfig, train
 from random_texts import write_vectors
 from test_cli import refused
 
@@ -61,14 +60,6 @@ def hub():
     server.shutdown()
 
 
-@pytest.fixture(scope="module")
-def run(short_corpus, tiny_bert, tmp_path_factory):
-    # In a folder of its own, since pytest-xdist can set up a module's fixture twice in one process.
-    output = tmp_path_factory.mktemp("hub")
-    options = {"batch_size": 8, "max_steps": 2, "eval_every": 0, "device": "cpu", "threads": 1}
-    return train(TrainConfig(corpus=(short_corpus,), output=output, model=tiny_bert, name="small", **options)).folder
-
-
 def card_of(folder):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -76,7 +67,8 @@ def card_of(folder):
 
 
 @pytest.mark.slow
-def test_a_copy_states_licence_and_language_and_is_uploaded_with_its_card(cse, run, hub, tmp_path):
+def test_a_copy_states_licence_and_language_and_is_uploaded_with_its_card(cse, one_finished_run, hub, tmp_path):
+    run = one_finished_run
     done = cse("export", run, "-o", tmp_path / "mine", "--license", "apache-2.0", "--language", "en")
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{tmp_path / 'mine'}\n"
@@ -96,7 +88,8 @@ def test_a_copy_states_licence_and_language_and_is_uploaded_with_its_card(cse, r
     assert hub.files["tokenizer.json"] == (tmp_path / "mine" / "tokenizer.json").read_bytes()
 
 
-def test_copies_that_cannot_be_written_are_refused(cse, run, tmp_path):
+def test_copies_that_cannot_be_written_are_refused(cse, one_finished_run, tmp_path):
+    run = one_finished_run
     refused(cse("export", run), "--onnx or --static", "-o")
     refused(cse("export", run, "-o", tmp_path), "exists; name a new folder")
     write_vectors(tmp_path / "v.txt")

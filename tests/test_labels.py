@@ -195,11 +195,8 @@ def test_judgements_may_have_other_white_space_and_empty_marks_and_need_valid_va
     ("arguments", "phrases"),
     [
         ((*COMMAND[:3], "--queries", "queries.txt", "--pool", "p.csv"), ("two models, a corpus and queries",)),
-        ((*COMMAND[:4], "--pool", "p.csv"), ("two models, a corpus and queries",)),
         ((*COMMAND, "--pool", "p.csv", "--suite", "retrieval"), ("and no --suite",)),
         ((*COMMAND[:2], "glove:a.txt", *COMMAND[3:], "--pool", "p.csv"), ("the same encoder",)),
-        ((*COMMAND[:3], "nowhere.txt", *COMMAND[4:], "--pool", "p.csv"), ("nowhere.txt: no such file",)),
-        ((*COMMAND[:4], "--queries", "blank.txt", "--pool", "p.csv"), ("holds no query",)),
         ((*COMMAND[:4], "--queries", "blank.csv", "--pool", "p.csv"), ("blank.csv: is a table",)),
         ((*COMMAND, "--pool", "p.txt"), ("--pool p.txt: the name must end in .csv or .jsonl",)),
         ((*COMMAND, "--judged", "corpus.txt"), ("none of the files is a table",)),

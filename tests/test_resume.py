@@ -30,27 +30,6 @@ def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(run_config, tmp_pa
     killed_and_resumed_equals_uninterrupted(config, tmp_path)
 
 
-class Crash(Callback):
-    """Ends a run after step 5, for which no checkpoint is saved."""
-
-    def on_step_end(self, step, steps):
-        if step == 5:
-            raise MemoryError("a crash")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["standard mlm", "accumulated"])
-def test_a_crashed_and_resumed_run_equals_an_uninterrupted_one(run_config, name):
-    """An exception simulates the crash; tests/crash_points.py kills real processes."""
-    config = run_config.replace(**LOSSES[name], save_every=2, log_every=100)
-    whole = train(config.replace(name="whole"))
-    with pytest.raises(MemoryError, match="a crash"):
-        train(config.replace(name="cut"), Crash())
-    cut = whole.folder.with_name("cut")
-    assert read_checkpoint(find_checkpoint(cut)).step == 4
-    same_run(whole.folder, train(resumed_config(cut), resume=cut).folder)
-
-
 def test_a_resumed_run_in_bf16_equals_an_uninterrupted_one(run_config):
     config = run_config.replace(**LOSSES["focal una"], save_every=2, max_steps=4, eval_every=0, precision="bf16")
     whole = train(config.replace(name="whole"))

@@ -18,7 +18,7 @@ from cse.tfidf.pieces import Pieces
 from cse.training.loop import resumed_config
 from runs import same_run
 from test_cli import refused
-from test_resume import Crash
+from test_resume import Stop
 from una_reference import ReferenceIndex
 
 # Sentences of three languages, separated by | or by lines.
@@ -337,7 +337,7 @@ def test_a_run_uses_the_pieces_of_its_model_and_can_be_resumed(
     config = run_config.replace(tfidf=str(index), negatives=("una",), save_every=2, log_every=100, **una)
     whole = train(config.replace(name="whole"))
     with pytest.raises(MemoryError, match="a crash"):
-        train(config.replace(name="cut"), Crash())
+        train(config.replace(name="cut"), Stop(5))
     cut = whole.folder.with_name("cut")
     same_run(whole.folder, train(resumed_config(cut), resume=cut).folder)
     with pytest.raises(InputError, match="--tokenizer wordpieces --model MODEL"):
