@@ -153,3 +153,12 @@ def test_commands_in_messages_keep_their_flags():
 
     text = "--loss-term x; resume it with cse train --resume runs/a, or lower --batch-size"
     assert in_keywords(text) == "loss_terms x; resume it with cse train --resume runs/a, or lower batch_size"
+
+
+def test_steps_that_become_three_times_slower_are_noticed_once():
+    from cse.training.watching import SlowSteps
+
+    slow = SlowSteps()
+    notes = [slow.update(seconds) for seconds in [9.0, *[0.1] * 10, *[0.2] * 10, *[0.4] * 30]]
+    assert [place for place, note in enumerate(notes) if note] == [30]
+    assert "a step now takes 0.40 s, and took 0.10 s at first" in notes[30]

@@ -191,3 +191,13 @@ def test_token_ids_of_labelled_columns_are_cached(mapped, tmp_path):
     ids = prepared(run, run.tokens)[0]["hard_negative"]["input_ids"]
     expected = run.state.encoder.tokenizer(texts, padding=True, return_tensors="pt")["input_ids"]
     assert torch.equal(ids, expected)
+
+
+def test_cached_rows_that_change_during_a_run_are_reported(sample, tmp_path, monkeypatch):
+    monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)
+    corpus = Corpus.open([str(sample)], cache=str(tmp_path))
+    (path,) = tmp_path.glob("rows-*/rows.txt")
+    with open(path, "r+b") as file:
+        file.write(b"\xff")
+    with pytest.raises(InputError, match="row 1 of the cached corpus has changed since the run began"):
+        corpus.take([0])

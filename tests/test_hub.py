@@ -12,6 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from huggingface_hub import ModelCard
 
+from cse import InputError
+from cse.encoder.saving import write_card
 from random_texts import write_vectors
 from test_cli import refused
 
@@ -95,3 +97,16 @@ def test_copies_that_cannot_be_written_are_refused(cse, one_finished_run, tmp_pa
     write_vectors(tmp_path / "v.txt")
     refused(cse("export", f"glove:{tmp_path}/v.txt", "-o", tmp_path / "new"), "cannot be saved")
     assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_without_a_card_gets_one_and_empty_values_change_nothing(tmp_path):
+    (tmp_path / "plain").mkdir()
+    write_card(str(tmp_path / "plain"), {"license": None, "language": []})
+    assert not list((tmp_path / "plain").iterdir())
+    write_card(str(tmp_path / "plain"), {"license": "mit", "language": []})
+    card = card_of(tmp_path / "plain")
+    assert (card.data.license, card.data.language) == ("mit", None)
+    for metadata in ("a: [", "- a"):
+        (tmp_path / "plain" / "README.md").write_text(f"---\n{metadata}\n---\n", encoding="utf8")
+        with pytest.raises(InputError, match=r"README\.md: its metadata cannot be read"):
+            write_card(str(tmp_path / "plain"), {"license": "mit"})

@@ -29,7 +29,7 @@ from cse.reports.page import report_page
 from cse.reports.pictures import Material
 from cse.reports.runs import differing, find_runs, read_run
 from cse.reports.similarity import pair_panels
-from cse.reports.style import figure, styled
+from cse.reports.style import figure, require_extra, styled
 from test_cli import refused
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "col", "wbr", "area", "base", "embed", "source", "track"}
@@ -487,3 +487,9 @@ def test_several_models_are_coloured_by_their_sts_scores(dev_run):
     best = [each.best for each in (first, other)]
     assert points.get_array().tolist() == [record["spearman"] for record in best]
     assert points.get_offsets().tolist() == [[record["uniformity"], record["alignment"]] for record in best]
+
+
+def test_the_error_for_a_missing_package_names_the_extra(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"cse report needs matplotlib.*, .* run pip install 'cse\[plots\]'"):
+        require_extra("cse report")

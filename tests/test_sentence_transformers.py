@@ -26,6 +26,7 @@ from torch.utils.data import BatchSampler, SequentialSampler
 from cse import InputError, TfidfIndex
 from cse.evaluation.geometry import score_halves
 from cse.sentence_transformers import HalvesEvaluator, InfoNCELoss, NegativesCollator, add_negatives, number_rows
+from cse.sentence_transformers.loss import check_equal_rows
 from cse.training.callbacks import Callback
 from cse.training.loop import Trainer
 from cse.training.setup import prepare
@@ -630,3 +631,9 @@ def test_only_the_adapter_is_trained_with_peft(without_dropout, triples, tmp_pat
 
 
 # The example in the documentation
+
+
+def test_processes_with_different_numbers_of_rows_are_refused(monkeypatch):
+    monkeypatch.setattr("cse.sentence_transformers.loss.all_gather", lambda counts: torch.tensor([*counts, 3]))
+    with pytest.raises(InputError, match=r"have 4, 3 rows in a batch.*dataloader_drop_last=True"):
+        check_equal_rows(torch.zeros(4, 2))

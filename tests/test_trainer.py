@@ -544,3 +544,16 @@ def test_the_clean_development_set_selects_and_is_compared_in_reports(base, tmp_
         "SICK-R train and dev, clean": 24,
     }
     assert all("spearman/STS-B dev, clean" in record for record in evaluations(result.folder))
+
+
+def test_sentences_in_place_of_file_names_are_refused_with_a_hint(base):
+    with pytest.raises(InputError, match=r"no such file 'A first sentence\.'; name files .*texts="):
+        train(base.replace(corpus=["A first sentence.", "A second one."]))
+
+
+def test_the_clean_development_set_is_no_file(base, tmp_path):
+    from cse.training.build.data import check_inputs
+
+    check_inputs(base.replace(dev=("clean",), data=str(tmp_path)))
+    with pytest.raises(InputError, match=r"dirty: no such file"):
+        check_inputs(base.replace(dev=("dirty",), data=str(tmp_path)))

@@ -527,3 +527,15 @@ def test_modals_of_kind_linear_draws_its_two_rows_uniformly():
     allowed[0] = allowed[:, 0] = False
     assert counts[~allowed].sum() == 0
     assert ((counts[allowed] - 250) ** 2 / 250).sum() < 32  # chi-squared with 11 degrees of freedom, p = 0.001
+
+
+def test_repeated_tokens_are_padded_to_a_fixed_length_of_their_own(run_config, monkeypatch):
+    run = prepare(run_config.replace(positive="repetition", max_length=24, batch_size=32))
+    padded = first_batches(run)[0].tokens
+    monkeypatch.setattr("cse.training.batches.tokens.fixed_length", lambda device, compiled, longest: longest)
+    fixed = first_batches(run)[0].tokens
+    assert fixed["anchor"]["input_ids"].shape == (32, 24)
+    assert fixed["positive"]["input_ids"].shape == (32, 31)  # floor(0.32 * 22) = 7 repeated tokens
+    width = padded["positive"]["input_ids"].shape[1]
+    assert torch.equal(fixed["positive"]["input_ids"][:, :width], padded["positive"]["input_ids"])
+    assert fixed["positive"]["attention_mask"].sum() == padded["positive"]["attention_mask"].sum()

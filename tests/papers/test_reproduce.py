@@ -15,6 +15,7 @@ from scipy.stats import t, ttest_rel
 
 from cse import InputError
 from cse.encoder.pooling import POOLERS
+from cse.evaluation.base import read_pairs
 from cse.training.settings.precedence import with_preset
 from cse.training.settings.presets import preset_names
 from cse_papers.reproduce.cells import cells_of, config_of, identity, read_cell, run_cell
@@ -355,3 +356,30 @@ def test_the_plot_of_a_table_has_a_panel_for_each_column(tmp_path):
     assert [panel.title for panel in drawn] == list(table.columns)
     write(drawn, tmp_path / "table.png")
     assert (tmp_path / "table.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(("table", "row"), [("simcse-table4", "QQP (134k)"), ("mixcse-sts", "BERT, bert-base-u*")])
+def test_further_rows_run(small, tmp_path, table, row):
+    known, inputs = find_table(table), small(table)
+    (cell,) = cells_of(known, known.find_rows([row]), [0])
+    if cell.recipe.labelled:
+        assert cell.lacks(replace(inputs, files={})).startswith("--file ")
+        (name,) = cell.recipe.needs("pairs")
+        assert config_of(cell, replace(inputs, pairs=None), tmp_path).pairs == (inputs.files[name],)
+    record = run_cell(cell, inputs, scorer_of(known, inputs), tmp_path)
+    assert all(math.isfinite(score) for score in record["scores"].values())
+
+
+def test_the_clean_development_set_selects_checkpoints_if_it_is_asked_for(small):
+    table = find_table("una-table1")
+    data, row = small(table.name), next(row for row in table.rows if any(r.preset for r in row.recipes.values()))
+    (cell, *_) = cells_of(table, [row], [0])
+    opened = open_inputs(table, str(data.data), str(data.corpus), made=data.data.parent / "made", dev="clean")
+    config = config_of(cell, replace(opened, model=data.model), data.data.parent)
+    assert [Path(path).name for path in config.dev] == ["sts-b-dev-clean.tsv", "sick-r-train-and-dev-clean.tsv"]
+    usual = config_of(cell, data, data.data.parent)
+    assert [Path(path).name for path in usual.dev] == ["stsb.dev.tsv"]
+    clean, whole = read_pairs(config.dev[0]), read_pairs(usual.dev[0])
+    assert set(zip(clean.left, clean.right, clean.gold, strict=True)) <= set(
+        zip(whole.left, whole.right, whole.gold, strict=True)
+    )
