@@ -18,7 +18,7 @@ from sklearn.model_selection import StratifiedKFold
 from cse import Encoder, InputError, TrainConfig, train
 from cse.cli import cli
 from cse.encoder.passages import Cutter
-from cse.evaluation.base import Pairs, embed, read_pairs
+from cse.evaluation.base import Pairs, read_pairs
 from cse.evaluation.geometry import nearest_others
 from cse.evaluation.retrieval import METRICS, Retrieval, RetrievalOptions, rank_documents, reciprocal_rank
 from cse.evaluation.sts import SEVEN, clean_development, pair_cosines, score_vectors
@@ -38,13 +38,6 @@ class Table:
     def encode(self, texts, *, batch_size=64, progress=None):
         self.encoded += list(texts)
         return np.array([self.vectors[text] for text in texts], dtype=np.float32)
-
-
-def test_a_text_that_occurs_several_times_in_the_columns_is_encoded_once():
-    encoder = Table({"a": [1.0], "b": [2.0], "c": [3.0]})
-    first, second = embed(encoder, [["a", "b", "a"], ["c", "b"]])
-    assert (first.ravel().tolist(), second.ravel().tolist()) == ([1, 2, 1], [3, 2])
-    assert encoder.encoded == ["a", "b", "c"]
 
 
 def labelled(n, classes, seed=0, dim=6):

@@ -70,16 +70,6 @@ def test_rows_after_an_over_long_row_keep_their_numbers(tmp_path):
         assert not {"invalid", "replacement"} & set(faults)
 
 
-def test_faults_are_reported_with_file_and_line(tmp_path):
-    (tmp_path / "a.txt").write_text(TEXT)
-    (tmp_path / "b.txt").write_text("")
-    (tmp_path / "c.txt").write_text(TEXT + "a\ttab\n")
-    files = [tmp_path / name for name in ("a.txt", "b.txt", "c.txt")]
-    seen = diagnose(*files)
-    assert seen["faults"]["tab"] == {"rows": 1, "first": 3, "file": str(files[2])}
-    assert seen["faults"]["markup"] == {"rows": 0, "first": None, "file": None}
-
-
 FORMATS = {
     "gzip": (gzip.compress(TEXT.encode(), mtime=0), "is gzip data, not text; rename it to end in .gz"),
     "zstd": (b"\x28\xb5\x2f\xfd" + bytes(20), "is zstd data, not text; rename it to end in .zst"),

@@ -286,16 +286,6 @@ def test_merging_needs_the_same_tokenizer(tmp_path, pieces, tiny_pieces):
         TfidfIndex.merge([tmp_path / "a", tmp_path / "c"], tmp_path / "m")
 
 
-def test_the_hash_depends_only_on_what_determines_the_pieces(tokenizer, pieces):
-    other = Tokenizer.from_str(tokenizer.to_str())
-    other.enable_truncation(8)
-    other.enable_padding(length=8)
-    assert Pieces.of(other, "other").hash == pieces.hash
-    assert Pieces.of(other, "other").terms([GERMAN[1] * 9]) == pieces.terms([GERMAN[1] * 9])
-    other.normalizer = normalizers.BertNormalizer(lowercase=True)
-    assert Pieces.of(other, "other").hash != pieces.hash
-
-
 def test_tokenizers_of_other_kinds_are_refused():
     unigram = Tokenizer(models.Unigram([("<unk>", 0.0), ("a", -1.0)], 0))
     with pytest.raises(InputError, match="has a tokenizer of the kind Unigram, not WordPiece"):
