@@ -210,9 +210,9 @@ def test_scores_of_a_small_collection_equal_those_computed_by_hand(tmp_path, kin
 
 def test_the_score_of_a_document_is_the_score_of_its_best_passage(tmp_path, tiny_bert, sample_rows, monkeypatch, cse):
     monkeypatch.setattr("cse.evaluation.retrieval.PASSAGES_BLOCK", 7)
-    documents = {f"d{n:02}": " ".join(sample_rows[5 * n : 5 * n + 5]) for n in range(20)} | {"d20": ""}
-    queries = {f"q{n}": sample_rows[5 * n + 3] for n in range(20)}
-    judged = {f"q{n}": {f"d{n:02}": 1} for n in range(20)}
+    documents = {f"d{n:02}": " ".join(sample_rows[5 * n : 5 * n + 5]) for n in range(12)} | {"d20": ""}
+    queries = {f"q{n}": sample_rows[5 * n + 3] for n in range(12)}
+    judged = {f"q{n}": {f"d{n:02}": 1} for n in range(12)}
     folder = write(tmp_path / "long", [(name, "", text) for name, text in documents.items()], queries, judged)
     encoder = Encoder(tiny_bert, pooler="cls", device="cpu")
     found = Retrieval(RetrievalOptions(passages=24), str(folder))(encoder).rows[0]
@@ -344,7 +344,7 @@ def test_changed_pieces_of_an_interrupted_encoding_are_encoded_again(tiny_bert, 
     assert before[1].count(b"\n") == 3
 
     def damaged(content):
-        for place in {0, 9, 40, 70, 127, 128, len(content) // 2, len(content) - 3} & {*range(len(content))}:
+        for place in {0, 40, 128, len(content) // 2} & {*range(len(content))}:
             yield content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
         yield from (content[: len(content) // 2], content + b"{}\n", b"", b'{"key": {}, "done": 1' + 30 * b"0" + b"}\n")
 
