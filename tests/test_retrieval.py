@@ -15,6 +15,7 @@ from cse.evaluation.base import Adapted
 from cse.evaluation.ranking import ByWords, FromRun, System
 from cse.evaluation.retrieval import (
     METRICS,
+    PUBLISHED,
     Retrieval,
     RetrievalOptions,
     ndcg,
@@ -312,3 +313,13 @@ def test_an_encoder_that_returns_something_else_is_refused(collection):
 def test_wrong_arguments_are_refused_in_one_sentence(collection, tiny_bert, suite, wrong, message):
     with pytest.raises(InputError, match=message):
         evaluate(tiny_bert, suite, collection[0], **wrong)
+
+
+def test_published_scores_stand_beside_those_of_known_collections(collection, tiny_bert, cse, monkeypatch):
+    folder, *_ = collection
+    monkeypatch.setitem(PUBLISHED, (QUERIES, DOCUMENTS), ("SciFact", 64.51))
+    report = evaluate("bm25", "retrieval", folder).reports["retrieval"]
+    assert report.rows[0]["published ndcg@10"] == 64.51
+    assert any("all-MiniLM-L6-v2 on SciFact" in note for note in report.notes)
+    monkeypatch.delitem(PUBLISHED, (QUERIES, DOCUMENTS))
+    assert "published ndcg@10" not in evaluate("bm25", "retrieval", folder).reports["retrieval"].rows[0]
