@@ -14,12 +14,15 @@ import sys
 import threading
 from pathlib import Path
 
+import click
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from safetensors.numpy import load_file
 
 from cse import Encoder, TfidfIndex
+from cse.cli import cli
 from cse.data.readers import SourceFile, reading_options
 from cse.sharding import jobs
 from cse.sharding.engines import make_parts
@@ -276,3 +279,17 @@ def test_invalid_input_to_a_cluster_is_reported_as_an_input_error(cluster, shard
         cse("encode", glove, "--engine", "ray", "shard*", "-o", "x", "--gpus-per-worker", "1", env=address),
         "no node has 1 CPU and 1 GPU",
     )
+
+
+def test_parts_that_were_interrupted_in_the_first_one_can_be_made_again(shards, cse, glove, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    command = ["encode", glove, "--parts", "shard0.txt", "shard1.txt.gz", "-o", "parts"]
+    with monkeypatch.context() as patched:
+        patched.setattr("cse.encoder.vector_files.encode_to_file", interrupt)
+        done = CliRunner().invoke(cli, command, standalone_mode=False)
+    assert isinstance(done.exception, (click.Abort, KeyboardInterrupt)), done.exception
+    done = cse(*command, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["made"] == 2

@@ -196,3 +196,17 @@ def test_a_missing_model2vec_is_an_error_that_names_the_command(tiny_bert, corpu
     assert isinstance(done.exception, InputError)
     assert str(done.exception) == "cse export --static: model2vec is not installed; run pip install 'cse[static]'"
     assert not list(tmp_path.iterdir())
+
+
+@needs_model2vec
+def test_encode_and_search_accept_a_static_encoder(exported, tmp_path, corpus_file, sample_rows):
+    folder, _ = exported
+    done = invoke("encode", folder, corpus_file, "-o", tmp_path / "x.npy", "--threads", 1)
+    assert done.exit_code == 0, done.output
+    expected = Encoder(folder, device="cpu").encode(sample_rows[:300])
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy")[:300], expected, atol=1e-6)
+    done = invoke(
+        "search", folder, corpus_file, "-o", tmp_path / "index", "--query", sample_rows[7], "--top", 1, "--json"
+    )
+    assert done.exit_code == 0, done.output
+    assert sample_rows[7] in done.stdout
