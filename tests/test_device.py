@@ -29,7 +29,7 @@ from cse.training.batches.tokens import Prefetcher
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare
 from cse.training.step.distributed import World
-from cse.training.step.step import training_step
+from cse.training.step.step import skip_if_not_finite, training_step
 from cse.training.watching import failures
 from plain_processor import bf16_instructions
 from runs import LOSSES, VIEWS, first_batches, gradients, same_run
@@ -523,3 +523,34 @@ def test_weights_are_cast_together_without_a_change_of_the_gradients(run_config,
     assert all(torch.equal(rounded[name], value) for name, value in expected.items())
     assert all(torch.equal(same[name], value) or value.isnan() for name, value in metrics.items())
     assert all(type(parameter) is torch.nn.Parameter for parameter in run.state.encoder.backbone.parameters())
+
+
+def test_an_optimizer_that_ignores_the_flag_does_not_update_weights_with_nan(monkeypatch):
+    """As on ``mps``; simulated by deleting the flag before the update."""
+    monkeypatch.setattr("cse.training.step.step.skips_by_flag", lambda device: False)
+    for loss, updated in ((torch.tensor(float("nan")), False), (torch.tensor(1.0), True)):
+        weight = torch.nn.Parameter(torch.ones(2))
+        weight.grad = torch.ones(2)
+        optimizer = torch.optim.AdamW([weight], fused=True)
+        assert bool(skip_if_not_finite(optimizer, loss, torch.tensor(1.0))) == updated
+        del optimizer.found_inf
+        optimizer.step()
+        assert torch.equal(weight.detach(), torch.ones(2)) != updated
+    assert not devices.skips_by_flag(torch.device("mps"))
+    assert devices.skips_by_flag("cpu")
+
+
+@pytest.mark.parametrize(
+    ("machine", "private", "expected"),
+    [
+        ("x86_64", (), ()),
+        ("x86_64", ("_is_avx512_bf16_supported", "_is_amx_tile_supported"), ("AVX512-BF16", "AMX")),
+    ],
+)
+def test_bf16_instructions_are_read_from_older_versions_of_pytorch(monkeypatch, machine, private, expected):
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    for name in ("get_capabilities", "_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.delattr(torch.cpu, name, raising=False)
+    for name in private:
+        monkeypatch.setattr(torch.cpu, name, lambda: True, raising=False)
+    assert bf16_instructions() == expected

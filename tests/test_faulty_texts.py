@@ -1,10 +1,11 @@
 """Faulty texts and tables are refused with a precise message; unusual texts and file names are accepted."""
 
 import json
+import os
 
 import pytest
 
-from cse import InputError, TfidfIndex
+from cse import InputError, TfidfIndex, TrainConfig, train
 
 
 def test_a_json_array_is_refused_with_a_suggestion(tmp_path):
@@ -36,3 +37,15 @@ def test_explain_shows_which_words_are_never_replaced(tmp_path, cse):
     words = json.loads(cse("explain", "the \u5317\u4eac city", "--json", cwd=tmp_path).stdout)["words"]
     assert [word["replaceable"] for word in words] == [True, False, False, True]
     assert not words[1]["samples"]
+
+
+def test_training_finds_a_corpus_with_a_non_utf8_name_through_its_index(tmp_path, tiny_bert, sample_rows):
+    name = os.fsencode(tmp_path) + b"/caf\xe9.txt"
+    try:
+        with open(name, "w", encoding="utf8") as file:
+            file.write("\n".join(sample_rows[:100]))
+    except OSError:
+        pytest.skip("the file system accepts only UTF-8 names")
+    TfidfIndex.build(os.fsdecode(name)).save(tmp_path / "tfidf")
+    values = {"model": str(tiny_bert), "max_steps": 1, "batch_size": 8, "device": "cpu"}
+    assert train(TrainConfig(tfidf=tmp_path / "tfidf", output=tmp_path, **values)).steps == 1
