@@ -12,15 +12,15 @@ from una_reference import ReferenceIndex, probabilities
 
 
 @pytest.fixture(scope="module")
-def words(sample):
+def words(sample_rows):
     """An index with the whitespace tokenizer, which the reference implementation uses."""
-    return TfidfIndex.build(sample, tokenizer="whitespace")
+    return TfidfIndex.from_texts(sample_rows[:2000], tokenizer="whitespace")
 
 
 @pytest.fixture(scope="module")
 def twin(sample_rows):
     """The index of the reference implementation."""
-    return ReferenceIndex.build(sample_rows)
+    return ReferenceIndex.build(sample_rows[:2000])
 
 
 def make(tmp_path, text, **options):
@@ -33,7 +33,7 @@ def make(tmp_path, text, **options):
 def test_negatives_equal_those_of_the_reference(words, twin, sample_rows, beta, radius):
     assert words.default_radius == twin.default_radius() == len(words) // 100
     unknown = ["zqxv", "Zqxv blorgh!? the", "ZQXV and FLIMFLAM zqxv", "the the the", "zzyzx " * 70, "I I'm McZqxv É"]
-    rows = range(0, 10_000, 397)
+    rows = range(0, 2000, 79)
     texts = [*unknown, *(sample_rows[row] for row in rows)]
     rows = [*range(len(unknown)), *rows]
     ours = words.augment(texts, seed=7, epoch=3, rows=rows, beta=beta, radius=radius)
@@ -45,7 +45,7 @@ def test_negatives_equal_those_of_the_reference(words, twin, sample_rows, beta, 
 @pytest.mark.parametrize("replace_with", ["radius", "random"])
 @pytest.mark.parametrize("mode", ["negative", "positive"])
 def test_every_ablation_and_mode_equals_the_reference(words, twin, sample_rows, replace_which, replace_with, mode):
-    rows = range(5, 10_000, 997)
+    rows = range(5, 2000, 197)
     texts = [*(sample_rows[row] for row in rows), "two words", "one", "zqxv blorgh never seen"]
     numbers = [*rows, 1, 2, 3]
     options = dict(
@@ -165,8 +165,9 @@ def test_explained_scores_and_probabilities_equal_those_of_the_reference(words, 
 
 @pytest.mark.parametrize("beta", [0.3, 0.5, 0.8])
 def test_number_of_replaced_words_matches_the_probabilities(sample_index, sample_rows, beta):
-    _, report = sample_index.augment_report(sample_rows, beta=beta)
-    expected = sum(word.p for text in sample_rows for word in sample_index.explain(text, beta=beta, samples=0))
+    rows = sample_rows[:3000]
+    _, report = sample_index.augment_report(rows, beta=beta)
+    expected = sum(word.p for text in rows for word in sample_index.explain(text, beta=beta, samples=0))
     assert report.replaced == pytest.approx(expected, rel=0.01)
     # With beta 0.3 the share of replaced words exceeds beta (a word is always replaced); with 0.8 it is below (p <= 1).
     if beta == 0.5:
@@ -240,15 +241,6 @@ def test_lone_surrogates_are_replaced_and_counted(sample_index):
     assert all(new.new.isalnum() or "'" in new.new for new in spans)
 
 
-def test_plain_surface_joins_lower_case_terms_with_spaces(sample_index):
-    text = "The  Quick, brown FOX\u2014jumped!"
-    negative, spans = sample_index.replacements(text, surface="plain")
-    assert negative.split(" ") == negative.split()
-    assert negative == negative.lower()
-    assert len(negative.split()) == 5
-    assert spans
-
-
 def test_the_word_that_is_always_replaced_is_drawn_uniformly_among_words_with_equal_scores(tmp_path):
     index = make(tmp_path, "".join(f"{word} filler\n" for word in "abcdefgh"))
     hits = np.zeros(4, dtype=int)
@@ -300,19 +292,3 @@ def test_the_plain_loop_of_bench_is_refused_if_its_law_differs(short_corpus, sho
         loop.idf = dict.fromkeys(loop.idf, 1.0)
     with pytest.raises(AssertionError):
         check(index, loop, short_rows[:100])
-
-
-def test_how_many_words_are_replaced_is_as_documented(sample_index, sample_rows):
-    texts = sample_rows[:2000]
-    words = sum(len(sample_index.explain(text)) for text in texts)
-
-    def replaced(**options):
-        return [len(sample_index.replacements(text, row=row, **options)[1]) for row, text in enumerate(texts)]
-
-    forced = replaced(beta=0.0)
-    assert min(forced) == 1
-    assert sum(forced) / 2000 == pytest.approx(2.07, abs=0.05)  # docs/una.md: ties and repeated words are all replaced
-    assert sum(forced) / words == pytest.approx(0.098, abs=0.003)
-    assert sum(replaced(beta=1.0)) / words == pytest.approx(0.71, abs=0.01)
-    share = sum(replaced(beta=0.5, replace_which="random")) / words
-    assert share == pytest.approx(0.5 + 0.5 * 2000 / words, abs=0.01)

@@ -35,11 +35,6 @@ def test_a_text_that_is_no_text_is_refused(tmp_path, record, message):
         read_texts(corpus(tmp_path, record), "corpus")
 
 
-def test_a_text_or_title_of_null_is_missing(tmp_path):
-    lines = ['{"_id": 7, "title": null, "text": "a b"}', '{"_id": "8", "title": "t", "text": null}']
-    assert read_texts(corpus(tmp_path, *lines), "corpus") == {"7": "a b", "8": "t"}
-
-
 @pytest.mark.parametrize("header", ["id\ttext", "_id\ttitle\ttext", "qid\tquery", "docid\tContents"])
 def test_a_first_line_of_names_is_not_a_document(tmp_path, header):
     folder = corpus(tmp_path, header, "1\tone", "2\ttwo", name="corpus.tsv")
@@ -83,14 +78,6 @@ def test_a_file_without_header_is_not_scored_on_a_column_of_ids(tmp_path, line):
     path.write_text("\n".join(lines) + "\n")
     with pytest.raises(InputError, match="the first column seems to hold ids, not scores; add a first line"):
         read_pairs(path)
-
-
-def test_scores_that_are_integers_or_have_further_columns_are_read(tmp_path):
-    path = tmp_path / "pairs.tsv"
-    path.write_text("".join(f"{n % 6}\tA sentence.\tAnother.\t{n}\n" for n in range(20)))
-    assert read_pairs(path).gold.tolist() == [n % 6 for n in range(20)]
-    path.write_text("score\tsentence1\tsentence2\n" + "".join(f"{n}\tone\ttwo\n" for n in range(20)))
-    assert read_pairs(path).gold.tolist() == list(range(20))
 
 
 @pytest.mark.parametrize(("name", "mark"), [("p.tsv", "\t"), ("p.csv", ",")])

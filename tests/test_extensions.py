@@ -97,9 +97,9 @@ def registered():
 
 
 @pytest.fixture
-def run(indexed, monkeypatch):
+def run(short_corpus, monkeypatch):
     """A function that runs a command in this process, where the methods are registered, and returns its JSON output."""
-    monkeypatch.chdir(indexed)
+    monkeypatch.chdir(short_corpus.parent)
 
     def call(*arguments):
         done = CliRunner().invoke(cli, list(map(str, arguments)), catch_exceptions=False)

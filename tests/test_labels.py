@@ -49,14 +49,6 @@ def test_the_order_of_a_pool_does_not_depend_on_the_rankings_that_found_the_text
     assert sum((count - 200) ** 2 / 200 for count in counts) < 25.7  # chi-square with 5 degrees of freedom, p = 1e-4
 
 
-def test_adding_a_text_or_a_query_keeps_the_order_of_the_others():
-    longer = {query: [*texts, "d29"] for query, texts in NEW.items()}
-    for query, texts in pool(OLD, longer, 1).items():
-        assert pool(OLD, NEW, 1)[query] == [each for each in texts if each != "d29"]
-    more = pool({**OLD, "4": ["d1"]}, {**NEW, "4": ["d2"]}, 1)
-    assert [query for query in more if query != "4"] == list(pool(OLD, NEW, 1))
-
-
 def dcg(values):
     return sum(value / math.log2(place + 2) for place, value in enumerate(values))
 
@@ -215,7 +207,6 @@ def test_a_file_of_judgements_is_read_before_a_model_is_loaded(place, monkeypatc
     ("arguments", "phrases"),
     [
         ((*COMMAND[:3], "--queries", "queries.txt", "--pool", "p.csv"), ("two models, a corpus and queries",)),
-        ((*COMMAND[:4], "--pool", "p.csv"), ("two models, a corpus and queries",)),
         ((*COMMAND, "--pool", "p.csv", "--suite", "retrieval"), ("and no --suite",)),
         ((*COMMAND[:2], "glove:a.txt", *COMMAND[3:], "--pool", "p.csv"), ("the same encoder",)),
         ((*COMMAND[:3], "nowhere.txt", *COMMAND[4:], "--pool", "p.csv"), ("nowhere.txt: no such file",)),

@@ -10,7 +10,6 @@ from sentence_transformers import SentenceTransformer
 
 from cse import Encoder, InputError, train
 from cse.encoder.checking import kind_of, read_modules
-from cse.encoder.saving import merged_adapters
 from cse.training.setup import prepare
 from sentence_models import sentence_model
 from test_modules import TEXTS, dense, normalize, pooling
@@ -44,14 +43,6 @@ def test_only_adapter_weights_are_trained_and_stored_in_checkpoints(config):
     assert prepare(config.replace(pooler="cls")).state.weights().keys() > set(run.state.weights())
 
 
-def test_the_defaults_of_lora_are_a_learning_rate_of_1e_4_and_a_scale_of_2(config):
-    given = {name: value for name, value in config.values().items() if name != "lr"}
-    run = prepare(type(config)(**given))
-    assert run.config.lr == 1e-4
-    layer = run.state.encoder.backbone.encoder.layer[0].attention.self.query
-    assert (layer.r["default"], layer.scaling["default"]) == (4, 2.0)
-
-
 def test_merging_the_adapters_into_the_saved_model_keeps_the_embeddings(config, tiny_bert):
     result = train(config)
     folder = result.folder
@@ -73,20 +64,6 @@ def test_merging_the_adapters_into_the_saved_model_keeps_the_embeddings(config, 
     assert np.abs(saved - Encoder(tiny_bert, pooler="avg", device="cpu").encode(TEXTS)).max() > 1e-3
 
 
-def test_a_temporary_merge_leaves_the_trained_weights_unchanged(config):
-    run = prepare(config)
-    backbone = run.state.encoder.backbone
-    for name, parameter in backbone.named_parameters():
-        if ".lora_B." in name:
-            torch.nn.init.normal_(parameter)
-    before = {name: values.clone() for name, values in backbone.state_dict().items()}
-    with merged_adapters(backbone, "default"):
-        assert not any("lora" in name for name in backbone.state_dict())
-    after = backbone.state_dict()
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) for name in before)
-
-
 def test_an_adapter_saved_by_sentence_transformers_is_loaded_and_trained(config, tmp_path, tiny_bert):
     import peft
 
@@ -106,34 +83,6 @@ def test_an_adapter_saved_by_sentence_transformers_is_loaded_and_trained(config,
     (tmp_path / "model").rename(tmp_path / "moved")
     with pytest.raises(InputError, match=r"is an adapter of .*, which cannot be loaded"):
         Encoder(kept, device="cpu")
-
-
-def test_merge_with_base_averages_base_and_trained_weights(config, tiny_bert):
-    before = base_weights(tiny_bert)
-    found = []
-    for weight in (0.0, 0.5):
-        folder = train(config.replace(merge_with_base=weight, name=f"run{weight}")).folder
-        found.append(base_weights(folder / "last"))
-    for name in before:
-        expected = (before[name] + found[0][name]) / 2
-        torch.testing.assert_close(found[1][name], expected, atol=1e-6, rtol=1e-5)
-
-
-def test_a_run_is_not_resumed_with_a_changed_base_model(config, tmp_path, tiny_bert):
-    import shutil
-
-    shutil.copytree(tiny_bert, tmp_path / "model")
-    config = config.replace(model=str(tmp_path / "model"), name="run")
-    folder = train(config).folder
-    weights = base_weights(tmp_path / "model")
-    weights["embeddings.word_embeddings.weight"][5] += 1
-    from safetensors.torch import save_file
-
-    save_file(weights, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
-    from cse.training.loop import resumed_config
-
-    with pytest.raises(InputError, match=r"model\.safetensors"):
-        train(resumed_config(folder, {"max_steps": 6}), resume=folder)
 
 
 def test_invalid_lora_settings_are_refused(config, monkeypatch):

@@ -12,7 +12,6 @@ SECONDS = 120
 # The parent process opens and builds indexes; then each task does the same in a worker process.
 PREPARE = """
 import pickle, sys
-from concurrent.futures import ProcessPoolExecutor
 import multiprocessing
 from cse import TfidfIndex
 
@@ -36,15 +35,10 @@ if __name__ == "__main__":
 
 CASES = {
     "process": """
-    for method in METHODS:
+    for method in ("fork", "forkserver", "spawn"):
         context = multiprocessing.get_context(method)
         with context.Pool(2) as pool:
             assert pool.map(task, range(4)) == [expected] * 4
-""",
-    "executor": """
-    for method in METHODS:
-        with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(method)) as pool:
-            assert list(pool.map(task, range(4))) == [expected] * 4
 """,
     "fork_of_a_fork": """
     import os
@@ -97,16 +91,8 @@ def run_limited(arguments):
     assert process.returncode == 0, output
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-@pytest.mark.parametrize("case", ["process", "executor"])
-def test_workers_of_every_start_method_can_open_build_and_use_an_index(tmp_path, sample, case, method):
-    script = tmp_path / "script.py"
-    script.write_text(PREPARE + CASES[case].replace("METHODS", f"[{method!r}]"))
-    run_limited([sys.executable, script, sample, tmp_path / "tfidf"])
-
-
-@pytest.mark.parametrize("case", ["fork_of_a_fork", "data_loader", "joblib"])
-def test_the_rust_core_works_in_nested_forks_and_in_workers_of_pytorch_and_joblib(tmp_path, sample, case):
+@pytest.mark.parametrize("case", CASES)
+def test_the_rust_core_works_in_forks_and_in_workers_of_every_kind(tmp_path, sample, case):
     if case == "joblib":
         pytest.importorskip("joblib")
     script = tmp_path / "script.py"

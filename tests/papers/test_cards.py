@@ -5,17 +5,15 @@ from collections import Counter
 
 import numpy as np
 import pytest
-import torch
 
 from cse import Encoder, InputError, TrainConfig
 from cse.context import Context
 from cse.data.corpus import Corpus
-from cse.losses.contrastive import contrastive_loss
 from cse.rng import Draws
 from cse.training.setup import prepare
 from cse_papers import cards
 from cse_papers.cards import Retrieved, RetrievedOptions, SwitchCase, SwitchCaseOptions, nearest_others, switched
-from runs import drawn, first_batches
+from runs import first_batches
 
 TEXT = "Thebes  held onto power until\tthe 12th Dynasty, when its (first) king 東京 b.c. died."
 
@@ -125,14 +123,14 @@ def ranks_of(corpus, rows, model, row):
     return [texts[at] for at in np.argsort(-(vectors[1:] @ vectors[0]), kind="stable")]
 
 
-@pytest.mark.parametrize("nearest", [2, 6, 65])
+@pytest.mark.parametrize("nearest", [6, 65])
 def test_negatives_are_drawn_uniformly_from_the_other_texts_up_to_a_rank(corpus, tiny_bert, nearest):
     held_out = (2, 14)
     context = context_of(corpus, held_out)
     method = Retrieved(RetrievedOptions(str(tiny_bert), nearest), context)
     rows = np.array(corpus.filled())
     counts = [Counter() for _ in rows]
-    for epoch in range(600):
+    for epoch in range(300):
         drawn = method(corpus.take(rows), rows, Draws(0, epoch))
         for count, text in zip(counts, drawn, strict=True):
             count[text] += 1
@@ -140,7 +138,7 @@ def test_negatives_are_drawn_uniformly_from_the_other_texts_up_to_a_rank(corpus,
         # Held-out rows have neighbours among the rows that are trained on, and are never neighbours themselves.
         expected = ranks_of(corpus, context.rows, tiny_bert, row)[: min(nearest, len(method.pool)) - 1]
         assert set(count) == set(expected), row
-        mean = 600 / len(expected)
+        mean = 300 / len(expected)
         assert all(abs(each - mean) <= 5.5 * math.sqrt(mean) for each in count.values())
 
 
@@ -162,18 +160,6 @@ def test_rows_with_equal_texts_have_the_same_neighbours_but_their_own_draws(corp
     assert np.array_equal(parts.place, method.place)
 
 
-def test_the_negative_of_a_sentence_is_a_negative_of_all_anchors(run_config, tiny_bert):
-    options = {"retrieved": {"model": str(tiny_bert), "nearest": 5}}
-    run = prepare(run_config.replace(positive="dropout", negatives=("retrieved",), options=options))
-    (batch,) = first_batches(run)
-    assert batch.roles == {"anchor": "anchor", "positive": "positive", "synthetic": "negative"}
-    assert set(batch.blocks["synthetic"].texts).isdisjoint({""})
-    x, y, n = (drawn(5, 4, seed=seed) for seed in range(3))
-    found = contrastive_loss({"anchor": x, "positive": y, "synthetic": n}, roles=batch.roles, temperature=0.05)
-    logits = torch.nn.functional.cosine_similarity(x[:, None], torch.cat([y, n])[None], dim=-1) / 0.05
-    assert found.item() == pytest.approx(torch.nn.functional.cross_entropy(logits, torch.arange(5)).item(), rel=1e-9)
-
-
 def test_retrieved_negatives_need_an_encoder_and_two_texts(corpus, tiny_bert, run_config, tmp_path):
     assert prepare(run_config.replace(negatives=("retrieved",)))  # by the model before training
     with pytest.raises(InputError, match="missing"):
@@ -186,21 +172,6 @@ def test_retrieved_negatives_need_an_encoder_and_two_texts(corpus, tiny_bert, ru
     assert method(["one text", "another text"], np.arange(2), Draws(0, 0)) == ["another text", "one text"]
     with pytest.raises(InputError, match=r"retrieved\.nearest"):
         run_config.replace(negatives=("retrieved",), options={"retrieved": {"model": "x", "nearest": 1}})
-
-
-def test_labelled_pairs_have_neighbours_of_their_complete_rows(run_config, tmp_path, sample_rows, tiny_bert):
-    lines = [f"{anchor}\t{positive}" for anchor, positive in zip(sample_rows[:40], sample_rows[40:80], strict=True)]
-    lines[5] = f"{sample_rows[5]}\t"
-    (tmp_path / "pairs.tsv").write_text("\n".join(["anchor\tpositive", *lines]) + "\n", encoding="utf8")
-    options = {"retrieved": {"model": str(tiny_bert), "nearest": 100}}
-    config = run_config.replace(corpus=(), pairs=(str(tmp_path / "pairs.tsv"),), negatives=("retrieved",))
-    run = prepare(config.replace(positive="labelled", options=options))
-    rows = np.array([row for row in range(40) if row != 5])
-    (method,) = run.batches.negatives
-    drawn = {text for epoch in range(20) for text in method([""] * 39, rows, Draws(0, epoch))}
-    assert sample_rows[5] not in drawn
-    assert drawn <= set(sample_rows[:40])
-    assert len(drawn) > 30
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from cse.views import Views
 from cse_papers.ema import EMA, EMAOptions
 from cse_papers.esimcse import Momentum, MomentumOptions
 from cse_papers.scd import SCD, SCDOptions, decorrelation
-from cse_papers.simcse_ablations import Crop, CropOptions, Substitution, SubstitutionOptions, whole_words
+from cse_papers.simcse_ablations import Substitution, SubstitutionOptions, whole_words
 from runs import drawn
 
 
@@ -218,24 +218,6 @@ def test_substituted_words_are_the_most_likely_whole_words(masked_model, sample_
         for place, row in zip(places, scores, strict=True):
             best = [tokenizer.decode([n]) for n in row.topk(2).indices.tolist()]
             assert words[place] == next(word for word in best if word.lower() != old[place].lower())
-
-
-def test_words_are_substituted_in_what_a_crop_leaves(masked_model, sample_rows):
-    options = {"model": str(masked_model), "share": 0.2}
-    texts, rows, draws = sample_rows[:12], np.arange(12), Draws(3, 1)
-    cropped = Crop(CropOptions(0.3), None)(texts, rows, draws)
-    assert Substitution(SubstitutionOptions(**options, crop=0.3), Context())(texts, rows, draws) == Substitution(
-        SubstitutionOptions(**options), Context()
-    )(cropped, rows, draws)
-    assert all(len(short.split()) < len(text.split()) for short, text in zip(cropped, texts, strict=True))
-
-
-def test_a_text_with_a_mask_token_is_not_changed_by_substitution(masked_model):
-    method = Substitution(SubstitutionOptions(model=str(masked_model), share=0.5), Context())
-    texts = ["alpha [MASK] beta gamma", "alpha beta gamma delta", "[MASK][MASK]"]
-    found = method(texts, np.arange(3), Draws(0, 0))
-    assert (found[0], found[2]) == (texts[0], texts[2])
-    assert found[1] != texts[1]
 
 
 def test_every_word_is_substituted_equally_often(masked_model):
