@@ -292,3 +292,19 @@ def test_the_plain_loop_of_bench_is_refused_if_its_law_differs(short_corpus, sho
         loop.idf = dict.fromkeys(loop.idf, 1.0)
     with pytest.raises(AssertionError):
         check(index, loop, short_rows[:100])
+
+
+def test_how_many_words_are_replaced_is_as_documented(sample_index, sample_rows):
+    texts = sample_rows[:2000]
+    words = sum(len(sample_index.explain(text)) for text in texts)
+
+    def replaced(**options):
+        return [len(sample_index.replacements(text, row=row, **options)[1]) for row, text in enumerate(texts)]
+
+    forced = replaced(beta=0.0)
+    assert min(forced) == 1
+    assert sum(forced) / 2000 == pytest.approx(2.07, abs=0.05)  # docs/una.md: ties and repeated words are all replaced
+    assert sum(forced) / words == pytest.approx(0.098, abs=0.003)
+    assert sum(replaced(beta=1.0)) / words == pytest.approx(0.71, abs=0.01)
+    share = sum(replaced(beta=0.5, replace_which="random")) / words
+    assert share == pytest.approx(0.5 + 0.5 * 2000 / words, abs=0.01)

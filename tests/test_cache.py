@@ -3,6 +3,7 @@
 import gc
 import gzip
 import os
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -214,3 +215,32 @@ def test_cached_rows_that_change_during_a_run_are_reported(sample, tmp_path, mon
         file.write(b"\xff")
     with pytest.raises(InputError, match="row 1 of the cached corpus has changed since the run began"):
         corpus.take([0])
+
+
+@pytest.mark.parametrize("name", ["rows.txt", "ends.u64", "hashes.u64", "meta.json"])
+def test_a_truncated_replaced_or_missing_file_of_a_cache_entry_is_written_again(sample, tmp_path, monkeypatch, name):
+    monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)
+    rows = np.arange(50)
+    expected = Corpus.open([str(sample)], cache=str(tmp_path)).take(rows)
+    (path,) = tmp_path.glob(f"rows-*/{name}")
+    for content in (path.read_bytes()[: path.stat().st_size // 2], b"{}", None):
+        path.unlink()
+        if content is not None:
+            path.write_bytes(content)
+        again = Corpus.open([str(sample)], cache=str(tmp_path))
+        assert again.take(rows) == expected
+        assert len(again.hashes()) == len(again)
+
+
+def test_padding_to_a_fixed_length_does_not_change_embeddings(mapped, tmp_path, monkeypatch):
+    """On CUDA, all batches of a compiled model are padded to the same length, which must not change the embeddings."""
+    (tmp_path / "corpus.txt").write_text("".join(f"the cat number {i} sat\n" for i in range(40)), encoding="utf8")
+    run = prepare(mapped)
+    shorter = prepared(run, None)[0]["anchor"]
+    assert shorter["input_ids"].shape[1] < 32
+    monkeypatch.setattr("cse.training.batches.tokens.fixed_length", lambda device, compiled, longest: longest)
+    encoder = run.state.encoder.eval()
+    for stored in (run.tokens, None):
+        fixed = prepared(run, stored)[0]["anchor"]
+        assert fixed["input_ids"].shape[1] == 32
+        assert torch.allclose(encoder(fixed), encoder(shorter), atol=1e-6)

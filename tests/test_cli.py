@@ -1,7 +1,10 @@
 """The cse commands: results, JSON output, and error messages."""
 
+import importlib.util
 import json
 import re
+import resource
+import signal
 import subprocess
 import sys
 
@@ -444,3 +447,51 @@ def test_methods_are_listed_by_kind_without_importing_torch(cse):
     assert "loss term:\n" in done.stdout
     una = next(line for line in done.stdout.splitlines() if line.startswith("  una "))
     assert re.search(r"\(UNA\) \(\+0\.31 \[\+0\.07, \+0\.53\] each at its best temperature\)", una)
+
+
+def test_unknown_tokenizers_commands_and_options_are_refused(cse, indexed, sample, tmp_path):
+    refused(
+        cse("build-tfidf", sample, "--tokenizer", "odd", "-o", tmp_path / "x"), "--tokenizer", "unicode, whitespace"
+    )
+    for arguments in (["frobnicate"], ["train", "--frob"], ["train", "--epochs", "many"]):
+        done = cse(*arguments, cwd=indexed)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+    for radius in ("0", "-1"):
+        refused(cse("augment", sample, "--radius", radius, cwd=indexed), "--radius")
+    refused(cse("augment", sample, "--beta", "1.5", cwd=indexed), "--beta")
+    refused(cse("explain", "a b", "--beta", "2", cwd=indexed), "--beta")
+    refused(cse("augment", sample, "--surface", "odd", cwd=indexed), "--surface")
+    refused(cse("augment", sample, "--encoding-errors", "odd", cwd=indexed), "--encoding-errors")
+
+
+def test_train_and_encode_refuse_a_corpus_of_blank_lines(cse, tiny_bert, tmp_path):
+    path = corpus(tmp_path, b"\n\n")
+    refused(cse("train", path, "--model", tiny_bert, cwd=tmp_path), "corpus.txt: all 2 lines are blank")
+    refused(cse("encode", tiny_bert, path, "-o", tmp_path / "v.npy"), "corpus.txt: all 2 lines are blank")
+    refused(cse("encode", tiny_bert, path, "-o", tmp_path / "no" / "v.npy"), "-o", "folder does not exist")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("resource") is None, reason="no resource limits on this system")
+def test_a_full_disk_does_not_damage_existing_files(cse, sample, tmp_path):
+    """A limit on file sizes simulates a full disk: a write fails halfway through the file."""
+
+    def small_files():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+
+    assert cse("build-tfidf", sample, cwd=tmp_path, text=True).returncode == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "tfidf").iterdir()}
+    done = cse("build-tfidf", sample, "--tokenizer", "whitespace", cwd=tmp_path, preexec=small_files)
+    refused(done, "matrix.npz", "file too large")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "tfidf").iterdir()} == before
+    done = cse("build-tfidf", sample, "--no-matrix", "-o", "other", cwd=tmp_path, preexec=small_files)
+    refused(done, "index.safetensors")
+    assert list((tmp_path / "other").iterdir()) == []
+
+    (tmp_path / "negatives.txt").write_text("old")
+    done = cse("augment", sample, "-o", "negatives.txt", cwd=tmp_path, preexec=small_files)
+    refused(done, "negatives.txt")
+    assert (tmp_path / "negatives.txt").read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["negatives.txt", "other", "tfidf"]

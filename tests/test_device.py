@@ -27,7 +27,7 @@ from cse.errors import RunError
 from cse.features.base import FeatureMethod
 from cse.training.batches.tokens import Prefetcher
 from cse.training.loop import resumed_config
-from cse.training.setup import prepare
+from cse.training.setup import describe_steps, prepare
 from cse.training.step.distributed import World
 from cse.training.step.step import skip_if_not_finite, training_step
 from cse.training.watching import failures
@@ -554,3 +554,29 @@ def test_bf16_instructions_are_read_from_older_versions_of_pytorch(monkeypatch, 
     for name in private:
         monkeypatch.setattr(torch.cpu, name, lambda: True, raising=False)
     assert bf16_instructions() == expected
+
+
+@pytest.mark.parametrize(
+    ("device", "compiled", "steps", "hinted"),
+    [
+        ("cuda:0", False, 20000, True),
+        ("cuda", False, 100, False),
+        ("cuda", True, 20000, False),
+        ("cpu", False, 20000, False),
+    ],
+)
+def test_compiling_is_suggested_for_long_runs_on_a_gpu(device, compiled, steps, hinted):
+    class Rows(list):
+        size = 64
+
+    final = SimpleNamespace(accumulate=1, lr=1e-5, lr_scheduler="linear", merge_with_base=0.0, compile=compiled)
+    assert ("--compile" in describe_steps(final, Rows(range(steps)), device)) == hinted
+
+
+def test_evaluation_on_a_gpu_encodes_large_batches(run_config, monkeypatch):
+    encoder, given = prepare(run_config).state.encoder, []
+    monkeypatch.setattr("cse.encoder.trained.Encoder.encode", lambda self, texts, **settings: given.append(settings))
+    for kind in ("cpu", "cuda"):
+        monkeypatch.setattr("cse.encoder.trained.Encoder.device", torch.device(kind), raising=False)
+        encoder.encode(["a text"])
+    assert [settings.get("batch_size") for settings in given] == [None, 512]

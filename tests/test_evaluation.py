@@ -1,6 +1,8 @@
 """Transfer and retrieval suites compared with other implementations; eval, compare and encode on the command line."""
 
+import errno
 import json
+import os
 import shutil
 from functools import partial
 
@@ -18,10 +20,10 @@ from sklearn.model_selection import StratifiedKFold
 from cse import Encoder, InputError, TrainConfig, train
 from cse.cli import cli
 from cse.encoder.passages import Cutter
-from cse.evaluation.base import Pairs, read_pairs
+from cse.evaluation.base import Pairs, embed, read_pairs
 from cse.evaluation.geometry import nearest_others
 from cse.evaluation.retrieval import METRICS, Retrieval, RetrievalOptions, rank_documents, reciprocal_rank
-from cse.evaluation.sts import SEVEN, clean_development, pair_cosines, score_vectors
+from cse.evaluation.sts import SEVEN, clean_development, pair_cosines, pair_key, score_vectors
 from cse.io import Journal
 from cse_papers import transfer
 from cse_papers.transfer import AdamClassifier, converged, senteval
@@ -492,3 +494,70 @@ def test_hard_pairs_have_low_scores_and_high_cosines(cse, tiny_bert, scored_pair
     assert found[2]["sentence1"] not in printed.split("Hard pairs")[1]
     done = cse("eval", tiny_bert, "--suite", "geometry", "--data", scored_pairs, "--hard", "2")
     refused(done, "--hard has no effect without --suite sts")
+
+
+def test_a_text_that_occurs_several_times_in_the_columns_is_encoded_once():
+    encoder = Table({"a": [1.0], "b": [2.0], "c": [3.0]})
+    first, second = embed(encoder, [["a", "b", "a"], ["c", "b"]])
+    assert (first.ravel().tolist(), second.ravel().tolist()) == ([1, 2, 1], [3, 2])
+    assert encoder.encoded == ["a", "b", "c"]
+
+
+def test_transfer_accuracies_are_compared_example_by_example(cse, tiny_bert, tasks):
+    flags = ("--suite", "transfer", "--data", tasks, "--allow-partial", "--set", "transfer.folds=2", "--json")
+    done = cse("compare", tiny_bert, tiny_bert, *flags, "--pooler", "avg")
+    assert done.returncode == 0, done.stderr
+    records = json.loads(done.stdout)["comparisons"][0]["tasks"]
+    assert [(each["task"], each["examples"]) for each in records] == [("CR", 40), ("TREC", 12), ("MRPC", 12)]
+    assert all(each["mean"] == 0 and each["verdict"] == "no difference seen" for each in records)
+
+
+def test_encoding_resumes_only_with_the_same_column_and_an_existing_part_file(
+    tiny_bert, tmp_path, monkeypatch, encode_here
+):
+    lines = ["left,right", *(f"a cat {i},the dog {i}" for i in range(60))]
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n", encoding="utf8")
+    output, part = tmp_path / "v.npy", tmp_path / "v.npy.part"
+
+    def encoded(column, stop=None):
+        return encode_here(tiny_bert, tmp_path / "t.csv", "--column", column, "-o", output, stop=stop)
+
+    def resumed():
+        return json.loads(encoded("right").stdout)["resumed"]
+
+    assert resumed() == 0
+    expected = np.load(output)
+    encoded("left", stop=2)
+    assert len((tmp_path / "v.npy.part.json").read_text().splitlines()) == 3  # the key and two blocks
+    assert resumed() == 0
+    assert (np.load(output) == expected).all()
+    encoded("right", stop=1)
+    part.unlink()
+    assert resumed() == 0
+    encoded("right", stop=1)
+    assert resumed() == 20
+    assert (np.load(output) == expected).all()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    assert "No space left" in str(encoded("right").exception)
+    assert not part.exists()
+
+
+def test_the_clean_development_set_has_no_pair_of_a_test_set(shared):
+    folder = shared("sts/stsb.dev.tsv").parent
+
+    def keys(pairs):
+        return {pair_key(*pair) for pair in zip(pairs.left, pairs.right, strict=True)}
+
+    tests = set().union(*(keys(read_pairs(folder / f"{name}.tsv")) for name in SEVEN))
+    found = {name: keys(read_pairs(folder / f"{name}.tsv")) for name in ("stsb.dev", "stsb.train", "sickr.dev")}
+    counts = {name: (len(each & tests), len(each)) for name, each in found.items()}
+    assert counts == {"stsb.dev": (1135, 1496), "stsb.train": (4735, 5686), "sickr.dev": (14, 500)}
+    clean = clean_development(folder)
+    assert len(clean["STS-B dev, clean"].left) == 361
+    for pairs in clean.values():
+        assert len(keys(pairs)) == len(pairs.left)
+        assert not keys(pairs) & tests

@@ -119,3 +119,16 @@ def test_embeddings_of_nan_are_not_ranked():
 
     with pytest.raises(InputError, match="encoder: the embedding of 'query' holds NaN or infinity"):
         rank_documents(Adapted(Broken()), {"q": "query"}, {"a": "text"})
+
+
+def test_a_text_or_title_of_null_is_missing(tmp_path):
+    lines = ['{"_id": 7, "title": null, "text": "a b"}', '{"_id": "8", "title": "t", "text": null}']
+    assert read_texts(corpus(tmp_path, *lines), "corpus") == {"7": "a b", "8": "t"}
+
+
+def test_scores_that_are_integers_or_have_further_columns_are_read(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("".join(f"{n % 6}\tA sentence.\tAnother.\t{n}\n" for n in range(20)))
+    assert read_pairs(path).gold.tolist() == [n % 6 for n in range(20)]
+    path.write_text("score\tsentence1\tsentence2\n" + "".join(f"{n}\tone\ttwo\n" for n in range(20)))
+    assert read_pairs(path).gold.tolist() == list(range(20))

@@ -235,3 +235,12 @@ def test_error_for_a_missing_package_names_the_extra_to_install(tiny_bert, expor
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(InputError, match=r"cse\[onnx\]"):
         Encoder(f"onnx:{exported[0]}")
+
+
+def test_sentence_transformers_loads_the_exported_file(exported):
+    pytest.importorskip("optimum.onnxruntime", reason="optimum-onnx is not installed (it needs transformers < 4.58)")
+    from sentence_transformers import SentenceTransformer
+
+    folder = str(exported[0] / "best")
+    theirs = SentenceTransformer(folder, backend="onnx", device="cpu").encode(TEXTS[:4])
+    np.testing.assert_allclose(theirs, Encoder(folder, device="cpu").encode(TEXTS[:4]), atol=1e-4)

@@ -12,6 +12,7 @@ import pytest
 import scipy.sparse
 
 from cse import InputError, TfidfIndex, _core
+from cse.io import naming
 from cse.tfidf.build import build_index
 from forked import Forked
 
@@ -161,3 +162,13 @@ def test_a_closed_terminal_ends_a_training_run_with_a_checkpoint(run_config, tmp
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 129
     assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
+
+
+@POSIX
+def test_an_error_names_the_output_and_not_a_temporary_file(tmp_path):
+    def denied(*_, **__):
+        raise PermissionError(13, "Permission denied", str(tmp_path / ".cse-core-abc.tmp"))
+
+    with pytest.raises(PermissionError) as raised, naming(tmp_path / "out.json"):
+        denied()
+    assert raised.value.filename == str(tmp_path / "out.json")

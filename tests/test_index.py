@@ -189,3 +189,24 @@ def test_an_index_can_be_pickled_and_invalid_arguments_are_refused(sample_index,
         TfidfIndex.merge("one", "all")
     with pytest.raises(InputError, match="--threads"):
         TfidfIndex.build("x", threads=-1)
+
+
+def test_a_sentence_without_words_is_a_document(tmp_path):
+    path = write(tmp_path / "mute.txt", "...\none two\n")
+    info = TfidfIndex.build(path).info
+    assert (info.documents, info.wordless, info.blank) == (2, 1, 0)
+
+
+def test_a_new_index_without_a_matrix_removes_the_old_matrix(tmp_path):
+    path = write(tmp_path / "a.txt", "one two\nthree\n")
+    build_index([str(path)], tmp_path / "out")
+    build_index([str(path)], tmp_path / "out", matrix=False)
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["index.safetensors"]
+
+
+def test_an_index_of_another_format_version_is_refused(sample_index, tmp_path):
+    sample_index.save(tmp_path)
+    file = tmp_path / "index.safetensors"
+    file.write_bytes(file.read_bytes().replace(b'\\"format\\":1', b'\\"format\\":9'))
+    with pytest.raises(InputError, match="format version 9, but this cse reads version 1"):
+        TfidfIndex.open(tmp_path)

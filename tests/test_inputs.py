@@ -254,3 +254,29 @@ def test_sample_is_the_installed_corpus_unless_a_file_has_this_name(tmp_path, mo
     assert len(Path(path).read_text(encoding="utf8").splitlines()) == 10_000
     (tmp_path / "sample").write_text("one row\n")
     assert resolve("sample") == ["sample"]
+
+
+def test_a_column_of_numbers_is_refused(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": [1, 2]}), path)
+    with pytest.raises(InputError, match=r"row 1: column 'text' must be text, got a number \(1\); write it as text"):
+        Corpus.read(resolve(path, "text"))
+
+
+def test_rows_of_a_large_table_keep_their_order(tmp_path):
+    texts = [f"row {i} " + "word " * (i % 50) for i in range(60_000)]
+    path = table(tmp_path, ".csv", texts)
+    assert rows_of(resolve(path, "text")) == texts
+    one, two = (TfidfIndex.build(path, column="text", threads=threads) for threads in (1, 2))
+    assert one.to_bytes() == two.to_bytes()
+
+
+def test_a_byte_order_mark_is_not_part_of_the_first_record(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"a": "one"}\n{"a": "two"}\n')
+    assert rows_of(resolve(tmp_path / "a.jsonl", "a")) == ["one", "two"]
+
+
+def test_every_kind_of_line_break_in_a_field_becomes_a_space(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes(b'text,n\n"a\r\nb\nc\rd",1\n')
+    assert Corpus.read(resolve([str(path)], "text")).take([0]) == ["a b c d"]

@@ -136,3 +136,48 @@ def test_blank_texts_have_zero_embeddings_in_python_and_on_the_command_line(tiny
     done = cse("encode", tiny_bert, "-o", tmp_path / "v.npy", stdin="a word\n \n\n")
     assert done.returncode == 0, done.stderr
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), vectors, atol=1e-6)
+
+
+def test_mpnet_encodes_a_text_with_more_tokens_than_positions(tmp_path, tiny_bert):
+    from transformers import AutoTokenizer, MPNetConfig, MPNetModel
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    torch.manual_seed(0)
+    MPNetModel(MPNetConfig(vocab_size=2000, max_position_embeddings=66, **sizes)).save_pretrained(tmp_path / "mpnet")
+    AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path / "mpnet")
+    assert Encoder(tmp_path / "mpnet", device="cpu").encode(["the cat " * 200]).shape == (1, 32)
+
+
+def test_encode_accepts_any_iterable_of_texts_and_refuses_invalid_arguments(tiny_bert):
+    encoder = Encoder(tiny_bert, device="cpu")
+    for size in (-1, 0, 1.5, True, None):
+        with pytest.raises(InputError, match="batch_size"):
+            encoder.encode(["a"], batch_size=size)
+    for texts in (None, 5, ["a", None], ["a", 5]):
+        with pytest.raises(InputError, match="texts"):
+            encoder.encode(texts)
+    with pytest.raises(InputError, match="--pooler: 'median' is unknown"):
+        Encoder(tiny_bert, pooler="median")
+    expected = encoder.encode(["a word", "two words"])
+    np.testing.assert_array_equal(encoder.encode(text for text in ["a word", "two words"]), expected)
+    np.testing.assert_array_equal(encoder.encode(np.array(["a word", "two words"])), expected)
+    assert encoder.encode([]).shape == (0, 32)
+
+
+def test_pooler_cls_applies_the_trained_pooler_if_the_checkpoint_has_one(tmp_path, tiny_bert, tiny_roberta):
+    from transformers import AutoModel, AutoTokenizer
+
+    text = ["A sentence of some words."]
+    model, tokenizer = AutoModel.from_pretrained(tiny_bert).eval(), AutoTokenizer.from_pretrained(tiny_bert)
+    with torch.no_grad():
+        out = model(**tokenizer(text, return_tensors="pt"))
+    trained = Encoder(tiny_bert, pooler="cls", device="cpu")
+    assert "the trained pooler" in trained.pooling
+    np.testing.assert_allclose(trained.encode(text), out.pooler_output, atol=1e-6)
+    bare = Encoder(tiny_bert, pooler="cls_before_pooler", device="cpu")
+    np.testing.assert_allclose(bare.encode(text), out.last_hidden_state[:, 0], atol=1e-6)
+    without = Encoder(tiny_roberta, pooler="cls", device="cpu")  # a checkpoint without a pooler
+    assert "without a trained pooler" in without.pooling
+    np.testing.assert_allclose(
+        without.encode(text), Encoder(tiny_roberta, pooler="cls_before_pooler", device="cpu").encode(text), atol=1e-6
+    )

@@ -10,6 +10,7 @@ from sentence_transformers import SentenceTransformer
 
 from cse import Encoder, InputError, train
 from cse.encoder.checking import kind_of, read_modules
+from cse.encoder.saving import merged_adapters
 from cse.training.setup import prepare
 from sentence_models import sentence_model
 from test_modules import TEXTS, dense, normalize, pooling
@@ -103,3 +104,53 @@ def test_ema_averages_adapter_weights_and_must_be_listed_after_lora(config):
     assert all(".lora_" in name for name in averages)
     with pytest.raises(InputError, match="give ema last"):
         train(config.replace(encoder_methods=("ema", "lora")))
+
+
+def test_the_defaults_of_lora_are_a_learning_rate_of_1e_4_and_a_scale_of_2(config):
+    given = {name: value for name, value in config.values().items() if name != "lr"}
+    run = prepare(type(config)(**given))
+    assert run.config.lr == 1e-4
+    layer = run.state.encoder.backbone.encoder.layer[0].attention.self.query
+    assert (layer.r["default"], layer.scaling["default"]) == (4, 2.0)
+
+
+def test_a_temporary_merge_leaves_the_trained_weights_unchanged(config):
+    run = prepare(config)
+    backbone = run.state.encoder.backbone
+    for name, parameter in backbone.named_parameters():
+        if ".lora_B." in name:
+            torch.nn.init.normal_(parameter)
+    before = {name: values.clone() for name, values in backbone.state_dict().items()}
+    with merged_adapters(backbone, "default"):
+        assert not any("lora" in name for name in backbone.state_dict())
+    after = backbone.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_merge_with_base_averages_base_and_trained_weights(config, tiny_bert):
+    before = base_weights(tiny_bert)
+    found = []
+    for weight in (0.0, 0.5):
+        folder = train(config.replace(merge_with_base=weight, name=f"run{weight}")).folder
+        found.append(base_weights(folder / "last"))
+    for name in before:
+        expected = (before[name] + found[0][name]) / 2
+        torch.testing.assert_close(found[1][name], expected, atol=1e-6, rtol=1e-5)
+
+
+def test_a_run_is_not_resumed_with_a_changed_base_model(config, tmp_path, tiny_bert):
+    import shutil
+
+    shutil.copytree(tiny_bert, tmp_path / "model")
+    config = config.replace(model=str(tmp_path / "model"), name="run")
+    folder = train(config).folder
+    weights = base_weights(tmp_path / "model")
+    weights["embeddings.word_embeddings.weight"][5] += 1
+    from safetensors.torch import save_file
+
+    save_file(weights, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
+    from cse.training.loop import resumed_config
+
+    with pytest.raises(InputError, match=r"model\.safetensors"):
+        train(resumed_config(folder, {"max_steps": 6}), resume=folder)

@@ -138,3 +138,28 @@ def test_eval_runs_tasks_of_mteb_by_name(saved, tmp_path, monkeypatch):
     monkeypatch.undo()
     with pytest.raises(InputError, match=r"--mteb SciFacts: .*Did you mean"):
         evaluate("bm25", "mteb", options={"mteb": {"tasks": ["SciFacts"]}})
+
+
+def test_mteb_evaluates_a_cse_encoder(saved):
+    encoder = Encoder(saved, device="cpu")
+    settings = {"cache": None, "co2_tracker": False, "show_progress_bar": False}
+    result = mteb.evaluate(encoder, tasks=[local_sts()], **settings)
+    found = result.task_results[0].scores["test"][0]["cosine_spearman"]
+    assert found == pytest.approx(scores_under_mteb(saved, local_sts())["cosine_spearman"], abs=1e-6)
+
+
+def test_a_saved_encoder_is_loaded_by_sentence_transformers_and_holds_no_path(saved, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    encoder = Encoder(saved, device="cpu")
+    encoder.save_pretrained(str(tmp_path / "copy"))
+    np.testing.assert_allclose(
+        SentenceTransformer(str(tmp_path / "copy")).encode(LEFT), encoder.encode(LEFT), atol=1e-6
+    )
+    for path in (tmp_path / "copy").rglob("*"):
+        assert path.is_dir() or str(saved).encode() not in path.read_bytes()
+    similar = encoder.similarity(encoder.encode(LEFT), encoder.encode(RIGHT))
+    np.testing.assert_allclose(similar, encoder.similarity(LEFT, RIGHT), atol=1e-6)
+    assert encoder.encode(LEFT, convert_to_tensor=True).shape == (5, 32)
+    assert encoder.encode(LEFT, precision="ubinary").shape == (5, 4)
+    assert callable(encoder.push_to_hub)

@@ -1,6 +1,7 @@
 """Tests of encoders whose embeddings hold NaN or infinity, or are all equal, and of runs that end with such weights."""
 
 import json
+from itertools import count
 
 import numpy as np
 import pytest
@@ -205,3 +206,31 @@ def test_best_can_be_loaded_after_weights_that_are_of_no_use(tmp_path, tiny_bert
         assert not (tmp_path / "runs" / "run" / "last").exists()
     best = Encoder(tmp_path / "runs" / "run" / "best", device="cpu")
     assert np.isfinite(best.encode(short_rows[:5])).all()
+
+
+def test_a_static_encoder_of_nan_is_refused_where_it_is_loaded(tmp_path, tiny_bert):
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_bert).backend_tokenizer
+    values = np.ones((2000, 4), dtype=np.float32)
+    values[:, 1] = np.nan
+    SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=values)]).save(str(tmp_path / "nan"))
+    from cse.encoder.opening import open_encoder
+
+    with pytest.raises(InputError, match="holds NaN or infinity"):
+        open_encoder(str(tmp_path / "nan"))
+
+
+def test_a_run_with_a_development_set_speaks_of_collapse(tmp_path, tiny_bert, short_corpus, pairs, monkeypatch):
+    from cse.training import selection
+
+    scored, calls = selection.score_pairs, count()
+
+    def collapse(model, data):
+        score = scored(model, data)
+        return score if next(calls) == 0 else type(score)(**{**vars(score), "uniformity": -0.001})
+
+    monkeypatch.setattr(selection, "score_pairs", collapse)
+    notes = train(config(tmp_path, short_corpus, tiny_bert, max_steps=1, dev=[str(pairs)])).notes
+    assert any("The embeddings collapsed (at step 1); lower --lr or raise --temperature" in note for note in notes)

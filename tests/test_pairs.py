@@ -11,6 +11,7 @@ import torch
 from cse import Encoder, InputError, TrainConfig, train
 from cse.cli import printing
 from cse.data.pairs import open_pairs
+from cse.encoder.prompts import TrainingPrompts
 from cse.evaluation.base import read_pairs
 from cse.evaluation.ranking import read_run
 from cse.evaluation.retrieval import read_judgements
@@ -327,3 +328,46 @@ def compared(config):
     views = Views({name: torch.zeros(len(batch.rows), 1) for name in batch.views}, batch.roles, keys=keys)
     assert batch.repeats
     return batch, lambda one, other: views.equal(one, other).numpy(), tokenizer
+
+
+@pytest.mark.parametrize("value", ["9007199254740993", "1_1", "nan", "1e999"])
+def test_values_that_float64_does_not_hold_are_no_numbers(tmp_path, value):
+    path = tmp_path / "pairs.csv"
+    path.write_text(f"anchor,positive,score\na,b,1\na,b,{value}\n", encoding="utf8")
+    with pytest.raises(InputError, match=f"no row has this value; the first distinct values are 1, {value}"):
+        open_pairs([str(path)], [], "score=9007199254740992")
+    with pytest.raises(InputError, match=f"row 2 of column score is '{value}', not a number"):
+        open_pairs([str(path)], [], min_score=1)
+    path.write_text(f"1,one,two\n2,three,four\n{value},five,six\n", encoding="utf8")
+    with pytest.raises(InputError, match="line 3 is not 'score, sentence1, sentence2'"):
+        read_pairs(path)
+    for line, read in ((f"q 0 d {value}", read_judgements), (f"q Q0 d 1 {value} name", read_run)):
+        path.write_text(f"{line.replace(value, '1')}\n{line.replace(' d ', ' e ')}\n", encoding="utf8")
+        with pytest.raises(InputError, match="line 2"):
+            read(path)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"pairs": ("p.csv",), "corpus": ("c.txt",)}, "cannot be combined with CORPUS"),
+        ({"pairs": ("p.csv",), "positive": "spans"}, "cannot be combined with --pairs"),
+        ({"columns": ("a", "b")}, "has no effect without --pairs"),
+        ({"hard_negative_weight": 2.0}, "has no effect without --pairs"),
+        ({"where": "a=1"}, "has no effect without --pairs"),
+        ({"min_score": 4.0}, "has no effect without --pairs"),
+    ],
+)
+def test_options_that_belong_to_pairs_or_to_a_corpus_are_refused_with_the_other(values, message):
+    with pytest.raises(InputError, match=message):
+        TrainConfig(**values)
+
+
+def test_prompts_by_column_do_not_hide_equal_texts(tmp_path, base):
+    """The anchors have another prompt than the negatives, which are the anchors."""
+    rows = [(f"anchor number {i}", f"positive {i}", f"anchor number {i}") for i in range(8)]
+    run = prepare(base.replace(pairs=table(tmp_path, "csv", rows), max_steps=1))
+    for anchor, document in (("query: ", "passage of a text: "), ("query: ", ""), ("", "passage: ")):
+        run.batches.prompts = TrainingPrompts(anchor, document).counted(run.state.encoder)
+        _, equal, _ = compared(run)
+        assert (equal("anchor", "hard_negative") == np.eye(8, dtype=bool)).all()

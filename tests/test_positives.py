@@ -11,6 +11,7 @@ from cse.augment import AUGMENTATIONS
 from cse.augment.base import Draws
 from cse.context import Context
 from cse.options import parse_options
+from cse.training.setup import prepare
 
 NAMES = ("crop", "delete", "dropout", "halves", "spans", "uda")
 
@@ -141,3 +142,9 @@ def test_every_kind_of_positive_works_with_every_loss_and_una(
     masked, unchanged = (sum(record.get(f"{kind}/positive", 0) for record in log) for kind in ("masked", "unchanged"))
     assert (masked > 0) == (name == "halves")
     assert (unchanged > 0) == (name in ("crop", "delete"))
+
+
+def test_with_positive_dropout_each_text_is_its_own_positive(run_config):
+    blocks = prepare(run_config).batches[0].blocks
+    assert [view.name for view in blocks["anchor"].views] == ["anchor", "positive"]
+    assert list(blocks) == ["anchor"]

@@ -131,3 +131,8 @@ def test_an_output_file_replaces_a_dangling_link(short_corpus, glove, tmp_path, 
         assert done.returncode == 0, done.stderr
         assert link.is_file()
         assert not link.is_symlink()
+
+
+def test_python_m_cse_runs_the_command():
+    done = subprocess.run([sys.executable, "-m", "cse", "--version"], capture_output=True, text=True, check=True)
+    assert "cse" in done.stdout

@@ -3,6 +3,7 @@
 import sys
 
 from cse.progress import ProgressDisplay
+from cse.training.callbacks import Callback, Callbacks
 
 
 def test_a_message_is_printed_above_the_bar_on_a_terminal(monkeypatch, capsys):
@@ -19,3 +20,18 @@ def test_lines_outside_of_terminals_do_not_repeat_the_last_score(monkeypatch, ca
     display = ProgressDisplay()
     display("training", 3, 10, "steps", "loss 0.5", "MRR 0.6")
     assert capsys.readouterr().err == "training: 3 of 10 steps, loss 0.5\n"
+
+
+def test_every_call_reaches_all_callbacks_in_order():
+    calls = []
+    names = [name for name in vars(Callback) if not name.startswith("_")]
+    assert {"on_train_begin", "on_step_end", "on_log", "on_evaluate", "on_interrupt", "close"} <= set(names)
+
+    def recorded(number, name):
+        return lambda self, *arguments: calls.append((number, name, arguments))
+
+    kinds = [type("Recorder", (Callback,), {name: recorded(number, name) for name in names}) for number in (1, 2)]
+    both = Callbacks([kind() for kind in kinds])
+    for name in names:
+        getattr(both, name)(name, 5)
+    assert calls == [(number, name, (name, 5)) for name in names for number in (1, 2)]

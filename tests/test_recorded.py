@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 from transformers import AutoTokenizer, BertModel
 
 from cse import Callback, train
@@ -21,7 +22,7 @@ from cse.training.loop import Trainer, resumed_config
 from cse.training.setup import prepare
 from cse.training.step import recorded
 from cse.training.step.distributed import World
-from cse.training.step.recorded import RecordedStep
+from cse.training.step.recorded import RecordedStep, Watch
 from cse.training.step.step import training_step
 from emulated_graph import EmulatedRecorder
 from runs import same_run
@@ -365,3 +366,11 @@ def runs_are_equal(config, recorder, monkeypatch):
     same_run(whole, part)
     same_run(eager, whole)
     assert [each.replayed > 0 for each in recorders] == [True] * 3
+
+
+def test_a_copy_between_devices_is_not_recorded():
+    with FakeTensorMode(), Watch() as watch:
+        torch.ones(3, device="cuda:0").add_(1)
+        assert not watch.reason
+        torch.ones(3).to("cuda:0")
+    assert watch.reason == "aten._to_copy.default copies a tensor from one device to another"

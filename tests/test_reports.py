@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import shutil
+import subprocess
 from base64 import b64decode
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -22,7 +23,6 @@ from cse.reports.curves import (
     models_panel,
     pair_panels,
     score_panels,
-    spectrum_panel,
     thinned,
     training_panels,
 )
@@ -30,7 +30,7 @@ from cse.reports.held_out import compare_models
 from cse.reports.page import report_page
 from cse.reports.pictures import Material
 from cse.reports.runs import differing, find_runs, read_run
-from cse.reports.style import COLOURS, drawn, figure, require_extra, styled
+from cse.reports.style import figure, require_extra, styled
 from test_cli import refused
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "col", "wbr", "area", "base", "embed", "source", "track"}
@@ -494,18 +494,39 @@ def test_a_folder_that_is_not_a_run_is_refused_with_a_hint(cse, run, folder, tmp
     refused(cse("runs", tmp_path / "empty"), "no runs there")
 
 
-def test_several_models_are_coloured_by_their_sts_scores(dev_run):
-    first = read_run(dev_run)
-    other = replace(first, result={**first.result, "best": {**first.result["best"], "spearman": 12.5}})
-    panel = models_panel([first, other])
-    assert panel.name == "alignment-models"
-    points = drawn_axes(panel).collections[0]
-    best = [each.best for each in (first, other)]
-    assert points.get_array().tolist() == [record["spearman"] for record in best]
-    assert points.get_offsets().tolist() == [[record["uniformity"], record["alignment"]] for record in best]
-
-
 def test_the_error_for_a_missing_package_names_the_extra(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"cse report needs matplotlib.*, .* run pip install 'cse\[plots\]'"):
         require_extra("cse report")
+
+
+def test_the_page_shows_the_verdict_of_the_run_first(run, tmp_path):
+    stored = json.loads((run / "result.json").read_text(encoding="utf8"))
+    measure = {"task": "label of 10 nearest neighbours", "examples": 1234, "unit": "rows", "a": 60.0, "b": 61.5}
+    measure |= {"mean": 1.5, "low": 0.25, "high": 2.75, "p": 0.01, "visible": 1.25, "word": "better"}
+    verdict = {"word": "better", "why": f"by {measure['task']}", "measures": [measure], "notes": ["a note"]}
+    copy = copy_of(run, tmp_path)
+    (copy / "result.json").write_text(json.dumps({**stored, "verdict": verdict}), encoding="utf8")
+    page = report_page(Material(read_run(copy), encode=False))
+    text = "".join(Parsed(page.html).text)
+    first = "60.00 before, 61.50 after: +1.50 [+0.25, +2.75], 1,234 rows."
+    assert text.split("copy", 2)[2].split("\n")[1:3] == ["better, by label of 10 nearest neighbours.", first]
+    for phrase in ("1,234 rows", "[+0.25, +2.75]", "A note."):
+        assert text.rindex("Did it help?") < text.rindex(phrase) < text.rindex("Model and data")
+    names = [change["name"] for change in page.changes]
+    assert names[0] == "Mean reciprocal rank of the other half"
+    assert page.changes[0]["before"] == stored["before"]["mrr"]
+    assert page.changes[0]["after"] == stored["best"]["mrr"]
+    assert page.changes[0]["difference"] == stored["best"]["mrr"] - stored["before"]["mrr"]
+
+
+def test_listing_runs_does_not_import_torch_or_matplotlib(run):
+    import sys
+
+    script = (
+        "import sys; sys.argv = ['cse', 'runs', sys.argv[1]]\n"
+        "try:\n    from cse.cli import main; main()\nexcept SystemExit: pass\n"
+        "print([name for name in ('torch', 'transformers', 'matplotlib') if name in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", script, str(run)], capture_output=True, text=True, check=True)
+    assert out.stdout.splitlines()[-1] == "[]"

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cse import InputError, TrainConfig, train
+from cse import InputError, TfidfIndex, TrainConfig, train
 from cse.cli import main
 from cse.errors import RunError
 from cse.io import fresh_folder, remove_leftovers
@@ -400,3 +400,43 @@ def test_without_save_every_a_failed_checkpoint_causes_only_a_warning(run_config
     result = train(run_config.replace(max_steps=2), callback)
     assert (result.folder / "result.json").exists()
     assert any("the checkpoint of step 2 could not be written" in text for text in callback.found)
+
+
+class Crash(Callback):
+    """Ends a run after step 5, for which no checkpoint is saved."""
+
+    def on_step_end(self, step, steps):
+        if step == 5:
+            raise MemoryError("a crash")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["standard mlm", "accumulated"])
+def test_a_crashed_and_resumed_run_equals_an_uninterrupted_one(run_config, name):
+    """An exception simulates the crash; tests/crash_points.py kills real processes."""
+    config = run_config.replace(**LOSSES[name], save_every=2, log_every=100)
+    whole = train(config.replace(name="whole"))
+    with pytest.raises(MemoryError, match="a crash"):
+        train(config.replace(name="cut"), Crash())
+    cut = whole.folder.with_name("cut")
+    assert read_checkpoint(find_checkpoint(cut)).step == 4
+    same_run(whole.folder, train(resumed_config(cut), resume=cut).folder)
+
+
+def test_resuming_from_an_earlier_checkpoint_removes_later_ones(run_config):
+    folder = train(run_config.replace(save_every=2)).folder
+    assert [path.name for path in list_checkpoints(folder)] == ["step-00000006", "step-00000008"]
+    changes = {"save_every": 1, "max_steps": 9, "keep_checkpoints": 1, "eval_every": 100}
+    with pytest.raises(MemoryError):
+        train(resumed_config(folder, changes), Stop(8), resume=list_checkpoints(folder)[0])
+    assert [path.name for path in list_checkpoints(folder)] == ["step-00000007"]
+
+
+def test_options_of_the_run_may_be_repeated_on_resume(run_config):
+    config = run_config.replace(**LOSSES["focal una"], save_every=4, max_steps=4)
+    folder = train(config).folder
+    radius = TfidfIndex.open(config.tfidf).default_radius
+    for options in ({"una": {"beta": 0.5}}, {"una": {"radius": radius}}):  # beta was given; radius is a default
+        assert train(resumed_config(folder, {"options": options}), resume=folder).steps == 4
+    with pytest.raises(InputError, match=r"--beta 0.4 \(the run has 0.5\) cannot change"):
+        resumed_config(folder, {"options": {"una": {"beta": 0.4}}})

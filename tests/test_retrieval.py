@@ -322,3 +322,11 @@ def test_published_scores_stand_beside_those_of_known_collections(collection, ti
     assert any("all-MiniLM-L6-v2 on SciFact" in note for note in report.notes)
     monkeypatch.delitem(PUBLISHED, (QUERIES, DOCUMENTS))
     assert "published ndcg@10" not in evaluate("bm25", "retrieval", folder).reports["retrieval"].rows[0]
+
+
+def test_equal_ids_of_other_texts_stay_in_the_ranking(tmp_path, sample_rows):
+    """As in Cranfield, where queries and documents are both numbered from 1."""
+    documents = [(str(n), "", sample_rows[n]) for n in range(20)]
+    folder = write(tmp_path / "c", documents, {str(n): sample_rows[n + 100] for n in range(5)}, {"1": {"1": 1}})
+    assert not Retrieval(RetrievalOptions(), str(folder)).without_same_id
+    assert Retrieval(RetrievalOptions(same_id="drop"), str(folder)).without_same_id

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from cse import TrainConfig, train
+from cse.errors import RunError
 from cse.evaluation.geometry import HalvesScore, mean_cosine, uniformity
 from cse.training.selection import is_collapsed
 from cse.training.watching import SaturationCheck
@@ -86,3 +87,46 @@ def test_printed_row_counts_add_up_to_the_rows_of_the_corpus(tmp_path, tiny_bert
                 for word in line.split() if word.endswith("%")][:1]  # fmt: skip
     assert percent == pytest.approx(50, abs=1)
     assert "unknown tokens" in done.stderr
+
+
+def test_an_encoder_shared_with_a_loss_term_is_optimised_once(tiny_bert):
+    from cse.context import Context
+    from cse.encoder.resolve import find_model
+    from cse.encoder.trained import load_encoder
+    from cse.losses.base import LossTerm
+    from cse.training.build.optimisation import build_optimizer
+
+    class Holds(LossTerm):
+        def __init__(self, options, context):
+            super().__init__(options, context)
+            self.encoder = context.trained
+
+    encoder = load_encoder(find_model(str(tiny_bert)), "avg")
+    alone = build_optimizer([encoder], 1e-5, 0.0)
+    held = build_optimizer([encoder, Holds(None, Context(encoder=encoder))], 1e-5, 0.0)
+    count = lambda optimizer: [len(group["params"]) for group in optimizer.param_groups]  # noqa: E731
+    assert count(alone) == count(held)
+
+
+def test_training_stops_at_an_infinite_loss_with_finite_weights(tmp_path, sample, tiny_bert, monkeypatch):
+    from cse.losses.contrastive import Contrastive
+    from cse.training import loop
+
+    whole = Contrastive.forward
+
+    def explode(term, views, step):
+        loss = whole(term, views, step)
+        return loss * float("inf") if step.number == 1 else loss
+
+    monkeypatch.setattr(Contrastive, "forward", explode)
+    states = []
+    prepare = loop.prepare
+
+    def keep(*arguments, **more):
+        states.append(prepare(*arguments, **more))
+        return states[0]
+
+    monkeypatch.setattr(loop, "prepare", keep)
+    with pytest.raises(RunError, match=r"not finite at step 2 \(first rows of the batch: \d+, .*lower --lr"):
+        train(config(tmp_path, sample, tiny_bert, pooler="avg"))
+    assert all(torch.isfinite(weights).all() for weights in states[0].state.encoder.parameters())

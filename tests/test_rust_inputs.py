@@ -199,3 +199,13 @@ def test_an_empty_file_is_accepted_but_an_empty_corpus_is_refused(tmp_path, samp
     # A shard may be empty, but the merged index may not.
     shards = [_core.count([str(path)], WORDS, READING) for path in (empty, text)]
     assert TfidfIndex.from_bytes(_core.merge(shards)).info.rows == 2
+
+
+def test_faults_are_reported_with_file_and_line(tmp_path):
+    (tmp_path / "a.txt").write_text(TEXT)
+    (tmp_path / "b.txt").write_text("")
+    (tmp_path / "c.txt").write_text(TEXT + "a\ttab\n")
+    files = [tmp_path / name for name in ("a.txt", "b.txt", "c.txt")]
+    seen = diagnose(*files)
+    assert seen["faults"]["tab"] == {"rows": 1, "first": 3, "file": str(files[2])}
+    assert seen["faults"]["markup"] == {"rows": 0, "first": None, "file": None}

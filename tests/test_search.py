@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -703,3 +704,136 @@ def test_a_line_of_standard_input_that_is_not_utf8_is_refused(corpus, cse, glove
     assert done.stdout.startswith(b"word1\n")
     again = cse("search", "--encoding-errors", "replace", "--json", cwd=corpus, stdin=b"word1 \xff\n", text=False)
     assert json.loads(again.stdout)["query"] == "word1 \ufffd"
+
+
+def test_an_interrupted_build_with_ids_can_be_completed(tmp_path, monkeypatch, encoder):
+    monkeypatch.setattr(writing, "BLOCK", 64)
+    texts = some_texts(300)
+    ids = [f"d{row}" for row in range(300)]
+    with pytest.raises(KeyboardInterrupt):
+        SearchIndex.build(Counted(encoder, 150), texts, tmp_path / "index", ids=ids)
+    done = sum(map(len, read_encoded(tmp_path / "index")))
+    counted = Counted(encoder)
+    index = SearchIndex.build(counted, texts, tmp_path / "index", ids=ids)
+    assert 0 < counted.texts < 300
+    assert done > 0
+    assert index.search([texts[7]], 1)[0][0].id == "d7"
+
+
+def test_only_rows_appended_to_the_corpus_are_encoded(tmp_path, monkeypatch, encoder):
+    monkeypatch.setattr(writing, "BLOCK", 64)
+    texts = some_texts(200)
+    SearchIndex.build(encoder, texts[:150], tmp_path / "grown", ids=[str(row) for row in range(150)])
+    counted = Counted(encoder)
+    grown = SearchIndex.build(counted, texts, tmp_path / "grown", ids=[str(row) for row in range(200)])
+    assert counted.texts == 50
+    whole = SearchIndex.build(encoder, texts, tmp_path / "whole", ids=[str(row) for row in range(200)])
+    assert grown.search(texts[:9], 5) == whole.search(texts[:9], 5)
+    same = Counted(encoder)
+    SearchIndex.build(same, texts, tmp_path / "grown", ids=[str(row) for row in range(200)])
+    assert same.texts == 0
+
+
+def test_a_moved_model_folder_is_accepted_but_another_pooler_is_refused(tmp_path, tiny_bert, sample_rows):
+    shutil.copytree(tiny_bert, tmp_path / "model")
+    index = SearchIndex.build(Encoder(tmp_path / "model", device="cpu"), sample_rows[:20], tmp_path / "index")
+    hits = index.search(sample_rows[3:5], 2)
+    assert [each[0].row for each in hits] == [3, 4]
+    (tmp_path / "model").rename(tmp_path / "moved")
+    assert (
+        SearchIndex.open(tmp_path / "index", Encoder(tmp_path / "moved", device="cpu")).search(sample_rows[3:5], 2)
+        == hits
+    )
+    with pytest.raises(InputError, match="another model"):
+        SearchIndex.open(tmp_path / "index", Encoder(tmp_path / "moved", pooler="cls", device="cpu"))
+
+
+def test_an_index_of_another_version_is_refused_and_replaced_by_a_rebuild(tmp_path, encoder, monkeypatch):
+    folder = tmp_path / "index"
+    with monkeypatch.context() as earlier:
+        earlier.setattr("cse.search.rows.VERSION", 3)
+        SearchIndex.build(encoder, ["word1"], folder)
+    for call in (SearchIndex.open, lambda folder, encoder: SearchIndex.build(encoder, ["word1"], folder)):
+        with pytest.raises(
+            InputError, match="was built by another version of cse; build the index again with --rebuild"
+        ):
+            call(folder, encoder)
+    SearchIndex.build(encoder, ["word1"], folder, rebuild=True)
+    assert [each.name for each in folder.iterdir()] == ["rows.arrow"]
+
+
+def test_readers_keep_the_rows_that_they_opened_while_the_index_is_updated(tmp_path, encoder):
+    texts = some_texts(80)
+    SearchIndex.build(encoder, texts, tmp_path / "index")
+    reader = SearchIndex.open(tmp_path / "index", encoder)
+    hits = SearchIndex.build(encoder, texts).search(texts[:5], 9)
+    SearchIndex.build(encoder, texts[40:], tmp_path / "index")
+    assert len(list((tmp_path / "index").glob("*.arrow"))) == 1
+    assert reader.search(texts[:5], 9) == hits
+    assert len(SearchIndex.open(tmp_path / "index", encoder)) == 40
+    assert reader.search([texts[3]], 5, hybrid=True)[0][0].text == texts[3]
+    assert SearchIndex.open(tmp_path / "index", encoder).search([texts[43]], 5, hybrid=True)[0][0].row == 3
+
+
+def ended_at(step, work):
+    """Calls a function in a forked process, which ends at its ``step``-th change of a folder without cleaning up."""
+    if pid := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    code = 9
+    try:
+        calls = count(1)
+
+        def ending(function):
+            return lambda *given, **named: os._exit(3) if next(calls) == step else function(*given, **named)
+
+        changes = [(os, name) for name in ("fsync", "replace", "rename", "unlink", "mkdir", "rmdir")]
+        for module, name in (*changes, (Path, "unlink"), (Path, "mkdir"), (Path, "rmdir"), (shutil, "rmtree")):
+            setattr(module, name, ending(getattr(module, name)))
+        work()
+        code = 0
+    finally:
+        os._exit(code)
+
+
+@pytest.mark.slow
+def test_an_update_that_is_killed_at_any_step_leaves_the_old_or_the_new_index(tmp_path, monkeypatch, encoder):
+    monkeypatch.setattr(writing, "BLOCK", 16)
+    texts = some_texts(120)
+    old, new = texts[:70], [*texts[:20], *texts[25:60], *texts[80:]]
+    SearchIndex.build(encoder, old, tmp_path / "old").prepare(PLAIN)
+    seen = set()
+    for step in range(1, 100):
+        folder = shutil.copytree(tmp_path / "old", tmp_path / f"index{step}")
+        code = ended_at(step, lambda folder=folder: SearchIndex.build(encoder, new, folder))
+        assert code in (0, 3)
+        found = SearchIndex.open(folder, encoder)
+        assert found.texts(range(len(found))) in (old, new)
+        seen.add(len(found))
+        counted = Counted(encoder)
+        SearchIndex.build(counted, new, folder)
+        assert counted.texts <= 40
+        if step == 1:
+            shutil.copytree(folder, tmp_path / "new")
+        assert files(folder) == files(tmp_path / "new")
+        assert not list(folder.glob("bm25*"))
+        if code == 0:
+            break
+    assert step > 10
+    assert seen == {len(old), len(new)}
+
+
+def test_an_index_keeps_the_prompt_and_the_dimensions_of_its_encoder(corpus, cse, glove, monkeypatch):
+    monkeypatch.chdir(corpus)
+    flags = ("--column", "text", "--prompt", "word1 word2 ", "--dims", "5")
+    built = cse("search", "glove:v.txt", "c.csv", *flags, "--query", "word3 word9", "--json", cwd=corpus)
+    assert built.returncode == 0, built.stderr
+    hits = json.loads(built.stdout)["queries"][0]["hits"]
+    encoder = Encoder(glove, prompt="word1 word2 ", dims=5)
+    expected = SearchIndex.build(encoder, some_texts(50)).search(["word3 word9"])[0]
+    assert [hit["row"] for hit in hits] == [hit.row for hit in expected]
+    assert SearchIndex.open(corpus / "search").search(["word3 word9"])[0][3].score == pytest.approx(hits[3]["score"])
+    refused(cse("search", "glove:v.txt", "--query", "x", cwd=corpus), "search: was built with --prompt 'word1 word2 '")
+    refused(
+        cse("search", "glove:v.txt", "--query", "x", "--prompt", "word1 word2 ", "--dims", "6", cwd=corpus),
+        "search: was built with --dims 5",
+    )

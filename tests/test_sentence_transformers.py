@@ -17,14 +17,17 @@ pytest.importorskip(
     "6.2",
     reason="sentence-transformers 6.2 or later is not installed: pip install 'cse[sentence-transformers]'",
 )
+from inspect import signature
+
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.base.losses.merged_forward import embed_columns
-from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
-from torch.utils.data import BatchSampler, SequentialSampler
+from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss, MultipleNegativesRankingLoss
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from cse import InputError, TfidfIndex
 from cse.evaluation.geometry import score_halves
+from cse.losses.contrastive import contrastive_loss
 from cse.sentence_transformers import HalvesEvaluator, InfoNCELoss, NegativesCollator, add_negatives, number_rows
 from cse.sentence_transformers.loss import check_equal_rows
 from cse.training.callbacks import Callback
@@ -635,3 +638,95 @@ def test_processes_with_different_numbers_of_rows_are_refused(monkeypatch):
     monkeypatch.setattr("cse.sentence_transformers.loss.all_gather", lambda counts: torch.tensor([*counts, 3]))
     with pytest.raises(InputError, match=r"have 4, 3 rows in a batch.*dataloader_drop_last=True"):
         check_equal_rows(torch.zeros(4, 2))
+
+
+def test_infonce_loss_has_the_same_defaults_as_contrastive_loss():
+    defaults, known = (
+        {name: each.default for name, each in signature(function).parameters.items()}
+        for function in (InfoNCELoss, contrastive_loss)
+    )
+    names = {"objective", "logits", "temperature", "margin", "mixed", "mix_lambda", "hard_negative_weight"}
+    assert {name: defaults[name] for name in names} == {name: known[name] for name in names}
+
+
+def test_identical_texts_are_not_used_as_negatives(tiny_bert):
+    model = load(tiny_bert).eval()
+    texts = ["the first sentence", "another one", "the first sentence", "and a third one"]
+    dataset = Dataset.from_dict(
+        {"anchor": texts, "positive": ["a", "b", "c", "d"], "negative": ["x", "another one", "y", "d"]}
+    )
+    features = features_of(model, dataset)
+    with torch.no_grad():
+        value = float(InfoNCELoss(model)(features, None))
+        kept = float(InfoNCELoss(model, keep_duplicates=True)(features, None))
+        assert kept == pytest.approx(float(MultipleNegativesRankingLoss(model)(features, None)), rel=1e-12)
+        z = [torch.nn.functional.normalize(model(dict(each))["sentence_embedding"], dim=-1) for each in features]
+    # Anchors 0 and 2 are equal; negative 1 equals anchor 1, and negative 3 equals positive 3.
+    removed = torch.zeros(4, 8, dtype=torch.bool)
+    removed[0, 2] = removed[2, 0] = removed[:, 5] = removed[:, 7] = True
+    scores = (z[0] @ torch.cat([z[1], z[2]]).T / 0.05).masked_fill(removed, -torch.inf)
+    expected = torch.nn.functional.cross_entropy(scores, torch.arange(4))
+    assert value == pytest.approx(float(expected), rel=1e-12)
+    assert kept != pytest.approx(value, rel=1e-6)
+
+
+def test_cached_loss_equals_uncached_loss_inside_matryoshka_loss(without_dropout, triples):
+    model = load(without_dropout)
+    features = features_of(model, triples.select(range(8)))
+    found = []
+    for cached in (False, True):
+        inner = InfoNCELoss(model, "nt-xent", "focal", "paper", cached=cached, mini_batch_size=3)
+        model.zero_grad()
+        value = MatryoshkaLoss(model, inner, matryoshka_dims=[32, 8])([dict(each) for each in features], None)
+        value.backward()
+        grads = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        found.append((float(value.detach()), grads))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-12)
+    assert_same(found[0][1], found[1][1], 1e-12)
+
+
+def test_workers_of_a_data_loader_use_the_current_epoch(tiny_bert, sample_rows, sample_index):
+    model = load(tiny_bert)
+    dataset = number_rows(Dataset.from_dict({"anchor": sample_rows[:4], "positive": sample_rows[:4]}))
+    collator = NegativesCollator(model.preprocess, sample_index)
+    loader = DataLoader(dataset, batch_size=4, collate_fn=collator, num_workers=1, persistent_workers=True)
+    for epoch in (0, 1):
+        collator.epoch = epoch
+        (found,) = loader
+        expected = collator([dataset[row] for row in range(4)])
+        assert torch.equal(found["negative_input_ids"], expected["negative_input_ids"])
+        assert found["anchor_cse_epoch"].tolist() == [epoch] * 4
+
+
+def test_an_evaluation_before_training_uses_the_prompts(without_dropout, sample_rows, sample_index, tmp_path):
+    texts = sample_rows[:16]
+    dataset = number_rows(Dataset.from_dict({"anchor": texts, "positive": texts[::-1]}))
+    model = load(without_dropout)
+    losses = []
+    for prompts in ({"anchor": "a rather long question about this: "}, None):
+        collator = NegativesCollator(model.preprocess, sample_index)
+        values = {"max_steps": 1, "learning_rate": 0.0, "prompts": prompts, "evaluated": dataset}
+        trainer = trainer_of(model, dataset, InfoNCELoss(model), tmp_path, collator, **values)
+        before = trainer.evaluate()["eval_loss"]
+        trainer.train()
+        losses.append(before)
+        assert trainer.evaluate()["eval_loss"] == before
+    assert losses[0] != losses[1]
+
+
+def test_the_example_in_the_documentation_runs(tiny_bert, sample, tmp_path, monkeypatch):
+    page = Path(__file__).parents[1] / "docs" / "sentence-transformers.md"
+    text = page.read_text(encoding="utf8")
+    code = text.split("```python\n")[1].split("```")[0]
+    assert len([line for line in code.splitlines() if line.strip()]) <= 15
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").symlink_to(tiny_bert)
+    rows = sample.read_text(encoding="utf8").splitlines()[:40]
+    (tmp_path / "corpus.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
+    assert '"minilm"' not in code
+    names = {}
+    exec(compile(code.replace('"sentence-transformers/all-MiniLM-L6-v2"', '"model"'), str(page), "exec"), names)
+    assert names["trainer"].state.global_step > 0
+    again = SentenceTransformer(str(tmp_path / "trained"), device="cpu")
+    np.testing.assert_allclose(again.encode(rows[:3]), names["model"].encode(rows[:3]), atol=1e-6)
+    assert names["trainer"].state.log_history

@@ -293,3 +293,15 @@ def test_odd_values_of_set_are_refused_in_one_sentence(name, value):
 
 def test_no_table_of_options_is_the_same_as_none():
     assert TrainConfig(options=None).values() == TrainConfig().values()
+
+
+def test_patience_and_evaluation_pooling_of_a_preset_are_dropped_if_they_do_not_apply():
+    config = resolve(TrainConfig(preset="consert-bert-base", pooler="max"), "bert-base")
+    assert (config.patience, config.pooler, config.eval_pooler) == (None, "max", None)
+
+
+def test_options_of_an_evaluation_that_is_not_run_are_refused(cse, tiny_bert, tmp_path):
+    (tmp_path / "pairs.tsv").write_text("1\ta\tb\n5\ta\tc\n")
+    done = cse("eval", tiny_bert, "--suite", "geometry", "--data", tmp_path / "pairs.tsv", "--set", "halves.limit=3")
+    assert done.returncode == 2
+    assert "halves is not among the suites" in done.stderr

@@ -323,3 +323,10 @@ def test_parts_that_were_interrupted_in_the_first_one_can_be_made_again(shards, 
     done = cse(*command, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["made"] == 2
+
+
+def test_files_changed_after_the_index_was_built_are_refused(shards, cse):
+    with open("shard3.txt", "a") as file:
+        file.write("one more row\n")
+    refused(cse("augment", "--parts", "shard*", "-o", "parts"), "shard3.txt: has", "when the index tfidf was built")
+    assert not Path("parts").exists()

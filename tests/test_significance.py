@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr, ttest_1samp
 
+import cse
 from cse.cli.printing import compared_cells
 from cse.evaluation.base import Report, Sample
 from cse.evaluation.significance import (
@@ -211,3 +212,24 @@ def test_few_rows_that_are_right_or_wrong_have_honest_intervals(units, share):
         wrong += difference.p < 0.05
     assert covered >= 0.93 * trials
     assert wrong <= 0.05 * trials + 2 * math.sqrt(trials * 0.05 * 0.95)
+
+
+def test_tests_of_other_tasks_do_not_change_if_a_task_has_no_p_value():
+    assert holm([0.01, math.nan, 0.04])[::2] == holm([0.01, 0.04])
+
+
+def test_compare_of_an_encoder_whose_cosines_are_all_equal_gives_no_verdict(tmp_path):
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"{row % 5}\tword{row} one\tword{row} two\n" for row in range(20)))
+
+    class Encodes:
+        def __init__(self, constant):
+            self.constant = constant
+
+        def encode(self, texts, **_):
+            return np.ones((len(texts), 4)) if self.constant else np.random.default_rng(0).normal(size=(len(texts), 4))
+
+    for sides in ([Encodes(False), Encodes(True)], [Encodes(True), Encodes(False)]):
+        (record,) = cse.compare(*sides, data=pairs).tasks
+        assert record["verdict"] == ""
+        assert "p" not in record

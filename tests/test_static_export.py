@@ -210,3 +210,12 @@ def test_encode_and_search_accept_a_static_encoder(exported, tmp_path, corpus_fi
     )
     assert done.exit_code == 0, done.output
     assert sample_rows[7] in done.stdout
+
+
+@needs_model2vec
+def test_a_saved_copy_of_sentence_transformers_has_the_same_embeddings(exported, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    SentenceTransformer(str(exported[0]), device="cpu").save(str(tmp_path / "copy"), create_model_card=False)
+    found = Encoder(tmp_path / "copy", device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(found, Encoder(exported[0], device="cpu").encode(TEXTS), atol=4e-3)

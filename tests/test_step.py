@@ -9,8 +9,10 @@ import torch
 
 from cse import InputError, TrainConfig, train
 from cse.encoder.acceleration import by_length, one_lookup
+from cse.training.batches.batches import Batch
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare
+from cse.training.step.inputs import Inputs
 from cse.training.step.step import propagate
 from runs import VIEWS, first_batches, gradients, in_float64
 
@@ -206,3 +208,31 @@ def test_patience_ends_a_run_early(run_config, tmp_path, sample_rows):
     assert longer.steps == result.steps + 1
     with pytest.raises(InputError, match="--patience needs --dev"):
         TrainConfig(patience=2)
+
+
+def test_uniform_numbers_are_below_one_after_rounding_to_float32(monkeypatch):
+    monkeypatch.setattr("cse.rng.Draws.uniform", lambda *_: np.full((1, 1), 1 - 2**-53))
+    batch = Batch(0, 0, np.arange(1), {})
+    assert 0.999 < Inputs(batch, "cpu").uniform()("purpose", 1).item() < 1
+
+
+def test_chunk_size_reduces_the_number_of_stored_activations(run_config):
+    """With ``chunk_size``, the forward pass through the encoder stores only the inputs of the chunks."""
+    from cse.training.step.encode import encode_views
+
+    kept = {}
+    for size, chunk in ((8, None), (32, None), (8, 4), (32, 4)):
+        run = prepare(run_config.replace(batch_size=size, chunk_size=chunk))
+        (batch,) = first_batches(run)
+        held = []
+
+        def pack(tensor, held=held):
+            held.append(tensor.numel())
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            run.state.train()
+            encode_views(run.state, Inputs(batch, "cpu"), run.forward)
+        kept[size, chunk] = sum(held)
+    assert kept[32, None] > 3 * kept[8, None]
+    assert kept[32, 4] < 0.05 * kept[32, None]

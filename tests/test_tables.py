@@ -152,14 +152,3 @@ def test_a_row_that_must_be_too_long_is_refused_before_it_is_decoded(tmp_path, m
         with pytest.raises(InputError, match="a record is longer than 1,048,576 bytes"):
             Corpus.read(resolve(path, "text"))
     assert len(Corpus.read(resolve(path, "text"), max_line_bytes=1 << 22)) == 1
-
-
-@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
-def test_a_record_much_longer_than_a_row_may_be_is_refused(tmp_path, monkeypatch, suffix):
-    monkeypatch.setattr(tables, "MOST", 1 << 14)
-    record = {"csv": "text,n\n{},1\n", "jsonl": '{{"text": "{}"}}\n'}[suffix]
-    path = tmp_path / f"long.{suffix}.gz"
-    path.write_bytes(gzip.compress(record.format("a" * 3_000_000).encode()))
-    with pytest.raises(InputError, match="a record is longer than 1,048,576 bytes; check its quotes, or raise"):
-        Corpus.read(resolve(path, "text"))
-    assert len(Corpus.read(resolve(path, "text"), max_line_bytes=1 << 22)) == 1

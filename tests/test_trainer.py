@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -557,3 +558,124 @@ def test_the_clean_development_set_is_no_file(base, tmp_path):
     check_inputs(base.replace(dev=("clean",), data=str(tmp_path)))
     with pytest.raises(InputError, match=r"dirty: no such file"):
         check_inputs(base.replace(dev=("dirty",), data=str(tmp_path)))
+
+
+SETTINGS = [
+    {
+        "loss": loss,
+        "mixed_negatives": mixed or None,
+        "negatives": ("una",) if una else (),
+        "options": {"una": {"use_as": una}} if una else {},
+        "objective": objective,
+        **({"mix_variant": variant} if mixed or loss == "mixed" else {}),
+    }
+    for loss, mixed, una, objective, variant in product(
+        ("standard", "focal", "mixed"),
+        (False, True),
+        (None, "pairs", "hard-negatives"),
+        ("infonce", "nt-xent"),
+        ("paper", "release"),
+    )
+    if not (mixed and loss == "mixed")
+    and (variant == "paper" or mixed or loss == "mixed")
+    and not (variant == "release" and (una == "pairs" or objective == "nt-xent" or loss == "focal"))
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(str(v) for v in s.values() if v))
+def test_every_combination_of_loss_and_negatives_updates_the_weights(base, settings):
+    run = prepare(base.replace(**settings))
+    table = run.state.encoder.backbone.get_input_embeddings().weight
+    with Prefetcher(run.batches, run.state.encoder.tokenizer, 32) as prefetcher:
+        for step in (0, 1):
+            before = table.detach().clone()
+            metrics = training_step(run.state, prefetcher.get(step), run.forward, rate=1e-3)
+            assert metrics["finite"]
+            assert not torch.equal(table, before)
+            assert ("cos_syn" in metrics) == (step == 0 and bool(settings["negatives"]))
+
+
+@pytest.mark.slow
+def test_evaluation_does_not_depend_on_batches_prepared_at_the_same_time(base, tmp_path, sample_rows):
+    """Long rows and UNA in every step keep the thread that prepares batches busy while the model is scored."""
+    long = [" ".join(sample_rows[i : i + 4]) for i in range(0, 1200, 4)]
+    (tmp_path / "long.txt").write_text("\n".join(long), encoding="utf8")
+    (tmp_path / "dev.tsv").write_text(
+        "".join(f"{i * 7 % 11}\t{a}\t{b}\n" for i, (a, b) in enumerate(zip(long[:60], long[60:120], strict=True))),
+        encoding="utf8",
+    )
+    config = base.replace(
+        corpus=(str(tmp_path / "long.txt"),), una=True, options={"una": {"every": 1}}, eval_every=1, max_length=8,
+        threads=1, dev=str(tmp_path / "dev.tsv"), max_steps=8,
+    )  # fmt: skip
+    first, second = train(config), train(config)
+    assert evaluations(first.folder) == evaluations(second.folder)
+    last = Encoder(first.folder / "last", device="cpu")
+    (selecting,) = halve({"dev": read_pairs(tmp_path / "dev.tsv")})[0].values()
+    score = score_pairs(last, selecting).spearman
+    assert score == pytest.approx(evaluations(first.folder)[-1]["spearman"], abs=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_scores_without_labels_are_computed_in_the_precision_of_the_run_and_dev_sets_in_float32(
+    base, precision, tmp_path, monkeypatch
+):
+    from cse.encoder.trained import SentenceEncoder
+
+    used = []
+    encode = SentenceEncoder.encode
+
+    def recorded(self, texts, **settings):
+        used.append(settings.get("precision", "fp32"))
+        vectors = encode(self, texts, **settings)
+        assert self.evaluated.precision == "fp32"
+        return vectors
+
+    monkeypatch.setattr(SentenceEncoder, "encode", recorded)
+    pairs = tmp_path / "dev.tsv"
+    pairs.write_text("".join(f"{n}\tword {n}\tword {n * n}\n" for n in range(4)))
+    for dev, expected in (((), precision), ((str(pairs),), "fp32")):
+        used.clear()
+        train(base.replace(max_steps=1, precision=precision, dev=dev))
+        assert expected in used
+        assert set(used) <= {expected, precision}  # with --dev, the check for collapse has the precision of the run
+
+
+def test_the_corpus_is_found_through_the_index(base):
+    result = train(base.replace(corpus=(), una=False, max_steps=2))
+    assert result.steps == 2
+
+
+def test_the_name_of_an_existing_run_is_refused(base):
+    train(base.replace(name="mine", max_steps=1))
+    with pytest.raises(InputError, match=r"--name: .*mine exists"):
+        train(base.replace(name="mine", max_steps=1))
+
+
+def test_a_faulty_evaluation_file_is_found_before_training(base, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "stsb.test.tsv").write_text("1\ta\tb\nbroken\n")
+    with pytest.raises(InputError, match=r"stsb\.test\.tsv: line 2"):
+        train(base.replace(data=str(tmp_path / "data")))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_given_options_of_a_method_are_merged_with_the_preset_key_by_key():
+    config = resolve(TrainConfig(preset="una-bert-base", una={"beta": 0.3}), "bert-base")
+    assert config.options["una"]["beta"] == 0.3
+    assert config.options["una"]["radius"] == 4000
+
+
+def test_steps_of_several_batches_count_the_duplicates_of_all(base, tmp_path):
+    rows = [f"a sentence about number {n % 4} and another word" for n in range(32)]
+    (tmp_path / "repeats.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
+    config = base.replace(corpus=(str(tmp_path / "repeats.txt"),), tfidf=None, max_steps=2, eval_every=0)
+    counted = {}
+    for accumulate, size in ((1, 8), (2, 4)):
+        folder = train(config.replace(accumulate=accumulate, batch_size=size, name=f"by {accumulate}")).folder
+        counted[accumulate] = [
+            json.loads(line)["duplicates"]
+            for line in (folder / "log.jsonl").read_text().splitlines()
+            if '"loss"' in line
+        ]
+    assert all(0 < count <= 8 for counts in counted.values() for count in counts)

@@ -305,3 +305,54 @@ def test_the_commands_print_the_verdict(base, labelled, tiny_bert, tmp_path, cse
     refused = cse("train", labelled, *flags, "--judged-queries", "nowhere", "--model", tiny_bert, cwd=tmp_path)
     assert refused.returncode == 2
     assert "--judged-queries nowhere: no such folder" in refused.stderr
+
+
+@pytest.mark.parametrize(("mrr", "words"), [(0.99, "near the ceiling, so it cannot tell more"), (0.1, "near chance")])
+def test_the_check_says_when_it_cannot_tell(mrr, words):
+    from cse.evaluation.geometry import HalvesScore
+    from cse.training.selection import Selector
+
+    each = np.full(100, mrr)
+    selector = Selector(None, {}, ["sentence"] * 100)
+    selector.halves = [HalvesScore(mrr, 0.01, 1.4, -3.6, 100, each, each)] * 2
+    selector.records = [{"step": 0}, {"step": 4}]
+    assert selector.check().count(words) == 1
+
+
+def test_few_rows_and_few_changes_do_not_decide():
+    same = Sample("measure", np.full(150, 100.0), unit="rows")
+    (record,) = verdict.judge([same], [same]).measures
+    assert record["low"] < -0.5 < 0.5 < record["high"]  # no row changes, and yet the interval is no point
+    assert record["word"] == "cannot tell"
+    changed = np.full(150, 100.0)
+    changed[:5] = 0
+    found = verdict.judge([Sample("measure", changed, unit="rows")], [same])
+    assert found.measures[0]["p"] == 2**-4
+    assert found.word == "cannot tell"
+    two = [Sample("measure", np.array(values), unit="queries") for values in ([10.0, 11.0], [20.0, 21.5])]
+    found = verdict.judge([two[0]], [two[1]])
+    assert found.word == "cannot tell"
+    assert "visible" not in found.measures[0]
+    assert found.notes == ["measure: 2 queries: t-test, p is at least 0.5"]
+
+
+def test_a_run_ends_even_if_its_encoder_cannot_be_judged(base, labelled, monkeypatch):
+    import cse.training.folder.outputs as outputs
+    from cse.encoder.base import check_finite
+
+    measured = outputs.judged
+
+    def encode(texts, **settings):
+        check_finite(np.full((len(texts), 8), np.nan), texts, "best")
+
+    def judged(run, encoder=None):
+        """Fails for best/ at the end, as for embeddings that are not finite."""
+        if encoder is not None:
+            monkeypatch.setattr(encoder, "encode", encode)
+        return measured(run, encoder)
+
+    monkeypatch.setattr(outputs, "judged", judged)
+    result = train(base.replace(corpus=labelled, column="text", labels="label"))
+    assert result.verdict["word"] == "not judged"
+    assert "NaN or infinity" in result.verdict["why"]
+    assert (result.folder / "result.json").exists()

@@ -368,3 +368,13 @@ def test_hybrid_search_finds_pieces_that_are_not_words(tmp_path, tiny_bert, glov
     other = SearchIndex.build(Encoder(glove), texts, tmp_path / "glove")
     with pytest.raises(InputError, match="has no fast version"):
         other.prepare(fusion)
+
+
+def test_the_hash_depends_only_on_what_determines_the_pieces(tokenizer, pieces):
+    other = Tokenizer.from_str(tokenizer.to_str())
+    other.enable_truncation(8)
+    other.enable_padding(length=8)
+    assert Pieces.of(other, "other").hash == pieces.hash
+    assert Pieces.of(other, "other").terms([GERMAN[1] * 9]) == pieces.terms([GERMAN[1] * 9])
+    other.normalizer = normalizers.BertNormalizer(lowercase=True)
+    assert Pieces.of(other, "other").hash != pieces.hash

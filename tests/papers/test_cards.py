@@ -5,15 +5,17 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 
 from cse import Encoder, InputError, TrainConfig
 from cse.context import Context
 from cse.data.corpus import Corpus
+from cse.losses.contrastive import contrastive_loss
 from cse.rng import Draws
 from cse.training.setup import prepare
 from cse_papers import cards
 from cse_papers.cards import Retrieved, RetrievedOptions, SwitchCase, SwitchCaseOptions, nearest_others, switched
-from runs import first_batches
+from runs import drawn, first_batches
 
 TEXT = "Thebes  held onto power until\tthe 12th Dynasty, when its (first) king 東京 b.c. died."
 
@@ -186,3 +188,30 @@ def test_the_presets_have_the_settings_of_the_released_commands(name, lr, neares
     assert values["negatives"] == ["retrieved"]
     assert values["retrieved"] == {"nearest": nearest}
     assert values["switch-case"]["variant"] == variant
+
+
+def test_the_negative_of_a_sentence_is_a_negative_of_all_anchors(run_config, tiny_bert):
+    options = {"retrieved": {"model": str(tiny_bert), "nearest": 5}}
+    run = prepare(run_config.replace(positive="dropout", negatives=("retrieved",), options=options))
+    (batch,) = first_batches(run)
+    assert batch.roles == {"anchor": "anchor", "positive": "positive", "synthetic": "negative"}
+    assert set(batch.blocks["synthetic"].texts).isdisjoint({""})
+    x, y, n = (drawn(5, 4, seed=seed) for seed in range(3))
+    found = contrastive_loss({"anchor": x, "positive": y, "synthetic": n}, roles=batch.roles, temperature=0.05)
+    logits = torch.nn.functional.cosine_similarity(x[:, None], torch.cat([y, n])[None], dim=-1) / 0.05
+    assert found.item() == pytest.approx(torch.nn.functional.cross_entropy(logits, torch.arange(5)).item(), rel=1e-9)
+
+
+def test_labelled_pairs_have_neighbours_of_their_complete_rows(run_config, tmp_path, sample_rows, tiny_bert):
+    lines = [f"{anchor}\t{positive}" for anchor, positive in zip(sample_rows[:40], sample_rows[40:80], strict=True)]
+    lines[5] = f"{sample_rows[5]}\t"
+    (tmp_path / "pairs.tsv").write_text("\n".join(["anchor\tpositive", *lines]) + "\n", encoding="utf8")
+    options = {"retrieved": {"model": str(tiny_bert), "nearest": 100}}
+    config = run_config.replace(corpus=(), pairs=(str(tmp_path / "pairs.tsv"),), negatives=("retrieved",))
+    run = prepare(config.replace(positive="labelled", options=options))
+    rows = np.array([row for row in range(40) if row != 5])
+    (method,) = run.batches.negatives
+    drawn = {text for epoch in range(20) for text in method([""] * 39, rows, Draws(0, epoch))}
+    assert sample_rows[5] not in drawn
+    assert drawn <= set(sample_rows[:40])
+    assert len(drawn) > 30

@@ -11,10 +11,15 @@ from torch.nn.functional import normalize
 
 from cse import Encoder, InputError, train
 from cse.augment import AUGMENTATIONS
+from cse.augment.base import View
 from cse.context import Context
+from cse.features.base import hooked
 from cse.rng import Draws
 from cse.training.batches.tokens import Prefetcher
 from cse.training.setup import prepare
+from cse.training.step import encode
+from cse.training.step.encode import encode_views, encoder_of, step_of_rows
+from cse.training.step.inputs import Inputs
 from cse.views import BatchStep, RowStep, Views
 from cse_papers.dclr import ascend
 from cse_papers.efficientcl import PCAJitter, PCAJitterOptions, pca_jitter
@@ -539,3 +544,75 @@ def test_repeated_tokens_are_padded_to_a_fixed_length_of_their_own(run_config, m
     width = padded["positive"]["input_ids"].shape[1]
     assert torch.equal(fixed["positive"]["input_ids"][:, :width], padded["positive"]["input_ids"])
     assert fixed["positive"]["attention_mask"].sum() == padded["positive"]["attention_mask"].sum()
+
+
+def test_frozen_models_are_not_stored_in_checkpoints(run_config, system):
+    names = prepare(run_config.replace(**system("diffcse"))).state.weights()
+    assert not any("generator" in name for name in names)
+    assert any(name.startswith("terms.diffcse.discriminator") for name in names)
+    assert any("running_mean" in name for name in names)
+
+
+def test_the_second_encoder_of_dclr_release_has_the_dropout_of_the_view(run_config, system, monkeypatch):
+    rates = []
+
+    def count(backbone, probability, original=encode.dropout_of):
+        rates.append((probability, backbone.training))
+        return original(backbone, probability)
+
+    monkeypatch.setattr(encode, "dropout_of", count)
+    train(run_config.replace(**system("dclr release"), anchor_dropout=0.5, max_steps=1))
+    # The anchors of the trained encoder, then those of the second one, which is in evaluation mode outside its passes.
+    assert rates == [(0.5, True), (0.5, False)]
+
+
+def test_repeated_tokens_do_not_exceed_the_length_of_the_model(run_config):
+    config = run_config.replace(positive="repetition", max_length=64, batch_size=32)
+    run = prepare(config)
+    run.batches.corpus.take = lambda rows: ["word " * 100] * len(rows)
+    (batch,) = first_batches(run)
+    tokens = batch.tokens["positive"]["input_ids"]
+    assert tokens.shape == (32, 64)
+    assert (tokens[:, -1] == run.state.encoder.tokenizer.sep_token_id).all()
+
+
+@pytest.mark.parametrize("hook", ["token-shuffle", "token-cutoff", "feature-cutoff", "pca"])
+def test_the_same_hook_changes_the_two_views_of_a_row_differently(run_config, system, hook):
+    found = {}
+    for views in (("anchor",), ("positive",), ("anchor", "positive")):
+        changes = {f"{view}_hook": hook for view in views}
+        options = {"pca": {"layers": (0, 1, 2), "curriculum": "none"}} if hook == "pca" else {}
+        run = prepare(run_config.replace(corpus=system("diffcse")["corpus"], options=options, **changes))
+        in_float64(run)
+        (batch,) = first_batches(run)
+        found[views] = encode_views(run.state, Inputs(batch, "cpu"), run.forward)
+    both = found["anchor", "positive"]
+    assert all((a - b).abs().max() > 1e-6 for a, b in zip(both["anchor"], both["positive"], strict=True))
+    # If only one view has the hook, its random numbers do not depend on the view.
+    assert torch.equal(both["anchor"], found["anchor",]["anchor"])
+    assert torch.equal(found["anchor",]["anchor"], found["positive",]["positive"])
+
+
+@pytest.mark.parametrize("length", [4, 7])
+def test_hooks_do_not_change_the_pass_that_encodes_the_template_alone(run_config, system, length):
+    """Compares with the formula: the head of the difference of the hooked state and the state of the bare template."""
+    changes = {"prompt": {"positive_template": ""}, "positive_hook": "feature-cutoff", "max_length": 24}
+    run = prepare(run_config.replace(**{**system("prompt"), **changes}))
+    in_float64(run)
+    encoder, method = run.state.encoder, run.state.methods["prompt"]
+    (batch,) = first_batches(run)
+    # The template is encoded at length + 1 positions: for 7 tokens, as many rows as the batch has.
+    short = encoder.tokenizer([" ".join(["a"] * length)] * len(batch.rows), return_tensors="pt")
+    tokens = {key: short[key] for key in ("input_ids", "attention_mask")}
+    step = step_of_rows(Inputs(batch, "cpu"), (), {}, run.state.steps)
+    bare = method.bias(encoder.backbone, tokens)
+    with hooked(run.state.hooks["feature-cutoff"], encoder.backbone, tokens, step):
+        states = encoder.backbone(**tokens).last_hidden_state
+    at = tokens["input_ids"] == encoder.tokenizer.mask_token_id
+    for module in (encoder, *encoder.modules()):
+        if isinstance(getattr(module, "p", None), float):
+            module.p = 0.0
+    encoder.train()
+    view = View("positive", "positive", hook="feature-cutoff")
+    encode, inputs = encoder_of(view, encoder, run.state, tokens, lambda places: step)
+    torch.testing.assert_close(encode(dict(inputs)), encoder.head(states[at] - bare), rtol=0, atol=1e-10)

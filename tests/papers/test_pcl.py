@@ -275,3 +275,13 @@ def test_the_losses_are_those_of_the_released_code(run_config):
     )
     views = Views({name: z[:, number] for number, name in enumerate(names)}, roles)
     assert term_of(run_config)(views, step).item() == pytest.approx(expected.item(), rel=1e-9)
+
+
+def test_equal_edits_draw_different_numbers_and_a_text_is_edited_by_words():
+    first, second = edits_of(("shuffle", "shuffle"))
+    draws = Draws(0, 0)
+    assert first.edit_tokens(sentences(), ROWS, draws) != second.edit_tokens(sentences(), ROWS, draws)
+    (reverse,) = edits_of(("reverse",))
+    assert reverse(["a b  c", "a  a"], ROWS[:2], draws) == ["c b a", "a  a"]
+    (repeat,) = edits_of(("repeat",), longest=6)
+    assert [repeat.most_tokens(count) for count in (2, 5, 6, 9)] == [2, 6, 6, 9]
