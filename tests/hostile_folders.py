@@ -425,7 +425,7 @@ def _code(folder: Path) -> None:
 
 def vectors_of(folder: Path) -> np.ndarray:
     """Returns the vectors of ``TEXTS`` by the encoder in a folder."""
-    from cse.encoder.opening import open_encoder
+    from cse.encoder.light import open_encoder
 
     return open_encoder(str(folder)).encode(TEXTS)
 
@@ -433,7 +433,7 @@ def vectors_of(folder: Path) -> np.ndarray:
 def opened(folder: Path, expected: np.ndarray | None) -> str:
     """Opens a folder as training and as search do; returns "loaded" or "refused", or raises what is wrong."""
     from cse import InputError
-    from cse.encoder.opening import open_encoder
+    from cse.encoder.light import open_encoder
     from cse.encoder.resolve import find_model
 
     outcomes, opening = set(), True

@@ -80,7 +80,7 @@ def pool(pooler, hidden_states, mask, ids=None, mask_token=None):
     """Pools hidden states, ``(B, T, H)`` for each layer, with the modules of a pooler."""
     from types import SimpleNamespace
 
-    from cse.encoder.pooling_modules import pooling_modules
+    from cse.encoder.modules import pooling_modules
 
     config = SimpleNamespace(num_hidden_layers=len(hidden_states) - 1)
     transformer = SimpleNamespace(

@@ -11,9 +11,8 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Static
 from transformers import AutoTokenizer
 
 from cse import Encoder, InputError
-from cse.encoder.light import LightEncoder
+from cse.encoder.light import LightEncoder, open_encoder
 from cse.encoder.onnx_export import export_onnx
-from cse.encoder.opening import open_encoder
 from cse.encoder.resolve import model_digest
 from sentence_models import sentence_model
 from test_modules import TEXTS, dense, layer_norm, normalize, pooling
@@ -78,7 +77,7 @@ def test_other_folders_are_refused_and_opened_by_cse_encoder(tmp_path, tiny_bert
 
 def test_a_static_encoder_is_queried_without_torch_and_transformers(static):
     code = (
-        "import sys; from cse.encoder.opening import open_encoder; open_encoder(sys.argv[1]).encode_query(['a cat']); "
+        "import sys; from cse.encoder.light import open_encoder; open_encoder(sys.argv[1]).encode_query(['a cat']); "
         "print([name for name in ('torch', 'transformers', 'sentence_transformers') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code, str(static)], capture_output=True, text=True, check=True)

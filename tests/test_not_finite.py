@@ -56,6 +56,20 @@ def test_an_encoder_names_the_text_whose_embedding_is_not_finite(faulty):
         encoder.encode(ROWS, normalize_embeddings=True, precision="int8")
 
 
+def test_a_static_encoder_of_nan_is_refused_where_it_is_loaded(tmp_path, tiny_bert):
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_bert).backend_tokenizer
+    values = np.ones((2000, 4), dtype=np.float32)
+    values[:, 1] = np.nan
+    SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=values)]).save(str(tmp_path / "nan"))
+    from cse.encoder.light import open_encoder
+
+    with pytest.raises(InputError, match="holds NaN or infinity"):
+        open_encoder(str(tmp_path / "nan"))
+
+
 @pytest.mark.parametrize("form", [["-o", "o.npy"], ["-o", "o.safetensors"], ["-o", "o.parquet"], [],
                                   ["-o", "o", "--parts"]])  # fmt: skip
 def test_no_command_that_encodes_accepts_embeddings_that_are_not_finite(tmp_path, faulty, corpus, form, cse):
@@ -206,20 +220,6 @@ def test_best_can_be_loaded_after_weights_that_are_of_no_use(tmp_path, tiny_bert
         assert not (tmp_path / "runs" / "run" / "last").exists()
     best = Encoder(tmp_path / "runs" / "run" / "best", device="cpu")
     assert np.isfinite(best.encode(short_rows[:5])).all()
-
-
-def test_a_static_encoder_of_nan_is_refused_where_it_is_loaded(tmp_path, tiny_bert):
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-
-    tokenizer = AutoTokenizer.from_pretrained(tiny_bert).backend_tokenizer
-    values = np.ones((2000, 4), dtype=np.float32)
-    values[:, 1] = np.nan
-    SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=values)]).save(str(tmp_path / "nan"))
-    from cse.encoder.opening import open_encoder
-
-    with pytest.raises(InputError, match="holds NaN or infinity"):
-        open_encoder(str(tmp_path / "nan"))
 
 
 def test_a_run_with_a_development_set_speaks_of_collapse(tmp_path, tiny_bert, short_corpus, pairs, monkeypatch):

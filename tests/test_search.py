@@ -17,13 +17,13 @@ import pytest
 
 from cse import Encoder, InputError, SearchIndex
 from cse.encoder.passages import Cutter
-from cse.search import bm25, writing
+from cse.search import bm25
+from cse.search import rows as writing
 from cse.search.bm25 import Bm25
 from cse.search.fusion import Fusion
-from cse.search.rows import Rows, read_encoded
+from cse.search.rows import Changes, Rows, read_encoded, write_rows
 from cse.search.terms import terms_for
 from cse.search.vectors import unit
-from cse.search.writing import Changes
 from random_texts import some_texts
 from test_cli import refused
 
@@ -118,11 +118,11 @@ def test_added_rows_are_found_and_an_interrupted_add_changes_nothing(tmp_path, m
     index = SearchIndex.build(encoder, texts[:100], tmp_path / "index")
     index.prepare(PLAIN)
     before = files(tmp_path / "index")
-    index._encoder = Counted(encoder, 20)
+    index.encoder = Counted(encoder, 20)
     with pytest.raises(KeyboardInterrupt):
         index.add(texts[100:])
     assert files(tmp_path / "index") == before
-    index._encoder = encoder
+    index.encoder = encoder
     index.add(texts[100:])
     whole = SearchIndex.build(encoder, texts)
     queries = [texts[150], texts[3]]
@@ -207,6 +207,15 @@ def test_a_changed_byte_in_any_file_of_an_index_is_refused(tmp_path, monkeypatch
         SearchIndex.open(folder, encoder)
 
 
+@pytest.mark.parametrize("missing", ["prompt", "digest", "passages"])
+def test_an_index_that_lacks_a_setting_is_damaged(tmp_path, encoder, cse, missing):
+    folder = tmp_path / "index"
+    rows = SearchIndex.build(encoder, ["word1 word2", "word3"], folder)._state.rows
+    settings = {name: value for name, value in rows.settings.items() if name != missing}
+    write_rows(rows.path, settings, rows.table.to_batches())
+    refused(cse("search", folder, "--query", "word1"), f"{rows.path}: is damaged; build the index again with --rebuild")
+
+
 def test_without_verification_files_are_not_compared_with_their_hashes(tmp_path, encoder, cse):
     folder = tmp_path / "index"
     index = SearchIndex.build(encoder, ["word1 word2", "word3"], folder)
@@ -283,7 +292,7 @@ def same_passages(ours, theirs):
 def test_rows_can_be_removed_and_replaced(tmp_path, encoder):
     texts = some_texts(60)
     index = SearchIndex.build(encoder, texts, tmp_path / "index", ids=[f"n{row}" for row in range(60)])
-    counted = index._encoder = Counted(encoder)
+    counted = index.encoder = Counted(encoder)
     assert index.remove(["n3", "n59", "n3"]) == Changes(58, 0, 2)
     left = [row for row in range(60) if row not in (3, 59)]
     for each in (index, SearchIndex.open(tmp_path / "index", encoder)):

@@ -80,8 +80,7 @@ class Encoding:
         """Sets the number of threads, loads the encoder, and prints the device on which it runs."""
         model = model_folder(model)
         from .. import _core
-        from ..encoder.light import LightEncoder, is_light
-        from ..encoder.opening import open_encoder
+        from ..encoder.light import LightEncoder, is_light, open_encoder
 
         if self.threads:
             _core.set_default_threads(self.threads)

@@ -1,14 +1,7 @@
 """Faster forward passes: dropout on the CPU, grouping by length, single lookups of token embeddings, casts together.
 
-On the CPU, PyTorch draws dropout masks element by element on one thread, which takes up a large part of a training step
-of a small transformer. In ``FastDropout``, each element of a mask is decided by 16 random bits of ChaCha8, which the
-core computes in parallel; the seed of a mask is drawn from PyTorch's generator. Runs are therefore reproducible, and
-gradient caching and checkpoints need to store only the state of PyTorch's generator.
-
-``one_lookup`` looks up the token embeddings of several forward passes at once. The gradient of a lookup has the size of
-the whole embedding table. If each pass looks up its tokens separately, a gradient of this size is zeroed and
-accumulated for every pass. With ``one_lookup``, each pass takes its embeddings from the common result, so there is only
-one such gradient.
+In ``FastDropout``, each element of a mask is decided by 16 random bits of ChaCha8, which the core computes in parallel
+(PyTorch uses one thread); the seed of a mask is drawn from PyTorch's generator, so that runs are reproducible.
 """
 
 from __future__ import annotations
@@ -32,16 +25,7 @@ from .packing import Layout
 def replace_attention(
     backbone: Any, name: str, attention: Callable[..., Any], mask: Callable[..., Tensor | None] | None = None
 ) -> None:
-    """Replaces the attention of a transformer, if it uses the ``sdpa`` implementation of the library transformers.
-
-    A transformer with another implementation is left unchanged.
-
-    Args:
-        backbone: A transformer.
-        name: Name under which the implementation is registered.
-        attention: An attention function with the interface that transformers expects.
-        mask: A mask function with the interface that transformers expects. Default: that of ``sdpa``.
-    """
+    """Replaces the attention of a transformer, if it uses the ``sdpa`` implementation of the library transformers."""
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -53,22 +37,12 @@ def replace_attention(
 
 
 def mask_always(backbone: Any) -> None:
-    """Makes a transformer use the attention mask of every batch, even if no row is padded.
-
-    By default, transformers checks in every forward pass whether there is padding. The check copies a value from the
-    device, so the CPU waits until the device has finished the previous step.
-    """
+    """Makes a transformer use the attention mask of every batch: the host waits when transformers looks for padding."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-    replace_attention(backbone, "cse_masked", sdpa_attention_forward, _whole_mask)
-
-
-def _whole_mask(**arguments: Any) -> Tensor | None:
     from transformers.masking_utils import sdpa_mask
 
     skips = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
-    mask: Tensor | None = sdpa_mask(**{**arguments, **skips})
-    return mask
+    replace_attention(backbone, "cse_masked", sdpa_attention_forward, lambda **given: sdpa_mask(**{**given, **skips}))
 
 
 def transformers_in(modules: Iterable[nn.Module]) -> Iterator[Any]:
@@ -106,13 +80,9 @@ class _Cast(torch.autograd.Function):
 
 
 class CastTogether:
-    """The linear layers of a transformer use bf16 copies of their weights, which are made together for each pass.
+    """Hooks by which the linear layers of a transformer use bf16 copies of their weights, made together for each pass.
 
-    Autocast casts each weight separately, and each gradient. The values are the same. Without autocast to bf16, nothing
-    changes. Layers of peft look at the dtype of their weights, and stay as they are.
-
-    Args:
-        backbone: A transformer, which gets hooks.
+    The values are those of autocast, which casts each weight separately. Layers of peft stay as they are.
     """
 
     def __init__(self, backbone: nn.Module) -> None:
@@ -159,7 +129,6 @@ def dropout_mask(shape: torch.Size | tuple[int, ...], p: float, dtype: torch.dty
 
 @cache
 def _scale(p: float, dtype: torch.dtype) -> bytes:
-    """Returns the bytes of 1 / (1 - p), the factor by which kept elements are scaled; 0 for p = 1."""
     scale = torch.tensor([1 / (1 - p) if p < 1 else 0.0], dtype=dtype)
     return scale.view(torch.uint8).numpy().tobytes()
 
@@ -168,7 +137,6 @@ class FastDropout(nn.Dropout):
     """Dropout like ``nn.Dropout``, for tensors on the CPU."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Sets elements to 0 with probability p and divides the others by 1 - p, in training mode only."""
         if not self.training or self.p == 0:
             return input
         return input * dropout_mask(input.shape, self.p, input.dtype)
@@ -185,14 +153,10 @@ def attention(
     layout: Layout | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Computes attention with fast dropout of the probabilities; has the interface that transformers expects.
+    """Computes attention with fast dropout of the probabilities, as transformers calls it.
 
-    The scaled-dot-product attention of transformers is called instead if there is no dropout, if the attention is
-    causal without a mask, or if there are fewer key heads than query heads. Packed rows always use this function.
-
-    Queries, keys and values are ``(B, H, T, d)``, with B = 1 for packed rows, whose layout is ``layout``; the mask is
-    ``(B, 1, T, T)``, bool or additive, and ``scaling`` is d ** -0.5 by default. The result is ``(B, T, H, d)``, and
-    None for the probabilities.
+    Maps ``(B, H, T, d)`` to ``(B, T, H, d)``; the mask is ``(B, 1, T, T)``. Rows that are packed as ``layout`` have
+    B = 1. Without dropout, with causal attention and with fewer key heads, that of transformers is called.
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -228,11 +192,7 @@ def _weighted(scores: Tensor, value: Tensor, dropout: float) -> Tensor:
 
 
 def use_fast_dropout(backbone: Any) -> None:
-    """Replaces the dropout of a transformer on the CPU, in its ``nn.Dropout`` modules and in its attention.
-
-    The attention is replaced only if the model uses the scaled-dot-product implementation of transformers; otherwise it
-    keeps PyTorch's dropout.
-    """
+    """Replaces the dropout of a transformer on the CPU, in its ``nn.Dropout`` modules and in its attention."""
     for parent in list(backbone.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is nn.Dropout:
@@ -248,16 +208,7 @@ def batches_by_length(rows: Sequence[Sized], size: int) -> Iterator[npt.NDArray[
 
 
 def by_length(function: Callable[[dict[str, Tensor]], Tensor], inputs: Mapping[str, Tensor], size: int) -> Tensor:
-    """Applies a function to groups of rows of similar length, and returns the results in the original order.
-
-    Columns that are padding in every row of a group are removed, which leaves less padding to process. Inputs of at
-    most ``size`` rows are passed to the function unchanged, in one call.
-
-    Args:
-        function: Maps the tokens of n rows to a tensor of n rows that does not depend on the padding.
-        inputs: Token ids, attention masks and so on, each ``(N, T)``.
-        size: Number of rows per group; the last group may be smaller.
-    """
+    """Applies a function to groups of ``size`` rows of similar length, without the columns that are padding in all."""
     mask = inputs["attention_mask"]
     if len(mask) <= size:
         return function(dict(inputs))
@@ -273,12 +224,7 @@ def by_length(function: Callable[[dict[str, Tensor]], Tensor], inputs: Mapping[s
 def one_lookup(backbone: Any, token_ids: Iterable[Tensor]) -> Iterator[None]:
     """Context manager in which a transformer takes the embeddings of the given tokens from a single lookup.
 
-    The gradients are the same as with separate lookups. A pass that contains any other token does a separate lookup.
-    Nothing changes if the embeddings need no gradient, have a ``max_norm``, or are not an ``nn.Embedding``.
-
-    Args:
-        backbone: A transformers model that runs in eager mode. The backward pass may run outside of the context.
-        token_ids: Tensors of token ids, of any shape.
+    The backward pass then has one gradient of the size of the table, not one for each forward pass.
     """
     table = backbone.get_input_embeddings()
     flat = [ids.flatten() for ids in token_ids]

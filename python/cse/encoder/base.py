@@ -9,7 +9,6 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import wraps
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,8 @@ from ..errors import InputError, check_integer, check_texts, shortened, unknown
 from .prompts import DOCUMENT, QUERY, find_prompt, role_prompt
 
 Vectors = npt.NDArray[np.float32]
+Calls = Sequence[Callable[[int], None]]
+"""Functions that are called with the number of texts encoded since their last call."""
 
 
 def unwrapped(encoder: Any) -> Any:
@@ -28,21 +29,6 @@ def unwrapped(encoder: Any) -> Any:
     while not isinstance(encoder, TextEncoder) and hasattr(encoder, "wrapped"):
         encoder = encoder.wrapped
     return encoder
-
-
-def one_or_more(encode: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator of a method ``encode``: a single string gives one embedding ``(D,)``, as in sentence-transformers."""
-
-    @wraps(encode)
-    def call(self: Any, texts: Any = None, *arguments: Any, **settings: Any) -> Any:
-        names = [name for name in ("inputs", "sentences") if isinstance(settings.get(name), str)]
-        if texts is None and names:
-            return encode(self, *arguments, **{**settings, names[0]: [settings[names[0]]]})[0]
-        if isinstance(texts, str):
-            return encode(self, [texts], *arguments, **settings)[0]
-        return encode(self, texts, *arguments, **settings)
-
-    return call
 
 
 class TextEncoder(ABC):
@@ -57,8 +43,7 @@ class TextEncoder(ABC):
     """The text of the prompt given to the constructor; None if there was none."""
     prompt: str
     """The text that ``encode`` puts before each sentence, unless the call specifies another prompt."""
-    encode: Callable[..., Any]
-    """Encodes texts into embeddings ``(n, D)``."""
+    truncate_dim: int | None
     _rescaled = False
 
     @property
@@ -71,10 +56,37 @@ class TextEncoder(ABC):
     def unit_length(self) -> bool:
         """Whether the model scales embeddings to unit length."""
 
-    @property
     @abstractmethod
+    def _vectors(self, texts: Sequence[str], size: int, prompt: str, task: str | None, calls: Calls) -> Vectors:
+        """Returns the embeddings ``(n, width)``, 0 for blank texts."""
+
+    @property
     def dims(self) -> int | None:
         """The number of leading dimensions that are kept; None: all."""
+        return None if self.truncate_dim is None else int(self.truncate_dim)
+
+    def keep_dims(self, dims: int | None) -> None:
+        """Sets the number of leading dimensions to keep; None keeps all.
+
+        Raises ``InputError`` if ``dims`` is not an integer from 1 to the number of dimensions of the model.
+        """
+        self.truncate_dim, self._rescaled = self._checked_dims(dims), self.unit_length
+
+    def encode(
+        self,
+        texts: Iterable[str] | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 64,
+        *,
+        progress: Callable[[int], None] | None = None,
+        task: str | None = None,
+    ) -> Any:
+        """Encodes texts into embeddings ``(n, D)`` float32, ``(D,)`` for a single string; see ``cse.Encoder``."""
+        whole, prompt = self._checked(texts, prompt_name, prompt, batch_size)
+        vectors = self._vectors(whole, int(batch_size), prompt, task, [progress] if progress else [])
+        vectors = self._truncated(vectors, whole)
+        return vectors[0] if isinstance(texts, str) else vectors
 
     def _try(self) -> None:
         """Encodes a sentence; raises an error if the files of the model do not fit together."""
@@ -102,7 +114,8 @@ class TextEncoder(ABC):
         sentence-transformers, the default prompt of the model is ignored. A model with modules for queries (a Router)
         uses them.
         """
-        return self._encode_role("query", QUERY, texts, prompt_name, prompt, *arguments, **settings)
+        prompt = self.query_prompt if prompt is None and prompt_name is None else prompt
+        return self.encode(texts, prompt_name, prompt, *arguments, **{"task": "query", **settings})
 
     def encode_document(
         self,
@@ -116,7 +129,8 @@ class TextEncoder(ABC):
 
         The prompt for documents is the model's prompt named ``document``, else ``passage``, else ``corpus``.
         """
-        return self._encode_role("document", DOCUMENT, texts, prompt_name, prompt, *arguments, **settings)
+        prompt = self.document_prompt if prompt is None and prompt_name is None else prompt
+        return self.encode(texts, prompt_name, prompt, *arguments, **{"task": "document", **settings})
 
     @property
     def document_prompt(self) -> str:
@@ -132,22 +146,6 @@ class TextEncoder(ABC):
         own = role_prompt(self.prompts, names)
         return (self.given_prompt or "") if own is None else own
 
-    def _encode_role(
-        self,
-        task: str,
-        names: tuple[str, ...],
-        texts: Iterable[str] | None,
-        prompt_name: str | None,
-        prompt: str | None,
-        *arguments: Any,
-        **settings: Any,
-    ) -> Any:
-        if prompt is None and prompt_name is None:
-            prompt = self._role_prompt(names)
-        if not arguments:  # by name, for classes whose ``encode`` has other parameters
-            return self.encode(texts, prompt_name=prompt_name, prompt=prompt, **{"task": task, **settings})
-        return self.encode(texts, prompt_name, prompt, *arguments, **{"task": task, **settings})
-
     def shortened(self, vectors: Vectors, dims: int) -> Vectors:
         """Returns the first ``dims`` dimensions, scaled to unit length if the model's embeddings have unit length."""
         return unit(vectors[:, :dims]) if self.unit_length else vectors[:, :dims]
@@ -159,19 +157,17 @@ class TextEncoder(ABC):
         self.prompt = default if self.given_prompt is None else self.given_prompt
 
     def _checked_dims(self, dims: Any, name: str = "--dims") -> int | None:
+        if dims is None:
+            return None
         width = self.width
-        if dims is not None and (
-            isinstance(dims, bool) or not isinstance(dims, Integral) or not 1 <= int(dims) <= width
-        ):
+        if isinstance(dims, bool) or not isinstance(dims, Integral) or not 1 <= int(dims) <= width:
             raise InputError(f"{name} {dims}: the embeddings of this model have {width} dimensions; give 1 to {width}")
-        return None if dims is None else int(dims)
+        return int(dims)
 
-    def _checked(
-        self, texts: Any, prompt_name: str | None, prompt: str | None, batch_size: Any
-    ) -> tuple[list[str], str]:
+    def _checked(self, texts: Any, prompt_name: str | None, prompt: str | None, size: Any) -> tuple[list[str], str]:
         """Returns the texts, without lone surrogates, and the prompt of a call of ``encode``."""
-        check_integer(batch_size, "batch_size")
-        strings = check_texts(texts)
+        check_integer(size, "batch_size")
+        strings = check_texts([texts] if isinstance(texts, str) else texts)
         whole = [repaired(text) for text in strings]
         faulty = sum(new != old for new, old in zip(whole, strings, strict=True))
         if faulty:
@@ -183,10 +179,7 @@ class TextEncoder(ABC):
         return whole, self.prompt if prompt is None else prompt
 
     def _truncated(self, vectors: Vectors, texts: Sequence[str], dims: int | None = None) -> Vectors:
-        """Returns the dimensions that are kept, scaled to unit length again if they were chosen by ``keep_dims``.
-
-        Raises ``NotFinite`` if a vector, of one of the ``texts``, is not finite.
-        """
+        """Returns the dimensions that are kept, scaled to unit length again if they were chosen by ``keep_dims``."""
         check_finite(vectors, texts, self.given[0] or "encoder")
         size = self.dims if dims is None else dims
         if size is None:
@@ -210,10 +203,7 @@ class NotFinite(InputError):
 
 
 def check_finite(vectors: npt.NDArray[Any], texts: Sequence[str], model: str) -> None:
-    """Raises ``NotFinite`` if a row of ``vectors``, ``(n, D)``, holds NaN or infinity; it names the model and the text.
-
-    Every vector passes through this function when it leaves an encoder.
-    """
+    """Raises ``NotFinite``, which names the model and the text, if a row of ``vectors``, ``(n, D)``, is not finite."""
     with np.errstate(invalid="ignore"):
         sums = vectors.sum(1, dtype=np.float64)  # finite if all values are, without a mask of the size of the vectors
     faulty = np.flatnonzero(~np.isfinite(sums))
@@ -239,12 +229,10 @@ def naming_rows(rows: Sequence[int] | npt.NDArray[np.integer]) -> Iterator[None]
 def unit(vectors: Vectors) -> Vectors:
     """Returns vectors of unit length; zero vectors stay as they are."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    points: Vectors = vectors / np.maximum(norms, 1e-12)
-    return points
+    return vectors / np.maximum(norms, 1e-12)  # type: ignore[no-any-return]
 
 
 FORMATS = (".npy", ".safetensors", ".parquet")
-"""Suffixes of files of embeddings; see ``cse.encoder.vector_files``."""
 
 
 def check_format(output: str) -> None:

@@ -1,8 +1,7 @@
 """Reading the settings of a model, and checks that the libraries leave out.
 
-A folder may come from anybody. sentence-transformers, transformers and PyTorch refuse its code and its pickles. This
-module refuses kinds of models that have no sentence vectors, paths outside the folder, and numbers of layers that its
-weights cannot have.
+sentence-transformers, transformers and PyTorch refuse code and pickles of a folder, which may come from anybody. This
+module refuses models without sentence vectors, paths outside the folder, and more layers than its weights can have.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 from ..errors import InputError, first_line, shown
 from ..io import read_json
 
-# Kinds of sentence-transformers models, by the value of model_type in config_sentence_transformers.json.
+# Kinds of models of sentence-transformers that have no sentence vectors.
 MODEL_TYPES = {
     "CrossEncoder": (
         "is a CrossEncoder, which scores pairs and has no sentence vectors; use it with "
@@ -50,10 +49,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def read_modules(folder: Path) -> list[dict[str, Any]]:
-    """Returns the entries of ``modules.json``; an empty list if there is no such file.
-
-    Raises ``InputError`` if an entry has no type, or a path that leaves the folder.
-    """
+    """Returns the entries of ``modules.json``; an empty list if there is no such file."""
     path = folder / "modules.json"
     check_file(path)
     if not path.is_file():
@@ -91,10 +87,7 @@ def kind_of(entry: dict[str, Any]) -> str:
 
 
 def check_folder(folder: Path) -> None:
-    """Raises ``InputError`` for a model of an unsupported kind, and for files outside the folder or without an end.
-
-    The message has no subject; the caller adds the name of the model.
-    """
+    """Raises ``InputError`` for a model of an unsupported kind, and for files outside the folder or without an end."""
     for path in folder.rglob("*"):
         check_file(path)
         if path.name.endswith(".index.json") and path.is_file():

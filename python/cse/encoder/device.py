@@ -19,28 +19,17 @@ from .. import _core
 from ..errors import InputError, first_line, unknown
 
 PRECISIONS = ("fp32", "bf16", "auto")
-# Kinds of GPUs that ``auto`` may select.
 GPUS = ("cuda", "mps", "xpu")
 # Backends of torch.distributed by kind of device. Several processes cannot use any other kind.
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
-# Parts of out-of-memory messages that are not a torch.OutOfMemoryError: of PyTorch's CPU allocator, of oneDNN, of CUDA
-# and MPS, and of cuBLAS.
+# Parts of out-of-memory messages of PyTorch's CPU allocator, of oneDNN, of CUDA and MPS, and of cuBLAS.
 NO_MEMORY = ("can't allocate memory", "could not create a primitive", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 # Names of the bfloat16 instruction sets, by their keys in torch.cpu.get_capabilities.
-BF16_INSTRUCTIONS = {
-    "avx512_bf16": "AVX512-BF16",
-    "amx_bf16": "AMX",
-    "bf16": "Arm BF16",
-    "sve_bf16": "SVE BF16",
-}
+BF16_INSTRUCTIONS = {"avx512_bf16": "AVX512-BF16", "amx_bf16": "AMX", "bf16": "Arm BF16", "sve_bf16": "SVE BF16"}
 
 
 def pick_device(name: str) -> str:
-    """Returns the device to use: ``name`` itself or, for ``auto``, the GPU if there is one and otherwise the CPU.
-
-    ``auto`` finds GPUs of the kinds ``cuda``, ``mps`` and ``xpu``. Raises ``InputError`` if a tensor cannot be created
-    on the device.
-    """
+    """Returns the device to use: ``name``, if it is usable, or, for ``auto``, the GPU if there is one, else the CPU."""
     if name == "auto":
         return _gpu_kind() or "cpu"
     try:
@@ -81,19 +70,14 @@ def set_threads(threads: int) -> None:
 def pick_precision(device: str, precision: str = "auto") -> tuple[str, str]:
     """Returns the precision of forward passes, ``fp32`` or ``bf16``, and the reason for it as text.
 
-    The weights are float32 in both cases. ``auto`` selects bf16 on CUDA (if the GPU has instructions for it), and on
-    processors that have bfloat16 instructions and multiply matrices faster with them; otherwise it selects fp32. The
-    processor is timed once per process, so the choice may differ between processes: code that resumes earlier work
-    should store the chosen precision and pass it as ``precision``, which is one of ``PRECISIONS``.
+    ``auto`` times the processor once per process: code that resumes earlier work has to store the choice.
     """
     if precision not in PRECISIONS:
         raise unknown("--precision", precision, PRECISIONS)
     kind = _kind(device)
     if precision == "bf16" and kind == "cpu" and not bf16_instructions():
-        return (
-            precision,
-            "the value of --precision; emulated and slow, since the processor has no instructions for bf16",
-        )
+        slow = "emulated and slow, since the processor has no instructions for bf16"
+        return precision, f"the value of --precision; {slow}"
     if precision != "auto":
         return precision, "the value of --precision"
     if kind == "cuda":
@@ -113,15 +97,13 @@ def pick_precision(device: str, precision: str = "auto") -> tuple[str, str]:
 
 def bf16_instructions() -> tuple[str, ...]:
     """Returns the names of the processor's bfloat16 instruction sets, as reported by PyTorch; empty if it has none."""
-    capabilities = getattr(torch.cpu, "get_capabilities", None)
-    if capabilities is not None:
+    if (capabilities := getattr(torch.cpu, "get_capabilities", None)) is not None:
         reported = capabilities()
         return tuple(text for name, text in BF16_INSTRUCTIONS.items() if reported.get(name))
-    # Older versions of PyTorch have only private functions, which were added in different versions.
+    # Older versions of PyTorch have only private functions. That for Arm also returns True for AVX512 without bfloat16,
+    # and some builds of PyTorch lack it.
     private = {"AVX512-BF16": "_is_avx512_bf16_supported", "AMX": "_is_amx_tile_supported"}
     sets = [text for text, name in private.items() if getattr(torch.cpu, name, bool)()]
-    # ``_is_mkldnn_bf16_supported`` is called only on Arm, because on x86 it also returns True for AVX512 without
-    # bfloat16. Some builds of PyTorch lack this operator.
     if platform.machine().lower() in ("aarch64", "arm64"):
         with suppress(AttributeError, RuntimeError):
             sets += ["Arm BF16"] if torch.ops.mkldnn._is_mkldnn_bf16_supported() else []
@@ -130,10 +112,7 @@ def bf16_instructions() -> tuple[str, ...]:
 
 @cache
 def bf16_speedup() -> float:
-    """Returns the speedup of a matrix product on the CPU in bfloat16 over float32; 2.0 means twice as fast.
-
-    The measurement takes a tenth of a second. The matrices are as large as in a linear layer of a small transformer.
-    """
+    """Returns the speedup of a matrix product on the CPU in bfloat16 over float32, measured in a tenth of a second."""
     fastest = {torch.float32: float("inf"), torch.bfloat16: float("inf")}
     # Constants are used because drawing random numbers would change the state of the generator.
     pairs = {kind: (torch.ones(512, 384, dtype=kind), torch.ones(384, 384, dtype=kind)) for kind in fastest}
@@ -154,19 +133,12 @@ def autocast(device: str, precision: str) -> AbstractContextManager[Any]:
 
 
 def compile_backbone(backbone: torch.nn.Module, device: str) -> None:
-    """Compiles a transformer in place: on CUDA for inputs of one length, on other devices for any length.
-
-    The CUDA graphs of ``mode="reduce-overhead"`` are not used: a ``GraphRecorder`` records the whole step.
-    """
+    """Compiles a transformer in place: on CUDA for inputs of one length, on other devices for any length."""
     backbone.compile(dynamic=_kind(device) != "cuda")
 
 
 class GraphRecorder:
-    """Records operations on a CUDA device as CUDA graphs, whose memory is shared; the operations run on one stream.
-
-    Args:
-        device: The device.
-    """
+    """Records operations on a CUDA device as CUDA graphs, whose memory is shared; the operations run on one stream."""
 
     def __init__(self, device: str) -> None:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -184,11 +156,7 @@ class GraphRecorder:
             around.wait_stream(self._stream)
 
     def record(self, function: Callable[[], None]) -> Callable[[], None]:
-        """Returns a function that runs the operations of ``function`` on the same memory; nothing runs before.
-
-        Other threads may use the device meanwhile. If ``function`` or the recording fails, the error is raised, and the
-        generator of the device can be used as before.
-        """
+        """Returns a function that runs the operations of ``function`` on the same memory; nothing runs before."""
         graph = torch.cuda.CUDAGraph()
         generator = torch.cuda.default_generators[torch.cuda.current_device()]
         before = generator.clone_state()
@@ -207,10 +175,7 @@ def recorder_of(device: str) -> GraphRecorder | None:
 
 
 def fixed_length(device: str, compiled: bool, max_length: int) -> int | None:
-    """Returns the length to which all batches are padded, or None if each is padded to its longest sentence.
-
-    On CUDA, kernels that are compiled for one shape are faster, and every other shape would be compiled separately.
-    """
+    """Returns the length to which all batches are padded, or None if each is padded to its longest sentence."""
     return max_length if compiled and _kind(device) == "cuda" else None
 
 
@@ -225,26 +190,13 @@ def for_transfer(tensor: torch.Tensor, device: str) -> torch.Tensor:
 
 
 def copied_to(tensor: torch.Tensor, device: str | torch.device) -> torch.Tensor:
-    """Returns a tensor on the device, without waiting for the copy to finish.
-
-    On ``mps``, it waits, because such a copy reads memory that may have been freed before.
-    """
+    """Returns a tensor on the device, without waiting for the copy, except on ``mps``, where it could be freed."""
     return tensor.to(device, non_blocking=torch.device(device).type != "mps")
 
 
 def on_device(values: npt.NDArray[Any], device: str) -> torch.Tensor:
     """Returns an array as a tensor on the device, without waiting for the copy to finish; see ``copied_to``."""
     return copied_to(for_transfer(torch.from_numpy(values), device), device)
-
-
-def uncompiled() -> AbstractContextManager[Any]:
-    """Returns a context manager in which a compiled transformer runs uncompiled.
-
-    Evaluation runs without dropout, and its inputs differ in shape from those of training; compiling the transformer
-    for these shapes would take longer than it saves.
-    """
-    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
-    return stance
 
 
 def device_count(device: str) -> int:
@@ -268,10 +220,7 @@ def describe_device(device: str, precision: str, reason: str) -> str:
 
 
 def generator_states(device: str) -> dict[str, torch.Tensor]:
-    """Returns the states (uint8, on the CPU) of the generators that dropout uses, by kind of device.
-
-    There is always a state ``cpu`` and, if the device is a GPU, also its own.
-    """
+    """Returns the states (uint8, on the CPU) of the generators that dropout uses, by kind of device."""
     states = {"cpu": torch.get_rng_state()}
     if (module := _module(device)) is not None:
         states[_kind(device)] = module.get_rng_state(*_index(device))
@@ -302,10 +251,7 @@ def synchronize(device: str) -> None:
 
 
 def peak_memory(device: str) -> int | None:
-    """Returns the largest size in bytes of all tensors on a GPU since the last ``reset_peak_memory``.
-
-    Returns None on the CPU and on ``mps``, for which PyTorch does not measure it.
-    """
+    """Returns the largest size in bytes of all tensors on a GPU since ``reset_peak_memory``; None on CPU and mps."""
     measure = getattr(_module(device), "max_memory_allocated", None)
     return None if measure is None else int(measure(device))
 
@@ -328,10 +274,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def distributed_backend(device: str) -> str:
-    """Returns the backend of torch.distributed for a device, which may be ``auto``.
-
-    Raises ``InputError`` for a device that several processes cannot use.
-    """
+    """Returns the backend of torch.distributed for a device, which may be ``auto``."""
     kind = (_gpu_kind() or "cpu") if device == "auto" else device.partition(":")[0]
     if kind not in BACKENDS:
         raise InputError(f"--device {device}: only one process can train on {kind}; use --device cpu, or no torchrun")
@@ -339,10 +282,7 @@ def distributed_backend(device: str) -> str:
 
 
 def use_gpu(backend: str, number: int) -> str:
-    """Makes GPU ``number`` the current one of this process, and returns its kind; ``cpu`` with the backend ``gloo``.
-
-    Raises ``InputError`` if the machine has fewer GPUs than processes.
-    """
+    """Makes GPU ``number`` the current one of this process, and returns its kind; ``cpu`` with the backend ``gloo``."""
     kind = next(kind for kind, name in BACKENDS.items() if name == backend)
     if kind != "cpu":
         if number >= (count := device_count(kind)):

@@ -15,22 +15,21 @@ import numpy.typing as npt
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules as library
+from sentence_transformers.util import quantize_embeddings
 from torch import nn
 
 from .._core import __version__
 from ..errors import InputError, check_list, for_python, unknown
 from ..progress import counting
 from .acceleration import batches_by_length
-from .base import TextEncoder, Vectors, check_finite, one_or_more, unit
-from .base import repaired as repaired
+from .base import Calls, TextEncoder, Vectors, check_finite, unit
 from .checking import is_static, naming_panics, read_settings
 from .device import autocast, copied_to, pick_device, pick_precision
 from .encoders import OtherEncoder, OtherModule, find_encoder
 from .layout import load_as_stored, write_older_names
 from .light import STATIC, LightEncoder
-from .modules import Transformer, as_output, check_widths, normalizes, split
+from .modules import MaskPooling, Transformer, check_widths, normalizes, pooler_of, pooling_modules, split
 from .pooling import POOLERS
-from .pooling_modules import MaskPooling, pooler_of, pooling_modules
 from .resolve import base_of, family_in, find_folder, model_files, naming_model, transformer_folder
 from .tokens import TOKENIZING, pad
 
@@ -38,12 +37,12 @@ from .tokens import TOKENIZING, pad
 BLOCK = 16384
 # Arguments with which the Transformer of sentence-transformers returns lists of tokens without padding.
 UNPADDED = {"text": {"padding": False}, "common": {"return_tensors": None}}
-SIZE = "get_embedding_dimension"
 # Arguments of ``SentenceTransformer.encode`` that only its own loop implements, with their defaults.
 LIBRARY = {
     "output_value": "sentence_embedding",
     **dict.fromkeys(("device", "pool", "chunk_size", "processing_kwargs")),
 }
+LOCAL = {"local_files_only": True, "trust_remote_code": False}
 PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
 
 
@@ -110,7 +109,6 @@ class Encoder(TextEncoder, SentenceTransformer):
         if modules is not None and pooler is not None:
             raise InputError("pooler: modules have their own pooling; omit pooler")
         self.given = name, pooler
-        """The arguments ``model`` and ``pooler``."""
         place = pick_device(device)
         self.precision, self.precision_reason = pick_precision(place, precision)
         """The precision that is used, ``fp32`` or ``bf16``, and the reason for it as text."""
@@ -142,18 +140,11 @@ class Encoder(TextEncoder, SentenceTransformer):
                 if pooler is not None and is_static(self.folder):
                     raise InputError(f"--pooler: {name} has no pooling to choose; omit --pooler")
                 with quiet():
-                    super().__init__(
-                        str(self.folder),
-                        device=place,
-                        local_files_only=True,
-                        trust_remote_code=False,
-                        backend=backend,
-                        **settings,
-                    )
+                    super().__init__(str(self.folder), device=place, backend=backend, **LOCAL, **settings)
                 self.float()
                 if pooler is not None:
                     self._choose_pooler(pooler)
-                self._check(name)
+                self._check()
                 with quiet():
                     self._try()
         self.eval()
@@ -163,9 +154,8 @@ class Encoder(TextEncoder, SentenceTransformer):
 
     def _load_default_modules(self, model_name_or_path: str, *_: Any, **settings: Any) -> tuple[list[nn.Module], Any]:
         """Returns the modules for a plain Hugging Face folder: a transformer, and mean pooling or the last token."""
-        local = {"local_files_only": True, "trust_remote_code": False}
         names = ("model_kwargs", "processor_kwargs", "config_kwargs")
-        options: dict[str, Any] = {name: {**local, **(settings.get(name) or {})} for name in names}
+        options: dict[str, Any] = {name: {**LOCAL, **(settings.get(name) or {})} for name in names}
         transformer = Transformer(model_name_or_path, **options, backend=self.backend)
         if transformer.module_output_name != "token_embeddings":
             return [transformer], {}
@@ -180,9 +170,9 @@ class Encoder(TextEncoder, SentenceTransformer):
             raise InputError(f"--pooler: {self.given[0]} has no pooling to choose; omit --pooler")
         pooling, after = split(self)
         declared = pooler_of(pooling)
-        plain = self.folder is not None and not (self.folder / "modules.json").exists()
-        if pooler == "cls" and plain and transformer.has_pooler:  # of the checkpoint: linear, tanh
-            as_output(transformer)
+        if pooler == "cls" and not self._declares and transformer.has_pooler:  # of the checkpoint: linear, tanh
+            transformer.modality_config = {"text": {"method": "forward", "method_output_name": "pooler_output"}}
+            transformer.module_output_name = "sentence_embedding"
             self.replace_modules([transformer])
             return
         if pooler == declared or (pooler == "cls" and declared == "cls_before_pooler"):
@@ -192,7 +182,7 @@ class Encoder(TextEncoder, SentenceTransformer):
         check_widths(modules, f"use the pooler of the model, {declared}")
         self.replace_modules(modules)
 
-    def _check(self, name: str) -> None:
+    def _check(self) -> None:
         check_widths(list(self))
         if self.truncate_dim is not None and self.truncate_dim > self.width:
             raise InputError(
@@ -215,9 +205,13 @@ class Encoder(TextEncoder, SentenceTransformer):
         self.to(next(listed[0].parameters()).device)
 
     @property
+    def _declares(self) -> bool:
+        return self.folder is None or (self.folder / "modules.json").exists()
+
+    @property
     def plain(self) -> bool:
         """Whether neither the folder nor the caller specified the pooling."""
-        return self.folder is not None and self.given[1] is None and not (self.folder / "modules.json").exists()
+        return self.given[1] is None and not self._declares
 
     @property
     def other(self) -> OtherEncoder | LightEncoder | None:
@@ -245,9 +239,8 @@ class Encoder(TextEncoder, SentenceTransformer):
             return STATIC
         name = self.pooler
         if name == "cls":
-            trained = self[0].module_output_name != "token_embeddings" or bool(
-                [module for module in self if isinstance(module, library.Dense)]
-            )
+            dense = any(isinstance(module, library.Dense) for module in self)
+            trained = dense or self[0].module_output_name != "token_embeddings"
             return f"cls: {'the trained pooler' if trained else 'the first token, without a trained pooler'}"
         if name == "none":
             return "declared: " + ", ".join(type(module).__name__ for module in self)
@@ -259,26 +252,14 @@ class Encoder(TextEncoder, SentenceTransformer):
         return str(self.similarity_fn_name)
 
     @property
-    def dims(self) -> int | None:
-        return None if self.truncate_dim is None else int(self.truncate_dim)
-
-    @property
     def width(self) -> int:
-        sizes = (module.get_embedding_dimension() for module in reversed(list(self)) if hasattr(module, SIZE))
-        return int(next((size for size in sizes if size is not None), 0))
+        declared = (getattr(module, "get_embedding_dimension", lambda: None)() for module in reversed(list(self)))
+        return int(next((size for size in declared if size is not None), 0))
 
     @property
     def unit_length(self) -> bool:
         return self.other.unit_length if isinstance(self.other, LightEncoder) else normalizes(list(self))
 
-    def keep_dims(self, dims: int | None) -> None:
-        """Sets the number of leading dimensions to keep; None keeps all.
-
-        Raises ``InputError`` if ``dims`` is not an integer from 1 to the number of dimensions of the model.
-        """
-        self.truncate_dim, self._rescaled = self._checked_dims(dims), self.unit_length
-
-    @one_or_more
     def encode(
         self,
         texts: Iterable[str] | None = None,
@@ -307,8 +288,7 @@ class Encoder(TextEncoder, SentenceTransformer):
                 else the default prompt of the model.
             prompt: Text that is put before each text; ``prompt_name`` is then ignored.
             batch_size: Texts per forward pass, at least 1.
-            inputs: The name of ``texts`` in sentence-transformers.
-            sentences: The name of ``texts`` in sentence-transformers before release 5.
+            inputs, sentences: The names of ``texts`` in sentence-transformers, and before its release 5.
             show_progress_bar: Whether to show a progress bar.
             progress: Called with the number of texts encoded since its last call; blank texts are not counted.
             task: ``query`` or ``document``, for models with modules for each.
@@ -327,10 +307,8 @@ class Encoder(TextEncoder, SentenceTransformer):
             ``output_value=None``, a list of dicts of all outputs of the model.
 
         Raises:
-            InputError: If ``texts`` has an element that is not a string, if ``batch_size`` is
-                not an integer of at least 1, if ``truncate_dim`` is not an integer from 1 to the number of dimensions,
-                if ``precision`` is unknown, if the model has no prompt named ``prompt_name``, or if an embedding holds
-                NaN or infinity.
+            InputError: If an element of ``texts`` is not a string, ``batch_size``, ``truncate_dim``, ``precision`` or
+                ``prompt_name`` is not possible, or an embedding holds NaN or infinity.
         """
         texts = next((value for value in (texts, inputs, sentences) if value is not None), None)
         whole, prompt = self._checked(texts, prompt_name, prompt, batch_size)
@@ -340,39 +318,32 @@ class Encoder(TextEncoder, SentenceTransformer):
         if unsupported := [name for name in settings if name not in LIBRARY]:
             raise InputError(f"encode: has no argument {unsupported[0]}; see cse.Encoder.encode")
         settings = {name: value for name, value in settings.items() if value != LIBRARY[name]}
+        made: Any
         if settings:
-            chosen: dict[str, Any] = {"convert_to_tensor": convert_to_tensor, "convert_to_numpy": convert_to_numpy}
-            chosen |= {"normalize_embeddings": normalize_embeddings, "truncate_dim": truncate_dim}
-            chosen |= {"precision": precision, **({"task": task} if task else {}), **settings}
-            chosen["show_progress_bar"] = bool(show_progress_bar)
-            made = SentenceTransformer.encode(self, whole, prompt=prompt, batch_size=batch_size, **chosen)
+            settings |= {"convert_to_tensor": convert_to_tensor, "convert_to_numpy": convert_to_numpy}
+            settings |= {"normalize_embeddings": normalize_embeddings, "truncate_dim": truncate_dim}
+            settings |= {"precision": precision, "show_progress_bar": bool(show_progress_bar)}
+            settings |= {"task": task} if task else {}
+            made = SentenceTransformer.encode(self, whole, prompt=prompt, batch_size=batch_size, **settings)
             if isinstance(made, np.ndarray) and len(made):
                 check_finite(made, whole, self.given[0] or "encoder")
-            return made
-        with counting("encoding", len(whole), "texts") if show_progress_bar else nullcontext() as shown:
-            calls = [call for call in (shown, progress) if call]
-            vectors = self._vectors(whole, int(batch_size), prompt, task, calls)
-        vectors = self._truncated(vectors, whole, truncate_dim)
-        if normalize_embeddings:
-            vectors = unit(vectors)
-        if precision != "float32":
-            from sentence_transformers.util import quantize_embeddings
-
-            vectors = quantize_embeddings(vectors, precision=precision)
-        if convert_to_tensor:
-            return torch.from_numpy(vectors).to(self.device)
-        return vectors if convert_to_numpy else list(torch.from_numpy(vectors))
+        else:
+            with counting("encoding", len(whole), "texts") if show_progress_bar else nullcontext() as shown:
+                calls = [call for call in (shown, progress) if call]
+                made = self._vectors(whole, int(batch_size), prompt, task, calls)
+            made = self._truncated(made, whole, truncate_dim)
+            if normalize_embeddings:
+                made = unit(made)
+            if precision != "float32":
+                made = quantize_embeddings(made, precision=precision)
+            if convert_to_tensor:
+                made = torch.from_numpy(made).to(self.device)
+            elif not convert_to_numpy:
+                made = list(torch.from_numpy(made))
+        return made[0] if isinstance(texts, str) else made
 
     @torch.no_grad()
-    def _vectors(
-        self,
-        texts: Sequence[str],
-        batch_size: int,
-        prompt: str,
-        task: str | None,
-        progress: Sequence[Callable[[int], None]],
-    ) -> Vectors:
-        """Returns the embeddings ``(n, width)``, 0 for blank texts."""
+    def _vectors(self, texts: Sequence[str], size: int, prompt: str, task: str | None, calls: Calls) -> Vectors:
         out = np.zeros((len(texts), self.width), dtype=np.float32)
         filled = np.array([row for row, text in enumerate(texts) if text.strip()], dtype=np.int64)
         routed = {} if task is None else {"task": task}
@@ -385,25 +356,19 @@ class Encoder(TextEncoder, SentenceTransformer):
         with autocast(str(device), self.precision), naming_panics():
             for start in range(0, len(filled), BLOCK):
                 block = filled[start : start + BLOCK]
-                for rows, features in self._batches([texts[row] for row in block.tolist()], batch_size, prompt, routed):
-                    features = {
-                        name: copied_to(value, device) if isinstance(value, torch.Tensor) else value
-                        for name, value in features.items()
-                    }
+                for rows, features in self._batches([texts[row] for row in block.tolist()], size, prompt, routed):
+                    for name, value in features.items():
+                        features[name] = copied_to(value, device) if isinstance(value, torch.Tensor) else value
                     vectors = self(features, **routed)["sentence_embedding"]
                     out[block[rows]] = vectors.float().cpu().numpy()
-                    for call in progress:
+                    for call in calls:
                         call(len(rows))
         return out
 
     def _batches(
         self, texts: list[str], batch_size: int, prompt: str, routed: dict[str, Any]
     ) -> Iterator[tuple[npt.NDArray[np.intp], dict[str, Any]]]:
-        """Yields row numbers and features in batches of texts of similar length, so that little padding is processed.
-
-        Texts for a transformer are tokenized before they are sorted, by their numbers of tokens; other texts are sorted
-        by their numbers of characters, which leaves about a third more padding.
-        """
+        """Yields row numbers and features in batches of texts of similar length: in tokens, or else in characters."""
         first = self[0]
         if isinstance(first, Transformer) and "message" not in first.modality_config:
             tokens = first.preprocess(texts, prompt=prompt or None, processing_kwargs=UNPADDED, **routed)
@@ -469,12 +434,12 @@ class Encoder(TextEncoder, SentenceTransformer):
                     backend.no_truncation()
                     backend.no_padding()
         super().save(path, *arguments, **settings)
-        more: dict[str, Any] = {"cse_family": self.family} if self.family else {}
-        more |= {"cse_dims": list(self.trained_dims)} if self.trained_dims else {}
         file = Path(path) / "config_sentence_transformers.json"
         stored = json.loads(file.read_text(encoding="utf8"))
         stored["__version__"]["cse"] = __version__
-        file.write_text(json.dumps({**stored, **more}, indent=2, sort_keys=True) + "\n", encoding="utf8")
+        stored |= {"cse_family": self.family} if self.family else {}
+        stored |= {"cse_dims": list(self.trained_dims)} if self.trained_dims else {}
+        file.write_text(json.dumps(stored, indent=2, sort_keys=True) + "\n", encoding="utf8")
         if isinstance(transformer, Transformer) and (self.keeps_tokenizer or transformer.do_lower_case):
             load_as_stored(Path(path), transformer.tokenizer)
         write_older_names(Path(path), self.max_seq_length if isinstance(transformer, Transformer) else None)

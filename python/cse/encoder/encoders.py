@@ -61,21 +61,12 @@ class OtherEncoder(ABC):
         """Returns the files that the embeddings depend on."""
 
 
-ENCODERS: Registry[type[OtherEncoder]] = Registry(
-    "encoder",
-    "cse.encoders",
-    {
-        "onnx": "cse.encoder.light:open_onnx",
-    },
-)
+ENCODERS: Registry[type[OtherEncoder]] = Registry("encoder", "cse.encoders", {"onnx": "cse.encoder.light:open_onnx"})
 """Kinds of encoders by name: ``cse eval KIND:WHAT``."""
 
 
 def find_encoder(name: str, device: str) -> OtherEncoder | None:
-    """Loads the encoder ``KIND:WHAT``.
-
-    Returns None if the name has a different form or the kind is not registered.
-    """
+    """Loads the encoder ``KIND:WHAT``; returns None for a name of another form or of a kind that is not registered."""
     kind, colon, what = name.partition(":")
     if not colon or kind not in ENCODERS:
         return None

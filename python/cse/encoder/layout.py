@@ -19,11 +19,7 @@ KINDS = ("Transformer", "Pooling", "MaskPooling", "WeightedLayerPooling", "Dense
 
 
 def write_older_names(folder: Path, max_length: int | float | None) -> None:
-    """Changes the JSON files of a saved model to the names that all releases of sentence-transformers read.
-
-    The names that sentence-transformers itself has written since release 5.4 cannot be read by older releases, nor by
-    programs such as fastembed, llama.cpp and text-embeddings-inference.
-    """
+    """Changes the JSON files of a saved model to names that older releases, fastembed and llama.cpp can read too."""
     modules = read(folder / "modules.json")
     for entry in modules:
         kind = entry["type"].rsplit(".", 1)[-1]
@@ -46,8 +42,7 @@ def write_older_names(folder: Path, max_length: int | float | None) -> None:
 def write_limit(folder: Path, max_length: int) -> None:
     """Changes ``tokenizer_config.json``, if there is one, so that it has one maximum length, ``max_length`` tokens.
 
-    If ``tokenizer.json`` stores the settings of a call, transformers adds them to ``tokenizer_config.json``. fastembed
-    truncates to the lower of ``max_length`` and ``model_max_length``.
+    transformers copies the settings of a call from ``tokenizer.json`` to it; fastembed uses the lowest maximum.
     """
     path = folder / "tokenizer_config.json"
     if path.exists():
@@ -57,10 +52,9 @@ def write_limit(folder: Path, max_length: int) -> None:
 
 
 def load_as_stored(folder: Path, tokenizer: Any) -> None:
-    """Changes ``tokenizer_config.json`` so that every loader uses all of ``tokenizer.json``.
+    """Changes ``tokenizer_config.json`` so that every loader uses all of ``tokenizer.json``, not only its vocabulary.
 
-    The classes of single models, such as BertTokenizer, take only the vocabulary from ``tokenizer.json`` and rebuild
-    the normalizer and the post-processor, which would lose a template or the conversion to lower case.
+    Classes such as BertTokenizer rebuild the normalizer and the post-processor, which would lose a template.
     """
     path = folder / "tokenizer_config.json"
     # With either of these two settings, the generic class rebuilds the post-processor as well.

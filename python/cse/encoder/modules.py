@@ -13,12 +13,16 @@ from torch import nn
 
 from ..errors import InputError
 from .checking import check_layers
+from .pooling import MODES, pooled_layers
 from .prompts import templated
 from .resolve import base_of
 from .tokens import TOKENIZING
 
 IGNORED = ("attn_implementation", "device_map", "dtype", "quantization_config", "torch_dtype")
 """Arguments of transformers that a folder may not choose: cse chooses the attention, the device and float32."""
+
+MASK_POOLING = "cse_mask_token"
+"""A mode that sentence-transformers does not have, so that it refuses the folder instead of pooling in another way."""
 
 
 def import_peft(flag: str) -> Any:
@@ -31,10 +35,7 @@ def import_peft(flag: str) -> Any:
 
 
 class Transformer(library.Transformer):
-    """The Transformer of sentence-transformers, which tokenizes under a lock and refuses incomplete or faulty files.
-
-    Weights are float32, and adapters are merged into them. Texts are truncated to the number of positions of the model.
-    """
+    """The Transformer of sentence-transformers, which tokenizes under a lock and refuses incomplete or faulty files."""
 
     has_pooler = False
     """Whether the checkpoint has the weights of a pooler."""
@@ -141,10 +142,7 @@ def checked_length(value: Any) -> int:
 
 
 def positions(model: Any) -> int:
-    """Returns the largest number of tokens for which a transformer has absolute positions.
-
-    In models like RoBERTa, positions begin after the padding index.
-    """
+    """Returns the largest number of tokens for which a transformer has absolute positions."""
     limit = getattr(model.config, "max_position_embeddings", None)
     if not isinstance(limit, int) or limit < 1:  # XLNet has -1
         return 10**9
@@ -212,21 +210,73 @@ def check_widths(modules: Sequence[nn.Module], remedy: str = "correct the files 
             width = module.get_embedding_dimension()
 
 
-def as_output(transformer: library.Transformer) -> None:
-    """Makes a transformer return the output of its pooler as the embedding, without a further module."""
-    transformer.modality_config = {"text": {"method": "forward", "method_output_name": "pooler_output"}}
-    transformer.module_output_name = "sentence_embedding"
-
-
 def normalizes(modules: Sequence[nn.Module]) -> bool:
     """Returns whether the last module scales embeddings to unit length."""
     return bool(modules) and isinstance(modules[-1], library.Normalize)
 
 
-def as_dense(head: nn.Sequential) -> library.Dense:
-    """Returns an MLP head (linear, tanh) as a Dense module that shares its weights."""
-    linear: Any = head[0]
-    with torch.device("meta"):  # draws no random numbers
-        dense = library.Dense(linear.in_features, linear.out_features, activation_function=nn.Tanh())
-    dense.linear = linear
-    return dense
+class MaskPooling(library.Pooling):
+    """Pools the last mask token, for texts in a template that has one (PromptBERT); a mode of Pooling in a folder."""
+
+    POOLING_MODES = (MASK_POOLING,)
+    mask_token: int | None = None
+
+    @classmethod
+    def load(cls, model_name_or_path: str, subfolder: str = "", **settings: Any) -> Any:
+        """Returns the pooling that a folder declares; a plain Pooling for other modes."""
+        config = cls.load_config(model_name_or_path, subfolder=subfolder, local_files_only=True)
+        kind = cls if config.get("pooling_mode") in (MASK_POOLING, [MASK_POOLING]) else library.Pooling
+        return kind(**config)
+
+    def on_model_ready(self, model: Any) -> None:
+        self.mask_token = model.tokenizer.mask_token_id
+        if self.mask_token is None:
+            raise InputError("--pooler mask: the tokenizer has no mask token; use another pooler")
+
+    def forward(self, features: dict[str, Any], **settings: Any) -> dict[str, Any]:
+        states = features["token_embeddings"]
+        marked = features["input_ids"].eq(self.mask_token).long()
+        places = (marked * marked.new_ones(marked.shape).cumsum(1)).argmax(1)
+        index = places[:, None, None].expand(-1, 1, states.shape[-1])
+        return {**features, "sentence_embedding": states.gather(1, index)[:, 0]}
+
+
+def pooling_modules(pooler: str, transformer: library.Transformer, include_prompt: bool = True) -> list[nn.Module]:
+    """Returns the modules of a pooler, which follow a transformer; see ``cse.encoder.pooling``."""
+    size = transformer.get_embedding_dimension()
+    layers = pooled_layers(pooler, int(getattr(transformer.config, "num_hidden_layers", 0)))
+    if pooler == "mask":
+        pooling = MaskPooling(size, MASK_POOLING)
+        pooling.mask_token = transformer.tokenizer.mask_token_id
+        return [pooling]
+    if layers is None:
+        modes = [MODES["cls_before_pooler" if part == "cls" else part] for part in pooler.split("+")]
+        return [library.Pooling(size, modes, include_prompt=include_prompt)]
+    transformer.config.output_hidden_states = True
+    weights = torch.zeros(layers[1] + 1 - layers[0])
+    weights[[layer - layers[0] for layer in layers]] = 1.0
+    averaged = library.WeightedLayerPooling(size, layers[1], layers[0], nn.Parameter(weights, requires_grad=False))
+    return [averaged, library.Pooling(size, "mean", include_prompt=include_prompt)]
+
+
+def pooler_of(pooling: Sequence[nn.Module]) -> str | None:
+    """Returns the name of the pooler that consists of these modules; None if it has none in ``cse.encoder.pooling``."""
+    if not pooling or not isinstance(pooling[-1], library.Pooling) or len(pooling) > 2:
+        return None
+    if isinstance(pooling[-1], MaskPooling):
+        return "mask"
+    modes = pooling[-1].pooling_mode
+    names = {theirs: ours for ours, theirs in MODES.items()}
+    listed = [modes] if isinstance(modes, str) else list(modes)
+    if len(set(listed)) < len(listed):
+        return None
+    if len(pooling) == 1:
+        return "+".join(names[mode] for mode in listed)
+    layers: Any = pooling[0]
+    weights = layers.layer_weights.tolist()
+    used = [layers.layer_start + place for place, weight in enumerate(weights) if weight]
+    equal = len({weight for weight in weights if weight}) == 1
+    if listed != ["mean"] or not equal:
+        return None
+    averages = ("avg_first_last", "avg_embed_last", "avg_top2")
+    return next((name for name in averages if used == pooled_layers(name, layers.num_hidden_layers)), None)

@@ -32,10 +32,9 @@ from .pooling import pooled_layers
 from .resolve import MINILM, best_of_run, find_model
 
 INT8 = "model_int8.onnx"
-# Largest allowed difference between embeddings from ONNX and from PyTorch. If the largest norm of an embedding is above
-# 1, the tolerance is multiplied by it.
+# Largest difference between embeddings from ONNX and from PyTorch, relative to the largest norm if it is above 1.
 TOLERANCE = 1e-4
-# If the weights take up more than this many bytes, they get a separate file; an ONNX file holds at most 2 GB.
+# Weights of more bytes get a separate file; an ONNX file holds at most 2 GB.
 EXTERNAL = 1_500_000_000
 
 
@@ -44,9 +43,7 @@ class Exported:
     """The result of an export."""
 
     folder: str
-    """Folder of the model."""
     file: str
-    """The model, ``onnx/model.onnx`` in the folder."""
     bytes: int
     """Size of the file, including weights in a separate file."""
     difference: float
@@ -94,7 +91,8 @@ def export_onnx(
 
 def _export(encoder: Encoder, folder: Path, final: Path, int8: bool, say: Callable[[str], object]) -> Exported:
     """Exports to a temporary folder and moves the files to ``folder``, which the caller may rename to ``final``."""
-    texts = _texts()
+    sample = (files("cse") / "resources" / "sample.txt").read_text(encoding="utf8").split("\n")[:32]
+    texts = [*sample, "word", " ".join(sample)]  # the last one will be truncated
     prompt = " ".join(texts[0].split()[:4]) + " "
     expected = [encoder.encode(texts, prompt=before) for before in ("", prompt)]
 
@@ -105,7 +103,13 @@ def _export(encoder: Encoder, folder: Path, final: Path, int8: bool, say: Callab
     with temporary_folder(folder / FOLDER) as temporary:
         file = temporary / MODEL
         say("exporting the model")
-        write_tokenizer(encoder, temporary / TOKENIZER)
+        own = encoder.tokenizer
+        if not hasattr(own, "backend_tokenizer"):
+            raise InputError(f"{encoder.given[0]}: has no fast tokenizer, which onnxruntime needs")
+        tokenizer = Tokenizer.from_str(own.backend_tokenizer.to_str())
+        tokenizer.enable_truncation(int(encoder.max_seq_length), direction=own.truncation_side)
+        tokenizer.enable_padding(direction=own.padding_side, pad_id=own.pad_token_id, pad_token=own.pad_token)
+        tokenizer.save(str(temporary / TOKENIZER))
         write_onnx(encoder, file)
         say("comparing its embeddings with PyTorch's")
         difference = float(np.abs(compare(file) - expected).max())
@@ -117,8 +121,11 @@ def _export(encoder: Encoder, folder: Path, final: Path, int8: bool, say: Callab
         more: dict[str, Any] = {}
         if int8:
             say("quantising the weights")
-            small = temporary / INT8
-            _quantise(file, small)
+            from onnxruntime.quantization import QuantType, quantize_dynamic
+
+            small, options = temporary / INT8, {"per_channel": True, "use_external_data_format": _size(file) > EXTERNAL}
+            with _quiet():
+                quantize_dynamic(file, small, weight_type=QuantType.QInt8, **options)
             cosines = (unit(compare(small)[0]) * unit(expected[0])).sum(1)
             more = {
                 "int8_file": str(final / FOLDER / INT8),
@@ -132,17 +139,6 @@ def _export(encoder: Encoder, folder: Path, final: Path, int8: bool, say: Callab
         for path in sorted(temporary.iterdir(), reverse=True):  # external weights before the file that names them
             os.replace(path, target / path.name)
     return Exported(str(final), str(final / FOLDER / MODEL), size, difference, **more)
-
-
-def write_tokenizer(encoder: Encoder, file: Path) -> None:
-    """Writes the tokenizer of the library tokenizers, with the truncation and padding of the encoder."""
-    own = encoder.tokenizer
-    if not hasattr(own, "backend_tokenizer"):
-        raise InputError(f"{encoder.given[0]}: has no fast tokenizer, which onnxruntime needs")
-    tokenizer = Tokenizer.from_str(own.backend_tokenizer.to_str())
-    tokenizer.enable_truncation(int(encoder.max_seq_length), direction=own.truncation_side)
-    tokenizer.enable_padding(direction=own.padding_side, pad_id=own.pad_token_id, pad_token=own.pad_token)
-    tokenizer.save(str(file))
 
 
 class _Whole(nn.Module):
@@ -168,11 +164,7 @@ class _Whole(nn.Module):
 
 
 def write_onnx(encoder: Encoder, file: Path) -> None:
-    """Exports all modules of an encoder to ``file``; batch size and number of tokens stay free.
-
-    If the pooling leaves out prompts, their number of tokens is an input with the default 0, which other programs need
-    not know.
-    """
+    """Exports all modules of an encoder to ``file``; batch size and number of tokens stay free."""
     tokenizer, transformer = encoder.tokenizer, encoder[0].model
     batch = tokenizer(["a sentence", "another one, which is rather longer"], padding=True, return_tensors="pt")
     accepted = inspect.signature(transformer.forward).parameters
@@ -208,16 +200,6 @@ def write_onnx(encoder: Encoder, file: Path) -> None:
         ) from None
 
 
-def _quantise(file: Path, output: Path) -> None:
-    """Writes a copy of an ONNX file with 8-bit weights."""
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    with _quiet():
-        quantize_dynamic(
-            file, output, weight_type=QuantType.QInt8, per_channel=True, use_external_data_format=_size(file) > EXTERNAL
-        )
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Context manager that suppresses warnings, and what the exporter logs and prints; its errors are raised."""
@@ -229,12 +211,6 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(level)
-
-
-def _texts() -> list[str]:
-    """Returns texts of different lengths: 32 sample sentences, a single word, and a text that will be truncated."""
-    sample = (files("cse") / "resources" / "sample.txt").read_text(encoding="utf8").split("\n")[:32]
-    return [*sample, "word", " ".join(sample)]
 
 
 def _size(file: Path) -> int:

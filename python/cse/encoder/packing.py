@@ -1,8 +1,7 @@
 """Packed batches: a transformer encodes the tokens of all rows as one sequence without padding.
 
-All operations but attention treat each token on its own, so that they need neither padding nor rows. ``Layout`` divides
-the sequence into groups of rows of similar length for attention, where short rows of a group are padded. Compared with
-a forward pass for each group, the matrix products are larger, and the weights are converted to bfloat16 only once.
+All operations but attention treat each token on its own. For attention, ``Layout`` divides the sequence into groups of
+rows of similar length, where short rows of a group are padded.
 """
 
 from __future__ import annotations
@@ -53,14 +52,11 @@ class _Unpad(torch.autograd.Function):
 
 
 class Group(NamedTuple):
-    """Rows of similar length, which attention processes at once."""
+    """R rows of similar length, with n tokens and at most T each, which attention processes at once."""
 
     tokens: int
-    """Number of tokens, n."""
     rows: int
-    """Number of rows, R."""
     length: int
-    """Number of tokens of the longest row, T."""
     places: Tensor
     """``(n,)`` places of the tokens among R x T."""
     padding: Tensor | None
@@ -97,7 +93,7 @@ class Layout:
         key: Tensor,
         value: Tensor,
     ) -> Tensor:
-        """Applies attention to each group: maps queries, keys and values, ``(1, H, N, d)`` each, to ``(1, N, H, d)``.
+        """Applies attention to each group: maps queries, keys and values, ``(1, H, N, d)``, to ``(1, N, H, d)``.
 
         ``attention`` maps those of a group, ``(R, H, T, d)``, and its padding (see ``Group``) to ``(R, H, T, d)``.
         """
@@ -127,8 +123,7 @@ def _group(lengths: Tensor) -> Group:
 def encode_packed(backbone: Any, inputs: Mapping[str, Tensor], *, layers: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Encodes rows, ``(B, T)`` for each name of ``INPUTS``, as one sequence without padding.
 
-    Returns the last hidden states ``(B, T, D)``, and those of all layers (none without ``layers``). They are 0 for
-    padding.
+    Returns the last hidden states ``(B, T, D)``, 0 for padding, and those of all layers (none without ``layers``).
     """
     ids = inputs["input_ids"]
     positions = inputs.get("position_ids")
@@ -162,10 +157,7 @@ def is_packable(inputs: Mapping[str, Tensor]) -> bool:
 
 @torch.no_grad()
 def can_pack(backbone: Any) -> bool:
-    """Returns whether a transformer, whose attention applies a ``Layout``, encodes packed rows as it does padded ones.
-
-    Two short rows are encoded in both ways, because releases of transformers differ in what they pass to attention.
-    """
+    """Returns whether this release of transformers passes a ``Layout`` to attention; two short rows are encoded."""
     config = backbone.config
     if config.model_type not in MODELS or getattr(config, "is_decoder", False):
         return False

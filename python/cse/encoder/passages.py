@@ -14,10 +14,8 @@ from ..tfidf.options import word_options
 from .base import unwrapped
 from .encoder import Encoder
 
-# Maximum number of tokens in a passage for bags of tokens, and of words for encoders without a tokenizer.
-DEFAULT = 256
-# Maximum number of tokens in a passage, with special tokens, for models that read texts of any length.
-LONGEST = 8192
+# Maximum number of tokens in a passage for bags of tokens, of words without a tokenizer, and of tokens in any case.
+DEFAULT, LONGEST = 256, 8192
 # Consecutive passages share about 1/OVERLAP of the maximum number of tokens.
 OVERLAP = 8
 
@@ -25,12 +23,9 @@ Span = tuple[int, int]
 
 
 class Cutter:
-    """Cuts texts into passages that are short enough for the encoder.
+    """Cuts texts into passages of at most ``tokens`` tokens, by default as many as the encoder reads.
 
-    Lengths are counted in the encoder's tokens or, for an encoder without a tokenizer, in words (UAX #29). A passage
-    begins and ends at white space where possible, and repeats about the last eighth of the previous passage. ``tokens``
-    is the maximum number in a passage, without special tokens, at least 8; None: the maximum of the model, or 256 words
-    for an encoder without a tokenizer, and 256 tokens for a static embedding.
+    They begin and end at white space where possible. Encoders without a tokenizer get ``DEFAULT`` words (UAX #29).
     """
 
     def __init__(self, encoder: Encoder, tokens: int | None = None) -> None:
@@ -56,13 +51,12 @@ class Cutter:
 
     def __call__(self, texts: Sequence[str]) -> list[list[Span]]:
         """Returns the passages of each text as (start, end) character positions; a blank text has none."""
-        return [windows(text, spans, self.tokens) for text, spans in zip(texts, self._offsets(texts), strict=True)]
-
-    def _offsets(self, texts: Sequence[str]) -> list[list[Span]]:
         if self._tokenizer is None:
-            return [[(start, end) for start, end, _ in _core.tokenize(text, word_options())] for text in texts]
-        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        return [[(start, end) for start, end in encoding.offsets if end > start] for encoding in encodings]
+            spans = [[(start, end) for start, end, _ in _core.tokenize(text, word_options())] for text in texts]
+        else:
+            encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+            spans = [[(start, end) for start, end in encoding.offsets if end > start] for encoding in encodings]
+        return [windows(text, tokens, self.tokens) for text, tokens in zip(texts, spans, strict=True)]
 
 
 def windows(text: str, tokens: Sequence[Span], size: int) -> list[Span]:

@@ -14,10 +14,7 @@ MODES = {
 
 
 class Poolers(dict[str, str]):
-    """Descriptions of poolers by name.
-
-    Keys of ``MODES`` joined by ``+`` are names as well: such a pooler concatenates the vectors of its parts.
-    """
+    """Descriptions of poolers by name."""
 
     def __contains__(self, name: object) -> bool:
         if super().__contains__(name):
@@ -50,10 +47,7 @@ POOLERS = Poolers(
 
 
 def pooled_layers(pooler: str, layers: int) -> list[int] | None:
-    """Returns the indices of the hidden states that are averaged; None if only the last one is used.
-
-    Index 0 is the embedding layer; ``layers`` is the number of transformer blocks.
-    """
+    """Returns the indices of the hidden states that are averaged; None if only the last one is used."""
     return {
         "avg_first_last": [1, layers],
         "avg_embed_last": [0, layers],

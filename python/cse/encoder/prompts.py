@@ -1,7 +1,4 @@
-"""Prompts: texts that are put before sentences, or around them (templates).
-
-A model declares those that are put before sentences in ``config_sentence_transformers.json``.
-"""
+"""Prompts: texts that are put before sentences, or around them (templates)."""
 
 from __future__ import annotations
 
@@ -18,10 +15,8 @@ AUTO = "auto"
 # Names of prompts for queries and for documents, in order of preference, as in sentence-transformers.
 QUERY = ("query",)
 DOCUMENT = ("document", "passage", "corpus")
-# The name under which a run saves a prompt that was given as text.
-OWN = "default"
-PLACE = "{text}"
-"""The place of the text in a prompt that is a template, such as ``This sentence: {text} means in one word:``."""
+# The name under which a run saves a prompt that was given as text, and the place of the text in a template.
+OWN, PLACE = "default", "{text}"
 
 
 def find_prompt(prompt: str, prompts: Mapping[str, str], model: str) -> str:
@@ -47,12 +42,10 @@ def role_prompt(prompts: Mapping[str, str], names: tuple[str, ...]) -> str | Non
 
 @dataclass(frozen=True)
 class TrainingPrompts:
-    """The prompts of a run."""
+    """The prompts of a run: before anchors and sentences of a corpus, and before labelled positives and negatives."""
 
     anchor: str = ""
-    """Text before the sentences of a corpus and the texts made from them, and before the anchors of labelled pairs."""
     document: str = ""
-    """Text before the labelled positives and negatives."""
     tokens: Mapping[str, int] = field(default_factory=dict)
     """Number of tokens of each prompt, by its text, including special tokens at the beginning; see ``counted``."""
     pooled: bool = True
@@ -70,7 +63,6 @@ class TrainingPrompts:
         return replace(self, tokens=tokens, pooled=encoder.pools_prompt, longest=encoder.max_length)
 
     def describe(self) -> str:
-        """Returns a description of the prompts."""
         if self.template:
             return f"a template of {self.template} tokens around each sentence"
         if self.anchor == self.document:
@@ -82,10 +74,7 @@ class TrainingPrompts:
         return self.document if column else self.anchor
 
     def limit(self, prompt: str, max_length: int) -> int:
-        """Returns the maximum number of tokens of a text, including its prompt.
-
-        This is ``max_length`` plus the tokens of the prompt; with a prompt, it is at most ``longest``.
-        """
+        """Returns the maximum number of tokens of a text: ``max_length`` and those of its prompt."""
         extra = self.tokens.get(prompt, 0) + self.template
         return min(max_length + extra, self.longest) if extra else max_length
 
@@ -97,8 +86,7 @@ class TrainingPrompts:
 def training_prompts(encoder: Any, prompt: str | None, pairs: bool) -> TrainingPrompts:
     """Returns the prompts to use in a run, and sets the prompts that the encoder is saved with.
 
-    A name or a text becomes the default prompt of the saved model; ``auto`` selects the model's prompt for queries
-    before anchors and its prompt for documents before the other texts of labelled pairs; None, its default prompt.
+    ``auto`` selects the model's prompt for queries before anchors, and that for documents before the other texts.
     """
     prompts, model = dict(encoder.prompts), encoder.given[0]
     if prompt is None:
@@ -138,8 +126,7 @@ def plain(prompt: str, what: str) -> str:
 class Template:
     """The token ids that a template puts before and after a text, including the special tokens of a fast tokenizer.
 
-    If the part before the text ends in a space and the tokenizer distinguishes words by the space before them, the text
-    is tokenized with this space.
+    A space before the text is kept if the tokenizer distinguishes words by it.
     """
 
     def __init__(self, before: str, after: str, tokenizer: Any) -> None:
@@ -155,7 +142,6 @@ class Template:
         self.prefix: list[int] = [*whole[:at], *ids(before.rstrip())]
         self.suffix: list[int] = [*ids(after), *whole[at + len(inner) :]]
         self.added = len(self.prefix) + len(self.suffix) - (len(whole) - len(inner))
-        """Number of tokens that the template adds to a text with special tokens."""
 
     def apply(self, tokenizer: Any) -> None:
         """Installs the template in a fast tokenizer, which then adds it to every text and truncates only the text."""
@@ -183,10 +169,7 @@ def template_of(prompt: str, tokenizer: Any) -> Template:
 
 @contextmanager
 def templated(tokenizer: Any, prompt: str | None) -> Iterator[str]:
-    """Context manager in which a tokenizer adds a template to texts; yields the prompt to put before them, if any.
-
-    If the prompt has no place for the text, the tokenizer is not changed, and the prompt is yielded.
-    """
+    """Context manager in which a tokenizer adds a template to texts; yields the prompt to put before them, if any."""
     if PLACE not in (prompt or ""):
         yield prompt or ""
         return

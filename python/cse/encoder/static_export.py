@@ -1,10 +1,9 @@
 """Static encoders: one vector per token, whose mean approximates the embedding of a text by a transformer.
 
 ``export_static`` writes the format of model2vec (https://github.com/MinishLab/model2vec). As there, the first vectors
-are the embeddings of the single tokens, minus their mean, times weights that fall with the frequency of a token (SIF;
-Arora, Liang and Ma 2017). Here the frequencies are those of the corpus, not a guess by Zipf's law. The vectors are then
-fitted to the embeddings of the texts of the corpus (as in tokenlearn, but by ridge regression towards the first
-vectors), and rotated to principal components.
+are the embeddings of the single tokens, minus their mean, times weights that fall with the frequency of a token, here
+in the corpus (SIF; Arora, Liang and Ma 2017). They are then fitted to the embeddings of the texts of the corpus, by
+ridge regression towards the first vectors, and rotated to principal components.
 """
 
 from __future__ import annotations
@@ -33,13 +32,9 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 NOT_INSTALLED = "model2vec is not installed; run pip install 'cse[static]'"
-# Values chosen in benches/static.py.
-SMOOTHING = 1e-3
-"""The weight of a token is SMOOTHING / (SMOOTHING + share of the token among all tokens of the corpus)."""
-RIDGE = 0.05
-"""Strength of the pull towards the first vectors, relative to the mean squared length of a row of the design matrix."""
+# Values chosen in benches/static.py; of a corpus with more than MAX_ROWS rows, evenly spaced ones are encoded.
+SMOOTHING, RIDGE = 1e-3, 0.05
 MAX_ROWS = 50_000
-"""Largest number of rows of the corpus that are encoded; of a larger corpus, evenly spaced rows are."""
 ITERATIONS = 100
 TOLERANCE = 1e-4
 
@@ -53,9 +48,7 @@ class StaticExported:
 
     folder: str
     bytes: int
-    """Size of the folder."""
     tokens: int
-    """Number of token vectors."""
     embedding_dim: int
     rows: int
     """Number of rows of the corpus to which the vectors were fitted."""
@@ -72,11 +65,7 @@ def export_static(
     batch_size: int = 64,
     counting: Counting | None = None,
 ) -> StaticExported:
-    """Distils an encoder into a static encoder for texts like those of a corpus.
-
-    The result is a folder that ``Encoder``, ``model2vec.StaticModel`` and ``SentenceTransformer`` load. Its embeddings
-    have unit length. Prompts are not kept; embeddings of rows are computed with the encoder's prompt for documents.
-    """
+    """Distils an encoder into a static encoder for texts like those of a corpus."""
     check_static(output)
     from model2vec.persistence import save_pretrained
 
@@ -100,7 +89,8 @@ def export_static(
         targets = encoder.encode_document(texts, batch_size=batch_size, progress=more)
     prior, weights = first_vectors(alone, design)
     vectors, made, cosine = fit(prior, weights, design, targets)
-    vectors = rotated(vectors, made)[:, :dims]
+    _, axes = np.linalg.eigh(made.T.astype(np.float64) @ made)  # the principal axes, the last one is the largest
+    vectors = (vectors @ axes[:, ::-1].astype(np.float32))[:, :dims]
     config: Any = {"model_type": "model2vec", "architectures": ["StaticModel"], "tokenizer_name": name}
     config |= {"hidden_dim": vectors.shape[1], "apply_pca": vectors.shape[1], "sif_coefficient": SMOOTHING}
     config |= {"pooling": "mean", "normalize": True, "max_length": None, "seq_length": 1_000_000}
@@ -125,10 +115,7 @@ def check_static(output: str) -> None:
 
 
 def static_tokenizer(encoder: Encoder) -> tuple[Tokenizer, set[int]]:
-    """Returns a copy of an encoder's tokenizer that neither pads nor adds special tokens, and its special tokens.
-
-    Raises ``InputError`` if the encoder has no tokenizer of the ``tokenizers`` package.
-    """
+    """Returns a copy of an encoder's tokenizer that neither pads nor adds special tokens, and its special tokens."""
     from tokenizers import Tokenizer
 
     own = encoder.tokenizer if isinstance(encoder[0], Transformer) else None
@@ -170,8 +157,8 @@ def piece_texts(tokenizer: Tokenizer, left_out: set[int]) -> list[str]:
 def first_vectors(alone: Floats, design: csr_matrix) -> tuple[Floats, Floats]:
     """Returns the vectors before the fit, ``(V, D)``, and the weights of the tokens, ``(V,)``.
 
-    ``alone`` holds the embeddings of the single tokens, ``(V, D)``, 0 for those without a vector, and ``design`` the
-    counts of the tokens in the texts, ``(n, V)``.
+    The weight of a token is SMOOTHING / (SMOOTHING + its share among all tokens of the corpus). ``alone`` holds the
+    embeddings of the single tokens, ``(V, D)``, and ``design`` their counts in the texts, ``(n, V)``.
     """
     counts = np.asarray(design.sum(axis=0), dtype=np.float64).ravel()
     weights = (SMOOTHING / (SMOOTHING + counts / counts.sum())).astype(np.float32)
@@ -224,10 +211,3 @@ def solve(matrix: csr_matrix, right: Floats, strength: float) -> Floats:
         direction = residual + new / np.maximum(old, np.finfo(np.float32).tiny) * direction
         old = new
     return solution
-
-
-def rotated(vectors: Floats, made: Floats) -> Floats:
-    """Rotates vectors to the principal axes of the embeddings ``made``, largest first; cosines stay the same."""
-    _, axes = np.linalg.eigh(made.T.astype(np.float64) @ made)
-    result: Floats = vectors @ axes[:, ::-1].astype(np.float32)
-    return result

@@ -11,18 +11,14 @@ import torch
 from torch import Tensor
 
 TOKENIZING = threading.RLock()
-"""Held while a tokenizer runs: a fast tokenizer stores the truncation and padding settings of a call, so that calls of
-several threads with different settings would change each other's results."""
+"""Held while a tokenizer runs: a fast tokenizer stores the truncation and padding settings of a call."""
 POOLED = "pooled_mask"
 """Key of the mask ``(B, T)`` of the tokens that are pooled; absent if all tokens are pooled."""
 MULTIPLIER = 0x9E3779B97F4A7C15
 
 
 def token_lists(tokenizer: Any, texts: Sequence[str], max_length: int) -> dict[str, list[list[int]]]:
-    """Tokenizes texts without padding.
-
-    Returns ``input_ids`` and, if the model uses them, ``token_type_ids``, with one list per text.
-    """
+    """Tokenizes texts without padding; returns ``input_ids`` and, if the model uses them, ``token_type_ids``."""
     with TOKENIZING:
         tokens = tokenizer(list(texts), truncation=True, max_length=max_length, return_attention_mask=False)
     return {key: tokens[key] for key in tokenizer.model_input_names if key in tokens}
@@ -31,11 +27,7 @@ def token_lists(tokenizer: Any, texts: Sequence[str], max_length: int) -> dict[s
 def pad(
     tokenizer: Any, tokens: Mapping[str, Sequence[Any]], rows: Sequence[int], length: int | None = None
 ) -> dict[str, Tensor]:
-    """Pads the given rows of the output of ``token_lists``; returns token ids and attention masks ``(B, T)``.
-
-    Padding is added on the tokenizer's padding side. T is ``length`` if it is given, else the length of the longest of
-    these rows.
-    """
+    """Pads the given rows of the output of ``token_lists``; returns token ids and attention masks ``(B, T)``."""
     lengths = [len(tokens["input_ids"][row]) for row in rows]
     longest = max(lengths) if length is None else length
     left = tokenizer.padding_side == "left"
@@ -51,10 +43,7 @@ def pad(
 
 
 def token_keys(tokenizer: Any, ids: Tensor, mask: Tensor, prompt_tokens: int = 0) -> Tensor:
-    """Returns a 64-bit hash of the ids ``(B, T)`` of each text, ``(B,)`` int64, independent of padding and prompt.
-
-    The tokenizer's token at the beginning of texts does not count, since it stands before prompts.
-    """
+    """Returns a 64-bit hash of the ids ``(B, T)`` of each text, ``(B,)`` int64, independent of padding and prompt."""
     counted = (mask > 0) & (mask.cumsum(1) > prompt_tokens)
     for name in ("cls_token_id", "bos_token_id"):
         if (first := getattr(tokenizer, name, None)) is not None:
@@ -66,10 +55,7 @@ def token_keys(tokenizer: Any, ids: Tensor, mask: Tensor, prompt_tokens: int = 0
 
 
 def prompt_length(tokenizer: Any, prompt: str) -> int:
-    """Returns the number of tokens that a prompt adds before a text, including special tokens at the beginning.
-
-    As in sentence-transformers, the prompt is tokenized alone, and a special token at its end is not counted.
-    """
+    """Returns the number of tokens that a prompt adds before a text, including special tokens at the beginning."""
     if not prompt:
         return 0
     with TOKENIZING:

@@ -18,11 +18,10 @@ from sentence_transformers.sentence_transformer import modules as library
 from torch import Tensor, nn
 
 from ..errors import InputError, first_line
-from .device import pick_precision, uncompiled
+from .device import pick_precision
 from .encoder import Encoder, quiet
-from .modules import Transformer, as_dense, check_widths, is_causal, normalizes, split
+from .modules import Transformer, check_widths, is_causal, normalizes, pooler_of, pooling_modules, split
 from .packing import encode_packed, is_hooked, is_packable
-from .pooling_modules import pooler_of, pooling_modules
 from .resolve import Source, naming_model
 from .tokens import POOLED
 
@@ -30,8 +29,7 @@ from .tokens import POOLED
 class SentenceEncoder(nn.Module):
     """A transformer with pooling, an MLP head (only with ``pooler="cls"`` or PromptBERT), and further modules.
 
-    The head is a linear layer and a tanh. A final Normalize is left out: it is applied only by ``encode``, since the
-    losses use cosine similarity.
+    The head is a linear layer and a tanh. A final Normalize is applied only by ``encode``: losses use cosines.
     """
 
     def __init__(
@@ -57,13 +55,11 @@ class SentenceEncoder(nn.Module):
         self.saved_pooler = eval_pooler or pooler
         """Pooling in evaluation mode, which the saved model declares."""
         self.normalize = normalizes(list(encoder))
-        """Whether the last module scales embeddings to unit length."""
         if not use_trained_pooler and getattr(self.backbone, "pooler", None) is not None:
             # In compiled models, unused weights have gradients of 0 (not None), so the optimizer would decay them.
             self.backbone.pooler.requires_grad_(False)
         pooling, after = split(encoder)
         self.pools_prompt = all(getattr(module, "include_prompt", True) for module in pooling)
-        """Whether the tokens of a prompt are pooled."""
         self.denoise: Callable[[Any, dict[str, Tensor]], Tensor] | None = None
         """Computes vectors ``(B, D)`` that training subtracts from the pooled output."""
         self.packed = False
@@ -73,7 +69,13 @@ class SentenceEncoder(nn.Module):
         """Name of the LoRA adapters that are trained instead of the weights."""
         self.head: nn.Sequential | None = None
         if pooler == "cls" and not use_trained_pooler:
-            self.head = self._new_head(head)
+            size = self.backbone.config.hidden_size
+            dense = nn.Linear(size, size)
+            nn.init.normal_(dense.weight, std=getattr(self.backbone.config, "initializer_range", 0.02))
+            nn.init.zeros_(dense.bias)
+            if head is not None:
+                dense.load_state_dict(head.linear.state_dict())
+            self.head = nn.Sequential(dense, nn.Tanh())
         kept = after[:-1] if self.normalize else after
         self.stages = nn.ModuleList([module for module in kept if module is not head])
         self.pooling, self.eval_pooling = (
@@ -91,15 +93,6 @@ class SentenceEncoder(nn.Module):
         if pooler == pooler_of(declared):
             return declared
         return pooling_modules(pooler, self._encoder[0][0], self.pools_prompt)
-
-    def _new_head(self, stored: library.Dense | None) -> nn.Sequential:
-        size = self.backbone.config.hidden_size
-        dense = nn.Linear(size, size)
-        nn.init.normal_(dense.weight, std=getattr(self.backbone.config, "initializer_range", 0.02))
-        nn.init.zeros_(dense.bias)
-        if stored is not None:
-            dense.load_state_dict(stored.linear.state_dict())
-        return nn.Sequential(dense, nn.Tanh())
 
     @property
     def packs(self) -> bool:
@@ -126,8 +119,7 @@ class SentenceEncoder(nn.Module):
     def forward(self, batch: dict[str, Tensor], around: AbstractContextManager[Any] | None = None) -> Tensor:
         """Returns embeddings ``(B, D)`` of tokens ``(B, T)``; a head that is not kept is applied in training only.
 
-        ``around`` is a context manager in which the transformer encodes the batch, such as the one of a hook; a further
-        pass for ``denoise`` runs outside it.
+        ``around`` is a context manager in which the transformer encodes the batch, except for ``denoise``.
         """
         batch = {key: value for key, value in batch.items() if key not in self._dropped}
         chosen = batch.pop(POOLED, None)
@@ -163,7 +155,12 @@ class SentenceEncoder(nn.Module):
     def evaluated(self) -> Encoder:
         """The encoder in evaluation: with the head only if it is kept, and with a final Normalize if there was one."""
         encoder = self._encoder[0]
-        kept = [as_dense(self.head)] if self.head is not None and self.keep_head else []
+        kept = []
+        if self.head is not None and self.keep_head:
+            linear: Any = self.head[0]
+            with torch.device("meta"):  # draws no random numbers
+                kept = [library.Dense(linear.in_features, linear.out_features, activation_function=nn.Tanh())]
+            kept[0].linear = linear
         last = [library.Normalize()] if self.normalize else []
         encoder.replace_modules([encoder[0], *self.eval_pooling, *kept, *self.stages, *last])
         encoder.keeps_tokenizer |= self.template is not None
@@ -181,22 +178,17 @@ class SentenceEncoder(nn.Module):
         encoder.precision, _ = pick_precision(str(encoder.device), precision)
         self.eval()
         try:
-            with uncompiled():
-                vectors: npt.NDArray[np.float32] = encoder.encode(
-                    texts, prompt=self.prompt if prompt is None else prompt, **settings
-                )
+            with torch.compiler.set_stance("force_eager"):  # texts have many lengths
+                prompt = self.prompt if prompt is None else prompt
+                return encoder.encode(texts, prompt=prompt, **settings)  # type: ignore[no-any-return]
         finally:
             self.train(was_training)
             encoder.precision = before
-        return vectors
 
     def masked_language_model(self) -> tuple[nn.Module, bool]:
-        """Returns a masked language model with this encoder's transformer, and whether its head is newly initialised.
+        """Returns a masked language model with this encoder's transformer, and whether its head is new.
 
-        The head is loaded from the checkpoint, else from the folder ``mlm_head`` next to its weights. If neither holds
-        all weights of the head, the missing ones are newly initialised. The output layer shares its weights with the
-        token embeddings if the configuration ties them. Raises ``InputError`` if the tokenizer has no mask token, or if
-        transformers has no masked language model for this type of model.
+        The head is that of the checkpoint, else of the folder ``mlm_head`` next to its weights, else a new one.
         """
         from transformers import AutoModelForMaskedLM
 
@@ -222,7 +214,9 @@ class SentenceEncoder(nn.Module):
     @staticmethod
     def save_masked_language_model(model: nn.Module, folder: Path) -> None:
         """Saves the head of a masked language model in ``folder``, from which ``masked_language_model`` loads it."""
-        save_mlm_head(model, folder)
+        (folder / MLM_HEAD).mkdir()
+        head = {name: values.detach().cpu().contiguous() for name, values in mlm_head(model).items()}
+        save_file(head, folder / MLM_HEAD / "model.safetensors")
 
 
 def _check_poolers(pooler: str, eval_pooler: str | None, keep_head: bool) -> None:
@@ -243,12 +237,7 @@ def _check_poolers(pooler: str, eval_pooler: str | None, keep_head: bool) -> Non
 
 
 def load_encoder(
-    source: Source,
-    pooler: str,
-    *,
-    for_inference: bool = False,
-    keep_head: bool = False,
-    eval_pooler: str | None = None,
+    source: Source, pooler: str, *, for_inference: bool = False, keep_head: bool = False, eval_pooler: str | None = None
 ) -> SentenceEncoder:
     """Loads an encoder in float32.
 
@@ -309,8 +298,7 @@ def check_mask(encoder: SentenceEncoder) -> None:
         )
 
 
-MLM_HEAD = "mlm_head"
-"""Folder, next to the encoder, of the weights of a masked language model that belong to its head."""
+MLM_HEAD = "mlm_head"  # folder next to the encoder
 
 
 def mlm_head(model: Any) -> dict[str, nn.Parameter]:
@@ -321,10 +309,7 @@ def mlm_head(model: Any) -> dict[str, nn.Parameter]:
 
 
 def load_mlm_head(model: Any, folder: Path) -> bool:
-    """Loads the head saved in ``folder`` into a masked language model; returns False if there is none.
-
-    Raises ``InputError`` if the saved head cannot be read, or belongs to another model.
-    """
+    """Loads the head saved in ``folder`` into a masked language model; returns False if there is none."""
     path = folder / MLM_HEAD / "model.safetensors"
     if not path.is_file():
         return False
@@ -339,10 +324,3 @@ def load_mlm_head(model: Any, folder: Path) -> bool:
         for name, values in head.items():
             values.copy_(weights[name])
     return True
-
-
-def save_mlm_head(model: Any, folder: Path) -> None:
-    """Saves the head of a masked language model in a new subfolder of ``folder``, which holds the encoder."""
-    (folder / MLM_HEAD).mkdir()
-    weights: dict[str, Tensor] = {name: values.detach().cpu().contiguous() for name, values in mlm_head(model).items()}
-    save_file(weights, folder / MLM_HEAD / "model.safetensors")

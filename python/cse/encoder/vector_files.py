@@ -1,9 +1,7 @@
 """Writes embeddings of a corpus to a file (.npy, .safetensors, .parquet) in bounded memory.
 
 Embeddings are written to ``OUTPUT.part``, an array file, in blocks of rows; ``OUTPUT.part.json`` (a ``cse.io.Journal``)
-lists the hashes of the complete blocks. After an interruption, a call with the same corpus, model and precision encodes
-the remaining rows, and those of a block that has changed. When all rows are done, the array is renamed or converted to
-``OUTPUT``.
+lists the hashes of the complete blocks, after which a later call goes on. Then ``OUTPUT.part`` becomes ``OUTPUT``.
 """
 
 from __future__ import annotations
@@ -30,8 +28,7 @@ from .base import naming_rows
 from .device import pick_precision
 from .encoder import Encoder
 
-# Number of rows in a block, and in a Parquet row group.
-BLOCK = 16384
+BLOCK = 16384  # rows
 
 
 @dataclass(frozen=True)
@@ -44,11 +41,7 @@ class EncodedFile:
 
 
 def resume_precision(encoder: Encoder, output: str | Path, key: dict[str, Any], wanted: str) -> None:
-    """Sets the precision of an encoder to the one in which an interrupted call with the same key encoded its rows.
-
-    ``key`` is that of ``encode_to_file``, without ``precision``. Raises ``InputError`` if ``wanted``, the value of
-    ``--precision``, is neither this precision nor ``auto``.
-    """
+    """Sets the precision of an encoder to the one in which an interrupted call with the same key encoded its rows."""
     try:
         stored = Journal.key(Path(f"{output}.part.json"))
         same = all(stored[name] == value for name, value in json.loads(dumps(key)).items())
@@ -75,19 +68,14 @@ def encode_to_file(
     first_row: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> EncodedFile:
-    """Encodes all rows of a corpus into a file; blank rows have zero embeddings.
+    """Encodes all rows of a corpus, which are numbered from ``first_row``, into a file; blank rows get zeros.
 
-    ``.npy`` is a float32 array ``(rows, D)``, ``.safetensors`` has it as the tensor ``embeddings``, and ``.parquet``
-    has the columns ``row``, from ``first_row``, and ``embedding``. ``key`` identifies the corpus, the model and the
-    precision, serialisable to JSON: rows that an earlier call encoded with another key are encoded again. ``progress``
-    is called with the number of rows just done, including those of an earlier call.
+    ``key`` identifies the corpus, the model and the precision: rows encoded with another key are encoded again.
     """
     output = Path(output)
     part = Path(f"{output}.part")
     shape = (len(corpus), encoder.embedding_dim)
     filled = corpus.word_counts() > 0
-    # Rows are encoded in blocks, and a later call resumes at the start of a block. The embeddings therefore do not
-    # depend on where a call was interrupted.
     key = {**key, "shape": shape, "block": BLOCK}
     taken = f"-o {output}: another process is writing to this file; wait for it"
     with naming(part), closing(Journal(Path(f"{part}.json"), key, taken)) as journal:
@@ -109,7 +97,11 @@ def encode_to_file(
                 file.write(data)
                 file.flush()
                 journal.add(hash_bytes(data))
-        _finish(part, output, first_row)
+        if output.suffix == ".npy" and (output.is_file() or not output.exists()) and not output.is_symlink():
+            with naming(output):
+                os.replace(part, output)
+        else:
+            write_vectors(np.load(part, mmap_mode="r"), output, first_row)
         part.unlink(missing_ok=True)
         journal.remove()
     return EncodedFile(len(corpus), int(len(corpus) - np.count_nonzero(filled)), done)
@@ -118,7 +110,7 @@ def encode_to_file(
 def _resume(file: BinaryIO, journal: Journal, shape: tuple[int, int]) -> int:
     """Returns the number of rows that an interrupted call encoded, and moves to the end of these rows in the file.
 
-    A new file gets its header and its final size, so that a full disk is reported at the start.
+    The file gets its final size, so that a full disk is reported at the start.
     """
     header = _header(shape)
     done = 0
@@ -146,22 +138,24 @@ def _resume(file: BinaryIO, journal: Journal, shape: tuple[int, int]) -> int:
     return done
 
 
-def _finish(part: Path, output: Path, first_row: int) -> None:
-    """Renames the complete array to ``output``, or converts it to the format of ``output``."""
-    if output.suffix == ".npy" and (output.is_file() or not output.exists()) and not output.is_symlink():
-        with naming(output):
-            os.replace(part, output)
-        return
-    write_vectors(np.load(part, mmap_mode="r"), output, first_row)
-
-
 def write_vectors(array: npt.NDArray[np.float32], output: Path, first_row: int = 0) -> None:
     """Writes vectors ``(n, D)`` atomically, in the format given by the suffix of ``output``; see ``encode_to_file``."""
     if output.suffix == ".parquet":
         write_atomically(output, lambda file: _write_parquet(array, first_row, file))
         return
-    writers = {".npy": _write_npy, ".safetensors": _write_safetensors}
-    write_atomically(output, lambda file: writers[output.suffix](array, file))
+    header = _header(array.shape)
+    if output.suffix == ".safetensors":  # that library serialises whole tensors in memory
+        tensor = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [0, array.nbytes]}
+        header = json.dumps({"embeddings": tensor}).encode()
+        header += b" " * (-len(header) % 8)
+        header = struct.pack("<Q", len(header)) + header
+
+    def write(file: BinaryIO) -> None:
+        file.write(header)
+        for block in _blocks(array):
+            file.write(block.tobytes())
+
+    write_atomically(output, write)
 
 
 def _header(shape: tuple[int, ...]) -> bytes:
@@ -173,24 +167,6 @@ def _header(shape: tuple[int, ...]) -> bytes:
 
 def _blocks(array: npt.NDArray[np.float32]) -> Any:
     return (array[start : start + BLOCK] for start in range(0, len(array), BLOCK))
-
-
-def _write_npy(array: npt.NDArray[np.float32], file: BinaryIO) -> None:
-    # np.save would write to the file descriptor directly, and report a broken pipe as an incomplete write.
-    file.write(_header(array.shape))
-    for block in _blocks(array):
-        file.write(block.tobytes())
-
-
-def _write_safetensors(array: npt.NDArray[np.float32], file: BinaryIO) -> None:
-    # The safetensors library serialises whole tensors in memory. A file consists of the length of the header, the
-    # header (JSON) and the data.
-    tensor = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [0, array.nbytes]}
-    header = json.dumps({"embeddings": tensor}).encode()
-    header += b" " * (-len(header) % 8)
-    file.write(struct.pack("<Q", len(header)) + header)
-    for block in _blocks(array):
-        file.write(block.tobytes())
 
 
 def _write_parquet(array: npt.NDArray[np.float32], start: int, file: BinaryIO) -> None:

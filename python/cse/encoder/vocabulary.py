@@ -1,10 +1,8 @@
 """How the tokenizer of a model cuts the words of texts: whether it can read them, and which ones it divides.
 
-The words of a text are what the tokenizer passes to its model: the text is normalised (for example to lower case), and
-then divided at white space and punctuation. White space always separates words, so it is enough to count the parts of
-the texts between white space, and to pass each distinct part to the tokenizer once. A tokenizer that marks the space
-before a word, such as that of RoBERTa, is given a space before each part; for the first word of a text, whose number of
-pieces may differ without the space, the counts are then approximate. The other counts are exact.
+The words of a text are what the tokenizer passes to its model. White space always separates words, so each distinct
+part of the texts between white space is passed to the tokenizer once, after a space. For the first word of a text, the
+counts are therefore approximate if a tokenizer marks the space before a word.
 """
 
 from __future__ import annotations
@@ -30,9 +28,7 @@ class DividedWord:
     """A word that the tokenizer divides into two or more pieces."""
 
     word: str
-    """The word as the tokenizer normalises it."""
     count: int
-    """Number of occurrences in the corpus."""
     pieces: tuple[str, ...]
     """Its pieces; of several forms (with and without a mark of the space before it), those of the most frequent one."""
     saved: int
@@ -66,11 +62,14 @@ def count_words(tokenizer: Any, blocks: Iterable[Sequence[str]], where: str) -> 
             f"{where}: the tokenizer does not divide a text into words first, so its words cannot be counted; name a "
             "model with another tokenizer, such as minilm"
         )
-    chunks: Counter[str] = Counter()
-    for block in blocks:
-        for text in block:
-            chunks.update(text.split())
-    counts, written = _words(backend, chunks)
+    # The words as the tokenizer passes them to its model, and as text.
+    counts: Counter[str] = Counter()
+    written: dict[str, str] = {}
+    for chunk, count in Counter(part for block in blocks for text in block for part in text.split()).items():
+        text = f" {chunk}" if backend.normalizer is None else backend.normalizer.normalize_str(f" {chunk}")
+        for word, (start, end) in backend.pre_tokenizer.pre_tokenize_str(text):
+            counts[word] += count
+            written.setdefault(word, text[start:end].strip())
     known, vocabulary, unknown = tokenizer.get_added_vocab(), tokenizer.get_vocab(), tokenizer.unk_token
     forms: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
     by_pieces: Counter[int] = Counter()
@@ -93,37 +92,19 @@ def count_words(tokenizer: Any, blocks: Iterable[Sequence[str]], where: str) -> 
     return WordCounts(counts.total(), tokens, strange, dict(sorted(by_pieces.items())), divided)
 
 
-def _words(backend: Any, chunks: Counter[str]) -> tuple[Counter[str], dict[str, str]]:
-    """Returns the counts of the words as the tokenizer passes them to its model, and these words as text."""
-    normalize = (lambda text: text) if backend.normalizer is None else backend.normalizer.normalize_str
-    split = backend.pre_tokenizer.pre_tokenize_str
-    counts: Counter[str] = Counter()
-    written: dict[str, str] = {}
-    for chunk, count in chunks.items():
-        text = normalize(" " + chunk)
-        for word, (start, end) in split(text):
-            counts[word] += count
-            if word not in written:
-                written[word] = text[start:end].strip()
-    return counts, written
-
-
 # The number of texts, and of the first words of each, that are looked at.
 TEXTS, WORDS = 500, 30
-# all-MiniLM-L6-v2 cuts a word of English abstracts and questions into 1.1 to 1.3 pieces, of tweets into 1.6, of Python
-# code into 1.7, and of German text into 2.2 to 2.6; of the pieces of Chinese text, 60 % are unknown. Its vectors rank
-# the German and Chinese collections far below BM25 (docs/domain.md).
+# all-MiniLM-L6-v2 cuts a word of English text into 1.1 to 1.6 pieces, of Python code into 1.7, and of German text into
+# 2.2 to 2.6, which it ranks far below BM25 (docs/domain.md); of the pieces of Chinese text, 60 % are unknown.
 MOST_PIECES, MOST_UNKNOWN = 2.0, 0.05
 
 
 @dataclass(frozen=True)
 class Readability:
-    """How a tokenizer cuts the words of some texts."""
+    """Mean number of pieces of a word of some texts (an ideograph counts as a word), and share of unknown pieces."""
 
     pieces: float
-    """Mean number of pieces of a word; each ideograph counts as a word."""
     unknown: float
-    """Share of unknown pieces."""
 
     @property
     def good(self) -> bool:
@@ -156,16 +137,15 @@ def readability(tokenizer: Any, texts: Iterable[str]) -> Readability:
             rows.append(joined[1:])
     ids = _ids(tokenizer, rows)
     pieces = sum(map(len, ids))
-    unknown = _unknown(tokenizer)
+    unknown: Any = getattr(tokenizer, "unk_token_id", None)
+    token = getattr(getattr(tokenizer, "model", None), "unk_token", None)
+    if unknown is None and token is not None:
+        unknown = tokenizer.token_to_id(token)
     return Readability(pieces / max(words, 1), sum(row.count(unknown) for row in ids) / max(pieces, 1))
 
 
 def share_read(encoder: Any, texts: Sequence[str]) -> tuple[float, int]:
-    """Returns the share of the tokens of a text that an encoder reads, on average, and the most that it reads of one.
-
-    The mean is over the texts with tokens, so that a few long ones among many short ones hardly change it. The share is
-    1, and the number 0, if the encoder has no limit.
-    """
+    """Returns the mean share of the tokens of a text that an encoder reads, and its limit; 1 and 0 without a limit."""
     tokenizer, limit = encoder.tokenizer, getattr(unwrapped(encoder), "max_seq_length", None)
     if tokenizer is None or limit is None or not isfinite(limit):
         return 1.0, 0
@@ -190,12 +170,3 @@ def _ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
         return [[] for _ in texts]
     encoded = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
     return [[number for number, real in zip(e.ids, e.attention_mask, strict=True) if real] for e in encoded]
-
-
-def _unknown(tokenizer: Any) -> int:
-    """Returns the number of the unknown token; -1 if there is none."""
-    number = getattr(tokenizer, "unk_token_id", None)
-    token = getattr(getattr(tokenizer, "model", None), "unk_token", None)
-    if number is None and token is not None:
-        number = tokenizer.token_to_id(token)
-    return -1 if number is None else int(number)

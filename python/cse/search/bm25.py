@@ -1,7 +1,4 @@
-"""BM25 search with the library bm25s (extra ``cse[search]``).
-
-``terms.py`` says how texts are split into terms.
-"""
+"""BM25 search with the library bm25s (extra ``cse[search]``)."""
 
 from __future__ import annotations
 
@@ -22,7 +19,6 @@ from .terms import library as library
 from .vectors import Numbers, top
 
 HASHES = "hashes.json"
-# Number of texts read between two calls of ``progress``.
 PROGRESS_ROWS = 4096
 
 
@@ -36,10 +32,7 @@ class Bm25:
     def build(
         cls, texts: Iterable[str], progress: Callable[[int], None] | None = None, terms: Terms | None = None
     ) -> Bm25:
-        """Builds an index of texts, split by ``terms``, by default into all words; at least one must have a term.
-
-        ``progress`` is called with the number of texts read since its last call.
-        """
+        """Builds an index of texts, split by ``terms``, by default into all words; at least one must have a term."""
         split = terms or Terms()
         index = cls(library().BM25(method="lucene", k1=1.5, b=0.75), split)
         vocabulary: dict[str, int] = {}
@@ -56,10 +49,7 @@ class Bm25:
 
     @classmethod
     def open(cls, folder: Path, terms: Terms, verify: bool = True) -> Bm25:
-        """Opens an index that ``save`` wrote, mapped into memory; ``terms`` as in ``build``.
-
-        Raises ``InputError`` if it cannot be read or, with ``verify``, if a file differs from its stored hash.
-        """
+        """Opens an index that ``save`` wrote, mapped into memory; ``terms`` as in ``build``."""
         load = library().BM25.load
         try:
             if verify and json.loads((folder / HASHES).read_bytes()) != _hashes(folder):

@@ -50,16 +50,9 @@ class Fusion:
     """How the rankings by vectors and by BM25 are combined. Raises ``InputError`` for a value that is out of range."""
 
     bm25_weight: Bm25Weight = None
-    """Weight w of BM25, 0 to 1. Default: 0.5, but 0.8 if the model can hardly read the texts or reads less than half
-    of their tokens at once, also with passages, and 0.3 for code."""
     language: Language = "auto"
-    """Language whose words BM25 stems; ``auto``: guessed from the texts; ``none``: no stemming."""
     stop_words: StopWords = "language"
-    """Words that BM25 leaves out: those of the ``language``, ``english`` ones, or ``none``."""
     bm25_tokenizer: Bm25Tokenizer = "auto"
-    """Terms of BM25: ``unicode`` (words), ``code`` (identifiers are cut at underscores and changes of case), or
-    ``wordpieces`` (pieces of the model's WordPiece tokenizer). ``auto``: ``code`` if the texts look like code, else
-    ``unicode``."""
 
     def __post_init__(self) -> None:
         for option in options_of(Fusion):
@@ -67,10 +60,7 @@ class Fusion:
 
     @staticmethod
     def of(hybrid: bool | Fusion | None) -> Fusion | None:
-        """Returns what the argument ``hybrid`` stands for: True for the defaults, False and None for no BM25.
-
-        Raises ``InputError`` for any other value.
-        """
+        """Returns what the argument ``hybrid`` stands for: True for the defaults, False and None for no BM25."""
         if isinstance(hybrid, Fusion):
             return hybrid
         if hybrid is None or isinstance(hybrid, bool):

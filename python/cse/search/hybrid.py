@@ -3,11 +3,9 @@
 z(s) are the scores of all rows minus their mean, divided by their standard deviation. Each ranking is taken as an
 opinion on which row is the best one: p_d = softmax(DENSE z(dense)) and p_b = softmax(LEXICAL z(BM25)), over all rows.
 The score of a row is the logarithm of the power mean of the two, ln(((1 - w) p_d^r + w p_b^r)^(1/r)), where w is the
-weight of BM25 and r is ``EXPONENT``. A ranking with a clear first row has more influence than one with many equally
-good rows, query by query. r = 1 is the linear and r -> 0 the logarithmic opinion pool (Genest and Zidek 1986). w is
-larger if the model can hardly read the texts (``cse.encoder.vocabulary``) or reads less than half of their tokens at
-once, even in passages, and smaller for code, whose queries share few words with it. The constants are chosen by
-``benches/domain/pool.py``; ``CODE`` on the only collection of code.
+weight of BM25 and r is ``EXPONENT``: r = 1 is the linear and r -> 0 the logarithmic opinion pool (Genest and Zidek
+1986). A ranking with a clear first row has more influence than one with many equally good rows, query by query. The
+constants are chosen by ``benches/domain/pool.py``.
 """
 
 from __future__ import annotations
@@ -24,11 +22,7 @@ READABLE, CODE, UNREADABLE = 0.5, 0.3, 0.8
 
 
 class Ranker:
-    """Ranks the rows of an index by pooled scores.
-
-    ``rows``, ``(n,)``, ascending, is the row of each of the n vectors, its places; a row with several passages has
-    several.
-    """
+    """Ranks the rows of an index by pooled scores; ``rows``, ``(n,)``, is the row of each vector, its places."""
 
     def __init__(self, vectors: Vectors, rows: Numbers) -> None:
         self.vectors = vectors
@@ -38,9 +32,8 @@ class Ranker:
     def rank(self, query: Floats, words: Floats, weight: float, k: int) -> list[tuple[int, float, int]]:
         """Returns the k best rows, best first, each with its score and the place of its best vector.
 
-        Ties are in row order. The scores of the vectors are computed in float32 for all rows, and again in float64 for
-        the rows that may be among the best. ``query`` is ``(D,)``, and ``words`` has the BM25 score of each row of the
-        index, including rows without a vector.
+        ``query`` is ``(D,)``, and ``words`` has the BM25 score of each row, including rows without a vector. Scores
+        are computed in float32, and again in float64 for the rows that may be among the best.
         """
         lexical = standardised((words if len(words) == len(self.rows) else words[self.rows]).astype(np.float64))
         lexical *= LEXICAL
@@ -52,7 +45,6 @@ class Ranker:
         level = float(f"{log_sum(DENSE * relative):.4e}")
 
         def pooled(scores: Doubles, at: Numbers | slice) -> Doubles:
-            """Returns the mean of p^r of some rows, which takes one exponential a row."""
             relative = (scores - mean) / spread if spread > 0 else 0 * scores
             result: Doubles = np.exp(EXPONENT * (DENSE * relative - level))
             result *= 1 - weight

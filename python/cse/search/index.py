@@ -15,28 +15,27 @@ import numpy.typing as npt
 from ..data.corpus import Corpus
 from ..errors import InputError, check_ids, check_integer, check_list, check_switch, check_texts, shortened
 from .fusion import Fusion
-from .rows import ROWS, Rows, opened, read_encoded, read_index
+from .rows import Changes, Progress, Rows, built_otherwise, locked, opened, read_encoded, read_index, write_index
 from .searching import Hit, Searcher
 from .vectors import Vectors
-from .writing import Changes, Progress, built_otherwise, locked, write_index
 
 if TYPE_CHECKING:
     from ..encoder.encoder import Encoder
+
+# Settings of an index that are arguments of ``cse.Encoder``.
+ARGUMENTS = ("model", "pooler", "prompt", "dims")
 
 
 class SearchIndex:
     """Vectors, texts and ids of the rows of a corpus, in a folder; made by ``build``, opened by ``open``.
 
     The rows are memory-mapped. Blank rows are never found. While another process updates the index, an open index
-    continues to return the rows that it had when it was opened. Several threads may search while one changes the rows:
-    each call of ``search`` answers from one state of the index.
-
-    Attributes:
-        changes: What ``build`` changed in an existing index; None for an index that was opened or is new.
+    continues to return the rows that it had when it was opened. Several threads may search while one changes the rows.
+    ``encoder`` is that of queries, and ``changes`` what ``build`` changed in an existing index, else None.
     """
 
     def __init__(self, rows: Rows, encoder: Encoder, verify: bool = True) -> None:
-        self._encoder, self._verify = encoder, verify
+        self.encoder, self._verify = encoder, verify
         self._state = Searcher(rows, encoder, verify)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self.changes: Changes | None = None
@@ -57,44 +56,40 @@ class SearchIndex:
     ) -> SearchIndex:
         """Builds the index of a corpus, or updates an existing one.
 
-        If the folder already contains an index, it must have been built with the same model and settings. Only texts
-        that it does not contain are encoded; rows that are not in the corpus are dropped. To complete an interrupted
-        build or update, call ``build`` again; until then, an existing index remains as it was.
+        If the folder contains an index, of the same model and settings, only new texts are encoded, and rows that are
+        not in the corpus are dropped. A second call completes an interrupted one, until which an index stays as it was.
 
         Args:
             encoder: The encoder.
             texts: The rows, as texts in memory or a ``Corpus``; a line break in a text becomes a space.
             folder: The folder; None: a temporary one, which is deleted together with the object.
             ids: One id per row; no two rows may have the same.
-            passages: Cut rows into passages of at most this number of tokens; a row gets the score of its best passage.
-                ``"max"``: the maximum number of tokens that the model reads. Default: as in the existing index; in
-                a new one, rows are not cut, and the model reads only the beginning of a long row.
+            passages: Cut rows into passages of at most this number of tokens (``"max"``: all that the model reads); a
+                row gets the score of its best one. Default: as in the existing index; in a new one, rows are not cut.
             rebuild: Encode all rows again, and replace an existing index.
             batch_size: Texts per forward pass.
-            progress: Called with the number of rows done since its last call; the first call counts the rows that the
-                index already contains.
+            progress: Called with the number of rows done since its last call; first, those already in the index.
             verify: Compare the rows of an existing index with their checksums.
 
         Raises:
             InputError: If the existing index was built with a different model or settings, shares no text with the
                 corpus, or is damaged, or if texts, ids or settings are invalid.
-            OSError: If a file cannot be written.
         """
         rebuild, verify = bool(check_switch(rebuild, "rebuild")), bool(check_switch(verify, "verify"))
         corpus = texts if isinstance(texts, Corpus) else Corpus.from_texts(texts)
         filled = corpus.filled()
         listed = None if ids is None else _checked_ids(ids, len(corpus))
-        temporary = None if folder is not None else tempfile.TemporaryDirectory(prefix="cse-search-")
-        path = Path(folder if folder is not None else temporary.name)  # type: ignore[union-attr]
+        temporary = tempfile.TemporaryDirectory(prefix="cse-search-") if folder is None else None
+        path = Path(temporary.name if temporary else folder)  # type: ignore[arg-type]
         with locked(path):
             before = None if rebuild else read_index(path, verify)
             encoded = [] if rebuild else read_encoded(path)
-            known = before if before is not None else next(iter(encoded), None)
+            known = before or next(iter(encoded), None)
             if known is None:
-                settings = _settings(encoder, listed is not None, passages)
-            else:  # what an interrupted first build has encoded has no ids; the file of rows gets them
-                _check_settings(path, known.settings, encoder, passages)
-                settings = {**known.settings, "ids": listed is not None}
+                settings = _settings(encoder, passages)
+            else:
+                _check_settings(path, settings := known.settings, encoder, passages)
+            settings = {**settings, "ids": listed is not None}  # what an interrupted first build has encoded has none
             if before is not None:
                 again = "build it again with --rebuild, or name another folder (-o)"
                 if before.settings["ids"] != settings["ids"]:
@@ -125,16 +120,15 @@ class SearchIndex:
             verify: Compare the rows with their checksums. This reads the file once.
 
         Raises:
-            InputError: If the folder contains no complete index or a damaged one, or if the index was built with
-                another model.
+            InputError: If the folder contains no complete index, or one that is damaged or of another model.
         """
         path = Path(folder)
         rows = opened(path, verify)
         if encoder is None:
-            from ..encoder.opening import open_encoder
+            from ..encoder.light import open_encoder
 
             try:
-                encoder = open_encoder(device=device, **encoder_settings(rows.settings))
+                encoder = open_encoder(device=device, **{name: rows.settings[name] for name in ARGUMENTS})
             except InputError as error:
                 raise InputError(f"{path}: {error}; the index was built with this model") from None
         _check_settings(path, rows.settings, encoder)
@@ -148,11 +142,6 @@ class SearchIndex:
     def folder(self) -> Path:
         """The folder of the index."""
         return self._state.rows.path.parent
-
-    @property
-    def encoder(self) -> Encoder:
-        """The encoder of queries."""
-        return self._encoder
 
     @property
     def vectors(self) -> Vectors:
@@ -183,19 +172,14 @@ class SearchIndex:
         return self._state.rows.ids(_numbers(rows))
 
     def add(self, texts: Iterable[str], *, ids: Sequence[str] | None = None, batch_size: int = 64) -> Changes:
-        """Appends rows to the index; if the call is interrupted, the index is not changed.
+        """Appends rows, with ids if the index has ids; if the call is interrupted, the index is not changed.
 
-        Args:
-            texts: The rows.
-            ids: Ids of the new rows, if the index has ids.
-            batch_size: Texts per forward pass.
-
-        Raises:
-            InputError: For invalid texts or ids, or while another process writes to the index.
-            OSError: If a file cannot be written.
+        Raises ``InputError`` for invalid texts or ids, or while another process writes to the index.
         """
-        added, new = check_texts(texts), self._given(ids)
-        return self._change(lambda rows: ([*rows.texts(), *added], new and [*rows.ids(), *new]), batch_size)
+        added, new = check_texts(texts), None if ids is None else check_ids(ids)
+        return self._change(
+            lambda rows: ([*rows.texts(), *added], None if new is None else [*rows.ids(), *new]), batch_size
+        )
 
     def update(
         self,
@@ -205,31 +189,18 @@ class SearchIndex:
         batch_size: int = 64,
         progress: Progress | None = None,
     ) -> Changes:
-        """Replaces all rows; only texts that the index does not contain are encoded.
+        """Replaces all rows, with ids if the index has ids; only texts that it does not contain are encoded.
 
-        Args:
-            texts: All rows that the index is to contain, in order.
-            ids: Their ids, if the index has ids.
-            batch_size: Texts per forward pass.
-            progress: See ``build``.
-
-        Raises:
-            InputError: For invalid texts or ids, or while another process writes to the index.
-            OSError: If a file cannot be written.
+        For ``progress``, see ``build``. Raises ``InputError`` as ``add`` does.
         """
-        wanted = check_texts(texts), self._given(ids)
+        wanted = check_texts(texts), None if ids is None else check_ids(ids)
         return self._change(lambda rows: wanted, batch_size, progress)
 
     def remove(self, ids: Iterable[str]) -> Changes:
-        """Removes rows from the index; the following rows get smaller numbers. Nothing is encoded.
+        """Removes rows by their ids, or row numbers as text; the following rows get smaller numbers.
 
-        Args:
-            ids: Ids of the rows; their row numbers as text if the index has no ids.
-
-        Raises:
-            InputError: If an id is not in the index, if no row would remain, or while another process writes to the
-                index.
-            OSError: If a file cannot be written.
+        Raises ``InputError`` if an id is not in the index, if no row would remain, or while another process writes to
+        the index.
         """
         gone = set(_one_line(ids))
 
@@ -244,12 +215,6 @@ class SearchIndex:
 
         return self._change(wanted, 1)
 
-    def _given(self, ids: Sequence[str] | None) -> list[str] | None:
-        if (ids is not None) != self.has_ids:
-            what = "ids; give ids for these rows as well" if ids is None else "no ids; omit ids"
-            raise InputError(f"ids: the rows of {self.folder} have {what}")
-        return None if ids is None else _one_line(ids)
-
     def _change(
         self,
         wanted: Callable[[Rows], tuple[list[str], list[str] | None]],
@@ -260,15 +225,17 @@ class SearchIndex:
         folder = self.folder
         with locked(folder):
             before = opened(folder, self._verify)
-            _check_settings(folder, before.settings, self._encoder)  # another process may have built it again
+            _check_settings(folder, before.settings, self.encoder)  # another process may have built it again
             texts, ids = wanted(before)
-            corpus = Corpus.from_texts(texts)
+            if (ids is not None) != before.settings["ids"]:
+                what = "ids; give ids for these rows as well" if ids is None else "no ids; omit ids"
+                raise InputError(f"ids: the rows of {folder} have {what}")
+            corpus, known = Corpus.from_texts(texts), (before, read_encoded(folder))
             listed = None if ids is None else _checked_ids(ids, len(corpus))
-            known = before, read_encoded(folder)
             rows, changes = write_index(
-                folder, before.settings, self._encoder, corpus, listed, *known, batch_size, progress
+                folder, before.settings, self.encoder, corpus, listed, *known, batch_size, progress
             )
-            self._state = Searcher(rows, self._encoder, self._verify)
+            self._state = Searcher(rows, self.encoder, self._verify)
         return changes
 
     def search(
@@ -285,9 +252,8 @@ class SearchIndex:
         Args:
             queries: The queries; a blank query has no hits.
             k: Number of rows, at least 1.
-            hybrid: Rank by the vectors and by BM25, as ``cse.search.hybrid`` describes, with the settings of
-                ``Fusion``; True: the default settings. The BM25 index of the texts is built when it is first needed,
-                and stored in the folder.
+            hybrid: Rank by the vectors and by BM25, with the settings of ``Fusion``, or True for the defaults. The BM25
+                index of the texts is built when it is first needed, and stored in the folder.
             batch_size: Queries per forward pass.
             progress: Called with the number of queries encoded since its last call.
 
@@ -300,15 +266,13 @@ class SearchIndex:
         state, listed = self._state, check_texts(queries, "queries")
         check_integer(k, "k")
         fusion = Fusion.of(hybrid)
-        vectors = self._encoder.encode_query(listed, batch_size=batch_size, progress=progress)
+        vectors = self.encoder.encode_query(listed, batch_size=batch_size, progress=progress)
         return state.search(listed, vectors, int(k), fusion)
 
     def prepare(self, hybrid: bool | Fusion, progress: Progress | None = None) -> None:
         """Builds the BM25 index that ``search`` needs with this argument ``hybrid``, if it is missing.
 
-        Args:
-            hybrid: See ``search``.
-            progress: Called with the number of rows read since its last call.
+        ``progress`` is called with the number of rows read since its last call.
         """
         if (fusion := Fusion.of(hybrid)) is not None:
             self._state.bm25(fusion, progress)
@@ -330,17 +294,12 @@ class SearchIndex:
 def built_with(folder: str | PathLike[str]) -> dict[str, Any] | None:
     """Returns the arguments of the encoder of an index, complete or interrupted; None for other folders."""
     path = Path(folder)
-    known = read_index(path, False) if (path / ROWS).exists() else next(iter(read_encoded(path)), None)
-    return None if known is None else encoder_settings(known.settings)
+    known = read_index(path, False) or next(iter(read_encoded(path)), None)
+    return None if known is None else {name: known.settings[name] for name in ARGUMENTS}
 
 
-def encoder_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of the encoder with which an index was built."""
-    return {name: settings[name] for name in ("model", "pooler", "prompt", "dims")}
-
-
-def _settings(encoder: Encoder, has_ids: bool = False, passages: int | str | None = None) -> dict[str, Any]:
-    """Returns the settings to be stored in a new index."""
+def _settings(encoder: Encoder, passages: int | str | None = None) -> dict[str, Any]:
+    """Returns the settings to be stored in a new index without ids; see ``cse.search.rows.SETTINGS``."""
     from ..encoder.resolve import model_digest
 
     if passages is not None:
@@ -363,7 +322,7 @@ def _settings(encoder: Encoder, has_ids: bool = False, passages: int | str | Non
         "precision": encoder.precision,
         "width": encoder.embedding_dim,
         "similarity": "dot" if getattr(encoder, "similarity_name", None) == "dot" else "cosine",
-        "ids": has_ids,
+        "ids": False,
         "passages": passages,
     }
 

@@ -30,21 +30,10 @@ def parse_ranks(text: str) -> tuple[int, int]:
 class QueryRows:
     """How rows to train on are made from a corpus and queries without labels.
 
-    Half of the rows are made from queries (pseudo-labels): the anchor is a query, the positive is a passage of one of
-    the first rows in its ranking by ``SearchIndex.search(hybrid=Fusion())``, and the negative is a passage of a row
-    further below. The other half preserves what the encoder can do for other texts: anchor and positive are two spans
-    of a row, as in the default recipe for sentence encoders, and the negative is a span of another row. All queries
-    occur equally often, up to a difference of 1.
-
-    Attributes:
-        count: Number of rows to make.
-        ranks: First and last rank of the rows of negatives, counted from 1.
-        positives: Number of first ranks from which positives are taken.
-        words: Maximum number of words of a passage, which begins at a random word.
-        seed: Random seed; a row depends on it, on its number, and on the queries and the corpus.
-
-    Raises:
-        InputError: If the ranks of the negatives and of the positives overlap.
+    Of half of the ``count`` rows, the anchor is a query, the positive a passage of at most ``words`` words of one of
+    the first ``positives`` rows in its hybrid ranking, and the negative one of a row at ``ranks`` (first and last, from
+    1). The other half preserves what the encoder can do for other texts: anchor and positive are two spans of a row,
+    the negative is a span of another row.
     """
 
     count: int = 1920
@@ -68,17 +57,7 @@ class QueryRows:
         batch_size: int = 64,
         progress: Callable[[int], None] | None = None,
     ) -> list[tuple[str, str, str]]:
-        """Returns the rows: texts of an anchor, a positive and a negative.
-
-        Args:
-            index: An index of the corpus.
-            queries: The queries, at least one.
-            batch_size: Texts per forward pass.
-            progress: Called with the number of queries searched for since its last call.
-
-        Raises:
-            InputError: If a query is blank, the corpus has too few rows for the ranks, or bm25s is not installed.
-        """
+        """Returns the rows: texts of an anchor, a positive and a negative."""
         queries = check_texts(queries, "queries")
         if not queries or not all(query.strip() for query in queries):
             raise InputError("queries: at least one is needed, and none may be blank; leave out blank ones")

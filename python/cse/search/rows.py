@@ -1,16 +1,10 @@
-"""The rows of a search index: one Arrow IPC file, which is replaced as a whole.
+"""The rows of a search index: one Arrow IPC file, ``rows.arrow``, which is replaced as a whole.
 
-===============  =======================================================================================================
-file             content
-===============  =======================================================================================================
-``rows.arrow``   the rows; the metadata of its schema hold the settings of the index
-``encoded/``     rows that an interrupted build or update has encoded, in files of the same form
-``bm25-HASH-*``  BM25 index of the texts with this hash (``Rows.generation``), with the terms ``*`` (``terms.py``)
-===============  =======================================================================================================
-
-A row has the columns ``id`` (if the index has ids), ``text``, ``hash`` and ``passages``. The passages of a row are the
-ranges of characters of its text that were encoded, each with its float32 vector. Each record batch is stored with the
-CRC-32 of its buffers. A process that has opened the file continues to read it after it was replaced.
+The metadata of its schema hold the settings of the index. A row has the columns ``id`` (if the index has ids),
+``text``, ``hash`` and ``passages``: the ranges of characters of its text that were encoded, each with its float32
+vector. Each record batch is stored with the CRC-32 of its buffers. The folder ``encoded`` has files of the same form
+with the rows that an interrupted build or update has encoded, and ``bm25-HASH-*`` is the BM25 index of the texts with
+this hash (``Rows.generation``), with the terms ``*`` (``terms.py``).
 """
 
 from __future__ import annotations
@@ -19,30 +13,44 @@ import hashlib
 import json
 import mmap
 import os
+import shutil
 import zlib
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from .. import io
+from ..data.corpus import Corpus
+from ..encoder.base import naming_rows
 from ..errors import InputError
-from ..io import dumps, write_atomically
-from .vectors import Floats, Numbers, Vectors
+from .vectors import Floats, Numbers, Vectors, unit
 
+if TYPE_CHECKING:
+    from ..encoder.encoder import Encoder
+
+AGAIN = "build the index again with --rebuild"
 VERSION = 4
 ROWS, ENCODED = "rows.arrow", "encoded"
+SETTINGS = {"model", "pooler", "prompt", "dims", "digest", "precision", "width", "similarity", "ids", "passages"}
+
+# Number of texts that are encoded, and then stored, together.
+BLOCK = 4096
+# Approximate size of the vectors of a record batch; each batch adds a constant time to a search.
+BATCH_BYTES = 256 << 20
 
 Hashes = npt.NDArray[np.uint64]
+Progress = Callable[[int], None]
 
 
 class Rows:
-    """The rows of a file, mapped into memory; ``verify`` compares them with their checksums, which reads the file once.
-
-    Raises ``InputError`` if the file is damaged, or was written by another version, and ``FileNotFoundError``.
-    """
+    """The rows of a file, mapped into memory; ``verify`` reads it and compares the rows with their checksums."""
 
     def __init__(self, path: Path, verify: bool = True) -> None:
         import pyarrow as pa
@@ -55,9 +63,10 @@ class Rows:
             version, check = (self.settings.pop(name) for name in ("version", "check"))
             read = [reader.get_batch_with_custom_metadata(number) for number in range(reader.num_record_batches)]
             if version != VERSION:
-                where = path.parent
-                raise InputError(f"{where}: was built by another version of cse; build the index again with --rebuild")
-            if check != _check(self.settings) or not reader.schema.equals(schema(self.settings)) or not read:
+                raise InputError(f"{path.parent}: was built by another version of cse; {AGAIN}")
+            if check != _check(self.settings) or self.settings.keys() != SETTINGS or not read:
+                raise ValueError
+            if not reader.schema.equals(schema(self.settings)):
                 raise ValueError
             for batch, metadata in read:
                 batch.validate(full=True)  # an offset out of range would read memory outside the file
@@ -66,29 +75,25 @@ class Rows:
         except (FileNotFoundError, InputError):
             raise
         except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            raise InputError(f"{path}: is damaged; build the index again with --rebuild") from None
+            raise InputError(f"{path}: is damaged; {AGAIN}") from None
         self.path, self.table = path, pa.Table.from_batches([batch for batch, _ in read])
         lists = self.table.column("passages").chunks
         passages, width = [chunk.flatten() for chunk in lists], self.settings["width"]
         arrays = [each.field("vector").flatten().to_numpy().reshape(len(each), width) for each in passages]
         self.vectors = Vectors(arrays, 1.0001 if self.settings["similarity"] == "cosine" else None)
-        """The vectors of the rows that are not blank, or of their passages."""
         self.spans = np.hstack([np.stack([each.field(name).to_numpy() for name in SPAN]) for each in passages]).T
         """Range of characters of each vector, ``(vectors, 2)`` uint32."""
         self.counts = np.concatenate([np.diff(chunk.offsets.to_numpy()) for chunk in lists])
-        """Number of vectors of each row, ``(rows,)``."""
         self.hashes: Hashes = self.table.column("hash").to_numpy()
-        """Hash of the text of each row, ``(rows,)`` uint64."""
         self.row_of: Numbers = np.repeat(np.arange(len(self)), self.counts)
         """Row of each vector, ``(vectors,)`` int64, ascending."""
         self.generation = hashlib.sha256(self.hashes.tobytes()).hexdigest()[:32]
-        """A hash of the texts."""
 
     def __len__(self) -> int:
         return len(self.table)
 
     def texts(self, rows: Sequence[int] | None = None) -> list[str]:
-        """Returns the texts of some rows; None: of all. Raises ``InputError`` for a row out of range."""
+        """Returns the texts of some rows; None: of all."""
         return self._values("text", rows)
 
     def ids(self, rows: Sequence[int] | None = None) -> list[str]:
@@ -103,8 +108,9 @@ class Rows:
             values: list[str] = (column if rows is None else column.take(np.array(rows, dtype=np.int64))).to_pylist()
         except IndexError:
             row = next(row for row in rows or () if not 0 <= row < len(self))
-            message = f"row: {row} is out of range; there are {len(self):,} rows in {self.path.parent}"
-            raise InputError(message) from None
+            raise InputError(
+                f"row: {row} is out of range; there are {len(self):,} rows in {self.path.parent}"
+            ) from None
         return values
 
 
@@ -118,7 +124,7 @@ def schema(settings: dict[str, Any]) -> Any:
     passage = [(name, pa.uint32()) for name in SPAN] + [("vector", pa.list_(pa.float32(), settings["width"]))]
     columns = [("id", pa.large_string())] if settings["ids"] else []
     columns += [("text", pa.large_string()), ("hash", pa.uint64()), ("passages", pa.list_(pa.struct(passage)))]
-    return pa.schema(columns, {"cse": dumps({**settings, "version": VERSION, "check": _check(settings)})})
+    return pa.schema(columns, {"cse": io.dumps({**settings, "version": VERSION, "check": _check(settings)})})
 
 
 def batch_of(
@@ -153,28 +159,23 @@ def write_rows(path: Path, settings: dict[str, Any], batches: Iterable[Any]) -> 
         file.flush()
         os.fsync(file.fileno())
 
-    write_atomically(path, write)
+    io.write_atomically(path, write)
 
 
 def _checksum(batch: Any) -> int:
     """Returns the CRC-32 of the buffers of a record batch, each of which begins at its first row."""
-    value = 0
-    for column in batch.columns:
-        for buffer in column.buffers():
-            value = zlib.crc32(buffer or b"", value)
-    return value
+    buffers = (buffer for column in batch.columns for buffer in column.buffers())
+    return reduce(lambda value, buffer: zlib.crc32(buffer or b"", value), buffers, 0)
 
 
 def _check(settings: dict[str, Any]) -> str:
-    return hashlib.sha256(dumps(settings).encode()).hexdigest()[:32]
+    return hashlib.sha256(io.dumps(settings).encode()).hexdigest()[:32]
 
 
 def read_index(folder: Path, verify: bool = True) -> Rows | None:
     """Returns the rows of an index folder; None if it has none."""
-    try:
-        return Rows(folder / ROWS, verify)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+    path = folder / ROWS
+    return Rows(path, verify) if path.exists() else None
 
 
 def read_encoded(folder: Path) -> list[Rows]:
@@ -195,3 +196,136 @@ def opened(folder: Path, verify: bool = True) -> Rows:
             f"{folder}: its build was interrupted after {encoded:,} rows; run the same command again to complete it"
         )
     raise InputError(f"{folder}: no index there; make one with 'cse search MODEL CORPUS -o {folder}'")
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Numbers of rows whose text was already encoded, with a new text, and that are no longer in an index."""
+
+    kept: int
+    encoded: int
+    dropped: int
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Context manager that locks an index folder for writing, and creates the folder if it does not exist."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file; name a folder for the index")
+    if io.holds_files(folder) and not any((folder / name).exists() for name in (ROWS, ENCODED)):
+        raise InputError(f"{folder}: holds files that are not part of an index; name a new folder")
+    with io.naming(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with io.locked(folder, f"{folder}: another process is writing to this index; wait for it"):
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # what an interrupted build has encoded is kept
+                (folder / ENCODED).rmdir()
+
+
+def write_index(
+    folder: Path,
+    settings: dict[str, Any],
+    encoder: Encoder,
+    corpus: Corpus,
+    ids: list[str] | None,
+    before: Rows | None,
+    encoded: list[Rows],
+    batch_size: int,
+    progress: Progress | None,
+) -> tuple[Rows, Changes]:
+    """Makes an index contain the rows of a corpus; call it within ``locked``. Returns the rows, and what changed."""
+    hashes = corpus.hashes()
+    was = np.empty(0, np.uint64) if before is None else before.hashes
+    more = progress or (lambda rows: None)
+    if before is not None and np.array_equal(was, hashes) and (ids is None or before.ids() == ids):
+        more(len(hashes))
+        return before, Changes(len(hashes), 0, 0)
+    made = {**settings, "ids": False}
+    sources = [*([] if before is None else [before]), *(rows for rows in encoded if rows.settings == made)]
+    new = np.flatnonzero(_positions(sources, hashes) < 0)
+    unseen = new[np.sort(np.unique(hashes[new], return_index=True)[1])]
+    if len(unseen) and settings["precision"] != encoder.precision:
+        raise built_otherwise(folder, f"with --precision {settings['precision']}")
+    if len(unseen) < len(hashes):
+        more(len(hashes) - len(unseen))
+    if len(unseen):
+        with io.naming(folder):
+            (folder / ENCODED).mkdir(exist_ok=True)
+    for start in range(0, len(unseen), BLOCK):
+        rows = unseen[start : start + BLOCK]
+        path = folder / ENCODED / f"{hashes[rows[0]]:016x}.arrow"
+        write_rows(path, made, [_encoded(made, encoder, batch_size, rows, corpus.take(rows), hashes[rows], more)])
+        sources.append(Rows(path, verify=False))  # mapped, to save memory
+    write_rows(folder / ROWS, settings, _gathered(settings, sources, corpus, ids))
+    with suppress(FileNotFoundError):
+        shutil.rmtree(folder / ENCODED)
+    written = opened(folder, False)
+    for path in folder.glob("bm25-*"):  # of former rows
+        if path.name.split("-")[1] != written.generation:
+            shutil.rmtree(path, ignore_errors=True)
+    dropped = Counter(was.tolist()) - Counter(hashes.tolist())
+    return written, Changes(len(hashes) - len(new), len(new), dropped.total())
+
+
+def built_otherwise(folder: Path, how: str, remedy: str = "use the same option") -> InputError:
+    """Returns the error for an index that was built ``how``."""
+    return InputError(
+        f"{folder}: was built {how}; {remedy}, build the index again with --rebuild, or name another folder"
+    )
+
+
+def _positions(sources: Sequence[Rows], hashes: Hashes) -> Numbers:
+    """Returns the first position of each hash in the rows of the sources, one after the other; -1 if there is none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    known = pa.chunked_array([source.table.column("hash").combine_chunks() for source in sources], pa.uint64())
+    return pc.index_in(pa.array(hashes), known).fill_null(-1).to_numpy().astype(np.int64)  # type: ignore[no-any-return]
+
+
+def _gathered(
+    settings: dict[str, Any], sources: Sequence[Rows], corpus: Corpus, ids: list[str] | None
+) -> Iterator[Any]:
+    """Yields record batches of the rows of a corpus, with the vectors that the sources have for the same texts."""
+    hashes = corpus.hashes()
+    at = _positions(sources, hashes)
+    counts, spans = (np.concatenate([getattr(source, name) for source in sources]) for name in ("counts", "spans"))
+    firsts = np.cumsum(counts) - counts
+    vectors = Vectors([array for source in sources for array in source.vectors.arrays], 0)
+    per_row = max(1, 4 * settings["width"] * len(vectors) // max(len(counts), 1))
+    step = max(BLOCK, BATCH_BYTES // per_row)
+    for start in range(0, len(hashes), step):
+        part = slice(start, start + step)
+        number = counts[at[part]]
+        places = np.repeat(firsts[at[part]] - (np.cumsum(number) - number), number) + np.arange(number.sum())
+        texts, named = corpus.take(range(*part.indices(len(hashes)))), None if ids is None else ids[part]
+        yield batch_of(settings, named, texts, hashes[part], number, spans[places], vectors.rows(places))
+
+
+def _encoded(
+    settings: dict[str, Any],
+    encoder: Encoder,
+    batch_size: int,
+    rows: Numbers,
+    texts: list[str],
+    hashes: Hashes,
+    more: Progress,
+) -> Any:
+    """Encodes texts, whole or in passages; ``rows`` are their numbers, for errors. Returns a record batch."""
+    cut = [[(0, len(text))] if text.strip() else [] for text in texts]
+    if settings["passages"] is not None:
+        from ..encoder.passages import Cutter
+
+        cut = Cutter(encoder, settings["passages"])(texts)
+    passages = [text[start:end] for text, spans in zip(texts, cut, strict=True) for start, end in spans]
+    counts = np.array([*map(len, cut)])
+    by_row = len(passages) == len(texts)
+    with naming_rows(np.repeat(rows, counts)):
+        vectors = encoder.encode_document(passages, batch_size=batch_size, progress=more if by_row else None)
+    vectors = unit(vectors) if settings["similarity"] == "cosine" else np.asarray(vectors, dtype=np.float32)
+    if not by_row:
+        more(len(texts))
+    places = np.array([span for spans in cut for span in spans], dtype=np.uint32).reshape(-1, 2)
+    return batch_of(settings, None, texts, hashes, counts, places, vectors)

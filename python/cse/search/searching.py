@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,31 +27,29 @@ if TYPE_CHECKING:
 Progress = Callable[[int], None]
 # Row, its score, and the position of its best vector in the index.
 Found = tuple[int, float, int]
-# Number of texts read together.
-BLOCK = 4096
 # Number of texts whose tokens are counted to see whether the model reads them, and the share that it should read.
 LONG_SAMPLE, LEAST_READ = 50, 0.5
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A row that was found."""
+    """A row that was found.
+
+    ``row`` counts from 0, ``id`` is the row number if the index has no ids, and ``text`` is that of the best passage if
+    rows are cut into passages. ``score`` is the cosine (or dot product, if the model uses it) with the query; with
+    ``hybrid``, the logarithm of a pooled probability.
+    """
 
     row: int
-    """Number of the row in the corpus, from 0."""
     id: str
-    """Id of the row; its row number if the index has no ids."""
     score: float
-    """Cosine (or dot product, if the model uses it) with the query; with ``hybrid``, the pooled score, which is the
-    logarithm of a probability."""
     text: str
-    """Text of the row; if rows are cut into passages, the best passage."""
 
 
 class Searcher:
     """One state of an index, which does not change: its rows, and what is derived from them when it is first needed.
 
-    The BM25 indexes are stored in the folder, unless it cannot be changed. Several threads may search at the same time.
+    Several threads may search. The BM25 indexes are stored in the folder, unless it cannot be changed.
     """
 
     def __init__(self, rows: Rows, encoder: Encoder, verify: bool = True) -> None:
@@ -63,7 +60,7 @@ class Searcher:
 
     @cached_property
     def sample(self) -> list[str]:
-        """The texts of at most ``SAMPLE`` rows, evenly spread, by which the language is guessed."""
+        """The texts of at most ``SAMPLE`` rows, evenly spread."""
         count = len(self.rows)
         return self.rows.texts(range(0, count, max(1, count // SAMPLE))[:SAMPLE])
 
@@ -91,17 +88,15 @@ class Searcher:
 
     def terms(self, fusion: Fusion) -> Terms:
         """Returns how BM25 splits the texts: what ``fusion`` says, with what is ``auto`` found from the texts."""
-        with self._lock:
-            if fusion not in self._terms:
-                terms = terms_for(self.sample, fusion.language, fusion.stop_words, fusion.bm25_tokenizer)
-                if terms.tokenizer == "wordpieces":
-                    pieces = Pieces.of(self.encoder.tokenizer, self.encoder.given[0])
-                    terms = replace(terms, language="none", pieces=pieces)
-                self._terms[fusion] = terms
-            return self._terms[fusion]
+        if fusion not in self._terms:
+            terms = terms_for(self.sample, fusion.language, fusion.stop_words, fusion.bm25_tokenizer)
+            if terms.tokenizer == "wordpieces":
+                pieces = Pieces.of(self.encoder.tokenizer, self.encoder.given[0])
+                terms = replace(terms, language="none", pieces=pieces)
+            self._terms[fusion] = terms
+        return self._terms[fusion]
 
     def weight(self, fusion: Fusion) -> float:
-        """Returns the weight of BM25."""
         if fusion.bm25_weight is not None:
             return fusion.bm25_weight
         if not self.readability.good or self.read[0] < LEAST_READ:
@@ -117,9 +112,8 @@ class Searcher:
                 if folder.exists():
                     index = Bm25.open(folder, terms, self._verify)
                 else:
-                    texts = self.rows.table.column("text")
-                    blocks = (texts.slice(start, BLOCK).to_pylist() for start in range(0, len(texts), BLOCK))
-                    index = Bm25.build(chain.from_iterable(blocks), progress, terms)
+                    chunks = self.rows.table.column("text").chunks
+                    index = Bm25.build((text for chunk in chunks for text in chunk.to_pylist()), progress, terms)
                     try:
                         if self.rows.path.exists():  # the folder was not removed
                             index.save(folder)
@@ -168,7 +162,6 @@ class Searcher:
         return results
 
     def _hits(self, best: Sequence[Found]) -> list[Hit]:
-        """Returns the ids and texts of the rows that were found."""
         rows = [row for row, _, _ in best]
         hits = []
         for (row, score, place), name, text in zip(best, self.rows.ids(rows), self.rows.texts(rows), strict=True):

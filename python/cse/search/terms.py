@@ -22,12 +22,11 @@ from ..errors import InputError
 from ..tfidf.options import word_options
 from ..tfidf.pieces import Pieces
 
-# Languages with a stemmer of Snowball and a list of stop words in bm25s.
 _LANGUAGES = "danish dutch english french german italian norwegian portuguese russian spanish swedish turkish"
 LANGUAGES = _LANGUAGES.split()
-# Number of texts by which the language is guessed, and the least share of stop words. In seven English and German
-# collections, a share of .22 (code) to .44 was in the list of the language and at most .12 in any other list; in
-# tweets, .19; in Chinese text, .001.
+"""Languages with a stemmer of Snowball and a list of stop words in bm25s."""
+# Number of texts by which the language is guessed, and the least share of stop words. In collections of texts, .19 to
+# .44 of the words were in the list of the language, and at most .12 in any other list.
 SAMPLE, LEAST = 1000, 0.15
 IDEOGRAPH = re.compile(r"[぀-ヿ㐀-䶿一-鿿豈-﫿]")
 # Places at which an identifier is cut: readFile, HTTPServer, read_file, utf8Text.
@@ -41,14 +40,11 @@ def language_names() -> list[str]:
 
 @dataclass(frozen=True)
 class Terms:
-    """How texts are split into terms."""
+    """How texts are split into terms: the language of stemming and of stop words, and a tokenizer of ``Fusion``."""
 
     language: str = "none"
-    """A language of ``LANGUAGES``, whose words are stemmed; ``none``: no stemming."""
     stop_words: str = "none"
-    """The language whose stop words are left out, or ``none``."""
     tokenizer: str = "unicode"
-    """``unicode``: words. ``code``: identifiers are also cut at underscores and at changes of case. ``wordpieces``."""
     pieces: Pieces | None = None
     """The tokenizer whose pieces are the terms; needed with ``wordpieces``."""
 
@@ -102,11 +98,7 @@ def stop_words(language: str) -> frozenset[str]:
 
 
 def guess_language(texts: Iterable[str]) -> str:
-    """Returns the language of ``LANGUAGES`` to whose stop words most words of the texts belong, or ``none``.
-
-    ``none`` is returned if fewer than ``LEAST`` of the words belong to any list. Languages with equal counts are in
-    alphabetical order.
-    """
+    """Returns the language to whose stop words most words of the texts belong; ``none`` if fewer than ``LEAST`` do."""
     counts = Counter(term for text in texts for _, _, term in _core.tokenize(text, word_options()))
     total = sum(counts.values())
     shares = {
@@ -118,10 +110,7 @@ def guess_language(texts: Iterable[str]) -> str:
 
 
 def looks_like_code(texts: Iterable[str]) -> bool:
-    """Returns whether at least a twentieth of the words are identifiers of several parts.
-
-    In ``cosqa``, Python functions, the share is .085; in tweets .035, and in the other collections at most .018.
-    """
+    """Returns whether at least a twentieth of the words are identifiers of several parts."""
     parts = [
         sum(1 for part in CUT.split(term) if part) > 1 and not term.isupper()
         for text in texts
@@ -153,11 +142,7 @@ def _stemmers() -> Any:
 
 
 def library() -> Any:
-    """Imports bm25s; raises ``InputError`` if it is not installed.
-
-    bm25s imports JAX if it is installed, and JAX then reserves three quarters of the memory of a GPU. The functions of
-    bm25s that use JAX are not called here, so JAX is hidden during the import.
-    """
+    """Imports bm25s without JAX, which would reserve most of a GPU; raises ``InputError`` if it is not installed."""
     hidden = "jax" not in sys.modules
     if hidden:
         sys.modules["jax"] = None  # type: ignore[assignment]  # import statements raise ImportError

@@ -1,9 +1,8 @@
 """Vectors of a corpus, and exact search for the k nearest rows by dot product.
 
-In a search, products are computed in float32, block by block, so that few are in memory and the vectors are read only
-once for up to ``QUERIES`` queries. A row is a candidate if its exact product may be among the k largest, given the
-maximum rounding error of float32. The products of the candidates are then computed again in float64 to rank the rows.
-The result equals the result of a brute-force search in float64, for any number of threads and any block size.
+Products are computed in float32, block by block. A row is a candidate if its exact product may be among the k largest,
+given the maximum rounding error of float32. The products of the candidates are then computed again in float64, so that
+the result is that of a brute-force search in float64, for any number of threads and any block size.
 """
 
 from __future__ import annotations
@@ -17,29 +16,24 @@ Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
 
-# Number of pairs of vectors multiplied in float64 at a time. This many pairs fit in a core's cache, which
-# makes the products three times as fast as in larger blocks.
+# Number of pairs of vectors multiplied in float64 at a time, which fit in the cache of a core.
 PAIRS = 1024
-# Maximum number of queries searched together, and of results in memory for them.
+# Maximum numbers: of queries searched together, and of results for them; of float32 products in memory at a time, and
+# of vectors multiplied by a query; and of candidates before they are merged into the results.
 QUERIES, RESULTS = 1024, 1 << 22
-# Maximum number of float32 products in memory at a time (16 MB), and of vectors multiplied by a query.
 PRODUCTS, BLOCK = 1 << 22, 1 << 20
-# Number of candidates above which they are merged into the results.
 CANDIDATES = 1 << 18
 
 
 class Vectors:
-    """n vectors of D dimensions in float32, in one array or in several, which may be mapped from files.
+    """n vectors in float32, in arrays ``(n_i, D)``, which may be mapped from files.
 
-    Args:
-        arrays: Arrays ``(n_i, D)`` float32, at least one.
-        longest: Upper bound on the Euclidean norms of the vectors; None: it is computed.
+    ``longest`` is an upper bound on their Euclidean norms; None: it is computed.
     """
 
     def __init__(self, arrays: Sequence[Floats], longest: float | None = None) -> None:
         self.arrays, self.width = arrays, int(arrays[0].shape[1])
         self.starts = np.cumsum([0, *map(len, arrays)])
-        """Number of the first vector of each array, followed by the total number of vectors."""
         if longest is None:
             norms = (float(np.linalg.norm(block, axis=1).max()) for _, block in self.blocks(PAIRS))
             longest = max(norms, default=0.0) * (1 + 1e-5)
@@ -76,10 +70,7 @@ def unit(vectors: npt.NDArray[np.floating]) -> Floats:
 
 
 def exact_products(queries: Floats, numbers: Numbers, vectors: Vectors, rows: Numbers) -> Doubles:
-    """Returns the dot products of queries and vectors, given as pairs of numbers, in float64, ``(pairs,)``.
-
-    The product of a pair depends only on its two vectors, so identical vectors have identical products.
-    """
+    """Returns the dot products of queries and vectors, given as pairs of numbers, in float64, ``(pairs,)``."""
     products = np.empty(len(rows))
     for start in range(0, len(rows), PAIRS):
         part = slice(start, start + PAIRS)
@@ -108,11 +99,7 @@ def rounding_error(width: int) -> float:
 
 
 def nearest(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Numbers]:
-    """Finds the k vectors with the largest dot product for each query ``(Q, D)``, at most all n.
-
-    Returns the products ``(Q, min(k, n))`` float64, descending, and row numbers, int64, of the same shape. Rows with
-    equal products are in the order of their numbers.
-    """
+    """Finds the k vectors with the largest dot product for each query ``(Q, D)``, at most all n."""
     k = min(k, len(vectors))
     scores, rows = np.empty((len(queries), k)), np.empty((len(queries), k), dtype=np.int64)
     together = max(1, min(QUERIES, RESULTS // max(k, 1)))
@@ -124,7 +111,6 @@ def nearest(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Numbers
 
 def _search(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Numbers]:
     count = len(queries)
-    # Upper bound on the rounding error of the products of each query.
     error = rounding_error(vectors.width) * vectors.longest * np.linalg.norm(queries.astype(np.float64), axis=1)
     best = np.full((count, k), -np.inf), np.zeros((count, k), dtype=np.int64)
     limit = np.full(count, -np.inf, dtype=np.float32)
@@ -134,14 +120,12 @@ def _search(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Numbers
         products = queries @ block.T
         stop = start + len(block)
         if np.isneginf(limit).any() and len(block) > k:
-            # Each product differs from the exact one by at most the error, and so does the k-th largest product. The
-            # product of one of the exact k best is therefore at most 2 * error below the k-th largest product.
+            # Each product, also the k-th largest one, differs from the exact one by at most the error.
             limit = _below(np.partition(products, -k, axis=1)[:, -k] - 2 * error)
         numbers, columns = np.divmod(np.flatnonzero(products >= limit[:, None]), len(block))  # faster than nonzero
         pending.append((numbers, columns + start))
         candidates += len(numbers)
-        # A random row is among the k best of n with probability k / n, so about k candidates are expected between rows
-        # n and 2 n. Merging whenever the number of rows has doubled keeps both merges and candidates few.
+        # About k candidates are expected between rows n and 2 n, so that both merges and candidates are few.
         if stop >= 2 * merged or candidates > CANDIDATES or stop == len(vectors):
             numbers, rows = (np.concatenate(parts) for parts in zip(*pending, strict=True))
             best = _merged(best, numbers, rows, exact_products(queries, numbers, vectors, rows))
