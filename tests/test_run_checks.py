@@ -35,7 +35,7 @@ def test_an_encoder_shared_with_a_loss_term_is_optimised_once(tiny_bert):
     from cse.encoder.resolve import find_model
     from cse.encoder.trained import load_encoder
     from cse.losses.base import LossTerm
-    from cse.training.build.optimisation import build_optimizer
+    from cse.training.step.state import build_optimizer
 
     class Holds(LossTerm):
         def __init__(self, options, context):

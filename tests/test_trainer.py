@@ -723,7 +723,7 @@ def test_steps_of_several_batches_count_the_duplicates_of_all(base, tmp_path):
 
 
 def test_the_clean_development_set_is_no_file(base, tmp_path):
-    from cse.training.build.data import check_inputs
+    from cse.training.data import check_inputs
 
     check_inputs(base.replace(dev=("clean",), data=str(tmp_path)))
     with pytest.raises(InputError, match=r"dirty: no such file"):

@@ -103,10 +103,7 @@ class Hook(Method):
 
 @contextmanager
 def hooked(hook: Hook, backbone: nn.Module, tokens: dict[str, Tensor], step: RowStep) -> Iterator[None]:
-    """Context manager in which a hook changes the forward pass of a transformer.
-
-    Raises ``ValueError`` for a transformer whose embedding layer or blocks cannot be found.
-    """
+    """Context manager in which a hook changes the forward pass of a transformer."""
     _, blocks = parts_of(backbone)
 
     def before(number: int) -> Any:

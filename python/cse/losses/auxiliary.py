@@ -144,11 +144,7 @@ def mask_tokens(
 def draw_masks(
     step: RowStep, purpose: str, ids: Tensor, special: Tensor, share: float, mask_id: int, vocabulary: int
 ) -> tuple[Tensor, Tensor]:
-    """Masks tokens as ``mask_tokens`` does, with random numbers that are a function of (seed, epoch, row, purpose).
-
-    ``special`` holds the ids of special tokens, ``(n,)``; the other arguments and the results are those of
-    ``mask_tokens``.
-    """
+    """Masks tokens as ``mask_tokens`` does, with random numbers that are a function of (seed, epoch, row, purpose)."""
     purposes = (f"{purpose} {what}" for what in ("selection", "change", "token"))
     uniform = torch.cat([step.uniform(name, ids.shape[1]) for name in purposes], dim=1)
     return mask_tokens(ids, torch.isin(ids, special), uniform, share, mask_id, vocabulary)

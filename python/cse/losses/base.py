@@ -142,12 +142,7 @@ LOGITS = {"cosine": cosine, "focal": focal}
 
 
 def mixture_similarity(
-    anchors: Tensor,
-    candidates: Tensor,
-    target: Tensor,
-    partners: Tensor,
-    mix_lambda: float,
-    stop_gradient: bool = True,
+    anchors: Tensor, candidates: Tensor, target: Tensor, partners: Tensor, mix_lambda: float, stop_gradient: bool = True
 ) -> Tensor:
     """Returns the cosine of each anchor with its own mixed negative, ``(M, 1)`` (MixCSE, section 3.2).
 

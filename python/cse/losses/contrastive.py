@@ -33,16 +33,12 @@ from .options import ContrastiveOptions, incompatibility
 class Layout:
     """Layout of the similarity matrix: the views in its rows and columns, and the column of each anchor's positive."""
 
-    pairs: list[tuple[str, str]]
-    """The anchor and the positive of each pair of views."""
+    pairs: list[tuple[str, str]]  # the anchor and the positive of each pair of views
     anchors: list[str]
     candidates: list[str]
-    columns: list[str]
-    """Views that are used as negatives only; their columns follow those of the candidates."""
-    target: Tensor
-    """``(M,)`` int64, column of each anchor's positive."""
-    sizes: dict[str, int]
-    """Number of rows by view name."""
+    columns: list[str]  # views that are used as negatives only; their columns follow those of the candidates
+    target: Tensor  # (M,) int64, column of each anchor's positive
+    sizes: dict[str, int]  # number of rows by view name
 
     def rows_of(self, name: str) -> slice:
         """Returns the rows of the similarity matrix that belong to an anchor view."""
@@ -153,10 +149,7 @@ def contrastive_loss(
 
 
 def arrange(views: Mapping[str, Tensor], objective: str, roles: Mapping[str, Role] | None = None) -> Layout:
-    """Returns the layout of the similarity matrix for these views.
-
-    Raises ``ValueError`` for an unknown objective, or if the numbers of anchor and positive views differ.
-    """
+    """Returns the layout of the similarity matrix for these views."""
     roles = roles or roles_by_name(views)
     named = {role: [name for name in views if roles[name] == role] for role in ("anchor", "positive", "negative")}
     if not named["anchor"] or len(named["anchor"]) != len(named["positive"]):
@@ -252,10 +245,7 @@ def _apply_masks(
     mixed: str | None,
     metrics: dict[str, Any] | None,
 ) -> tuple[Tensor, Tensor]:
-    """Returns the logits with invalid columns and ``equal`` entries masked, and ``(M,)`` bool, True for valid anchors.
-
-    The metric ``duplicates`` is set if ``equal`` is given.
-    """
+    """Returns the logits with invalid columns and ``equal`` entries masked, and ``(M,)`` bool: the valid anchors."""
     device = scores.device
 
     def valid(name: str) -> Tensor:
@@ -312,10 +302,7 @@ class Contrastive(BatchTerm):
         return contrastive_loss(views.embeddings, **{**settings, **changes})
 
     def partner_views(self, roles: Mapping[str, Role]) -> tuple[int, list[str]] | None:
-        """Returns the number and names of the candidate views if negatives are mixed as in the paper, else None.
-
-        Hard negatives are never partners.
-        """
+        """Returns the number and names of the candidate views if negatives are mixed as in the paper, else None."""
         if self.options.mixed != "paper":
             return None
         names = [name for name, role in roles.items() if role == "positive"]

@@ -60,13 +60,7 @@ def is_collapsed(score: HalvesScore) -> bool:
 
 
 class Selector:
-    """Evaluates the encoder during training and selects the best step.
-
-    ``pairs`` are development sets by name, halves of the files if ``halved``; without them, the label-free score of the
-    sentences ``held_out`` is used, and their mean cosine with their synthetic ``negatives`` is logged as ``cos_syn``.
-    Held-out sentences are encoded in ``precision``, and development sets in float32, since their scores are compared
-    with those of other programs. The embeddings of ``sample``, different sentences that are trained on, must be finite.
-    """
+    """Evaluates the encoder during training and selects the best step."""
 
     def __init__(
         self,
@@ -79,15 +73,13 @@ class Selector:
         halved: bool = False,
     ) -> None:
         self.halved = halved
-        self.before: list[Sample] = []
-        """The samples of the measures of the run for the encoder before training."""
+        self.before: list[Sample] = []  # the samples of the measures of the run for the encoder before training
         self.model, self.pairs, self.held_out, self.precision = model, pairs, held_out, precision
         self.sample = sample
         self.negatives = negatives or []
         self.records: list[dict[str, Any]] = []
         self.best_step = 0
-        self.misses = 0
-        """Number of evaluations since an encoder was last selected."""
+        self.misses = 0  # number of evaluations since an encoder was last selected
         self.best_record: dict[str, Any] = {}
         self.collapsed: list[int] = []
         self.halves: list[HalvesScore] = []
@@ -127,10 +119,7 @@ class Selector:
         return "spearman" if self.pairs else "mrr" if self.held_out else None
 
     def score(self, step: int) -> tuple[dict[str, Any], bool]:
-        """Evaluates the encoder; returns its scores by name, and whether it is selected as best/.
-
-        An encoder whose embeddings are not finite is never selected; its scores are NaN.
-        """
+        """Evaluates the encoder; returns its scores by name, and whether it is selected as best/."""
         try:
             record, keep = self._scored(step)
         except NotFinite:

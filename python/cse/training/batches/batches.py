@@ -31,8 +31,7 @@ from .packed import Packed
 ANCHOR, POSITIVE = View("anchor", "anchor"), View("positive", "positive")
 # Function that returns the token ids of a block whose texts belong to the given rows of the corpus.
 TokenIds = Callable[[Block, npt.NDArray[np.int64]], Sequence[Any]]
-SENTENCES = "sentences"
-"""Name of the hashes of the sentences in ``Batch.keys``."""
+SENTENCES = "sentences"  # name of the hashes of the sentences in Batch.keys
 PartnerViews = Callable[[Mapping[str, Role]], tuple[int, list[str]] | None]
 
 
@@ -42,10 +41,8 @@ class Batch:
 
     step: int
     epoch: int
-    rows: npt.NDArray[np.int64]
-    """``(B,)`` row numbers in the corpus."""
-    blocks: dict[str, Block]
-    """By block name: the texts to encode and their views; see ``cse.augment.base.Block``."""
+    rows: npt.NDArray[np.int64]  # (B,) row numbers in the corpus
+    blocks: dict[str, Block]  # by block name: the texts to encode and their views; see cse.augment.base.Block
     partners: npt.NDArray[np.int64] | None = None
     """``(M,)`` positions of the candidates with which positives are mixed (MixCSE); see ``cse.rng``."""
     sentences: npt.NDArray[np.int64] | None = None
@@ -53,17 +50,14 @@ class Batch:
     the run keeps duplicates."""
     unchanged: dict[str, int] = field(default_factory=dict)
     """Number of rows that an edit left unchanged, by block name; for a ``local`` block, only rows of this process."""
-    part: slice = field(default_factory=lambda: slice(None))
-    """The rows that this rank encodes."""
+    part: slice = field(default_factory=lambda: slice(None))  # the rows that this rank encodes
     tokens: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     """By block name: token ids, attention masks and so on of the n rows in ``part``, ``(n, T)`` each."""
     keys: dict[str, Tensor] = field(default_factory=dict)
     """By block name: hashes ``(n,)`` int64 of the token ids of these rows; see ``cse.views.entry_keys``. Empty if the
     run keeps duplicates."""
-    repeats: bool = True
-    """Whether a hash in ``keys`` may occur twice: False if this rank encodes all rows, and none does."""
-    packed: Packed | None = None
-    """The tensors that a step reads, ready to be copied to the device."""
+    repeats: bool = True  # whether a hash in keys may occur twice: False if this rank encodes all rows, and none does
+    packed: Packed | None = None  # the tensors that a step reads, ready to be copied to the device
 
     @property
     def roles(self) -> dict[str, Role]:
@@ -77,10 +71,7 @@ class Batch:
 
     @property
     def masks(self) -> dict[str, npt.NDArray[np.bool_]]:
-        """Masks ``(B,)`` by view name, True for valid rows.
-
-        Views of ``local`` blocks, and views without invalid rows, have no mask.
-        """
+        """Masks ``(B,)`` by view name, True for valid rows."""
         return {
             view.name: block.mask
             for block in self.blocks.values()
@@ -119,12 +110,10 @@ class Batches:
         self.part = part or (lambda count: slice(0, count))
         self.partner_views: PartnerViews = lambda roles: None
         """Returns the views from which the candidates for mixing are drawn; see ``BatchTerm.partner_views``."""
-        self.views = (ANCHOR, POSITIVE)
-        """The views of anchors and positives, with the encoder and the dropout of each."""
+        self.views = (ANCHOR, POSITIVE)  # the views of anchors and positives, with the encoder and the dropout of each
         self.without_dropout = False
         """Whether one encoder encodes both views without dropout, so that an unchanged positive equals its anchor."""
-        self.prompts = TrainingPrompts()
-        """Texts that are prepended to the sentences before tokenization."""
+        self.prompts = TrainingPrompts()  # texts that are prepended to the sentences before tokenization
         self.size, self.accumulate, self.keep_duplicates = batch_size, accumulate, keep_duplicates
         # A batch of a single row is dropped, because it has no in-batch negatives.
         whole, rest = divmod(len(rows), self.size)
@@ -156,10 +145,7 @@ class Batches:
         return self.make(number, texts)
 
     def make(self, number: int, ids: TokenIds) -> Batch:
-        """Returns a batch without tokens.
-
-        An edited sentence counts as unchanged if ``ids`` returns the same token ids for it as for the original.
-        """
+        """Returns a batch without tokens."""
         seed = self.seed
         step = number // self.accumulate
         epoch, nth = divmod(number, self.per_epoch)
@@ -222,12 +208,7 @@ class Batches:
         return blocks
 
     def _edited(
-        self,
-        method: Edit,
-        texts: list[str],
-        rows: npt.NDArray[np.int64],
-        draws: rng.Draws,
-        views: tuple[View, ...],
+        self, method: Edit, texts: list[str], rows: npt.NDArray[np.int64], draws: rng.Draws, views: tuple[View, ...]
     ) -> Block:
         if method.edits_tokens:
             return Block(texts, views, column=0, edited=True, edit=TokenEdit(method, rows, draws))

@@ -1,8 +1,4 @@
-"""The configuration of a run: the values of the settings and of the options of methods, and their form as TOML.
-
-``TrainConfig`` holds the values given by the user; for many settings, None stands for a default that depends on
-preset, loss and model. ``cse.training.settings.precedence.resolve`` makes a ``ResolvedConfig``, which holds all values.
-"""
+"""The configuration of a run: the values of the settings and of the options of methods, and their form as TOML."""
 
 from __future__ import annotations
 
@@ -66,13 +62,15 @@ class TrainConfig(Settings):
                 switch(values, "negatives", name, used)
             elif used is not None:
                 raise InputError(f"--{name} must be true or false, or a table of options, got {used!r}")
-        if not isinstance(values.get("given"), (dict, type(None))):
-            raise InputError(f"given must be a table, got {shown(values['given'])}")
+        if (given := values.get("given")) is not None:
+            if not isinstance(given, dict) or "given" in given:
+                raise InputError(f"given must be a table of settings, without a table given, got {shown(given)}")
+            given = TrainConfig(**given).values()
         checked = {
             name: option.check(values[name]) if name in values else option.default for name, option in SETTINGS.items()
         }
         names = {*values, *(["options"] if options else [])}
-        self._fill({**checked, "options": options, "given": values.get("given")}, frozenset(names))
+        self._fill({**checked, "options": options, "given": given}, frozenset(names))
         self._check()
 
     def _fill(self, values: Mapping[str, Any], names: frozenset[str]) -> None:
@@ -158,8 +156,8 @@ class TrainConfig(Settings):
 
     def to_toml(self) -> str:
         """Returns the configuration as TOML without None values; options of methods are tables at the end."""
-        values = {name: getattr(self, name) for name in SETTINGS} | {"options": self.options}
-        stored = _tables(values) if self.given is None else {**_tables(values), "given": _tables(self.given)}
+        stored = _tables({name: getattr(self, name) for name in (*SETTINGS, "options")})
+        stored |= {} if self.given is None else {"given": _tables(self.given)}
         # TOML cannot hold names of files that are not UTF-8; see ``cse.data.readers.find_again``.
         return SURROGATES.sub("\ufffd", tomli_w.dumps(stored))
 
@@ -200,11 +198,7 @@ class ResolvedConfig(TrainConfig):
         return any(AUGMENTATIONS.get(name).makes_pairs(self.options_of(name)) for name in self.negatives)
 
     def public(self) -> ResolvedConfig:
-        """Returns the configuration in a form that can be published, without local paths or settings that name data.
-
-        Methods, including those of other packages, may have paths among their options; these are shortened to their
-        last component.
-        """
+        """Returns the configuration without settings that name data; paths are shortened to their last component."""
         from ...encoder.saving import public_name
 
         private: dict[str, Any] = dict.fromkeys(("cache", "patience", "given", "data", "judged_queries"))
@@ -238,13 +232,10 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     """Reads and validates a configuration file; raises ``InputError`` with the file and the invalid key."""
     values = io.read_toml(path, dict[str, Any])
     try:
-        given = values.get("given", {})
-        if not isinstance(given, dict) or "given" in given:
-            raise InputError(f"given must be a table of settings, without a table given, got {shown(given)}")
-        for table in (values, given):  # before methods are imported
+        given = values.get("given")
+        for table in (values, given if isinstance(given, dict) else {}):  # before methods are imported
             check_imports(SETTINGS["imports"].check(table.get("imports", [])))
-        for table in (values, given):
-            TrainConfig(**table)
+        TrainConfig(**values)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     return values

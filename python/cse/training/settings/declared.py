@@ -75,7 +75,7 @@ class Data:
     tfidf: Annotated[
         Tfidf | None, Opt(default="./tfidf, if it was built from exactly these files; else built for the run")
     ] = None
-    """See ``cse.training.build.index``."""
+    """See ``cse.training.data.RunIndex``."""
     column: Annotated[Column, Opt(excludes=If("pairs", why="whose columns --columns names"))] = None
     encoding_errors: EncodingErrors = "strict"
     max_line_bytes: MaxLineBytes = 1 << 20

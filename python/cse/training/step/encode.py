@@ -46,12 +46,7 @@ def chunks_of(rows: int, size: int | None) -> list[slice]:
 def in_chunks(
     function: Callable[[dict[str, Tensor]], Tensor], inputs: Mapping[str, Tensor], size: int | None
 ) -> Tensor:
-    """Applies a function to chunks of its inputs, and concatenates the results.
-
-    If ``size`` is given, the activations of a chunk are recomputed in the backward pass, with the same state of the
-    random number generators, by PyTorch's non-reentrant ``checkpoint``; the gradients do not change. GradCache does
-    this in three explicit steps. Both run two forward passes.
-    """
+    """Applies a function to chunks of its inputs, and concatenates the results."""
     if size is None:
         return function(dict(inputs))
     rows = len(next(iter(inputs.values())))
@@ -67,15 +62,10 @@ class Forward:
     """Settings for encoding the rows of this rank: device, precision, chunks, and groups of similar length."""
 
     device: str
-    """Device of the encoder."""
-    precision: str = "fp32"
-    """``fp32`` or ``bf16``."""
-    chunk_size: int | None = None
-    """Rows whose activations are in memory at a time; None: all."""
-    compiled: bool = False
-    """Whether the transformer is compiled, and therefore needs batches of a fixed shape."""
+    precision: str = "fp32"  # fp32 or bf16
+    chunk_size: int | None = None  # rows whose activations are in memory at a time; None: all
+    compiled: bool = False  # whether the transformer is compiled, and therefore needs batches of a fixed shape
     seed: int = 0
-    """Seed of the run."""
 
     @property
     def by_groups(self) -> bool:
@@ -93,11 +83,7 @@ class Forward:
         times: int = 1,
         whole_rows: bool = False,
     ) -> Tensor:
-        """Returns the embeddings ``(times * n, D)`` of n rows in float32 (float64 for a float64 encoder).
-
-        ``encoder`` maps tokens, ``(n, T)`` each, to embeddings ``(n, D)``; each of the ``times`` views has a different
-        dropout mask. ``whole_rows`` keeps the order and the padding of the rows even if ``by_groups`` is True.
-        """
+        """Returns the embeddings ``(times * n, D)`` of n rows in float32 (float64 for a float64 encoder)."""
 
         def encode(inputs: dict[str, Tensor]) -> Tensor:
             with self.autocast():

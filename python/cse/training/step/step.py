@@ -104,18 +104,9 @@ def propagate(
 
 
 def row_value(
-    term: RowTerm,
-    views: Views,
-    inputs: Inputs,
-    forward: Forward,
-    world: World,
-    metrics: dict[str, Tensor],
-    steps: int,
+    term: RowTerm, views: Views, inputs: Inputs, forward: Forward, world: World, metrics: dict[str, Tensor], steps: int
 ) -> tuple[Tensor, Tensor]:
-    """Returns the value of a row term over all ranks, and this rank's share of it; only the share has a gradient.
-
-    The metrics of the term are added to ``metrics``.
-    """
+    """Returns the value of a row term over all ranks, and this rank's share of it; only the share has a gradient."""
     batch = inputs.batch
     own = views.rows(batch.part)
     anchor = own["anchor"]
