@@ -110,8 +110,7 @@ class Trainer:
         self.prepared, self.world, self.callback, self.resumed = run, world, callback, resumed
         self.state, self.config, self.steps = run.state, run.config, len(run.batches)
         self.buffer = MetricBuffer()
-        self.began = 0.0
-        """Time of ``perf_counter`` at which training would have begun without evaluations and interruptions."""
+        self.began = 0.0  # when training would have begun without evaluations and interruptions, by perf_counter
         norm = self.config.max_grad_norm
         self.step: Callable[[Sequence[Batch], float], dict[str, Any]] = lambda batches, rate: training_step(
             self.state, batches, run.forward, rate, norm, world
@@ -163,8 +162,7 @@ class Trainer:
                         self.write_log()
                     if evaluation_due:
                         self.began += self.evaluate()
-                    # Ranks exchange signals after each evaluation, because evaluations may take long. If a signal and
-                    # save_every require a checkpoint at the same step, only one is saved.
+                    # Ranks exchange signals after each evaluation, because evaluations may take long.
                     number = agreement.signal(state.step, now=evaluation_due)
                     ending = evaluation_due and self.out_of_patience()
                     if ending:

@@ -1,11 +1,9 @@
 """The batches of a training run: row numbers, augmented texts and tokens.
 
-A batch is a pure function of the configuration, the corpus and the batch number. It can therefore be prepared in
-another thread, and runs are reproducible.
+A batch is a pure function of the configuration, the corpus and the batch number, and can be prepared in another thread.
 An edited sentence is unchanged if, after truncation, it has the same token ids as the original. An unchanged negative
 is masked (excluded from the loss), unless the run keeps duplicates. An unchanged positive is masked only without
-dropout; with dropout, its embedding differs from that of its anchor.
-Unless the run keeps duplicates, texts with the same token ids are not negatives of each other; see ``Batch.keys``.
+dropout. Unless the run keeps duplicates, texts with the same token ids are not negatives of each other.
 """
 
 from __future__ import annotations
@@ -43,11 +41,9 @@ class Batch:
     epoch: int
     rows: npt.NDArray[np.int64]  # (B,) row numbers in the corpus
     blocks: dict[str, Block]  # by block name: the texts to encode and their views; see cse.augment.base.Block
-    partners: npt.NDArray[np.int64] | None = None
-    """``(M,)`` positions of the candidates with which positives are mixed (MixCSE); see ``cse.rng``."""
+    partners: npt.NDArray[np.int64] | None = None  # (M,) see cse.rng.partners
     sentences: npt.NDArray[np.int64] | None = None
-    """``(B,)`` hashes of the sentences, if anchors are made from them. None: anchors are the sentences themselves, or
-    the run keeps duplicates."""
+    """``(B,)`` hashes of the sentences, if anchors are made from them and the run does not keep duplicates."""
     unchanged: dict[str, int] = field(default_factory=dict)
     """Number of rows that an edit left unchanged, by block name; for a ``local`` block, only rows of this process."""
     part: slice = field(default_factory=lambda: slice(None))  # the rows that this rank encodes
@@ -83,10 +79,8 @@ class Batch:
 class Batches:
     """The batches of a training run, indexed by number.
 
-    ``rows`` are the ``(n,)`` row numbers to train on, ascending. If the last batch of an epoch has a single row, it is
-    dropped. A step takes ``accumulate`` batches; if fewer are left at the end of the run, they are dropped. The run has
-    ``max_steps`` steps, or at most as many if ``epochs`` is given. With ``keep_duplicates``, texts with equal token
-    ids, and unchanged synthetic negatives, are used as negatives. ``part(n)`` returns the slice of the n rows of a
+    ``rows`` are the ``(n,)`` row numbers to train on, ascending. A last batch of a single row is dropped, and so are
+    batches at the end of the run that are fewer than ``accumulate``. ``part(n)`` returns the slice of the n rows of a
     batch that this rank encodes; expensive edits are applied only to these rows.
     """
 
@@ -108,14 +102,11 @@ class Batches:
         self.corpus, self.rows, self.seed = corpus, rows, seed
         self.positive, self.negatives = positive, list(negatives)
         self.part = part or (lambda count: slice(0, count))
-        self.partner_views: PartnerViews = lambda roles: None
-        """Returns the views from which the candidates for mixing are drawn; see ``BatchTerm.partner_views``."""
+        self.partner_views: PartnerViews = lambda roles: None  # see BatchTerm.partner_views
         self.views = (ANCHOR, POSITIVE)  # the views of anchors and positives, with the encoder and the dropout of each
-        self.without_dropout = False
-        """Whether one encoder encodes both views without dropout, so that an unchanged positive equals its anchor."""
+        self.without_dropout = False  # whether an unchanged positive equals its anchor
         self.prompts = TrainingPrompts()  # texts that are prepended to the sentences before tokenization
         self.size, self.accumulate, self.keep_duplicates = batch_size, accumulate, keep_duplicates
-        # A batch of a single row is dropped, because it has no in-batch negatives.
         whole, rest = divmod(len(rows), self.size)
         self.per_epoch = whole + (rest > 1)
         self.steps = self.per_epoch * (epochs or 1) // accumulate
@@ -146,15 +137,11 @@ class Batches:
 
     def make(self, number: int, ids: TokenIds) -> Batch:
         """Returns a batch without tokens."""
-        seed = self.seed
-        step = number // self.accumulate
+        seed, step = self.seed, number // self.accumulate
         epoch, nth = divmod(number, self.per_epoch)
         if epoch != self._epoch:
             started, self._first = self._first, None
-            if epoch == 0 and started is not None:
-                self._order = started.result()
-            else:
-                self._order = rng.permutation(self.rows, seed, epoch)
+            self._order = rng.permutation(self.rows, seed, epoch) if epoch or started is None else started.result()
             self._epoch = epoch
         rows = self.rows[self._order[nth * self.size : (nth + 1) * self.size]]
         texts = self.corpus.take(rows)

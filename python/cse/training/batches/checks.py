@@ -129,8 +129,7 @@ def examine(
 def unchanged_warning(batches: Batches, tokenizer: Any, max_length: int) -> list[str]:
     """Returns a warning for the first edit that leaves all positives unchanged, or over 5 % without a negative."""
 
-    def unchanged(method: Edit) -> tuple[list[str], int]:
-        """Returns the sampled texts that the method leaves unchanged, and the number of sampled texts."""
+    def unchanged(method: Edit) -> tuple[list[str], int]:  # the unchanged texts of the sample, and its size
         texts, made = sampled(batches, method)
         ids = [token_lists(tokenizer, sentences, max_length)["input_ids"] for sentences in (texts, made)]
         return [text for text, changed in zip(texts, changed_rows(*ids), strict=True) if not changed], len(texts)

@@ -63,8 +63,7 @@ class World:
     def gather(self, local: Tensor, rows: int) -> Tensor:
         """Returns the rows of all ranks, ``(rows, F)``, given the rows of this rank, ``local``: ``(n, F)``.
 
-        In the backward pass, the gradients are summed over the ranks, and each rank gets the gradients of its own rows.
-        Every rank must therefore use the result in its loss.
+        The gradients are summed over the ranks, so that every rank must use the result in its loss.
         """
         if self.size == 1:
             return local
@@ -83,9 +82,8 @@ class World:
     def sum_gradients(self, parameters: Sequence[torch.nn.Parameter], kind: Hashable) -> None:
         """Replaces the gradients of the parameters with their sums over the ranks, in one transfer.
 
-        A parameter without a gradient on this rank contributes 0. ``kind`` is a key, the same on every rank, that
-        determines which parameters have gradients: the ranks agree on them at the first step with this key. If any
-        other parameter has a gradient at a later step with the same key, ``RunError`` is raised.
+        ``kind`` is a key, the same on every rank: the ranks agree at the first step with this key which parameters have
+        gradients. A parameter without one on this rank contributes 0.
         """
         if self.size == 1:
             return
@@ -164,10 +162,8 @@ class _Gather(torch.autograd.Function):
 def connected(device: str) -> Iterator[World]:
     """Context manager that connects the ranks started by torchrun; without torchrun, there is one rank.
 
-    The backend is NCCL for CUDA, XCCL for Intel's GPUs and Gloo for the CPU; other devices are used by one process
-    only. The ranks stay connected until the process ends, so that one process can train several times. Raises
-    ``InputError`` if a machine has fewer GPUs than ranks, if several processes cannot use the device, or if the ranks
-    are already connected through another backend.
+    The backend is NCCL for CUDA, XCCL for Intel's GPUs and Gloo for the CPU. The ranks stay connected until the process
+    ends, so that one process can train several times.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:

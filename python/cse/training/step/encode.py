@@ -30,8 +30,7 @@ from .inputs import Inputs
 if TYPE_CHECKING:
     from .state import TrainState
 
-# Name of an additional input: the position of each row in the view. If the rows are encoded in chunks, these positions
-# select the ``RowStep`` of each chunk.
+# Name of an additional input: the position of each row in the view, which selects the ``RowStep`` of a chunk.
 ROW = "row"
 # Attributes that hold the dropout probability in attention modules without a dropout module (ModernBERT, Llama).
 RATES = ("attention_dropout", "dropout_rate")
@@ -46,15 +45,15 @@ def chunks_of(rows: int, size: int | None) -> list[slice]:
 def in_chunks(
     function: Callable[[dict[str, Tensor]], Tensor], inputs: Mapping[str, Tensor], size: int | None
 ) -> Tensor:
-    """Applies a function to chunks of its inputs, and concatenates the results."""
+    """Applies a function to chunks of its inputs, and concatenates the results.
+
+    With ``size``, the activations of a chunk are recomputed in the backward pass, with the same random numbers.
+    """
     if size is None:
         return function(dict(inputs))
     rows = len(next(iter(inputs.values())))
-    results = []
-    for part in chunks_of(rows, size):
-        chunk = {name: values[part] for name, values in inputs.items()}
-        results.append(checkpoint(function, chunk, use_reentrant=False))
-    return torch.cat(results)
+    chunks = [{name: values[part] for name, values in inputs.items()} for part in chunks_of(rows, size)]
+    return torch.cat([checkpoint(function, chunk, use_reentrant=False) for chunk in chunks])
 
 
 @dataclass(frozen=True)
@@ -106,8 +105,7 @@ def encode_views(state: TrainState, inputs: Inputs, forward: Forward) -> dict[st
     """Returns the embeddings of this rank's rows by view name, each ``(n, D)``.
 
     Views of a block with the same encoder, dropout probability and hook are encoded in one forward pass, which contains
-    the block once per view, or only once if it is ``shared``. Blocks are padded separately, so that long synthetic
-    negatives do not increase the padding of the sentences.
+    the block once per view, or only once if it is ``shared``. Blocks are padded separately.
     """
     batch, tokens = inputs.batch, inputs.tokens
     own = step_of_rows(inputs, (batch.part,), {}, state.steps)
@@ -219,10 +217,7 @@ def encoder_of(
 @contextmanager
 def dropout_of(backbone: nn.Module, probability: float | None) -> Iterator[None]:
     """Context manager in which a transformer has the given dropout probability; None: it is unchanged."""
-    if probability is None:
-        yield
-        return
-    before = rates_of(backbone)
+    before = [] if probability is None else rates_of(backbone)
     try:
         for module, name, _ in before:
             setattr(module, name, probability)

@@ -86,8 +86,7 @@ class TrainState(Modules):
     def weights(self) -> dict[str, Tensor]:
         """Returns the parameters and buffers of all modules by name; shared tensors are included once.
 
-        The weights of ``Frozen`` models are left out. If an encoder has adapters, only its weights that require
-        gradients are included.
+        If an encoder has adapters, only its weights that require gradients are included.
         """
         weights: dict[str, Tensor] = {}
         seen: set[int] = set()
@@ -181,10 +180,8 @@ def connect(batches: Batches, views: tuple[View, View], modules: Modules, prompt
 def accelerate(modules: Modules, device: str, *, compiled: bool) -> None:
     """Moves the modules to the device and replaces slow parts of the backbones.
 
-    Compiles the backbone of the first encoder if ``compiled``. On a GPU, the attention of all transformers always uses
-    the mask (``mask_always``), and those that are not compiled cast their weights together (``CastTogether``). On the
-    CPU, unless ``compiled``, dropout is replaced (``use_fast_dropout``), and models that can pack rows (``can_pack``)
-    encode them without padding.
+    On a GPU, the attention always uses the mask, and transformers that are not compiled cast their weights together. On
+    the CPU, unless ``compiled``, dropout is replaced, and models that can pack rows encode them without padding.
     """
     for module in modules.modules().values():
         module.to(device)
