@@ -21,7 +21,7 @@ from math import isfinite
 from numbers import Integral, Real
 from pkgutil import resolve_name
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 
@@ -74,6 +74,19 @@ class Opt:
 @dataclass(frozen=True)
 class NoOptions:
     """Options of a method that has none."""
+
+
+class WithOptions:
+    """Base class of methods, which are constructed from an instance of ``Options``."""
+
+    Options: ClassVar[type] = NoOptions
+    summary: ClassVar[str] = ""
+    """One-line description, shown by ``cse methods``."""
+
+    @classmethod
+    def implies(cls, options: Any) -> dict[str, Any]:
+        """Returns default values of run settings, by name, for runs that use the method with these options."""
+        return {}
 
 
 @dataclass(frozen=True)

@@ -31,12 +31,9 @@ T = TypeVar("T")
 class Registry(Generic[T]):
     """A registry of methods of one kind.
 
-    Args:
-        kind: Name of the kind for error messages, such as ``"augmentation"``.
-        group: Entry-point group in which other packages declare methods.
-        builtin: Maps the names of the built-in methods to ``"module:attribute"``; default: there are none.
-        options: Maps the names of built-in methods whose ``Options`` can be imported without the method to these
-            ``Options``, as ``"module:attribute"``. An option whose ``Opt`` has a flag becomes a flag of ``cse train``.
+    ``kind`` names it in error messages, and ``group`` is the entry-point group in which other packages declare methods.
+    ``builtin`` maps the names of the built-in methods to ``"module:attribute"``, and ``options`` those of which the
+    ``Options`` can be imported without the method; options whose ``Opt`` has a flag become flags of ``cse train``.
     """
 
     def __init__(

@@ -144,15 +144,9 @@ class SpansOptions:
 class Spans(Pairing):
     """Anchor and positive are two contiguous spans of words, sampled independently.
 
-    In a sentence of n words, the length of a span is drawn uniformly between ``min_share * n`` and ``max_share * n``,
-    then rounded. With ``max_span_words``, it is drawn between ``min(min_share * n, min_span_words)`` and
-    ``min(max_share * n, max_span_words)`` instead: spans of long rows are then short passages, while short rows are
-    unaffected. All start positions are equally likely. Words are separated by whitespace.
-
-    A sentence of fewer than ``min_row_words`` words is not cut: anchor and positive are the whole sentence, encoded
-    under different dropout masks.
-
-    Raises ``InputError`` if ``min_share > max_share`` or ``min_span_words > max_span_words``.
+    In a sentence of n words, the length of a span is drawn uniformly between ``min_share * n`` and ``max_share * n``;
+    with ``max_span_words``, between ``min(min_share * n, min_span_words)`` and ``min(max_share * n, max_span_words)``.
+    All start positions are equally likely. A sentence of fewer than ``min_row_words`` words is not cut.
     """
 
     Options = SpansOptions

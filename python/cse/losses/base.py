@@ -19,14 +19,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from ..options import NoOptions
+from ..options import WithOptions
 from ..views import BatchStep, Role, RowStep, Views
 
 if TYPE_CHECKING:
     from ..context import Context
 
 
-class LossTerm(nn.Module):
+class LossTerm(WithOptions, nn.Module):
     """Base class of ``RowTerm`` and ``BatchTerm``, from which loss terms are derived.
 
     The loss of a batch is the sum of its terms; each term applies its weight itself. A term may have parameters, which
@@ -39,8 +39,6 @@ class LossTerm(nn.Module):
         context: The resources of the run; ``context.trained`` is the sentence encoder.
     """
 
-    Options: ClassVar[type] = NoOptions
-    summary: ClassVar[str] = ""
     reads: ClassVar[frozenset[Role]] = frozenset(("anchor", "positive", "negative"))
     """Roles of the views whose embeddings the term uses; ``other``: the views ``edited``, ``edited_2``, and so on. A
     setting that affects only views that no term of the run uses is refused."""
@@ -64,11 +62,6 @@ class LossTerm(nn.Module):
         Batch terms: scalar tensors. Row terms: pairs (sum, count) over the rows of the call; the training loop adds up
         the pairs and logs sum / count.
         """
-
-    @classmethod
-    def implies(cls, options: Any) -> dict[str, Any]:
-        """Returns defaults for settings of the run, by name, that apply if the term is used with these options."""
-        return {}
 
     def save(self, folder: Path) -> None:
         """Writes files for later runs to the folder of a saved encoder. Default: writes nothing."""

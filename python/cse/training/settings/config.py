@@ -88,9 +88,9 @@ class TrainConfig(Settings):
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.values().items())})"
 
     def _check(self) -> None:
-        checked = {name: vars(self.options_of(name)) for name in self.options}
-        options = {name: {key: checked[name][key] for key in table} for name, table in self.options.items()}
-        object.__setattr__(self, "options", options)
+        for name, table in self.options.items():
+            checked = vars(self.options_of(name))
+            self.options[name] = {key: checked[key] for key in table}
         for problem in filter(None, refusals(self)):
             raise InputError(problem)
 
@@ -117,14 +117,15 @@ class TrainConfig(Settings):
     @property
     def methods(self) -> dict[str, Registry[Any]]:
         """The registries of the methods that the configuration names, by method name."""
-        named: dict[str, Registry[Any]] = {}
-        for name in (self.positive, *self.negatives):
-            named |= {name: AUGMENTATIONS} if name is not None else {}
-        named |= dict.fromkeys(self.feature_augmentations, FEATURE_AUGMENTATIONS)
-        named |= dict.fromkeys(self.encoder_methods, ENCODER_METHODS)
-        named |= {name: HOOKS for name in (self.anchor_hook, self.positive_hook) if name is not None}
         terms = self.all_terms if self.loss in CONTRASTIVE_LOSSES else (self.loss, *self.all_terms)
-        return named | dict.fromkeys(terms, LOSS_TERMS)
+        tables: dict[Registry[Any], tuple[str | None, ...]] = {
+            AUGMENTATIONS: (self.positive, *self.negatives),
+            FEATURE_AUGMENTATIONS: self.feature_augmentations,
+            ENCODER_METHODS: self.encoder_methods,
+            HOOKS: (self.anchor_hook, self.positive_hook),
+            LOSS_TERMS: terms,
+        }
+        return {name: table for table, names in tables.items() for name in names if name is not None}
 
     def implied(self) -> dict[str, Any]:
         """Returns the defaults of settings that the methods imply; see ``TextMethod.implies``."""

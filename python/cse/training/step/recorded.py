@@ -98,7 +98,12 @@ class Shape:
 
 
 class RecordedStep:
-    """Performs training steps, with the results of ``training_step``."""
+    """Performs training steps, with the results of ``training_step``.
+
+    The first step of a shape is eager, so that a compiled transformer is compiled and the random numbers are known that
+    the step draws. The next two are watched, unless the transformer is compiled, since it would not be compiled in a
+    watched step. If a step cannot be recorded, this and all later ones are eager.
+    """
 
     def __init__(
         self,
