@@ -11,7 +11,7 @@ import pytest
 from cse import InputError, TfidfIndex, TrainConfig
 from cse.data.corpus import Corpus
 from cse.data.readers import joined_lines, resolve
-from cse.training.build.data import check_indexed, open_corpus
+from cse.training.data import check_indexed, open_corpus
 from cse.training.setup import prepare
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'cse[tables]'")

@@ -18,8 +18,7 @@ from cse.errors import RunError
 from cse.io import fresh_folder, remove_leftovers
 from cse.training.callbacks import Callback
 from cse.training.folder.checkpoint import read_checkpoint
-from cse.training.folder.find import find_checkpoint, list_checkpoints
-from cse.training.folder.lock import locked
+from cse.training.folder.find import find_checkpoint, list_checkpoints, locked
 from cse.training.loop import resumed_config
 from forked import Forked
 from runs import LOSSES, kill_after, killed_and_resumed_equals_uninterrupted, same_run, start, weights

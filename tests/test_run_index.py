@@ -4,7 +4,7 @@ import pytest
 
 from cse import TfidfIndex, TrainConfig, train
 from cse.errors import InputError
-from cse.training.build import index as run_index
+from cse.training import data as run_index
 
 
 @pytest.fixture

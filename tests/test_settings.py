@@ -305,3 +305,19 @@ def test_options_of_an_evaluation_that_is_not_run_are_refused(cse, tiny_bert, tm
     done = cse("eval", tiny_bert, "--suite", "geometry", "--data", tmp_path / "pairs.tsv", "--set", "halves.limit=3")
     assert done.returncode == 2
     assert "halves is not among the suites" in done.stderr
+
+
+def test_options_without_effect_are_found_in_the_given_values_of_a_configuration_file(tmp_path):
+    config = tmp_path / "config.toml"
+    config.write_text(
+        'corpus = ["c.txt"]\nnegatives = ["una"]\n[una]\nradius = 5\nreplace_with = "random"\n'
+        '[given]\nnegatives = ["una"]\n[given.una]\nradius = 5\nreplace_with = "random"\n'
+    )
+    with pytest.raises(InputError, match="--radius has no effect without --replace-with radius"):
+        resolve(TrainConfig.from_toml(config), "bert-base")
+
+
+@pytest.mark.parametrize("values", [{"mlm_weight": []}, {"mlm_weight": ""}, {"lora": []}])
+def test_an_empty_value_of_another_type_does_not_switch_a_method_off(values):
+    with pytest.raises(InputError, match="must be a"):
+        TrainConfig(corpus="c.txt", **values)

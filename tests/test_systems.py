@@ -5,6 +5,7 @@ import shutil
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -105,7 +106,7 @@ def registered(monkeypatch):
     monkeypatch.setattr("cse.registry.IMPORTED", {})
     with ExitStack() as stack:
         for table in (AUGMENTATIONS, ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS, LOSS_TERMS):
-            stack.enter_context(table.preserved())
+            stack.enter_context(patch.dict(table._loaded))
         yield
 
 

@@ -553,7 +553,7 @@ def test_sentences_in_place_of_file_names_are_refused_with_a_hint(base):
 
 
 def test_the_clean_development_set_is_no_file(base, tmp_path):
-    from cse.training.build.data import check_inputs
+    from cse.training.data import check_inputs
 
     check_inputs(base.replace(dev=("clean",), data=str(tmp_path)))
     with pytest.raises(InputError, match=r"dirty: no such file"):

@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
-from types import MappingProxyType, UnionType
+from types import UnionType
 from typing import Any, BinaryIO, NotRequired, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from ._core import hash_bytes, hash_file
@@ -241,13 +241,13 @@ def _held(path: Path) -> Iterator[bool]:
         yield held
 
 
-def hash_files(folder: Path, known: Mapping[tuple[int, ...], str] = MappingProxyType({})) -> dict[str, str]:
+def hash_files(folder: Path) -> dict[str, str]:
     """Flushes all files in a folder to the disk, and returns the hash of each by its path relative to the folder."""
 
     def flushed(name: str) -> str:
         with naming(folder / name), open(folder / name, "rb") as file:
             os.fsync(file.fileno())
-        return known.get(identity(folder / name)) or hash_file(folder / name)
+        return hash_file(folder / name)
 
     names = sorted(contents(folder))
     with ThreadPoolExecutor(2) as threads:
@@ -272,12 +272,6 @@ def check_files(folder: Path, hashes: Mapping[str, str], names: Iterable[str]) -
 
 def contents(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-
-
-def identity(path: Path) -> tuple[int, ...]:
-    """Returns a key that is equal for two hard links to the same unchanged file."""
-    status = path.stat()
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class LineFile:

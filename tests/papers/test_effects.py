@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -172,7 +173,7 @@ LOSS_TERMS.register("nearness", Nearness)
 def test_a_row_of_a_user_is_run_beside_the_standard_loss_and_continued_after_a_kill(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(METHOD)
     (tmp_path / "mine.toml").write_text('[[rows]]\nname = "mine"\nsettings = { loss_terms = ["nearness"] }\n')
-    with LOSS_TERMS.preserved():
+    with patch.dict(LOSS_TERMS._loaded):
         lab = laboratory(tmp_path / "mine.toml", (str(tmp_path / "mine.py"),))
         inputs = smoke_inputs(lab.table, tmp_path / "smoke", "cpu", 1)
         scorer = Scorer("effects", lab.table.columns, inputs.data, True)

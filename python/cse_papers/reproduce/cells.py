@@ -311,12 +311,12 @@ def peak_bytes() -> int | None:
 def _train(cell: Cell, inputs: Inputs, made: dict[str, Any], place: Path, callback: Callback | None) -> Any:
     """Trains the encoder of a cell, from the last checkpoint of its run if there is one."""
     from cse.tfidf.index import TfidfIndex
-    from cse.training.folder.lock import has_checkpoint
+    from cse.training.folder.find import list_checkpoints
     from cse.training.loop import resumed_config, train
 
     folder = cell.path(place).with_suffix("")
     begun = folder.with_name(f"{folder.name}.begun.json")
-    if folder.exists() and has_checkpoint(folder) and _read(begun, made, f"the run {folder}"):
+    if folder.exists() and list_checkpoints(folder) and _read(begun, made, f"the run {folder}"):
         return train(resumed_config(folder), callback, resume=folder)
     if folder.exists():
         shutil.rmtree(folder)  # left by a run that was killed before its first checkpoint

@@ -116,7 +116,7 @@ def report_command(
     from ...io import write_text
     from ...reports.page import report_page
     from ...reports.pictures import Material, write_pictures
-    from ...training.folder.lock import check_links
+    from ...training.folder.find import check_links
 
     path = Path(output) if output is not None else stored.folder / "report.html"
     if output is None:

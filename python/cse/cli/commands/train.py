@@ -172,8 +172,8 @@ def train_command(
     configuration file or with --set, for example --set una.beta=0.3.
     """
     from ...registry import parse_setting
-    from ...training.build.data import check_inputs
-    from ...training.settings.changes import differences, repeated
+    from ...training.data import check_inputs
+    from ...training.settings.changes import differences, repeated, resumed_config
     from ...training.settings.config import TrainConfig, read_toml
     from ...training.settings.precedence import with_preset
     from ...training.settings.values import merge
@@ -186,8 +186,6 @@ def train_command(
     if resume is not None:
         if config_file or "preset" in chosen:
             raise InputError("--resume uses the configuration of the run; omit --config and --preset")
-        from ...training.settings.resume import resumed_config
-
         config = resumed_config(resume, chosen)
     else:
         if "preset" in chosen and config_file:
@@ -213,11 +211,11 @@ def train_command(
 
 def _print(result: RunResult, config: TrainConfig, query: str | None, as_json: bool) -> None:
     from ...evaluation import verdict
-    from ...training.folder.lock import has_checkpoint
+    from ...training.folder.find import list_checkpoints
     from .search import lines
 
     further = "" if config.patience is None else " --patience N"
-    resumable = has_checkpoint(result.folder)  # False if no checkpoint could be written
+    resumable = bool(list_checkpoints(result.folder))  # False if no checkpoint could be written
     hits = {} if query is None else _hits(config, result, query)
     shown = [line for name, found in hits.items() for line in (f"{name} training:", *lines(found))]
     synthetic = f", {result.synthetic_steps:,} of them with synthetic negatives" if result.synthetic_steps else ""
