@@ -16,7 +16,7 @@ import click
 
 from cse.cli import group
 from cse.cli.command import Command
-from cse.cli.train_options import setting_options
+from cse.cli.commands.train import setting_options
 from cse.evaluation import EVALUATIONS
 from cse.options import Option, options_of
 from cse.training.settings.declared import GROUPS

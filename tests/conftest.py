@@ -24,17 +24,6 @@ errors.SPEAKS_OF_FLAGS = True  # as on the command line; test_api_arguments.py h
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
-# These slow tests run first, so that the workers of pytest-xdist finish at about the same time.
-SLOWEST = (
-    "test_the_gpu_benchmark_runs_every_section_on_the_cpu",
-    "test_focal_loss_and_una_raise_stsb_dev_of_minilm_in_12_short_steps",
-    "test_arguments_that_are_not_utf8_are_read_or_refused_in_one_sentence",
-    "test_a_cluster_writes_the_same_bytes_as_one_machine",
-    "test_torchrun_ends_all_processes_if_one_is_killed_and_the_run_can_be_resumed",
-    "test_embeddings_in_onnxruntime_equal_those_of_pytorch",
-)
-
-
 def pytest_collection_modifyitems(items):
     if any(item.get_closest_marker("cuda") for item in items):
         import torch
@@ -43,7 +32,6 @@ def pytest_collection_modifyitems(items):
             for item in items:
                 if item.get_closest_marker("cuda"):
                     item.add_marker(pytest.mark.skip(reason="no CUDA device"))
-    items.sort(key=lambda item: SLOWEST.index(item.name) if item.name in SLOWEST else len(SLOWEST))
 
 
 def run_cse(*arguments, cwd=None, text=True, stdin=None, env=None, preexec=None):
@@ -103,6 +91,15 @@ def short_corpus(tmp_path_factory, short_rows):
     path = tmp_path_factory.mktemp("short") / "short.txt"
     path.write_text("\n".join(short_rows) + "\n", encoding="utf8")
     TfidfIndex.build(path).save(path.with_name("tfidf"))
+    return path
+
+
+@pytest.fixture(scope="session")
+def scored_pairs(tmp_path_factory, sample_rows):
+    """A file pairs.tsv of 40 pairs of sentences with scores from 0 to 5."""
+    path = tmp_path_factory.mktemp("pairs") / "pairs.tsv"
+    lines = [f"{i % 6}\t{sample_rows[i]}\t{sample_rows[i + 40]}\n" for i in range(40)]
+    path.write_text("".join(lines), encoding="utf8")
     return path
 
 

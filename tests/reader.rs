@@ -71,6 +71,6 @@ fn rows_after_a_row_longer_than_several_chunks_are_diagnosed() {
     let found = diagnose(files, Tokenizer::WHITESPACE, options, 1, &Progress::default());
     let found = found.expect("a diagnosis");
     assert_eq!(found.rows, 3);
-    let long = &found.faults.over_long;
+    let long = &found.faults["over_long"];
     assert_eq!((long.rows, long.first), (1, Some(2)));
 }

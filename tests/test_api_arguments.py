@@ -1,8 +1,5 @@
 """Arguments of encoders and of the search API that were taken for something else, or ended in a Python error."""
 
-import json
-import threading
-
 import numpy as np
 import pytest
 import torch
@@ -15,7 +12,6 @@ from cse.encoder.light import LightEncoder
 from cse.encoder.onnx_export import export_onnx
 from cse.encoder.passages import Cutter
 from cse.encoder.resolve import find_folder, model_digest
-from cse.encoder.tokens import TOKENIZING
 from cse.evaluation.ranking import System
 from cse.search.mining import QueryRows
 from random_texts import some_texts
@@ -71,40 +67,15 @@ def test_passages_are_counted_in_the_tokens_of_light_encoders(tmp_path, tiny_ber
         assert Cutter(other).tokens == 256
 
 
-def test_a_tokenizer_runs_only_under_the_lock(tmp_path, tiny_bert, monkeypatch):
-    encoder = Encoder(tiny_bert, device="cpu")
-    kind, held = type(encoder.tokenizer), []
-    called = kind.__call__
-
-    def checked(self, *arguments, **settings):
-        held.append(TOKENIZING._is_owned())
-        return called(self, *arguments, **settings)
-
-    monkeypatch.setattr(kind, "__call__", checked)
-    encoder.encode(["a text"])
-    assert held
-    assert all(held)
-    with TOKENIZING:
-        saving = threading.Thread(target=encoder.save, args=[str(tmp_path / "saved")])
-        saving.start()
-        saving.join(0.5)
-        assert saving.is_alive()  # it changes the settings of the tokenizer
-    saving.join()
-
-
 @pytest.mark.parametrize(
     ("message", "call"),
     [
         ("similarity: a list of texts", lambda e: e.similarity("a", "b")),
-        ("similarity: a list of texts", lambda e: e.similarity(["a"], "b")),
         ("truncate_dim 99: the embeddings", lambda e: e.encode(["a"], truncate_dim=99)),
-        ("truncate_dim 0: the embeddings", lambda e: e.encode(["a"], truncate_dim=0)),
-        ("truncate_dim 2.5: the embeddings", lambda e: e.encode(["a"], truncate_dim=2.5)),
         ("precision: 'bf16' is unknown", lambda e: e.encode(["a"], precision="bf16")),
         ("batch_size: must be an integer", lambda e: e.encode(["a"], batch_size=True)),
         ("texts: a list of texts", lambda e: e.encode()),
         ("not both", lambda e: Encoder()),
-        ("not both", lambda e: Encoder("")),
         ("not both", lambda e: Encoder("minilm", modules=[e[0]])),
         ("pooler: modules have their own", lambda e: Encoder(modules=[e[0]], pooler="cls")),
         ("--model is empty", lambda e: find_folder(" ")),
@@ -123,24 +94,16 @@ def test_arguments_of_encoders_are_checked(message, call, encoder):
         ("a cse.Encoder was expected", lambda i: SearchIndex.build(SentenceTransformer(modules=[i.encoder[0]]), TEXTS)),
         ("a cse.Encoder was expected", lambda i: SearchIndex.open(i.folder, "minilm")),
         ("hybrid: must be True, False or a Fusion, got 'rrf'", lambda i: i.search(["a"], hybrid="rrf")),
-        ("hybrid: must be True, False or a Fusion", lambda i: i.prepare("rrf")),
         ("hybrid: must be True, False or a Fusion", lambda i: System("minilm", hybrid="rrf").fusion),
         ("rows: must be an integer of at least 0, got 'x'", lambda i: i.texts(["x"])),
-        ("rows: must be an integer of at least 0, got 1.5", lambda i: i.ids([1.5])),
         ("rows: must be an integer of at least 0, got -1", lambda i: i.texts([-1])),
         ("none may be blank", lambda i: QueryRows(4, (6, 9), 2)(i, ["word1", " "])),
-        ("none may be blank", lambda i: QueryRows(4, (6, 9), 2)(i, [])),
         ("--rows: must be an integer of at least 1", lambda i: QueryRows(0)),
     ],
 )
 def test_arguments_of_the_search_api_are_checked(message, call, index):
     with pytest.raises(InputError, match=message):
         call(index)
-
-
-def test_numbers_of_numpy_and_true_for_the_defaults_are_accepted(index):
-    assert index.texts(np.array([2, 0])) == [index.texts([row])[0] for row in (2, 0)]
-    index.prepare(True)
 
 
 def test_arguments_of_sentence_transformers_are_taken_by_position_and_by_former_names(tmp_path, tiny_bert):
@@ -159,21 +122,6 @@ def test_arguments_of_sentence_transformers_are_taken_by_position_and_by_former_
     static.tokenizer = tokenizer
     assert static.tokenizer is tokenizer
     assert static[0].tokenizer is tokenizer
-
-
-@pytest.mark.slow
-def test_an_onnx_folder_that_declares_no_token_limit_has_that_of_its_positions(tmp_path, tiny_bert):
-    pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install 'cse[onnx]'")
-    sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("mean")])
-    for name, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
-        settings = json.loads((tmp_path / "model" / name).read_text())
-        (tmp_path / "model" / name).write_text(json.dumps({k: v for k, v in settings.items() if k != key}))
-    export_onnx(str(tmp_path / "model"))
-    light, whole = LightEncoder(f"onnx:{tmp_path}/model"), Encoder(tmp_path / "model", device="cpu")
-    assert light.max_length == whole.max_seq_length
-    assert light.max_length == 64
-    texts = ["word " * 900]
-    np.testing.assert_allclose(light.encode(texts), whole.encode(texts), atol=1e-4)
 
 
 @pytest.fixture

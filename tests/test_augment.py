@@ -12,15 +12,15 @@ from una_reference import ReferenceIndex, probabilities
 
 
 @pytest.fixture(scope="module")
-def words(sample):
+def words(sample_rows):
     """An index with the whitespace tokenizer, which the reference implementation uses."""
-    return TfidfIndex.build(sample, tokenizer="whitespace")
+    return TfidfIndex.from_texts(sample_rows[:2000], tokenizer="whitespace")
 
 
 @pytest.fixture(scope="module")
 def twin(sample_rows):
     """The index of the reference implementation."""
-    return ReferenceIndex.build(sample_rows)
+    return ReferenceIndex.build(sample_rows[:2000])
 
 
 def make(tmp_path, text, **options):
@@ -33,7 +33,7 @@ def make(tmp_path, text, **options):
 def test_negatives_equal_those_of_the_reference(words, twin, sample_rows, beta, radius):
     assert words.default_radius == twin.default_radius() == len(words) // 100
     unknown = ["zqxv", "Zqxv blorgh!? the", "ZQXV and FLIMFLAM zqxv", "the the the", "zzyzx " * 70, "I I'm McZqxv É"]
-    rows = range(0, 10_000, 397)
+    rows = range(0, 2000, 79)
     texts = [*unknown, *(sample_rows[row] for row in rows)]
     rows = [*range(len(unknown)), *rows]
     ours = words.augment(texts, seed=7, epoch=3, rows=rows, beta=beta, radius=radius)
@@ -45,7 +45,7 @@ def test_negatives_equal_those_of_the_reference(words, twin, sample_rows, beta, 
 @pytest.mark.parametrize("replace_with", ["radius", "random"])
 @pytest.mark.parametrize("mode", ["negative", "positive"])
 def test_every_ablation_and_mode_equals_the_reference(words, twin, sample_rows, replace_which, replace_with, mode):
-    rows = range(5, 10_000, 997)
+    rows = range(5, 2000, 197)
     texts = [*(sample_rows[row] for row in rows), "two words", "one", "zqxv blorgh never seen"]
     numbers = [*rows, 1, 2, 3]
     options = dict(
@@ -165,8 +165,9 @@ def test_explained_scores_and_probabilities_equal_those_of_the_reference(words, 
 
 @pytest.mark.parametrize("beta", [0.3, 0.5, 0.8])
 def test_number_of_replaced_words_matches_the_probabilities(sample_index, sample_rows, beta):
-    _, report = sample_index.augment_report(sample_rows, beta=beta)
-    expected = sum(word.p for text in sample_rows for word in sample_index.explain(text, beta=beta, samples=0))
+    rows = sample_rows[:3000]
+    _, report = sample_index.augment_report(rows, beta=beta)
+    expected = sum(word.p for text in rows for word in sample_index.explain(text, beta=beta, samples=0))
     assert report.replaced == pytest.approx(expected, rel=0.01)
     # With beta 0.3 the share of replaced words exceeds beta (a word is always replaced); with 0.8 it is below (p <= 1).
     if beta == 0.5:
@@ -238,15 +239,6 @@ def test_lone_surrogates_are_replaced_and_counted(sample_index):
     _, spans = sample_index.replacements(text, beta=1.0)
     assert [new.old for new in spans][-2:] == ["rare", "words"]
     assert all(new.new.isalnum() or "'" in new.new for new in spans)
-
-
-def test_plain_surface_joins_lower_case_terms_with_spaces(sample_index):
-    text = "The  Quick, brown FOX\u2014jumped!"
-    negative, spans = sample_index.replacements(text, surface="plain")
-    assert negative.split(" ") == negative.split()
-    assert negative == negative.lower()
-    assert len(negative.split()) == 5
-    assert spans
 
 
 def test_the_word_that_is_always_replaced_is_drawn_uniformly_among_words_with_equal_scores(tmp_path):

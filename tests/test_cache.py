@@ -11,9 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from cse import InputError, TrainConfig, train
+from cse import InputError, train
 from cse.data import readers
-from cse.data.cache import is_mapped
 from cse.data.corpus import Corpus, hold_out
 from cse.training.batches.tokens import Prefetcher
 from cse.training.callbacks import Callback
@@ -52,24 +51,6 @@ def test_cached_rows_equal_rows_in_memory(sample, tmp_path, monkeypatch):
     assert (splits[0].held_out == splits[1].held_out).all()
     with pytest.raises(InputError, match="is out of range"):
         stored.take([len(plain)])
-
-
-@pytest.mark.parametrize(
-    ("name", "size", "mapped"),
-    [
-        ("a.txt", 99, False),
-        ("a.txt", 100, True),
-        ("a.csv.BZ2", 33, False),
-        ("a.csv.BZ2", 34, True),
-        ("a.lz4", 34, True),
-    ],
-)
-def test_large_files_are_mapped_and_compressed_files_count_three_times_their_size(
-    tmp_path, monkeypatch, name, size, mapped
-):
-    monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 100)
-    (tmp_path / name).write_bytes(b"x" * size)
-    assert is_mapped([str(tmp_path / name)]) is mapped
 
 
 def test_a_small_file_with_many_rows_is_mapped(tmp_path, monkeypatch):
@@ -138,21 +119,6 @@ def test_repeated_rows_are_counted_equally_in_memory_and_in_the_cache(tmp_path, 
         assert Corpus.open([str(path)], cache=str(tmp_path / "cache")).repeats() == 2
 
 
-@pytest.mark.parametrize("name", ["rows.txt", "ends.u64", "hashes.u64", "meta.json"])
-def test_a_truncated_replaced_or_missing_file_of_a_cache_entry_is_written_again(sample, tmp_path, monkeypatch, name):
-    monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)
-    rows = np.arange(50)
-    expected = Corpus.open([str(sample)], cache=str(tmp_path)).take(rows)
-    (path,) = tmp_path.glob(f"rows-*/{name}")
-    for content in (path.read_bytes()[: path.stat().st_size // 2], b"{}", None):
-        path.unlink()
-        if content is not None:
-            path.write_bytes(content)
-        again = Corpus.open([str(sample)], cache=str(tmp_path))
-        assert again.take(rows) == expected
-        assert len(again.hashes()) == len(again)
-
-
 @pytest.mark.parametrize("name", ["rows.txt", "ends.u64", "hashes.u64", "words.u32"])
 def test_a_cache_entry_with_changed_bytes_is_written_again(sample, tmp_path, monkeypatch, name):
     monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)
@@ -173,16 +139,6 @@ def test_a_cache_entry_with_changed_bytes_is_written_again(sample, tmp_path, mon
         assert (again.hashes() == hashes).all()
 
 
-def test_cached_rows_that_change_during_a_run_are_reported(sample, tmp_path, monkeypatch):
-    monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)
-    corpus = Corpus.open([str(sample)], cache=str(tmp_path))
-    (path,) = tmp_path.glob("rows-*/rows.txt")
-    with open(path, "r+b") as file:
-        file.write(b"\xff")
-    with pytest.raises(InputError, match="row 1 of the cached corpus has changed since the run began"):
-        corpus.take([0])
-
-
 def test_cached_token_ids_outside_the_vocabulary_are_written_again(mapped):
     run = prepare(mapped)
     expected = prepared(run, run.tokens)
@@ -197,21 +153,12 @@ def test_cached_token_ids_outside_the_vocabulary_are_written_again(mapped):
 
 
 @pytest.fixture
-def mapped(sample, tiny_bert, tmp_path, monkeypatch):
+def mapped(run_config, sample_rows, tmp_path, monkeypatch):
     """The configuration of a run of one epoch whose corpus is memory-mapped from the cache."""
     monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)
-    corpus = tmp_path / "corpus.txt"
-    corpus.write_text("".join(line + "\n" for line in sample.read_text(encoding="utf8").splitlines()[:200]))
-    return TrainConfig(
-        corpus=corpus,
-        model=tiny_bert,
-        output=tmp_path / "runs",
-        cache=str(tmp_path / "cache"),
-        batch_size=16,
-        epochs=1,
-        eval_every=0,
-        device="cpu",
-    )
+    (tmp_path / "corpus.txt").write_text("".join(f"{row}\n" for row in sample_rows[:200]))
+    values = {"batch_size": 16, "max_steps": None, "epochs": 1, "eval_every": 0, "tfidf": None}
+    return run_config.replace(corpus=tmp_path / "corpus.txt", cache=str(tmp_path / "cache"), **values)
 
 
 def prepared(run, stored):
@@ -232,20 +179,6 @@ def test_cached_token_ids_equal_those_of_the_tokenizer(mapped, positive):
         for name in one:
             assert one[name].keys() == other[name].keys()
             assert all(torch.equal(one[name][key], other[name][key]) for key in one[name])
-
-
-def test_padding_to_a_fixed_length_does_not_change_embeddings(mapped, tmp_path, monkeypatch):
-    """On CUDA, all batches of a compiled model are padded to the same length, which must not change the embeddings."""
-    (tmp_path / "corpus.txt").write_text("".join(f"the cat number {i} sat\n" for i in range(40)), encoding="utf8")
-    run = prepare(mapped)
-    shorter = prepared(run, None)[0]["anchor"]
-    assert shorter["input_ids"].shape[1] < 32
-    monkeypatch.setattr("cse.training.batches.tokens.fixed_length", lambda device, compiled, longest: longest)
-    encoder = run.state.encoder.eval()
-    for stored in (run.tokens, None):
-        fixed = prepared(run, stored)[0]["anchor"]
-        assert fixed["input_ids"].shape[1] == 32
-        assert torch.allclose(encoder(fixed), encoder(shorter), atol=1e-6)
 
 
 def test_token_ids_are_written_once_and_only_by_runs_of_at_least_one_epoch(mapped):
@@ -272,3 +205,42 @@ def test_token_ids_of_labelled_columns_are_cached(mapped, tmp_path):
     ids = prepared(run, run.tokens)[0]["hard_negative"]["input_ids"]
     expected = run.state.encoder.tokenizer(texts, padding=True, return_tensors="pt")["input_ids"]
     assert torch.equal(ids, expected)
+
+
+def test_cached_rows_that_change_during_a_run_are_reported(sample, tmp_path, monkeypatch):
+    monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)
+    corpus = Corpus.open([str(sample)], cache=str(tmp_path))
+    (path,) = tmp_path.glob("rows-*/rows.txt")
+    with open(path, "r+b") as file:
+        file.write(b"\xff")
+    with pytest.raises(InputError, match="row 1 of the cached corpus has changed since the run began"):
+        corpus.take([0])
+
+
+@pytest.mark.parametrize("name", ["rows.txt", "ends.u64", "hashes.u64", "meta.json"])
+def test_a_truncated_replaced_or_missing_file_of_a_cache_entry_is_written_again(sample, tmp_path, monkeypatch, name):
+    monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)
+    rows = np.arange(50)
+    expected = Corpus.open([str(sample)], cache=str(tmp_path)).take(rows)
+    (path,) = tmp_path.glob(f"rows-*/{name}")
+    for content in (path.read_bytes()[: path.stat().st_size // 2], b"{}", None):
+        path.unlink()
+        if content is not None:
+            path.write_bytes(content)
+        again = Corpus.open([str(sample)], cache=str(tmp_path))
+        assert again.take(rows) == expected
+        assert len(again.hashes()) == len(again)
+
+
+def test_padding_to_a_fixed_length_does_not_change_embeddings(mapped, tmp_path, monkeypatch):
+    """On CUDA, all batches of a compiled model are padded to the same length, which must not change the embeddings."""
+    (tmp_path / "corpus.txt").write_text("".join(f"the cat number {i} sat\n" for i in range(40)), encoding="utf8")
+    run = prepare(mapped)
+    shorter = prepared(run, None)[0]["anchor"]
+    assert shorter["input_ids"].shape[1] < 32
+    monkeypatch.setattr("cse.training.batches.tokens.fixed_length", lambda device, compiled, longest: longest)
+    encoder = run.state.encoder.eval()
+    for stored in (run.tokens, None):
+        fixed = prepared(run, stored)[0]["anchor"]
+        assert fixed["input_ids"].shape[1] == 32
+        assert torch.allclose(encoder(fixed), encoder(shorter), atol=1e-6)

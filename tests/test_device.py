@@ -7,7 +7,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 import traceback
 from dataclasses import replace
 from importlib import import_module
@@ -23,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cse import Encoder, InputError, train
 from cse.encoder import device as devices
 from cse.encoder.acceleration import mask_always
-from cse.encoder.device import bf16_speedup, compile_backbone, pick_device, pick_precision
+from cse.encoder.device import bf16_speedup, pick_device, pick_precision
 from cse.errors import RunError
 from cse.features.base import FeatureMethod
 from cse.training.batches.tokens import Prefetcher
@@ -78,7 +77,7 @@ class Noise(FeatureMethod):
         return views.replace(embeddings=noisy)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["focal chunks", "accumulated", "standard mlm", "mixed una columns", "two layers"])
 def test_a_step_does_not_wait_for_the_device(run_config, name, monkeypatch):
     """Tensors on the meta device have no values, so code that reads a value raises an error."""
     monkeypatch.setattr("cse.training.step.state.use_fast_dropout", mask_always)
@@ -115,18 +114,6 @@ def test_always_passing_the_attention_mask_does_not_change_the_hidden_states(fam
     assert backbone.config._attn_implementation == "cse_masked"
     found = backbone(ids, attention_mask=mask).last_hidden_state
     assert torch.allclose(found.where(used, 0), expected.where(used, 0), rtol=0, atol=1e-12)
-
-
-def test_shapes_are_compiled_separately_only_on_cuda():
-    given = []
-
-    class Recorder:
-        def compile(self, **options):
-            given.append(options)
-
-    for device in ("cpu", "cuda", "cuda:1"):
-        compile_backbone(Recorder(), device)
-    assert given == [{"dynamic": True}, {"dynamic": False}, {"dynamic": False}]
 
 
 def of_first_step(config):
@@ -317,14 +304,6 @@ def test_functions_of_a_device_call_its_module(monkeypatch, device, index):
     assert devices.device_name(device) == ("mps" if kind == "mps" else "A GPU")
 
 
-def test_without_a_gpu_the_device_functions_do_nothing():
-    assert set(devices.generator_states("cpu")) == set(devices.generator_states("meta")) == {"cpu"}
-    devices.synchronize("cpu")
-    devices.reset_peak_memory("cpu")
-    assert devices.peak_memory("cpu") is None
-    assert devices.device_name("cpu") == "cpu"
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -340,29 +319,6 @@ def test_errors_of_every_device_that_has_no_memory_left_propose_smaller_chunks(e
         raise error
     with pytest.raises(RuntimeError, match=r"^of another kind$"), failures(2, 64, 32, None):
         raise RuntimeError("of another kind")
-
-
-def test_copies_to_mps_wait_because_their_source_may_be_freed():
-    given = []
-    tensor = SimpleNamespace(to=lambda device, non_blocking: given.append((str(device), non_blocking)))
-    for device in ("mps", torch.device("mps"), "cuda:0", "xpu", "cpu"):
-        devices.copied_to(tensor, device)
-    assert given == [("mps", False), ("mps", False), ("cuda:0", True), ("xpu", True), ("cpu", True)]
-
-
-def test_an_optimizer_that_ignores_the_flag_does_not_update_weights_with_nan(monkeypatch):
-    """As on ``mps``; simulated by deleting the flag before the update."""
-    monkeypatch.setattr("cse.training.step.step.skips_by_flag", lambda device: False)
-    for loss, updated in ((torch.tensor(float("nan")), False), (torch.tensor(1.0), True)):
-        weight = torch.nn.Parameter(torch.ones(2))
-        weight.grad = torch.ones(2)
-        optimizer = torch.optim.AdamW([weight], fused=True)
-        assert bool(skip_if_not_finite(optimizer, loss, torch.tensor(1.0))) == updated
-        del optimizer.found_inf
-        optimizer.step()
-        assert torch.equal(weight.detach(), torch.ones(2)) != updated
-    assert not devices.skips_by_flag(torch.device("mps"))
-    assert devices.skips_by_flag("cpu")
 
 
 def test_several_processes_use_the_backend_of_their_device(monkeypatch):
@@ -425,22 +381,6 @@ def test_a_configured_precision_is_used_without_measuring_the_speedup(processor,
 )
 def test_bf16_instructions_are_read_from_pytorch(monkeypatch, reported, expected):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: reported, raising=False)
-    assert bf16_instructions() == expected
-
-
-@pytest.mark.parametrize(
-    ("machine", "private", "expected"),
-    [
-        ("x86_64", (), ()),
-        ("x86_64", ("_is_avx512_bf16_supported", "_is_amx_tile_supported"), ("AVX512-BF16", "AMX")),
-    ],
-)
-def test_bf16_instructions_are_read_from_older_versions_of_pytorch(monkeypatch, machine, private, expected):
-    monkeypatch.setattr("platform.machine", lambda: machine)
-    for name in ("get_capabilities", "_is_avx512_bf16_supported", "_is_amx_tile_supported"):
-        monkeypatch.delattr(torch.cpu, name, raising=False)
-    for name in private:
-        monkeypatch.setattr(torch.cpu, name, lambda: True, raising=False)
     assert bf16_instructions() == expected
 
 
@@ -509,58 +449,6 @@ def test_the_gpu_benchmark_runs_every_section_on_the_cpu(minilm, tmp_path):
         assert each["peak_bytes"] > 0
     assert systems["cse, UNA pairs"]["tokens"] > 1.8 * systems["cse, standard"]["tokens"]
     assert systems["plain loop"]["tokens"] == systems["cse, standard"]["tokens"]
-
-
-@pytest.mark.slow
-def test_a_section_of_the_gpu_benchmark_that_fails_does_not_end_the_others(tmp_path, capsys):
-    gpu = benchmark()
-    bench = gpu.Bench.__new__(gpu.Bench)
-    bench.options = SimpleNamespace(json=tmp_path / "gpu.json", minutes=1, smoke=False)
-    bench.began = time.perf_counter()
-    bench.results = {"errors": {}, "left_out": {}, "seconds": {}}
-    bench.section("first", lambda: 1 / 0)
-    bench.section("second", lambda: {"value": float("nan")})
-    bench.section("third", lambda: pytest.fail("was run"), needs=120)
-    bench.section("fourth", lambda: "there is only one GPU")
-    found = json.loads((tmp_path / "gpu.json").read_text(encoding="utf8"))
-    assert found["errors"] == {"first": "ZeroDivisionError: division by zero"}
-    assert found["second"] == {"value": None}
-    assert found["left_out"]["third"].endswith("it needs about 120 s")
-    assert found["left_out"]["fourth"] == "there is only one GPU"
-    assert "third" not in found
-    assert "ZeroDivisionError" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("name", "peak"),
-    [
-        ("NVIDIA H100 80GB HBM3", 989.5e12),
-        ("NVIDIA H100 PCIe", 756.5e12),
-        ("NVIDIA H100 NVL", 835.5e12),
-        ("NVIDIA H200", 989.5e12),
-        ("NVIDIA A100-SXM4-80GB", 312e12),
-        ("Tesla V100-SXM2-16GB", None),
-    ],
-)
-def test_the_peak_of_a_gpu_is_found_by_its_name(name, peak):
-    assert benchmark().peak_of(name) == peak
-
-
-@pytest.mark.parametrize(
-    ("device", "compiled", "steps", "hinted"),
-    [
-        ("cuda:0", False, 20000, True),
-        ("cuda", False, 100, False),
-        ("cuda", True, 20000, False),
-        ("cpu", False, 20000, False),
-    ],
-)
-def test_compiling_is_suggested_for_long_runs_on_a_gpu(device, compiled, steps, hinted):
-    class Rows(list):
-        size = 64
-
-    final = SimpleNamespace(accumulate=1, lr=1e-5, lr_scheduler="linear", merge_with_base=0.0, compile=compiled)
-    assert ("--compile" in describe_steps(final, Rows(range(steps)), device)) == hinted
 
 
 def test_batches_on_cuda_are_padded_to_a_multiple_of_eight_tokens(run_config, monkeypatch):
@@ -635,6 +523,54 @@ def test_weights_are_cast_together_without_a_change_of_the_gradients(run_config,
     assert all(torch.equal(rounded[name], value) for name, value in expected.items())
     assert all(torch.equal(same[name], value) or value.isnan() for name, value in metrics.items())
     assert all(type(parameter) is torch.nn.Parameter for parameter in run.state.encoder.backbone.parameters())
+
+
+def test_an_optimizer_that_ignores_the_flag_does_not_update_weights_with_nan(monkeypatch):
+    """As on ``mps``; simulated by deleting the flag before the update."""
+    monkeypatch.setattr("cse.training.step.step.skips_by_flag", lambda device: False)
+    for loss, updated in ((torch.tensor(float("nan")), False), (torch.tensor(1.0), True)):
+        weight = torch.nn.Parameter(torch.ones(2))
+        weight.grad = torch.ones(2)
+        optimizer = torch.optim.AdamW([weight], fused=True)
+        assert bool(skip_if_not_finite(optimizer, loss, torch.tensor(1.0))) == updated
+        del optimizer.found_inf
+        optimizer.step()
+        assert torch.equal(weight.detach(), torch.ones(2)) != updated
+    assert not devices.skips_by_flag(torch.device("mps"))
+    assert devices.skips_by_flag("cpu")
+
+
+@pytest.mark.parametrize(
+    ("machine", "private", "expected"),
+    [
+        ("x86_64", (), ()),
+        ("x86_64", ("_is_avx512_bf16_supported", "_is_amx_tile_supported"), ("AVX512-BF16", "AMX")),
+    ],
+)
+def test_bf16_instructions_are_read_from_older_versions_of_pytorch(monkeypatch, machine, private, expected):
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    for name in ("get_capabilities", "_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.delattr(torch.cpu, name, raising=False)
+    for name in private:
+        monkeypatch.setattr(torch.cpu, name, lambda: True, raising=False)
+    assert bf16_instructions() == expected
+
+
+@pytest.mark.parametrize(
+    ("device", "compiled", "steps", "hinted"),
+    [
+        ("cuda:0", False, 20000, True),
+        ("cuda", False, 100, False),
+        ("cuda", True, 20000, False),
+        ("cpu", False, 20000, False),
+    ],
+)
+def test_compiling_is_suggested_for_long_runs_on_a_gpu(device, compiled, steps, hinted):
+    class Rows(list):
+        size = 64
+
+    final = SimpleNamespace(accumulate=1, lr=1e-5, lr_scheduler="linear", merge_with_base=0.0, compile=compiled)
+    assert ("--compile" in describe_steps(final, Rows(range(steps)), device)) == hinted
 
 
 def test_evaluation_on_a_gpu_encodes_large_batches(run_config, monkeypatch):

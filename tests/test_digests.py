@@ -15,9 +15,7 @@ STORED = Path(__file__).with_name("digests.json")
 TOKENIZERS = ("unicode", "whitespace", "treebank")
 FORMS = [("unicode", "keep"), ("unicode", "plain"), ("whitespace", "keep"), ("whitespace", "plain")]
 FORMS += [("treebank", "plain")]
-OPTIONS = list(
-    product(FORMS, ("tfidf", "random"), ("radius", "random"), ("negative", "positive"), (0.3, 0.7), (50, "5%"))
-)
+OPTIONS = [*product(("tfidf", "random"), ("radius", "random"), ("negative", "positive"), (0.3, 0.7), (50, "5%"))]
 ROWS = 2000
 
 
@@ -44,16 +42,15 @@ def index_digests(rows, folder):
 
 
 def negative_digests(rows, folder):
+    """Yields a name and the digest of the negatives of all ``OPTIONS``, for each tokenizer and surface."""
     from cse import TfidfIndex
 
-    indexes = {tokenizer: TfidfIndex.open(folder / tokenizer) for tokenizer in TOKENIZERS}
-    for (tokenizer, surface), which, using, mode, beta, radius in OPTIONS:
-        negatives = indexes[tokenizer].augment(
-            rows[:ROWS], surface=surface, replace_which=which, replace_with=using, mode=mode, beta=beta, radius=radius,
-            seed=3,
-        )  # fmt: skip
-        name = f"{tokenizer} {surface}, which {which}, with {using}, {mode}, beta {beta}, radius {radius}"
-        yield name, sha256("\n".join(negatives).encode())
+    for tokenizer, surface in FORMS:
+        index, made = TfidfIndex.open(folder / tokenizer), []
+        for values in OPTIONS:
+            options = dict(zip(("replace_which", "replace_with", "mode", "beta", "radius"), values, strict=True))
+            made += index.augment(rows[:ROWS], surface=surface, seed=3, **options)
+        yield f"{tokenizer} {surface}", sha256("\n".join(made).encode())
 
 
 def digests(rows, folder):

@@ -108,14 +108,6 @@ def test_scores_with_dims_equal_those_of_truncated_encoders(unit_model, tmp_path
             assert row[name] == (pytest.approx(value, rel=1e-5, abs=1e-6) if isinstance(value, float) else value)
 
 
-def test_cse_encode_with_dims_writes_truncated_embeddings(unit_model, tmp_path, cse):
-    (tmp_path / "some.txt").write_text("the cat\na dog\n", encoding="utf8")
-    done = cse("encode", unit_model, "some.txt", "-o", "x.npy", "--dims", 3, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    found = np.load(tmp_path / "x.npy")
-    np.testing.assert_allclose(found, Encoder(unit_model, device="cpu", dims=3).encode(["the cat", "a dog"]), atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("command", "message"),
     [

@@ -73,56 +73,6 @@ def test_the_sample_has_no_faults_and_its_replacement_rate_is_predicted(sample, 
     assert dict(seen["scripts"])["Latin"] == pytest.approx(1, abs=0.01)
 
 
-def test_scripts_and_rows_without_replaceable_words_are_reported(tmp_path, cse):
-    path = tmp_path / "corpus.txt"
-    path.write_text(
-        "\u5317\u4eac\u5927\u5b66\n\u041f\u0440\u0438\u0432\u0435\u0442 \u043c\u0438\u0440\nhello you all\n",
-        encoding="utf8",
-    )
-    seen = look(cse, path)
-    shares = dict(seen["scripts"])
-    assert shares == pytest.approx({"Han": 4 / 24, "Cyrillic": 9 / 24, "Latin": 11 / 24})
-    assert seen["unchanged_rate"] == pytest.approx(1 / 3)
-    advice = [item for item in seen["advice"] if "no word that UNA can replace (--una)" in item["finding"]]
-    assert [item["level"] for item in advice] == ["note"]
-
-
-def test_findings_do_not_depend_on_the_number_of_threads(tmp_path, cse, sample):
-    path = tmp_path / "big.txt"
-    path.write_bytes(sample.read_bytes() * 3)
-    one, two = (look(cse, path, "--threads", threads) for threads in (1, 2))
-    one.pop("seconds"), two.pop("seconds")
-    assert one == two
-    assert one["duplicates"] == 20_000
-
-
-def test_replacement_rate_is_predicted_for_equal_scores_and_for_a_single_term(tmp_path, cse):
-    path = tmp_path / "corpus.txt"
-    path.write_text("alpha\nbeta\ngamma\ndelta\n")
-    assert look(cse, path)["replacement_rate"] == 1.0
-    path.write_text("hello\nhello hello\n")
-    seen = look(cse, path)
-    assert (seen["replacement_rate"], seen["unchanged_rate"]) == (0, 1)
-
-
-def test_invalid_bytes_and_replacement_characters_are_located_separately(tmp_path, cse):
-    path = tmp_path / "corpus.txt"
-    path.write_bytes("a \ufffd stands here\nfine row here\n".encode() + b"broken \xe9 row here\n")
-    faults = look(cse, path)["faults"]
-    assert faults["invalid"]["first"] == 3
-    assert (faults["replacement"]["rows"], faults["replacement"]["first"]) == (2, 1)
-
-
-def test_japanese_is_not_reported_as_several_scripts(tmp_path, cse):
-    path = tmp_path / "corpus.txt"
-    path.write_text(
-        "\u6771\u4eac \u306f \u5927\u304d\u3044 \u30b3\u30fc\u30d2\u30fc \u304a \u3044\u3057\u3044\n" * 3,
-        encoding="utf8",
-    )
-    seen = look(cse, path, "--tokenizer", "whitespace")
-    assert not any("several scripts" in advice["finding"] for advice in seen["advice"])
-
-
 @pytest.mark.parametrize(
     ("content", "finding", "advice"),
     [
@@ -175,3 +125,43 @@ def test_a_corpus_of_code_is_advised_to_search_with_parts_of_identifiers(tmp_pat
         assert any("--bm25-tokenizer code" in each["do"] for each in seen["advice"]) is suggested
     text = cse("doctor", tmp_path / name, *column).stdout
     assert "--bm25-tokenizer code" not in text
+
+
+def test_scripts_and_rows_without_replaceable_words_are_reported(tmp_path, cse):
+    path = tmp_path / "corpus.txt"
+    path.write_text(
+        "\u5317\u4eac\u5927\u5b66\n\u041f\u0440\u0438\u0432\u0435\u0442 \u043c\u0438\u0440\nhello you all\n",
+        encoding="utf8",
+    )
+    seen = look(cse, path)
+    shares = dict(seen["scripts"])
+    assert shares == pytest.approx({"Han": 4 / 24, "Cyrillic": 9 / 24, "Latin": 11 / 24})
+    assert seen["unchanged_rate"] == pytest.approx(1 / 3)
+    advice = [item for item in seen["advice"] if "no word that UNA can replace (--una)" in item["finding"]]
+    assert [item["level"] for item in advice] == ["note"]
+
+
+def test_findings_do_not_depend_on_the_number_of_threads(tmp_path, cse, sample):
+    path = tmp_path / "big.txt"
+    path.write_bytes(sample.read_bytes() * 3)
+    one, two = (look(cse, path, "--threads", threads) for threads in (1, 2))
+    one.pop("seconds"), two.pop("seconds")
+    assert one == two
+    assert one["duplicates"] == 20_000
+
+
+def test_replacement_rate_is_predicted_for_equal_scores_and_for_a_single_term(tmp_path, cse):
+    path = tmp_path / "corpus.txt"
+    path.write_text("alpha\nbeta\ngamma\ndelta\n")
+    assert look(cse, path)["replacement_rate"] == 1.0
+    path.write_text("hello\nhello hello\n")
+    seen = look(cse, path)
+    assert (seen["replacement_rate"], seen["unchanged_rate"]) == (0, 1)
+
+
+def test_invalid_bytes_and_replacement_characters_are_located_separately(tmp_path, cse):
+    path = tmp_path / "corpus.txt"
+    path.write_bytes("a \ufffd stands here\nfine row here\n".encode() + b"broken \xe9 row here\n")
+    faults = look(cse, path)["faults"]
+    assert faults["invalid"]["first"] == 3
+    assert (faults["replacement"]["rows"], faults["replacement"]["first"]) == (2, 1)

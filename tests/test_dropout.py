@@ -59,10 +59,6 @@ def test_masks_do_not_depend_on_the_number_of_threads():
         _core.set_default_threads(0)
 
 
-def test_a_mask_without_elements_is_empty():
-    assert dropout_mask((0, 3), 0.1, torch.float32).shape == (0, 3)
-
-
 def test_kept_elements_and_their_gradients_are_scaled():
     x = torch.ones(50, 40, dtype=torch.float64, requires_grad=True)
     layer = FastDropout(0.25)
@@ -115,13 +111,3 @@ def test_embeddings_without_dropped_elements_equal_those_of_transformers(request
             module.attention_dropout = 1e-9
     found = fast.train()(batch)
     assert torch.allclose(found, expected, atol=1e-5)
-
-
-def test_the_saved_configuration_does_not_name_the_attention_with_fast_dropout(indexed, tiny_bert, tmp_path):
-    import json
-
-    from cse import TrainConfig, train
-
-    result = train(TrainConfig(model=tiny_bert, tfidf=indexed / "tfidf", output=tmp_path, max_steps=1, batch_size=8))
-    saved = json.loads((result.folder / "best" / "config.json").read_text())
-    assert acceleration.ATTENTION not in json.dumps(saved)

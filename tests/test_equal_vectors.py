@@ -101,7 +101,3 @@ def test_vectors_equal_those_of_sentence_transformers(tmp_path, tiny_bert, name)
             found, expected = ours.encode(TEXTS, prompt=prompt), theirs.encode(TEXTS, prompt=prompt)
             assert np.isfinite(expected).all()
             np.testing.assert_allclose(found, expected, atol=1e-6 * max(1, np.abs(expected).max()))
-
-
-def test_forty_types_are_compared():
-    assert len(TYPES) >= 40

@@ -8,7 +8,6 @@ import pytest
 
 from cse import InputError
 from cse.evaluation.base import Adapted, read_pairs
-from cse.evaluation.geometry import effective_rank
 from cse.evaluation.retrieval import Retrieval, RetrievalOptions, rank_documents, read_judgements, read_texts
 from cse.evaluation.sts import find_tasks, load_tasks
 
@@ -34,11 +33,6 @@ def corpus(folder, *lines, name="corpus.jsonl"):
 def test_a_text_that_is_no_text_is_refused(tmp_path, record, message):
     with pytest.raises(InputError, match=message):
         read_texts(corpus(tmp_path, record), "corpus")
-
-
-def test_a_text_or_title_of_null_is_missing(tmp_path):
-    lines = ['{"_id": 7, "title": null, "text": "a b"}', '{"_id": "8", "title": "t", "text": null}']
-    assert read_texts(corpus(tmp_path, *lines), "corpus") == {"7": "a b", "8": "t"}
 
 
 @pytest.mark.parametrize("header", ["id\ttext", "_id\ttitle\ttext", "qid\tquery", "docid\tContents"])
@@ -86,14 +80,6 @@ def test_a_file_without_header_is_not_scored_on_a_column_of_ids(tmp_path, line):
         read_pairs(path)
 
 
-def test_scores_that_are_integers_or_have_further_columns_are_read(tmp_path):
-    path = tmp_path / "pairs.tsv"
-    path.write_text("".join(f"{n % 6}\tA sentence.\tAnother.\t{n}\n" for n in range(20)))
-    assert read_pairs(path).gold.tolist() == [n % 6 for n in range(20)]
-    path.write_text("score\tsentence1\tsentence2\n" + "".join(f"{n}\tone\ttwo\n" for n in range(20)))
-    assert read_pairs(path).gold.tolist() == list(range(20))
-
-
 @pytest.mark.parametrize(("name", "mark"), [("p.tsv", "\t"), ("p.csv", ",")])
 def test_a_separator_inside_a_sentence_is_refused(tmp_path, name, mark):
     lines = [mark.join(["1.5", "one", "two"]), mark.join(["2", "a", "b", "three"])]
@@ -126,11 +112,23 @@ def test_compressed_files_are_read_and_other_formats_are_named(tmp_path):
             read_pairs(tmp_path / name)
 
 
-def test_embeddings_of_nan_are_not_ranked_and_have_no_effective_rank():
+def test_embeddings_of_nan_are_not_ranked():
     class Broken:
         def encode(self, texts, **_):
             return np.full((len(texts), 3), np.nan, dtype=np.float32)
 
     with pytest.raises(InputError, match="encoder: the embedding of 'query' holds NaN or infinity"):
         rank_documents(Adapted(Broken()), {"q": "query"}, {"a": "text"})
-    assert np.isnan(effective_rank(np.full((3, 3), np.nan)))
+
+
+def test_a_text_or_title_of_null_is_missing(tmp_path):
+    lines = ['{"_id": 7, "title": null, "text": "a b"}', '{"_id": "8", "title": "t", "text": null}']
+    assert read_texts(corpus(tmp_path, *lines), "corpus") == {"7": "a b", "8": "t"}
+
+
+def test_scores_that_are_integers_or_have_further_columns_are_read(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("".join(f"{n % 6}\tA sentence.\tAnother.\t{n}\n" for n in range(20)))
+    assert read_pairs(path).gold.tolist() == [n % 6 for n in range(20)]
+    path.write_text("score\tsentence1\tsentence2\n" + "".join(f"{n}\tone\ttwo\n" for n in range(20)))
+    assert read_pairs(path).gold.tolist() == list(range(20))

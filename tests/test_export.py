@@ -19,6 +19,7 @@ from cse.cli import cli
 from cse.encoder import onnx_export
 from cse.encoder.onnx_export import export_onnx
 from cse.errors import RunError
+from test_retrieval import write
 
 TEXTS = ["One.", "Another sentence, rather longer than the first, to see what padding does.", "word " * 200, "x", " "]
 
@@ -28,35 +29,26 @@ def invoke(*arguments):
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory, sample_rows):
-    path = tmp_path_factory.mktemp("pairs") / "pairs.tsv"
-    lines = [f"{i % 6}\t{sample_rows[i]}\t{sample_rows[i + 40]}\n" for i in range(30)]
-    path.write_text("".join(lines), encoding="utf8")
-    return path
+def pairs(scored_pairs):
+    return scored_pairs
 
 
 @pytest.fixture(scope="module")
 def retrieval(tmp_path_factory, sample_rows):
-    folder = tmp_path_factory.mktemp("retrieval")
-    (folder / "qrels").mkdir()
-    rows = [{"_id": str(i), "title": "", "text": text} for i, text in enumerate(sample_rows[:20])]
-    queries = [{"_id": f"q{i}", "text": " ".join(sample_rows[i].split()[:6])} for i in range(8)]
-    for name, lines in (("corpus", rows), ("queries", queries)):
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        (folder / f"{name}.jsonl").write_text(text, encoding="utf8")
-    judged = "".join(f"q{i}\t{i}\t1\n" for i in range(8))
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged, encoding="utf8")
-    return folder
+    documents = [(str(i), "", text) for i, text in enumerate(sample_rows[:20])]
+    queries = {f"q{i}": " ".join(sample_rows[i].split()[:6]) for i in range(8)}
+    return write(
+        tmp_path_factory.mktemp("set") / "retrieval", documents, queries, {f"q{i}": {str(i): 1} for i in range(8)}
+    )
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory, sample, tiny_bert, pairs, retrieval):
+def exported(tmp_path_factory, short_corpus, tiny_bert, pairs, retrieval):
     """The folder of a run with ``keep_head``, exported to ONNX with ``--int8``, and the JSON that the export prints."""
     output = tmp_path_factory.mktemp("runs")
     options = {"batch_size": 8, "max_length": 16, "max_steps": 2, "eval_every": 0, "device": "cpu", "threads": 1}
-    run = train(
-        TrainConfig(corpus=(sample,), output=output, model=tiny_bert, pooler="cls", keep_head=True, **options)
-    ).folder
+    config = TrainConfig(corpus=short_corpus, output=output, model=tiny_bert, pooler="cls", keep_head=True, **options)
+    run = train(config).folder
     done = invoke("export", run, "--onnx", "--int8", "--sts", pairs, "--retrieval", retrieval, "--threads", 1, "--json")
     assert done.exit_code == 0, done.output
     return run, json.loads(done.stdout)
@@ -117,15 +109,6 @@ def test_export_prints_the_size_and_accuracy_of_int8_weights(exported, pairs, re
         assert record["low"] <= record["mean"] <= record["high"]
 
 
-def test_sentence_transformers_loads_the_exported_file(exported):
-    pytest.importorskip("optimum.onnxruntime", reason="optimum-onnx is not installed (it needs transformers < 4.58)")
-    from sentence_transformers import SentenceTransformer
-
-    folder = str(exported[0] / "best")
-    theirs = SentenceTransformer(folder, backend="onnx", device="cpu").encode(TEXTS[:4])
-    np.testing.assert_allclose(theirs, Encoder(folder, device="cpu").encode(TEXTS[:4]), atol=1e-4)
-
-
 def test_export_to_a_new_folder_copies_the_model(exported, tmp_path, monkeypatch):
     """To save time, ``write_onnx`` is replaced by a function that copies the file of the fixture ``exported``."""
     run, printed = exported
@@ -139,21 +122,6 @@ def test_export_to_a_new_folder_copies_the_model(exported, tmp_path, monkeypatch
     np.testing.assert_allclose(one.encode(TEXTS), two.encode(TEXTS), atol=1e-4)
     with pytest.raises(InputError, match="exists; name a new folder"):
         export_onnx(str(run), str(tmp_path / "copy"))
-
-
-def test_an_export_to_a_new_folder_declares_one_maximum_length(exported, tmp_path, monkeypatch):
-    """fastembed truncates to the lower of ``max_length`` and ``model_max_length``."""
-    run, printed = exported
-    monkeypatch.setattr(onnx_export, "write_onnx", lambda encoder, file: shutil.copy(printed["file"], file))
-    old = shutil.copytree(run / "best", tmp_path / "old")
-    path = old / "tokenizer_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf8")) | {"max_length": 4, "stride": 0}))
-    before = path.read_bytes()
-    export_onnx(str(old), str(tmp_path / "new"))
-    settings = json.loads((tmp_path / "new" / "tokenizer_config.json").read_text(encoding="utf8"))
-    longest = Encoder(old, device="cpu").max_seq_length
-    assert (settings["model_max_length"], settings.keys() & {"max_length", "stride"}) == (longest, set())
-    assert path.read_bytes() == before
 
 
 def test_an_exported_folder_has_the_files_that_text_embeddings_inference_reads(exported):
@@ -267,3 +235,12 @@ def test_error_for_a_missing_package_names_the_extra_to_install(tiny_bert, expor
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(InputError, match=r"cse\[onnx\]"):
         Encoder(f"onnx:{exported[0]}")
+
+
+def test_sentence_transformers_loads_the_exported_file(exported):
+    pytest.importorskip("optimum.onnxruntime", reason="optimum-onnx is not installed (it needs transformers < 4.58)")
+    from sentence_transformers import SentenceTransformer
+
+    folder = str(exported[0] / "best")
+    theirs = SentenceTransformer(folder, backend="onnx", device="cpu").encode(TEXTS[:4])
+    np.testing.assert_allclose(theirs, Encoder(folder, device="cpu").encode(TEXTS[:4]), atol=1e-4)

@@ -4,6 +4,7 @@ import json
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -87,7 +88,7 @@ class Length(Evaluation):
 def registered():
     with ExitStack() as stack:
         for table in (AUGMENTATIONS, FEATURE_AUGMENTATIONS, LOSS_TERMS, EVALUATIONS):
-            stack.enter_context(table.preserved())
+            stack.enter_context(patch.dict(table._loaded))
         AUGMENTATIONS.register("shouted", Shouted)
         AUGMENTATIONS.register("reversed", Reversed)
         FEATURE_AUGMENTATIONS.register("noise", Noise)
@@ -97,9 +98,9 @@ def registered():
 
 
 @pytest.fixture
-def run(indexed, monkeypatch):
+def run(short_corpus, monkeypatch):
     """A function that runs a command in this process, where the methods are registered, and returns its JSON output."""
-    monkeypatch.chdir(indexed)
+    monkeypatch.chdir(short_corpus.parent)
 
     def call(*arguments):
         done = CliRunner().invoke(cli, list(map(str, arguments)), catch_exceptions=False)

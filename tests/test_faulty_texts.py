@@ -15,18 +15,6 @@ def test_a_json_array_is_refused_with_a_suggestion(tmp_path):
         TfidfIndex.build(path)
 
 
-def test_training_finds_a_corpus_with_a_non_utf8_name_through_its_index(tmp_path, tiny_bert, sample_rows):
-    name = os.fsencode(tmp_path) + b"/caf\xe9.txt"
-    try:
-        with open(name, "w", encoding="utf8") as file:
-            file.write("\n".join(sample_rows[:100]))
-    except OSError:
-        pytest.skip("the file system accepts only UTF-8 names")
-    TfidfIndex.build(os.fsdecode(name)).save(tmp_path / "tfidf")
-    values = {"model": str(tiny_bert), "max_steps": 1, "batch_size": 8, "device": "cpu"}
-    assert train(TrainConfig(tfidf=tmp_path / "tfidf", output=tmp_path, **values)).steps == 1
-
-
 def test_an_index_of_another_folder_is_named_with_the_file_that_is_missing(tmp_path, tiny_bert, short_rows, cse):
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
@@ -41,23 +29,6 @@ def test_an_index_of_another_folder_is_named_with_the_file_that_is_missing(tmp_p
     assert "no file was given, and nowhere is no TF-IDF index" in done.stderr
 
 
-def test_an_output_with_a_non_utf8_name_is_written_or_refused_by_this_name(tmp_path, tiny_bert, short_rows, cse):
-    name = os.fsdecode(b"caf\xe9")
-    (tmp_path / "rows.txt").write_text("\n".join(short_rows[:100]) + "\n", encoding="utf8")
-    try:
-        (tmp_path / name).mkdir()
-    except OSError:
-        pytest.skip("the file system accepts only UTF-8 names")
-    search = ("search", tiny_bert, "rows.txt", "-o", f"{name}/index", "--query", "a house")
-    train = ("train", "rows.txt", "--model", tiny_bert, "--batch-size", 8, "--max-steps", 1)
-    for _ in range(2):
-        done = cse(*search, cwd=tmp_path, text=False)
-        assert done.returncode == 0, done.stderr
-    done = cse(*train, "-o", name, "--name", "run", cwd=tmp_path, text=False)
-    assert done.returncode == 2
-    assert done.stderr.decode().endswith("Error: caf\\udce9/run/best: is not UTF-8; use another name\n")
-
-
 def test_explain_shows_which_words_are_never_replaced(tmp_path, cse):
     (tmp_path / "a.txt").write_text("\u5317\u4eac is a city\nanother city is here\n", encoding="utf8")
     assert cse("build-tfidf", "a.txt", cwd=tmp_path).returncode == 0
@@ -66,3 +37,15 @@ def test_explain_shows_which_words_are_never_replaced(tmp_path, cse):
     words = json.loads(cse("explain", "the \u5317\u4eac city", "--json", cwd=tmp_path).stdout)["words"]
     assert [word["replaceable"] for word in words] == [True, False, False, True]
     assert not words[1]["samples"]
+
+
+def test_training_finds_a_corpus_with_a_non_utf8_name_through_its_index(tmp_path, tiny_bert, sample_rows):
+    name = os.fsencode(tmp_path) + b"/caf\xe9.txt"
+    try:
+        with open(name, "w", encoding="utf8") as file:
+            file.write("\n".join(sample_rows[:100]))
+    except OSError:
+        pytest.skip("the file system accepts only UTF-8 names")
+    TfidfIndex.build(os.fsdecode(name)).save(tmp_path / "tfidf")
+    values = {"model": str(tiny_bert), "max_steps": 1, "batch_size": 8, "device": "cpu"}
+    assert train(TrainConfig(tfidf=tmp_path / "tfidf", output=tmp_path, **values)).steps == 1

@@ -115,28 +115,6 @@ def test_a_table_in_a_pipe_is_refused_because_it_is_read_several_times(tmp_path,
         assert "pipe.csv: is not a regular file, but a table is read several times" in " ".join(done.stderr.split())
 
 
-@pytest.mark.slow
-@POSIX
-def test_a_signal_ends_a_command_that_waits_for_a_server(tmp_path):
-    script = (
-        "import sys, time, fsspec\nfrom fsspec.implementations.memory import MemoryFileSystem\n"
-        "class Stalls(MemoryFileSystem):\n    protocol = 'memory'\n"
-        "    def get_file(self, *given, **more):\n        time.sleep(60)\n"
-        "fsspec.register_implementation('memory', Stalls, clobber=True)\nStalls().pipe('/a.txt', b'a text')\n"
-        "from cse.cli import main\nprint('began', flush=True)\nmain()\n"
-    )
-    command = [sys.executable, "-c", script, "build-tfidf", "memory://a.txt"]
-    env = {**os.environ, "CSE_CACHE": str(tmp_path / "cache")}
-    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        process.stdout.readline()
-        time.sleep(3)
-        process.send_signal(signal.SIGINT)
-        try:
-            assert process.wait(10) == 130
-        finally:
-            process.kill()
-
-
 @POSIX
 def test_a_named_pipe_can_be_read_and_written(tmp_path, corpus, cse):
     os.mkfifo(tmp_path / "in")
@@ -184,14 +162,6 @@ def test_a_closed_terminal_ends_a_training_run_with_a_checkpoint(run_config, tmp
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 129
     assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
-
-
-@pytest.mark.parametrize("command", ["build-tfidf {corpus}", "augment {corpus}", "encode {model} {corpus}"])
-def test_an_empty_name_of_an_output_is_refused(tmp_path, corpus, tiny_bert, command, cse):
-    done = cse(*command.format(corpus=corpus, model=tiny_bert).split(), "-o", "", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "-o is empty" in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["corpus.txt"]
 
 
 @POSIX

@@ -69,18 +69,11 @@ def refused(folder, part=""):
     assert time.process_time() - started < 10
 
 
-@pytest.mark.parametrize("name", CHANGES)
-def test_values_that_no_model_has_are_refused(folder, name):
-    file, change, part = CHANGES[name]
+@pytest.mark.parametrize("name", [*CHANGES, *WHOLE])
+def test_values_that_no_model_has_and_files_of_another_shape_are_refused(folder, name):
+    file, value, part = (CHANGES | WHOLE)[name]
     path = folder / file
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    refused(folder, part)
-
-
-@pytest.mark.parametrize("name", WHOLE)
-def test_files_of_another_shape_and_paths_outside_the_folder_are_refused(folder, name):
-    file, content, part = WHOLE[name]
-    (folder / file).write_text(json.dumps(content))
+    path.write_text(json.dumps({**json.loads(path.read_text()), **value} if name in CHANGES else value))
     refused(folder, part)
 
 
@@ -109,8 +102,6 @@ def test_a_folder_does_not_choose_the_attention(folder, name):
     assert Encoder(folder, device="cpu")[0].config._attn_implementation == "sdpa"
 
 
-@pytest.mark.parametrize(("only", "outcome"), [("unknown os", "loaded"), ("peft_type (LOHA|XLORA)", "refused")])
-def test_an_adapter_of_a_local_folder_is_loaded_if_its_weights_are_those_it_declares(tmp_path, only, outcome):
-    found = list(hostile_folders.trials(tmp_path, only=f"^adapter {only}"))
-    assert found
-    assert {(ended, wrong) for _, ended, wrong, _ in found} == {(outcome, "")}
+def test_an_adapter_of_a_local_folder_is_loaded_if_its_weights_are_those_it_declares(tmp_path):
+    found = list(hostile_folders.trials(tmp_path, only="^adapter (unknown os|peft_type (LOHA|XLORA))"))
+    assert [(ended, wrong) for _, ended, wrong, _ in found] == [("refused", ""), ("refused", ""), ("loaded", "")]

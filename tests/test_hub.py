@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from huggingface_hub import ModelCard
 
-from cse import InputError, TrainConfig, train
+from cse import InputError
 from cse.encoder.saving import write_card
 from random_texts import write_vectors
 from test_cli import refused
@@ -62,14 +62,6 @@ def hub():
     server.shutdown()
 
 
-@pytest.fixture(scope="module")
-def run(sample, tiny_bert, tmp_path_factory):
-    # In a folder of its own, since pytest-xdist can set up a module's fixture twice in one process.
-    output = tmp_path_factory.mktemp("hub")
-    options = {"batch_size": 8, "max_steps": 2, "eval_every": 0, "device": "cpu", "threads": 1}
-    return train(TrainConfig(corpus=(sample,), output=output, model=tiny_bert, name="small", **options)).folder
-
-
 def card_of(folder):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -77,7 +69,8 @@ def card_of(folder):
 
 
 @pytest.mark.slow
-def test_a_copy_states_licence_and_language_and_is_uploaded_with_its_card(cse, run, hub, tmp_path):
+def test_a_copy_states_licence_and_language_and_is_uploaded_with_its_card(cse, one_finished_run, hub, tmp_path):
+    run = one_finished_run
     done = cse("export", run, "-o", tmp_path / "mine", "--license", "apache-2.0", "--language", "en")
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{tmp_path / 'mine'}\n"
@@ -97,6 +90,15 @@ def test_a_copy_states_licence_and_language_and_is_uploaded_with_its_card(cse, r
     assert hub.files["tokenizer.json"] == (tmp_path / "mine" / "tokenizer.json").read_bytes()
 
 
+def test_copies_that_cannot_be_written_are_refused(cse, one_finished_run, tmp_path):
+    run = one_finished_run
+    refused(cse("export", run), "--onnx or --static", "-o")
+    refused(cse("export", run, "-o", tmp_path), "exists; name a new folder")
+    write_vectors(tmp_path / "v.txt")
+    refused(cse("export", f"glove:{tmp_path}/v.txt", "-o", tmp_path / "new"), "cannot be saved")
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_folder_without_a_card_gets_one_and_empty_values_change_nothing(tmp_path):
     (tmp_path / "plain").mkdir()
     write_card(str(tmp_path / "plain"), {"license": None, "language": []})
@@ -108,11 +110,3 @@ def test_a_folder_without_a_card_gets_one_and_empty_values_change_nothing(tmp_pa
         (tmp_path / "plain" / "README.md").write_text(f"---\n{metadata}\n---\n", encoding="utf8")
         with pytest.raises(InputError, match=r"README\.md: its metadata cannot be read"):
             write_card(str(tmp_path / "plain"), {"license": "mit"})
-
-
-def test_copies_that_cannot_be_written_are_refused(cse, run, tmp_path):
-    refused(cse("export", run), "--onnx or --static", "-o")
-    refused(cse("export", run, "-o", tmp_path), "exists; name a new folder")
-    write_vectors(tmp_path / "v.txt")
-    refused(cse("export", f"glove:{tmp_path}/v.txt", "-o", tmp_path / "new"), "cannot be saved")
-    assert not (tmp_path / "new").exists()

@@ -4,7 +4,6 @@ import gzip
 import json
 import math
 import pickle
-import struct
 
 import numpy as np
 import pytest
@@ -29,7 +28,7 @@ def twenty_thousand(tmp_path_factory, shared):
     return write(folder / "first.txt", "".join(rows)), [row.rstrip("\n") for row in rows]
 
 
-@pytest.fixture(params=["sample", "twenty_thousand"])
+@pytest.fixture(params=["sample", pytest.param("twenty_thousand", marks=pytest.mark.slow)])
 def corpus(request, sample, sample_rows):
     """The path and rows of a corpus: the sample that cse contains, and 20,000 sentences of the shared data."""
     return (sample, sample_rows) if request.param == "sample" else request.getfixturevalue("twenty_thousand")
@@ -64,6 +63,7 @@ def test_matrix_equals_the_formula_applied_to_counts_of_scikit_learn(corpus, tmp
     assert abs(matrix - expected).max() < 1e-12
 
 
+@pytest.mark.slow
 def test_the_index_of_a_million_sentences_counts_a_million_documents(shared, tmp_path):
     path = shared("corpus/enwiki1m.txt.gz")
     index = TfidfIndex.build(path)
@@ -118,36 +118,11 @@ def test_a_byte_order_mark_and_carriage_returns_at_line_ends_are_ignored(tmp_pat
     assert TfidfIndex.build(windows, tokenizer="whitespace").terms == TfidfIndex.build(plain).terms
 
 
-def test_a_sentence_without_words_is_a_document(tmp_path):
-    path = write(tmp_path / "mute.txt", "...\none two\n")
-    info = TfidfIndex.build(path).info
-    assert (info.documents, info.wordless, info.blank) == (2, 1, 0)
-
-
 def test_an_opened_index_equals_the_saved_index(sample_index, tmp_path):
     sample_index.save(tmp_path)
     opened = TfidfIndex.open(tmp_path)
     for name in ("terms", "df", "idf", "max_score", "by_rank", "info", "files", "tokenizer"):
         assert np.array_equal(getattr(opened, name), getattr(sample_index, name)), name
-
-
-def test_metadata_is_canonical_json_under_one_key(sample_index, tmp_path):
-    sample_index.save(tmp_path)
-    raw = (tmp_path / "index.safetensors").read_bytes()
-    (size,) = struct.unpack("<Q", raw[:8])
-    metadata = json.loads(raw[8 : 8 + size])["__metadata__"]
-    assert list(metadata) == ["cse"]
-    value = json.loads(metadata["cse"])
-    assert metadata["cse"] == json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    assert value["documents"] == 10_000
-    assert value["files"][0]["rows"] == 10_000
-
-
-def test_a_new_index_without_a_matrix_removes_the_old_matrix(tmp_path):
-    path = write(tmp_path / "a.txt", "one two\nthree\n")
-    build_index([str(path)], tmp_path / "out")
-    build_index([str(path)], tmp_path / "out", matrix=False)
-    assert [file.name for file in (tmp_path / "out").iterdir()] == ["index.safetensors"]
 
 
 def test_a_truncated_index_is_refused(sample_index, tmp_path):
@@ -167,14 +142,6 @@ def test_an_edited_index_is_refused(sample_index, tmp_path):
     file.write_bytes(raw.replace(b'\\"documents\\":10000', b'\\"documents\\":10001'))
     assert file.read_bytes() != raw
     with pytest.raises(InputError, match="truncated or edited"):
-        TfidfIndex.open(tmp_path)
-
-
-def test_an_index_of_another_format_version_is_refused(sample_index, tmp_path):
-    sample_index.save(tmp_path)
-    file = tmp_path / "index.safetensors"
-    file.write_bytes(file.read_bytes().replace(b'\\"format\\":1', b'\\"format\\":9'))
-    with pytest.raises(InputError, match="format version 9, but this cse reads version 1"):
         TfidfIndex.open(tmp_path)
 
 
@@ -222,3 +189,24 @@ def test_an_index_can_be_pickled_and_invalid_arguments_are_refused(sample_index,
         TfidfIndex.merge("one", "all")
     with pytest.raises(InputError, match="--threads"):
         TfidfIndex.build("x", threads=-1)
+
+
+def test_a_sentence_without_words_is_a_document(tmp_path):
+    path = write(tmp_path / "mute.txt", "...\none two\n")
+    info = TfidfIndex.build(path).info
+    assert (info.documents, info.wordless, info.blank) == (2, 1, 0)
+
+
+def test_a_new_index_without_a_matrix_removes_the_old_matrix(tmp_path):
+    path = write(tmp_path / "a.txt", "one two\nthree\n")
+    build_index([str(path)], tmp_path / "out")
+    build_index([str(path)], tmp_path / "out", matrix=False)
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["index.safetensors"]
+
+
+def test_an_index_of_another_format_version_is_refused(sample_index, tmp_path):
+    sample_index.save(tmp_path)
+    file = tmp_path / "index.safetensors"
+    file.write_bytes(file.read_bytes().replace(b'\\"format\\":1', b'\\"format\\":9'))
+    with pytest.raises(InputError, match="format version 9, but this cse reads version 1"):
+        TfidfIndex.open(tmp_path)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cse import InputError, TfidfIndex
+from cse import InputError, TfidfIndex, TrainConfig
 from cse.data.corpus import Corpus
 from cse.data.readers import joined_lines, resolve
-from cse.training.build.data import check_indexed, open_corpus
+from cse.training.data import check_indexed, open_corpus
+from cse.training.setup import prepare
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'cse[tables]'")
 import pyarrow.parquet as pq  # noqa: E402
@@ -87,17 +88,13 @@ def test_tables_and_text_files_give_the_same_index_and_row_numbers(tmp_path, suf
     assert done.stdout.split("\n")[:-1] == sample_index.augment(sample_rows)
 
 
-def test_the_trainer_finds_a_table_through_its_index(tmp_path, sample_rows, tiny_bert, cse):
-    table(tmp_path, ".parquet", sample_rows[:200])
-    assert cse("build-tfidf", "corpus.parquet", "--column", "text", cwd=tmp_path).returncode == 0
-    flags = ("--batch-size", 8, "--max-steps", 2, "--radius", "5%", "--json")
-    arguments = ("train", "--una", "--model", tiny_bert, *flags)
-    done = cse(*arguments, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    # The scores before training do not change if the corpus and the column are given on the command line.
-    again = cse(*arguments, "--name", "again", "corpus.parquet", "--column", "text", cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
-    assert json.loads(done.stdout)["before"] == json.loads(again.stdout)["before"]
+def test_the_trainer_finds_a_table_through_its_index(tmp_path, sample_rows, tiny_bert):
+    path = table(tmp_path, ".parquet", sample_rows[:200])
+    TfidfIndex.build(path, column="text").save(tmp_path / "tfidf")
+    config = TrainConfig(tfidf=tmp_path / "tfidf", model=tiny_bert, batch_size=8, max_steps=2, una=True)
+    found = [prepare(each).batches for each in (config, config.replace(corpus=path, column="text"))]
+    assert found[0][0].rows.tolist() == found[1][0].rows.tolist()
+    assert found[0][0].blocks["anchor"].texts == found[1][0].blocks["anchor"].texts
 
 
 def test_patterns_match_files_in_order_of_their_names(tmp_path, cse):
@@ -146,26 +143,11 @@ def test_error_for_a_broken_table_names_the_file_or_the_fault(tmp_path, cse, nam
     assert phrase in done.stderr.strip().splitlines()[-1]
 
 
-def test_a_column_of_numbers_is_refused(tmp_path):
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": [1, 2]}), path)
-    with pytest.raises(InputError, match=r"row 1: column 'text' must be text, got a number \(1\); write it as text"):
-        Corpus.read(resolve(path, "text"))
-
-
 def test_dictionary_large_string_and_binary_columns_are_read(tmp_path):
     for kind in (pa.dictionary(pa.int32(), pa.string()), pa.large_string(), pa.binary()):
         column = pa.array([b"a b", None, b"a b"], pa.binary()).cast(pa.string()).cast(kind)
         pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
         assert rows_of(resolve(tmp_path / "a.parquet", "text")) == ["a b", "", "a b"]
-
-
-def test_rows_of_a_large_table_keep_their_order(tmp_path):
-    texts = [f"row {i} " + "word " * (i % 50) for i in range(60_000)]
-    path = table(tmp_path, ".csv", texts)
-    assert rows_of(resolve(path, "text")) == texts
-    one, two = (TfidfIndex.build(path, column="text", threads=threads) for threads in (1, 2))
-    assert one.to_bytes() == two.to_bytes()
 
 
 def refused(cse, folder, name, content, *arguments):
@@ -196,11 +178,6 @@ def test_json_records_may_omit_fields_and_may_be_large(tmp_path):
     assert rows_of(resolve(path, "a")) == ["one", "two"]
 
 
-def test_a_byte_order_mark_is_not_part_of_the_first_record(tmp_path):
-    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"a": "one"}\n{"a": "two"}\n')
-    assert rows_of(resolve(tmp_path / "a.jsonl", "a")) == ["one", "two"]
-
-
 def test_errors_of_tables_name_the_file_and_the_place_of_a_bad_cell(tmp_path, cse):
     message = refused(cse, tmp_path, "bad.csv", b"a,b\nok row,1\n\ncaf\xe9 is bad,2\n", "--column", "a")
     assert "row 2 of column a is not valid UTF-8" in message
@@ -217,12 +194,6 @@ def test_errors_of_tables_name_the_file_and_the_place_of_a_bad_cell(tmp_path, cs
         TfidfIndex.build([])
 
 
-def test_a_file_with_an_upper_case_suffix_is_read_as_a_table(tmp_path):
-    path = tmp_path / "A.CSV"
-    path.write_text("text\nhello\n")
-    assert rows_of(resolve(path, "text")) == ["hello"]
-
-
 def test_training_uses_the_indexed_column(tmp_path):
     path = tmp_path / "two.csv"
     path.write_text(",b\n10,one\n20,two\n")
@@ -231,15 +202,6 @@ def test_training_uses_the_indexed_column(tmp_path):
     assert corpus.take([0, 1]) == ["10", "20"]
     with pytest.raises(InputError, match="--column"):
         check_indexed(open_corpus((str(path),), "b", index), index)
-
-
-def test_an_unclosed_quote_in_an_unused_column_is_refused(tmp_path, cse):
-    (tmp_path / "t.csv").write_text('text,label\nfirst row,"x\nsecond row,y\nthird row,z\n', encoding="utf8")
-    done = cse("build-tfidf", "t.csv", "--column", "text", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "t.csv: a quote in the record at line 2 is never closed" in done.stderr
-    (tmp_path / "u.csv").write_text('text,label\nfirst row,"x"\nsecond row,"y\nand more"\n', encoding="utf8")
-    assert cse("build-tfidf", "u.csv", "--column", "text", cwd=tmp_path).returncode == 0
 
 
 @pytest.mark.parametrize("rows", [(b"a good row", b"caf\xe9 here"), (b"caf\xe9 here", b"a good row")])
@@ -251,12 +213,6 @@ def test_invalid_utf8_in_jsonl_is_reported_by_row_or_replaced(tmp_path, cse, row
     assert f"row {number}" in done.stderr
     done = cse("build-tfidf", "t.jsonl", "--column", "text", "--encoding-errors", "replace", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-
-
-def test_every_kind_of_line_break_in_a_field_becomes_a_space(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_bytes(b'text,n\n"a\r\nb\nc\rd",1\n')
-    assert Corpus.read(resolve([str(path)], "text")).take([0]) == ["a b c d"]
 
 
 def test_augment_refuses_a_compressed_output_file(indexed, sample, cse):
@@ -282,13 +238,6 @@ def test_errors_for_records_without_text_name_the_line_and_type(tmp_path, cse, r
         Corpus.read(resolve(tmp_path / "a.jsonl", "a")).filled()
 
 
-def test_a_field_that_only_an_inner_object_repeats_is_not_a_fault_of_the_record(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"b": {"a": 1, "a": 2}, "a": "x"}\n{"a": 3}\n')
-    with pytest.raises(InputError, match="line 2: column 'a' must be text"):
-        Corpus.read(resolve(path, "a"))
-
-
 def test_error_for_a_broken_record_names_its_line_in_the_file(tmp_path, cse):
     good = (json.dumps({"a": "word " * 20}) + "\n") * 60_000  # enough for several blocks
     for broken, phrase in (
@@ -305,3 +254,29 @@ def test_sample_is_the_installed_corpus_unless_a_file_has_this_name(tmp_path, mo
     assert len(Path(path).read_text(encoding="utf8").splitlines()) == 10_000
     (tmp_path / "sample").write_text("one row\n")
     assert resolve("sample") == ["sample"]
+
+
+def test_a_column_of_numbers_is_refused(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": [1, 2]}), path)
+    with pytest.raises(InputError, match=r"row 1: column 'text' must be text, got a number \(1\); write it as text"):
+        Corpus.read(resolve(path, "text"))
+
+
+def test_rows_of_a_large_table_keep_their_order(tmp_path):
+    texts = [f"row {i} " + "word " * (i % 50) for i in range(60_000)]
+    path = table(tmp_path, ".csv", texts)
+    assert rows_of(resolve(path, "text")) == texts
+    one, two = (TfidfIndex.build(path, column="text", threads=threads) for threads in (1, 2))
+    assert one.to_bytes() == two.to_bytes()
+
+
+def test_a_byte_order_mark_is_not_part_of_the_first_record(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"a": "one"}\n{"a": "two"}\n')
+    assert rows_of(resolve(tmp_path / "a.jsonl", "a")) == ["one", "two"]
+
+
+def test_every_kind_of_line_break_in_a_field_becomes_a_space(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes(b'text,n\n"a\r\nb\nc\rd",1\n')
+    assert Corpus.read(resolve([str(path)], "text")).take([0]) == ["a b c d"]

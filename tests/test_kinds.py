@@ -48,29 +48,6 @@ def test_mapping_and_weights_of_model2vec_are_applied(static, tmp_path):
     np.testing.assert_allclose(Encoder(folder, device="cpu").encode(TEXTS), theirs.encode(TEXTS), atol=1e-6)
 
 
-def test_encode_and_eval_accept_a_static_embedding(static, tmp_path, cse):
-    folder, theirs = static
-    (tmp_path / "some.txt").write_text("the cat\na dog\n", encoding="utf8")
-    done = cse("encode", folder, "some.txt", "-o", "x.npy", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), theirs.encode(["the cat", "a dog"]), atol=1e-6)
-    (tmp_path / "pairs.tsv").write_text("5\tthe cat\tthe cat .\n1\tthe cat\tdog .\n3\tdog\tcat\n", encoding="utf8")
-    done = cse("eval", folder, "--data", "pairs.tsv", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["pooling"].startswith("mean of the vectors of the tokens")
-
-
-def test_a_static_embedding_without_weights_is_refused(static):
-    folder, _ = static
-    part = next(folder.glob("0_*"), folder)
-    (part / "model.safetensors").unlink()
-    with pytest.raises(InputError, match="incomplete"):
-        Encoder(folder, device="cpu")
-    (part / "model.safetensors").write_bytes(b"no weights")
-    with pytest.raises(InputError, match="cannot be loaded"):
-        Encoder(folder, device="cpu")
-
-
 def test_training_and_onnx_export_of_a_static_encoder_are_refused(static, cse, run_config):
     folder, _ = static
     with pytest.raises(InputError, match="is a static encoder, which has no transformer to train or to export"):
@@ -134,3 +111,15 @@ def test_models_that_need_custom_code_are_refused(tmp_path, tiny_bert):
     (folder / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(InputError, match=r"the module own_code.Pooling"):
         find_model(str(folder))
+
+
+def test_encode_and_eval_accept_a_static_embedding(static, tmp_path, cse):
+    folder, theirs = static
+    (tmp_path / "some.txt").write_text("the cat\na dog\n", encoding="utf8")
+    done = cse("encode", folder, "some.txt", "-o", "x.npy", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), theirs.encode(["the cat", "a dog"]), atol=1e-6)
+    (tmp_path / "pairs.tsv").write_text("5\tthe cat\tthe cat .\n1\tthe cat\tdog .\n3\tdog\tcat\n", encoding="utf8")
+    done = cse("eval", folder, "--data", "pairs.tsv", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["pooling"].startswith("mean of the vectors of the tokens")

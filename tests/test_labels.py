@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from cse import Encoder, InputError, SearchIndex
+from cse.cli import cli
 from cse.evaluation.labels import COLUMNS, outcome, pool, read_judgements
 from cse.evaluation.significance import power, queries_needed
 from random_texts import some_texts, write_vectors
@@ -46,14 +47,6 @@ def test_the_order_of_a_pool_does_not_depend_on_the_rankings_that_found_the_text
     first = [pool(*many, seed)["1"][0] for seed in range(1200)]
     counts = [first.count(each) for each in TEXTS[:6]]
     assert sum((count - 200) ** 2 / 200 for count in counts) < 25.7  # chi-square with 5 degrees of freedom, p = 1e-4
-
-
-def test_adding_a_text_or_a_query_keeps_the_order_of_the_others():
-    longer = {query: [*texts, "d29"] for query, texts in NEW.items()}
-    for query, texts in pool(OLD, longer, 1).items():
-        assert pool(OLD, NEW, 1)[query] == [each for each in texts if each != "d29"]
-    more = pool({**OLD, "4": ["d1"]}, {**NEW, "4": ["d2"]}, 1)
-    assert [query for query in more if query != "4"] == list(pool(OLD, NEW, 1))
 
 
 def dcg(values):
@@ -199,15 +192,25 @@ def test_judgements_may_have_other_white_space_and_empty_marks_and_need_valid_va
             read_judgements(path)
 
 
+def test_a_file_of_judgements_is_read_before_a_model_is_loaded(place, monkeypatch):
+    def load(*_, **__):
+        raise AssertionError("a model was loaded")
+
+    (place / "bad.csv").write_text("query,text,relevant\nq,a dog,yes\n", encoding="utf8")
+    monkeypatch.chdir(place)
+    monkeypatch.setattr("cse.evaluation.run._load", load)
+    with pytest.raises(InputError, match=r"bad\.csv: row 1: relevant must be 0, 1"):
+        cli.main([*COMMAND, "--judged", "bad.csv"], standalone_mode=False)
+
+
 @pytest.mark.parametrize(
     ("arguments", "phrases"),
     [
         ((*COMMAND[:3], "--queries", "queries.txt", "--pool", "p.csv"), ("two models, a corpus and queries",)),
-        ((*COMMAND[:4], "--pool", "p.csv"), ("two models, a corpus and queries",)),
         ((*COMMAND, "--pool", "p.csv", "--suite", "retrieval"), ("and no --suite",)),
         ((*COMMAND[:2], "glove:a.txt", *COMMAND[3:], "--pool", "p.csv"), ("the same encoder",)),
         ((*COMMAND[:3], "nowhere.txt", *COMMAND[4:], "--pool", "p.csv"), ("nowhere.txt: no such file",)),
-        ((*COMMAND[:4], "--queries", "blank.txt", "--pool", "p.csv"), ("holds no query",)),
+        ((*COMMAND[:4], "--queries", "blank.txt", "--pool", "p.csv"), ("blank.txt: all 2 lines are blank",)),
         ((*COMMAND[:4], "--queries", "blank.csv", "--pool", "p.csv"), ("blank.csv: is a table",)),
         ((*COMMAND, "--pool", "p.txt"), ("--pool p.txt: the name must end in .csv or .jsonl",)),
         ((*COMMAND, "--judged", "corpus.txt"), ("none of the files is a table",)),

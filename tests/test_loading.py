@@ -25,9 +25,9 @@ def tiny_gpt2(tmp_path_factory, tiny_bert):
     return folder
 
 
-def config(tmp_path, sample, model, **values):
+def config(tmp_path, short_corpus, model, **values):
     values = {"batch_size": 8, "max_steps": 3, "eval_every": 0, "device": "cpu", **values}
-    return TrainConfig(corpus=sample, output=tmp_path / "runs", model=str(model), **values)
+    return TrainConfig(corpus=short_corpus, output=tmp_path / "runs", model=str(model), **values)
 
 
 def copied(folder, target):
@@ -37,24 +37,14 @@ def copied(folder, target):
     return target
 
 
-def test_mpnet_encodes_a_text_with_more_tokens_than_positions(tmp_path, tiny_bert):
-    from transformers import AutoTokenizer, MPNetConfig, MPNetModel
-
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    torch.manual_seed(0)
-    MPNetModel(MPNetConfig(vocab_size=2000, max_position_embeddings=66, **sizes)).save_pretrained(tmp_path / "mpnet")
-    AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path / "mpnet")
-    assert Encoder(tmp_path / "mpnet", device="cpu").encode(["the cat " * 200]).shape == (1, 32)
-
-
-def test_a_decoder_is_refused_with_pooler_cls_and_accepted_with_pooler_avg(tmp_path, sample, tiny_gpt2):
+def test_a_decoder_is_refused_with_pooler_cls_and_accepted_with_pooler_avg(tmp_path, short_corpus, tiny_gpt2):
     with pytest.raises(InputError, match=r"--pooler cls: .* is a decoder, .*--pooler avg"):
-        train(config(tmp_path, sample, tiny_gpt2))
-    assert train(config(tmp_path, sample, tiny_gpt2, pooler="avg")).steps == 3
+        train(config(tmp_path, short_corpus, tiny_gpt2))
+    assert train(config(tmp_path, short_corpus, tiny_gpt2, pooler="avg")).steps == 3
 
 
 def test_the_encoder_of_an_encoder_decoder_is_trained_and_encodes_as_in_sentence_transformers(
-    tmp_path, sample, tiny_bert
+    tmp_path, short_corpus, tiny_bert
 ):
     from sentence_transformers import SentenceTransformer
     from transformers import AutoTokenizer, T5Config, T5Model
@@ -63,7 +53,7 @@ def test_the_encoder_of_an_encoder_decoder_is_trained_and_encodes_as_in_sentence
     sizes = {"d_model": 32, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
     T5Model(T5Config(vocab_size=2000, **sizes)).save_pretrained(tmp_path / "t5")
     AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path / "t5")
-    folder = train(config(tmp_path, sample, tmp_path / "t5", pooler="avg")).folder / "last"
+    folder = train(config(tmp_path, short_corpus, tmp_path / "t5", pooler="avg")).folder / "last"
     texts = ["a short one", "word " * 100]
     expected = SentenceTransformer(str(folder), device="cpu").encode(texts)
     np.testing.assert_allclose(Encoder(folder, device="cpu").encode(texts), expected, atol=1e-6)
@@ -139,6 +129,25 @@ def test_an_invalid_pytorch_model_bin_is_refused_and_never_executed(tmp_path, ti
     assert not (tmp_path / "executed").exists()
 
 
+def test_blank_texts_have_zero_embeddings_in_python_and_on_the_command_line(tiny_bert, tmp_path, cse):
+    vectors = Encoder(tiny_bert, device="cpu").encode(["a word", " ", ""])
+    assert vectors[0].any()
+    assert not vectors[1:].any()
+    done = cse("encode", tiny_bert, "-o", tmp_path / "v.npy", stdin="a word\n \n\n")
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), vectors, atol=1e-6)
+
+
+def test_mpnet_encodes_a_text_with_more_tokens_than_positions(tmp_path, tiny_bert):
+    from transformers import AutoTokenizer, MPNetConfig, MPNetModel
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    torch.manual_seed(0)
+    MPNetModel(MPNetConfig(vocab_size=2000, max_position_embeddings=66, **sizes)).save_pretrained(tmp_path / "mpnet")
+    AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path / "mpnet")
+    assert Encoder(tmp_path / "mpnet", device="cpu").encode(["the cat " * 200]).shape == (1, 32)
+
+
 def test_encode_accepts_any_iterable_of_texts_and_refuses_invalid_arguments(tiny_bert):
     encoder = Encoder(tiny_bert, device="cpu")
     for size in (-1, 0, 1.5, True, None):
@@ -153,15 +162,6 @@ def test_encode_accepts_any_iterable_of_texts_and_refuses_invalid_arguments(tiny
     np.testing.assert_array_equal(encoder.encode(text for text in ["a word", "two words"]), expected)
     np.testing.assert_array_equal(encoder.encode(np.array(["a word", "two words"])), expected)
     assert encoder.encode([]).shape == (0, 32)
-
-
-def test_blank_texts_have_zero_embeddings_in_python_and_on_the_command_line(tiny_bert, tmp_path, cse):
-    vectors = Encoder(tiny_bert, device="cpu").encode(["a word", " ", ""])
-    assert vectors[0].any()
-    assert not vectors[1:].any()
-    done = cse("encode", tiny_bert, "-o", tmp_path / "v.npy", stdin="a word\n \n\n")
-    assert done.returncode == 0, done.stderr
-    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), vectors, atol=1e-6)
 
 
 def test_pooler_cls_applies_the_trained_pooler_if_the_checkpoint_has_one(tmp_path, tiny_bert, tiny_roberta):

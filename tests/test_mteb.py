@@ -7,7 +7,8 @@ import pytest
 from click.testing import CliRunner
 from datasets import Dataset, DatasetDict
 
-from cse import Encoder, InputError, TrainConfig, evaluate, train
+from conftest import config_of_eight_steps
+from cse import Encoder, InputError, evaluate, train
 from cse.cli import cli
 from cse.evaluation.base import Pairs
 from cse.evaluation.ranking import System
@@ -42,22 +43,12 @@ ABOUT = {
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory, tiny_bert, sample):
+def saved(tmp_path_factory, tiny_bert, short_corpus):
     """The folder of a model that has prompts for queries and documents and was trained for two steps."""
     folder = tmp_path_factory.mktemp("mteb")
     prompts = {"query": "find : ", "document": "text : "}
     sentence_model(folder / "model", tiny_bert, modules=[pooling("mean"), normalize], prompts=prompts)
-    config = TrainConfig(
-        corpus=(str(sample),),
-        model=str(folder / "model"),
-        output=str(folder / "runs"),
-        batch_size=4,
-        max_steps=2,
-        eval_every=0,
-        device="cpu",
-        precision="fp32",
-        threads=1,
-    )
+    config = config_of_eight_steps(short_corpus, folder / "model", folder / "runs", batch_size=4, max_steps=2)
     return train(config).folder / "best"
 
 
@@ -116,31 +107,6 @@ def test_sts_scores_in_cse_equal_those_in_mteb(saved):
     assert score_pairs(Encoder(saved, device="cpu"), pairs).spearman == pytest.approx(100 * found, abs=1e-3)
 
 
-def test_mteb_evaluates_a_cse_encoder(saved):
-    encoder = Encoder(saved, device="cpu")
-    settings = {"cache": None, "co2_tracker": False, "show_progress_bar": False}
-    result = mteb.evaluate(encoder, tasks=[local_sts()], **settings)
-    found = result.task_results[0].scores["test"][0]["cosine_spearman"]
-    assert found == pytest.approx(scores_under_mteb(saved, local_sts())["cosine_spearman"], abs=1e-6)
-
-
-def test_a_saved_encoder_is_loaded_by_sentence_transformers_and_holds_no_path(saved, tmp_path):
-    from sentence_transformers import SentenceTransformer
-
-    encoder = Encoder(saved, device="cpu")
-    encoder.save_pretrained(str(tmp_path / "copy"))
-    np.testing.assert_allclose(
-        SentenceTransformer(str(tmp_path / "copy")).encode(LEFT), encoder.encode(LEFT), atol=1e-6
-    )
-    for path in (tmp_path / "copy").rglob("*"):
-        assert path.is_dir() or str(saved).encode() not in path.read_bytes()
-    similar = encoder.similarity(encoder.encode(LEFT), encoder.encode(RIGHT))
-    np.testing.assert_allclose(similar, encoder.similarity(LEFT, RIGHT), atol=1e-6)
-    assert encoder.encode(LEFT, convert_to_tensor=True).shape == (5, 32)
-    assert encoder.encode(LEFT, precision="ubinary").shape == (5, 4)
-    assert callable(encoder.push_to_hub)
-
-
 def named(name, folder):
     """A collection in BEIR's layout as a task of mteb."""
     suite = open_suites(["retrieval"], str(folder))["retrieval"]
@@ -172,3 +138,28 @@ def test_eval_runs_tasks_of_mteb_by_name(saved, tmp_path, monkeypatch):
     monkeypatch.undo()
     with pytest.raises(InputError, match=r"--mteb SciFacts: .*Did you mean"):
         evaluate("bm25", "mteb", options={"mteb": {"tasks": ["SciFacts"]}})
+
+
+def test_mteb_evaluates_a_cse_encoder(saved):
+    encoder = Encoder(saved, device="cpu")
+    settings = {"cache": None, "co2_tracker": False, "show_progress_bar": False}
+    result = mteb.evaluate(encoder, tasks=[local_sts()], **settings)
+    found = result.task_results[0].scores["test"][0]["cosine_spearman"]
+    assert found == pytest.approx(scores_under_mteb(saved, local_sts())["cosine_spearman"], abs=1e-6)
+
+
+def test_a_saved_encoder_is_loaded_by_sentence_transformers_and_holds_no_path(saved, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    encoder = Encoder(saved, device="cpu")
+    encoder.save_pretrained(str(tmp_path / "copy"))
+    np.testing.assert_allclose(
+        SentenceTransformer(str(tmp_path / "copy")).encode(LEFT), encoder.encode(LEFT), atol=1e-6
+    )
+    for path in (tmp_path / "copy").rglob("*"):
+        assert path.is_dir() or str(saved).encode() not in path.read_bytes()
+    similar = encoder.similarity(encoder.encode(LEFT), encoder.encode(RIGHT))
+    np.testing.assert_allclose(similar, encoder.similarity(LEFT, RIGHT), atol=1e-6)
+    assert encoder.encode(LEFT, convert_to_tensor=True).shape == (5, 32)
+    assert encoder.encode(LEFT, precision="ubinary").shape == (5, 4)
+    assert callable(encoder.push_to_hub)

@@ -203,8 +203,7 @@ def test_if_the_first_loss_is_not_finite_the_model_is_named_and_nothing_is_left(
     assert not (tmp_path / "runs" / "run").exists()
 
 
-@pytest.mark.parametrize("data", ["held-out", "dev", "none"])
-@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize(("data", "steps"), [("held-out", 1), ("dev", 1), ("none", 1), ("held-out", 3)])
 def test_best_can_be_loaded_after_weights_that_are_of_no_use(tmp_path, tiny_bert, short_rows, pairs, data, steps):
     """The update of step 1 is finite and far too large."""
     path = tmp_path / "corpus.txt"

@@ -9,10 +9,9 @@ import pytest
 from annotated_types import Ge, Gt, Lt, MinLen
 from click.testing import CliRunner
 
-from cse import InputError, TfidfIndex, train
+from cse import InputError, train
 from cse.cli import cli
-from cse.cli.command import Number, Text
-from cse.errors import check_integer
+from cse.cli.command import Text
 from cse.options import If, Opt, combination_fault, options_of, parse_options
 from cse.training.settings.config import TrainConfig
 from cse.training.settings.values import SETTINGS, TABLES, method_flags
@@ -90,47 +89,10 @@ def test_a_flag_of_a_method_is_a_keyword_of_the_configuration():
         assert config.options.get(each.method, {}).get(each.option.name) == each.option.default
 
 
-def test_sizes_that_no_machine_has_memory_for_are_refused(tmp_path, tiny_bert, glove, cse):
-    texts = [f"word{n % 40} word{n % 7} word{n}" for n in range(40)]
-    (tmp_path / "c.txt").write_text("\n".join(texts) + "\n")
-    names = [f"c{number}" for number in range(20_000)]
-    (tmp_path / "wide.csv").write_text("\n".join(",".join(row) for row in (names, names, names)) + "\n")
-    assert cse("build-tfidf", "c.txt", cwd=tmp_path).returncode == 0
-    train = ("train", "--model", tiny_bert, "--max-steps", "1", "--batch-size", "4")
-    for message, *command in [
-        ("--samples must be <= 100000", "explain", "word1", "--samples", "1000000000"),
-        ("at most 32 dimensions", *train, "c.txt", "--lora", "1000000000"),
-        ("the names of the columns do not determine the anchor", *train, "--pairs", "wide.csv"),
-        ("use --column to name the column", "build-tfidf", "wide.csv"),
-        ("use --column to name the column", "doctor", "wide.csv"),
-    ]:
-        done = cse(*command, cwd=tmp_path)
-        assert done.returncode == 2, done.stderr[-500:]
-        assert message in done.stderr, done.stderr[-500:]
-        assert len(done.stderr) < 1000
-    with pytest.raises(InputError, match="at most 100,000"):
-        TfidfIndex.open(tmp_path / "tfidf").explain("word1", samples=10**9)
-    done = cse("build-tfidf", "wide.csv", "--column", "c7", "-o", "wide", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.parametrize("config", [{"corpus": ["c.txt"]}, "config.toml", None])
 def test_training_takes_only_a_configuration(config):
     with pytest.raises(InputError, match="a TrainConfig was expected"):
         train(config)
-
-
-def test_a_required_option_that_is_missing_is_named():
-    context, found = click.Context(cli), []
-    for name in cli.list_commands(context):
-        command = cli.get_command(context, name)
-        arguments = ["x" for each in command.params if isinstance(each, click.Argument)]
-        required = [each for each in command.params if isinstance(each, click.Option) and each.required]
-        if required:
-            done = CliRunner().invoke(cli, [name, *arguments])
-            assert "Missing option" in done.output, (name, done.output, done.exception)
-            found.append(name)
-    assert {"mine", "generate"} <= {*found}
 
 
 def test_an_empty_text_is_refused_by_every_option_and_argument_for_which_it_is_no_value():
@@ -151,26 +113,6 @@ def test_an_empty_text_is_refused_by_every_option_and_argument_for_which_it_is_n
             assert "empty" in str(done.exception) or "is unknown" in str(done.exception), (given, done.exception)
             tried += 1
     assert tried > 150
-
-
-def test_every_integer_has_a_limit_below_those_of_the_libraries():
-    context, tried = click.Context(cli), 0
-    for name in cli.list_commands(context):
-        for parameter in cli.get_command(context, name).params:
-            if isinstance(parameter.type, Number) and parameter.type.option.kind is int:
-                most = parameter.type.option.limits().get("le", 2**31 - 1)
-                for value in (most + 1, 2**63, -(2**63)):
-                    if most == 2**64 - 1 and value > 0:  # seeds
-                        value = 2**64
-                    with pytest.raises(InputError, match=f"{parameter.opts[0]} must be [<>]="):
-                        parameter.type.convert(str(value), parameter, context)
-                tried += 1
-    assert tried > 50
-    for value in (2**63, np.uint64(2**63)):
-        with pytest.raises(InputError, match="--max-steps must be <= 2147483647, got "):
-            TrainConfig(max_steps=value)
-        with pytest.raises(InputError, match="batch_size: must be at most 2147483647"):
-            check_integer(value, "batch_size")
 
 
 def test_numbers_of_numpy_are_numbers():

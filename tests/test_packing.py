@@ -1,7 +1,5 @@
 """Packed batches: embeddings and gradients equal those of padded batches, for every type of model that is packed."""
 
-import copy
-
 import pytest
 import torch
 import transformers
@@ -9,10 +7,7 @@ import transformers
 from cse.encoder import packing
 from cse.encoder.acceleration import FastDropout, use_fast_dropout
 from cse.encoder.packing import GROUP, Layout, can_pack, encode_packed, is_packable
-from cse.encoder.resolve import find_model
-from cse.encoder.trained import load_encoder
 from cse.training.setup import prepare
-from cse.views import Frozen, WithoutDropout
 
 SIZES = {
     "hidden_size": 24,
@@ -146,25 +141,6 @@ def test_only_inputs_of_one_shape_with_a_token_on_the_cpu_are_packed():
     assert not is_packable({name: values.to("meta") for name, values in inputs.items()})
 
 
-def test_a_pass_without_tokens_is_that_of_padded_rows(run_config):
-    encoder = prepare(run_config.replace(pooler="avg")).state.encoder
-    assert encoder.packs
-    z = encoder({"input_ids": torch.zeros(2, 3, dtype=torch.long), "attention_mask": torch.zeros(2, 3)})
-    assert z.shape == (2, encoder.embedding_dim)
-
-
-def test_wrappers_of_an_encoder_pack_as_it_does(run_config):
-    encoder = prepare(run_config.replace(pooler="avg")).state.encoder
-    assert WithoutDropout(encoder).packs
-    assert Frozen(copy.deepcopy(encoder)).packs
-    assert not Frozen(torch.nn.Linear(2, 2)).packs
-
-
-def test_fast_dropout_keeps_the_mode_of_the_dropout_that_it_replaces():
-    model = backbone("MPNet")
-    assert not any(module.training for module in model.modules())
-
-
 def test_a_layout_divides_rows_by_length_and_restores_their_order():
     inputs = batch()
     layout = Layout(inputs["attention_mask"])
@@ -193,6 +169,13 @@ def test_training_packs_rows_and_gives_the_same_embeddings(request, run_config, 
     assert torch.allclose(found, encoder(inputs), rtol=0, atol=1e-12)
 
 
+def test_a_pass_without_tokens_is_that_of_padded_rows(run_config):
+    encoder = prepare(run_config.replace(pooler="avg")).state.encoder
+    assert encoder.packs
+    z = encoder({"input_ids": torch.zeros(2, 3, dtype=torch.long), "attention_mask": torch.zeros(2, 3)})
+    assert z.shape == (2, encoder.embedding_dim)
+
+
 def test_hooks_of_the_transformer_receive_hidden_states_by_row(run_config):
     encoder = prepare(run_config.replace(pooler="avg_first_last")).state.encoder
     inputs = batch(rows=5, columns=9)
@@ -212,7 +195,3 @@ def test_hooks_of_the_transformer_receive_hidden_states_by_row(run_config):
     assert not encoder.packs
     handle.remove()
     assert encoder.packs
-
-
-def test_an_encoder_for_inference_is_not_packed(tiny_bert):
-    assert not load_encoder(find_model(str(tiny_bert)), "avg").packed

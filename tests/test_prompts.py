@@ -8,12 +8,13 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
-from cse import Encoder, InputError, TrainConfig, train
+from cse import Encoder, InputError, train
 from cse.evaluation.retrieval import rank_documents
 from cse.training.setup import prepare
 from runs import first_batches
 from sentence_models import sentence_model
 from test_modules import TEXTS, pooling
+from test_retrieval import write
 
 PROMPTS = {"query": "search for this : ", "document": "a text : ", "sts": "compare this "}
 
@@ -78,14 +79,9 @@ def test_unknown_prompt_names_are_refused(models, tiny_bert):
 
 
 def retrieval_folder(folder):
-    folder.mkdir()
     texts = {"d1": "the cat sat", "d2": "a dog ran far away", "d3": "rain in spring", "d4": "snow and ice in winter"}
-    lines = [json.dumps({"_id": key, "title": "", "text": text}) for key, text in texts.items()]
-    (folder / "corpus.jsonl").write_text("\n".join(lines))
     queries = {"q1": "cat", "q2": "winter snow"}
-    (folder / "queries.jsonl").write_text("\n".join(json.dumps({"_id": k, "text": t}) for k, t in queries.items()))
-    (folder / "qrels").mkdir()
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\nq2\td4\t1\n")
+    write(folder, [(key, "", text) for key, text in texts.items()], queries, {"q1": {"d1": 1}, "q2": {"d4": 1}})
     return texts, queries
 
 
@@ -136,20 +132,9 @@ def test_encode_eval_and_compare_accept_the_option_prompt(models, tmp_path, cse)
 
 
 @pytest.fixture
-def config(models, sample, tmp_path):
-    return TrainConfig(
-        corpus=(str(sample),),
-        model=str(models("plain")[0]),
-        output=str(tmp_path / "runs"),
-        positive="spans",
-        batch_size=4,
-        max_length=12,
-        max_steps=2,
-        eval_every=0,
-        device="cpu",
-        precision="fp32",
-        threads=1,
-    )
+def config(models, run_config):
+    values = {"positive": "spans", "batch_size": 4, "max_length": 12, "max_steps": 2, "eval_every": 0}
+    return run_config.replace(model=str(models("plain")[0]), tfidf=None, **values)
 
 
 def begin_with(batch, block, tokenizer, text):
@@ -159,8 +144,8 @@ def begin_with(batch, block, tokenizer, text):
 
 
 @pytest.mark.parametrize("una", [False, True])
-def test_training_puts_the_prompt_before_every_text(config, indexed, una):
-    config = config.replace(prompt="sts", tfidf=indexed / "tfidf", **({"una": True} if una else {}))
+def test_training_puts_the_prompt_before_every_text(config, short_corpus, una):
+    config = config.replace(prompt="sts", tfidf=short_corpus.with_name("tfidf"), **({"una": True} if una else {}))
     run = prepare(config)
     batch = first_batches(run)[0]
     tokenizer = run.state.encoder.tokenizer
@@ -218,7 +203,7 @@ def test_a_trained_model_keeps_its_prompts_and_uses_the_given_one_by_default(con
 
 def test_prompts_excluded_from_pooling_are_also_excluded_in_training(config, models):
     folder, theirs = models("not pooled", include=False)
-    run = prepare(config.replace(model=str(folder), prompt="sts", positive="dropout", max_length=40))
+    run = prepare(config.replace(model=str(folder), prompt="sts", positive="dropout", max_length=48))
     batch, encoder = first_batches(run)[0], run.state.encoder.eval()
     with torch.no_grad():
         vectors = torch.nn.functional.normalize(encoder(batch.tokens["anchor"]), dim=-1)

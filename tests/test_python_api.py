@@ -20,11 +20,8 @@ def call(*arguments):
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory, sample_rows):
-    path = tmp_path_factory.mktemp("pairs") / "pairs.tsv"
-    lines = [f"{i % 6}\t{sample_rows[i]}\t{sample_rows[i + 40]}\n" for i in range(30)]
-    path.write_text("".join(lines), encoding="utf8")
-    return path
+def pairs(scored_pairs):
+    return scored_pairs
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +46,7 @@ def test_evaluate_returns_what_cse_eval_prints(tiny_bert, pairs, tmp_path):
     found = cse.evaluate(tiny_bert, ["sts", "geometry"], pairs, progress=lambda *step: steps.append(step))
     printed = call("eval", tiny_bert, "--suite", "sts", "--suite", "geometry", "--data", pairs, "--json")
     assert json.loads(json.dumps(found.to_dict())) == printed
-    assert found.reports["sts"].rows[0]["pairs"] == 30
+    assert found.reports["sts"].rows[0]["pairs"] == 40
     assert -100 <= found.reports["sts"].rows[0]["spearman"] <= 100
     assert steps[0] == (0, steps[-1][1])
     assert steps[-1][0] == steps[-1][1] > 60

@@ -71,7 +71,7 @@ def test_a_copy_is_made_again_when_what_the_server_tells_changes(remote, monkeyp
         patch.setattr(type(remote), "info", lambda self, path: {"name": path, "size": None, "type": "file"})
         (third,) = readers.expand("memory://texts/0.txt")
         assert third not in (first, second)
-        patch.setattr("cse.data.remote.STARTED", "another process")
+        patch.setattr("cse.data.readers.STARTED", "another process")
         assert readers.expand("memory://texts/0.txt") != [third]
 
 
@@ -89,19 +89,6 @@ def test_addresses_with_a_user_name_a_password_or_a_query_are_refused(cse, tmp_p
     assert f"{shown}the address holds a user name, a password or a query" in " ".join(done.stderr.split())
     assert "secret" not in done.stdout + done.stderr
     assert not any(path.is_file() for path in tmp_path.rglob("*"))
-
-
-def test_names_in_brackets_are_read_and_proposed_as_patterns(remote, tmp_path):
-    files, local = remote, tmp_path / "a[1]"
-    local.mkdir()
-    (local / "[x].txt").write_text("a text\n", encoding="utf8")
-    files.pipe("/texts/a[1]/[x].txt", b"a text\n")
-    for folder in (str(local), "memory://texts/a[1]"):
-        with pytest.raises(InputError, match="is a folder; name the files in it, like") as error:
-            readers.expand(folder)
-        (copy,) = readers.expand(str(error.value).split("'")[1])
-        assert Path(copy).read_text() == "a text\n"
-        assert len(readers.expand(f"{folder}/[x].txt")) == 1
 
 
 class Hub(BaseHTTPRequestHandler):

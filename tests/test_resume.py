@@ -18,8 +18,7 @@ from cse.errors import RunError
 from cse.io import fresh_folder, remove_leftovers
 from cse.training.callbacks import Callback
 from cse.training.folder.checkpoint import read_checkpoint
-from cse.training.folder.find import find_checkpoint, list_checkpoints
-from cse.training.folder.lock import locked
+from cse.training.folder.find import find_checkpoint, list_checkpoints, locked
 from cse.training.loop import resumed_config
 from forked import Forked
 from runs import LOSSES, kill_after, killed_and_resumed_equals_uninterrupted, same_run, start, weights
@@ -29,27 +28,6 @@ def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(run_config, tmp_pa
     # Checkpoints are written more often than the log, so each checkpoint must also write the pending log records.
     config = run_config.replace(**LOSSES["focal una"], save_every=2, log_every=100)
     killed_and_resumed_equals_uninterrupted(config, tmp_path)
-
-
-class Crash(Callback):
-    """Ends a run after step 5, for which no checkpoint is saved."""
-
-    def on_step_end(self, step, steps):
-        if step == 5:
-            raise MemoryError("a crash")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["standard mlm", "accumulated"])
-def test_a_crashed_and_resumed_run_equals_an_uninterrupted_one(run_config, name):
-    """An exception simulates the crash; tests/crash_points.py kills real processes."""
-    config = run_config.replace(**LOSSES[name], save_every=2, log_every=100)
-    whole = train(config.replace(name="whole"))
-    with pytest.raises(MemoryError, match="a crash"):
-        train(config.replace(name="cut"), Crash())
-    cut = whole.folder.with_name("cut")
-    assert read_checkpoint(find_checkpoint(cut)).step == 4
-    same_run(whole.folder, train(resumed_config(cut), resume=cut).folder)
 
 
 def test_a_resumed_run_in_bf16_equals_an_uninterrupted_one(run_config):
@@ -138,19 +116,6 @@ def test_every_file_of_a_checkpoint_is_verified(finished_run):
     assert read_checkpoint(last).step == 8
 
 
-def test_edits_to_config_toml_are_checked_like_flags(finished_run):
-    """Only settings that may be given with --resume may be edited in the config.toml of a run."""
-    file = finished_run / "config.toml"
-    text = file.read_text(encoding="utf8")
-    file.write_text(text.replace("lr = 0.001", "lr = 0.5"), encoding="utf8")
-    with pytest.raises(InputError, match=r"config.toml: --lr 0.5 \(the run has 0.001\) cannot change"):
-        resumed_config(finished_run)
-    file.write_text(text.replace("max_steps = 8", "max_steps = 9"), encoding="utf8")
-    assert train(resumed_config(finished_run), resume=finished_run).steps == 9
-    file.unlink()
-    assert resumed_config(finished_run).max_steps == 9
-
-
 class Stop(Callback):
     """Ends a run after the step ``last``."""
 
@@ -190,25 +155,6 @@ def test_resuming_restores_the_folder_best_from_the_checkpoint(run_config, risin
     with pytest.raises(MemoryError):
         train(resumed_config(folder, {"eval_every": 100}), Stop(4), resume=folder)
     assert all(torch.equal(best(folder)[name], values) for name, values in best(two).items())
-
-
-def test_resuming_from_an_earlier_checkpoint_removes_later_ones(run_config):
-    folder = train(run_config.replace(save_every=2)).folder
-    assert [path.name for path in list_checkpoints(folder)] == ["step-00000006", "step-00000008"]
-    changes = {"save_every": 1, "max_steps": 9, "keep_checkpoints": 1, "eval_every": 100}
-    with pytest.raises(MemoryError):
-        train(resumed_config(folder, changes), Stop(8), resume=list_checkpoints(folder)[0])
-    assert [path.name for path in list_checkpoints(folder)] == ["step-00000007"]
-
-
-def test_options_of_the_run_may_be_repeated_on_resume(run_config):
-    config = run_config.replace(**LOSSES["focal una"], save_every=4, max_steps=4)
-    folder = train(config).folder
-    radius = TfidfIndex.open(config.tfidf).default_radius
-    for options in ({"una": {"beta": 0.5}}, {"una": {"radius": radius}}):  # beta was given; radius is a default
-        assert train(resumed_config(folder, {"options": options}), resume=folder).steps == 4
-    with pytest.raises(InputError, match=r"--beta 0.4 \(the run has 0.5\) cannot change"):
-        resumed_config(folder, {"options": {"una": {"beta": 0.4}}})
 
 
 class Progress(Callback):
@@ -318,42 +264,6 @@ def test_an_out_of_memory_error_suggests_a_chunk_size(run_config, monkeypatch):
         train(run_config)
 
 
-@pytest.fixture
-def full(monkeypatch):
-    """A function that simulates a full disk: after it is called, every attempt to write a checkpoint fails."""
-    import cse.training.folder.checkpoint as checkpoint
-
-    def fill():
-        def fail(tensors, path):
-            raise OSError(errno.ENOSPC, "No space left on device", str(path))
-
-        monkeypatch.setattr(checkpoint, "save_file", fail)
-
-    return fill
-
-
-def test_last_is_saved_as_a_folder_even_if_a_checkpoint_cannot_be_written(run_config, full):
-    class Fill(Callback):
-        def on_step_end(self, step, steps):
-            if step == 3:
-                full()
-
-    with pytest.raises(RunError, match=r"no space left.*checkpoint of step 4 could not be written, .*last holds the"):
-        train(run_config.replace(save_every=2, name="run"), Fill())
-    folder = Path(run_config.output) / "run"
-    assert [path.name for path in list_checkpoints(folder)] == ["step-00000002"]
-    assert weights(folder)
-    assert hidden(folder) == []
-
-
-class Warnings(Callback):
-    def __init__(self):
-        self.found = []
-
-    def on_warning(self, text):
-        self.found.append(text)
-
-
 def test_a_finished_run_can_be_extended(run_config, cse):
     """The run needs no --save-every, because a checkpoint of the last step is always saved."""
     folder = train(run_config.replace(lr_scheduler="constant", name="run")).folder
@@ -363,14 +273,6 @@ def test_a_finished_run_can_be_extended(run_config, cse):
     assert f"train longer with: cse train --resume {folder} --max-steps N" in done.stdout.replace("\n", " ")
     whole = train(run_config.replace(lr_scheduler="constant", max_steps=10, name="whole")).folder
     assert all(torch.equal(a, b) for a, b in zip(weights(whole).values(), weights(folder).values(), strict=True))
-
-
-def test_without_save_every_a_failed_checkpoint_causes_only_a_warning(run_config, full):
-    full()
-    callback = Warnings()
-    result = train(run_config.replace(max_steps=2), callback)
-    assert (result.folder / "result.json").exists()
-    assert any("the checkpoint of step 2 could not be written" in text for text in callback.found)
 
 
 def main_on_a_small_disk():
@@ -442,7 +344,98 @@ def test_train_resumes_with_the_values_that_began_the_run(run_config):
     assert train(config.replace(corpus=nearby, max_steps=4), resume=folder).steps == 4
 
 
-def test_an_object_that_is_not_a_callback_is_refused_before_training(run_config):
-    for wrong in (Callback, print):
-        with pytest.raises(InputError, match=r"callback: an object of a subclass of cse.Callback was expected"):
-            train(run_config, wrong)
+def test_edits_to_config_toml_are_checked_like_flags(finished_run):
+    """Only settings that may be given with --resume may be edited in the config.toml of a run."""
+    file = finished_run / "config.toml"
+    text = file.read_text(encoding="utf8")
+    file.write_text(text.replace("lr = 0.001", "lr = 0.5"), encoding="utf8")
+    with pytest.raises(InputError, match=r"config.toml: --lr 0.5 \(the run has 0.001\) cannot change"):
+        resumed_config(finished_run)
+    file.write_text(text.replace("max_steps = 8", "max_steps = 9"), encoding="utf8")
+    assert train(resumed_config(finished_run), resume=finished_run).steps == 9
+    file.unlink()
+    assert resumed_config(finished_run).max_steps == 9
+
+
+@pytest.fixture
+def full(monkeypatch):
+    """A function that simulates a full disk: after it is called, every attempt to write a checkpoint fails."""
+    import cse.training.folder.checkpoint as checkpoint
+
+    def fill():
+        def fail(tensors, path):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+        monkeypatch.setattr(checkpoint, "save_file", fail)
+
+    return fill
+
+
+def test_last_is_saved_as_a_folder_even_if_a_checkpoint_cannot_be_written(run_config, full):
+    class Fill(Callback):
+        def on_step_end(self, step, steps):
+            if step == 3:
+                full()
+
+    with pytest.raises(RunError, match=r"no space left.*checkpoint of step 4 could not be written, .*last holds the"):
+        train(run_config.replace(save_every=2, name="run"), Fill())
+    folder = Path(run_config.output) / "run"
+    assert [path.name for path in list_checkpoints(folder)] == ["step-00000002"]
+    assert weights(folder)
+    assert hidden(folder) == []
+
+
+class Warnings(Callback):
+    def __init__(self):
+        self.found = []
+
+    def on_warning(self, text):
+        self.found.append(text)
+
+
+def test_without_save_every_a_failed_checkpoint_causes_only_a_warning(run_config, full):
+    full()
+    callback = Warnings()
+    result = train(run_config.replace(max_steps=2), callback)
+    assert (result.folder / "result.json").exists()
+    assert any("the checkpoint of step 2 could not be written" in text for text in callback.found)
+
+
+class Crash(Callback):
+    """Ends a run after step 5, for which no checkpoint is saved."""
+
+    def on_step_end(self, step, steps):
+        if step == 5:
+            raise MemoryError("a crash")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["standard mlm", "accumulated"])
+def test_a_crashed_and_resumed_run_equals_an_uninterrupted_one(run_config, name):
+    """An exception simulates the crash; tests/crash_points.py kills real processes."""
+    config = run_config.replace(**LOSSES[name], save_every=2, log_every=100)
+    whole = train(config.replace(name="whole"))
+    with pytest.raises(MemoryError, match="a crash"):
+        train(config.replace(name="cut"), Crash())
+    cut = whole.folder.with_name("cut")
+    assert read_checkpoint(find_checkpoint(cut)).step == 4
+    same_run(whole.folder, train(resumed_config(cut), resume=cut).folder)
+
+
+def test_resuming_from_an_earlier_checkpoint_removes_later_ones(run_config):
+    folder = train(run_config.replace(save_every=2)).folder
+    assert [path.name for path in list_checkpoints(folder)] == ["step-00000006", "step-00000008"]
+    changes = {"save_every": 1, "max_steps": 9, "keep_checkpoints": 1, "eval_every": 100}
+    with pytest.raises(MemoryError):
+        train(resumed_config(folder, changes), Stop(8), resume=list_checkpoints(folder)[0])
+    assert [path.name for path in list_checkpoints(folder)] == ["step-00000007"]
+
+
+def test_options_of_the_run_may_be_repeated_on_resume(run_config):
+    config = run_config.replace(**LOSSES["focal una"], save_every=4, max_steps=4)
+    folder = train(config).folder
+    radius = TfidfIndex.open(config.tfidf).default_radius
+    for options in ({"una": {"beta": 0.5}}, {"una": {"radius": radius}}):  # beta was given; radius is a default
+        assert train(resumed_config(folder, {"options": options}), resume=folder).steps == 4
+    with pytest.raises(InputError, match=r"--beta 0.4 \(the run has 0.5\) cannot change"):
+        resumed_config(folder, {"options": {"una": {"beta": 0.4}}})

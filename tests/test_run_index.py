@@ -1,12 +1,10 @@
 """The TF-IDF index of a run: given, found in ./tfidf, or built for the run."""
 
-from dataclasses import replace
-
 import pytest
 
 from cse import TfidfIndex, TrainConfig, train
 from cse.errors import InputError
-from cse.training.build import index as run_index
+from cse.training import data as run_index
 
 
 @pytest.fixture
@@ -79,14 +77,6 @@ def test_texts_in_memory_and_anchors_of_pairs_have_an_index(short, sample_rows, 
     folder, shown = facts(short.replace(corpus=(), pairs="p.tsv"))
     assert shown["index"].startswith("built for the run from 40 rows")
     assert TfidfIndex.open(folder / "tfidf").info.rows == 40
-
-
-def test_filters_apply_to_an_index_that_was_built_for_the_run(short):
-    folder, _ = facts(short.replace(min_df=2))
-    TfidfIndex.build("c.txt").save("other")
-    given, _ = facts(short.replace(min_df=2, tfidf="other"))
-    assert (folder / "best" / "model.safetensors").read_bytes() == (given / "best" / "model.safetensors").read_bytes()
-    assert TfidfIndex.open(folder / "tfidf").info == replace(TfidfIndex.open("other").info)
 
 
 def test_a_large_corpus_needs_a_stored_index(short, monkeypatch):

@@ -12,7 +12,6 @@ SECONDS = 120
 # The parent process opens and builds indexes; then each task does the same in a worker process.
 PREPARE = """
 import pickle, sys
-from concurrent.futures import ProcessPoolExecutor
 import multiprocessing
 from cse import TfidfIndex
 
@@ -36,15 +35,10 @@ if __name__ == "__main__":
 
 CASES = {
     "process": """
-    for method in METHODS:
+    for method in ("fork", "forkserver", "spawn"):
         context = multiprocessing.get_context(method)
         with context.Pool(2) as pool:
             assert pool.map(task, range(4)) == [expected] * 4
-""",
-    "executor": """
-    for method in METHODS:
-        with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(method)) as pool:
-            assert list(pool.map(task, range(4))) == [expected] * 4
 """,
     "fork_of_a_fork": """
     import os
@@ -95,6 +89,15 @@ def run_limited(arguments):
         process.communicate()
         pytest.fail(f"not finished after {SECONDS} seconds")
     assert process.returncode == 0, output
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_rust_core_works_in_forks_and_in_workers_of_every_kind(tmp_path, sample, case):
+    if case == "joblib":
+        pytest.importorskip("joblib")
+    script = tmp_path / "script.py"
+    script.write_text(PREPARE + CASES[case])
+    run_limited([sys.executable, script, sample, tmp_path / "tfidf"])
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from functools import partial
-from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,8 @@ pytest.importorskip(
     "6.2",
     reason="sentence-transformers 6.2 or later is not installed: pip install 'cse[sentence-transformers]'",
 )
+from inspect import signature
+
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.base.losses.merged_forward import embed_columns
@@ -134,7 +135,6 @@ COLUMNS = {"use_as": "hard-negatives", "every": 1, **UNA}
 # Name: (settings of cse train, arguments of InfoNCELoss, arguments of NegativesCollator or None for no collator).
 RUNS = {
     "standard": ({}, {}, None),
-    "focal": ({"loss": "focal", "temperature": 0.07}, {"logits": "focal", "temperature": 0.07}, None),
     "mixed": ({"loss": "mixed", "objective": "nt-xent"}, {"mixed": "paper", "objective": "nt-xent"}, {"index": None}),
     "release": ({"loss": "mixed", "mix_variant": "release"}, {"mixed": "release"}, None),
     "negatives": ({"loss": "mixed", "negatives": ("una",), "una": COLUMNS}, {"mixed": "paper"}, UNA),
@@ -209,19 +209,8 @@ def test_the_default_loss_equals_multiple_negatives_ranking_loss(tiny_bert, trip
         assert_same(one, two, 1e-12)
 
 
-def test_infonce_loss_has_the_same_defaults_as_contrastive_loss():
-    defaults, known = (
-        {name: each.default for name, each in signature(function).parameters.items()}
-        for function in (InfoNCELoss, contrastive_loss)
-    )
-    names = {"objective", "logits", "temperature", "margin", "mixed", "mix_lambda", "hard_negative_weight"}
-    assert {name: defaults[name] for name in names} == {name: known[name] for name in names}
-
-
 CACHED = {
-    "infonce": {},
     "focal nt-xent": {"objective": "nt-xent", "logits": "focal"},
-    "mixed": {"objective": "nt-xent", "mixed": "paper"},
     "release": {"mixed": "release"},
     "weighted": {"hard_negative_weight": 3.0},
     "pairs": {"objective": "nt-xent", "negatives_as": "pairs", "mixed": "paper"},
@@ -275,27 +264,6 @@ def test_negatives_used_as_pairs_are_encoded_twice(tiny_bert, triples):
     assert value == pytest.approx(total / 20, rel=1e-10)
 
 
-def test_identical_texts_are_not_used_as_negatives(tiny_bert):
-    model = load(tiny_bert).eval()
-    texts = ["the first sentence", "another one", "the first sentence", "and a third one"]
-    dataset = Dataset.from_dict(
-        {"anchor": texts, "positive": ["a", "b", "c", "d"], "negative": ["x", "another one", "y", "d"]}
-    )
-    features = features_of(model, dataset)
-    with torch.no_grad():
-        value = float(InfoNCELoss(model)(features, None))
-        kept = float(InfoNCELoss(model, keep_duplicates=True)(features, None))
-        assert kept == pytest.approx(float(MultipleNegativesRankingLoss(model)(features, None)), rel=1e-12)
-        z = [torch.nn.functional.normalize(model(dict(each))["sentence_embedding"], dim=-1) for each in features]
-    # Anchors 0 and 2 are equal; negative 1 equals anchor 1, and negative 3 equals positive 3.
-    removed = torch.zeros(4, 8, dtype=torch.bool)
-    removed[0, 2] = removed[2, 0] = removed[:, 5] = removed[:, 7] = True
-    scores = (z[0] @ torch.cat([z[1], z[2]]).T / 0.05).masked_fill(removed, -torch.inf)
-    expected = torch.nn.functional.cross_entropy(scores, torch.arange(4))
-    assert value == pytest.approx(float(expected), rel=1e-12)
-    assert kept != pytest.approx(value, rel=1e-6)
-
-
 @pytest.mark.parametrize("prompts", [{}, {"anchor": "query: ", "positive": "passage: "}, {"negative": "passage: "}])
 @pytest.mark.parametrize("objective", ["infonce", "nt-xent"])
 def test_texts_are_equal_whatever_their_columns_and_prompts(tiny_bert, prompts, objective):
@@ -309,7 +277,10 @@ def test_texts_are_equal_whatever_their_columns_and_prompts(tiny_bert, prompts, 
     }
     features = [model.preprocess(texts, prompt=prompts.get(name)) for name, texts in columns.items()]
     with torch.no_grad():
-        value = float(InfoNCELoss(model, objective)([dict(each) for each in features], None))
+        value, kept = (
+            float(InfoNCELoss(model, objective, keep_duplicates=keep)([dict(each) for each in features], None))
+            for keep in (False, True)
+        )
         z = [torch.nn.functional.normalize(model(dict(each))["sentence_embedding"], dim=-1) for each in features]
     known = [{a.lower(), p} for a, p in zip(columns["anchor"], columns["positive"], strict=True)]
     used = [[(2, j, {" ".join(columns["negative"][j].lower().split())}) for j in (2, 3)]]  # 0 and 1 are left out
@@ -323,7 +294,7 @@ def test_texts_are_equal_whatever_their_columns_and_prompts(tiny_bert, prompts, 
                     terms.append(float(z[view][i] @ z[v][j]) / 0.05)
             total -= terms[0] - np.logaddexp.reduce(terms)
             count += 1
-    assert value == pytest.approx(total / count, rel=1e-9)
+    assert value == pytest.approx(total / count, rel=1e-9) != pytest.approx(kept, rel=1e-6)
 
 
 def test_hard_negative_weight_applies_to_all_hard_negatives_of_the_anchors_own_row(tiny_bert, triples):
@@ -362,12 +333,6 @@ def test_the_loss_accepts_inputs_that_are_not_padded_tokens(sample_rows, tiny_be
         InfoNCELoss(model, cached=True)
 
 
-def test_processes_with_different_numbers_of_rows_are_refused(monkeypatch):
-    monkeypatch.setattr("cse.sentence_transformers.loss.all_gather", lambda counts: torch.tensor([*counts, 3]))
-    with pytest.raises(InputError, match=r"have 4, 3 rows in a batch.*dataloader_drop_last=True"):
-        check_equal_rows(torch.zeros(4, 2))
-
-
 def test_the_error_for_a_missing_package_names_the_extra():
     code = "import sys; sys.modules['{0}'] = None; import cse.sentence_transformers"
     for name in ("sentence_transformers", "datasets"):
@@ -395,21 +360,6 @@ def test_mixing_partners_depend_on_token_ids_and_seed_but_not_on_padding(tiny_be
     with torch.no_grad():
         values = [float(each(features, None)) for each in (loss, loss, other)]
     assert values[0] == values[1] != values[2]
-
-
-def test_cached_loss_equals_uncached_loss_inside_matryoshka_loss(without_dropout, triples):
-    model = load(without_dropout)
-    features = features_of(model, triples.select(range(8)))
-    found = []
-    for cached in (False, True):
-        inner = InfoNCELoss(model, "nt-xent", "focal", "paper", cached=cached, mini_batch_size=3)
-        model.zero_grad()
-        value = MatryoshkaLoss(model, inner, matryoshka_dims=[32, 8])([dict(each) for each in features], None)
-        value.backward()
-        grads = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-        found.append((float(value.detach()), grads))
-    assert found[0][0] == pytest.approx(found[1][0], rel=1e-12)
-    assert_same(found[0][1], found[1][1], 1e-12)
 
 
 def test_the_loss_is_computed_in_float32_under_autocast(tiny_bert, triples):
@@ -527,19 +477,6 @@ def test_the_collator_draws_new_negatives_in_every_epoch(tiny_bert, sample_rows,
     assert [key for key in without if key.endswith("_input_ids")] == ["anchor_input_ids", "positive_input_ids"]
 
 
-def test_workers_of_a_data_loader_use_the_current_epoch(tiny_bert, sample_rows, sample_index):
-    model = load(tiny_bert)
-    dataset = number_rows(Dataset.from_dict({"anchor": sample_rows[:4], "positive": sample_rows[:4]}))
-    collator = NegativesCollator(model.preprocess, sample_index)
-    loader = DataLoader(dataset, batch_size=4, collate_fn=collator, num_workers=1, persistent_workers=True)
-    for epoch in (0, 1):
-        collator.epoch = epoch
-        (found,) = loader
-        expected = collator([dataset[row] for row in range(4)])
-        assert torch.equal(found["negative_input_ids"], expected["negative_input_ids"])
-        assert found["anchor_cse_epoch"].tolist() == [epoch] * 4
-
-
 class Recording(NegativesCollator):
     """A collator that records the epoch and the row numbers of each call."""
 
@@ -571,22 +508,6 @@ def test_a_resumed_trainer_continues_with_the_same_epochs_and_rows(tiny_bert, sa
     assert rest.seen[-3:] == whole.seen[-3:]
 
 
-def test_an_evaluation_before_training_uses_the_prompts(without_dropout, sample_rows, sample_index, tmp_path):
-    texts = sample_rows[:16]
-    dataset = number_rows(Dataset.from_dict({"anchor": texts, "positive": texts[::-1]}))
-    model = load(without_dropout)
-    losses = []
-    for prompts in ({"anchor": "a rather long question about this: "}, None):
-        collator = NegativesCollator(model.preprocess, sample_index)
-        values = {"max_steps": 1, "learning_rate": 0.0, "prompts": prompts, "evaluated": dataset}
-        trainer = trainer_of(model, dataset, InfoNCELoss(model), tmp_path, collator, **values)
-        before = trainer.evaluate()["eval_loss"]
-        trainer.train()
-        losses.append(before)
-        assert trainer.evaluate()["eval_loss"] == before
-    assert losses[0] != losses[1]
-
-
 @pytest.mark.parametrize(
     ("message", "call"),
     [
@@ -595,9 +516,7 @@ def test_an_evaluation_before_training_uses_the_prompts(without_dropout, sample_
         ("column number: element 0 must be a string, got 1", lambda d, i: add_negatives(d, i, "number")),
         ("row numbers", lambda d, i: add_negatives(d, i, "anchor", row_column="anchor")),
         ("copies", lambda d, i: add_negatives(d, i, "anchor", 0)),
-        ("pass one split", lambda d, i: add_negatives({"train": d}, i, "anchor")),
         ("no TF-IDF index there", lambda d, i: add_negatives(d, "nowhere", "anchor")),
-        ("already has a column", lambda d, i: number_rows(d, "anchor")),
         ("epoch", lambda d, i: NegativesCollator(None, i, epoch=1)),
     ],
 )
@@ -713,6 +632,86 @@ def test_only_the_adapter_is_trained_with_peft(without_dropout, triples, tmp_pat
 
 
 # The example in the documentation
+
+
+def test_processes_with_different_numbers_of_rows_are_refused(monkeypatch):
+    monkeypatch.setattr("cse.sentence_transformers.loss.all_gather", lambda counts: torch.tensor([*counts, 3]))
+    with pytest.raises(InputError, match=r"have 4, 3 rows in a batch.*dataloader_drop_last=True"):
+        check_equal_rows(torch.zeros(4, 2))
+
+
+def test_infonce_loss_has_the_same_defaults_as_contrastive_loss():
+    defaults, known = (
+        {name: each.default for name, each in signature(function).parameters.items()}
+        for function in (InfoNCELoss, contrastive_loss)
+    )
+    names = {"objective", "logits", "temperature", "margin", "mixed", "mix_lambda", "hard_negative_weight"}
+    assert {name: defaults[name] for name in names} == {name: known[name] for name in names}
+
+
+def test_identical_texts_are_not_used_as_negatives(tiny_bert):
+    model = load(tiny_bert).eval()
+    texts = ["the first sentence", "another one", "the first sentence", "and a third one"]
+    dataset = Dataset.from_dict(
+        {"anchor": texts, "positive": ["a", "b", "c", "d"], "negative": ["x", "another one", "y", "d"]}
+    )
+    features = features_of(model, dataset)
+    with torch.no_grad():
+        value = float(InfoNCELoss(model)(features, None))
+        kept = float(InfoNCELoss(model, keep_duplicates=True)(features, None))
+        assert kept == pytest.approx(float(MultipleNegativesRankingLoss(model)(features, None)), rel=1e-12)
+        z = [torch.nn.functional.normalize(model(dict(each))["sentence_embedding"], dim=-1) for each in features]
+    # Anchors 0 and 2 are equal; negative 1 equals anchor 1, and negative 3 equals positive 3.
+    removed = torch.zeros(4, 8, dtype=torch.bool)
+    removed[0, 2] = removed[2, 0] = removed[:, 5] = removed[:, 7] = True
+    scores = (z[0] @ torch.cat([z[1], z[2]]).T / 0.05).masked_fill(removed, -torch.inf)
+    expected = torch.nn.functional.cross_entropy(scores, torch.arange(4))
+    assert value == pytest.approx(float(expected), rel=1e-12)
+    assert kept != pytest.approx(value, rel=1e-6)
+
+
+def test_cached_loss_equals_uncached_loss_inside_matryoshka_loss(without_dropout, triples):
+    model = load(without_dropout)
+    features = features_of(model, triples.select(range(8)))
+    found = []
+    for cached in (False, True):
+        inner = InfoNCELoss(model, "nt-xent", "focal", "paper", cached=cached, mini_batch_size=3)
+        model.zero_grad()
+        value = MatryoshkaLoss(model, inner, matryoshka_dims=[32, 8])([dict(each) for each in features], None)
+        value.backward()
+        grads = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        found.append((float(value.detach()), grads))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-12)
+    assert_same(found[0][1], found[1][1], 1e-12)
+
+
+def test_workers_of_a_data_loader_use_the_current_epoch(tiny_bert, sample_rows, sample_index):
+    model = load(tiny_bert)
+    dataset = number_rows(Dataset.from_dict({"anchor": sample_rows[:4], "positive": sample_rows[:4]}))
+    collator = NegativesCollator(model.preprocess, sample_index)
+    loader = DataLoader(dataset, batch_size=4, collate_fn=collator, num_workers=1, persistent_workers=True)
+    for epoch in (0, 1):
+        collator.epoch = epoch
+        (found,) = loader
+        expected = collator([dataset[row] for row in range(4)])
+        assert torch.equal(found["negative_input_ids"], expected["negative_input_ids"])
+        assert found["anchor_cse_epoch"].tolist() == [epoch] * 4
+
+
+def test_an_evaluation_before_training_uses_the_prompts(without_dropout, sample_rows, sample_index, tmp_path):
+    texts = sample_rows[:16]
+    dataset = number_rows(Dataset.from_dict({"anchor": texts, "positive": texts[::-1]}))
+    model = load(without_dropout)
+    losses = []
+    for prompts in ({"anchor": "a rather long question about this: "}, None):
+        collator = NegativesCollator(model.preprocess, sample_index)
+        values = {"max_steps": 1, "learning_rate": 0.0, "prompts": prompts, "evaluated": dataset}
+        trainer = trainer_of(model, dataset, InfoNCELoss(model), tmp_path, collator, **values)
+        before = trainer.evaluate()["eval_loss"]
+        trainer.train()
+        losses.append(before)
+        assert trainer.evaluate()["eval_loss"] == before
+    assert losses[0] != losses[1]
 
 
 def test_the_example_in_the_documentation_runs(tiny_bert, sample, tmp_path, monkeypatch):

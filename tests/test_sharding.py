@@ -25,7 +25,7 @@ from cse import Encoder, TfidfIndex
 from cse.cli import cli
 from cse.data.readers import SourceFile, reading_options
 from cse.sharding import jobs
-from cse.sharding.engines import make_parts
+from cse.sharding.jobs import make_parts
 from cse.sharding.parts import Parts
 from random_texts import some_texts
 from ray_clusters import processes_reading, two_nodes, wait_for
@@ -103,27 +103,6 @@ def test_parts_of_many_files_equal_the_output_of_one_file(shards, cse, flags, su
     assert [part["path"] for part in manifest["parts"]] == ["shard0.txt", "shard1.txt.gz", "shard2.txt", "shard3.txt"]
 
 
-def test_parts_can_be_made_from_files_that_are_not_in_the_index(shards, cse):
-    Path("other").mkdir()
-    for name in ("shard0.txt", "shard3.txt"):
-        shutil.copy(name, f"other/{name}")
-    assert cse("augment", "--parts", "other/*.txt", "-o", "parts").returncode == 0
-    Path("two.txt").write_bytes(Path("shard0.txt").read_bytes() + Path("shard3.txt").read_bytes())
-    assert cse("augment", "two.txt", "-o", "expected").returncode == 0
-    assert all_parts("parts") == Path("expected").read_bytes()
-
-
-def test_parts_can_be_made_from_columns_of_tables(shards, cse):
-    for number, rows in enumerate((["a word1", 'with "quotes" word2'], ["word3\nword4"])):
-        lines = (json.dumps({"text": row}) + "\n" for row in rows)
-        Path(f"t{number}.jsonl").write_text("".join(lines))
-    done = cse("augment", "--parts", "t*.jsonl", "--column", "text", "-o", "parts", "--compression", "none", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["joined_lines"] == 1
-    assert cse("augment", "t0.jsonl", "t1.jsonl", "--column", "text", "-o", "expected").returncode == 0
-    assert all_parts("parts") == Path("expected").read_bytes()
-
-
 def test_a_later_call_makes_only_the_missing_parts(shards, cse):
     assert cse("augment", "--parts", "shard*", "-o", "whole").returncode == 0
     shutil.copytree("whole", "parts")
@@ -155,7 +134,7 @@ def test_a_later_call_makes_the_parts_that_are_missing_after_a_killed_call(shard
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_sharding import augment_job
-from cse.sharding.engines import make_parts
+from cse.sharding.jobs import make_parts
 job, parts = augment_job("parts", "whole/manifest.json")
 with parts.locked():
     make_parts(job, parts, None, 0, lambda rows: None)
@@ -189,20 +168,6 @@ def test_a_part_of_which_the_manifest_is_wrong_is_made_again(shards, cse, change
     assert json.dumps(json.loads(path.read_text())["parts"]) == expected
 
 
-def test_parts_that_were_interrupted_in_the_first_one_can_be_made_again(shards, cse, glove, monkeypatch):
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
-
-    command = ["encode", glove, "--parts", "shard0.txt", "shard1.txt.gz", "-o", "parts"]
-    with monkeypatch.context() as patched:
-        patched.setattr("cse.encoder.vector_files.encode_to_file", interrupt)
-        done = CliRunner().invoke(cli, command, standalone_mode=False)
-    assert isinstance(done.exception, (click.Abort, KeyboardInterrupt)), done.exception
-    done = cse(*command, "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["made"] == 2
-
-
 def augment_job(folder, manifest, elsewhere=False):
     """Returns an augmentation job for the files that a manifest lists, and the job's ``Parts`` in ``folder``."""
     known = json.loads(Path(manifest).read_text())
@@ -220,7 +185,7 @@ def augment_job(folder, manifest, elsewhere=False):
     )
     names = ("path", "column", "bytes", "rows", "xxh3")
     sources = [SourceFile(**{name: part[name] for name in names}) for part in known["parts"]]
-    return job, Parts(folder, "augment", job.settings, sources, job.suffix)
+    return job, Parts(folder, job, sources)
 
 
 def test_unsuitable_output_folders_and_flags_are_refused(shards, cse, glove):
@@ -235,26 +200,15 @@ def test_unsuitable_output_folders_and_flags_are_refused(shards, cse, glove):
     refused(cse("augment", "--parts", "shard*", "-o", "other"), "-o other holds files that are not")
     refused(cse("augment", "--parts", "shard*", "-o", "whole.txt"), "-o whole.txt is a file")
     refused(cse("augment", "--parts", "shard*"), "--parts writes a folder; name it with -o")
-    refused(cse("augment", "--parts", "-o", "x"), "--parts makes one part per file")
     refused(
         cse("augment", "whole.txt", "-o", "x", "--compression", "gz"), "--compression has no effect without --parts"
     )
-    refused(cse("augment", "--parts", "whole.txt", "-o", "x", "--compression", "bz2"), "'bz2' is unknown")
-    refused(cse("augment", "whole.txt", "-o", "x", "--engine", "spark"), "--engine: 'spark' is unknown")
     refused(cse("encode", glove, "whole.txt", "-o", "x.npy", "--format", "npy"), "--format applies only to --parts")
-    refused(cse("encode", glove, "--parts", "whole.txt", "-o", "x", "--format", "hdf5"), "'hdf5' is unknown")
     refused(
         cse("encode", glove, "whole.txt", "-o", "x.npy", "--gpus-per-worker", "1"),
         "--gpus-per-worker has no effect without --engine ray",
     )
     assert not Path("x").exists()
-
-
-def test_files_changed_after_the_index_was_built_are_refused(shards, cse):
-    with open("shard3.txt", "a") as file:
-        file.write("one more row\n")
-    refused(cse("augment", "--parts", "shard*", "-o", "parts"), "shard3.txt: has", "when the index tfidf was built")
-    assert not Path("parts").exists()
 
 
 def test_a_changed_file_leaves_only_its_own_part_missing(shards, cse):
@@ -355,3 +309,24 @@ def test_invalid_input_to_a_cluster_is_reported_as_an_input_error(cluster, shard
         cse("encode", glove, "--engine", "ray", "shard*", "-o", "x", "--gpus-per-worker", "1", env=address),
         "no node has 1 CPU and 1 GPU",
     )
+
+
+def test_parts_that_were_interrupted_in_the_first_one_can_be_made_again(shards, cse, glove, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    command = ["encode", glove, "--parts", "shard0.txt", "shard1.txt.gz", "-o", "parts"]
+    with monkeypatch.context() as patched:
+        patched.setattr("cse.encoder.vector_files.encode_to_file", interrupt)
+        done = CliRunner().invoke(cli, command, standalone_mode=False)
+    assert isinstance(done.exception, (click.Abort, KeyboardInterrupt)), done.exception
+    done = cse(*command, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["made"] == 2
+
+
+def test_files_changed_after_the_index_was_built_are_refused(shards, cse):
+    with open("shard3.txt", "a") as file:
+        file.write("one more row\n")
+    refused(cse("augment", "--parts", "shard*", "-o", "parts"), "shard3.txt: has", "when the index tfidf was built")
+    assert not Path("parts").exists()

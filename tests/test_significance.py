@@ -54,11 +54,11 @@ def test_identical_encoders_have_a_difference_of_zero():
 
 def test_the_bootstrap_interval_covers_the_mean_of_about_95_percent_of_samples():
     covered = 0
-    for seed in range(200):
+    for seed in range(100):
         sample = np.random.default_rng(seed).normal(0.5, 1, 60)
         difference, _ = resampled_difference([np.zeros(60)], [sample], resamples=400, seed=seed)
         covered += difference.low <= 0.5 <= difference.high
-    assert 178 <= covered <= 199  # 190 are expected; the probability of a count outside these limits is below 0.001
+    assert 87 <= covered <= 100  # 95 are expected; the probability of a lower count is below 0.002
 
 
 def test_the_t_interval_equals_scipy():
@@ -71,6 +71,7 @@ def test_the_t_interval_equals_scipy():
 def test_holm_adjusted_p_values_equal_known_values():
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
+    assert holm([0.01, math.nan, 0.04])[::2] == holm([0.01, 0.04])
 
 
 @pytest.mark.slow
@@ -101,9 +102,9 @@ def samples_report(values, gold=None):
     return Report([], samples=[Sample("a task", np.asarray(values, dtype=np.float64), gold)])
 
 
-@pytest.mark.parametrize("seeds", [False, True])
-@pytest.mark.parametrize("side", [0, 1])
-@pytest.mark.parametrize("values", [[math.nan] * 12, [0.5] * 12], ids=["NaN", "constant"])
+@pytest.mark.parametrize(
+    ("seeds", "side", "values"), [(False, 0, [math.nan] * 12), (False, 1, [0.5] * 12), (True, 1, [math.nan] * 12)]
+)
 def test_a_score_that_is_nan_gives_no_interval_p_value_or_verdict(seeds, side, values):
     gold = np.arange(12.0)
     right, wrong = samples_report(np.sin(gold), gold), samples_report(values, gold)
@@ -116,10 +117,6 @@ def test_a_score_that_is_nan_gives_no_interval_p_value_or_verdict(seeds, side, v
     assert record["verdict"] == ""
     assert not {"low", "high", "p", "p_holm"} & set(record)
     assert compared_cells(record)["95 % interval"] == compared_cells(record)["p (Holm)"] == ""
-
-
-def test_tests_of_other_tasks_do_not_change_if_a_task_has_no_p_value():
-    assert holm([0.01, math.nan, 0.04])[::2] == holm([0.01, 0.04])
 
 
 def test_resamples_without_a_value_do_not_count_as_agreement():
@@ -136,26 +133,9 @@ def test_resamples_without_a_value_do_not_count_as_agreement():
     assert math.isnan(difference.p)
 
 
-def test_compare_of_an_encoder_whose_cosines_are_all_equal_gives_no_verdict(tmp_path):
-    pairs = tmp_path / "pairs.tsv"
-    pairs.write_text("".join(f"{row % 5}\tword{row} one\tword{row} two\n" for row in range(20)))
-
-    class Encodes:
-        def __init__(self, constant):
-            self.constant = constant
-
-        def encode(self, texts, **_):
-            return np.ones((len(texts), 4)) if self.constant else np.random.default_rng(0).normal(size=(len(texts), 4))
-
-    for sides in ([Encodes(False), Encodes(True)], [Encodes(True), Encodes(False)]):
-        (record,) = cse.compare(*sides, data=pairs).tasks
-        assert record["verdict"] == ""
-        assert "p" not in record
-
-
 @pytest.mark.parametrize("units", [2, 3, 5, 8, 10, 15])
 def test_equal_systems_seldom_differ_and_intervals_cover_with_few_units(units):
-    generator, trials = np.random.default_rng(units), 400
+    generator, trials = np.random.default_rng(units), 200
     found = [
         resampled_difference([np.zeros(units)], [generator.normal(size=units)], resamples=2)[0] for _ in range(trials)
     ]
@@ -178,7 +158,7 @@ def test_the_jackknife_of_a_correlation_covers_it_with_few_clusters():
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.03])
 def test_intervals_cover_where_few_rows_change(share):
-    generator, covered, trials = np.random.default_rng(1), 0, 300
+    generator, covered, trials = np.random.default_rng(1), 0, 150
     for _ in range(trials):
         changes = generator.choice([0.0, 1.0, -1.0], 150, p=[1 - share, 0.75 * share, 0.25 * share])
         before = generator.integers(0, 2, 150).astype(float)
@@ -232,3 +212,24 @@ def test_few_rows_that_are_right_or_wrong_have_honest_intervals(units, share):
         wrong += difference.p < 0.05
     assert covered >= 0.93 * trials
     assert wrong <= 0.05 * trials + 2 * math.sqrt(trials * 0.05 * 0.95)
+
+
+def test_tests_of_other_tasks_do_not_change_if_a_task_has_no_p_value():
+    assert holm([0.01, math.nan, 0.04])[::2] == holm([0.01, 0.04])
+
+
+def test_compare_of_an_encoder_whose_cosines_are_all_equal_gives_no_verdict(tmp_path):
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"{row % 5}\tword{row} one\tword{row} two\n" for row in range(20)))
+
+    class Encodes:
+        def __init__(self, constant):
+            self.constant = constant
+
+        def encode(self, texts, **_):
+            return np.ones((len(texts), 4)) if self.constant else np.random.default_rng(0).normal(size=(len(texts), 4))
+
+    for sides in ([Encodes(False), Encodes(True)], [Encodes(True), Encodes(False)]):
+        (record,) = cse.compare(*sides, data=pairs).tasks
+        assert record["verdict"] == ""
+        assert "p" not in record

@@ -62,29 +62,6 @@ def test_model2vec_sentence_transformers_and_cse_compute_the_same_embeddings(exp
 
 
 @needs_model2vec
-def test_a_saved_copy_of_sentence_transformers_has_the_same_embeddings(exported, tmp_path):
-    from sentence_transformers import SentenceTransformer
-
-    SentenceTransformer(str(exported[0]), device="cpu").save(str(tmp_path / "copy"), create_model_card=False)
-    found = Encoder(tmp_path / "copy", device="cpu").encode(TEXTS)
-    np.testing.assert_allclose(found, Encoder(exported[0], device="cpu").encode(TEXTS), atol=4e-3)
-
-
-@needs_model2vec
-def test_encode_and_search_accept_a_static_encoder(exported, tmp_path, corpus_file, sample_rows):
-    folder, _ = exported
-    done = invoke("encode", folder, corpus_file, "-o", tmp_path / "x.npy", "--threads", 1)
-    assert done.exit_code == 0, done.output
-    expected = Encoder(folder, device="cpu").encode(sample_rows[:300])
-    np.testing.assert_allclose(np.load(tmp_path / "x.npy")[:300], expected, atol=1e-6)
-    done = invoke(
-        "search", folder, corpus_file, "-o", tmp_path / "index", "--query", sample_rows[7], "--top", 1, "--json"
-    )
-    assert done.exit_code == 0, done.output
-    assert sample_rows[7] in done.stdout
-
-
-@needs_model2vec
 def test_the_fit_brings_embeddings_nearer_to_those_of_the_encoder(tiny_bert, sample_rows, tmp_path, monkeypatch):
     encoder, corpus = Encoder(tiny_bert, device="cpu"), Corpus.from_texts(sample_rows[:300])
     fitted = static_export.export_static(encoder, corpus, str(tmp_path / "fitted"))
@@ -164,13 +141,6 @@ def test_weights_follow_from_the_frequencies_of_the_corpus():
     assert not vectors[2].any()
 
 
-def test_pieces_have_their_text_without_marks(tiny_bert):
-    tokenizer, special = static_export.static_tokenizer(Encoder(tiny_bert, device="cpu"))
-    pieces = static_export.piece_texts(tokenizer, special)
-    assert [pieces[number] for number in sorted(special)] == [""] * len(special)
-    assert not any(piece.startswith("##") and len(piece) > 2 for piece in pieces)
-
-
 @needs_model2vec
 @pytest.mark.parametrize(
     ("arguments", "error"),
@@ -182,10 +152,8 @@ def test_pieces_have_their_text_without_marks(tiny_bert):
             ("--static", "--corpus", "FILE", "-o", "new", "--dims", 33),
             "--dims 33: the embeddings of this model have 32",
         ),
-        (("--static", "--onnx"), "cse export writes one format; name it, either --onnx or --static"),
         ((), "cse export: name a format, --onnx or --static, or a new folder for a copy of MODEL with -o"),
         (("--static", "--int8"), "--int8 has no effect without --onnx; add that, or omit --int8"),
-        (("--onnx", "--dims", 3), "--dims has no effect without --static; add that, or omit --dims"),
     ],
 )
 def test_errors_in_the_options(tiny_bert, corpus_file, tmp_path, monkeypatch, arguments, error):
@@ -208,18 +176,6 @@ def test_encoders_without_a_transformer_and_corpora_without_tokens_are_refused(e
     assert not list(tmp_path.iterdir())
 
 
-def test_a_byte_level_tokenizer_keeps_its_pieces():
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    vocabulary = {piece: number for number, piece in enumerate(["<s>", "Ġ", "c", "a", "Ġc", "Ġca", "Ã", "¤"])}
-    tokenizer = Tokenizer(models.BPE(vocabulary, [("Ġ", "c"), ("Ġc", "a")]))
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(), decoders.ByteLevel()
-    assert static_export.piece_texts(tokenizer, {0})[:6] == ["", " ", "c", "a", " c", " ca"]
-    np.testing.assert_array_equal(
-        static_export.token_counts(tokenizer, ["ca ca a", ""], {1}).toarray(), [[0, 0, 0, 1, 0, 2, 0, 0], [0] * 8]
-    )
-
-
 @needs_model2vec
 def test_a_roberta_is_distilled(tiny_roberta, sample_rows, tmp_path):
     from model2vec import StaticModel
@@ -240,3 +196,26 @@ def test_a_missing_model2vec_is_an_error_that_names_the_command(tiny_bert, corpu
     assert isinstance(done.exception, InputError)
     assert str(done.exception) == "cse export --static: model2vec is not installed; run pip install 'cse[static]'"
     assert not list(tmp_path.iterdir())
+
+
+@needs_model2vec
+def test_encode_and_search_accept_a_static_encoder(exported, tmp_path, corpus_file, sample_rows):
+    folder, _ = exported
+    done = invoke("encode", folder, corpus_file, "-o", tmp_path / "x.npy", "--threads", 1)
+    assert done.exit_code == 0, done.output
+    expected = Encoder(folder, device="cpu").encode(sample_rows[:300])
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy")[:300], expected, atol=1e-6)
+    done = invoke(
+        "search", folder, corpus_file, "-o", tmp_path / "index", "--query", sample_rows[7], "--top", 1, "--json"
+    )
+    assert done.exit_code == 0, done.output
+    assert sample_rows[7] in done.stdout
+
+
+@needs_model2vec
+def test_a_saved_copy_of_sentence_transformers_has_the_same_embeddings(exported, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    SentenceTransformer(str(exported[0]), device="cpu").save(str(tmp_path / "copy"), create_model_card=False)
+    found = Encoder(tmp_path / "copy", device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(found, Encoder(exported[0], device="cpu").encode(TEXTS), atol=4e-3)

@@ -17,12 +17,6 @@ from cse.training.step.step import propagate
 from runs import VIEWS, first_batches, gradients, in_float64
 
 
-def test_uniform_numbers_are_below_one_after_rounding_to_float32(monkeypatch):
-    monkeypatch.setattr("cse.rng.Draws.uniform", lambda *_: np.full((1, 1), 1 - 2**-53))
-    batch = Batch(0, 0, np.arange(1), {})
-    assert 0.999 < Inputs(batch, "cpu").uniform()("purpose", 1).item() < 1
-
-
 def test_learning_rates_follow_their_schedules_as_float32_numbers(run_config):
     def rates(**values):
         schedule = prepare(run_config.replace(**values)).schedule
@@ -96,28 +90,6 @@ def test_cached_gradients_equal_gradients_without_caching(run_config, name, drop
     assert found.keys() == expected.keys()
     for key, values in expected.items():
         assert torch.allclose(found[key], values, rtol=1e-10, atol=1e-12), key
-
-
-def test_chunk_size_reduces_the_number_of_stored_activations(run_config):
-    """With ``chunk_size``, the forward pass through the encoder stores only the inputs of the chunks."""
-    from cse.training.step.encode import encode_views
-
-    kept = {}
-    for size, chunk in ((8, None), (32, None), (8, 4), (32, 4)):
-        run = prepare(run_config.replace(batch_size=size, chunk_size=chunk))
-        (batch,) = first_batches(run)
-        held = []
-
-        def pack(tensor, held=held):
-            held.append(tensor.numel())
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            run.state.train()
-            encode_views(run.state, Inputs(batch, "cpu"), run.forward)
-        kept[size, chunk] = sum(held)
-    assert kept[32, None] > 3 * kept[8, None]
-    assert kept[32, 4] < 0.05 * kept[32, None]
 
 
 def test_accumulated_gradients_are_the_mean_over_batches(run_config):
@@ -212,37 +184,6 @@ def test_a_trained_mlm_head_is_saved_and_loaded_again(run_config):
     assert not (train(run_config.replace(max_steps=1)).folder / "last" / "mlm_head").exists()
 
 
-def test_a_logger_is_a_callback_with_access_to_the_run(run_config):
-    from cse import Callback
-    from cse.training.loggers import LOGGERS
-
-    calls = []
-
-    class Recorder(Callback):
-        def on_train_begin(self, run):
-            self.run = run
-            calls.append(("start", run.state.step))
-
-        def on_log(self, records):
-            assert self.run.state.step == records[-1]["step"]
-            calls.extend(("log", record["step"]) for record in records)
-
-        def on_evaluate(self, step, record):
-            assert self.run.state.step == step
-            calls.append(("evaluation", step))
-
-        def close(self):
-            calls.append(("close",))
-
-    LOGGERS.register("recorder", Recorder)
-    train(run_config.replace(max_steps=4, loggers=("recorder",)))
-    assert (calls[0], calls[-1]) == (("start", 0), ("close",))
-    assert [call for call in calls if call[0] == "evaluation"] == [("evaluation", s) for s in (0, 3, 4)]
-    assert [call for call in calls if call[0] == "log"] == [("log", s) for s in (1, 2, 3, 4)]
-    with pytest.raises(InputError, match="--logger: 'nothing' is unknown"):
-        train(run_config.replace(loggers=("nothing",)))
-
-
 def test_tensorboard_logs_of_a_run_in_bf16_hold_finite_losses_and_scores(run_config):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -267,3 +208,31 @@ def test_patience_ends_a_run_early(run_config, tmp_path, sample_rows):
     assert longer.steps == result.steps + 1
     with pytest.raises(InputError, match="--patience needs --dev"):
         TrainConfig(patience=2)
+
+
+def test_uniform_numbers_are_below_one_after_rounding_to_float32(monkeypatch):
+    monkeypatch.setattr("cse.rng.Draws.uniform", lambda *_: np.full((1, 1), 1 - 2**-53))
+    batch = Batch(0, 0, np.arange(1), {})
+    assert 0.999 < Inputs(batch, "cpu").uniform()("purpose", 1).item() < 1
+
+
+def test_chunk_size_reduces_the_number_of_stored_activations(run_config):
+    """With ``chunk_size``, the forward pass through the encoder stores only the inputs of the chunks."""
+    from cse.training.step.encode import encode_views
+
+    kept = {}
+    for size, chunk in ((8, None), (32, None), (8, 4), (32, 4)):
+        run = prepare(run_config.replace(batch_size=size, chunk_size=chunk))
+        (batch,) = first_batches(run)
+        held = []
+
+        def pack(tensor, held=held):
+            held.append(tensor.numel())
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            run.state.train()
+            encode_views(run.state, Inputs(batch, "cpu"), run.forward)
+        kept[size, chunk] = sum(held)
+    assert kept[32, None] > 3 * kept[8, None]
+    assert kept[32, 4] < 0.05 * kept[32, None]

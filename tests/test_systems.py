@@ -5,6 +5,7 @@ import shutil
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -44,19 +45,8 @@ SYSTEMS = {
     },
     "lora": {"encoder_methods": ("lora",), "options": {"lora": {"rank": 4, "dropout": 0.1}}},
     "lora in two encoders": {"encoder_methods": ("lora",), "positive_encoder": "copy", "pooler": "avg"},
-    "repetition": {"imports": ("METHODS",), "positive": "repetition"},
     "repetition as a negative": {"imports": ("METHODS",), "negatives": ("repetition", "una"), "loss": "focal"},
-    "parallel": {"imports": ("METHODS",), "positive": "parallel", "options": {"parallel": {"file": "PARALLEL"}}},
-    "next sentence": {"imports": ("METHODS",), "positive": "next", "loss": "mixed"},
-    "substitution as a negative": {
-        "imports": ("METHODS",),
-        "negatives": ("fill-in",),
-        "options": {"fill-in": {"model": "MASKED"}},
-    },
-    "consert": {"imports": ("METHODS",), "anchor_hook": "cutoff", "positive_hook": "shuffle", "objective": "nt-xent"},
-    "momentum": {"imports": ("METHODS",), "feature_augmentations": ("momentum",), "positive": "repetition"},
     "contrastive by its options": {"loss": "contrastive", "options": {"contrastive": {"temperature": 0.2}}},
-    "scd": {"imports": ("METHODS",), "loss": "scd", "anchor_dropout": 0.05, "positive_dropout": 0.15},
     "matryoshka": {
         "keep_head": True,
         "loss": "focal",
@@ -65,7 +55,6 @@ SYSTEMS = {
         "negatives": ("una",),
         "una": {"every": 1},
     },
-    "average": {"imports": ("METHODS",), "encoder_methods": ("average",)},
     "a term on gathered embeddings": {"imports": ("METHODS",), "loss_terms": ("ball",)},
 }
 
@@ -99,7 +88,6 @@ def system(request, masked_model, tiny_bert, few):
         "MASKED": masked_model,
         "TINY": tiny_bert,
         "METHODS": Path(__file__).with_name("methods.py"),
-        "PARALLEL": few / "parallel.txt",
         "SYNONYMS": few / "synonyms.txt",
     }
 
@@ -118,7 +106,7 @@ def registered(monkeypatch):
     monkeypatch.setattr("cse.registry.IMPORTED", {})
     with ExitStack() as stack:
         for table in (AUGMENTATIONS, ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS, LOSS_TERMS):
-            stack.enter_context(table.preserved())
+            stack.enter_context(patch.dict(table._loaded))
         yield
 
 
@@ -143,6 +131,7 @@ def test_two_processes_have_the_gradients_of_one(request, run_config, system, tm
     two_ranks_equal_one(run_config, cases, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_process_without_rows_has_a_finite_loss_and_zero_gradients(run_config, system, name):
     world = FirstOfThree(0, 3)
     run = prepare(run_config.replace(**system(name)))
@@ -178,6 +167,7 @@ def move_to_fake_gpu(module):
                     table[name] = torch.nn.Parameter(moved, tensor.requires_grad) if is_parameter else moved
 
 
+@pytest.mark.slow  # of most methods, test_recorded.py tests that they do not wait
 def test_the_forward_pass_on_cuda_uses_one_device_and_does_not_wait(run_config, system, name, monkeypatch):
     """Fake tensors have a device but no values: operations on tensors of several devices, and reading a value, raise.
 
@@ -252,19 +242,6 @@ def test_a_file_of_methods_that_has_changed_is_refused(run_config, tmp_path, sam
         run_config.replace(imports=(tmp_path / "mine.py",))
 
 
-def test_an_expensive_augmentation_gets_only_the_rows_of_its_process(run_config, system):
-    values = system("substitution as a negative")
-    run = prepare(run_config.replace(**values))
-    run.batches.part = World(1, 3).part
-    seen = AUGMENTATIONS.get("fill-in").seen
-    seen.clear()
-    batch = run.batches[0]
-    assert seen == [len(range(8)[World(1, 3).part(8)])]
-    assert len(batch.blocks["synthetic"].texts) == seen[0]
-    (batch,) = first_batches(run, World(1, 3).part)
-    assert len(batch.tokens["synthetic"]["input_ids"]) == seen[0]
-
-
 def test_unchanged_negatives_are_masked_and_unchanged_positives_are_kept(run_config, tmp_path, sample_rows):
     rows = ["only three words", *[row for row in sample_rows if 8 < len(row.split()) < 15][:31]]
     (tmp_path / "some.txt").write_text("\n".join(rows), encoding="utf8")
@@ -292,6 +269,26 @@ def test_unchanged_negatives_are_masked_and_unchanged_positives_are_kept(run_con
     assert cut.unchanged["synthetic"] > 15
 
 
+def test_an_encoder_method_that_averages_weights_changes_the_saved_model(run_config):
+    plain = train(run_config.replace(max_steps=2))
+    result = train(run_config.replace(encoder_methods=("ema",), max_steps=2))
+    averaged, trained = weights(result.folder), weights(plain.folder)
+    assert any(not torch.equal(averaged[name], trained[name]) for name in trained)
+
+
+def test_an_expensive_augmentation_gets_only_the_rows_of_its_process(run_config, system):
+    values = system("substitution as a negative")
+    run = prepare(run_config.replace(**values))
+    run.batches.part = World(1, 3).part
+    seen = AUGMENTATIONS.get("fill-in").seen
+    seen.clear()
+    batch = run.batches[0]
+    assert seen == [len(range(8)[World(1, 3).part(8)])]
+    assert len(batch.blocks["synthetic"].texts) == seen[0]
+    (batch,) = first_batches(run, World(1, 3).part)
+    assert len(batch.tokens["synthetic"]["input_ids"]) == seen[0]
+
+
 def test_mixed_negatives_are_not_mixed_from_identical_sentences(run_config, tmp_path, sample_rows):
     long = [row for row in sample_rows if len(row.split()) > 8]
     (tmp_path / "some.txt").write_text("\n".join([long[0]] * 6 + long[1:4]), encoding="utf8")
@@ -316,10 +313,3 @@ def test_a_batch_of_identical_sentences_has_no_mixed_negatives(run_config):
     keys = dict.fromkeys(("anchor", "positive"), torch.zeros(4, 1, dtype=torch.long))
     loss = contrastive_loss({"anchor": z, "positive": z}, mixed="paper", partners=torch.arange(4), keys=keys)
     assert float(loss) == pytest.approx(0, abs=1e-12)
-
-
-def test_an_encoder_method_that_averages_weights_changes_the_saved_model(run_config, system):
-    result = train(run_config.replace(**system("average"), max_steps=2))
-    plain = train(run_config.replace(corpus=system("average")["corpus"], max_steps=2))
-    averaged, trained = weights(result.folder), weights(plain.folder)
-    assert any(not torch.equal(averaged[name], trained[name]) for name in trained)

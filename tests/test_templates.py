@@ -47,18 +47,6 @@ def test_only_the_text_in_a_template_is_truncated(folder):
     assert cut[-len(template.suffix) :] == template.suffix
 
 
-def test_a_tokenizer_of_bytes_keeps_the_space_before_the_text():
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {letter: number for number, letter in enumerate(letters)} | {"\u0120a": len(letters)}
-    backend = Tokenizer(models.BPE(vocabulary, [("\u0120", "a")]))
-    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
-    with templated(tokenizer, PROMPT):
-        found = tokenizer("a b")["input_ids"]
-    assert found == tokenizer(PROMPT.replace("{text}", "a b"))["input_ids"]
-    assert tokenizer("a b")["input_ids"][0] == vocabulary["a"]
-
-
 def test_a_model_trained_with_a_template_contains_it(folder, short_rows, tmp_path):
     config = TrainConfig(
         model=str(folder), prompt=PROMPT, max_steps=2, batch_size=8, output=str(tmp_path), device="cpu"
@@ -76,3 +64,15 @@ def test_a_model_trained_with_a_template_contains_it(folder, short_rows, tmp_pat
 def test_templates_that_cannot_be_used_are_refused(folder):
     with pytest.raises(InputError, match=r"has \{text\} twice"):
         Encoder(folder, device="cpu", prompt="{text} {text}").encode(["a"])
+
+
+def test_a_tokenizer_of_bytes_keeps_the_space_before_the_text():
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {letter: number for number, letter in enumerate(letters)} | {"\u0120a": len(letters)}
+    backend = Tokenizer(models.BPE(vocabulary, [("\u0120", "a")]))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
+    with templated(tokenizer, PROMPT):
+        found = tokenizer("a b")["input_ids"]
+    assert found == tokenizer(PROMPT.replace("{text}", "a b"))["input_ids"]
+    assert tokenizer("a b")["input_ids"][0] == vocabulary["a"]

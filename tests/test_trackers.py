@@ -3,6 +3,7 @@
 import re
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -57,7 +58,7 @@ def test_the_logger_in_the_documentation_writes_metrics_and_scores(run_config, m
     monkeypatch.setattr("cse.registry.IMPORTED", {})
     code = next(text for text in BLOCK.findall(PAGE.read_text(encoding="utf8")) if "import mlflow" in text)
     (tmp_path / "mlflow_logger.py").write_text(code, encoding="utf8")
-    with LOGGERS.preserved():
+    with patch.dict(LOGGERS._loaded):
         train(run_config.replace(max_steps=2, imports=(tmp_path / "mlflow_logger.py",), loggers=("mlflow",)))
     names = [called for called, _, _ in module.calls]
     assert (names[0], names[-1]) == ("start_run", "end_run")

@@ -28,7 +28,7 @@ from cse.evaluation.measures import halve
 from cse.evaluation.sts import score_pairs
 from cse.training.batches.tokens import Prefetcher
 from cse.training.loop import resumed_config
-from cse.training.settings.precedence import recipe_reason, resolve
+from cse.training.settings.precedence import resolve
 from cse.training.settings.presets import preset_names
 from cse.training.setup import prepare
 from cse.training.step.step import training_step
@@ -38,19 +38,9 @@ DROPOUT = Dropout(DropoutOptions(), Context())
 
 
 @pytest.fixture
-def base(tmp_path, short_corpus, tiny_bert):
+def base(run_config):
     """The configuration of a run of six steps with tiny_bert."""
-    return TrainConfig(
-        corpus=(str(short_corpus),),
-        tfidf=str(short_corpus.with_name("tfidf")),
-        output=str(tmp_path / "runs"),
-        model=str(tiny_bert),
-        batch_size=8,
-        max_steps=6,
-        eval_every=3,
-        lr=1e-3,
-        device="cpu",
-    )
+    return run_config.replace(max_steps=6, log_every=1)
 
 
 def steps(folder):
@@ -67,30 +57,24 @@ def weights(folder):
     return load_file(folder / "model.safetensors")
 
 
-SETTINGS = [
-    {
-        "loss": loss,
-        "mixed_negatives": mixed or None,
-        "negatives": ("una",) if una else (),
-        "options": {"una": {"use_as": una}} if una else {},
-        "objective": objective,
-        **({"mix_variant": variant} if mixed or loss == "mixed" else {}),
-    }
-    for loss, mixed, una, objective, variant in product(
-        ("standard", "focal", "mixed"),
-        (False, True),
-        (None, "pairs", "hard-negatives"),
-        ("infonce", "nt-xent"),
-        ("paper", "release"),
-    )
-    if not (mixed and loss == "mixed")
-    and (variant == "paper" or mixed or loss == "mixed")
-    and not (variant == "release" and (una == "pairs" or objective == "nt-xent" or loss == "focal"))
-]
+PAIRS = {"negatives": ("una",), "options": {"una": {"use_as": "pairs"}}}
+COLUMNS = {"negatives": ("una",), "options": {"una": {"use_as": "hard-negatives"}}}
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(str(v) for v in s.values() if v))
-def test_every_combination_of_loss_and_negatives_updates_the_weights(base, settings):
+# test_losses.py compares every combination with its formula.
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"loss": "standard", "objective": "nt-xent"},
+        {"loss": "standard", "mixed_negatives": True, **PAIRS},
+        {"loss": "focal", "objective": "infonce", **PAIRS},
+        {"loss": "focal", "objective": "nt-xent", "mixed_negatives": True, **COLUMNS},
+        {"loss": "mixed", "objective": "nt-xent", **PAIRS},
+        {"loss": "mixed", "mix_variant": "release", "objective": "infonce", **COLUMNS},
+    ],
+    ids=str,
+)
+def test_every_kind_of_loss_and_negatives_updates_the_weights(base, settings):
     run = prepare(base.replace(**settings))
     table = run.state.encoder.backbone.get_input_embeddings().weight
     with Prefetcher(run.batches, run.state.encoder.tokenizer, 32) as prefetcher:
@@ -99,7 +83,7 @@ def test_every_combination_of_loss_and_negatives_updates_the_weights(base, setti
             metrics = training_step(run.state, prefetcher.get(step), run.forward, rate=1e-3)
             assert metrics["finite"]
             assert not torch.equal(table, before)
-            assert ("cos_syn" in metrics) == (step == 0 and bool(settings["negatives"]))
+            assert ("cos_syn" in metrics) == (step == 0 and "negatives" in settings)
 
 
 def test_a_run_folder_records_settings_versions_and_log(base):
@@ -133,8 +117,7 @@ class WithFile(Edit):
         return [f"{text} not" for text in texts]
 
 
-@pytest.mark.parametrize("pairs", [False, True])
-@pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.parametrize(("pairs", "relative"), [(False, True), (True, False)])
 def test_no_saved_model_contains_a_local_path(base, tmp_path, tiny_bert, sample_rows, pairs, relative, monkeypatch):
     folder = tmp_path / "secretly"
     shutil.copytree(tiny_bert, folder / "tiny")
@@ -189,57 +172,6 @@ def test_runs_with_the_same_seed_or_of_the_same_configuration_file_are_bit_ident
     assert all(torch.equal(left[name], right[name]) for name in left)
     other = train(config.replace(seed=1))
     assert strip(steps(other.folder)) != strip(steps(first.folder))
-
-
-@pytest.mark.slow
-def test_evaluation_does_not_depend_on_batches_prepared_at_the_same_time(base, tmp_path, sample_rows):
-    """Long rows and UNA in every step keep the thread that prepares batches busy while the model is scored."""
-    long = [" ".join(sample_rows[i : i + 4]) for i in range(0, 1200, 4)]
-    (tmp_path / "long.txt").write_text("\n".join(long), encoding="utf8")
-    (tmp_path / "dev.tsv").write_text(
-        "".join(f"{i * 7 % 11}\t{a}\t{b}\n" for i, (a, b) in enumerate(zip(long[:60], long[60:120], strict=True))),
-        encoding="utf8",
-    )
-    config = base.replace(
-        corpus=(str(tmp_path / "long.txt"),), una=True, options={"una": {"every": 1}}, eval_every=1, max_length=8,
-        threads=1, dev=str(tmp_path / "dev.tsv"), max_steps=8,
-    )  # fmt: skip
-    first, second = train(config), train(config)
-    assert evaluations(first.folder) == evaluations(second.folder)
-    last = Encoder(first.folder / "last", device="cpu")
-    (selecting,) = halve({"dev": read_pairs(tmp_path / "dev.tsv")})[0].values()
-    score = score_pairs(last, selecting).spearman
-    assert score == pytest.approx(evaluations(first.folder)[-1]["spearman"], abs=1e-3)
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_scores_without_labels_are_computed_in_the_precision_of_the_run_and_dev_sets_in_float32(
-    base, precision, tmp_path, monkeypatch
-):
-    from cse.encoder.trained import SentenceEncoder
-
-    used = []
-    encode = SentenceEncoder.encode
-
-    def recorded(self, texts, **settings):
-        used.append(settings.get("precision", "fp32"))
-        vectors = encode(self, texts, **settings)
-        assert self.evaluated.precision == "fp32"
-        return vectors
-
-    monkeypatch.setattr(SentenceEncoder, "encode", recorded)
-    pairs = tmp_path / "dev.tsv"
-    pairs.write_text("".join(f"{n}\tword {n}\tword {n * n}\n" for n in range(4)))
-    for dev, expected in (((), precision), ((str(pairs),), "fp32")):
-        used.clear()
-        train(base.replace(max_steps=1, precision=precision, dev=dev))
-        assert expected in used
-        assert set(used) <= {expected, precision}  # with --dev, the check for collapse has the precision of the run
-
-
-def test_the_corpus_is_found_through_the_index(base):
-    result = train(base.replace(corpus=(), una=False, max_steps=2))
-    assert result.steps == 2
 
 
 def test_a_corpus_changed_since_it_was_indexed_is_refused(base, tmp_path, sample_rows):
@@ -317,23 +249,6 @@ def test_a_given_limit_on_steps_or_epochs_replaces_the_limit_of_the_recipe():
     assert "epochs" not in resolve(TrainConfig(model="m"), "encoder").to_toml()
 
 
-@pytest.mark.parametrize(
-    ("values", "family", "reason"),
-    [
-        ({}, "encoder", "encoder: the model is already a sentence encoder, so its similarities are kept and"),
-        ({"loss_terms": (), "positive": "dropout"}, "encoder", "encoder: the model is already a sentence encoder"),
-        ({"preset": "encoder", "positive": "halves"}, "bert-base", "preset encoder"),
-        ({}, "roberta-large", "defaults of roberta-large"),
-        ({"preset": "simcse-bert-base"}, "bert-base", "preset simcse-bert-base"),
-    ],
-)
-def test_the_description_of_the_recipe_names_the_family_or_the_preset(values, family, reason):
-    given = TrainConfig(**{"model": "m", **values})
-    found = recipe_reason(resolve(given, family, "avg"), family)
-    assert found.startswith(reason)
-    assert len(found) == len(reason) or family == "encoder"
-
-
 def test_the_last_batch_may_be_short(base, tmp_path, sample_rows):
     path = tmp_path / "few.txt"
     path.write_text("\n".join(sample_rows[:22]), encoding="utf8")
@@ -384,19 +299,6 @@ def test_a_task_that_is_solved_from_the_start_is_reported(minilm, base, short_co
     assert all(record["p_pos"] > 0.99 for record in steps(solved.folder))
 
 
-def test_using_una_only_in_the_first_step_causes_a_warning(base):
-    def warned(every):
-        config = base.replace(negatives=("una",), una={"every": every})
-        return prepare(config).facts.get("warning", "")
-
-    assert "una is used only in the first of the 6 steps" in warned(6)
-    assert "of the 6 steps" not in warned(5) + warned(0)
-
-
-def test_una_with_every_set_to_zero_is_switched_off(base):
-    assert train(base.replace(una={"every": 0}, negatives=("una",))).synthetic_steps == 0
-
-
 def test_best_is_the_model_with_the_highest_spearman_correlation(base, tmp_path, sample_rows):
     dev = tmp_path / "dev.tsv"
     generator = np.random.default_rng(0)
@@ -422,20 +324,6 @@ def test_a_collapsed_model_is_not_selected_as_best(base):
     assert result.neighbours == []  # no neighbour has changed, because best/ is the model before training
 
 
-def test_the_name_of_an_existing_run_is_refused(base):
-    train(base.replace(name="mine", max_steps=1))
-    with pytest.raises(InputError, match=r"--name: .*mine exists"):
-        train(base.replace(name="mine", max_steps=1))
-
-
-def test_a_faulty_evaluation_file_is_found_before_training(base, tmp_path):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "stsb.test.tsv").write_text("1\ta\tb\nbroken\n")
-    with pytest.raises(InputError, match=r"stsb\.test\.tsv: line 2"):
-        train(base.replace(data=str(tmp_path / "data")))
-    assert not (tmp_path / "runs").exists()
-
-
 def test_the_selected_model_is_scored_on_sts_tasks_at_the_end(base, tmp_path, sample_rows):
     (tmp_path / "data").mkdir()
     lines = [f"{i % 5}\t{a}\t{b}" for i, (a, b) in enumerate(zip(sample_rows[:20], sample_rows[20:40], strict=True))]
@@ -444,32 +332,6 @@ def test_the_selected_model_is_scored_on_sts_tasks_at_the_end(base, tmp_path, sa
         train(base.replace(data=str(tmp_path / "data")))
     assert not (tmp_path / "runs").exists()
     assert set(train(base.replace(data=str(tmp_path / "data"), allow_partial=True)).sts) == {"STS-B"}
-
-
-@pytest.mark.parametrize("damage", ["no tokenizer", "short weights", "odd tokenizer", "odd modules"])
-def test_the_error_for_a_broken_model_folder_names_the_folder(base, tmp_path, tiny_bert, damage):
-    folder = tmp_path / "broken"
-    shutil.copytree(tiny_bert, folder)
-    if damage == "no tokenizer":
-        (folder / "tokenizer.json").unlink()
-    elif damage == "short weights":
-        weights = folder / "model.safetensors"
-        weights.write_bytes(weights.read_bytes()[:1000])
-    elif damage == "odd tokenizer":
-        (folder / "tokenizer.json").write_text('{"a": 1}')
-    else:
-        (folder / "modules.json").write_text("{")
-    with pytest.raises(InputError, match="broken"):
-        train(base.replace(model=str(folder)))
-    assert not (tmp_path / "runs").exists()
-
-
-def test_settings_accept_path_objects_and_a_single_corpus(tmp_path):
-    config = TrainConfig(corpus=tmp_path / "a.txt", output=tmp_path)
-    assert config.corpus == (str(tmp_path / "a.txt"),)
-    assert config.output == str(tmp_path)
-    assert TrainConfig(corpus="a.txt").corpus == ("a.txt",)
-    assert TrainConfig(lr=1).lr == 1.0
 
 
 def test_a_training_step_equals_one_written_in_plain_pytorch(base):
@@ -515,11 +377,6 @@ def test_a_training_step_equals_one_written_in_plain_pytorch(base):
         ({}, "bert-base", None, "temperature", 0.05),  # all families
         ({}, "bert-base", None, "lr", 3e-5),  # family
         ({}, "roberta-large", None, "batch_size", 512),
-        ({}, "encoder", "avg", "batch_size", 64),
-        ({}, "encoder", "avg", "lr_scheduler", "constant"),
-        ({}, "encoder", "avg", "weight_decay", 0.01),
-        ({}, "encoder", "avg", "temperature", 0.05),
-        ({"una": True}, "bert-base", None, "lr", 3e-5),
         ({"una": {"use_as": "hard-negatives"}, "negatives": ("una",)}, "bert-base", None, "objective", "infonce"),
         ({"una": {"use_as": "pairs"}, "negatives": ("una",)}, "encoder", "avg", "objective", "nt-xent"),
         ({"loss": "focal"}, "roberta-base", None, "temperature", 0.05),
@@ -533,19 +390,13 @@ def test_a_training_step_equals_one_written_in_plain_pytorch(base):
         ({}, "encoder", None, "loss", "focal"),
         ({}, "encoder", None, "loss_terms", ("keep-similarities",)),
         ({"loss": "standard"}, "encoder", None, "temperature", 0.1),
-        ({"loss": "standard"}, "encoder", None, "loss_terms", ("keep-similarities",)),
-        ({"loss": "standard", "loss_terms": ()}, "encoder", None, "loss_terms", ()),
         ({"loss_terms": ("mlm",)}, "encoder", None, "loss_terms", ("mlm",)),
         ({"loss": "scd"}, "encoder", None, "loss_terms", ()),
         ({"pairs": "nli.csv"}, "encoder", None, "loss", "standard"),
         ({"pairs": "nli.csv"}, "encoder", None, "loss_terms", ()),
         ({"preset": "encoder"}, "bert-base", None, "loss", "focal"),
-        ({"preset": "simcse-bert-base"}, "encoder", None, "loss", "standard"),
         ({"preset": "simcse-bert-base"}, "encoder", None, "loss_terms", ()),
-        ({}, "bert-base", None, "loss", "standard"),
-        ({"merge_with_base": 0.25}, "encoder", None, "merge_with_base", 0.25),
         ({"pairs": "nli.csv"}, "encoder", None, "merge_with_base", 0.0),
-        ({}, "bert-base", None, "merge_with_base", 0.0),
         ({"preset": "focal-bert-large"}, "bert-large", None, "temperature", 0.07),
         ({"preset": "una-bert-base"}, "bert-base", "avg", "pooler", "cls"),  # preset before model folder
         ({"preset": "una-bert-base", "una": False}, "bert-base", None, "negatives", ()),  # given before preset
@@ -558,12 +409,6 @@ def test_a_training_step_equals_one_written_in_plain_pytorch(base):
 )
 def test_settings_follow_the_order_of_precedence(values, family, own_pooler, field, expected):
     assert getattr(resolve(TrainConfig(**values), family, own_pooler), field) == expected
-
-
-def test_given_options_of_a_method_are_merged_with_the_preset_key_by_key():
-    config = resolve(TrainConfig(preset="una-bert-base", una={"beta": 0.3}), "bert-base")
-    assert config.options["una"]["beta"] == 0.3
-    assert config.options["una"]["radius"] == 4000
 
 
 def test_every_preset_is_a_valid_configuration():
@@ -641,11 +486,6 @@ def test_a_run_on_texts_in_memory_is_resumed_only_with_the_same_texts(base, samp
     assert train(longer, resume=folder, texts=sample_rows[:300]).steps == 8
 
 
-def test_sentences_in_place_of_file_names_are_refused_with_a_hint(base):
-    with pytest.raises(InputError, match=r"no such file 'A first sentence\.'; name files .*texts="):
-        train(base.replace(corpus=["A first sentence.", "A second one."]))
-
-
 def test_texts_in_memory_are_cleaned_like_rows_of_a_file():
     texts = ["PAR1 and so on", "two\r\nlines\nhere", " ", "\udc80 alone", "word " * 400_000]
     corpus = Corpus.from_texts(texts)
@@ -707,6 +547,125 @@ def test_the_clean_development_set_selects_and_is_compared_in_reports(base, tmp_
     assert all("spearman/STS-B dev, clean" in record for record in evaluations(result.folder))
 
 
+def test_sentences_in_place_of_file_names_are_refused_with_a_hint(base):
+    with pytest.raises(InputError, match=r"no such file 'A first sentence\.'; name files .*texts="):
+        train(base.replace(corpus=["A first sentence.", "A second one."]))
+
+
+def test_the_clean_development_set_is_no_file(base, tmp_path):
+    from cse.training.data import check_inputs
+
+    check_inputs(base.replace(dev=("clean",), data=str(tmp_path)))
+    with pytest.raises(InputError, match=r"dirty: no such file"):
+        check_inputs(base.replace(dev=("dirty",), data=str(tmp_path)))
+
+
+SETTINGS = [
+    {
+        "loss": loss,
+        "mixed_negatives": mixed or None,
+        "negatives": ("una",) if una else (),
+        "options": {"una": {"use_as": una}} if una else {},
+        "objective": objective,
+        **({"mix_variant": variant} if mixed or loss == "mixed" else {}),
+    }
+    for loss, mixed, una, objective, variant in product(
+        ("standard", "focal", "mixed"),
+        (False, True),
+        (None, "pairs", "hard-negatives"),
+        ("infonce", "nt-xent"),
+        ("paper", "release"),
+    )
+    if not (mixed and loss == "mixed")
+    and (variant == "paper" or mixed or loss == "mixed")
+    and not (variant == "release" and (una == "pairs" or objective == "nt-xent" or loss == "focal"))
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(str(v) for v in s.values() if v))
+def test_every_combination_of_loss_and_negatives_updates_the_weights(base, settings):
+    run = prepare(base.replace(**settings))
+    table = run.state.encoder.backbone.get_input_embeddings().weight
+    with Prefetcher(run.batches, run.state.encoder.tokenizer, 32) as prefetcher:
+        for step in (0, 1):
+            before = table.detach().clone()
+            metrics = training_step(run.state, prefetcher.get(step), run.forward, rate=1e-3)
+            assert metrics["finite"]
+            assert not torch.equal(table, before)
+            assert ("cos_syn" in metrics) == (step == 0 and bool(settings["negatives"]))
+
+
+@pytest.mark.slow
+def test_evaluation_does_not_depend_on_batches_prepared_at_the_same_time(base, tmp_path, sample_rows):
+    """Long rows and UNA in every step keep the thread that prepares batches busy while the model is scored."""
+    long = [" ".join(sample_rows[i : i + 4]) for i in range(0, 1200, 4)]
+    (tmp_path / "long.txt").write_text("\n".join(long), encoding="utf8")
+    (tmp_path / "dev.tsv").write_text(
+        "".join(f"{i * 7 % 11}\t{a}\t{b}\n" for i, (a, b) in enumerate(zip(long[:60], long[60:120], strict=True))),
+        encoding="utf8",
+    )
+    config = base.replace(
+        corpus=(str(tmp_path / "long.txt"),), una=True, options={"una": {"every": 1}}, eval_every=1, max_length=8,
+        threads=1, dev=str(tmp_path / "dev.tsv"), max_steps=8,
+    )  # fmt: skip
+    first, second = train(config), train(config)
+    assert evaluations(first.folder) == evaluations(second.folder)
+    last = Encoder(first.folder / "last", device="cpu")
+    (selecting,) = halve({"dev": read_pairs(tmp_path / "dev.tsv")})[0].values()
+    score = score_pairs(last, selecting).spearman
+    assert score == pytest.approx(evaluations(first.folder)[-1]["spearman"], abs=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_scores_without_labels_are_computed_in_the_precision_of_the_run_and_dev_sets_in_float32(
+    base, precision, tmp_path, monkeypatch
+):
+    from cse.encoder.trained import SentenceEncoder
+
+    used = []
+    encode = SentenceEncoder.encode
+
+    def recorded(self, texts, **settings):
+        used.append(settings.get("precision", "fp32"))
+        vectors = encode(self, texts, **settings)
+        assert self.evaluated.precision == "fp32"
+        return vectors
+
+    monkeypatch.setattr(SentenceEncoder, "encode", recorded)
+    pairs = tmp_path / "dev.tsv"
+    pairs.write_text("".join(f"{n}\tword {n}\tword {n * n}\n" for n in range(4)))
+    for dev, expected in (((), precision), ((str(pairs),), "fp32")):
+        used.clear()
+        train(base.replace(max_steps=1, precision=precision, dev=dev))
+        assert expected in used
+        assert set(used) <= {expected, precision}  # with --dev, the check for collapse has the precision of the run
+
+
+def test_the_corpus_is_found_through_the_index(base):
+    result = train(base.replace(corpus=(), una=False, max_steps=2))
+    assert result.steps == 2
+
+
+def test_the_name_of_an_existing_run_is_refused(base):
+    train(base.replace(name="mine", max_steps=1))
+    with pytest.raises(InputError, match=r"--name: .*mine exists"):
+        train(base.replace(name="mine", max_steps=1))
+
+
+def test_a_faulty_evaluation_file_is_found_before_training(base, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "stsb.test.tsv").write_text("1\ta\tb\nbroken\n")
+    with pytest.raises(InputError, match=r"stsb\.test\.tsv: line 2"):
+        train(base.replace(data=str(tmp_path / "data")))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_given_options_of_a_method_are_merged_with_the_preset_key_by_key():
+    config = resolve(TrainConfig(preset="una-bert-base", una={"beta": 0.3}), "bert-base")
+    assert config.options["una"]["beta"] == 0.3
+    assert config.options["una"]["radius"] == 4000
+
+
 def test_steps_of_several_batches_count_the_duplicates_of_all(base, tmp_path):
     rows = [f"a sentence about number {n % 4} and another word" for n in range(32)]
     (tmp_path / "repeats.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
@@ -720,11 +679,3 @@ def test_steps_of_several_batches_count_the_duplicates_of_all(base, tmp_path):
             if '"loss"' in line
         ]
     assert all(0 < count <= 8 for counts in counted.values() for count in counts)
-
-
-def test_the_clean_development_set_is_no_file(base, tmp_path):
-    from cse.training.build.data import check_inputs
-
-    check_inputs(base.replace(dev=("clean",), data=str(tmp_path)))
-    with pytest.raises(InputError, match=r"dirty: no such file"):
-        check_inputs(base.replace(dev=("dirty",), data=str(tmp_path)))

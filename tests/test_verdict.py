@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from cse import InputError, TrainConfig, train
+from cse import InputError, train
 from cse.data import readers
 from cse.data.corpus import Corpus
 from cse.evaluation import verdict
@@ -16,6 +16,7 @@ from cse.evaluation.geometry import unit
 from cse.evaluation.measures import choose_labelled, halve, held_out_pairs, linear, neighbours
 from cse.training.setup import prepare
 from runs import weights
+from test_retrieval import write
 
 
 def rows_of(rate, count=400, name="measure", seed=0):
@@ -149,17 +150,8 @@ def test_pairs_find_each_other_if_no_other_text_is_as_close():
 
 
 @pytest.fixture
-def base(tiny_bert, tmp_path):
-    return TrainConfig(
-        model=tiny_bert,
-        output=tmp_path / "runs",
-        batch_size=8,
-        max_steps=4,
-        device="cpu",
-        threads=1,
-        lr=1e-3,
-        pooler="avg",
-    )
+def base(run_config):
+    return run_config.replace(corpus=(), tfidf=None, max_steps=4, pooler="avg")
 
 
 @pytest.fixture
@@ -200,17 +192,10 @@ def test_a_resumed_run_has_the_verdict_of_an_uninterrupted_one(base, labelled):
 @pytest.fixture
 def collection(tmp_path, sample_rows):
     """A folder in the layout of BEIR, whose queries are halves of its documents."""
-    folder = tmp_path / "collection"
-    (folder / "qrels").mkdir(parents=True)
     texts = sample_rows[500:540]
-    documents = [json.dumps({"_id": f"d{number}", "title": "", "text": text}) for number, text in enumerate(texts)]
-    queries = [
-        json.dumps({"_id": f"q{number}", "text": " ".join(text.split()[:4])}) for number, text in enumerate(texts[:30])
-    ]
-    judgements = ["query-id\tcorpus-id\tscore", *(f"q{number}\td{number}\t1" for number in range(30))]
-    for name, lines in (("corpus.jsonl", documents), ("queries.jsonl", queries), ("qrels/test.tsv", judgements)):
-        (folder / name).write_text("\n".join(lines) + "\n", encoding="utf8")
-    return folder
+    documents = [(f"d{number}", "", text) for number, text in enumerate(texts)]
+    queries = {f"q{number}": " ".join(text.split()[:4]) for number, text in enumerate(texts[:30])}
+    return write(tmp_path / "collection", documents, queries, {f"q{number}": {f"d{number}": 1} for number in range(30)})
 
 
 def test_judging_does_not_change_the_training(base, short_corpus, collection):
@@ -235,18 +220,6 @@ def test_without_labels_the_score_is_a_check_with_chance_and_ceiling(base, short
     text = " ".join([*result.notes, *verdict.lines(result.verdict)])
     assert "interval" not in text
     assert "rose" not in text
-
-
-@pytest.mark.parametrize(("mrr", "words"), [(0.99, "near the ceiling, so it cannot tell more"), (0.1, "near chance")])
-def test_the_check_says_when_it_cannot_tell(mrr, words):
-    from cse.evaluation.geometry import HalvesScore
-    from cse.training.selection import Selector
-
-    each = np.full(100, mrr)
-    selector = Selector(None, {}, ["sentence"] * 100)
-    selector.halves = [HalvesScore(mrr, 0.01, 1.4, -3.6, 100, each, each)] * 2
-    selector.records = [{"step": 0}, {"step": 4}]
-    assert selector.check().count(words) == 1
 
 
 def write_dev(path, sample_rows):
@@ -332,6 +305,18 @@ def test_the_commands_print_the_verdict(base, labelled, tiny_bert, tmp_path, cse
     refused = cse("train", labelled, *flags, "--judged-queries", "nowhere", "--model", tiny_bert, cwd=tmp_path)
     assert refused.returncode == 2
     assert "--judged-queries nowhere: no such folder" in refused.stderr
+
+
+@pytest.mark.parametrize(("mrr", "words"), [(0.99, "near the ceiling, so it cannot tell more"), (0.1, "near chance")])
+def test_the_check_says_when_it_cannot_tell(mrr, words):
+    from cse.evaluation.geometry import HalvesScore
+    from cse.training.selection import Selector
+
+    each = np.full(100, mrr)
+    selector = Selector(None, {}, ["sentence"] * 100)
+    selector.halves = [HalvesScore(mrr, 0.01, 1.4, -3.6, 100, each, each)] * 2
+    selector.records = [{"step": 0}, {"step": 4}]
+    assert selector.check().count(words) == 1
 
 
 def test_few_rows_and_few_changes_do_not_decide():

@@ -75,13 +75,6 @@ def test_words_and_pieces_equal_those_of_the_tokenizer_on_whole_texts(tokenizer,
     assert {each.word: (each.count, each.pieces, each.saved) for each in found.divided} == expected
 
 
-def test_words_that_save_as_many_tokens_are_ordered_by_word(tokenizer, rows):
-    found = count_words(tokenizer, [rows], "test").divided
-    assert found == sorted(found, key=lambda each: (-each.saved, each.word))
-    assert len({each.saved for each in found}) < len(found)
-    assert found == count_words(tokenizer, [rows[::-1]], "test").divided
-
-
 def test_a_tokenizer_without_words_is_refused(tokenizer):
     from tokenizers import Tokenizer, models
 
@@ -133,10 +126,3 @@ def test_doctor_refuses_options_that_cannot_work(cse, corpus, arguments, message
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert done.stdout == ""
-
-
-def test_doctor_counts_words_of_a_file_with_invalid_utf8(cse, tmp_path, tiny_bert):
-    (tmp_path / "c.txt").write_bytes(b"one good row here\nbroken \xff bytes\n")
-    done = cse("doctor", tmp_path / "c.txt", "--model", tiny_bert, "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["model"]["words"] == 6  # U+FFFD is removed by the normalizer

@@ -48,10 +48,9 @@ ProgressCallback = Callable[[str, int, int, str], object]
 
 
 def in_thread(work: Callable[[Progress], T], on_progress: Callable[[int, int], object]) -> T:
-    """Runs a call into the Rust core in a thread and waits for it.
+    """Runs a call into the Rust core in a thread and waits for it; an interrupt is raised after the core has stopped.
 
-    ``on_progress`` is called in the calling thread, after 0.4 seconds and then every 0.1 seconds, with the number of
-    bytes done and the total (0 while it is unknown). An interrupt, or its error, is raised after the core has stopped.
+    ``on_progress`` is called with the number of bytes done and the total (0 while it is unknown), after 0.4 seconds.
     """
     progress = Progress()
     thread = ThreadPoolExecutor(1)
@@ -78,10 +77,9 @@ CONNECTING = 10.0
 
 @contextmanager
 def connected() -> Iterator[Any]:
-    """Context manager that yields the module ``ray``, connected to a cluster; see ``ray.init``.
+    """Context manager that yields the module ``ray``, connected to a cluster; an earlier connection stays open.
 
-    If this process is already connected, that connection is used and stays open. If an ``InputError`` or ``OSError``
-    ended a task, it is raised itself.
+    If an ``InputError`` or ``OSError`` ended a task, it is raised itself.
     """
     try:
         # Set before the import: at a signal, Ray would print the stack of its C++ code, and end the process.
@@ -119,13 +117,11 @@ def connected() -> Iterator[Any]:
 
 
 def enter(home: str) -> None:
-    """Changes the working directory of a worker to that of the caller, if the worker's machine has such a folder."""
     if os.path.isdir(home):
         os.chdir(home)
 
 
 def cause_of(error: Any) -> Exception:
-    """Returns the cause of a worker's error if it is an ``InputError`` or ``OSError``; otherwise raises the error."""
     if isinstance(error.cause, (InputError, OSError)):
         return error.cause
     raise error

@@ -58,7 +58,6 @@ class Interrupted(KeyboardInterrupt):
 
 
 def check_list(values: Iterable[Any], name: str, holds: str) -> list[Any]:
-    """Converts an iterable of texts, ids or rows to a list; ``name`` and ``holds`` ("texts") are for the message."""
     if isinstance(values, (str, bytes, bytearray, Mapping)) or not isinstance(values, Iterable):
         raise InputError(f"{name}: a list of {holds} was expected, not one {type(values).__name__}")
     if hasattr(values, "columns") or hasattr(values, "column_names"):
@@ -69,8 +68,6 @@ def check_list(values: Iterable[Any], name: str, holds: str) -> list[Any]:
 
 
 def check_texts(texts: Iterable[str], name: str = "texts") -> list[str]:
-    """Converts an iterable of texts to a list of ``str``; raises ``InputError`` like ``check_list``, or for a value
-    that is not a string."""
     listed = check_list(texts, name, "texts")
     for number, text in enumerate(listed):
         if not isinstance(text, str):
@@ -84,7 +81,6 @@ that compute with it fail, or wrap around, at larger ones."""
 
 
 def check_integer(value: Any, name: str, least: int = 1) -> int:
-    """Returns an integer; raises ``InputError`` if ``value`` is none, is below ``least`` or above ``LARGEST``."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise InputError(f"{name}: must be an integer of at least {least}, got {shown(value)}")
     if int(value) > LARGEST:
@@ -93,14 +89,12 @@ def check_integer(value: Any, name: str, least: int = 1) -> int:
 
 
 def check_switch(value: Any, name: str) -> bool | None:
-    """Returns True, False or None; raises ``InputError`` for any other value, but takes the bool of NumPy."""
     if value is not None and not isinstance(value, bool) and getattr(getattr(value, "dtype", None), "kind", "") != "b":
         raise InputError(f"{name}: must be True or False, got {shown(value)}")
     return None if value is None else bool(value)
 
 
 def check_ids(ids: Iterable[str | int]) -> list[str]:
-    """Converts an iterable of ids, texts or integers, to a list of ``str``; raises ``InputError`` for anything else."""
     listed = check_list(ids, "ids", "ids")
     for number, value in enumerate(listed):
         if isinstance(value, bool) or not isinstance(value, (str, Integral)):
@@ -111,9 +105,8 @@ def check_ids(ids: Iterable[str | int]) -> list[str]:
 def sentence(error: Exception) -> str:
     """Formats an ``InputError`` or ``OSError`` as one line, with the path if the error has one."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        if isinstance(error, FileNotFoundError):
-            return f"{os.fspath(error.filename)}: no such file; check the path"
-        return f"{os.fspath(error.filename)}: {error.strerror.lower()}"
+        missing = isinstance(error, FileNotFoundError)
+        return f"{os.fspath(error.filename)}: {'no such file; check the path' if missing else error.strerror.lower()}"
     return str(error)
 
 
@@ -128,12 +121,10 @@ def visible(text: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's message, or the name of its type if the message is empty."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def shortened(text: str, length: int = 120) -> str:
-    """Truncates a text to ``length`` characters, the last of which is an ellipsis if something was cut off."""
     return text if len(text) <= length else text[: length - 1].rstrip() + "\u2026"
 
 
@@ -150,44 +141,36 @@ def shown(value: object) -> str:
 
 
 # Maps names that other programs or papers use to the corresponding option values and options of cse.
-OTHER_NAMES = {
-    "average": "avg",
-    "mean": "avg",
-    "mean_pooling": "avg",
-    "cls_token": "cls",
-    "infonce": "standard",
-    "simcse": "standard",
-    "mixcse": "mixed",
-    "focal-infonce": "focal",
-    "--alpha": "--hard-negative-weight",
-    "--bs": "--batch-size",
-    "--bf16": "--precision",
-    "--dataset": "--data",
-    "--eval-steps": "--eval-every",
-    "--fp16": "--precision",
-    "--gpu": "--device",
-    "--gradient-accumulation-steps": "--accumulate",
-    "--gradient-clip": "--max-grad-norm",
-    "--learning-rate": "--lr",
-    "--logging-steps": "--log-every",
-    "--lr-scheduler-type": "--lr-scheduler",
-    "--max-seq-length": "--max-length",
-    "--model-name": "--model",
-    "--model-name-or-path": "--model",
-    "--num-epochs": "--epochs",
-    "--num-train-epochs": "--epochs",
-    "--num-workers": "--threads",
-    "--output-dir": "--output",
-    "--per-device-train-batch-size": "--batch-size",
-    "--pooling": "--pooler",
-    "--save-steps": "--save-every",
-    "--save-total-limit": "--keep-checkpoints",
-    "--scheduler": "--lr-scheduler",
-    "--steps": "--max-steps",
-    "--tau": "--temperature",
-    "--temp": "--temperature",
-    "--warmup-ratio": "--warmup",
+_NAMES = {
+    "avg": "average mean mean_pooling",
+    "cls": "cls_token",
+    "standard": "infonce simcse",
+    "mixed": "mixcse",
+    "focal": "focal-infonce",
+    "--hard-negative-weight": "--alpha",
+    "--batch-size": "--bs --per-device-train-batch-size",
+    "--precision": "--bf16 --fp16",
+    "--data": "--dataset",
+    "--eval-every": "--eval-steps",
+    "--device": "--gpu",
+    "--accumulate": "--gradient-accumulation-steps",
+    "--max-grad-norm": "--gradient-clip",
+    "--lr": "--learning-rate",
+    "--log-every": "--logging-steps",
+    "--lr-scheduler": "--lr-scheduler-type --scheduler",
+    "--max-length": "--max-seq-length",
+    "--model": "--model-name --model-name-or-path",
+    "--epochs": "--num-epochs --num-train-epochs",
+    "--threads": "--num-workers",
+    "--output": "--output-dir",
+    "--pooler": "--pooling",
+    "--save-every": "--save-steps",
+    "--keep-checkpoints": "--save-total-limit",
+    "--max-steps": "--steps",
+    "--temperature": "--tau --temp",
+    "--warmup": "--warmup-ratio",
 }
+OTHER_NAMES = {name: ours for ours, names in _NAMES.items() for name in names.split()}
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

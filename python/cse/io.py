@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
-from types import MappingProxyType, UnionType
+from types import UnionType
 from typing import Any, BinaryIO, NotRequired, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from ._core import hash_bytes, hash_file
@@ -51,10 +51,10 @@ def lock(descriptor: int, taken: str = "", *, wait: bool = False) -> bool:
 
 @contextmanager
 def locked(path: Path, taken: str = "", *, wait: bool = False) -> Iterator[bool]:
-    """Context manager that locks a file or folder, which may be renamed or removed within the context.
+    """As ``lock``, for a file or folder, which may be renamed or removed within the context.
 
     If the path does not exist, a file next to it is locked, and removed at the end; on Windows, where an open file
-    cannot be renamed and a folder cannot be opened, always. For the arguments and the value, see ``lock``.
+    cannot be renamed and a folder cannot be opened, always.
     """
     while True:
         beside = sys.platform == "win32" or not path.exists()
@@ -75,9 +75,8 @@ def locked(path: Path, taken: str = "", *, wait: bool = False) -> Iterator[bool]
             os.close(descriptor)
 
 
-# Patterns of the names of temporary files, locks and folders, which are locked while they are in use. The Rust core
-# uses the same for its temporary files. The name of a folder contains the name of the final folder. While a folder is
-# replaced, its previous version has a name of this form that ends in ``.old``.
+# Patterns of the names of temporary files, locks and folders, which are locked while they are in use; the Rust core
+# uses the same. While a folder is replaced, its previous version has a name that ends in ``.old``.
 TEMPORARY = re.compile(r"\.cse-(core-.+\.tmp|.+\.lock)")
 FRESH = re.compile(r"\.cse-new-[a-z0-9_]{8}-(?P<name>.+?)(?P<old>\.old)?")
 
@@ -108,7 +107,6 @@ def naming(path: str | Path) -> Iterator[None]:
 
 
 def file_mode() -> int:
-    """Returns the permission bits of a new file: 0666 with the bits of the process's umask cleared."""
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask
@@ -122,9 +120,7 @@ def copy_mode(source: Path, target: Path) -> None:
 def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
     """Calls ``write`` with a temporary file, then renames the file to ``path``; on an error, ``path`` is unchanged.
 
-    A file that is replaced passes on its permissions. A symbolic link is followed, unless its target does not exist. If
-    ``path`` exists and is not a regular file (a device or a pipe), it is written to directly. Temporary files that
-    killed processes left in the folder are removed.
+    A file that is replaced passes on its permissions. A device or a pipe is written to directly.
     """
     if os.path.exists(path):  # a dangling symbolic link is replaced, as in the Rust core
         path = os.path.realpath(path)
@@ -155,7 +151,6 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
 
 
 def _temporary_file(folder: Path) -> Any:
-    """Creates a temporary file and locks it; returns it open."""
     while True:  # remove_leftovers elsewhere may remove the file before it is locked
         file = tempfile.NamedTemporaryFile(dir=folder, prefix=".cse-core-", suffix=".tmp", delete=False)  # noqa: SIM115
         with suppress(BlockingIOError):  # locked by the process that removes it
@@ -246,13 +241,13 @@ def _held(path: Path) -> Iterator[bool]:
         yield held
 
 
-def hash_files(folder: Path, known: Mapping[tuple[int, ...], str] = MappingProxyType({})) -> dict[str, str]:
+def hash_files(folder: Path) -> dict[str, str]:
     """Flushes all files in a folder to the disk, and returns the hash of each by its path relative to the folder."""
 
     def flushed(name: str) -> str:
         with naming(folder / name), open(folder / name, "rb") as file:
             os.fsync(file.fileno())
-        return known.get(identity(folder / name)) or hash_file(folder / name)
+        return hash_file(folder / name)
 
     names = sorted(contents(folder))
     with ThreadPoolExecutor(2) as threads:
@@ -260,7 +255,7 @@ def hash_files(folder: Path, known: Mapping[tuple[int, ...], str] = MappingProxy
 
 
 def check_files(folder: Path, hashes: Mapping[str, str], names: Iterable[str]) -> None:
-    """Raises ``ValueError`` if one of the files ``names`` of a folder is not in ``hashes`` or differs from its hash."""
+    """Raises ``ValueError`` if one of the files ``names`` of a folder differs from its hash."""
 
     def check(name: str) -> None:
         try:
@@ -277,12 +272,6 @@ def check_files(folder: Path, hashes: Mapping[str, str], names: Iterable[str]) -
 
 def contents(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-
-
-def identity(path: Path) -> tuple[int, ...]:
-    """Returns a key that is equal for two hard links to the same unchanged file."""
-    status = path.stat()
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class LineFile:
@@ -309,7 +298,7 @@ class LineFile:
             self._file.truncate(whole)
 
     def append(self, *lines: bytes, flush: bool = True) -> None:
-        """Appends lines and, with ``flush``, waits until they are on the disk; none is written on an error."""
+        """Appends all lines, or none on an error, and, with ``flush``, waits until they are on the disk."""
         size = os.fstat(self._file.fileno()).st_size
         data = memoryview(b"".join(line + b"\n" for line in lines))
         with naming(self.path):
@@ -324,7 +313,6 @@ class LineFile:
         self.lines.extend(lines)
 
     def keep(self, count: int) -> None:
-        """Removes all lines but the first ``count``."""
         self.lines = self.lines[:count]
         self._file.truncate(sum(len(line) + 1 for line in self.lines))
 
@@ -333,9 +321,8 @@ class LineFile:
 
 
 class Journal(LineFile):
-    """Records of the finished pieces of a job, in a file that is removed when the job is done.
+    """Records of the finished pieces of a job, each a line of its hash and JSON; the first is the key of the job.
 
-    Each line holds a record as JSON, after its hash. The first record is the key: what the pieces are made from.
     Records of a job with another key, and all that follow a changed line, are dropped.
     """
 
@@ -344,7 +331,6 @@ class Journal(LineFile):
         key = json.loads(dumps(key))
         records = [*takewhile(lambda record: record is not None, map(_record, self.lines))]
         self.records: list[Any] = records[1:] if records and records[0] == key else []
-        """The records of an earlier call, in order."""
         if self.records:
             self.keep(1 + len(self.records))
         else:
@@ -372,7 +358,6 @@ class Journal(LineFile):
 
 
 def _record(line: bytes) -> Any:
-    """Returns the record of a line of a journal; None if the line was changed."""
     check, _, text = line.partition(b" ")
     return json.loads(text) if check.decode("ascii", "replace") == hash_bytes(text) else None
 
@@ -404,12 +389,10 @@ def _finite(value: Any) -> Any:
 
 
 def read_json(path: str | Path, shape: type[T], remedy: str = "") -> T:
-    """Reads a JSON file as a value of the declared shape; see ``checked``."""
     return parse_json(Path(path).read_bytes(), shape, path, remedy)
 
 
 def parse_json(content: str | bytes, shape: type[T], where: object, remedy: str = "") -> T:
-    """Parses JSON text as a value of the declared shape; see ``checked``."""
     try:
         value = json.loads(content)
     except (ValueError, RecursionError) as error:  # invalid, not UTF-8, nested too deeply, an integer of 5,000 digits
@@ -418,7 +401,6 @@ def parse_json(content: str | bytes, shape: type[T], where: object, remedy: str 
 
 
 def read_toml(path: str | Path, shape: type[T], remedy: str = "") -> T:
-    """Reads a TOML file as a value of the declared shape; see ``checked``."""
     import tomllib
 
     try:
@@ -431,8 +413,7 @@ def read_toml(path: str | Path, shape: type[T], remedy: str = "") -> T:
 def checked(value: object, shape: type[T], where: object, remedy: str = "") -> T:
     """Returns a value unchanged if it has the declared shape, else raises ``InputError`` that names the place in it.
 
-    A shape is a type of ``_KINDS``, ``Any``, a union, or a ``TypedDict``, whose other keys are not checked. ``where``
-    (the file) and ``remedy`` ("; build it again") are for the message.
+    A shape is a type of ``_KINDS``, ``Any``, a union, or a ``TypedDict``, whose other keys are not checked.
     """
     if fault := _fault(value, shape):
         raise InputError(f"{where}: {fault}{remedy}")

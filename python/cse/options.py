@@ -21,7 +21,7 @@ from math import isfinite
 from numbers import Integral, Real
 from pkgutil import resolve_name
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 
@@ -32,10 +32,8 @@ from .errors import LARGEST, InputError, did_you_mean, shown, unknown
 class If:
     """A condition on another option: that it is given, is switched on, or has one of some values."""
 
-    option: str
-    """Name of the other option."""
-    values: tuple[Any, ...] = ()
-    """Values of the other option; empty: all values that are neither empty nor 0."""
+    option: str  # name of the other option
+    values: tuple[Any, ...] = ()  # values of the other option; empty: all values that are neither empty nor 0
     named: str = ""
     """How a message names the condition. Default: the flag of the other option, and the values."""
     why: str = ""
@@ -55,32 +53,22 @@ class Opt:
     help: str = ""
     metavar: str | None = None
     """Name of the value in the help. Default: the choices of a ``Literal``, else the type."""
-    default: str = ""
-    """Text shown as the default in the help, if the default is not a plain value."""
+    default: str = ""  # text shown as the default in the help, if the default is not a plain value
     flag: str = ""
     """Flag on the command line. Default: the name, for settings and options of commands."""
-    short: str = ""
-    """A second, short flag, such as ``-o``."""
-    names: str = ""
-    """Where the accepted names are listed: ``module:attribute`` of a mapping, a registry or a function."""
+    short: str = ""  # a second, short flag, such as -o
+    names: str = ""  # where the accepted names are listed: module:attribute of a mapping, a registry or a function
     needs: str | If | tuple[str | If, ...] = ()
     """Conditions without which the option has no effect; a name stands for ``If(name)``."""
-    excludes: str | If | tuple[str | If, ...] = ()
-    """Conditions that the option contradicts."""
-    separator: str = ""
-    """Separator of several values in one argument; otherwise, the flag of a tuple is repeated."""
-    paths: bool = False
-    """Whether the values are paths; one path may be given without a list."""
-    blank: bool = False
-    """Whether an empty text is a value; on the command line, other options and arguments refuse it."""
-    hidden: bool = False
-    """Whether the option has no flag."""
+    excludes: str | If | tuple[str | If, ...] = ()  # conditions that the option contradicts
+    separator: str = ""  # separator of several values in one argument; otherwise, the flag of a tuple is repeated
+    paths: bool = False  # whether the values are paths; one path may be given without a list
+    blank: bool = False  # whether an empty text is a value; on the command line, other options and arguments refuse it
+    hidden: bool = False  # whether the option has no flag
     enables: bool = False
     """Option of a method: on the command line, a value also switches the method on, and 0 switches it off."""
-    may_change: bool = False
-    """Setting of a run: whether the value may change when the run is resumed."""
-    same_results: bool = False
-    """Setting of a run: whether the value has no effect on what the run computes."""
+    may_change: bool = False  # setting of a run: whether the value may change when the run is resumed
+    same_results: bool = False  # setting of a run: whether the value has no effect on what the run computes
 
 
 @dataclass(frozen=True)
@@ -88,18 +76,28 @@ class NoOptions:
     """Options of a method that has none."""
 
 
+class WithOptions:
+    """Base class of methods, which are constructed from an instance of ``Options``."""
+
+    Options: ClassVar[type] = NoOptions
+    summary: ClassVar[str] = ""
+    """One-line description, shown by ``cse methods``."""
+
+    @classmethod
+    def implies(cls, options: Any) -> dict[str, Any]:
+        """Returns default values of run settings, by name, for runs that use the method with these options."""
+        return {}
+
+
 @dataclass(frozen=True)
 class Option:
     """An option as it was declared."""
 
     name: str
-    hint: Any
-    """The type, without its annotations."""
-    default: Any
-    """``MISSING`` if a value is required."""
+    hint: Any  # the type, without its annotations
+    default: Any  # MISSING if a value is required
     opt: Opt
-    marks: tuple[Any, ...] = ()
-    """The ranges and other marks in the annotation."""
+    marks: tuple[Any, ...] = ()  # the ranges and other marks in the annotation
 
     @property
     def flag(self) -> str:

@@ -64,14 +64,12 @@ class ProgressDisplay:
             self.close()
 
     def seconds_left(self, done: int, total: int) -> float | None:
-        """Returns the estimated seconds left, from the rate since the first unit; None if there is no estimate."""
         if self._first is None or not total or done <= self._first[1]:
             return None
         began, before = self._first
         return (time.monotonic() - began) * (total - done) / (done - before)
 
     def print(self, text: str) -> None:
-        """Prints a line of text, above the bar if there is one; on a terminal, broken between words."""
         text = visible(text)
         if not self.notebook and sys.stderr.isatty():
             indent = " " * len(re.match(r"( *\S+  )?", text)[0])  # type: ignore[index]  # a label, such as "model  "
@@ -83,7 +81,6 @@ class ProgressDisplay:
             click.echo(text, err=not self.notebook)
 
     def close(self) -> None:
-        """Removes the bar, and ends the phase."""
         if self._bar is not None:
             self._bar.stop()
         self._bar = self._label = None
@@ -138,7 +135,6 @@ def in_background(label: str, work: Callable[[Progress], T]) -> T:
 
 
 def duration(seconds: float) -> str:
-    """Formats a duration, for example as 12 s, 3 min 5 s or 2 h 10 min."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

@@ -14,8 +14,8 @@ from __future__ import annotations
 import sys
 import tomllib
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -31,12 +31,9 @@ T = TypeVar("T")
 class Registry(Generic[T]):
     """A registry of methods of one kind.
 
-    Args:
-        kind: Name of the kind for error messages, such as ``"augmentation"``.
-        group: Entry-point group in which other packages declare methods.
-        builtin: Maps the names of the built-in methods to ``"module:attribute"``; default: there are none.
-        options: Maps the names of built-in methods whose ``Options`` can be imported without the method to these
-            ``Options``, as ``"module:attribute"``. An option whose ``Opt`` has a flag becomes a flag of ``cse train``.
+    ``kind`` names it in error messages, and ``group`` is the entry-point group in which other packages declare methods.
+    ``builtin`` maps the names of the built-in methods to ``"module:attribute"``, and ``options`` those of which the
+    ``Options`` can be imported without the method; options whose ``Opt`` has a flag become flags of ``cse train``.
     """
 
     def __init__(
@@ -50,15 +47,6 @@ class Registry(Generic[T]):
         """Registers a method in this process, replacing any method of the same name, and returns it."""
         self._loaded[name] = method
         return method
-
-    @contextmanager
-    def preserved(self) -> Iterator[None]:
-        """Context manager; methods that are registered within it are removed when it exits."""
-        before = dict(self._loaded)
-        try:
-            yield
-        finally:
-            self._loaded = before
 
     def names(self) -> list[str]:
         """Returns the sorted names of all methods: built-in, declared by entry points, and registered."""
@@ -153,10 +141,7 @@ def import_methods(path: str) -> str:
 
 
 def check_imports(paths: Sequence[str]) -> None:
-    """Raises ``InputError`` if a configuration names a Python file that has not been imported in this process.
-
-    A run that somebody else made, or that was changed, thus runs no code that the user has not named.
-    """
+    """Raises ``InputError`` if a configuration names a Python file that has not been imported in this process."""
     for path in paths:
         if str(Path(path).resolve()) not in IMPORTED:
             raise InputError(

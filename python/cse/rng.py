@@ -73,10 +73,7 @@ def permutation(rows: Rows, seed: int, epoch: int) -> npt.NDArray[np.int64]:
 
 
 def stable_order(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """Returns the same as ``np.argsort(keys, kind="stable")``, several times as fast for random 64-bit keys.
-
-    Positions are put in the low bits of the keys before sorting; the few keys with equal upper bits are sorted again.
-    """
+    """Returns the same as ``np.argsort(keys, kind="stable")``, several times as fast for random 64-bit keys."""
     width = np.uint64(len(keys).bit_length())
     low = (np.uint64(1) << width) - np.uint64(1)
     packed = np.sort((keys & ~low) | np.arange(len(keys), dtype=np.uint64))

@@ -59,8 +59,6 @@ class OneOf(Edit):
     """Applies one of several edits, all equally likely, to each sentence.
 
     The edits change texts; ``repetition``, for example, repeats words.
-
-    Raises ``InputError`` if a name in ``edits`` is not that of a fast edit, or is ``one-of`` itself.
     """
 
     Options = OneOfOptions
@@ -146,8 +144,6 @@ class AugCSE(RowTerm):
     Differences from the released code: the edits are others than its transformations of NL-Augmenter, an edit is drawn
     for each sentence in each epoch instead of once, and the contrastive loss is that of the run, instead of the mean
     over both directions of InfoNCE.
-
-    Raises ``InputError`` if the positives do not come from ``one-of``.
     """
 
     Options = AugCSEOptions

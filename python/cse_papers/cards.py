@@ -129,8 +129,6 @@ class Retrieved(Edit):
     - The encoder reads whole texts up to its own maximum length, instead of 32 tokens. A plain model of transformers is
       mean-pooled, as in the released script that computes the vectors (``data/datasets/simcse_utils.py``).
     - Vectors are in float32 instead of float16.
-
-    Raises ``InputError`` if the encoder cannot be loaded, or if all rows have the same text.
     """
 
     Options = RetrievedOptions

@@ -97,8 +97,6 @@ class ClusterNS(BatchTerm):
 
     Difference from the released code: a centroid moves towards the mean of its rows; with ``variant="release"``, it
     moves towards their sum, as there.
-
-    Raises ``InputError`` if the first batch has fewer rows than ``clusters``; the released code fails on an assertion.
     """
 
     Options = ClusterNSOptions

@@ -103,9 +103,6 @@ class DCLR(FeatureMethod):
     There are further differences from the released code, which both variants have: the released code multiplies the
     logit by the weight, so that it becomes 0 for weight 0, and sums binary cross-entropies; here, the trained encoder
     has the head that the run's pooler implies, and padding is masked in the attention.
-
-    Raises ``InputError`` for a second encoder with a different tokenizer, or if there is neither a second encoder nor
-    noise.
     """
 
     Options = DCLROptions

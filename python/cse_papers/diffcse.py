@@ -76,8 +76,6 @@ class DiffCSE(RowTerm):
     encoder through this embedding. The variant ``paper`` samples the predicted tokens and leaves padding out of the
     mean. In both variants the generator runs without dropout, unlike in the released code. Masks and samples are
     functions of (seed, epoch, row, token position).
-
-    Raises ``InputError`` for a generator with a different vocabulary, or a tokenizer without a mask token.
     """
 
     Options = DiffCSEOptions

@@ -75,10 +75,7 @@ def pca_jitter(states: Tensor, mask: Tensor, alpha: Tensor, variant: str = "pape
 
 
 class PCAJitter(Hook):
-    """Applies ``pca_jitter`` to one layer, drawn per step, with alpha ~ N(0, ratio^2) for each sequence.
-
-    Raises ``InputError`` for a layer that the model does not have, or the last layer, which no block follows.
-    """
+    """Applies ``pca_jitter`` to one layer, drawn per step, with alpha ~ N(0, ratio^2) for each sequence."""
 
     Options = PCAJitterOptions
     summary = "shifts the hidden states of a layer along their principal components (EfficientCL)"

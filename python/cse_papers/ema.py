@@ -30,8 +30,6 @@ class EMA(EncoderMethod):
 
     After step n, the average becomes d * average + (1 - d) * weights, with d = min(decay, (1 + n) / (10 + n)),
     or d = decay without ``warmup``. Checkpoints contain the average. Weights that are not trained are not averaged.
-
-    Raises ``InputError`` if an encoder method given after EMA changes which weights are trained, as LoRA does.
     """
 
     Options = EMAOptions

@@ -30,8 +30,6 @@ class GIST(FeatureMethod):
 
     The guide is frozen and runs without dropout. If the positive is the sentence itself, its cosine under the guide is
     1, and only a margin leaves out negatives. Views that other feature methods add are not examined.
-
-    Raises ``InputError`` for a guide with a different tokenizer.
     """
 
     Options = GISTOptions

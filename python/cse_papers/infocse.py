@@ -63,8 +63,6 @@ class InfoCSE(RowTerm):
     for masked language modelling predicts the tokens: the term trains the encoder through the embedding. Both views are
     masked, each differently; masks are functions of (seed, epoch, row, token position). The new layers have the
     dropout of the model, and the head starts as a copy of the model's.
-
-    Raises ``InputError`` for a model with too few layers, without a mask token, or whose head is not a single module.
     """
 
     Options = InfoCSEOptions

@@ -220,9 +220,6 @@ class PCL(BatchTerm):
     in both variants, since embeddings would depend on the other sentences of the batch. The released options for a
     fixed peer and for training without a peer are left out, too. Rows with equal texts are not negatives of each
     other, unless the run keeps duplicates, as in the preset. The peer has the dropout of each view, but not its hook.
-
-    Raises ``InputError`` for ``variant="release"`` and a model without a pooler; without edited sentences; and for a
-    run without a contrastive loss.
     """
 
     Options = PCLOptions

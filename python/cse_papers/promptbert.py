@@ -38,11 +38,7 @@ class PromptOptions:
 
 
 def mask_template(text: str, tokenizer: Any) -> Template:
-    """Returns the template of a text; see ``PromptOptions``.
-
-    Raises ``InputError`` if the text does not have one ``{}`` and then one [MASK], or the tokenizer lacks a [CLS], a
-    [SEP] or a mask token.
-    """
+    """Returns the template of a text; see ``PromptOptions``."""
     if None in (tokenizer.mask_token, tokenizer.cls_token, tokenizer.sep_token):
         raise InputError("--encoder-method prompt needs a mask, a CLS and a SEP token; use a model like BERT")
     before, place, after = text.partition(PLACE)
@@ -64,8 +60,6 @@ class Prompt(EncoderMethod):
     Differences from the released code: position ids start at the model's first position (in RoBERTa, after the padding
     index); checkpoints are selected without denoising; no full stop is added in evaluation; with RoBERTa, there is no
     space before a sentence.
-
-    Raises ``InputError`` if a template is invalid (see ``mask_template``) or the two templates do not match.
     """
 
     Options = PromptOptions

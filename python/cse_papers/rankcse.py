@@ -87,8 +87,6 @@ class RankCSE(BatchTerm):
     Differences from the released code: consistency is the Jensen-Shannon divergence of the paper (in the release, the
     logarithm of the mean distribution is clamped to a constant, so the term rewards sharp distributions instead), and
     ``beta`` is applied.
-
-    Raises ``InputError`` for more than two teachers, or a teacher with a different tokenizer.
     """
 
     Options = RankCSEOptions

@@ -130,8 +130,6 @@ class Substitution(Edit):
     masked at once, with one mask token each. The replacement of a word is the most likely token that is a whole word
     and differs from the original word, ignoring case; the paper does not specify how its model fills in the masks. If
     the scores of two tokens differ by less than a float32 rounding error, the choice may depend on the batch size.
-
-    Raises ``InputError`` if ``model`` does not have the weights of a masked language model, or has no mask token.
     """
 
     Options = SubstitutionOptions

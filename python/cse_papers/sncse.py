@@ -82,8 +82,6 @@ class Negation(Edit):
 
     The negated sentence is then a further view, ``edited``, for ``--loss-term soft-negative``; contrastive losses do
     not read it. It has the hook of the positives, so that with ``--encoder-method prompt`` it has the second template.
-
-    Raises ``InputError`` if the parser cannot be loaded.
     """
 
     Options = NegationOptions
@@ -128,8 +126,6 @@ class SoftNegative(BatchTerm):
     """``weight`` times the mean over rows of the bidirectional margin loss of the negated sentence.
 
     The difference d is the cosine of the anchor with the negated sentence minus that with the positive.
-
-    Raises ``InputError`` if the run has no negated sentences.
     """
 
     Options = SoftNegativeOptions

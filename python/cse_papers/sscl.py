@@ -71,8 +71,6 @@ class SSCL(BatchTerm):
     batch (its own, too) and both views, 2 * ``layers`` * B in all. Their gradients are not stopped, as in the released
     code. The states come from a further pass over each view, with a dropout mask of its own; in the released code, they
     are those of the pass that computes the embeddings.
-
-    Raises ``InputError`` for a pooler that averages several layers, or for a transformer with too few layers.
     """
 
     Options = SSCLOptions

@@ -193,10 +193,7 @@ class Split:
 
 
 def read_split(path: Path, columns: int) -> tuple[list[list[str]], list[str]]:
-    """Reads a TSV file with a label and ``columns`` texts per line; returns the texts by column, and the labels.
-
-    Raises ``InputError`` for invalid UTF-8, or a line with the wrong number of fields.
-    """
+    """Reads a TSV file with a label and ``columns`` texts per line; returns the texts by column, and the labels."""
     texts: list[list[str]] = [[] for _ in range(columns)]
     labels = []
     for number, line in read_lines(path):
@@ -210,10 +207,7 @@ def read_split(path: Path, columns: int) -> tuple[list[list[str]], list[str]]:
 
 
 def load(folder: Path, key: str, task: TransferTask, allow_partial: bool) -> dict[str, Split]:
-    """Returns the splits of a task.
-
-    Raises ``InputError`` for a missing or invalid file, and for an incomplete one unless ``allow_partial`` is True.
-    """
+    """Returns the splits of a task."""
     raw = {}
     for split, expected in task.rows.items():
         path = folder / (f"{key}.tsv" if split == "all" else f"{key}.{split}.tsv")

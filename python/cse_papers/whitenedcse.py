@@ -76,8 +76,6 @@ class GroupWhitening(FeatureMethod):
     Differences from the released code: the views of a sentence stay together (in the release, a view is a third of the
     sentences with all their dropout masks), the loss is the mean instead of the sum over positives, and ``epsilon``
     bounds the eigenvalues.
-
-    Raises ``InputError`` if the groups do not divide the dimensions, or for further positives with mixed negatives.
     """
 
     Options = GroupWhiteningOptions

@@ -37,9 +37,6 @@ class Whitening(OtherEncoder):
     The transformation is fitted on at most 100,000 non-blank lines of a text file, taken at regular intervals. The
     pooling is the one that the folder of the model declares. For a plain transformers directory, which declares none,
     it is ``avg_first_last``, as in the paper.
-
-    Raises ``InputError`` if the name has a different form, or if the file cannot be read, has fewer than two different
-    lines, or has too few independent directions for DIMS.
     """
 
     summary = "whitened embeddings of a model, fitted on a text file: whitening:MODEL@FILE[@DIMS]"

@@ -25,8 +25,6 @@ class WordVectors(OtherEncoder):
     A first line with the numbers of words and dimensions, as written by word2vec, is skipped. A word that is not in the
     file is looked up in lower case, and ignored if the lower-case form is missing, too. The vector of a text without
     known words is 0.
-
-    Raises ``InputError`` for a file that cannot be read, has no vectors, or has vectors of different lengths.
     """
 
     summary = "mean of the word vectors of a text file, like GloVe's: glove:FILE"

@@ -2,15 +2,14 @@
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
 use crate::error::{Error, Result};
 use crate::progress::Progress;
-#[cfg(unix)]
-use crate::wait::open_pipe;
-use crate::wait::{Until, wait};
+use crate::wait::{Until, open_pipe, wait};
 
 /// Prefix and suffix of the names of temporary files. Any file that has both is treated as a temporary file of cse.
 const PREFIX: &str = ".cse-core-";
@@ -77,7 +76,6 @@ impl PendingFile {
 fn create(folder: &Path) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(PREFIX).suffix(SUFFIX);
-    #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     loop {
         let temporary = builder.tempfile_in(folder).map_err(without_path)?;
@@ -90,14 +88,8 @@ fn create(folder: &Path) -> io::Result<NamedTempFile> {
     }
 }
 
-#[cfg(unix)]
 fn is_removed(file: &File) -> io::Result<bool> {
     Ok(std::os::unix::fs::MetadataExt::nlink(&file.metadata()?) == 0)
-}
-
-#[cfg(not(unix))]
-fn is_removed(_file: &File) -> io::Result<bool> {
-    Ok(false)
 }
 
 /// Removes the temporary files of killed processes, that is, temporary files that no process has locked.
@@ -132,10 +124,7 @@ fn failed(path: &Path, source: io::Error) -> Error {
 
 /// Standard output, or a named pipe. Writing to a pipe or a terminal can be cancelled.
 pub struct StandardOutput<'a> {
-    #[cfg(unix)]
     output: File,
-    #[cfg(not(unix))]
-    output: io::Stdout,
     /// The file descriptor, if writing can block.
     blocking: Option<i32>,
     progress: &'a Progress,
@@ -148,10 +137,7 @@ impl<'a> StandardOutput<'a> {
     /// Opens standard output; returns an error if it is closed or open for reading only.
     ///
     /// Writes bypass [`io::stdout`], which ignores them if standard output is closed.
-    #[cfg(unix)]
     pub fn open(progress: &'a Progress) -> Result<Self> {
-        use std::os::fd::{AsFd, AsRawFd};
-
         let closed = |_| Error::OutputClosed;
         let mut output = File::from(io::stdout().as_fd().try_clone_to_owned().map_err(closed)?);
         output.write(b"").map(drop).map_err(closed)?; // fails if standard output is open for reading only
@@ -161,25 +147,10 @@ impl<'a> StandardOutput<'a> {
     }
 
     /// Opens a named pipe, and waits until another process reads from it.
-    #[cfg(unix)]
     pub fn of_pipe(path: &Path, progress: &'a Progress) -> Result<Self> {
-        use std::os::fd::AsRawFd;
-
         let output = open_pipe(path, Until::Writable, progress)?;
         let blocking = Some(output.as_raw_fd());
         Ok(StandardOutput { output, blocking, progress })
-    }
-
-    /// Opens standard output.
-    #[cfg(not(unix))]
-    pub fn open(progress: &'a Progress) -> Result<Self> {
-        Ok(StandardOutput { output: io::stdout(), blocking: None, progress })
-    }
-
-    /// Not called, because [`is_pipe`](crate::wait::is_pipe) is never true.
-    #[cfg(not(unix))]
-    pub fn of_pipe(_path: &Path, progress: &'a Progress) -> Result<Self> {
-        Self::open(progress)
     }
 }
 

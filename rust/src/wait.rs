@@ -1,6 +1,8 @@
 //! Waits for pipes and terminals, and stops waiting if the call is cancelled.
 
 use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use crate::error::{Error, Result};
@@ -17,7 +19,6 @@ pub(crate) enum Until {
 
 /// Waits until file descriptor `fd` is ready, or returns [`Error::Interrupted`](crate::Error::Interrupted) if the call
 /// is cancelled first.
-#[cfg(unix)]
 pub(crate) fn wait(fd: i32, until: Until, progress: &Progress) -> Result<()> {
     let events = match until {
         Until::Readable => libc::POLLIN,
@@ -36,24 +37,12 @@ pub(crate) fn wait(fd: i32, until: Until, progress: &Progress) -> Result<()> {
 }
 
 /// Whether a path is a named pipe, which blocks when it is opened until another process opens its other end.
-#[cfg(unix)]
 pub(crate) fn is_pipe(path: &Path) -> bool {
-    use std::os::unix::fs::FileTypeExt;
-
     std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_fifo())
 }
 
-#[cfg(not(unix))]
-pub(crate) fn is_pipe(_path: &Path) -> bool {
-    false
-}
-
 /// Opens a named pipe, and waits until it can be read or written. The call can be cancelled while it waits.
-#[cfg(unix)]
 pub(crate) fn open_pipe(path: &Path, until: Until, progress: &Progress) -> Result<File> {
-    use std::os::fd::AsRawFd;
-    use std::os::unix::fs::OpenOptionsExt;
-
     let mut options = File::options();
     options.read(until == Until::Readable).write(until == Until::Writable).custom_flags(libc::O_NONBLOCK);
     let file = loop {
@@ -70,15 +59,4 @@ pub(crate) fn open_pipe(path: &Path, until: Until, progress: &Progress) -> Resul
     // SAFETY: the descriptor is open; the call changes only its flags.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, 0) };
     Ok(file)
-}
-
-#[cfg(not(unix))]
-pub(crate) fn open_pipe(path: &Path, _until: Until, _progress: &Progress) -> Result<File> {
-    File::open(path).map_err(|e| Error::io(path, e))
-}
-
-/// Returns an error if the call was cancelled. On systems other than Unix, this function does not wait.
-#[cfg(not(unix))]
-pub(crate) fn wait(_fd: i32, _until: Until, progress: &Progress) -> Result<()> {
-    progress.check()
 }

@@ -252,7 +252,7 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", ["standard", "focal una", "release una columns"])
 def test_gradients_with_clusters_do_not_depend_on_the_chunk_size(run_config, loss):
     found = []
     for chunk_size in (None, 3):
@@ -303,11 +303,11 @@ def test_distant_rows_and_moved_centroids_equal_their_loops():
 def test_the_first_centroid_is_drawn_uniformly_from_the_rows():
     counts = np.zeros(5)
     z = torch.eye(5, dtype=torch.float64)
-    for seed in range(2000):
+    for seed in range(500):
         term = term_of(5, clusters=2, threshold=1.0)
         term(Views({"anchor": z, "positive": z}), step_of(np.arange(5), seed=seed))
         counts[term.centroids[0].argmax()] += 1
-    assert ((counts - 400) ** 2 / 400).sum() < 18.5  # chi-squared with 4 degrees of freedom, p = 0.001
+    assert ((counts - 100) ** 2 / 100).sum() < 18.5  # chi-squared with 4 degrees of freedom, p = 0.001
 
 
 @pytest.mark.parametrize(

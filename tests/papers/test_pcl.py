@@ -9,11 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cse import InputError, TrainConfig, train
+from cse import InputError, train
 from cse.context import Context
 from cse.losses.contrastive import contrastive_loss
 from cse.rng import Draws
-from cse.training.settings.precedence import with_preset
 from cse.training.setup import prepare
 from cse.views import Views
 from cse_papers.pcl import PCL, Diverse, DiverseOptions, PCLOptions
@@ -65,16 +64,6 @@ def test_the_edits_are_those_of_the_released_code(longest):
         assert edit.edit_tokens(sentences()[20:25], ROWS[20:25], draws) == found[20:25]
         changed = edit.edit_tokens(sentences(), ROWS, Draws(3, 2)) != found
         assert changed == (kind in ("shuffle", "delete", "repeat"))
-
-
-def test_equal_edits_draw_different_numbers_and_a_text_is_edited_by_words():
-    first, second = edits_of(("shuffle", "shuffle"))
-    draws = Draws(0, 0)
-    assert first.edit_tokens(sentences(), ROWS, draws) != second.edit_tokens(sentences(), ROWS, draws)
-    (reverse,) = edits_of(("reverse",))
-    assert reverse(["a b  c", "a  a"], ROWS[:2], draws) == ["c b a", "a  a"]
-    (repeat,) = edits_of(("repeat",), longest=6)
-    assert [repeat.most_tokens(count) for count in (2, 5, 6, 9)] == [2, 6, 6, 9]
 
 
 def test_a_batch_has_one_view_per_edit_of_the_tokens_between_the_special_tokens(run_config):
@@ -288,8 +277,11 @@ def test_the_losses_are_those_of_the_released_code(run_config):
     assert term_of(run_config)(views, step).item() == pytest.approx(expected.item(), rel=1e-9)
 
 
-def test_the_preset_has_the_limit_of_the_released_code():
-    for model in ("bert-base", "roberta-base"):
-        config = with_preset(TrainConfig(preset=f"pcl-{model}"))
-        assert config.max_length == 32
-        assert config.options["diverse"]["longest"] == 30
+def test_equal_edits_draw_different_numbers_and_a_text_is_edited_by_words():
+    first, second = edits_of(("shuffle", "shuffle"))
+    draws = Draws(0, 0)
+    assert first.edit_tokens(sentences(), ROWS, draws) != second.edit_tokens(sentences(), ROWS, draws)
+    (reverse,) = edits_of(("reverse",))
+    assert reverse(["a b  c", "a  a"], ROWS[:2], draws) == ["c b a", "a  a"]
+    (repeat,) = edits_of(("repeat",), longest=6)
+    assert [repeat.most_tokens(count) for count in (2, 5, 6, 9)] == [2, 6, 6, 9]

@@ -22,7 +22,9 @@ from cse_papers.reproduce.cells import cells_of, config_of, identity, read_cell,
 from cse_papers.reproduce.inputs import SENTENCES, open_inputs, smoke_inputs
 from cse_papers.reproduce.plan import plan
 from cse_papers.reproduce.results import Ours, collect, markdown, paired_tests, panels, to_dict
-from cse_papers.reproduce.suites import TASKS, Scorer, find_table, hash_file, merged, tables
+from cse_papers.reproduce.suites import TASKS, Scorer, find_table, tables
+
+STORED = Path(__file__).resolve().parents[2] / "benches" / "results" / "effects.parquet"
 
 
 @pytest.fixture(scope="session")
@@ -75,15 +77,6 @@ def test_every_recipe_is_a_valid_configuration(small, tmp_path):
     assert seen > 200
 
 
-def test_settings_of_a_column_are_merged_into_the_settings_of_the_row():
-    table = find_table("una-tableC5")
-    row = next(each for each in table.rows if each.method == "beta 0.7")
-    assert row.recipes["UNA"].settings == {"una": {"beta": 0.7}}
-    assert row.recipes["paraphrasing + UNA"].settings["una"] == {"beta": 0.7}
-    assert row.recipes["paraphrasing + UNA"].needs() == ["paraphrases"]
-    assert merged({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 4}, "e": 5}) == {"a": {"b": 4, "c": 2}, "d": 3, "e": 5}
-
-
 def test_stored_cells_are_not_run_again(small, tmp_path):
     table, inputs = find_table("una-table1"), small("una-table1")
     scorer = scorer_of(table, inputs)
@@ -117,22 +110,6 @@ def test_incomplete_evaluation_data_are_refused(small):
         Scorer("sts", (), data)
     with pytest.raises(InputError, match=r"mr.tsv: 60 rows, but MR has 10,662"):
         Scorer("transfer", (), small("una-table2").data)
-
-
-def test_every_corpus_gets_its_own_index_and_a_recipe_may_specify_a_corpus(small, tmp_path):
-    table, inputs = find_table("una-table1"), replace(small("una-table1"), corpus=tmp_path / "other.txt")
-    (cell,) = cells_of(table, table.find_rows(["UNA, bert-base-uncased"]), [0])
-    folders = set()
-    for text in ("one sentence\n", "another sentence\n"):
-        inputs.corpus.write_text(text, encoding="utf8")
-        hash_file.cache_clear()
-        folders.add(config_of(cell, inputs, tmp_path).tfidf)
-    assert len(folders) == 2
-    assert cell.lacks(replace(inputs, corpus=None)) == "--corpus FILE"
-    own = replace(cell, recipe=replace(cell.recipe, settings={"corpus": "{nli-sentences}"}))
-    inputs = replace(inputs, corpus=None, files={"nli-sentences": str(tmp_path / "other.txt")})
-    assert own.lacks(inputs) is None
-    assert config_of(own, inputs, tmp_path).corpus == (str(tmp_path / "other.txt"),)
 
 
 @pytest.mark.slow
@@ -293,18 +270,6 @@ def test_the_index_of_una_counts_the_paraphrases_that_are_trained_on(small, tmp_
         assert index.info.documents == count * len(inputs.corpus.read_text(encoding="utf8").splitlines())
 
 
-def test_the_plot_of_a_table_has_a_panel_for_each_column(tmp_path):
-    pytest.importorskip("matplotlib")
-    from cse.reports.style import write
-
-    table = find_table("una-tableC4")
-    stored = stored_cells({("every 5 batches, bert-base-uncased", "UNA"): {0: 82.0, 1: 83.0}})
-    drawn = panels(table, table.rows, stored)
-    assert [panel.title for panel in drawn] == list(table.columns)
-    write(drawn, tmp_path / "table.png")
-    assert (tmp_path / "table.png").stat().st_size > 10_000
-
-
 @pytest.mark.slow
 def test_cse_reproduce_with_smoke_prints_whether_each_row_runs_and_no_scores(cse, tmp_path):
     done = cse("reproduce", "una-table2", "--smoke", "--json", "-o", "cells", cwd=tmp_path)
@@ -346,13 +311,11 @@ def test_a_row_that_fails_in_a_trial_is_named_and_the_others_run(small, tmp_path
         (["nowhere"], "TABLE: 'nowhere' is unknown"),
         (["una-table1"], "--data: name the folder"),
         (["una-tableA1", "--smoke"], "has no row that can be reproduced"),
-        (["una-table1", "--smoke", "--row", "UMA"], "--row: 'UMA' is unknown"),
         (["una-table1", "--smoke", "--data", "."], "--smoke cannot be combined with --data"),
         (["una-table1", "--data", "."], "has no sts12.test.tsv"),
-        (["una-table1", "--data", ".", "--file", "paraphrases=none.txt"], "no such file; check the path"),
         (["una-table1", "--data", ".", "--file", "paraphrases"], "must have the form NAME=PATH"),
-        (["una-table1", "--smoke", "--picture", "x.png"], "--smoke cannot be combined with --picture"),
         (["una-table1", "--data", ".", "--picture", "x.pdf"], "the name must end in .png or .svg"),
+        (["effects", "--stored", str(STORED), "--row", "UNA"], "--row has no effect on the tables of --stored"),
     ],
 )
 def test_invalid_arguments_are_refused_with_a_message_of_one_line(cse, tmp_path, arguments, message):
@@ -386,10 +349,19 @@ def test_a_dry_run_names_missing_files_estimates_the_cost_and_writes_nothing(min
     assert not list(tmp_path.iterdir())  # not even the index is written
 
 
-@pytest.mark.parametrize(
-    ("table", "row"),
-    [("simcse-table4", "QQP (134k)"), ("simcse-v1-table2", "crop 10% + MLM 15%"), ("mixcse-sts", "BERT, bert-base-u*")],
-)
+def test_the_plot_of_a_table_has_a_panel_for_each_column(tmp_path):
+    pytest.importorskip("matplotlib")
+    from cse.reports.style import write
+
+    table = find_table("una-tableC4")
+    stored = stored_cells({("every 5 batches, bert-base-uncased", "UNA"): {0: 82.0, 1: 83.0}})
+    drawn = panels(table, table.rows, stored)
+    assert [panel.title for panel in drawn] == list(table.columns)
+    write(drawn, tmp_path / "table.png")
+    assert (tmp_path / "table.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(("table", "row"), [("simcse-table4", "QQP (134k)"), ("mixcse-sts", "BERT, bert-base-u*")])
 def test_further_rows_run(small, tmp_path, table, row):
     known, inputs = find_table(table), small(table)
     (cell,) = cells_of(known, known.find_rows([row]), [0])

@@ -220,24 +220,6 @@ def test_substituted_words_are_the_most_likely_whole_words(masked_model, sample_
             assert words[place] == next(word for word in best if word.lower() != old[place].lower())
 
 
-def test_words_are_substituted_in_what_a_crop_leaves(masked_model, sample_rows):
-    options = {"model": str(masked_model), "share": 0.2}
-    texts, rows, draws = sample_rows[:12], np.arange(12), Draws(3, 1)
-    cropped = Crop(CropOptions(0.3), None)(texts, rows, draws)
-    assert Substitution(SubstitutionOptions(**options, crop=0.3), Context())(texts, rows, draws) == Substitution(
-        SubstitutionOptions(**options), Context()
-    )(cropped, rows, draws)
-    assert all(len(short.split()) < len(text.split()) for short, text in zip(cropped, texts, strict=True))
-
-
-def test_a_text_with_a_mask_token_is_not_changed_by_substitution(masked_model):
-    method = Substitution(SubstitutionOptions(model=str(masked_model), share=0.5), Context())
-    texts = ["alpha [MASK] beta gamma", "alpha beta gamma delta", "[MASK][MASK]"]
-    found = method(texts, np.arange(3), Draws(0, 0))
-    assert (found[0], found[2]) == (texts[0], texts[2])
-    assert found[1] != texts[1]
-
-
 def test_every_word_is_substituted_equally_often(masked_model):
     method = Substitution(SubstitutionOptions(model=str(masked_model), share=0.25), Context())
     rows = np.arange(2000)
@@ -259,3 +241,21 @@ def test_infonce_applies_log_weights_only_to_similarities_of_anchors_with_positi
     assert found == pytest.approx(
         np.mean([np.log(np.exp(row).sum()) - row[n] for n, row in enumerate(scores)]), rel=1e-9
     )
+
+
+def test_words_are_substituted_in_what_a_crop_leaves(masked_model, sample_rows):
+    options = {"model": str(masked_model), "share": 0.2}
+    texts, rows, draws = sample_rows[:12], np.arange(12), Draws(3, 1)
+    cropped = Crop(CropOptions(0.3), None)(texts, rows, draws)
+    assert Substitution(SubstitutionOptions(**options, crop=0.3), Context())(texts, rows, draws) == Substitution(
+        SubstitutionOptions(**options), Context()
+    )(cropped, rows, draws)
+    assert all(len(short.split()) < len(text.split()) for short, text in zip(cropped, texts, strict=True))
+
+
+def test_a_text_with_a_mask_token_is_not_changed_by_substitution(masked_model):
+    method = Substitution(SubstitutionOptions(model=str(masked_model), share=0.5), Context())
+    texts = ["alpha [MASK] beta gamma", "alpha beta gamma delta", "[MASK][MASK]"]
+    found = method(texts, np.arange(3), Draws(0, 0))
+    assert (found[0], found[2]) == (texts[0], texts[2])
+    assert found[1] != texts[1]

@@ -12,16 +12,7 @@ from annotated_types import Ge
 
 from ..options import If, Opt
 from ..registry import Registry
-from ..tfidf.options import (
-    Beta,
-    DrawOptions,
-    Radius,
-    ReplaceWhich,
-    ReplaceWith,
-    Surface,
-    TokenizerName,
-    check_radius,
-)
+from ..tfidf.options import Beta, DrawOptions, Radius, ReplaceWhich, ReplaceWith, Surface, TokenizerName, check_radius
 
 if TYPE_CHECKING:
     from .base import TextMethod

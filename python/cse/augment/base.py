@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ..options import NoOptions
+from ..options import WithOptions
 from ..rng import Draws as Draws
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Example:
     """Name of the method, filled in by the run."""
 
 
-class TextMethod(ABC):
+class TextMethod(WithOptions, ABC):
     """Base class of edits and pairings.
 
     Subclasses define ``__call__`` and, if they have options, ``Options``: a frozen dataclass whose values are read from
@@ -113,20 +113,12 @@ class TextMethod(ABC):
         context: The resources of the run.
     """
 
-    Options: ClassVar[type] = NoOptions
-    summary: ClassVar[str] = ""
-    """One-line description, shown by ``cse methods``."""
     expensive: ClassVar[bool] = False
     """Whether the texts are slow to make. If so, each process makes texts only for the rows that it encodes, and the
     checks before training use only a few rows."""
 
     def __init__(self, options: Any, context: Context) -> None:
         self.options = options
-
-    @classmethod
-    def implies(cls, options: Any) -> dict[str, Any]:
-        """Returns default values of run settings, by name, for runs that use the method with these options."""
-        return {}
 
     def describe(self) -> str:
         """Returns the options as one line of text, which is shown before training."""

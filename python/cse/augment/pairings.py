@@ -50,10 +50,7 @@ class Dropout(Pairing):
 
 
 class Halves(Pairing):
-    """Anchor and positive are the first and the second half of the words.
-
-    A sentence of one word has no second half, so it has no positive and is masked.
-    """
+    """Anchor and positive are the first and the second half of the words."""
 
     summary = "the two halves of the sentence"
 
@@ -65,20 +62,13 @@ class Halves(Pairing):
 
 
 class Labelled(Pairing):
-    """Takes the positive, and the hard negative if there is a third column, from the anchor's row of ``--pairs``.
-
-    Raises ``InputError`` if the run has no labelled pairs.
-    """
+    """Takes the positive, and the hard negative if there is a third column, from the anchor's row of ``--pairs``."""
 
     summary = "labelled positives, and hard negatives, from --pairs FILE (supervised SimCSE)"
 
     @classmethod
     def implies(cls, options: Any) -> dict[str, Any]:
-        """Returns settings that keep the MLP head at test time, as supervised SimCSE does (appendix B).
-
-        The trained weights are not averaged with the base weights, because this averaging was not evaluated with
-        labelled pairs.
-        """
+        """Returns settings that keep the MLP head at test time, as supervised SimCSE does (appendix B)."""
         return {"keep_head": True, "merge_with_base": 0.0}
 
     def __init__(self, options: Any, context: Any) -> None:
@@ -107,11 +97,7 @@ class ParallelOptions:
 
 
 class Parallel(Pairing):
-    """Takes the positive from the same row of another file, such as a paraphrase, a translation or a generated query.
-
-    If that row is blank or equal to the sentence, the sentence has no positive. Raises ``InputError`` if no file is
-    named, or if the file and the corpus differ in their number of rows.
-    """
+    """Takes the positive from the same row of another file, such as a translation; a blank or equal row has none."""
 
     Options = ParallelOptions
     summary = "positives from the same line of another file"
@@ -148,9 +134,7 @@ class SpansOptions:
         int, Ge(2), Opt("minimum number of words of a row that is cut into spans; shorter rows get dropout positives")
     ] = 4
     min_span_words: Annotated[
-        int,
-        Ge(1),
-        Opt("with max_span_words: minimum length of a span of a long row, in words", needs="max_span_words"),
+        int, Ge(1), Opt("with max_span_words: minimum length of a span of a long row, in words", needs="max_span_words")
     ] = 8
     max_span_words: Annotated[
         int | None, Ge(1), Opt("maximum length of a span of a long row, in words (default: no limit)")
@@ -160,15 +144,9 @@ class SpansOptions:
 class Spans(Pairing):
     """Anchor and positive are two contiguous spans of words, sampled independently.
 
-    In a sentence of n words, the length of a span is drawn uniformly between ``min_share * n`` and ``max_share * n``,
-    then rounded. With ``max_span_words``, it is drawn between ``min(min_share * n, min_span_words)`` and
-    ``min(max_share * n, max_span_words)`` instead: spans of long rows are then short passages, while short rows are
-    unaffected. All start positions are equally likely. Words are separated by whitespace.
-
-    A sentence of fewer than ``min_row_words`` words is not cut: anchor and positive are the whole sentence, encoded
-    under different dropout masks.
-
-    Raises ``InputError`` if ``min_share > max_share`` or ``min_span_words > max_span_words``.
+    In a sentence of n words, the length of a span is drawn uniformly between ``min_share * n`` and ``max_share * n``;
+    with ``max_span_words``, between ``min(min_share * n, min_span_words)`` and ``min(max_share * n, max_span_words)``.
+    All start positions are equally likely. A sentence of fewer than ``min_row_words`` words is not cut.
     """
 
     Options = SpansOptions

@@ -20,10 +20,7 @@ from .base import Draws, Edit, Example
 
 
 class UNA(Edit):
-    """Generates one synthetic hard negative per sentence, at steps 0, ``every``, 2 * ``every`` and so on.
-
-    Raises ``InputError`` if there is no index, or if its tokenizer differs from ``options.tokenizer``.
-    """
+    """Generates one synthetic hard negative per sentence, at steps 0, ``every``, 2 * ``every`` and so on."""
 
     Options = UNAOptions
     of_negatives = frozenset({"every", "use_as"})
@@ -96,10 +93,7 @@ class UDAOptions:
 
 
 class UDA(Edit):
-    """Replaces some words of low TF-IDF.
-
-    Replacements are sampled as in UNA, but the words of lowest TF-IDF are the most likely to be replaced.
-    """
+    """Replaces some words of low TF-IDF."""
 
     Options = UDAOptions
     summary = "replaces words of low TF-IDF, which carry little meaning (UDA)"

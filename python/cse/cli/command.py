@@ -184,9 +184,8 @@ def command(
         def call(**values: Any) -> None:
             from ..registry import import_methods
 
-            if any(option.name == "imports" for option in every):
-                for file in values["imports"]:
-                    import_methods(file)
+            for file in values.get("imports") or ():
+                import_methods(file)
             for option in every:
                 if (value := values[option.name]) is not None:
                     values[option.name] = option.check(value)
@@ -215,7 +214,6 @@ def command(
 
 
 def given_options() -> set[str]:
-    """Returns the names of the parameters that the user gave in the current command."""
     ctx = click.get_current_context()
     default = click.core.ParameterSource.DEFAULT
     return {name for name in ctx.params if ctx.get_parameter_source(name) is not default}

@@ -35,7 +35,7 @@ PLACES = {
     "bench": ("augment", "Measure how fast hard negatives are made, compared with plain Python and nlpaug."),
     "encode": ("encode", "Encode sentences into embeddings."),
     "search": ("search", "Search the rows of a corpus by meaning."),
-    "mine": ("mining", "Make rows to train on from queries without labels."),
+    "mine": ("search", "Make rows to train on from queries without labels."),
     "export": ("export", "Export an encoder to ONNX, or make a fast static encoder of it."),
     "methods": ("methods", "List augmentations, loss terms and evaluations with their options."),
 }
@@ -104,7 +104,6 @@ def cli() -> None:
 
 
 def _end_by_sigpipe() -> NoReturn:
-    """Ends the process by SIGPIPE without a message, as is usual for a filter in a pipeline."""
     if sys.platform != "win32":
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGPIPE)
@@ -112,7 +111,6 @@ def _end_by_sigpipe() -> NoReturn:
 
 
 def explained(error: click.ClickException) -> click.ClickException:
-    """Returns the error; for an unknown option, returns a new error that suggests a similar option if there is one."""
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return error
     parameters = error.ctx.command.get_params(error.ctx)
@@ -122,10 +120,7 @@ def explained(error: click.ClickException) -> click.ClickException:
 
 
 def said_by_another_rank(text: str) -> bool:
-    """Returns whether another process of torchrun on this machine has already reported this text.
-
-    The first call with a text creates a file in the temporary folder of torchrun's error files.
-    """
+    """Returns whether another process of torchrun on this machine has reported this text, and so created a file."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
         return False

@@ -70,12 +70,10 @@ class Encoding:
 
     @property
     def reading(self) -> dict[str, Any]:
-        """The values of the options for reading a corpus, by name."""
         return {name: getattr(self, name) for name in ("column", "encoding_errors", "max_line_bytes", "cache")}
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The values of the options that are arguments of ``cse.Encoder``, by name."""
         return {name: getattr(self, name) for name in ("pooler", "prompt", "dims", "device", "precision")}
 
     def encoder(self, model: str) -> Encoder:
@@ -106,7 +104,6 @@ class Encoding:
     def index(
         self, encoder: Encoder, files: Sequence[str], folder: str | None, id_column: str | None = None, **settings: Any
     ) -> SearchIndex:
-        """Builds or updates the search index of ``files``, and shows the progress; see ``SearchIndex.build``."""
         from ..search.index import SearchIndex
 
         readers.resolve(files, self.reading["column"])  # refuses a wrong column before ids are read
@@ -136,14 +133,11 @@ class _Hybrid:
 
 @dataclass(frozen=True)
 class Ranking(Fusion, _Hybrid):
-    """How rows are ranked."""
-
     def __post_init__(self) -> None:
         """Does nothing: ``fusion`` checks the values."""
 
     @property
     def fusion(self) -> Fusion | None:
-        """The argument ``hybrid`` of ``SearchIndex.search``; raises ``InputError`` if bm25s is not installed."""
         from ..search.bm25 import library
 
         if not self.hybrid:
@@ -153,7 +147,6 @@ class Ranking(Fusion, _Hybrid):
 
 
 def open_corpus(files: Sequence[str], column: str | None, **reading: Any) -> Corpus:
-    """Opens the corpus in the files, and shows the progress; ``reading`` is passed to ``Corpus.open``."""
     from ..data.corpus import Corpus
 
     inputs = readers.resolve(files, column)
@@ -177,7 +170,6 @@ def model_folder(name: str) -> str:
 
 
 def passage_size(text: str | None) -> int | str | None:
-    """Returns the value of --passages: a number, ``max`` or None; raises ``InputError`` for any other value."""
     if text is None or text == "max":
         return text
     try:
@@ -187,7 +179,6 @@ def passage_size(text: str | None) -> int | str | None:
 
 
 def wants_parts(as_parts: bool, engine: str, output: str | None, sentences: Sequence[str]) -> bool:
-    """Returns whether a command makes parts; raises ``InputError`` for options that cannot be combined."""
     if not as_parts and engine == "local":
         return False
     flag = "--parts" if as_parts else f"--engine {engine}"

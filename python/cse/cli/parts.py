@@ -14,13 +14,12 @@ from ..background import connected
 from ..data.readers import SourceFile
 from ..errors import InputError
 from ..progress import counting
-from ..sharding.engines import here, make_parts, on_cluster
-from ..sharding.jobs import File, Job, count_rows, find_sources
-from ..sharding.parts import Parts
+from ..sharding.jobs import find_sources, here, make_parts, on_cluster
+from ..sharding.parts import Job, Parts
 from . import printing
 
-# Maximum number of files that an error message lists.
 LISTED = 5
+"""Maximum number of files that an error message lists."""
 
 
 def run(
@@ -37,22 +36,10 @@ def run(
     index: str = "",
     **further: Any,
 ) -> None:
-    """Counts the rows of the files (see ``find_sources``), makes the missing parts, and prints a summary."""
     with connected() if engine == "ray" else nullcontext() as ray:
-
-        def count(unknown: list[File]) -> dict[File, SourceFile]:
-            each = here if ray is None else partial(on_cluster, ray)
-            counted = {}
-            with counting("counting rows", len(unknown), "files") as more:
-                for file, outcome in each(partial(count_rows, job.reading), unknown):
-                    if isinstance(outcome, Exception):
-                        raise outcome
-                    counted[file] = outcome
-                    more(1)
-            return counted
-
-        sources = find_sources(files, column, known, index, count, elsewhere=ray is not None)
-        parts = Parts(output, job.kind, job.settings, sources, job.suffix)
+        each = here if ray is None else partial(on_cluster, ray)
+        sources = find_sources(job.reading, files, column, known, index, each, elsewhere=ray is not None)
+        parts = Parts(output, job, sources)
         started = time.perf_counter()
         with parts.locked():
             wanted, total = parts.missing(), len(parts.shards)
@@ -77,14 +64,7 @@ def run(
     for made in parts.made.values():
         counted.update(made["counted"])
     rate = round(rows / seconds)
-    summary = {
-        "output": output,
-        "files": total,
-        "made": len(wanted),
-        **{**counted, "rows": parts.rows},
-        "seconds": round(seconds, 3),
-        "rows_per_second": rate,
-        **further,
-    }
+    summary = {"output": output, "files": total, "made": len(wanted), **counted, "rows": parts.rows}
+    summary |= {"seconds": round(seconds, 3), "rows_per_second": rate, **further}
     line = f"{Path(output)}: {total:,} parts, {parts.rows:,} rows; {len(wanted):,} parts made in "
     printing.result(summary, as_json, [f"{line}{summary['seconds']:.1f} s ({rate:,} {unit}/s)"])

@@ -25,7 +25,6 @@ ENDLESS = re.compile(r"\S{300,}")
 
 
 def echo(text: str = "", err: bool = False) -> None:
-    """Prints text on standard output, or on standard error, with control characters escaped."""
     if err:
         text = ENDLESS.sub(lambda match: f"{match[0][:100]}\u2026{match[0][-50:]}", text)
     click.echo(visible(text), err=err)
@@ -37,7 +36,6 @@ def say(text: str = "") -> None:
 
 
 def check_output() -> None:
-    """Raises ``InputError`` if standard output is closed, for example by ``>&-``."""
     if sys.stdout is None:
         raise InputError("standard output: is closed; redirect it to a file or a pipe")
 
@@ -53,7 +51,6 @@ def result(value: dict[str, Any], as_json: bool, lines: list[str]) -> None:
 
 
 def plain(value: Any) -> str:
-    """Returns the value of a setting as text; "" for None and for an empty list."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
@@ -62,11 +59,8 @@ def plain(value: Any) -> str:
 
 
 def span(radius: int, terms: int) -> str:
-    """Returns a radius as text: a number of ranks, and this number as a percentage of all terms."""
-    return (
-        f"up to {radius:,} rank{'s' if radius != 1 else ''} above or below a word "
-        f"({min(radius / terms, 1):.1%} of {terms:,} terms)"
-    )
+    ranks = f"{radius:,} rank{'s' if radius != 1 else ''}"
+    return f"up to {ranks} above or below a word ({min(radius / terms, 1):.1%} of {terms:,} terms)"
 
 
 def marked(text: str, spans: tuple[tuple[int, int], ...], colour: str) -> str:
@@ -97,7 +91,6 @@ def print_examples(groups: list[list[Example]]) -> None:
 
 
 def cut(text: str, spans: tuple[tuple[int, int], ...]) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """Returns the text cut at 120 characters, and the spans that end before the cut."""
     shown = shortened(text)
     whole = len(text) if shown == text else len(shown) - 1
     return shown, tuple((start, end) for start, end in spans if end <= whole)
@@ -140,7 +133,6 @@ def table(rows: list[dict[str, str]], title: str = "", markdown: bool = False) -
 
 
 def compared_cells(record: dict[str, Any]) -> dict[str, str]:
-    """Returns the table cells of one task as text; interval and p-value are empty without a test."""
     tested = "p" in record
     digits = 2 if abs(record["a"]) > 2 else 4
     return {
@@ -159,7 +151,6 @@ FORMATS = (".csv", ".jsonl")
 
 
 def check_table(output: str, flag: str = "-o") -> None:
-    """Raises ``InputError`` unless ``output`` is the path of a .csv or .jsonl file in an existing folder."""
     if Path(output).suffix not in FORMATS:
         raise InputError(f"{flag} {output}: the name must end in {' or '.join(FORMATS)}")
     if not Path(output).absolute().parent.is_dir():
@@ -175,16 +166,14 @@ def write_table(output: str | Path, names: Sequence[str], records: Iterable[Sequ
         nonlocal count
         text = io.TextIOWrapper(file, encoding="utf8", newline="")
         try:
-            if Path(output).suffix == ".jsonl":
-                for record in records:
-                    text.write(dumps(dict(zip(names, record, strict=True))) + "\n")
-                    count += 1
-            else:
-                table = csv.writer(text, lineterminator="\n")
+            as_json, table = Path(output).suffix == ".jsonl", csv.writer(text, lineterminator="\n")
+            if not as_json:
                 table.writerow(names)
-                for record in records:
+            for count, record in enumerate(records, 1):  # noqa: B007
+                if as_json:
+                    text.write(dumps(dict(zip(names, record, strict=True))) + "\n")
+                else:
                     table.writerow(record)
-                    count += 1
         finally:
             text.detach()  # writes what is buffered, and leaves the file open
 

@@ -48,21 +48,16 @@ def is_mapped(files: Sequence[str | Column]) -> bool:
 
 
 def read_small(files: Sequence[str | Column], reading: ReadOptions) -> _core.Rows | None:
-    """Reads a small corpus into memory; returns None for one that is memory-mapped."""
     return None if is_mapped(files) else _core.Rows.read_up_to(list(files), reading, 3 * IN_MEMORY_BYTES)
 
 
 def count_repeats(hashes: npt.NDArray[np.uint64], words: npt.NDArray[np.uint32]) -> int:
-    """Returns the number of non-blank rows whose hash equals the hash of an earlier row."""
     ordered = np.sort(hashes[words > 0])  # np.unique is many times slower for millions of rows
     return int((ordered[1:] == ordered[:-1]).sum())
 
 
 class StoredRows:
-    """The rows of a corpus, written once by the Rust core and mapped into memory.
-
-    This class has the methods of ``_core.Rows``. The files are described in ``rust/src/text/row_files.rs``.
-    """
+    """As ``_core.Rows``, mapped into memory from the files that ``rust/src/text/row_files.rs`` describes."""
 
     def __init__(self, entry: Entry, temporary: tempfile.TemporaryDirectory[str] | None = None) -> None:
         self.folder = str(entry.folder)
@@ -83,13 +78,9 @@ class StoredRows:
         cache: str | None,
         progress: ProgressCallback | None = None,
     ) -> StoredRows:
-        """Opens the cached rows of files; if they are not in the cache, they are first written to it.
+        """Opens the cached rows of files, and writes them first if they are not in the cache.
 
-        The key of an entry holds the path, column and hash of each file, and the reading options that affect the rows.
-        A hash takes less time than the check of the stored rows, and is right where a copy kept the size and the time
-        of the file. If one of the files is a stream (standard input, a pipe), the rows are instead written to
-        a temporary folder, which is deleted with this object. ``progress`` is called with the arguments of
-        ``Callback.on_progress``.
+        If one of the files is a stream (standard input, a pipe), the rows are written to a temporary folder.
         """
         paths = [_path(file) for file in files]
         hashes: list[str] = []
@@ -130,25 +121,16 @@ class StoredRows:
         return len(self._ends)
 
     def take(self, rows: list[int]) -> list[str]:
-        """Returns the texts of the given rows, in the given order."""
         texts = []
         for row in rows:
             if not 0 <= row < len(self._ends):
                 raise InputError(f"row: {row} is out of range; there are {len(self._ends)} rows")
             start = int(self._ends[row - 1]) if row else 0
-            try:
-                texts.append(bytes(self._text[start : int(self._ends[row])]).decode("utf8"))
-            except UnicodeDecodeError:
-                raise InputError(
-                    f"{self.folder}: row {row + 1} of the cached corpus has changed since the run began; start the "
-                    "run again, so that the corpus is read again"
-                ) from None
+            texts.append(bytes(self._text[start : int(self._ends[row])]).decode("utf8"))
         return texts
 
     def word_counts(self) -> Any:
-        """Returns the number of words of each row, ``(n,)`` uint32, memory-mapped."""
         return _map(self.folder, "words.u32", "<u4")
 
     def hashes(self) -> Any:
-        """Returns a 64-bit hash of each row, ``(n,)`` uint64, memory-mapped."""
         return _map(self.folder, "hashes.u64", "<u8")

@@ -53,7 +53,6 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
     having = {name: fault["rows"] for name, fault in seen["faults"].items()}
 
     def counted(name: str) -> str:
-        """Describes the rows that have a fault: their number, their share, and the first of them."""
         fault, unit = seen["faults"][name], "row" if table else "line"
         where = "" if len(seen["files"]) == 1 else f" of {fault['file']}"
         share = f"{having[name] / rows:.2%}"

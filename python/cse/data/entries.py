@@ -1,9 +1,7 @@
 """The cache folder: rows, token ids, and copies of files of other file systems, as files that are mapped into memory.
 
-Each entry is a folder with a ``meta.json`` that holds the hash of each file. When an entry is opened, its files are
-read once and compared with these hashes, because a run would not notice damaged data. An entry that fails the check, or
-has no ``meta.json``, is written again. The name of an entry contains a hash of its key. If an input file changes, the
-key changes too, and a new entry is written; the old one is removed when it has not been opened for ``KEPT_DAYS``.
+Each entry is a folder whose name contains a hash of its key, with a ``meta.json`` that holds the hash of each file.
+When an entry is opened, its files are compared with these hashes, and a damaged entry is written again.
 """
 
 from __future__ import annotations
@@ -19,17 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypedDict
 
-from ..io import (
-    check_files,
-    dumps,
-    fresh_folder,
-    hash_files,
-    locked,
-    naming,
-    read_json,
-    remove_folder,
-    remove_leftovers,
-)
+from .. import io
+from ..io import check_files, dumps, fresh_folder, hash_files, locked, naming, read_json, remove_folder
 
 META = "meta.json"
 KEPT_DAYS = 30
@@ -51,13 +40,12 @@ class Entry:
 
     folder: Path
     meta: dict[str, Any]
-    """``kind``, ``key``, ``xxh3`` (hashes of files) and the values that ``write`` returned; see ``open_entry``."""
+    """``kind``, ``key``, ``xxh3`` (hashes of files) and the values that ``write`` returned."""
     held: BinaryIO | None = None
     """``meta.json``, open and with a shared lock."""
 
 
 def find_entry(cache: Path, kind: str, key: dict[str, Any]) -> Entry | None:
-    """Returns an existing entry; None if there is none or it is damaged. See ``open_entry``."""
     return _whole(cache / _name(kind, key))
 
 
@@ -74,7 +62,7 @@ def open_entry(cache: Path, kind: str, key: dict[str, Any], write: Callable[[Pat
     name = _name(kind, key)
     folder = cache / name
     if (whole := _whole(folder)) is not None:
-        remove_leftovers(cache)  # the lock of a process that was killed after it had written the entry
+        io.remove_leftovers(cache)  # the lock of a process that was killed after it had written the entry
         return whole
     with naming(cache):
         cache.mkdir(parents=True, exist_ok=True)
@@ -92,7 +80,6 @@ def open_entry(cache: Path, kind: str, key: dict[str, Any], write: Callable[[Pat
 
 
 def _remove_old(cache: Path) -> None:
-    """Removes the entries that were not opened for ``KEPT_DAYS``, except those that another process has open."""
     for folder in cache.iterdir():
         with suppress(OSError):  # in use, or removed by another process
             if NAME.fullmatch(folder.name) and folder.stat().st_mtime < time.time() - KEPT_DAYS * 86400:
@@ -102,8 +89,6 @@ def _remove_old(cache: Path) -> None:
 
 
 class Meta(TypedDict, total=False):
-    """The content of the file of an entry, which other programs may have changed."""
-
     rows: int | None
     xxh3: dict[str, str]
 

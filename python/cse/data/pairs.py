@@ -1,8 +1,4 @@
-"""Labelled pairs, with or without hard negatives: one corpus per column of a table, with aligned rows.
-
-The first part determines which columns of a table are anchor, positive and hard negative, and which rows are positive
-pairs.
-"""
+"""Labelled pairs, with or without hard negatives: one corpus per column of a table, with aligned rows."""
 
 from __future__ import annotations
 
@@ -34,26 +30,14 @@ ROLE_OF = {name: role for role, names in NAMES.items() for name in names.split()
 """Role of a column, or ``label`` or ``score``, by its name in lower case."""
 SAMPLE_ROWS = 1000
 # If all values of a column are among these words, it is taken to mark which rows are positive pairs.
-POSITIVE_MARKS = {"yes", "y", "true", "t", "positive", "pos", "match", "duplicate", "related", "relevant", "correct"}
-POSITIVE_MARKS |= {"similar", "same", "entailment", "1"}
-MARKS = POSITIVE_MARKS | {
-    "no",
-    "n",
-    "false",
-    "f",
-    "negative",
-    "neg",
-    "mismatch",
-    "unrelated",
-    "irrelevant",
-    "incorrect",
-}
-MARKS |= {"dissimilar", "different", "neutral", "contradiction", "0", "-1"}
+_POSITIVE = "yes y true t positive pos match duplicate related relevant correct similar same entailment 1"
+_NEGATIVE = "no n false f negative neg mismatch unrelated irrelevant incorrect dissimilar different neutral 0 -1"
+POSITIVE_MARKS = frozenset(_POSITIVE.split())
+MARKS = POSITIVE_MARKS | {*_NEGATIVE.split(), "contradiction"}
 NUMBER = re.compile(r"[_-]?\d+$")
 
 
 def role_of(name: str) -> str | None:
-    """Returns the role of a column, or ``label`` or ``score``; None for an unknown name."""
     role = ROLE_OF.get(name.lower())
     stem = ROLE_OF.get(NUMBER.sub("", name.lower()))
     return role or (stem if stem == "hard negative" else None)
@@ -64,9 +48,8 @@ def pair_columns(
 ) -> list[str]:
     """Returns the names of the columns to read: anchor, positive and any number of hard negatives.
 
-    Without ``columns``, the roles follow from the column names (``NAMES``). Columns of identifiers (``id``, ``idx``,
-    ``..._id``) are left out. If the anchor or the positive cannot be identified by its name, the columns whose names
-    are not in ``NAMES`` take these roles, in the order of the table. Such a column is never a hard negative.
+    Without ``columns``, the roles follow from the column names (``NAMES``). If none names the anchor or the positive,
+    the columns whose names are not in ``NAMES``, except identifiers, take these roles, in the order of the table.
     """
     if columns:
         if len(columns) < 2 or len(set(columns)) != len(columns):
@@ -120,10 +103,9 @@ def pair_columns(
 
 
 def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None) -> tuple[npt.NDArray[np.bool_], str]:
-    """Returns a mask of the rows of the tables, ``(n,)`` bool, True for positive pairs, and a note.
+    """Returns a mask of the rows of the tables that satisfy both conditions, ``(n,)`` bool, and a note on ``where``.
 
-    Positive pairs satisfy both conditions, if both are given. ``where`` is ``COLUMN=VALUE``; see ``COMPARISONS``, and
-    the note tells how many more rows a later comparison would select. Rows with a blank score are not selected.
+    ``where`` is ``COLUMN=VALUE``, which ``_equal`` compares. Rows with a blank score are not selected.
     """
     masks, note = [], ""
     if where is not None:
@@ -133,11 +115,7 @@ def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None
         mask, note = _equal(values_of(files, "--where", column), value)
         masks.append(mask)
         if not mask.any():
-            seen: dict[str, None] = {}
-            for cell in values_of(files, "--where", column):
-                seen[cell[:40]] = None
-                if len(seen) == 10:
-                    break
+            seen = list(dict.fromkeys(cell[:40] for cell in values_of(files, "--where", column)))[:10]
             raise InputError(f"--where {where}: no row has this value; the first distinct values are {', '.join(seen)}")
     if min_score is not None:
         scores = [name for name in tables.column_names(files[0]) if ROLE_OF.get(name.lower()) == "score"]
@@ -186,7 +164,6 @@ def _check_header(path: str, names: Sequence[str]) -> None:
 
 
 def is_number(text: str) -> bool:
-    """Returns whether a text looks like a finite number, also one that ``number_of`` does not convert."""
     try:
         return math.isfinite(float(text))
     except ValueError:
@@ -230,7 +207,6 @@ def _equal(cells: Iterable[str], wanted: str) -> tuple[npt.NDArray[np.bool_], st
 
 
 def values_of(files: Sequence[str], option: str, column: str) -> Iterator[str]:
-    """Yields the values of a column of all tables; raises ``InputError`` if one has not exactly one such column."""
     for path in files:
         names = tables.column_names(path)
         if names.count(column) != 1:
@@ -256,17 +232,14 @@ class LabelledPairs:
     names: dict[str, str] = field(default_factory=dict)
     """Column names by role."""
     unused: list[str] = field(default_factory=list)
-    """The columns of the first table that have no role."""
     note: str = ""
-    """How many more rows ``--where`` would select in another comparison; see ``chosen_rows``."""
+    """How many more rows ``--where`` would select in another comparison."""
 
     @property
     def corpora(self) -> list[Corpus]:
-        """The corpora in the order anchors, positives, hard negatives."""
         return [self.anchors, self.positives, *self.hard_negatives]
 
     def complete(self) -> Rows:
-        """Returns the chosen rows in which no text is blank, ascending; raises ``InputError`` if there are none."""
         filled = np.logical_and.reduce([corpus.word_counts() > 0 for corpus in self.corpora])
         if self.chosen is not None:
             filled &= self.chosen
@@ -280,11 +253,9 @@ class LabelledPairs:
 
     @property
     def left_out(self) -> int:
-        """Number of rows that are not chosen."""
         return 0 if self.chosen is None else int((~self.chosen).sum())
 
     def describe(self) -> str:
-        """Returns a one-line description of the columns and rows that are used."""
         text = ", ".join(f"{role} {name!r}" for role, name in self.names.items())
         if self.unused:
             text += f"; unused: {', '.join(map(repr, self.unused[:20]))}"
@@ -301,7 +272,6 @@ def open_pairs(
     min_score: float | None = None,
     **reading: Any,
 ) -> LabelledPairs:
-    """Opens tables of labelled pairs."""
     paths = readers.expand(files)
     texts = [name for name in paths if not tables.is_table(name)]
     if texts:

@@ -1,4 +1,4 @@
-"""Expands file patterns, and finds the columns of tables; the options for reading files.
+"""Expands patterns and addresses of files, and finds the columns of tables; the options for reading files.
 
 All code that reads a corpus uses this module, so a row has the same number in the index, in training and in outputs.
 """
@@ -6,15 +6,19 @@ All code that reads a corpus uses this module, so a row has the same number in t
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
+import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
+from urllib.parse import urlsplit
 
-from ..errors import InputError
-from .remote import is_folder, local_copies
+from ..errors import InputError, first_line
+from .entries import cache_folder, open_entry
 from .tables import BLOCK_BYTES, MAX_LINE_BYTES, TABLES, Column, is_table, open_stream
 
 
@@ -60,9 +64,9 @@ def repeated(files: Iterable[SourceFile]) -> str:
 
 
 def reading_options(**reading: Unpack[ReadOptions]) -> ReadOptions:
-    """Returns the given reading options, with the defaults for missing ones."""
     options: ReadOptions = complete(_DEFAULTS, reading)
-    for name, number in (("threads", options["threads"]), ("max_line_bytes", options["max_line_bytes"])):
+    for name in ("threads", "max_line_bytes"):
+        number = options[name]
         if isinstance(number, bool) or not isinstance(number, int):
             raise InputError(f"--{name.replace('_', '-')}: must be an integer, got {number!r}")
         if not 0 <= number < 2**63:
@@ -71,7 +75,6 @@ def reading_options(**reading: Unpack[ReadOptions]) -> ReadOptions:
 
 
 def complete(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
-    """Returns ``defaults`` updated with ``values``; raises ``TypeError`` for another name."""
     unknown = set(values) - set(defaults)
     if unknown:
         raise TypeError(f"unknown option {sorted(unknown)[0]!r}; choose from {', '.join(defaults)}")
@@ -126,9 +129,9 @@ def joined_lines(inputs: Sequence[str | Column]) -> int:
 
 
 def first_rows(inputs: Sequence[str | Column], count: int) -> list[str]:
-    """Returns rows from the beginning of each input, at most ``count`` in all; none of a pipe, which is read once.
+    """Returns rows from the beginning of each of the inputs, none of which has been read, at most ``count`` in all.
 
-    ``inputs`` are those of ``resolve``, of which no row has been read. At most ``BLOCK_BYTES`` of a text file are read.
+    A pipe, which can be read once, gives none.
     """
     rows: list[str] = []
     for item in inputs[:count]:
@@ -165,3 +168,61 @@ def _matches(path: str) -> list[str]:
     if not files:
         raise InputError(f"{path}: no file matches; check the pattern, and the folder it starts from")
     return files
+
+
+# What file systems tell of a file besides its size, its ETag or hash, and times; a redirection may differ each time.
+NO_VERSION = ("name", "type", "url", "mimetype", "partial")
+STARTED = f"{os.getpid()} {time.time_ns()}"
+
+
+def local_copies(address: str) -> list[str]:
+    """Returns the paths of copies in the cache of the files at an address, sorted by name if it is a pattern.
+
+    Files are copied whole before they are read, because tables are read several times.
+    """
+    for part in map(urlsplit, address.split("::")):
+        names_user = "@" in part.netloc and part.scheme not in ("abfs", "abfss")  # which name a container so
+        if names_user or (part.query and part.scheme in ("http", "https")):
+            raise InputError(
+                f"{part.scheme}://{part.netloc.rpartition('@')[2]}: the address holds a user name, a password or a "
+                "query, which would be stored with the results; set them in the configuration of fsspec, or download "
+                "the file"
+            )
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError:
+        raise InputError(f"{address}: needs fsspec; pip install fsspec, or name a local file") from None
+    try:
+        files, root = url_to_fs(address)
+        files.invalidate_cache()  # lists of files that were made earlier in this process
+        pattern = glob.has_magic(root) and not files.exists(root)
+        names = sorted(files.glob(root)) if pattern else [root]
+        if not names:
+            raise FileNotFoundError("no file matches")
+        if names == [root] and files.isdir(root):
+            raise is_folder(address)
+        return [_copied(files, address, str(name)) for name in names]
+    except InputError:
+        raise
+    except Exception as error:  # each file system has errors of its own
+        why = re.sub(r"\?[^\s'\")]+", "", first_line(error)) or type(error).__name__  # signatures in a redirection
+        raise InputError(f"{address}: cannot be read ({why}); check the address, and log in where needed") from None
+
+
+def is_folder(path: str) -> InputError:
+    begin, separator, rest = path.rstrip("/").rpartition("://")
+    return InputError(f"{path}: is a folder; name the files in it, like '{begin}{separator}{glob.escape(rest)}/*.txt'")
+
+
+def _copied(files: Any, address: str, name: str) -> str:
+    about = {key: value for key, value in files.info(name).items() if key not in NO_VERSION and value is not None}
+    told = str(about) if about else STARTED
+    file = re.sub(r"[^\w.-]", "_", name.rstrip("/").rpartition("/")[2])
+
+    def copy(folder: Path) -> dict[str, Any]:
+        files.get_file(name, str(folder / file))
+        return {}
+
+    key = {"address": address, "name": name, "version": hashlib.sha256(told.encode()).hexdigest()}
+    # The entry is not held: one open file for each of thousands of shards would exceed the limit of the process.
+    return str(open_entry(cache_folder(), "files", key, copy).folder / file)

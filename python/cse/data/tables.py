@@ -34,12 +34,10 @@ RECORDS = 10_000
 
 
 def is_table(path: str) -> bool:
-    """Returns whether a path has the suffix of a table format, ignoring a compression suffix."""
     return _kind(path) is not None
 
 
 def has_header_line(path: str) -> bool:
-    """Returns whether the first line of a table names its columns, as in csv and tsv files."""
     return _kind(path) in (".csv", ".tsv")
 
 
@@ -48,10 +46,7 @@ def _separator(path: str) -> str:
 
 
 def column_names(path: str, wanted: str | None = None) -> list[str]:
-    """Returns the names of the columns of a table; raises ``InputError`` if it cannot be read.
-
-    ``wanted`` is a column that is looked for in all records of a .jsonl file.
-    """
+    """Returns the names of the columns of a table; ``wanted`` is looked for in all records of a .jsonl file."""
     if not os.path.exists(path):
         raise InputError(f"{path}: no such file; check the path")
     if not os.path.isfile(path):
@@ -61,7 +56,6 @@ def column_names(path: str, wanted: str | None = None) -> list[str]:
 
 
 def open_stream(path: str) -> Any:
-    """Opens a file with pyarrow; its suffix, in any case, selects the decoder."""
     import pyarrow as pa
 
     return pa.input_stream(path, compression=COMPRESSED.get(os.path.splitext(path.lower())[1]))
@@ -75,8 +69,7 @@ def column_values(path: str, column: str) -> Iterator[str]:
 
 
 def _bytes(text: str) -> bytes:
-    """Returns the bytes of a file that were decoded with ``surrogateescape``, or of text with other surrogates."""
-    try:
+    try:  # bytes of a file that were decoded with ``surrogateescape``
         return text.encode("utf8", "surrogateescape")
     except UnicodeEncodeError:
         return text.encode("utf8", "surrogatepass")
@@ -87,7 +80,6 @@ END = "\0END"
 
 
 def _lines(path: str, newline: str, most: int) -> Iterator[str]:
-    """Yields the lines of a file; bytes that are not UTF-8 become surrogates (``surrogateescape``)."""
     with io.TextIOWrapper(open_stream(path), "utf-8-sig", "surrogateescape", newline=newline) as file:
         while line := file.readline(most + 1):
             if len(line) > most:
@@ -100,8 +92,7 @@ def csv_records(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yields the first line and the fields of each record of a csv or tsv file; empty lines are skipped.
 
-    Fields may be quoted if the separator is a comma, and quoted fields may contain line breaks. Raises ``InputError``
-    for a quote that is not closed, and for a record of more than ``most`` characters. ``lines`` are those of the file,
+    Fields may be quoted if the separator is a comma, and may have ``most`` characters. ``lines`` are those of the file,
     if they were read before.
     """
     csv.field_size_limit(min(most, 2**31 - 1))
@@ -124,7 +115,6 @@ def csv_records(
 
 
 def json_records(path: str, most: int = MOST) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the line number and the record of each line that is not blank."""
     decode = json.JSONDecoder().raw_decode  # half the time of json.loads
     for number, line in enumerate(_lines(path, "\n", most), start=1):
         if line := line.strip(" \t\r\n"):
@@ -141,7 +131,7 @@ def _cells(path: str, column: str, max_line_bytes: int = MAX_LINE_BYTES) -> Iter
     """Yields the value of a column in each record, with the line of a csv, tsv or jsonl file, else the row."""
     most = max(MOST, max_line_bytes)
     if _kind(path) == ".parquet":
-        yield from enumerate(_parquet(path, column, max_line_bytes), 1)
+        yield from enumerate(_parquet(path, column), 1)
         return
     if not has_header_line(path):
         yield from ((line, record.get(column)) for line, record in json_records(path, most))
@@ -159,7 +149,6 @@ def _cells(path: str, column: str, max_line_bytes: int = MAX_LINE_BYTES) -> Iter
 
 
 def _kind(path: str) -> str | None:
-    """Returns the suffix of a table format, ignoring a compression suffix; None for other files."""
     stem, suffix = os.path.splitext(path.lower())
     if suffix in COMPRESSED:
         suffix = os.path.splitext(stem)[1]
@@ -169,9 +158,8 @@ def _kind(path: str) -> str | None:
 class Column:
     """A column of a csv, tsv, jsonl or parquet file, which is decoded in blocks.
 
-    A missing value becomes a blank row; a line break inside a field is replaced by a space. Fields of a csv file may be
-    quoted, and quoted fields may contain line breaks; quotes in a tsv file have no special meaning. The first line of a
-    csv or tsv file names the columns, and empty lines are not rows.
+    A missing value becomes a blank row; a line break inside a field is replaced by a space. Quotes in a tsv file have
+    no special meaning.
     """
 
     def __init__(self, path: str, column: str | None, flag: str = "--column") -> None:
@@ -191,11 +179,7 @@ class Column:
         self._blocks: Iterator[tuple[bytes, int]] | None = None
 
     def next_block(self, max_line_bytes: int = MAX_LINE_BYTES) -> tuple[bytes, int] | None:
-        """Returns the next rows, each ended by a line feed, and their approximate size in the file; None at the end.
-
-        At most ``BLOCK_BYTES`` of rows are decoded at a time, or one row. Raises ``InputError`` for a row that must be
-        longer than ``max_line_bytes``, and for a record of a csv or jsonl file that is much longer.
-        """
+        """Returns the next rows, each ended by a line feed, and their approximate size in the file; None at the end."""
         if self._blocks is None:
             self._blocks = _blocks(self.path, self.column, max_line_bytes)
         blocks = self._blocks
@@ -212,7 +196,6 @@ class Column:
 
 
 def _guarded(path: str, work: Callable[[], Any]) -> Any:
-    """Calls ``work``, and converts an error of pyarrow to an ``InputError`` that starts with the path."""
     import pyarrow as pa
 
     try:
@@ -292,8 +275,7 @@ def lines_of(texts: Sequence[str]) -> tuple[str, int]:
     return "\n".join([*(re.sub("\r\n|\n|\r", " ", each) for each in texts), ""]), joined
 
 
-def _parquet(path: str, column: str, max_line_bytes: int) -> Iterator[Any]:
-    """Yields the values of a column; bytes become text with ``surrogateescape``."""
+def _parquet(path: str, column: str) -> Iterator[Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -301,12 +283,6 @@ def _parquet(path: str, column: str, max_line_bytes: int) -> Iterator[Any]:
     kind = file.schema_arrow.field(column).type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     is_text = any(getattr(pa.types, f"is_{name}")(kind) for name in TEXTS)
-    for number in range(file.num_row_groups):
-        group = file.metadata.row_group(number)
-        chunks = [group.column(at) for at in range(group.num_columns)]
-        size = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema == column)
-        if is_text and size > (max_line_bytes + 64) * (group.num_rows + 1):  # before a page is decompressed
-            raise _too_long(path, max_line_bytes)
     # Few rows at a time, since a value that is repeated in all of them takes a few bytes in the file.
     for batch in file.iter_batches(batch_size=1024, columns=[column]):
         values = batch.column(column)
@@ -323,13 +299,13 @@ def _too_long(path: str, most: int) -> InputError:
 
 # Kinds of columns of Parquet files that hold text.
 TEXTS = ("string", "large_string", "string_view", "binary", "large_binary")
-KINDS = {dict: "an object", list: "a list", bool: "a boolean", int: "a number", float: "a number"}
+KINDS = {bool: "a boolean", int: "a number", float: "a number"}
 
 
 def _described(value: Any) -> str:
-    kind = KINDS.get(type(value), f"a value of type {type(value).__name__}")
     if isinstance(value, dict):
-        return f"{kind} with the fields {', '.join(list(value)[:5])}; make the text a field of the record itself"
+        return f"an object with the fields {', '.join(list(value)[:5])}; make the text a field of the record itself"
     if isinstance(value, list):
-        return f"{kind}; write one record for each text of the list"
+        return "a list; write one record for each text of the list"
+    kind = KINDS.get(type(value), f"a value of type {type(value).__name__}")
     return f"{kind} ({json.dumps(value, default=str)}); write it as text, or omit the record"

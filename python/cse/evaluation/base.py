@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import signature
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -25,7 +25,7 @@ Progress = Callable[[int], None]
 
 
 class Encodes(Protocol):
-    """Protocol of encoders that can be evaluated."""
+    """An encoder that can be evaluated."""
 
     def encode(
         self, texts: Sequence[str], *, batch_size: int = ..., progress: Progress | None = ...
@@ -49,14 +49,14 @@ class Adapted:
     def encode(
         self, texts: Sequence[str], *, batch_size: int | None = None, progress: Progress | None = None
     ) -> npt.NDArray[np.float32]:
-        """Returns embeddings ``(n, D)`` float32."""
         return self._vectors(self.wrapped.encode, texts, batch_size=batch_size, progress=progress)
 
     def _vectors(
         self, encode: Callable[..., Any], texts: Sequence[str], progress: Progress | None = None, **settings: Any
     ) -> npt.NDArray[np.float32]:
         settings = self.settings | {name: value for name, value in settings.items() if value is not None}
-        reports = _takes_progress(encode)
+        parameter = signature(encode).parameters.get("progress")
+        reports = parameter is not None and not isinstance(parameter.default, bool)  # in some encoders, it is a switch
         result = encode(list(texts), **settings, **({"progress": progress} if reports else {}))
         if hasattr(result, "detach"):  # a tensor
             result = result.detach().float().cpu()
@@ -77,15 +77,6 @@ class Adapted:
         return vectors
 
 
-def _takes_progress(encode: Callable[..., Any]) -> bool:
-    """Returns whether an argument ``progress`` is a function; in some encoders it is a switch."""
-    try:
-        parameter = signature(encode).parameters.get("progress")
-    except (TypeError, ValueError):  # not of Python
-        return False
-    return parameter is not None and not isinstance(parameter.default, bool)
-
-
 def counted(total: int, progress: Callable[[int, int], None] | None) -> Progress:
     """Returns a function that adds its argument to a count and then calls ``progress(count, total)``."""
     done = 0
@@ -103,10 +94,7 @@ def embed(
     encoder: Encodes, columns: Sequence[Sequence[str]], progress: Progress | None = None
 ) -> list[npt.NDArray[np.float32]]:
     """Returns the embeddings of each list of texts, ``(n, D)`` float32; each distinct text is encoded once."""
-    row: dict[str, int] = {}
-    for column in columns:
-        for text in column:
-            row.setdefault(text, len(row))
+    row = {text: number for number, text in enumerate(dict.fromkeys(chain.from_iterable(columns)))}
     vectors = encoder.encode(list(row), progress=progress)
     return [vectors[[row[text] for text in column]] for column in columns]
 
@@ -143,17 +131,21 @@ class Pairs:
 def read_pairs(path: str | Path) -> Pairs:
     """Reads lines of score, sentence1 and sentence2, separated by tabs (in a ``.csv`` file, by commas).
 
-    If the first line holds column names (``score``, ``sentence1``, ``sentence2``, or similar names; see
-    ``cse.data.pairs``), they determine the columns; otherwise, the first three columns are read. Further columns
-    are ignored, quotes are interpreted in ``.csv`` files only, and blank lines are skipped. Runs of white space in a
-    sentence become one space, as in SentEval, the program that produced the published scores.
+    A first line of column names (see ``cse.data.pairs``) determines the columns; otherwise, the first three are read.
+    Blank lines are skipped. Runs of white space in a sentence become one space, as in SentEval, the program that
+    produced the published scores.
     """
     path = Path(path)
-    separator = "commas" if _is_csv(path) else "tabs"
-    records = list(_records(path))
+    if path.name.lower().removesuffix(".gz").removesuffix(".zst").endswith(".csv"):
+        separator, lines = "commas", csv_records(str(path), (f"{line}\n" for line in _all_lines(path)))
+        records = [(number, fields) for number, fields in lines if any(map(str.strip, fields))]
+    else:
+        separator, records = "tabs", [(number, line.split("\t")) for number, line in read_lines(path)]
     first, names = records[0] if records else (1, [])
-    header = _named(names)
-    score_at, *texts_at = header or (0, 1, 2)
+    roles = [ROLE_OF.get(name.strip().lower()) for name in names]
+    wanted = ("score" if "score" in roles else "label", "anchor", "positive")
+    header = all(roles.count(role) == 1 for role in wanted)
+    score_at, *texts_at = map(roles.index, wanted) if header else (0, 1, 2)
     numbers = set(range(len(names)))  # columns in which all values are numbers
     gold: list[float] = []
     texts: list[list[str]] = []
@@ -170,9 +162,9 @@ def read_pairs(path: str | Path) -> Pairs:
                 raise ValueError
             texts.append([" ".join(fields[place].split()) for place in texts_at])
         except (ValueError, IndexError):
-            wanted = "" if gold else "; a header must name the columns score, sentence1 and sentence2"
+            header_of = "" if gold else "; a header must name the columns score, sentence1 and sentence2"
             raise InputError(
-                f"{path}: line {number} is not 'score, sentence1, sentence2' separated by {separator}{wanted}"
+                f"{path}: line {number} is not 'score, sentence1, sentence2' separated by {separator}{header_of}"
             ) from None
         gold.append(score)
     if len(gold) < 2 or len(set(gold)) < 2:
@@ -186,29 +178,6 @@ def read_pairs(path: str | Path) -> Pairs:
         )
     left, right = zip(*texts, strict=True)
     return Pairs(np.array(gold), list(left), list(right))
-
-
-def _is_csv(path: Path) -> bool:
-    return path.name.lower().removesuffix(".gz").removesuffix(".zst").endswith(".csv")
-
-
-def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yields each record as the number of its first line (from 1) and its fields; blank lines are skipped."""
-    if _is_csv(path):
-        records = csv_records(str(path), (f"{line}\n" for line in _all_lines(path)))
-        yield from ((number, fields) for number, fields in records if any(map(str.strip, fields)))
-    else:
-        yield from ((number, line.split("\t")) for number, line in read_lines(path))
-
-
-def _named(fields: list[str]) -> tuple[int, int, int] | None:
-    """Returns the positions of the score and the two sentences in a header; None if the names do not identify them."""
-    roles: dict[str | None, list[int]] = {}
-    for place, name in enumerate(fields):
-        roles.setdefault(ROLE_OF.get(name.strip().lower()), []).append(place)
-    scores = roles.get("score") or roles.get("label") or []
-    columns = [scores, roles.get("anchor", []), roles.get("positive", [])]
-    return (scores[0], columns[1][0], columns[2][0]) if all(len(column) == 1 for column in columns) else None
 
 
 @dataclass(frozen=True)

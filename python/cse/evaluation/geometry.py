@@ -1,13 +1,12 @@
 """Evaluations that need no labels: the geometry of embeddings, and retrieval of one half of a sentence by the other.
 
-Alignment and uniformity are those of Wang and Isola (2020). In the split-half evaluation, the candidates for the first
-half of a sentence are the second halves of all sentences, and vice versa. The mean reciprocal rank detects collapse
-during training; it cannot rank good encoders, whose scores differ by little compared with the standard error.
+Alignment and uniformity are those of Wang and Isola (2020). The candidates for one half of a sentence are the other
+halves of all sentences. Their mean reciprocal rank detects collapse; it cannot rank good encoders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -20,14 +19,14 @@ from ..data.corpus import HELD_OUT_WORDS, Corpus
 from ..data.words import cut_in_two
 from ..errors import InputError
 from ..options import Opt
-from .base import Encodes, Evaluation, Report, Sample, embed, read_pairs
+from .base import Encodes, Evaluation, Progress, Report, Sample, embed, read_pairs
 
 Vectors = npt.NDArray[np.float64]
 
 
 def unit(vectors: npt.NDArray[np.floating]) -> Vectors:
     """Returns the rows of an ``(n, D)`` matrix normalised to unit length, in float64."""
-    wide = vectors.astype(np.float64)
+    wide = np.asarray(vectors, dtype=np.float64)
     points: Vectors = wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
     return points
 
@@ -45,22 +44,22 @@ def alignment(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -
     return float(((unit(left) - unit(right)) ** 2).sum(1).mean())
 
 
+def _mean_of_pairs(total: float, n: int) -> float:
+    """Returns the mean over pairs of different rows of a function that sums to ``total`` and is 1 for equal rows."""
+    return float((total - n) / (n * (n - 1))) if n > 1 else float("nan")
+
+
 def uniformity(vectors: npt.NDArray[np.floating]) -> float:
     """Returns log of the mean of exp(-2 |x - y|^2) over all pairs of normalised rows of an ``(n, D)`` matrix."""
-    if len(vectors) < 2:
-        return float("nan")
-    points = unit(vectors)
-    n, total = len(points), 0.0
-    for start in range(0, n, 1024):  # in blocks, since n^2 cosines may not fit in memory
+    points, total = unit(vectors), 0.0
+    for start in range(0, len(points), 1024):  # in blocks, since n^2 cosines may not fit in memory
         squared = np.maximum(2.0 - 2.0 * (points[start : start + 1024] @ points.T), 0.0)
         total += float(np.exp(-2.0 * squared).sum())
-    return float(np.log((total - n) / (n * (n - 1))))
+    return float(np.log(_mean_of_pairs(total, len(points))))
 
 
 def effective_rank(vectors: npt.NDArray[np.floating]) -> float:
     """Returns the effective rank of an ``(n, D)`` matrix (Roy and Vetterli 2007), from 1 to min(n, D)."""
-    if not np.isfinite(vectors).all():
-        return float("nan")
     values = np.linalg.svd(unit(vectors), compute_uv=False)
     shares = values[values > 0] / values.sum()
     return float(np.exp(-(shares * np.log(shares)).sum()))
@@ -68,30 +67,18 @@ def effective_rank(vectors: npt.NDArray[np.floating]) -> float:
 
 def mean_cosine(vectors: npt.NDArray[np.floating]) -> float:
     """Returns the mean cosine over all pairs of different rows of an ``(n, D)`` matrix; near 0 for isotropic rows."""
-    if len(vectors) < 2:
-        return float("nan")
-    points = unit(vectors)
-    n = len(points)
-    return float((np.square(points.sum(0)).sum() - n) / (n * (n - 1)))
+    return _mean_of_pairs(np.square(unit(vectors).sum(0)).sum(), len(vectors))
 
 
 def cosine_variance(vectors: npt.NDArray[np.floating]) -> float:
     """Returns the variance of the cosines of all pairs of rows of an ``(n, D)`` matrix, 1/D for random directions."""
-    if len(vectors) < 2:
-        return float("nan")
     points = unit(vectors)
-    n = len(points)
     # The sum of all squared cosines is the squared norm of the (D, D) matrix of second moments.
-    squares = (np.square(points.T @ points).sum() - n) / (n * (n - 1))
-    return float(squares - mean_cosine(vectors) ** 2)
+    return _mean_of_pairs(np.square(points.T @ points).sum(), len(points)) - mean_cosine(vectors) ** 2
 
 
 class Geometry(Evaluation):
-    """Geometry of the embeddings of the sentences in a TSV file of scored pairs.
-
-    Alignment is computed over the pairs with a gold score above 4. ``random_variance`` is the variance of the cosines
-    of random directions, whose mean is 0: how far the encoder is from a uniform distribution of its embeddings.
-    """
+    """Geometry of the embeddings of scored pairs; the alignment is that of the pairs with a gold score above 4."""
 
     summary = (
         "alignment, uniformity, effective rank, mean and variance of cosines, beside those of random vectors, on "
@@ -108,7 +95,7 @@ class Geometry(Evaluation):
     def work(self) -> int:
         return len(self.texts)
 
-    def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:
+    def __call__(self, encoder: Encodes, progress: Progress | None = None) -> Report:
         vectors, left, right = embed(encoder, [self.texts, self.pairs.left, self.pairs.right], progress)
         close = self.pairs.gold > 4
         figures = {
@@ -118,7 +105,7 @@ class Geometry(Evaluation):
             "effective_rank": effective_rank(vectors),
             "mean_cosine": mean_cosine(vectors),
             "cosine_variance": cosine_variance(vectors),
-            "random_variance": 1 / vectors.shape[1],
+            "random_variance": 1 / vectors.shape[1],  # of the cosines of random directions, whose mean is 0
         }
         return Report([{"task": str(self.data), **figures}])
 
@@ -131,12 +118,11 @@ TIE = 10.0**-DECIMALS
 
 @dataclass(frozen=True)
 class HalvesScore:
-    """The split-half scores of a model; alignment and uniformity are those of the halves' embeddings."""
+    """The split-half scores of a model: the mean reciprocal rank over both directions, 0 to 1, its standard error, and
+    alignment and uniformity of the embeddings of the halves."""
 
     mrr: float
-    """Mean reciprocal rank over both directions, 0 to 1."""
     mrr_se: float
-    """Standard error of ``mrr``."""
     alignment: float
     uniformity: float
     sentences: int
@@ -156,33 +142,23 @@ def half_ranks(
     """Returns the rank, from 1, of each right half ``(n, D)`` for the other half, ``(n,)``, and of each left half."""
     scores = unit(left) @ unit(right).T
     own = np.diagonal(scores)
-    # The rank is the number of candidates, including the true half, whose cosine is at least that of the true half;
-    # so all ranks of a collapsed encoder are n.
+    # The number of candidates whose cosine is at least that of the true half: n in a collapsed encoder.
     forward = (scores >= own[:, None] - TIE).sum(1)
     backward = (scores >= own[None, :] - TIE).sum(0)
-    # If the cosine of the true half is NaN, its rank is the worst.
+    # With NaN, the rank is the worst.
     return np.where(forward > 0, forward, len(own)), np.where(backward > 0, backward, len(own))
 
 
-def score_halves(
-    model: Encodes, sentences: Sequence[str], progress: Callable[[int], None] | None = None
-) -> HalvesScore:
+def score_halves(model: Encodes, sentences: Sequence[str], progress: Progress | None = None) -> HalvesScore:
     halves = [cut_in_two(sentence) for sentence in sentences]
-    texts = [first for first, _ in halves] + [second for _, second in halves]
-    vectors = model.encode(texts, progress=progress)
-    left, right = vectors[: len(halves)], vectors[len(halves) :]
+    vectors = model.encode([half for place in (0, 1) for half in (each[place] for each in halves)], progress=progress)
+    left, right = np.split(vectors, 2)
     forward, backward = half_ranks(left, right)
     ranks = (1 / forward + 1 / backward) / 2
     first = ((forward == 1).astype(np.float64) + (backward == 1)) / 2
-    return HalvesScore(
-        mrr=float(ranks.mean()),
-        mrr_se=float(ranks.std(ddof=1) / np.sqrt(len(ranks))) if len(ranks) > 1 else float("nan"),
-        alignment=alignment(left, right),
-        uniformity=uniformity(vectors),
-        sentences=len(sentences),
-        per_sentence=ranks,
-        found_first=first,
-    )
+    error = float(ranks.std(ddof=1) / np.sqrt(len(ranks))) if len(ranks) > 1 else float("nan")
+    scores = (float(ranks.mean()), error, alignment(left, right), uniformity(vectors))
+    return HalvesScore(*scores, len(sentences), per_sentence=ranks, found_first=first)
 
 
 @dataclass(frozen=True)
@@ -213,7 +189,7 @@ class SplitHalf(Evaluation):
     def work(self) -> int:
         return 2 * len(self.texts)
 
-    def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:
+    def __call__(self, encoder: Encodes, progress: Progress | None = None) -> Report:
         score = score_halves(encoder, self.texts, progress)
         row = {"task": str(self.data), "sentences": score.sentences, **score.to_dict()}
         return Report([row], samples=[Sample(f"{self.data}: mrr", score.per_sentence)])

@@ -1,8 +1,7 @@
 """Relevance judgements by a person, for a comparison of two rankings: the pool of texts to judge, and the result.
 
-The *pool* of a query holds the first texts of both rankings, each once (pooling: Spärck Jones and van Rijsbergen 1975,
-as in TREC). Only the pool is judged. A text outside the pool counts as not relevant, as in trec_eval; the ideal ranking
-of nDCG is that of the relevant texts in the pool.
+The *pool* of a query holds the first texts of both rankings, each once (Spärck Jones and van Rijsbergen 1975, as in
+TREC). A text outside the pool counts as not relevant, as in trec_eval.
 """
 
 from __future__ import annotations
@@ -39,11 +38,7 @@ def key_of(query: str, text: str) -> tuple[str, str]:
 
 
 def pool(old: Rankings, new: Rankings, seed: int = 0) -> dict[str, list[str]]:
-    """Returns the texts to judge for each query, those of both rankings, in random order; the queries likewise.
-
-    The order says nothing about the ranking that a text comes from, queries judged first are a random sample, and
-    adding texts or queries keeps the order of the others.
-    """
+    """Returns the texts of both rankings by query, texts and queries in a random order that others do not change."""
 
     def place(*words: str) -> bytes:
         return hashlib.sha256(dumps([seed, *words]).encode()).digest()
@@ -77,12 +72,9 @@ def read_judgements(path: str | PathLike[str]) -> dict[tuple[str, str], int]:
 def outcome(old: Rankings, new: Rankings, judgements: Judgements, depth: int) -> dict[str, Any]:
     """Compares two rankings of ``depth`` texts by the judgements of the queries whose pools are judged completely.
 
-    The result has these values; with fewer than two scored queries, ``comparison`` and what follows from it are None.
-
-    - ``complete``, ``scored``: numbers of queries whose texts are all judged, and of those with a relevant text;
-    - ``comparison``: the record that ``cse compare`` shows; ``decided``: whether its verdict is better or worse;
-    - ``needed``, ``needed_if_observed``: number of scored queries that find the difference ``TARGET``, or one as large
-      as the observed one, with a probability of 80 %; ``more``: number of further queries to judge for ``needed``.
+    ``needed`` and ``needed_if_observed`` are the numbers of queries with a relevant text that find the difference
+    ``TARGET``, or the observed one, with a probability of 80 %. ``comparison`` and what follows from it are None with
+    fewer than two such queries.
     """
     pools = pool(old, new)
     complete = {
@@ -101,8 +93,7 @@ def outcome(old: Rankings, new: Rankings, judgements: Judgements, depth: int) ->
         np.array([100 * ndcg(side[query], relevant, cut) for query, relevant in scored.items()]) for side in (old, new)
     )
     first, second = ([Report([], samples=[Sample(f"ndcg@{cut}", values)])] for values in (a, b))
-    records = compare(first, second, seeds=False)
-    adjust(records)
+    adjust(records := compare(first, second, seeds=False))
     record, spread = records[0], float(np.std(b - a, ddof=1))
     result |= {"comparison": record, "decided": record["verdict"] in ("better", "worse"), "spread": spread}
     if spread > 0:

@@ -1,24 +1,24 @@
 """What judges an encoder: a column of labels, judged queries, halves of development sets, and held-out pairs.
 
-A measure encodes its texts and returns one value for each example; ``cse.evaluation.verdict`` compares the values of
-two encoders. The rows of a measure are chosen by hashes of their texts, so that they do not depend on the seed of a run
-or on the order of a file, and equal texts stay together.
+A measure returns one value for each example; ``cse.evaluation.verdict`` compares the values of two encoders. Its rows
+are chosen by hashes of their texts, so that they do not depend on the seed of a run or on the order of a file.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge, Gt, Le
 
 from ..data import readers
+from ..data.corpus import Corpus
 from ..data.pairs import values_of
 from ..errors import InputError
 from ..options import Opt
@@ -27,9 +27,6 @@ from .geometry import half_ranks, unit
 from .retrieval import Retrieval, RetrievalOptions
 from .significance import sentence_clusters
 from .sts import pair_cosines
-
-if TYPE_CHECKING:
-    from ..data.corpus import Corpus
 
 Measure = Callable[[Encodes], list[Sample]]
 Vector = npt.NDArray[np.float64]
@@ -45,13 +42,11 @@ MOST_ROWS, SHARE = 2000, 0.2
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """Distinct texts, and the class of each."""
+    """Distinct texts, and the number of the class of each, ``(n,)``, in a column of labels."""
 
     column: str
-    """The column of the labels."""
     texts: list[str]
     labels: npt.NDArray[np.int64]
-    """``(n,)`` numbers of the classes."""
 
     def __call__(self, encoder: Encodes, progress: Progress | None = None) -> list[Sample]:
         """Returns two samples: whether the labels follow from the nearest neighbours, and from a linear classifier."""
@@ -85,8 +80,7 @@ def neighbours(vectors: Vector, labels: npt.NDArray[np.int64], count: int = NEIG
     votes = np.zeros((len(labels), labels.max() + 1))
     weights = 1 + np.take_along_axis(cosines, nearest, 1) / 1e3
     np.add.at(votes, (np.arange(len(labels))[:, None], labels[nearest]), weights)
-    correct: Vector = (votes.argmax(1) == labels).astype(np.float64)
-    return correct
+    return np.asarray(votes.argmax(1) == labels, dtype=np.float64)
 
 
 def linear(vectors: Vector, labels: npt.NDArray[np.int64]) -> Vector:
@@ -96,8 +90,7 @@ def linear(vectors: Vector, labels: npt.NDArray[np.int64]) -> Vector:
 
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
     predicted = cross_val_predict(LogisticRegression(max_iter=1000), vectors, labels, cv=folds)
-    correct: Vector = (predicted == labels).astype(np.float64)
-    return correct
+    return np.asarray(predicted == labels, dtype=np.float64)
 
 
 def labels_of(corpus: Corpus, column: str) -> list[str]:
@@ -115,11 +108,10 @@ def labels_of(corpus: Corpus, column: str) -> list[str]:
 def choose_labelled(
     corpus: Corpus, column: str, share: float = SHARE, most: int = MOST_ROWS
 ) -> tuple[LabelledTexts | None, Rows, str]:
-    """Chooses a fraction of the distinct texts of tables to be judged by their labels: those of the smallest hashes.
+    """Chooses the texts of the smallest hashes to be judged by their labels; returns them, their rows, and "".
 
     Left out are rows with a blank text or label, texts that occur with different labels, and classes with fewer than
-    ``FEWEST`` of the chosen texts. Returns the texts, or None if fewer than two classes are left; the rows with these
-    texts, ascending; and why there are none, else "".
+    ``FEWEST`` of the chosen texts. With fewer than two classes, returns None, no rows, and why.
     """
     names = [name.strip() for name in labels_of(corpus, column)]
     number = {name: place for place, name in enumerate(sorted(set(names)))}
@@ -142,9 +134,8 @@ def choose_labelled(
 def halve(sets: Mapping[str, Pairs]) -> tuple[dict[str, Pairs], dict[str, Pairs]]:
     """Splits development sets in two, one half to select by and one to judge by; no sentence is in both.
 
-    Pairs that share a sentence, directly or through other pairs, in one set or in several, stay together. Such groups
-    are dealt to the halves in turn, the largest first, and otherwise in the order of hashes of their sentences. If a
-    half of a set would have fewer than ``FEWEST`` groups or equal scores, all pairs select, and none judge.
+    Groups of pairs that share a sentence, directly or through other pairs, are dealt to the halves in turn, the largest
+    first. If a half of a set would have fewer than ``FEWEST`` groups or equal scores, all pairs select, none judge.
     """
     names = [name for name, pairs in sets.items() for _ in pairs.left]
     place = np.concatenate([np.arange(len(pairs.left)) for pairs in sets.values()])
@@ -154,10 +145,7 @@ def halve(sets: Mapping[str, Pairs]) -> tuple[dict[str, Pairs], dict[str, Pairs]
         texts = (text for row in group for text in (left[row], right[row]))
         return -len(group), min(hashlib.blake2b(text.encode("utf8", "replace")).digest() for text in texts)
 
-    halves: tuple[dict[str, list[int]], dict[str, list[int]]] = (
-        {name: [] for name in sets},
-        {name: [] for name in sets},
-    )
+    halves: list[dict[str, list[int]]] = [{name: [] for name in sets}, {name: [] for name in sets}]
     counts, groups = [0, 0], [Counter[str](), Counter[str]()]
     for group in sorted(sentence_clusters(left, right), key=key):
         side = int(counts[1] < counts[0])
@@ -165,7 +153,7 @@ def halve(sets: Mapping[str, Pairs]) -> tuple[dict[str, Pairs], dict[str, Pairs]
         groups[side].update({names[row] for row in group})
         for row in group:
             halves[side][names[row]].append(int(place[row]))
-    split = [{name: taken(sets[name], sorted(rows)) for name, rows in half.items()} for half in halves]
+    split = [{name: _taken(sets[name], sorted(rows)) for name, rows in half.items()} for half in halves]
     usable = all(
         groups[side][name] >= FEWEST and len(set(half[name].gold)) > 1
         for side, half in enumerate(split)
@@ -174,9 +162,8 @@ def halve(sets: Mapping[str, Pairs]) -> tuple[dict[str, Pairs], dict[str, Pairs]
     return (split[0], split[1]) if usable else (dict(sets), {})
 
 
-def taken(pairs: Pairs, rows: Sequence[int]) -> Pairs:
-    """Returns the pairs with these numbers."""
-    return Pairs(pairs.gold[list(rows)], [pairs.left[row] for row in rows], [pairs.right[row] for row in rows])
+def _taken(pairs: Pairs, rows: list[int]) -> Pairs:
+    return Pairs(pairs.gold[rows], [pairs.left[row] for row in rows], [pairs.right[row] for row in rows])
 
 
 def scored_pairs(name: str, pairs: Pairs) -> Measure:
@@ -236,8 +223,6 @@ class Labels(Evaluation):
     )
 
     def __init__(self, options: Any, data: str | None) -> None:
-        from ..data.corpus import Corpus
-
         super().__init__(options, data)
         if data is None or options.labels is None or options.column is None:
             raise InputError(

@@ -1,22 +1,27 @@
 """What the suite ``retrieval`` evaluates: a model with hybrid ranking, BM25 alone, or a TREC run file.
 
 Documents are ranked by ``SearchIndex``, so that the scores are those of ``cse search`` with the same options. Rows of
-the index are in descending order of id, and so are, therefore, documents of equal score, as in trec_eval.
+the index, and therefore documents of equal score, are in descending order of id, as in trec_eval.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from os import PathLike, fspath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ..data.pairs import number_of
 from ..errors import InputError, shown
+from ..io import write_text
 from ..options import options_of
 from . import EVALUATIONS
-from .base import Encodes
-from .trec import read_run
+from .base import Encodes, Progress, read_lines
 
 if TYPE_CHECKING:
     from ..search.fusion import Fusion
@@ -26,7 +31,6 @@ BM25 = "bm25"
 RUN = "run:"
 """Beginning of the name of a system whose rankings are in a TREC run file."""
 
-Progress = Callable[[int], None]
 Texts = Mapping[str, str]
 
 
@@ -54,17 +58,10 @@ class System:
         why = "which ranks by words alone" if name == BM25 else "which holds rankings" if name.startswith(RUN) else ""
         return why and f"{name}, {why}"
 
-    def ranker(self) -> ByWords | FromRun | None:
-        """Returns what ranks documents without a model; None if the system has a model."""
-        if not self.fixed:
-            return None
-        return ByWords() if self.model == BM25 else FromRun(str(self.model).removeprefix(RUN))
-
     @property
     def flags(self) -> list[str]:
         """The options as flags of ``cse eval``; empty for a system that ranks by embeddings alone."""
-        fusion = self.fusion
-        if fusion is None:
+        if (fusion := self.fusion) is None:
             return []
         used = [(option, getattr(fusion, option.name)) for option in options_of(type(fusion)) if option.opt.help]
         return ["--hybrid", *(f"{option.flag} {value}" for option, value in used if value != option.default)]
@@ -187,3 +184,47 @@ class Searched:
         index = SearchIndex.build(self.encoder, [documents[key] for key in ids], passages=size, progress=progress)
         results = index.search(queries.values(), depth, hybrid=self.fusion, progress=progress)
         return [{ids[hit.row]: hit.score for hit in hits} for hits in results]
+
+
+def _strict(ranking: Mapping[str, float]) -> dict[str, float]:
+    """Returns a ranking with scores that differ in float32, which is what programs such as trec_eval order by."""
+    before, scores = np.float32(np.inf), {}
+    for document, score in ranking.items():
+        before = min(np.float32(score), np.nextafter(before, np.float32(-np.inf)))
+        scores[document] = float(before)
+    return scores
+
+
+def write_run(path: str | Path, rankings: Mapping[str, Mapping[str, float]], name: str = "cse") -> None:
+    """Writes rankings by query to a run file; raises ``InputError`` if an id holds white space."""
+    for key in (key for query, ranking in rankings.items() for key in (query, *ranking)):
+        if re.search(r"\s", key) or not key:
+            raise InputError(f"--run {path}: the id {shown(key)} holds white space or is empty; change it")
+    lines = [
+        f"{query} Q0 {document} {rank} {np.float32(score)} {name}\n"
+        for query, ranking in rankings.items()
+        for rank, (document, score) in enumerate(_strict(ranking).items(), 1)
+    ]
+    write_text(path, "".join(lines))
+
+
+def read_run(path: str | Path) -> dict[str, dict[str, float]]:
+    """Reads the rankings of a run file by query, by descending scores (in float32), then descending ids."""
+    rankings: dict[str, dict[str, float]] = {}
+    for number, line in read_lines(Path(path)):
+        fields = line.split()
+        if len(fields) != 6 or number_of(fields[4]) is None:
+            raise InputError(
+                f"{path}: line {number} must have six fields (query, Q0, document, rank, score, name of the system), "
+                "separated by white space"
+            )
+        ranking = rankings.setdefault(fields[0], {})
+        if fields[2] in ranking:
+            raise InputError(f"{path}: line {number} repeats the document {shown(fields[2])} of query {fields[0]}")
+        ranking[fields[2]] = float(fields[4])
+    if not rankings:
+        raise InputError(f"{path}: the file is empty")
+    return {
+        query: dict(sorted(ranking.items(), key=lambda item: (np.float32(item[1]), item[0]), reverse=True))
+        for query, ranking in rankings.items()
+    }

@@ -1,20 +1,9 @@
 """Retrieval: ranks a corpus for each query by cosine or dot product, and scores the rankings with relevance judgements.
 
-``--data DIR`` holds three files, in the format of BEIR or of TREC collections:
-
-==========  ========================================================  ============================================
-file        BEIR                                                      TREC
-==========  ========================================================  ============================================
-corpus      ``corpus.jsonl``: ``_id``, ``title``, ``text``            ``corpus.tsv``: id, text
-queries     ``queries.jsonl``: ``_id``, ``text``                      ``queries.tsv``: id, text
-judgements  ``qrels/test.tsv`` or ``qrels.tsv``: query-id,            ``qrels.txt`` or ``qrels``: query, iteration,
-            corpus-id, score, with a header                           document, relevance, separated by white space
-==========  ========================================================  ============================================
-
-The metrics are those of trec_eval: nDCG with linear gains at 10 and 100, mean average precision cut at 100, the
-reciprocal rank cut at 10, and recall at 10 and 100. Queries without a relevant document are left out, and documents of
-equal score are ordered by descending id. As in BEIR, a title and a text are joined by a space; and if queries are
-documents themselves (ArguAna), the document with the id of the query is left out of its ranking.
+``--data DIR`` holds files in the format of BEIR (``corpus.jsonl``, ``queries.jsonl``, ``qrels/test.tsv``) or of TREC
+collections (``corpus.tsv``, ``queries.tsv``, ``qrels.txt``). The metrics are those of trec_eval, with linear gains and
+rankings cut at 100 documents; those of equal score are ordered by descending id. As in BEIR, a title and a text are
+joined by a space, and if queries are documents themselves (ArguAna), their own document is left out of their ranking.
 
 An encoder with a method ``rank_documents``, such as those of ``ranking.py``, ranks the documents itself. For rankings
 in TREC run files, ``--data`` may be the file of judgements.
@@ -40,7 +29,7 @@ from ..encoder.passages import Cutter
 from ..errors import InputError, shown
 from ..io import parse_json
 from ..options import Opt
-from .base import Encodes, Evaluation, Report, Sample, find_file, read_lines
+from .base import Encodes, Evaluation, Progress, Report, Sample, find_file, read_lines
 from .geometry import DECIMALS, unit
 from .ranking import FromRun
 
@@ -99,15 +88,14 @@ def rank_documents(
     encoder: Encodes,
     queries: Mapping[str, str],
     documents: Mapping[str, str],
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
     depth: int = DEPTH,
     passages: int | None = None,
 ) -> list[dict[str, float]]:
     """Returns the ``depth`` documents with the highest cosine or dot product for each query and these, best first.
 
-    If ``passages`` is given, documents are cut into passages of at most ``passages`` tokens (0: as many as the model
-    reads), and the score of a document is the score of its best passage. The embeddings of at most ``BLOCK`` documents
-    are in memory at a time.
+    If ``passages`` is given, the score of a document is that of its best passage of at most ``passages`` tokens (0: as
+    many as the model reads).
     """
     cut = None
     if passages is not None:
@@ -134,17 +122,14 @@ def rank_documents(
     scores = np.empty((len(queries), 0))
     numbers = np.empty((len(queries), 0), dtype=np.int64)
     for start in range(0, len(ids), rows):
-        block = ids[start : start + rows]
-        texts = [documents[key] for key in block]
-        if cut is None:
-            cosines = rounded(wanted @ comparable(answer(texts, progress=progress)).T)
-        else:
-            parts, firsts = _passages(cut, texts)
-            cosines = np.maximum.reduceat(rounded(wanted @ comparable(answer(parts)).T), firsts, axis=1)
-            if progress is not None:
-                progress(len(block))
+        texts = [documents[key] for key in ids[start : start + rows]]
+        parts, firsts = (texts, range(len(texts))) if cut is None else _passages(cut, texts)
+        vectors = comparable(answer(parts, progress=progress if cut is None else None))
+        if cut is not None and progress is not None:
+            progress(len(texts))
+        cosines = np.maximum.reduceat(rounded(wanted @ vectors.T), firsts, axis=1)
         scores = np.hstack([scores, cosines])
-        numbers = np.hstack([numbers, np.broadcast_to(np.arange(start, start + len(block)), cosines.shape)])
+        numbers = np.hstack([numbers, np.broadcast_to(np.arange(start, start + len(texts)), cosines.shape)])
         order = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
         scores, numbers = np.take_along_axis(scores, order, 1), np.take_along_axis(numbers, order, 1)
     lines = zip(numbers.tolist(), scores.tolist(), strict=True)
@@ -152,14 +137,13 @@ def rank_documents(
 
 
 def ranker_of(encoder: Encodes) -> Callable[..., list[dict[str, float]]]:
-    """Returns the method ``rank_documents`` of an encoder; else the function ``rank_documents`` with this encoder."""
+    """Returns the method ``rank_documents`` of an encoder, else the function with this encoder."""
     return getattr(encoder, "rank_documents", None) or partial(rank_documents, encoder)
 
 
 def _passages(cut: Cutter, texts: Sequence[str]) -> tuple[list[str], list[int]]:
     """Returns the passages of all texts, and the position of each text's first passage; a blank text is one passage."""
-    parts: list[str] = []
-    firsts: list[int] = []
+    parts, firsts = list[str](), list[int]()
     for text, spans in zip(texts, cut(texts), strict=True):
         firsts.append(len(parts))
         parts += [text[start:end] for start, end in spans] or [text]
@@ -232,8 +216,7 @@ class Retrieval(Evaluation):
     def work(self) -> int:
         return len(self.queries) + len(self.documents)
 
-    def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:
-        """Returns a report with one row: the means over the queries, x 100."""
+    def __call__(self, encoder: Encodes, progress: Progress | None = None) -> Report:
         depth = DEPTH + self.without_same_id
         if self.only_judged and not isinstance(encoder, FromRun):
             raise InputError(f"--data {self.data}: judgements alone are enough for run:FILE only; name a folder")

@@ -13,7 +13,7 @@ from ..options import options_of, parse_options
 from ..registry import parse_setting
 from . import EVALUATIONS
 from .base import Adapted, Encodes, Evaluation, Report, counted
-from .ranking import Searched, System, as_system, check_systems
+from .ranking import BM25, RUN, ByWords, FromRun, Searched, System, as_system, check_systems
 from .significance import adjust
 from .significance import compare as compare_reports
 
@@ -41,10 +41,8 @@ class EvaluationResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the object that ``cse eval --json`` prints."""
-        suites = {
-            name: {"tasks": report.rows, **report.summary, "notes": report.notes}
-            for name, report in self.reports.items()
-        }
+        reports = self.reports.items()
+        suites = {name: {"tasks": each.rows, **each.summary, "notes": each.notes} for name, each in reports}
         about = {"model": self.model, "pooling": self.pooling, "precision": self.precision}
         return {**about, "suites": suites, "notes": self.notes}
 
@@ -173,11 +171,7 @@ def compare_models(
     seeds: bool = False,
     **settings: Any,
 ) -> list[Comparison]:
-    """Compares the first list of models with each further list; every text is encoded once by each model.
-
-    Without ``seeds``, each list has one model; with ``seeds``, all have the same number of models, at least two. The
-    other arguments are those of ``evaluate``.
-    """
+    """Compares the first list of models with each further list; see ``compare`` and ``evaluate``."""
     if unknown := settings.keys() - inspect.signature(evaluate).parameters.keys():  # before data are read
         raise TypeError(f"compare() got an unexpected keyword argument {min(unknown)!r}")
     sizes = {len(side) for side in sides}
@@ -214,21 +208,19 @@ def _evaluated(
     """Returns the result of each system, by its key; ``loading`` are arguments of ``_load``."""
     check_systems(systems, suite, options, dims)
     suites = open_suites(suite, data, options, allow_partial)
-    groups: dict[Any, dict[Any, System]] = {}
+    groups: dict[Any, dict[Any, System]] = {}  # by model, which is loaded once
     for system in systems:
         groups.setdefault(system.model_key, {})[system.key] = system
     counts = [(task, len(group) if task.ranks else 1) for task in suites.values() for group in groups.values()]
     advance = counted(sum(count * task.work() for task, count in counts), progress)
-    results: dict[Any, EvaluationResult] = {}
-    for group in groups.values():
-        results |= _evaluated_model(group, suites, advance, dims=dims, **loading)
-    return results
+    results = [_evaluated_model(group, suites, advance, dims=dims, **loading) for group in groups.values()]
+    return {key: result for found in results for key, result in found.items()}
 
 
 def _evaluated_model(
     systems: Mapping[Any, System], suites: Mapping[str, Evaluation], advance: Callable[[int], None], **loading: Any
 ) -> dict[Any, EvaluationResult]:
-    """Loads the model of the systems, evaluates these, and releases the model before the next one is loaded."""
+    """Loads the model of the systems and evaluates these; the model is released at the end."""
     from ..encoder.encoder import Encoder
 
     name, encoder = _load(next(iter(systems.values())).model, **loading)
@@ -259,7 +251,6 @@ def opened(system: System, **loading: Any) -> Any:
 
 
 def _view(encoder: Encodes, system: System) -> Any:
-    """Returns what a suite that ranks documents evaluates for a system."""
     from ..encoder.encoder import Encoder
 
     if system.fusion is None:
@@ -283,7 +274,8 @@ def _load(
         from ..encoder.device import set_threads
 
         set_threads(check_integer(threads, "threads", 0))
-    if (ranker := System(model).ranker()) is not None:
+    if System(model).fixed:
+        ranker = ByWords() if model == BM25 else FromRun(str(model).removeprefix(RUN))
         return ranker.name, ranker
     from ..encoder.encoder import Encoder
     from ..encoder.resolve import best_of_run
@@ -303,8 +295,7 @@ def _load(
 def option_tables(settings: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Returns options by evaluation name, from settings of the form ``NAME.OPTION=VALUE``."""
     tables: dict[str, dict[str, Any]] = {}
-    for text in settings:
-        name, option, value = parse_setting(text)
+    for name, option, value in map(parse_setting, settings):
         tables.setdefault(name, {})[option] = value
     return tables
 
@@ -317,7 +308,6 @@ def open_suites(
 ) -> dict[str, Evaluation]:
     """Creates evaluations by name; each reads and checks its data."""
     names = [names] if isinstance(names, str) else list(names)
-    path = None if data is None else fspath(data)
     tables = dict(options or {})
     if unused := sorted(set(tables) - set(names)):
         raise InputError(f"--set {unused[0]}.OPTION: {unused[0]} is not among the suites; add --suite {unused[0]}")
@@ -327,5 +317,5 @@ def open_suites(
         table = tables.get(name, {})
         if allow_partial and "allow_partial" in {option.name for option in options_of(kind.Options)}:
             table = {"allow_partial": True, **table}
-        evaluations[name] = kind(parse_options(name, kind.Options, table), path)
+        evaluations[name] = kind(parse_options(name, kind.Options, table), None if data is None else fspath(data))
     return evaluations

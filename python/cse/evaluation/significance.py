@@ -24,9 +24,9 @@ class Difference:
     """A difference with a 95 % interval and a two-sided p-value; these are NaN if they cannot be determined."""
 
     mean: float
-    low: float
-    high: float
-    p: float
+    low: float = math.nan
+    high: float = math.nan
+    p: float = math.nan
 
 
 def direction(low: float, high: float) -> int:
@@ -78,10 +78,9 @@ def resampled_difference(
 ) -> tuple[Difference, Vector]:
     """Returns the score of the second side minus the score of the first, tested by a paired bootstrap over examples.
 
-    Clusters of examples are drawn with replacement, and the score (including the ranks, if ``gold`` is given) is
-    recomputed for each resample. Each side has the values ``(n,)`` of one or more checkpoints (seeds), whose scores are
-    averaged. With ``gold`` ``(n,)``, the score is Spearman's correlation x 100, else the mean. Also returns the
-    difference in each resample, ``(resamples,)``; tasks with equally many clusters get the same draws.
+    Clusters of examples are drawn with replacement, and the score (see ``score_of``) is recomputed for each resample.
+    Each side has the values ``(n,)`` of one or more checkpoints, whose scores are averaged. Also returns the difference
+    in each resample, ``(resamples,)``; tasks with equally many clusters get the same draws.
     """
 
     def difference(rows: npt.NDArray[np.int64] | slice) -> float:
@@ -92,13 +91,12 @@ def resampled_difference(
     generator = np.random.default_rng(seed)
     n = len(before[0])
     units = n if clusters is None else len(clusters)
-    values = np.empty(resamples)
-    for number in range(resamples):
-        if clusters is None:
-            rows = generator.integers(0, n, n)
-        else:
-            rows = np.concatenate([clusters[i] for i in generator.integers(0, len(clusters), len(clusters))])
-        values[number] = difference(rows)
+
+    def drawn() -> npt.NDArray[np.int64]:
+        chosen = generator.integers(0, units, units)
+        return chosen if clusters is None else np.concatenate([clusters[i] for i in chosen])
+
+    values = np.array([difference(drawn()) for _ in range(resamples)])
     observed = difference(slice(None))
     if gold is None and clusters is None and n > 1:
         rows = np.mean(after, axis=0) - np.mean(before, axis=0)
@@ -115,14 +113,13 @@ def resampled_difference(
 
 
 def few_units(observed: float, without: Sequence[float]) -> Difference:
-    """Returns a difference with the interval and p-value of a t-test over few units, whose bootstrap is too narrow.
+    """Returns a difference with the interval and p-value of a t-test of the jackknife's pseudo-values (Tukey 1958).
 
-    The t-test is that of the jackknife's pseudo-values (Tukey 1958), which for a mean are the values themselves. The
-    p-value is at least 2^(1-n), the smallest of an exact test. ``without`` holds the differences without each unit.
+    ``without`` holds the differences without each unit. The p-value is at least 2^(1-n), as in an exact test.
     """
     n = len(without)
     if n < 2 or not np.isfinite([observed, *without]).all():
-        return Difference(observed, math.nan, math.nan, math.nan)
+        return Difference(observed)
     found = t_interval([n * observed - (n - 1) * each for each in without])
     half = (found.high - found.low) / 2
     return Difference(observed, observed - half, observed + half, max(found.p, 2.0 ** (1 - n)))
@@ -131,8 +128,8 @@ def few_units(observed: float, without: Sequence[float]) -> Difference:
 def few_changes(differences: Vector, scale: float) -> Difference:
     """Returns the mean of differences ``(n,)`` of which few are not 0, with an interval and an exact p-value.
 
-    The interval is that of Agresti and Min (2005) for paired proportions, for values of any size: half a row that rises
-    by ``scale`` and half a row that falls by it are added, and one row that does not change.
+    As in the interval of Agresti and Min (2005) for paired proportions, half a row that rises by ``scale`` and half a
+    row that falls by it are added, and one row that does not change.
     """
     from scipy.stats import norm
 
@@ -163,7 +160,7 @@ def summarise(observed: float, values: Vector) -> Difference:
     with np.errstate(invalid="ignore"):  # interpolation between infinities
         low, high = float(np.quantile(lowest, 0.025)), float(np.quantile(highest, 0.975))
     if not math.isfinite(observed + low + high):
-        return Difference(observed, math.nan, math.nan, math.nan)
+        return Difference(observed)
     tail = min((lowest <= 0).sum(), (highest >= 0).sum())
     return Difference(observed, low, high, min(1.0, 2 * (float(tail) + 1) / (len(values) + 1)))
 
@@ -175,27 +172,23 @@ def t_interval(differences: Sequence[float]) -> Difference:
     n = len(differences)
     mean, error = float(np.mean(differences)), float(np.std(differences, ddof=1)) / math.sqrt(n)
     if not math.isfinite(mean + error):
-        return Difference(mean, math.nan, math.nan, math.nan)
+        return Difference(mean)
     half = float(t.ppf(0.975, n - 1)) * error
     p = 2 * float(t.sf(abs(mean) / error, n - 1)) if error > 0 else 2.0 ** (1 - n) if mean else 1.0
     return Difference(mean, mean - half, mean + half, p)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Returns p-values adjusted for several tests by Holm's step-down method, in the given order."""
-    if any(map(math.isnan, p_values)):
-        adjusted_by_place = iter(holm([p for p in p_values if not math.isnan(p)]))
-        return [p if math.isnan(p) else next(adjusted_by_place) for p in p_values]
-    p, order = np.asarray(p_values, dtype=np.float64), np.argsort(p_values, kind="stable")
-    adjusted = np.empty(len(p))
-    adjusted[order] = np.minimum(np.maximum.accumulate(np.arange(len(p), 0, -1) * p[order]), 1)
-    return list(map(float, adjusted))
+    """Returns p-values adjusted for several tests by Holm's step-down method, in the given order; NaN stays NaN."""
+    p = np.array(p_values, dtype=np.float64)
+    order = np.argsort(p, kind="stable")[: np.count_nonzero(~np.isnan(p))]  # NaN is last
+    p[order] = np.minimum(np.maximum.accumulate(np.arange(len(order), 0, -1) * p[order]), 1)
+    return [float(each) for each in p]
 
 
 def compare(before: Sequence[Report], after: Sequence[Report], seeds: bool) -> list[dict[str, Any]]:
-    """Compares two sides (encoders or training methods), each with one report of the same evaluation per checkpoint.
+    """Compares two sides, each with one report of the same evaluation per checkpoint, over seeds or over examples.
 
-    With ``seeds``, methods are compared by a paired t-test over seeds, else checkpoints by a bootstrap over examples.
     The records are those of ``cse.Comparison``, without ``p_holm`` and ``verdict``, which ``adjust`` adds, and with a
     remark ``note`` if there are few units (seeds, queries or clusters of sentences).
     """
@@ -246,10 +239,9 @@ def power(queries: int, effect: float, level: float = 0.05) -> float:
 
 
 def queries_needed(difference: float, spread: float, probability: float = 0.8, level: float = 0.05) -> int:
-    """Returns the number of queries with which a paired t-test finds a difference with a given probability.
+    """Returns the number of queries with which a paired t-test finds a difference (Webber, Moffat and Zobel 2008).
 
-    ``spread`` is the standard deviation of the differences of queries. See Webber, Moffat and Zobel (2008), and Sakai
-    (2016, "Topic set size design").
+    ``spread`` is the standard deviation of the differences of queries.
     """
     from scipy.stats import norm
 

@@ -6,7 +6,7 @@ All subsets of a task are concatenated; the score is Spearman's correlation x 10
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ..errors import InputError
 from ..options import Opt
-from .base import Encodes, Evaluation, Pairs, Report, Sample, embed, find_file, read_pairs
+from .base import Encodes, Evaluation, Pairs, Progress, Report, Sample, embed, find_file, read_pairs
 from .geometry import DECIMALS, alignment, uniformity, unit
 
 # Title and number of pairs of each complete task, keyed by the stem of its file name. The numbers are SentEval's.
@@ -35,7 +35,7 @@ DEV = {"stsb.dev": ("STS-B dev", 1500), "sickr.dev": ("SICK-R dev", 500)}
 
 @dataclass(frozen=True)
 class Task:
-    """An STS task: its key, its title, the number of pairs of the complete task (None: any number), and its file."""
+    """An STS task; ``expected`` is the number of pairs of the complete task, None if any number is complete."""
 
     key: str
     title: str
@@ -60,7 +60,7 @@ class PairScore:
 
 
 def find_tasks(folder: str | Path) -> list[Task]:
-    """Finds ``KEY.tsv`` for each key of ``SEVEN`` and ``DEV`` in a folder; a file is a task of any number of pairs."""
+    """Finds ``KEY.tsv`` for each key of ``SEVEN`` and ``DEV`` in a folder; a file is a task of its own."""
     folder = Path(folder)
     if folder.is_file():
         return [Task(folder.name, folder.name, None, folder)]
@@ -102,8 +102,7 @@ def pair_key(left: str, right: str) -> tuple[str, ...]:
 def clean_development(folder: str | Path) -> dict[str, Pairs]:
     """Returns development sets that have no pair of the seven test sets, by title; see ``pair_key``.
 
-    1,135 of the 1,496 distinct pairs of STS-B dev are pairs of a test set, so that a score on STS-B dev is mostly a
-    score on test pairs. Of equal pairs, the first is kept.
+    1,135 of the 1,496 distinct pairs of STS-B dev are pairs of a test set. Of equal pairs, the first is kept.
     """
     folder = Path(folder)
 
@@ -140,16 +139,15 @@ def read_dev(names: Sequence[str], data: str | None) -> dict[str, Pairs]:
     return sets
 
 
-def score_pairs(model: Encodes, pairs: Pairs, progress: Callable[[int], None] | None = None) -> PairScore:
-    """Scores an encoder on sentence pairs; see ``score_vectors``. Each distinct sentence is encoded once."""
+def score_pairs(model: Encodes, pairs: Pairs, progress: Progress | None = None) -> PairScore:
+    """Scores an encoder on sentence pairs; see ``score_vectors``."""
     return score_vectors(pairs, *embed(model, [pairs.left, pairs.right], progress))
 
 
 def score_vectors(pairs: Pairs, left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> PairScore:
-    """Scores the embeddings of sentence pairs, ``(n, D)`` for each side.
+    """Scores the embeddings of sentence pairs, ``(n, D)`` for each side; the uniformity is that of distinct sentences.
 
-    The correlation is NaN if all cosines are equal; alignment is NaN if no pair has a gold score above 4. Uniformity is
-    computed over the distinct sentences.
+    The correlation is NaN if all cosines are equal; alignment is NaN if no pair has a gold score above 4.
     """
     from scipy.stats import spearmanr
 
@@ -159,18 +157,13 @@ def score_vectors(pairs: Pairs, left: npt.NDArray[np.floating], right: npt.NDArr
     close = pairs.gold > 4
     row = {sentence: i for i, sentence in enumerate([*pairs.left, *pairs.right])}
     distinct = np.concatenate([left, right])[list(row.values())]
-    return PairScore(
-        spearman=correlation,
-        pairs=len(cosines),
-        alignment=alignment(left[close], right[close]) if close.any() else math.nan,
-        uniformity=uniformity(distinct),
-    )
+    aligned = alignment(left[close], right[close]) if close.any() else math.nan
+    return PairScore(correlation, len(cosines), aligned, uniformity(distinct))
 
 
 def pair_cosines(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
     """Returns the cosines of corresponding rows of two matrices ``(n, D)``, rounded: ``(n,)`` float64."""
-    cosines: npt.NDArray[np.float64] = np.round((unit(left) * unit(right)).sum(1), DECIMALS)
-    return cosines
+    return np.asarray(np.round((unit(left) * unit(right)).sum(1), DECIMALS))
 
 
 def hard_pairs(sample: Sample, count: int) -> list[dict[str, Any]]:
@@ -181,17 +174,9 @@ def hard_pairs(sample: Sample, count: int) -> list[dict[str, Any]]:
         return []
     excess = rankdata(sample.values) - rankdata(sample.gold)
     order = [row for row in np.argsort(-excess, kind="stable")[:count].tolist() if excess[row] > 0]
-    left, right = sample.sentences
-    return [
-        {
-            "task": sample.task,
-            "score": float(sample.gold[row]),
-            "cosine": float(sample.values[row]),
-            "sentence1": left[row],
-            "sentence2": right[row],
-        }
-        for row in order
-    ]
+    names = ("task", "score", "cosine", "sentence1", "sentence2")
+    columns = (sample.gold.tolist(), sample.values.tolist(), *sample.sentences)
+    return [dict(zip(names, (sample.task, *(each[row] for each in columns)), strict=True)) for row in order]
 
 
 @dataclass(frozen=True)
@@ -223,10 +208,9 @@ class STS(Evaluation):
         return [column for _, pairs in self.tasks for column in (pairs.left, pairs.right)]
 
     def work(self) -> int:
-        """Returns the number of distinct sentences over all tasks; each sentence is encoded once."""
         return len({text for column in self.columns() for text in column})
 
-    def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:
+    def __call__(self, encoder: Encodes, progress: Progress | None = None) -> Report:
         """Returns a report with one row per task; if the seven test sets are complete, the summary holds their mean."""
         vectors = iter(embed(encoder, self.columns(), progress))
         rows, notes, samples = [], [], []
@@ -276,7 +260,6 @@ PUBLISHED = [
 SEED_NOTE = (
     "Over seeds, the average has a standard deviation of about 0.8 (UNA, table D8: SimCSE 75.16 ± 0.79, ten seeds)."
 )
-
 TEXT_NOTE = (
     "The published averages were measured on SentEval's text, which is tokenised and, except for SICK-R, lower-cased. "
     "Scores on the original text of the same pairs are not comparable."

@@ -1,10 +1,8 @@
 """The verdict on an encoder after training, or on another encoder: one word, from the values of single examples.
 
-``cse train``, ``cse compare --labels`` and ``cse report`` all use this module. A measure (``cse.evaluation.measures``)
-gives one value for each example, such as a row with a label, before and after. The word is ``better``, ``worse``,
-``mixed``, ``cannot tell`` or ``not judged``. It is that of the first measure; but if that is not worse and a further
-measure is, the word is ``mixed``. A measure is better or worse if the 95 % interval of its difference excludes 0 and
-its p-value is below 0.05; with few examples or few changes, these are of different tests (``significance``).
+The word is that of the first measure; but if that is not worse and a further measure is, the word is ``mixed``. A
+measure is better or worse if the 95 % interval of its difference excludes 0 and its p-value is below 0.05; with few
+examples or few changes, these are of different tests (``significance``).
 """
 
 from __future__ import annotations
@@ -29,7 +27,6 @@ class Verdict:
     word: str
     """``better``, ``worse``, ``mixed``, ``cannot tell`` or ``not judged``."""
     why: str
-    """A phrase that follows the word: the measures that decided, or why nothing did."""
     measures: list[dict[str, Any]] = field(default_factory=list)
     """One record per measure: ``task``, ``examples`` (their number), ``unit`` (``rows``, ``pairs`` or ``queries``), the
     scores ``a`` before and ``b`` after, ``mean`` (the difference in points), its 95 % interval ``low`` and ``high``,

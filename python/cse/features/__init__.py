@@ -42,24 +42,16 @@ class LoRAOptions:
 
 __all__ = ["ENCODER_METHODS", "FEATURE_AUGMENTATIONS", "HOOKS"]
 
-FEATURE_AUGMENTATIONS: Registry[type[FeatureMethod]] = Registry(
-    "feature augmentation",
-    "cse.feature_augmentations",
-)
+FEATURE_AUGMENTATIONS: Registry[type[FeatureMethod]] = Registry("feature augmentation", "cse.feature_augmentations")
 """Methods that change embeddings, by name: ``cse train --feature-augmentation NAME``."""
 
-HOOKS: Registry[type[Hook]] = Registry(
-    "hook",
-    "cse.hooks",
-)
+HOOKS: Registry[type[Hook]] = Registry("hook", "cse.hooks")
 """Methods that change the forward pass of a view, by name: ``cse train --positive-hook NAME``."""
 
 ENCODER_METHODS: Registry[type[EncoderMethod]] = Registry(
     "encoder method",
     "cse.encoder_methods",
-    {
-        "lora": "cse.features.lora:LoRA",
-    },
+    {"lora": "cse.features.lora:LoRA"},
     options={"lora": "cse.features:LoRAOptions"},
 )
 """Methods that change the encoder, by name: ``cse train --encoder-method NAME``."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
-from ..options import NoOptions
+from ..options import WithOptions
 from ..views import BatchStep as BatchStep
 from ..views import Role, embedding_output, parts_of
 from ..views import RowStep as RowStep
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..context import Context
 
 
-class Method(nn.Module):
+class Method(WithOptions, nn.Module):
     """Base class of feature methods, encoder methods and hooks; checkpoints contain their parameters and buffers.
 
     Args:
@@ -26,19 +26,12 @@ class Method(nn.Module):
         context: The resources of the run; ``context.trained`` is the sentence encoder.
     """
 
-    Options: ClassVar[type] = NoOptions
-    summary: ClassVar[str] = ""
     recordable: ClassVar[bool] = False
     """See ``cse.losses.base.LossTerm.recordable``."""
 
     def __init__(self, options: Any, context: Context) -> None:
         super().__init__()
         self.options = options
-
-    @classmethod
-    def implies(cls, options: Any) -> dict[str, Any]:
-        """Returns default values of run settings, by name, for runs that use the method with these options."""
-        return {}
 
 
 class FeatureMethod(Method):
@@ -103,10 +96,7 @@ class Hook(Method):
 
 @contextmanager
 def hooked(hook: Hook, backbone: nn.Module, tokens: dict[str, Tensor], step: RowStep) -> Iterator[None]:
-    """Context manager in which a hook changes the forward pass of a transformer.
-
-    Raises ``ValueError`` for a transformer whose embedding layer or blocks cannot be found.
-    """
+    """Context manager in which a hook changes the forward pass of a transformer."""
     _, blocks = parts_of(backbone)
 
     def before(number: int) -> Any:

@@ -22,12 +22,8 @@ UNUSED = r"(.*\.)?pooler\..*"
 class LoRA(EncoderMethod):
     """Replaces the weights W of linear layers with W + alpha / rank * B A, where W is frozen and B starts at 0.
 
-    Only the adapters and, if there is one, the MLP head are trained and stored in checkpoints; modules that follow the
-    pooling are not changed. When the encoder is saved, the adapters are added to the weights. ``--merge-with-base
-    WEIGHT`` multiplies B by 1 - WEIGHT for evaluation and saving. A run can be resumed only if the files of the base
-    weights are unchanged.
-
-    Raises ``InputError`` if peft is not installed, or no layer has a name in ``targets``.
+    Only the adapters and, if there is one, the MLP head are trained and stored in checkpoints. When the encoder is
+    saved, the adapters are added to the weights. ``--merge-with-base WEIGHT`` multiplies B by 1 - WEIGHT for this.
     """
 
     Options = LoRAOptions

@@ -27,12 +27,7 @@ class Matryoshka(BatchTerm):
     """The run's contrastive loss on the first d dimensions of all views, summed over all d in ``dims``.
 
     Every d has weight 1. The full number of dimensions is skipped, because the run's loss already uses it; the sum of
-    this term and the run's loss is the loss of the paper. Truncated embeddings are in effect normalised, because the
-    contrastive loss uses cosines. The saved model records the dimensions.
-
-    Raises ``InputError`` if a number in ``dims`` exceeds the number of dimensions of the embeddings, or if the encoder
-    has a head that is not saved: the first dimensions of its output are not those of the saved embedding, which would
-    therefore not be trained to be truncated.
+    this term and the run's loss is the loss of the paper. The saved model records the dimensions.
     """
 
     Options = MatryoshkaOptions
@@ -70,11 +65,8 @@ def similarity_divergence(base: Tensor, z: Tensor, temperature: float, valid: Te
     """Returns the mean over rows of KL(p || q) between softmax distributions over the other rows of the batch.
 
     For row i, p is the softmax of cos(base_i, base_j) / temperature over the rows j != i; q is the same function of
-    ``z``. This is distillation of similarities (Fang et al. 2021, SEED, arXiv:2101.04731) within a batch; the teacher
-    is the model before training.
-
-    ``base`` and ``z`` are embeddings ``(B, D)``; rows that are not ``valid`` are left out. The result is 0 for fewer
-    than three valid rows, because a distribution over one other row cannot change.
+    ``z``, ``(B, D)`` (distillation of similarities: Fang et al. 2021, SEED, arXiv:2101.04731). Rows that are not
+    ``valid`` are left out.
     """
     rows = len(z)
     holds = torch.ones(rows, dtype=torch.bool, device=z.device) if valid is None else valid
@@ -92,9 +84,7 @@ class KeepSimilarities(BatchTerm):
     """``weight`` times the divergence of the encoder's similarities in a batch from those of the base model.
 
     The divergence is the mean of two values of ``similarity_divergence``, one for the anchors and one for the
-    positives. The base model is the encoder before training, without dropout. It encodes the same texts in a forward
-    pass without gradients, which takes about a third of the time of the encoder's forward and backward passes. The
-    weights of the base model take additional memory.
+    positives. The base model is the encoder before training, without dropout and gradients.
     """
 
     Options = KeepSimilaritiesOptions
@@ -144,11 +134,7 @@ def mask_tokens(
 def draw_masks(
     step: RowStep, purpose: str, ids: Tensor, special: Tensor, share: float, mask_id: int, vocabulary: int
 ) -> tuple[Tensor, Tensor]:
-    """Masks tokens as ``mask_tokens`` does, with random numbers that are a function of (seed, epoch, row, purpose).
-
-    ``special`` holds the ids of special tokens, ``(n,)``; the other arguments and the results are those of
-    ``mask_tokens``.
-    """
+    """Masks tokens as ``mask_tokens`` does, with random numbers that are a function of (seed, epoch, row, purpose)."""
     purposes = (f"{purpose} {what}" for what in ("selection", "change", "token"))
     uniform = torch.cat([step.uniform(name, ids.shape[1]) for name in purposes], dim=1)
     return mask_tokens(ids, torch.isin(ids, special), uniform, share, mask_id, vocabulary)
@@ -158,8 +144,7 @@ class MLM(RowTerm):
     """``weight`` times the mean cross-entropy of the masked tokens, from a separate forward pass over the anchors.
 
     The head is loaded from the pretrained model, or from the folder in which an earlier run saved it; if there is none,
-    it is initialised at random. Its output weights are tied to the token embeddings if the model's configuration ties
-    them. Masks are functions of (seed, epoch, row, token position).
+    it is initialised at random. Masks are functions of (seed, epoch, row, token position).
     """
 
     Options = MLMOptions

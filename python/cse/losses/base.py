@@ -1,18 +1,12 @@
 """Base classes of loss terms, and logits: functions of cosine similarities that several losses use.
 
-There are two kinds of terms. They differ in the rows that they receive, and in how their values are combined over
-processes:
-
-- A *row term* receives only rows of this process, and returns a sum and a count. The training loop adds up the sums
-  and the counts over chunks and processes, and divides the total sum by the total count. The term runs in the
-  precision of the encoder.
+- A *row term* receives only rows of this process, and returns a sum and a count. The training loop divides the total
+  sum over chunks and processes by the total count. The term runs in the precision of the encoder.
 - A *batch term* receives the embeddings of all rows of the batch, and returns a scalar that is the same in all
   processes. It runs in float32.
 
 The training loop sums the gradients of all parameters, in the encoder and in the terms, over the processes. It also
 handles chunks, precision, processes without rows, training mode and devices, so that terms need no code for them.
-
-Mixed negatives (MixCSE; Zhang et al. 2022) are computed as in the paper or as in the released code.
 """
 
 from __future__ import annotations
@@ -25,14 +19,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from ..options import NoOptions
+from ..options import WithOptions
 from ..views import BatchStep, Role, RowStep, Views
 
 if TYPE_CHECKING:
     from ..context import Context
 
 
-class LossTerm(nn.Module):
+class LossTerm(WithOptions, nn.Module):
     """Base class of ``RowTerm`` and ``BatchTerm``, from which loss terms are derived.
 
     The loss of a batch is the sum of its terms; each term applies its weight itself. A term may have parameters, which
@@ -45,8 +39,6 @@ class LossTerm(nn.Module):
         context: The resources of the run; ``context.trained`` is the sentence encoder.
     """
 
-    Options: ClassVar[type] = NoOptions
-    summary: ClassVar[str] = ""
     reads: ClassVar[frozenset[Role]] = frozenset(("anchor", "positive", "negative"))
     """Roles of the views whose embeddings the term uses; ``other``: the views ``edited``, ``edited_2``, and so on. A
     setting that affects only views that no term of the run uses is refused."""
@@ -70,11 +62,6 @@ class LossTerm(nn.Module):
         Batch terms: scalar tensors. Row terms: pairs (sum, count) over the rows of the call; the training loop adds up
         the pairs and logs sum / count.
         """
-
-    @classmethod
-    def implies(cls, options: Any) -> dict[str, Any]:
-        """Returns defaults for settings of the run, by name, that apply if the term is used with these options."""
-        return {}
 
     def save(self, folder: Path) -> None:
         """Writes files for later runs to the folder of a saved encoder. Default: writes nothing."""
@@ -126,11 +113,8 @@ def cosine(s: Tensor, positive: Tensor | None, temperature: float, margin: float
 def focal(s: Tensor, positive: Tensor | None, temperature: float, margin: float) -> Tensor:
     """Returns s^2 / tau for positives and s (s + m) / tau for negatives (Focal-InfoNCE, equation 2).
 
-    The factors s and s + m have gradients too. The logit of a negative has its minimum at s = -m/2 and
-    increases again for smaller s.
-
     ``positive``, ``(M,)`` int64, is the column of each row of s, ``(M, K)``, that holds its positive; None: all columns
-    are negatives.
+    are negatives. The factors s and s + m have gradients too.
     """
     if positive is None:
         return s * (s + margin) / temperature
@@ -142,19 +126,13 @@ LOGITS = {"cosine": cosine, "focal": focal}
 
 
 def mixture_similarity(
-    anchors: Tensor,
-    candidates: Tensor,
-    target: Tensor,
-    partners: Tensor,
-    mix_lambda: float,
-    stop_gradient: bool = True,
+    anchors: Tensor, candidates: Tensor, target: Tensor, partners: Tensor, mix_lambda: float, stop_gradient: bool = True
 ) -> Tensor:
-    """Returns the cosine of each anchor with its own mixed negative, ``(M, 1)`` (MixCSE, section 3.2).
+    """Returns the cosine ``(M, 1)`` of each anchor with its own mixed negative (MixCSE: Zhang et al. 2022, 3.2).
 
-    The mixture is normalise(lambda h_target + (1 - lambda) h_partner), where h are candidates of unit length.
-
-    ``target`` and ``partners``, ``(M,)`` int64, are the positions of the positives of the anchors ``(M, D)`` among the
-    candidates ``(K, D)``, and of the candidates that they are mixed with; ``mix_lambda`` is the weight of the positive.
+    The mixture is normalise(lambda h_target + (1 - lambda) h_partner), where h are the candidates ``(K, D)`` at unit
+    length. ``target`` and ``partners``, ``(M,)`` int64, are positions among them: of the positives, and of their
+    partners.
     """
     h = normalize(candidates.detach() if stop_gradient else candidates, dim=-1)
     mixture = normalize(mix_lambda * h[target] + (1 - mix_lambda) * h[partners], dim=-1)
@@ -167,8 +145,6 @@ def release_similarities(z1: Tensor, z2: Tensor, mix_lambda: float, stop_gradien
     Neighbouring rows of unnormalised embeddings are mixed. In row i, the first B columns compare row i of z1 with all
     mixtures of z2; the last B columns compare mixture i of z1 with all rows of z2. In each half, the entries of one
     diagonal are set to 0 instead of being removed, so each adds e^0 = 1 to a denominator.
-
-    ``mix_lambda`` is the weight of row k in its mixture with row k + 1 of the anchors and positives, ``(B, D)``.
     """
 
     def mix(x: Tensor) -> Tensor:  # row k: lambda x_k + (1 - lambda) x_{k+1}

@@ -1,16 +1,10 @@
 """The contrastive losses: a function of named embeddings (views) with roles, and a loss term that calls it.
 
-A loss has four independent parts:
-
-1. the objective, which determines the denominator of each anchor: ``infonce`` (anchors against candidates; SimCSE,
-   equation 1) or ``nt-xent`` (every view of a pair against every other; UNA);
-2. the logits: ``cosine`` (s / tau) or ``focal`` (Focal-InfoNCE);
-3. additional negatives: labelled or synthetic hard negatives as further columns of the similarity matrix, synthetic
-   negatives as further pairs, mixed negatives (MixCSE), and any other view with the role ``negative``;
-4. weights and masks: additive log-weights of pairs, the weight of an anchor's own hard negative, masks of rows, and
-   keys of rows: rows that share a key are not negatives of each other.
-
-``s`` is the cosine similarity, ``tau`` the temperature. All losses are means over anchors, in nats.
+A loss has an objective, which determines the denominator of each anchor: ``infonce`` (anchors against candidates;
+SimCSE, equation 1) or ``nt-xent`` (every view of a pair against every other; UNA); logits: ``cosine`` (s / tau) or
+``focal`` (Focal-InfoNCE); further negatives: hard negatives as further columns of the similarity matrix, synthetic
+negatives as further pairs, mixed negatives (MixCSE); and weights, masks and keys of rows. ``s`` is the cosine
+similarity, ``tau`` the temperature. All losses are means over anchors, in nats.
 """
 
 from __future__ import annotations
@@ -33,26 +27,15 @@ from .options import ContrastiveOptions, incompatibility
 class Layout:
     """Layout of the similarity matrix: the views in its rows and columns, and the column of each anchor's positive."""
 
-    pairs: list[tuple[str, str]]
-    """The anchor and the positive of each pair of views."""
+    pairs: list[tuple[str, str]]  # the anchor and the positive of each pair of views
     anchors: list[str]
     candidates: list[str]
-    columns: list[str]
-    """Views that are used as negatives only; their columns follow those of the candidates."""
-    target: Tensor
-    """``(M,)`` int64, column of each anchor's positive."""
-    sizes: dict[str, int]
-    """Number of rows by view name."""
+    columns: list[str]  # views that are used as negatives only; their columns follow those of the candidates
+    target: Tensor  # (M,) int64, column of each anchor's positive
+    sizes: dict[str, int]  # number of rows by view name
 
-    def rows_of(self, name: str) -> slice:
-        """Returns the rows of the similarity matrix that belong to an anchor view."""
-        return self._place(self.anchors, name)
-
-    def columns_of(self, name: str) -> slice:
-        """Returns the columns of the similarity matrix that belong to a view."""
-        return self._place(self.candidates + self.columns, name)
-
-    def _place(self, names: list[str], name: str) -> slice:
+    def place(self, names: list[str], name: str) -> slice:
+        """Returns the rows or columns of a view, of those that belong to the views ``names``."""
         start = sum(self.sizes[other] for other in names[: names.index(name)])
         return slice(start, start + self.sizes[name])
 
@@ -81,8 +64,7 @@ def contrastive_loss(
 
     Args:
         views: Embeddings by name, any float dtype, not necessarily normalised: ``(B, D)`` for anchors and positives,
-            ``(R, D)`` with any R for negatives, which are in the denominator of every anchor. The first anchor view is
-            paired with the first positive view, the second with the second, and so on.
+            ``(R, D)`` with any R for negatives, which are in the denominator of every anchor.
         objective: ``infonce``: anchors against the candidates (the second view of each pair) and the negatives.
             ``nt-xent``: each embedding of a paired view against all other such embeddings and the negatives.
         logits: ``cosine`` or ``focal``, with the ``margin`` m; mixed and hard negatives are scored like others.
@@ -90,13 +72,12 @@ def contrastive_loss(
             released code; see ``cse.losses.base``.
         mix_lambda: Weight of the anchor's own positive in its mixture, which is a constant for the gradient with
             ``stop_gradient``.
-        partners: ``(M,)`` int64, the candidate that each anchor's positive is mixed with (``mixed="paper"``), where M
-            is the number of rows of all anchor views. An anchor whose partner shares a row or a key with it has no
-            mixed negative.
+        partners: ``(M,)`` int64, the candidate that the positive of each row of all anchor views is mixed with
+            (``mixed="paper"``). An anchor whose partner shares a row or a key with it has no mixed negative.
         hard_negative_weight: alpha; ln(alpha) is added to the logit of an ``anchor`` with each hard negative of its
             row (``hard_negative``, ``hard_negative_2``, ...).
         masks: ``(B,)`` bool by view name: False for rows that are used neither as anchors nor in denominators.
-        keys: See ``cse.views.Views``, like ``log_weights``, ``own_negatives`` and ``compared``.
+        keys, log_weights, own_negatives, compared: See ``cse.views.Views``.
         roles: Roles by view name; default: see ``cse.views.roles_by_name``.
         metrics: A dict that receives ``p_pos``, the mean softmax probability of the positive; with ``mixed="paper"``,
             ``cos_mix``, the mean cosine of an anchor and its mixed negative; and with ``keys``, ``duplicates``, the
@@ -153,10 +134,7 @@ def contrastive_loss(
 
 
 def arrange(views: Mapping[str, Tensor], objective: str, roles: Mapping[str, Role] | None = None) -> Layout:
-    """Returns the layout of the similarity matrix for these views.
-
-    Raises ``ValueError`` for an unknown objective, or if the numbers of anchor and positive views differ.
-    """
+    """Returns the layout of the similarity matrix for these views."""
     roles = roles or roles_by_name(views)
     named = {role: [name for name in views if roles[name] == role] for role in ("anchor", "positive", "negative")}
     if not named["anchor"] or len(named["anchor"]) != len(named["positive"]):
@@ -183,14 +161,15 @@ def _weighted(
     scores: Tensor, layout: Layout, hard_negative_weight: float, log_weights: Mapping[tuple[str, str], Tensor]
 ) -> Tensor:
     """Returns the logits plus ln(alpha) for each anchor's own hard negatives, and plus the log-weights of pairs."""
+    names = layout.candidates + layout.columns
     if hard_negative_weight != 1.0:
         own = torch.arange(layout.sizes["anchor"], device=scores.device)
         for name in [name for name in layout.columns if name.startswith("hard_negative")]:
-            column, weight = layout.columns_of(name).start + own, scores.new_full((), math.log(hard_negative_weight))
+            column, weight = layout.place(names, name).start + own, scores.new_full((), math.log(hard_negative_weight))
             scores = scores.index_put((own, column), weight, accumulate=True)
     for (anchor, other), weights in log_weights.items():
-        if anchor in layout.anchors and other in (*layout.candidates, *layout.columns):
-            scores[layout.rows_of(anchor), layout.columns_of(other)] += weights
+        if anchor in layout.anchors and other in names:
+            scores[layout.place(layout.anchors, anchor), layout.place(names, other)] += weights
     return scores
 
 
@@ -212,8 +191,7 @@ def _mixed_similarities(
 ) -> tuple[Tensor, Tensor]:
     """Returns the cosines ``(M, 1)`` of anchors with their mixed negatives (MixCSE), and a mask of the same shape.
 
-    The mask is True for anchors whose partner comes from their own row or, by ``equal``, shares a key with them. Raises
-    ``ValueError`` without partners.
+    The mask is True for anchors whose partner comes from their own row or, by ``equal``, shares a key with them.
     """
     if partners is None:
         raise ValueError("partners: required for mixed negatives; see cse.rng.partners")
@@ -228,8 +206,7 @@ def _mixed_similarities(
 def _own_similarities(views: Mapping[str, Tensor], layout: Layout, own: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Returns the cosines ``(M, k)`` of anchors with their own negatives, and a mask of the same shape.
 
-    k is the largest number of such negatives in any anchor view. The mask is True for the missing entries of views that
-    have fewer than k; see ``cse.views.Views.own_negatives``.
+    The mask is True for the missing entries of views that have fewer than the largest number of own negatives, k.
     """
     most = max(z.shape[1] for z in own.values())
     similarities, missing = [], []
@@ -252,10 +229,7 @@ def _apply_masks(
     mixed: str | None,
     metrics: dict[str, Any] | None,
 ) -> tuple[Tensor, Tensor]:
-    """Returns the logits with invalid columns and ``equal`` entries masked, and ``(M,)`` bool, True for valid anchors.
-
-    The metric ``duplicates`` is set if ``equal`` is given.
-    """
+    """Returns the logits with invalid columns and ``equal`` entries masked, and ``(M,)`` bool: the valid anchors."""
     device = scores.device
 
     def valid(name: str) -> Tensor:
@@ -272,7 +246,7 @@ def _apply_masks(
         if metrics is not None:
             compared = ~scores[:, : len(holds)].isneginf()  # the rest is excluded anyway
             counted = (equal & holds & compared).any(1) & kept
-            metrics["duplicates"] = counted[layout.rows_of(layout.pairs[0][0])].sum().float()
+            metrics["duplicates"] = counted[layout.place(layout.anchors, layout.pairs[0][0])].sum().float()
     if mixed == "release":
         # Mixture k combines rows k and k + 1. The first columns compare the first view with mixtures of the second
         # view; the last columns compare mixtures of the first view with the second view.
@@ -304,18 +278,14 @@ class Contrastive(BatchTerm):
 
     def evaluate(self, views: Views, step: BatchStep, **changes: Any) -> Tensor:
         """Returns the loss for any views; ``changes`` replace arguments of ``contrastive_loss``. See ``BatchStep``."""
-        names = ["objective", "logits", "temperature", "margin", "mixed", "mix_lambda", "stop_gradient"]
-        names += ["hard_negative_weight"]
-        settings: dict[str, Any] = {name: getattr(self.options, name) for name in names}
-        settings |= {name: value for name, value in vars(views).items() if name not in ("embeddings", "repeats")}
-        settings |= {"partners": step.partners, "keys": views.keys if views.repeats else None}
+        settings = {**vars(self.options), **vars(views), "mixed": self.options.mixed, "partners": step.partners}
+        settings["keys"] = views.keys if views.repeats else None
+        for name in ("mixed_negatives", "mix_variant", "embeddings", "repeats"):
+            del settings[name]
         return contrastive_loss(views.embeddings, **{**settings, **changes})
 
     def partner_views(self, roles: Mapping[str, Role]) -> tuple[int, list[str]] | None:
-        """Returns the number and names of the candidate views if negatives are mixed as in the paper, else None.
-
-        Hard negatives are never partners.
-        """
+        """Returns the number and names of the candidate views if negatives are mixed as in the paper, else None."""
         if self.options.mixed != "paper":
             return None
         names = [name for name, role in roles.items() if role == "positive"]

@@ -17,11 +17,7 @@ from ..options import If, Opt
 
 @dataclass(frozen=True)
 class ContrastiveOptions:
-    """Options of the contrastive loss; see ``cse.losses.contrastive.contrastive_loss``.
-
-    If ``--loss`` is ``standard``, ``focal`` or ``mixed``, the options ``objective``, ``logits``, ``temperature`` and
-    ``mixed_negatives`` come from the settings of the run.
-    """
+    """Options of the contrastive loss; see ``cse.losses.contrastive.contrastive_loss``."""
 
     objective: Annotated[Literal["infonce", "nt-xent"], Opt("which views are negatives")] = "infonce"
     logits: Annotated[Literal["cosine", "focal"], Opt("cosine: cosine / tau; focal: as in Focal-InfoNCE")] = "cosine"
@@ -57,10 +53,7 @@ class ContrastiveOptions:
     ] = "paper"
     stop_gradient: Annotated[
         bool,
-        Opt(
-            "mixed negatives have no gradient, as in MixCSE",
-            needs=If("mixed_negatives", named="--mixed-negatives"),
-        ),
+        Opt("mixed negatives have no gradient, as in MixCSE", needs=If("mixed_negatives", named="--mixed-negatives")),
     ] = True
     hard_negative_weight: Annotated[
         float,
@@ -114,11 +107,7 @@ class MatryoshkaOptions:
 
 
 def parse_dims(dims: str | Sequence[int]) -> list[int]:
-    """Parses numbers of dimensions, and returns them in descending order, without repeats.
-
-    The numbers are given as a list, or as text separated by commas. Raises ``InputError`` for any other value, and for
-    a number below 1.
-    """
+    """Parses numbers of dimensions, and returns them in descending order, without repeats."""
     try:
         numbers = [int(part) for part in (dims.split(",") if isinstance(dims, str) else dims)]
     except ValueError:

@@ -1,8 +1,9 @@
-"""Plots of training logs (loss, learning rate, scores, cosines, alignment, uniformity) and of focal re-scaling."""
+"""Plots of training logs, of focal re-scaling, and of held-out texts before and after training."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
+from ..evaluation.geometry import effective_rank, unit
+from .held_out import Compared
 from .runs import StoredRun
 from .style import GRID, INK, Panel, legend, line_style, log_axis, step_axis
 
@@ -20,8 +23,8 @@ Vector = npt.NDArray[np.float64]
 
 # Maximum number of points of a line; a longer log is averaged over groups of consecutive steps.
 POINTS = 240
-# Maximum number of arrows on the path of a run in the plot of alignment against uniformity.
-ARROWS = 8
+# Maximum number of arrows on the path of a run in the plot of alignment against uniformity; bars of a histogram.
+ARROWS, BINS = 8, 50
 COSINES = {
     "cos_pos": "positives",
     "cos_neg": "in-batch negatives",
@@ -40,10 +43,7 @@ def series(records: Sequence[dict[str, Any]], name: str) -> tuple[Vector, Vector
 
 
 def thinned(steps: Vector, values: Vector, points: int = POINTS) -> tuple[Vector, Vector, int]:
-    """Averages a long series over groups of consecutive records, so that at most ``points`` values remain.
-
-    Also returns the number of records in each mean; the last mean may cover fewer.
-    """
+    """Returns at most ``points`` means over groups of consecutive records, and the number of records in each."""
     size = max(1, -(-len(steps) // points))
     if size == 1:
         return steps, values, 1
@@ -59,12 +59,10 @@ def _means(run: StoredRun) -> str:
 
 
 def _by_step(
-    name: str,
+    title: str,
     caption: str,
     records: Sequence[dict[str, Any]],
     labels: Mapping[str, str | None],
-    *,
-    title: str,
     axis: str,
     more: Callable[[Axes], object] = lambda axes: None,
 ) -> list[Panel]:
@@ -83,7 +81,7 @@ def _by_step(
         axes.set_ylabel(axis)
         legend(axes)
 
-    return [Panel(name, title, caption, draw)]
+    return [Panel(title, caption, draw)]
 
 
 def training_panels(run: StoredRun) -> list[Panel]:
@@ -105,8 +103,8 @@ def training_panels(run: StoredRun) -> list[Panel]:
     caption = f"Training loss of each step.{_means(run)}{turns}"
     rate = "Learning rate of AdamW at each step."
     return [
-        *_by_step("loss", caption, run.steps, losses, title="Loss", axis="loss (nats)"),
-        *_by_step("rate", rate, run.steps, {"lr": None}, title="Learning rate", axis="learning rate", more=from_zero),
+        *_by_step("Loss", caption, run.steps, losses, "loss (nats)"),
+        *_by_step("Learning rate", rate, run.steps, {"lr": None}, "learning rate", from_zero),
     ]
 
 
@@ -135,12 +133,12 @@ def score_panels(run: StoredRun) -> list[Panel]:
             "The ring marks the step that was saved as best."
         )
     axis = SCORES[metric]
-    title, name = axis[0].upper() + axis[1:], f"score-{metric}"
-    return _by_step(name, caption, run.evaluations, {metric: None}, title=title, axis=axis, more=best_and_interval)
+    title = axis[0].upper() + axis[1:]
+    return _by_step(title, caption, run.evaluations, {metric: None}, axis, best_and_interval)
 
 
 def cosine_panels(run: StoredRun) -> list[Panel]:
-    """Returns a panel of mean cosines by step, as in the analysis of MixCSE."""
+    """Returns a panel of mean cosines by step."""
     if not any(record.get(name) is not None for name in COSINES for record in run.steps):
         raise InputError(
             f"{run.folder}: no step in its log has cosines of positives and negatives; "
@@ -151,8 +149,7 @@ def cosine_panels(run: StoredRun) -> list[Panel]:
         "cosine is close to that of the positives. Negatives with far lower cosines contribute little to the "
         "gradient." + _means(run)
     )
-    title = "Cosines during training"
-    return _by_step("cosines", caption, run.steps, COSINES, title=title, axis="mean cosine to the anchor")
+    return _by_step("Cosines during training", caption, run.steps, COSINES, "mean cosine to the anchor")
 
 
 def alignment_panels(run: StoredRun) -> list[Panel]:
@@ -183,15 +180,11 @@ def alignment_panels(run: StoredRun) -> list[Panel]:
         axes.set_xlabel("uniformity")
         axes.set_ylabel("alignment")
 
-    panel = Panel(f"alignment-{run.metric}", "Alignment and uniformity", caption, path)
-    return [panel] if len(set(points)) > 1 else []
+    return [Panel("Alignment and uniformity", caption, path)] if len(set(points)) > 1 else []
 
 
 def models_panel(runs: Sequence[StoredRun]) -> Panel:
-    """Returns a plot of the models in ``best/`` by alignment and uniformity, coloured by their scores on ``--dev``.
-
-    As in figure 3 of SimCSE. Raises ``InputError`` if fewer than two runs have these scores.
-    """
+    """Returns a plot of the models in ``best/``, as in figure 3 of SimCSE, coloured by their scores on ``--dev``."""
     needed = ("uniformity", "alignment", "spearman")
     models = [(run.best, run.name) for run in runs if all(run.best.get(key) is not None for key in needed)]
     if len(models) < 2:
@@ -208,14 +201,11 @@ def models_panel(runs: Sequence[StoredRun]) -> Panel:
         axes.set_ylabel("alignment")
 
     caption = "The models in best/, coloured by Spearman's correlation x 100 on the development set."
-    return Panel("alignment-models", "Models", caption, draw)
+    return Panel("Models", caption, draw)
 
 
 def focal_panels(run: StoredRun, margins: Sequence[float] = (0.0, 0.1, 0.2, 0.3, 0.4)) -> list[Panel]:
-    """Returns panels of the similarity that Focal-InfoNCE uses (its figure 1), and of the weights of negatives.
-
-    Beside ``margins``, the margin of the run is shown, if it was trained with Focal-InfoNCE.
-    """
+    """Returns panels of the similarity that Focal-InfoNCE uses (its figure 1), and of the weights of negatives."""
     from ..losses.base import focal
 
     own = float(run.settings["contrastive.margin"]) if run.config.get("loss") == "focal" else None
@@ -262,6 +252,59 @@ def focal_panels(run: StoredRun, margins: Sequence[float] = (0.0, 0.1, 0.2, 0.3,
         "ones. Below -m/2 it is negative (not shown): the loss then pulls a negative closer."
     )
     return [
-        Panel("focal", "Focal re-scaling", caption, draw),
-        Panel("focal-weights", "Weights of negatives", weights_caption, draw_weights),
+        Panel("Focal re-scaling", caption, draw),
+        Panel("Weights of negatives", weights_caption, draw_weights),
     ]
+
+
+def pair_panels(compared: Compared) -> list[Panel]:
+    """Returns histograms of the cosines of held-out pairs before and after training, with the same axis limits."""
+    groups = compared.cosines()
+    everything = np.concatenate([side for sides in groups.values() for side in sides])
+    low, high = everything.min(), everything.max()
+    pad = max(0.02 * (high - low), 1e-4)
+    bins: list[float] = np.linspace(low - pad, high + pad, BINS + 1).tolist()
+    most = max(np.histogram(side, bins, density=True)[0].max() for sides in groups.values() for side in sides)
+
+    def draw(place: int, axes: Axes) -> None:
+        for number, (name, sides) in enumerate(groups.items()):
+            style = line_style(number)
+            axes.hist(sides[place], bins, density=True, color=style["color"], alpha=0.22)
+            axes.hist(sides[place], bins, density=True, histtype="step", lw=1.6, **style, label=name)
+        axes.set_xlim(bins[0], bins[-1])
+        axes.set_ylim(0, most * 1.05)
+        axes.set_xlabel("cosine")
+        axes.set_ylabel("density")
+        legend(axes)
+
+    what = "pairs of the development set" if compared.held_out.sets else "held-out texts"
+    means = "; ".join(f"{name} {before.mean():.2f} and {after.mean():.2f}" for name, (before, after) in groups.items())
+    caption = f"Cosines of {what}. The less the groups overlap, the better the model tells them apart."
+    after = f"The same pairs, with the embeddings of best/. Means before and after: {means}."
+    return [
+        Panel("Cosines before training", caption, partial(draw, 0)),
+        Panel("Cosines after training", after, partial(draw, 1)),
+        spectrum_panel(compared),
+    ]
+
+
+def spectrum_panel(compared: Compared) -> Panel:
+    """Returns a plot of the singular values of the held-out texts' embeddings before and after training."""
+    texts = list(compared.before)
+    values = [np.linalg.svd(unit(side), compute_uv=False) for side in compared.sides(texts)]
+    ranks = [effective_rank(side) for side in compared.sides(texts)]
+
+    def draw(axes: Axes) -> None:
+        for number, (name, each) in enumerate(zip(("before training", "after training"), values, strict=True)):
+            axes.plot(np.arange(1, len(each) + 1), each / each[0], label=name, **line_style(number))
+        log_axis(axes, lowest=1e-4)
+        axes.set_xlabel("number of the singular value")
+        axes.set_ylabel("relative singular value")
+        legend(axes)
+
+    caption = (
+        f"Singular values of the embeddings of {len(texts):,} held-out texts, at length 1, from the largest to the "
+        f"smallest. The flatter the curve, the more directions are used; the effective rank is {ranks[0]:.1f} before "
+        f"and {ranks[1]:.1f} after training."
+    )
+    return Panel("Singular values", caption, draw)

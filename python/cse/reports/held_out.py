@@ -26,14 +26,12 @@ Vectors = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The texts on which the models before and after training are compared."""
+    """The texts on which the models are compared: development sets by path and their sentences, or held-out sentences
+    and, if the run has them, their synthetic negatives."""
 
     sets: dict[str, Pairs]
-    """Development sets by path; empty if sentences of the corpus were held out instead."""
     sentences: list[str]
-    """Held-out sentences, or the distinct sentences of the development sets."""
     synthetic: list[str]
-    """One synthetic negative per sentence; empty if the run has none, or has development sets."""
 
     @property
     def texts(self) -> list[str]:
@@ -59,9 +57,7 @@ class Compared:
     def cosines(self) -> dict[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
         """Returns the cosines of the pairs in each group, before and after training, by the name of the group.
 
-        For development sets, there is one group for each third of the range of gold scores. For held-out sentences, the
-        groups are: the two halves of each sentence; halves of different sentences (the first half of each sentence and
-        the second half of the next); and each sentence and its synthetic negative, if the run has synthetic negatives.
+        Development sets have one group for each third of the range of gold scores.
         """
         held = self.held_out
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -88,24 +84,16 @@ class Compared:
         return cosines
 
     def neighbours(self, count: int = 8) -> tuple[list[dict[str, Any]], int, int]:
-        """Returns held-out sentences whose nearest neighbour changed, the number of these, and that of all compared.
-
-        At most ``count`` are returned: the first that qualify, so that they are not cherry-picked. The records are
-        those of result.json, with cosines.
-        """
+        """Returns the first ``count`` sentences whose nearest neighbour changed, the number of all, and of compared."""
         texts = self.held_out.sentences[:SHOWN]
         (old, old_cosine), (new, new_cosine) = map(nearest_others, self.sides(texts))
         changed = np.flatnonzero(old != new)
-        listed = [
-            {
-                "sentence": texts[row],
-                "before": texts[old[row]],
-                "after": texts[new[row]],
-                "cosines": (float(old_cosine[row]), float(new_cosine[row])),
-            }
+        names = ("sentence", "before", "after", "cosines")
+        rows = [
+            (texts[row], texts[old[row]], texts[new[row]], (float(old_cosine[row]), float(new_cosine[row])))
             for row in changed[:count]
         ]
-        return listed, len(changed), len(texts)
+        return [dict(zip(names, row, strict=True)) for row in rows], len(changed), len(texts)
 
 
 _THIRDS = ("lowest", "middle", "highest")
@@ -137,11 +125,7 @@ def held_out(run: StoredRun) -> HeldOut:
 def compare_models(
     run: StoredRun, *, device: str = "auto", progress: Callable[[int, int], None] | None = None
 ) -> Compared:
-    """Encodes the held-out texts with the model before training and the model in ``best/``, in float32.
-
-    ``progress`` is called with the number of texts encoded, and the number to encode with both models together. Raises
-    ``InputError`` if held-out texts or a model are missing, or if the model before training was not stored.
-    """
+    """Encodes the held-out texts with the model before training and the model in ``best/``, in float32."""
     from ..encoder.encoder import Encoder
 
     texts = held_out(run)

@@ -19,7 +19,7 @@ from ..evaluation.verdict import NOT_JUDGED
 from ..io import dumps
 from ..progress import duration
 from .pictures import Material
-from .runs import StoredRun
+from .runs import StoredRun, flat
 from .style import Panel, drawn
 
 # Names of the scores in a log, for the page; others are shown as they are.
@@ -61,10 +61,16 @@ def report_page(material: Material) -> Page:
         panels: list[Panel] = []
         for kind in kinds:
             panels += attempt(kind, partial(material.panels, kind), []) if kind in material.kinds else []
-        return [{"title": panel.title, "caption": panel.caption, "source": _source(panel)} for panel in panels]
+        # An image that holds its own SVG data.
+        sources = [f"data:image/svg+xml;base64,{b64encode(drawn([panel], 'svg')).decode()}" for panel in panels]
+        return [
+            {"title": panel.title, "caption": panel.caption, "source": source}
+            for panel, source in zip(panels, sources, strict=True)
+        ]
 
     pairs = figures("pairs")
-    stored = (run.result or {}).get("neighbours", [])
+    result = run.result or {}
+    stored = result.get("neighbours", [])
     neighbours, changed, total = material.compared.neighbours() if pairs else (stored, 0, 0)
     changes = _changes(run)
     resources = files("cse") / "resources"
@@ -80,15 +86,12 @@ def report_page(material: Material) -> Page:
         changes=[_cells(change) for change in changes],
         base=run.config.get("model", ""),
         took=_took(run),
-        sts={
-            name: ABSENT if score is None else f"{score:.2f}"
-            for name, score in (run.result or {}).get("sts", {}).items()
-        },
-        notes=(run.result or {}).get("notes", []),
+        sts={name: ABSENT if score is None else f"{score:.2f}" for name, score in result.get("sts", {}).items()},
+        notes=result.get("notes", []),
         facts=_facts(run),
-        given=_flat(run.given),
+        given=_texts(run.given),
         settings=tomli_w.dumps({name: value for name, value in run.config.items() if name != "given"}),
-        environment=_flat(run.environment),
+        environment=_texts(run.environment),
         curves=figures("training", "cosines", "alignment"),
         methods=figures("focal"),
         held_out=pairs,
@@ -103,11 +106,6 @@ def report_page(material: Material) -> Page:
     return Page(html, changes, left_out)
 
 
-def _source(panel: Panel) -> str:
-    """Returns a panel as the address of an image that holds its own SVG data."""
-    return f"data:image/svg+xml;base64,{b64encode(drawn([panel], 'svg')).decode()}"
-
-
 def _verdict(run: StoredRun) -> dict[str, Any]:
     """Returns the word of the verdict, why it was given, the table cells of the measures, and the notes."""
     if run.result is None:
@@ -118,7 +116,7 @@ def _verdict(run: StoredRun) -> dict[str, Any]:
 
 
 def _changes(run: StoredRun) -> list[dict[str, Any]]:
-    """Returns the scores of the evaluations before training and of best/ as records; those of one side only are not."""
+    """Returns the scores that both the evaluation before training and that of best/ have, as records."""
     before, best = run.evaluations[0] if run.evaluations else {}, run.best
     return [
         {"name": SCORES.get(name, name), "before": value, "after": best[name], "difference": best[name] - value}
@@ -151,15 +149,8 @@ def _took(run: StoredRun) -> str:
     return "" if run.result is None else f" in {duration(run.result['seconds'])}"
 
 
-def _flat(table: dict[str, Any]) -> dict[str, str]:
-    """Returns the values of a table as text, by name; values of nested tables have names like ``una.beta``."""
-    values: dict[str, str] = {}
-    for name, value in table.items():
-        if isinstance(value, dict):
-            values |= {f"{name}.{key}": _text(item) for key, item in value.items()}
-        else:
-            values[name] = _text(value)
-    return values
+def _texts(table: dict[str, Any]) -> dict[str, str]:
+    return {name: _text(value) for name, value in flat(table).items()}
 
 
 def _text(value: Any) -> str:

@@ -9,10 +9,9 @@ from functools import cached_property
 from pathlib import Path
 
 from ..errors import InputError
-from .curves import alignment_panels, cosine_panels, focal_panels, score_panels, training_panels
+from .curves import alignment_panels, cosine_panels, focal_panels, pair_panels, score_panels, training_panels
 from .held_out import Compared, compare_models
 from .runs import StoredRun
-from .similarity import pair_panels
 from .style import Panel, write
 
 
@@ -23,13 +22,11 @@ class Material:
     run: StoredRun
     device: str = "auto"
     progress: Callable[[int, int], None] | None = None
-    """Of ``compare_models``."""
     encode: bool = True
     """If False, plots that need encoded texts raise ``InputError``."""
 
     @cached_property
     def compared(self) -> Compared:
-        """The held-out texts encoded by the models before and after training."""
         if not self.encode:
             raise InputError("--no-encode: the held-out texts must be encoded by both models; omit the flag")
         return compare_models(self.run, device=self.device, progress=self.progress)
@@ -43,7 +40,7 @@ class Material:
         """Returns the panels of a kind; raises ``InputError`` if the run lacks the data, or if no value changes."""
         panels = KINDS[kind](self)
         if not panels:
-            raise InputError(f"{self.run.folder}: its log has the same values at every step; train for more steps")
+            raise InputError(f"{self.run.folder}: no value in its log changes over the steps; train for more steps")
         return panels
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,15 +24,13 @@ class StoredRun:
 
     folder: Path
     config: dict[str, Any]
-    """``config.toml``: the values of all settings; its table ``given`` repeats the settings that the user gave."""
+    """``config.toml``; its table ``given`` repeats the settings that the user gave."""
     steps: list[dict[str, Any]]
-    """The records of steps in ``log.jsonl``."""
     evaluations: list[dict[str, Any]]
     """The records of evaluations in ``log.jsonl``; the first one was made before training."""
     result: dict[str, Any] | None
     """``result.json``; None for a run that has not finished, or that was extended and has not finished since."""
     environment: dict[str, Any]
-    """``environment.json``: package versions, and a description of the machine."""
     texts: dict[str, Any] | None
     """``data.json``: descriptions of the data, examples, and held-out sentences. None for runs of older versions."""
 
@@ -43,14 +41,12 @@ class StoredRun:
     @property
     def given(self) -> dict[str, Any]:
         """The settings that the user gave; empty for older runs, which did not store them."""
-        table: dict[str, Any] = self.config.get("given", {})
-        return table
+        return dict(self.config.get("given", {}))
 
     @property
     def verdict(self) -> dict[str, Any]:
         """The verdict; empty for a run that has not finished, or of an older version."""
-        found: dict[str, Any] = (self.result or {}).get("verdict") or {}
-        return found
+        return dict((self.result or {}).get("verdict") or {})
 
     @property
     def changed(self) -> float:
@@ -74,31 +70,24 @@ class StoredRun:
 
     @property
     def best(self) -> dict[str, Any]:
-        """The evaluation of the model in ``best/``.
-
-        In an unfinished run, it is the evaluation with the highest Spearman's correlation, or the last evaluation if
-        Spearman's correlation was not computed.
-        """
+        """The evaluation of ``best/``; in an unfinished run, that of the highest Spearman score, or the last."""
         if self.result is not None:
-            best: dict[str, Any] = {"step": self.result["best_step"], **self.result["best"]}
-            return best
+            return {"step": self.result["best_step"], **self.result["best"]}
         scored = [record for record in self.evaluations if record.get("spearman") is not None]
-        if scored:
-            return max(scored, key=lambda record: float(record["spearman"]))
-        return self.evaluations[-1] if self.evaluations else {}
+        return max(scored, key=lambda record: float(record["spearman"]), default=(self.evaluations or [{}])[-1])
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The settings that affect what is computed, by name; options of methods have names like ``una.beta``."""
-        settings: dict[str, Any] = {}
-        for name, value in self.config.items():
-            if name in NOT_COMPARED:
-                continue
-            if isinstance(value, dict):
-                settings |= {f"{name}.{option}": item for option, item in value.items()}
-            else:
-                settings[name] = value
-        return settings
+        """The settings that affect what is computed, by name; see ``flat``."""
+        return flat({name: value for name, value in self.config.items() if name not in NOT_COMPARED})
+
+
+def flat(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of a table and of the tables in it, whose values have names like ``una.beta``."""
+    values: dict[str, Any] = {}
+    for name, value in table.items():
+        values |= {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, dict) else {name: value}
+    return values
 
 
 def read_run(folder: str | Path, needs_log: bool = True) -> StoredRun:
@@ -121,23 +110,15 @@ def read_run(folder: str | Path, needs_log: bool = True) -> StoredRun:
     last = max((int(record["step"]) for record in records), default=0)
     if result is not None and last > result["steps"]:  # the run was extended, and has not finished since
         result = None
-    return StoredRun(
-        folder=folder,
-        config=config,
-        steps=steps,
-        evaluations=evaluations,
-        result=result,
-        environment=_stored(folder / "environment.json", EnvironmentFile) or {},
-        texts=_stored(folder / "data.json", DataFile),
-    )
+    environment = _stored(folder / "environment.json", EnvironmentFile) or {}
+    return StoredRun(folder, config, steps, evaluations, result, environment, _stored(folder / "data.json", DataFile))
 
 
 def _no_run(folder: Path) -> InputError:
     """Returns the error for a folder that holds no run; it names the folder that was probably meant."""
     if (folder.resolve().parent / "config.toml").is_file():
         return InputError(f"{folder}: is inside the folder of a run; name the run: {folder.resolve().parent}")
-    inside = _runs_in(folder)
-    if inside:
+    if inside := _runs_in(folder):
         return InputError(f"{folder}: is a folder of {len(inside)} runs; name one, like {inside[-1]}")
     return InputError(f"{folder}: not the folder of a run (config.toml is missing); to list runs: cse runs DIR")
 
@@ -166,8 +147,7 @@ def _stored(path: Path, shape: type[Any]) -> Any:
     return read_json(path, shape, "; remove it, or restore it") if path.exists() else None
 
 
-# The contents of the files of a run, which other programs may have changed. Step is a record of log.jsonl, Measure one
-# of the verdict; the others are named after their files.
+# The contents of the files of a run, which other programs may have changed. Step is a record of log.jsonl.
 Numbers = dict[str, float | None]
 
 
@@ -182,26 +162,6 @@ class ConfigFile(TypedDict):
     loss: str
 
 
-class MeasureFile(TypedDict):
-    task: str
-    examples: int
-    unit: str
-    a: float | None
-    b: float | None
-    mean: float | None
-    low: NotRequired[float]
-    high: NotRequired[float]
-    visible: NotRequired[float]
-    word: str
-
-
-class VerdictFile(TypedDict):
-    word: str
-    why: str
-    measures: list[MeasureFile]
-    notes: list[str]
-
-
 class Result(TypedDict):
     steps: int
     seconds: float
@@ -209,34 +169,19 @@ class Result(TypedDict):
     best: dict[str, Any]
     sts: dict[str, float | None]
     notes: list[str]
-    verdict: VerdictFile
-    neighbours: list[Neighbour]
-
-
-class Neighbour(TypedDict):
-    sentence: str
-    before: str
-    after: str
+    verdict: dict[str, Any]
+    neighbours: list[dict[str, Any]]
 
 
 class EnvironmentFile(TypedDict):
     versions: dict[str, str]
 
 
-class ExampleFile(TypedDict):
-    method: str
-    text: str
-    augmented: str
-    spans: list[list[int]]
-    augmented_spans: list[list[int]]
-    further: list[str]
-
-
 class DataFile(TypedDict):
     held_out: list[str]
     synthetic: list[str]
     facts: dict[str, str]
-    examples: list[ExampleFile]
+    examples: list[dict[str, Any]]
 
 
 def find_runs(folder: str | Path) -> list[StoredRun]:

@@ -1,7 +1,6 @@
 """Appearance of the plots: colours, fonts, figures and files. Matplotlib is imported only when a figure is made.
 
-The colours are from Okabe and Ito (2008); people with the common kinds of colour blindness can tell them apart. Lines
-also differ in their dashes, so that a plot can be read without colours.
+The colours are from Okabe and Ito (2008); they can be told apart with the common kinds of colour blindness.
 """
 
 from __future__ import annotations
@@ -29,10 +28,8 @@ DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2
 
 # Size of a panel in inches. On a page, a panel is about as wide as the screen of a phone, and is never scaled down.
 WIDTH, HEIGHT = 3.9, 3.0
-# Number of characters of a legend that fit into the width of a panel.
-CHARACTERS = 56
-# LINES: number of lines of a legend that fit into the height of a panel. LINE: height of each further line in inches.
-LINES, LINE = 3, 0.18
+# Characters and lines of a legend that fit into a panel; height of each further line in inches.
+CHARACTERS, LINES, LINE = 56, 3, 0.18
 # Fonts for scripts that the main font lacks; used if they are installed.
 FALLBACKS = ("Noto Sans CJK JP", "Noto Sans", "Arial Unicode MS", "Hiragino Sans", "Microsoft YaHei", "Noto Sans Thai")
 
@@ -47,11 +44,8 @@ def line_style(number: int) -> dict[str, Any]:
 class Panel:
     """One pair of axes of a plot, with a title and a caption."""
 
-    name: str
-    """Identifies the panel within a page: letters, digits and hyphens."""
     title: str
     caption: str
-    """What is shown and how to read it, in one or two sentences."""
     draw: Callable[[Axes], object]
 
 

@@ -119,15 +119,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         self.show_progress_bar = show_progress_bar
 
     def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None) -> Tensor:
-        """Returns the loss of a batch, a scalar tensor.
-
-        Args:
-            sentence_features: The inputs of the model by column: anchor, positive, negatives.
-            labels: Ignored.
-
-        Raises:
-            InputError: If there is only one column, or if ``hard_negative_weight`` is set and no column has negatives.
-        """
+        """Returns the loss of a batch, a scalar tensor, from the inputs by column; ``labels`` are ignored."""
         columns = list(sentence_features)
         # Computed before the model runs, because the model may change attention masks in place to exclude prompts.
         facts: Any = facts_of(columns, self.tokenizer)
@@ -142,10 +134,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         return self._loss(embed_columns(self.model, features), facts)
 
     def calculate_loss(self, reps: list[list[Tensor]], labels: Any = None, *, with_backward: bool = False) -> Tensor:
-        """Returns the loss of embeddings, given as a list of mini-batches for each column.
-
-        ``labels`` are the ``Facts`` of the batch, or None. ``with_backward`` also runs the backward pass.
-        """
+        """Returns the loss of the mini-batches of each column; ``labels`` are the ``Facts`` of the batch, or None."""
         loss = self._loss([torch.cat(column) for column in reps], labels)
         if with_backward:
             loss.backward()  # type: ignore[no-untyped-call]
@@ -162,18 +151,14 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
 
     def get_config_dict(self) -> dict[str, Any]:
         """Returns the parameters, for the model card."""
-        names = ("negatives_as", "keep_duplicates", "seed", "gather_across_devices")
-        config = {**self.parts, **{name: getattr(self, name) for name in names}}
-        config["cached"] = self.uses_gradient_cache
-        if self.uses_gradient_cache:
-            config |= {"mini_batch_size": self.mini_batch_size, "mini_batch_num_tokens": self.mini_batch_num_tokens}
-        return config
+        names = ["negatives_as", "keep_duplicates", "seed", "gather_across_devices"]
+        names += ["mini_batch_size", "mini_batch_num_tokens"] if self.uses_gradient_cache else []
+        shown = {name: getattr(self, name) for name in names}
+        return {**self.parts, **shown, "cached": self.uses_gradient_cache}
 
     @property
     def temperature(self) -> float:
-        """The temperature tau."""
-        temperature: float = self.parts["temperature"]
-        return temperature
+        return float(self.parts["temperature"])
 
     @property
     def citation(self) -> str:
@@ -239,12 +224,9 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         self, roles: dict[str, Role], masks: dict[str, Tensor], facts: Facts, device: torch.device
     ) -> Tensor | None:
         """Returns the partners of mixed negatives, drawn as in ``cse train``; see ``cse.rng.partners``."""
-        settings: dict[str, Any] = {
-            "objective": self.parts["objective"],
-            "mixed_negatives": self.parts["mixed"] is not None,
-            "mix_variant": self.parts["mixed"] or "paper",
-        }
-        drawn = Contrastive(ContrastiveOptions(**settings), None).partner_views(roles)  # type: ignore[arg-type]
+        mixed = self.parts["mixed"]
+        options = ContrastiveOptions(self.parts["objective"], mixed_negatives=bool(mixed), mix_variant=mixed or "paper")
+        drawn = Contrastive(options, None).partner_views(roles)  # type: ignore[arg-type]
         if drawn is None:
             return None
         anchors, names = drawn

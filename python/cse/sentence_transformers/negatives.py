@@ -1,8 +1,7 @@
 """Synthetic hard negatives (UNA) in a ``datasets.Dataset``: drawn once as columns, or redrawn in every epoch.
 
-``Facts`` holds what a loss needs besides the embeddings: row numbers, the epoch, and which texts are equal. The trainer
-of sentence-transformers passes token ids to a loss, not texts or row numbers. Equal texts are therefore recognised by
-equal token ids. ``NegativesCollator`` adds row numbers and the epoch to the inputs of the first column.
+The trainer of sentence-transformers passes token ids to a loss, not texts or row numbers. Equal texts are therefore
+recognised by equal token ids. ``NegativesCollator`` adds row numbers and the epoch to the inputs of the first column.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ ROW, EPOCH = "cse_row", "cse_epoch"
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts of a batch of B rows."""
+    """What a loss needs besides the embeddings of a batch of B rows, ``(B,)`` int64 each."""
 
     rows: Tensor
-    """``(B,)`` int64, keys of random numbers: the row numbers if they are given, else hashes of the anchors' token ids
-    if every column has token ids, else the positions in the batch."""
+    """Keys of random numbers: the row numbers if they are given, else hashes of the anchors' token ids if every column
+    has token ids, else the positions in the batch."""
     epoch: Tensor
-    """``(B,)`` int64, the epoch, from 0; 0 if it is not known."""
+    """The epoch, from 0; 0 if it is not known."""
     keys: tuple[Tensor, ...] | None
-    """``(B,)`` int64 for each column, a hash of the token ids without the prompt; None if a column has no token ids."""
+    """For each column, a hash of the token ids without the prompt; None if a column has no token ids."""
 
     def gathered(self, gather: Callable[[Tensor], Tensor]) -> Facts:
         """Returns the facts of the whole batch, with the rows of all processes."""
@@ -126,8 +125,6 @@ def add_negatives(
     Warns:
         UserWarning: If the dataset has no column of positives, which must stand before the negatives in training.
     """
-    if not isinstance(dataset, Dataset):  # a DatasetDict has the methods that are used here
-        raise InputError(f"dataset: a datasets.Dataset was expected, not {type(dataset).__name__}; pass one split")
     drawn = _Drawn(index, column, copies, name, drawing)
     _check_columns(dataset.column_names, drawn, row_column)
     if _lacks_positives(dataset.column_names, row_column):
@@ -155,12 +152,7 @@ def add_negatives(
 
 
 def number_rows(dataset: Dataset, name: str = "row") -> Dataset:
-    """Returns the dataset with a column of row numbers, from 0; number the rows before they are shuffled or selected.
-
-    Raises ``InputError`` if a column of this name exists.
-    """
-    if name in dataset.column_names:
-        raise InputError(f"{name}: the dataset already has a column of this name; give another name")
+    """Returns the dataset with a column of row numbers, from 0; number rows before they are shuffled or selected."""
     return dataset.add_column(name, np.arange(len(dataset), dtype=np.int64))
 
 
@@ -262,10 +254,7 @@ class EpochCallback(TrainerCallback):
         self.collator = collator
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Copies the prompts and the router mapping, which the trainer passes only to its default collator.
-
-        The trainer may evaluate before it trains; the epoch is then 0.
-        """
+        """Copies what the trainer passes only to its default collator; an evaluation before training has epoch 0."""
         self.collator.epoch = self.collator.epoch or 0
         self.collator.prompts = self.collator.prompts or getattr(args, "prompts", None) or {}
         self.collator.router_mapping = self.collator.router_mapping or getattr(args, "router_mapping", None) or {}

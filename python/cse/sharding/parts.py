@@ -10,17 +10,14 @@ file                        content
 ==========================  ==========================================================================================
 
 The folder is locked by the process that makes parts. The manifest is written before the first part and after the last
-one. A part counts as made only if it has the hash that was stored. A later call with the same settings and files
-makes the parts that are missing. Files may be added at the end of the list. The parts are the same with
-``--engine local`` and ``--engine ray``: negatives are identical on all machines, and embeddings on processors of the
-same kind.
+one. A later call with the same settings and files, and perhaps more files at the end, makes the parts that are missing.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
@@ -29,7 +26,7 @@ from typing import Any, TypedDict
 
 from .. import __version__
 from .._core import hash_file
-from ..data.readers import SourceFile
+from ..data.readers import ReadOptions, SourceFile
 from ..errors import InputError
 from ..io import dumps, holds_files, locked, naming, read_json, remove_leftovers, write_text
 
@@ -43,21 +40,35 @@ class Shard:
 
     source: SourceFile
     part: str
-    """Name of the part in the folder."""
     first_row: int
     """Row number, in the whole corpus, of the first row of the file."""
 
 
-class Listed(TypedDict):
-    """What is needed of a part in a manifest."""
+Progress = Callable[[int], None]
+Work = Callable[[Shard, Path, Progress], dict[str, Any]]
+"""A function that makes the part of a shard at a path, and returns counts and, as ``file``, the hash of the input file
+as it was read. Its third argument is called with the number of rows done since the last call."""
 
+
+@dataclass(frozen=True)
+class Job:
+    """What makes the parts of a corpus."""
+
+    kind: str
+    suffix: str
+    settings: dict[str, Any]
+    """All settings that the content of the parts depends on or that a search needs, serialisable to JSON."""
+    reading: ReadOptions
+    load: Callable[[ReadOptions], Work]
+    """Loads the index or model, and returns the function that makes a part."""
+
+
+class Listed(TypedDict):
     part: str
     path: str
 
 
 class Manifest(TypedDict):
-    """What is needed of a manifest."""
-
     version: int
     kind: str
     settings: dict[str, Any]
@@ -65,7 +76,6 @@ class Manifest(TypedDict):
 
 
 def read_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
-    """Returns the manifest of a folder of parts; None if there is none, or if the file is not a manifest of parts."""
     path = Path(folder) / MANIFEST
     try:
         manifest = read_json(path, Manifest)
@@ -77,21 +87,17 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
 
 
 class Parts:
-    """The output folder of a call that makes parts from the files ``sources``; see ``Job`` for the other arguments."""
-
-    def __init__(
-        self, folder: str, kind: str, settings: dict[str, Any], sources: Sequence[SourceFile], suffix: str
-    ) -> None:
+    def __init__(self, folder: str, job: Job, sources: Sequence[SourceFile]) -> None:
         self.folder = Path(folder)
-        self._head = {"version": VERSION, "cse": __version__, "kind": kind, "settings": json.loads(dumps(settings))}
+        settings = json.loads(dumps(job.settings))
+        self._head = {"version": VERSION, "cse": __version__, "kind": job.kind, "settings": settings}
         digits = max(5, len(str(len(sources) - 1)))
         self.shards: list[Shard] = []
         first = 0
         for number, source in enumerate(sources):
-            self.shards.append(Shard(source, f"part-{number:0{digits}}{suffix}", first))
+            self.shards.append(Shard(source, f"part-{number:0{digits}}{job.suffix}", first))
             first += source.rows
         self.rows = first
-        """Number of rows of the whole corpus."""
         self.made: dict[str, dict[str, Any]] = {}
         """The size, hash and counts of each part that is made, by the name of the part."""
 
@@ -150,11 +156,9 @@ class Parts:
             raise InputError(f"-o {self.folder}: {entry['part']} was made from {entry['path']}, {what}; {remedy}")
 
     def missing(self) -> list[Shard]:
-        """Returns the shards whose part is missing or incomplete."""
         return [shard for shard in self.shards if shard.part not in self.made]
 
     def _record(self, shard: Shard, entry: dict[str, Any]) -> dict[str, Any] | None:
-        """Returns the size, hash and counts of a part; None if the part is missing or incomplete."""
         path = self.folder / shard.part
         try:
             record = entry if "part_xxh3" in entry else read_json(f"{path}.json", dict[str, Any])

@@ -1,9 +1,4 @@
-"""Building an index and writing it to a folder, locally or on a Ray cluster; and the classes of results.
-
-On a cluster (extra ``cse[ray]``), there is one task per file and a tree of merges. Merging is associative, so the index
-equals, byte for byte, one built locally from the same files in the same order. Ray handles placement, retries and lost
-workers. Every node must be able to read the files at the given paths.
-"""
+"""Building an index and writing it to a folder, locally or on a Ray cluster; and the classes of results."""
 
 from __future__ import annotations
 
@@ -100,29 +95,25 @@ class ExplainedWord:
 def count_shard(
     path: str, column: str | None, words: WordOptions, reading: ReadOptions, home: str
 ) -> tuple[bytes, int]:
-    """Returns the index of one file as bytes, and the number of fields with a line break. Runs on a worker."""
     enter(home)  # makes relative paths valid; the index records paths as given
     inputs = readers.resolve([path], column if tables.is_table(path) else None)
     return _core.count(inputs, words, reading), readers.joined_lines(inputs)
 
 
 def merge_shards(*shards: bytes) -> bytes:
-    """Merges the indexes of consecutive files, given as bytes. Runs on a worker."""
     return _core.merge(list(shards)) if len(shards) > 1 else shards[0]
 
 
 def count_on_cluster(
     paths: readers.Paths,
-    *,
     column: str | None,
     words: WordOptions,
     reading: ReadOptions,
     counted: Callable[[int, int], object],
 ) -> tuple[bytes, int]:
-    """Builds the index of files on the Ray cluster that ``cse.background.connected`` finds or starts.
+    """Returns the index of files as bytes, and the number of fields with a line break; one task per file.
 
-    Returns the index as bytes, and the number of fields with a line break. ``counted`` is called with the
-    number of files counted and that of all files.
+    The tasks are merged in a tree. Merging is associative, so the index equals one that is built locally.
     """
     files = [item if isinstance(item, str) else item.path for item in readers.resolve(paths, column)]
     if "-" in files:
@@ -144,7 +135,6 @@ def count_on_cluster(
 
 
 def prepared(reading: ReadOptions, pieces: Pieces | None) -> Mapping[str, object]:
-    """Returns the options for the core to read files whose terms are pieces, or words if ``pieces`` is None."""
     return reading if pieces is None else {**reading, "prepare": pieces.rows}
 
 
@@ -160,25 +150,22 @@ def build_index(
     progress: _core.Progress | None = None,
     counted: Callable[[int, int], object] = lambda done, total: None,
 ) -> tuple[IndexInfo, list[SourceFile], int]:
-    """Builds an index and writes it to a folder. Unlike ``TfidfIndex.build``, this function does not load the index.
+    """Builds an index and writes it to a folder, with ``matrix`` (not with ``ray``) also the matrix as ``matrix.npz``.
 
-    With ``matrix``, the TF-IDF matrix, ``(rows, terms)`` in CSR, float64, is written as ``matrix.npz``; it must fit in
-    memory, and the engine ``ray`` writes none. Returns counts of the corpus, the files that were read, and the number
-    of table fields in which a line break was replaced by a space.
+    Returns counts of the corpus, the files that were read, and the number of table fields in which a line break was
+    replaced by a space.
     """
     words, reading = word_options(**(words or {})), reading_options(**(reading or {}))
     pieces = words["pieces"]
     if pieces is not None and engine == "ray":
         raise InputError("--engine ray cannot be combined with --tokenizer wordpieces; use --engine local")
     if engine == "ray":
-        data, joined = count_on_cluster(paths, column=column, words=words, reading=reading, counted=counted)
+        data, joined = count_on_cluster(paths, column, words, reading, counted)
         counts, read = _core.save(folder, data)
-    elif engine == "local":
+    else:
         files = readers.resolve(paths, column)
         counts, read = _core.build_to(files, folder, words, matrix, prepared(reading, pieces), progress)
         joined = readers.joined_lines(files)
-    else:
-        raise InputError(f"--engine: {engine!r} is unknown; choose local or ray")
     if pieces is not None:
         pieces.save(folder)
     return IndexInfo(*counts), [SourceFile(**file) for file in read], joined

@@ -85,15 +85,6 @@ class Sampling:
     seed: Seed = 0
 
 
-@dataclass(frozen=True)
-class Drawing(Sampling):
-    """All that a negative depends on, besides the index, the text and its row number."""
-
-    epoch: Epoch = 0
-    copy: int = 0
-    mode: Mode = "negative"
-
-
 class WordOptions(TypedDict, total=False):
     """``Words`` as keyword arguments, and the tokenizer of a model for ``wordpieces``; the defaults are those there."""
 
@@ -104,7 +95,7 @@ class WordOptions(TypedDict, total=False):
 
 
 class DrawOptions(TypedDict, total=False):
-    """``Drawing`` as keyword arguments.
+    """``Sampling`` as keyword arguments, and the further ones that a negative depends on.
 
     ``beta`` is the mean replacement probability before clipping at 1. ``radius`` is the largest difference in TF-IDF
     rank, as a number or a percentage (``"5%"``). ``surface`` is ``keep`` (only replaced words change) or ``plain``
@@ -124,11 +115,10 @@ class DrawOptions(TypedDict, total=False):
 
 
 _WORDS: dict[str, Any] = {**asdict(Words()), "pieces": None}
-DRAW: dict[str, Any] = asdict(Drawing())
+DRAW: dict[str, Any] = {**asdict(Sampling()), "epoch": 0, "copy": 0, "mode": "negative"}
 
 
 def word_options(**words: Unpack[WordOptions]) -> WordOptions:
-    """Returns the given options, with the defaults for missing ones."""
     options: WordOptions = complete(_WORDS, words)
     if options["tokenizer"] != "wordpieces":
         if options["pieces"] is not None:
@@ -142,7 +132,6 @@ def word_options(**words: Unpack[WordOptions]) -> WordOptions:
 
 
 def check_radius(radius: int | str | None) -> int | str | None:
-    """Returns the radius; raises ``InputError`` unless it is None, a percentage, or an integer of at least 1."""
     if radius is not None and percentage(radius) is None and not 1 <= int(radius) < 2**63:
         raise InputError(f"--radius must be at least 1 and fit into 63 bits, got {radius}")
     return radius

@@ -27,11 +27,7 @@ KEPT = ("added_tokens", "model", "normalizer", "pre_tokenizer", "version")
 
 
 class Pieces:
-    """Splits texts into the pieces of a WordPiece tokenizer.
-
-    A piece that continues a word begins with ``##``. Special tokens, words that the tokenizer does not know ([UNK]),
-    and tokens added to the vocabulary of WordPiece are left out.
-    """
+    """Splits texts into the pieces of a WordPiece tokenizer, without special, unknown ([UNK]) and added tokens."""
 
     def __init__(self, definition: str, name: str) -> None:
         parsed = parse_json(definition, dict[str, Any], name)
@@ -47,10 +43,6 @@ class Pieces:
 
     @classmethod
     def of(cls, tokenizer: Any, name: str) -> Pieces:
-        """Returns the pieces of a tokenizer of the library transformers or tokenizers.
-
-        Raises ``InputError`` for a tokenizer without a fast version, or of another kind than WordPiece.
-        """
         backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
         if not hasattr(backend, "to_str"):
             raise InputError(f"--tokenizer wordpieces: the tokenizer of {name} has no fast version (tokenizer.json)")
@@ -58,13 +50,12 @@ class Pieces:
 
     @classmethod
     def open(cls, folder: str | PathLike[str], expected: str) -> Pieces:
-        """Opens the tokenizer in the folder of an index; raises ``InputError`` if its hash is not ``expected``."""
         path = Path(folder) / FILE
         try:
             pieces = cls(path.read_text(encoding="utf8"), str(path))
-        except (OSError, ValueError, AttributeError) as error:
-            if isinstance(error, InputError):
-                raise
+        except InputError:
+            raise
+        except (OSError, ValueError, AttributeError):
             raise InputError(f"{path}: cannot be read; build the index again with cse build-tfidf") from None
         if pieces.hash != expected:
             raise InputError(
@@ -78,10 +69,6 @@ class Pieces:
         write_text(Path(folder) / FILE, self.definition)
 
     def check_same(self, other: Pieces, name: str, model: str) -> None:
-        """Raises ``InputError`` if the tokenizer ``other``, of the model ``model``, has other pieces.
-
-        ``name`` is the option or the file that names this tokenizer, for the message.
-        """
         if self.hash != other.hash:
             raise InputError(
                 f"{name}: the index has the pieces of another tokenizer than that of {model}; build an index with "
@@ -102,7 +89,6 @@ class Pieces:
 
     @cached_property
     def _names(self) -> dict[int, str]:
-        """The pieces by their ids, without those that are left out."""
         return {number: piece for piece, number in self._tokenizer.get_vocab().items() if number not in self._left_out}
 
     def split(self, texts: Sequence[str]) -> list[list[tuple[int, int, str]]]:
@@ -118,7 +104,6 @@ class Pieces:
         ]
 
     def terms(self, texts: Sequence[str]) -> list[list[str]]:
-        """Returns the pieces of each text, without offsets."""
         names = self._names
         return [
             [names[number] for number in encoding.ids if number in names]
@@ -142,7 +127,6 @@ def _valid(texts: Sequence[str]) -> list[str]:
 
 
 def _check(definition: Any, name: str) -> None:
-    """Raises ``InputError`` unless a tokenizer.json describes a tokenizer of BERT."""
     model, before = definition.get("model") or {}, definition.get("pre_tokenizer") or {}
     normalizer = definition.get("normalizer") or {}
     parts = normalizer.get("normalizers", [normalizer])

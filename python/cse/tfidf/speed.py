@@ -25,10 +25,7 @@ PLAIN_ROWS, NLPAUG_ROWS, CHECKED_ROWS = 2_000, 200, 200
 
 
 class PlainLoop:
-    """UNA in plain Python, for rows of the corpus of an index of ``whitespace`` words.
-
-    Its random numbers are those of ``random``, so its negatives follow the same law as the core's, but are others.
-    """
+    """UNA in plain Python, for rows of the corpus of an index of ``whitespace`` words, with other random numbers."""
 
     def __init__(self, index: TfidfIndex, seed: int = 0) -> None:
         order: list[int] = index.by_rank.tolist()
@@ -40,7 +37,6 @@ class PlainLoop:
         self.radius, self.random = index.default_radius, Random(seed)
 
     def probabilities(self, terms: Sequence[str]) -> list[float]:
-        """Returns the replacement probability of each term of a row; if their scores are equal, beta for each."""
         counts = Counter(terms)
         scores = [math.log1p(counts[term] / len(terms)) * self.idf[term] for term in terms]
         low, high = min(scores), max(scores)
@@ -51,7 +47,6 @@ class PlainLoop:
         return [1.0 if score == high and top == 1 else min(1.0, scale * (score - low)) for score in scores]
 
     def draw(self, term: str) -> str:
-        """Returns another term within the radius, with probability proportional to its maximum score."""
         rank = self.rank[term]
         low, high = max(0, rank - self.radius), min(len(self.by_rank), rank + 1 + self.radius)
         own = self.sums[rank + 1] - self.sums[rank]
@@ -64,7 +59,6 @@ class PlainLoop:
         return self.by_rank[bisect_right(self.sums, at, low + 1, high) - 1]
 
     def augment(self, text: str) -> str:
-        """Returns a negative of a row; a replacement is capitalised like the word that it replaces."""
         words = list(re.finditer(r"\S+", text))
         if not words:
             return text
@@ -80,11 +74,8 @@ class PlainLoop:
 
 
 def check(index: TfidfIndex, loop: PlainLoop, rows: Sequence[str], samples: int = 10) -> None:
-    """Asserts that the loop follows the law of the core on these rows.
-
-    The probabilities of all words are equal to 1e-9. The number of words that the loop replaces differs from their sum,
-    and the mean distance (signed and absolute, in ranks) of its replacements from the core's, by less than six standard
-    errors.
+    """Asserts that the loop replaces words as the core does on these rows: probabilities are equal to 1e-9, and numbers
+    and ranks of replacements differ by less than six standard errors.
     """
     signed, absolute = [], []
     excess, variance = 0.0, 1.0
@@ -107,7 +98,6 @@ def check(index: TfidfIndex, loop: PlainLoop, rows: Sequence[str], samples: int 
 
 
 def nlpaug_augment(rows: Sequence[str], folder: str) -> Callable[[str], object] | None:
-    """Returns nlpaug's TF-IDF augmenter, used as in its documentation; None if nlpaug is not installed."""
     try:
         import nlpaug.augmenter.word as naw
         from nlpaug.model.word_stats import TfIdf
@@ -121,7 +111,6 @@ def nlpaug_augment(rows: Sequence[str], folder: str) -> Callable[[str], object] 
 
 
 def per_minute(run: Callable[[], object], rows: int, repeat: int) -> dict[str, Any]:
-    """Returns the median, lowest and highest number of rows a minute of ``repeat`` calls."""
     rates = []
     for _ in range(repeat):
         started = time.perf_counter()

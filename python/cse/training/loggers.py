@@ -73,8 +73,7 @@ class JsonLines(Callback):
 class Tracker(Callback):
     """Base class of loggers that pass finite metrics (``train/...``) and scores (``eval/...``) to another program."""
 
-    module: str
-    """Module that writes the metrics."""
+    module: str  # module that writes the metrics
 
     def __init__(self) -> None:
         try:

@@ -19,19 +19,18 @@ from ..errors import InputError, Interrupted, RunError, for_python, sentence
 from ..io import dumps, write_text
 from .batches.batches import Batch
 from .batches.tokens import Prefetcher
-from .build.data import check_same, check_source, given_texts
 from .callbacks import Callback, Callbacks
+from .data import check_same, check_source, given_texts
 from .folder.checkpoint import Checkpoint, load_state, remove_others, restore_best, save_checkpoint
 from .folder.find import CONFIG, find_checkpoint
-from .folder.interrupts import Agreement, StopRequest
 from .folder.outputs import conclude, describe, environment, judged, opened, run_folder, save
 from .loggers import loggers
 from .run import Run
 from .run import RunResult as RunResult
+from .settings.changes import resumed_config as resumed_config
 from .settings.config import TrainConfig
-from .settings.resume import resumed_config as resumed_config
 from .setup import prepare
-from .step.distributed import World, connected
+from .step.distributed import Agreement, StopRequest, World, connected
 from .step.recorded import RecordedStep
 from .step.step import training_step
 from .watching import MetricBuffer, SlowSteps, failures
@@ -105,17 +104,13 @@ def train(
 
 
 class Trainer:
-    """The training loop of a run from ``prepare``, whose state comes from ``resumed``, if it is resumed.
-
-    Only rank 0 evaluates and writes.
-    """
+    """The training loop of a run from ``prepare``, whose state comes from ``resumed``, if it is resumed."""
 
     def __init__(self, run: Run, world: World, callback: Callback, resumed: Checkpoint | None = None) -> None:
         self.prepared, self.world, self.callback, self.resumed = run, world, callback, resumed
         self.state, self.config, self.steps = run.state, run.config, len(run.batches)
         self.buffer = MetricBuffer()
-        self.began = 0.0
-        """Time of ``perf_counter`` at which training would have begun without evaluations and interruptions."""
+        self.began = 0.0  # when training would have begun without evaluations and interruptions, by perf_counter
         norm = self.config.max_grad_norm
         self.step: Callable[[Sequence[Batch], float], dict[str, Any]] = lambda batches, rate: training_step(
             self.state, batches, run.forward, rate, norm, world
@@ -167,8 +162,7 @@ class Trainer:
                         self.write_log()
                     if evaluation_due:
                         self.began += self.evaluate()
-                    # Ranks exchange signals after each evaluation, because evaluations may take long. If a signal and
-                    # save_every require a checkpoint at the same step, only one is saved.
+                    # Ranks exchange signals after each evaluation, because evaluations may take long.
                     number = agreement.signal(state.step, now=evaluation_due)
                     ending = evaluation_due and self.out_of_patience()
                     if ending:
@@ -217,10 +211,7 @@ class Trainer:
             self.world.agreed(lambda: str(self.evaluate()))  # an error of the first rank ends all ranks
 
     def write_log(self) -> None:
-        """Passes the metrics of the steps since the last call to the callbacks.
-
-        Raises ``RunError`` if a loss or gradient was not finite.
-        """
+        """Passes the metrics of the steps since the last call to the callbacks."""
         records = self.buffer.read()
         fault = records[-1] if records and "finite" in records[-1] else {}
         rows, before = fault.pop("rows", None), fault.pop("before", None)
@@ -232,11 +223,7 @@ class Trainer:
             self.not_finite(fault, np.concatenate(rows), before)
 
     def not_finite(self, record: dict[str, Any], rows: npt.NDArray[np.int64], before: dict[str, Any]) -> NoReturn:
-        """Saves the state before a step whose loss or gradient was not finite, as after a signal; raises ``RunError``.
-
-        ``record`` and ``rows`` are those of the first such step, since which the weights have not changed, and
-        ``before`` holds the counters before it.
-        """
+        """Saves the state before the first step whose loss or gradient was not finite; raises ``RunError``."""
         run, state = self.prepared, self.state
         vars(state).update(before)
         first = ", ".join(map(str, rows[:5].tolist()))
@@ -282,10 +269,7 @@ class Trainer:
         return patience is not None and self.world.highest(self.state.selector.misses)[0] >= patience
 
     def checkpoint(self) -> None:
-        """Writes the log up to this step, then saves the state, from which the run can be resumed.
-
-        If the state cannot be written, saves last/ and raises ``RunError``.
-        """
+        """Writes the log up to this step, then saves the state, from which the run can be resumed."""
         self.write_log()
         run, step = self.prepared, self.state.step
         try:

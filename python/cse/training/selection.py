@@ -22,7 +22,7 @@ from ..encoder.base import NotFinite
 from ..encoder.trained import SentenceEncoder
 from ..errors import InputError
 from ..evaluation.base import Pairs, Sample
-from ..evaluation.geometry import HalvesScore, nearest_others, score_halves, unit
+from ..evaluation.geometry import nearest_others, score_halves, unit
 from ..evaluation.sts import NOT_SCORED, score_pairs
 from ..evaluation.verdict import CANNOT_TELL, NOT_JUDGED, Verdict, judge
 
@@ -52,20 +52,19 @@ def chance_of(sentences: int) -> float:
     return sum(1 / rank for rank in range(1, sentences + 1)) / sentences
 
 
-def is_collapsed(score: HalvesScore) -> bool:
+def is_collapsed(score: Mapping[str, float], sentences: int) -> bool:
     """Returns whether embeddings are nearly all equal, or retrieve halves hardly better than chance."""
-    chance = chance_of(score.sentences)
-    close_to_chance = score.mrr < min(NEAR_CHANCE * chance, chance + SHARE_OF_THE_WAY * (1 - chance))
-    return score.uniformity > FLAT or close_to_chance
+    chance = chance_of(sentences)
+    close_to_chance = score["mrr"] < min(NEAR_CHANCE * chance, chance + SHARE_OF_THE_WAY * (1 - chance))
+    return score["uniformity"] > FLAT or close_to_chance
 
 
 class Selector:
     """Evaluates the encoder during training and selects the best step.
 
     ``pairs`` are development sets by name, halves of the files if ``halved``; without them, the label-free score of the
-    sentences ``held_out`` is used, and their mean cosine with their synthetic ``negatives`` is logged as ``cos_syn``.
-    Held-out sentences are encoded in ``precision``, and development sets in float32, since their scores are compared
-    with those of other programs. The embeddings of ``sample``, different sentences that are trained on, must be finite.
+    sentences ``held_out`` is used. Held-out sentences are encoded in ``precision``, and development sets in float32,
+    since their scores are compared with those of other programs. The embeddings of ``sample`` must be finite.
     """
 
     def __init__(
@@ -79,31 +78,24 @@ class Selector:
         halved: bool = False,
     ) -> None:
         self.halved = halved
-        self.before: list[Sample] = []
-        """The samples of the measures of the run for the encoder before training."""
+        self.before: list[Sample] = []  # the samples of the measures of the run for the encoder before training
         self.model, self.pairs, self.held_out, self.precision = model, pairs, held_out, precision
         self.sample = sample
         self.negatives = negatives or []
         self.records: list[dict[str, Any]] = []
         self.best_step = 0
-        self.misses = 0
-        """Number of evaluations since an encoder was last selected."""
+        self.misses = 0  # number of evaluations since an encoder was last selected
         self.best_record: dict[str, Any] = {}
         self.collapsed: list[int] = []
-        self.halves: list[HalvesScore] = []
         self.vectors: list[npt.NDArray[np.float64]] = []
 
     def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.float64]]]:
         """Returns what ``restore`` needs: values that can be serialised to JSON, and arrays."""
         arrays = {f"vectors.{i}": vector for i, vector in enumerate(self.vectors)}
-        for place, score in (("first", self.halves[:1]), ("last", self.halves[-1:])):
-            for half in score:
-                arrays |= {f"{place}.per_sentence": half.per_sentence, f"{place}.found_first": half.found_first}
-        scores = [{k: v for k, v in vars(half).items() if not isinstance(v, np.ndarray)} for half in self.halves]
         arrays |= {f"before.{i}": sample.values for i, sample in enumerate(self.before)}
         values = {name: getattr(self, name) for name in ("records", "best_step", "collapsed", "misses")}
         before = [[sample.task, sample.unit] for sample in self.before]
-        return {**values, "halves": scores, "before": before}, arrays
+        return {**values, "before": before}, arrays
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[np.float64]]) -> None:
         """Restores what ``state`` returned."""
@@ -115,11 +107,11 @@ class Selector:
             Sample(task, arrays[f"before.{i}"], unit=name) for i, (task, name) in enumerate(values.get("before", ()))
         ]
         self.vectors = [arrays[f"vectors.{i}"] for i in range(len([k for k in arrays if k.startswith("vectors.")]))]
-        self.halves = []
-        for number, score in enumerate(values["halves"]):
-            place = "first" if number == 0 else "last"
-            per_sentence, found_first = arrays[f"{place}.per_sentence"], arrays[f"{place}.found_first"]
-            self.halves.append(HalvesScore(**score, per_sentence=per_sentence, found_first=found_first))
+
+    @property
+    def halves(self) -> list[dict[str, Any]]:
+        """The label-free scores so far, without those of embeddings that were not finite."""
+        return [record for record in self.records if not math.isnan(record.get("mrr", math.nan))]
 
     @property
     def metric(self) -> str | None:
@@ -127,10 +119,7 @@ class Selector:
         return "spearman" if self.pairs else "mrr" if self.held_out else None
 
     def score(self, step: int) -> tuple[dict[str, Any], bool]:
-        """Evaluates the encoder; returns its scores by name, and whether it is selected as best/.
-
-        An encoder whose embeddings are not finite is never selected; its scores are NaN.
-        """
+        """Evaluates the encoder; returns its scores by name, and whether it is selected as best/."""
         try:
             record, keep = self._scored(step)
         except NotFinite:
@@ -169,15 +158,14 @@ class Selector:
             if record["uniformity"] > FLAT and self.records and self.records[0]["uniformity"] <= FLAT:
                 self.collapsed.append(step)
         elif self.held_out:
-            score = score_halves(self, self.held_out)
-            record = score.to_dict()
+            record = score_halves(self, self.held_out).to_dict()
             vectors = unit(self.encode(self.held_out[:NEIGHBOURS]))
             if self.negatives:
                 record["cos_syn"] = float((vectors * unit(self.encode(self.negatives[:NEIGHBOURS]))).sum(1).mean())
-            peak = max((earlier.mrr for earlier in self.halves), default=0.0)
-            news = is_collapsed(score) and not all(map(is_collapsed, self.halves))
-            keep = score.mrr >= COLLAPSED * peak and not news
-            self.halves.append(score)
+            peak = max((earlier["mrr"] for earlier in self.halves), default=0.0)
+            number = len(self.held_out)
+            news = is_collapsed(record, number) and not all(is_collapsed(half, number) for half in self.halves)
+            keep = record["mrr"] >= COLLAPSED * peak and not news
             if not keep:
                 self.collapsed.append(step)
             if keep or not self.vectors:
@@ -241,19 +229,18 @@ class Selector:
 
     def check(self) -> str:
         """Returns a sentence about the score without labels, which only tells whether the embeddings collapsed."""
-        before, after = self.halves[0], self.halves[-1]
-        chance = chance_of(after.sentences)
+        before, after, number = self.halves[0], self.halves[-1], len(self.held_out)
         text = (
-            f"check for collapse, without labels: the halves of {after.sentences:,} held-out sentences find each other "
-            f"with MRR {before.mrr:.4f} before and {after.mrr:.4f} after (chance {chance:.4f}, ceiling 1)"
+            f"check for collapse, without labels: the halves of {number:,} held-out sentences find each other with MRR "
+            f"{before['mrr']:.4f} before and {after['mrr']:.4f} after (chance {chance_of(number):.4f}, ceiling 1)"
         )
-        if after.uniformity > FLAT:
-            return f"{text}: the embeddings are nearly all equal (uniformity {after.uniformity:.3f})"
+        if after["uniformity"] > FLAT:
+            return f"{text}: the embeddings are nearly all equal (uniformity {after['uniformity']:.3f})"
         if self.records[-1]["step"] in self.collapsed:
             return f"{text}: collapsed"
-        if is_collapsed(after):
+        if is_collapsed(after, number):
             return f"{text}: near chance, so this check cannot tell"
-        if min(before.mrr, after.mrr) > NEAR_CEILING:
+        if min(before["mrr"], after["mrr"]) > NEAR_CEILING:
             return f"{text}: not collapsed; near the ceiling, so it cannot tell more"
         return f"{text}: not collapsed"
 

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..augment import AUGMENTATIONS
+from ..augment.base import Draws, Edit, Example, Pairing, TextMethod, View
 from ..background import ProgressCallback
 from ..context import Context
-from ..encoder import prompts, resolve
+from ..encoder import prompts
 from ..encoder.device import describe_device, pick_device, pick_precision, set_threads
-from ..encoder.trained import check_mask, load_encoder
+from ..encoder.resolve import Source, find_model
+from ..encoder.trained import SentenceEncoder, check_mask, load_encoder
 from ..errors import InputError
 from ..features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
+from ..losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
+from ..losses.base import LossTerm
+from ..options import parse_options
 from ..registry import Registry
-from .batches import batches, checks, tokens
-from .build import data, evaluation, index, methods, optimisation
+from ..tfidf.pieces import Pieces
+from .batches.batches import Batches
+from .batches.checks import check_learnable, examine
+from .batches.tokens import open_tokens
+from .data import RunIndex, TrainingData, open_data
 from .folder.outputs import choose_folder
-from .run import Run
-from .settings import config, precedence, presets
-from .step import distributed, encode, state
+from .run import Run, open_evaluation
+from .settings import precedence, presets
+from .settings.config import ResolvedConfig, TrainConfig
+from .step.distributed import World
+from .step.encode import Forward, rates_of
+from .step.state import Modules, Schedule, TrainState, accelerate, build_optimizer, connect
 from .watching import SaturationCheck
 
 # Steps from which compiling, which took 32 s on an H200, took less time than it saved (2.4 ms a step there, 4.0 with
@@ -30,20 +44,18 @@ WORTH_COMPILING = 10_000
 
 
 def prepare(
-    settings: config.TrainConfig,
-    world: distributed.World | None = None,
+    settings: TrainConfig,
+    world: World | None = None,
     folder: Path | None = None,
     progress: ProgressCallback = lambda *_: None,
     texts: Sequence[str] | None = None,
 ) -> Run:
     """Builds the parts of a run in order: data, encoder, batches, objective, optimiser, evaluation and folder.
 
-    ``world`` are the ranks (default: one), ``folder`` is that of the run if it is resumed, and ``progress`` is called
-    while a large corpus is written to the cache or tokenized. ``texts`` are sentences in memory that are used instead
-    of a corpus. Raises ``InputError`` for an invalid configuration, index, corpus, model or data file, and ``OSError``
-    for a file that cannot be read, or a cache that cannot be written.
+    ``world`` are the ranks (default: one), ``folder`` is that of the run if it is resumed, ``progress`` is called while
+    a large corpus is read, and ``texts`` are sentences in memory that are used instead of a corpus.
     """
-    world, settings = world or distributed.World(), precedence.with_preset(settings)
+    world, settings = world or World(), precedence.with_preset(settings)
     set_threads(settings.threads)
     device = world.device(pick_device(settings.device))
     own, reason = pick_precision(device, settings.precision)
@@ -53,88 +65,80 @@ def prepare(
         context.depends_on(path)
     named = bool(settings.corpus or settings.pairs or texts is not None)
     filters = {"min_df": settings.min_df, "max_terms": settings.max_terms}
-    run_index = index.RunIndex(settings.tfidf, folder, named, filters, context)
-    context.open_index = run_index.open
-    evaluated = evaluation.open_evaluation(settings, presets.is_published((settings.given or {}).get("preset")))
-    opened = data.open_data(context, progress, texts, settings)
+    index = RunIndex(settings.tfidf, folder, named, filters, context)
+    context.open_index = index.open
+    evaluated = open_evaluation(settings, presets.is_published((settings.given or {}).get("preset")))
+    opened = open_data(context, progress, texts, settings)
     place = folder
     if settings.name is not None:
         place = place or choose_folder(settings)  # checked before the model is searched for
     context.model = settings.model or precedence.DEFAULT_MODEL
-    source = resolve.find_model(context.model)
+    source = find_model(context.model)
     final = precedence.resolve(settings, source.family, source.pooler, precision)
     place = place or choose_folder(final)
-    made = methods.text_methods(final, context)
-    run_index.check()
+    made = TextMethods.of(final, context)
+    index.check()
     rows = made.batches(opened, final, world)
     built = build_modules(final, source, context, rows, world.rank)
     final = final.with_used_options({**made.all, **built.by_name})
     tokenizer = built.encoder.tokenizer
-    ids = tokens.open_tokens(rows, opened.columns, tokenizer, final.max_length, opened.reading, progress)
+    ids = open_tokens(rows, opened.columns, tokenizer, final.max_length, opened.reading, progress)
     negative = next(iter(made.negatives.values()), None)
-    selector = evaluated.selector(built.encoder, opened, negative, final.seed, precision)
-    optimizer = optimisation.build_optimizer(list(built.modules().values()), final.lr, final.weight_decay)
-    saturation = SaturationCheck(final.positive, final.temperature)
-    started = state.TrainState(
-        **vars(built), optimizer=optimizer, selector=selector, saturation=saturation, steps=len(rows)
+    started = TrainState(
+        **vars(built),
+        optimizer=build_optimizer(list(built.modules().values()), final.lr, final.weight_decay),
+        selector=evaluated.selector(built.encoder, opened, negative, final.seed, precision),
+        saturation=SaturationCheck(final.positive, final.temperature),
+        steps=len(rows),
     )
     examples = made.examples(rows, final.seed)
-    text, warnings = checks.examine(
-        rows, made.negatives, tokenizer, final.max_length, built.encoder.max_length, final.model
-    )
+    text, warnings = examine(rows, made.negatives, tokenizer, final.max_length, built.encoder.max_length, final.model)
     warnings += [opened.unjudged] if opened.unjudged else []
     if folder is None:  # a resumed run takes the weights of the terms from its checkpoint
         warnings += [term.warning for term in built.terms.values() if term.warning]
     ranks = {"processes": f"{world.size}, each with a part of the batch"} if world.size > 1 else {}
     in_evaluation = f" in training, {final.eval_pooler} in evaluation" if final.eval_pooler else ""
+    loss = describe_loss(final)
     facts = {
         "device": describe_device(device, precision, reason),
         **ranks,
         "recipe": precedence.recipe_reason(final, source.family),
         "model": f"{final.model}, pooler {final.pooler}{in_evaluation}",
-        "loss": methods.describe_loss(final),
+        "loss": loss,
         **made.describe(),
         **opened.describe(),
-        **run_index.facts,
+        **index.facts,
         "steps": describe_steps(final, rows, device),
         **({"prompt": rows.prompts.describe()} if rows.prompts.anchor or rows.prompts.document else {}),
         "text": text,
         **({"warning": "; ".join(warnings)} if warnings else {}),
     }
+    used = "; ".join(f"{name} {method.describe()}" for name, method in made.negatives.items())
+    card = f"Loss: {loss}. Positives: {final.positive}. "
+    card += f"Synthetic negatives: {used}." if used else "No synthetic negatives."
+    public = {"config": final.public().to_toml(), "methods": final.public_text(card)}
     return Run(
         config=final,
         folder=place,
         state=started,
-        schedule=optimisation.Schedule(final.lr, final.lr_scheduler, final.warmup),
+        schedule=Schedule(final.lr, final.lr_scheduler, final.warmup),
         batches=rows,
-        forward=encode.Forward(device, precision, final.chunk_size, final.compile, final.seed),
+        forward=Forward(device, precision, final.chunk_size, final.compile, final.seed),
         reason=reason,
         tokens=ids,
         evaluation=evaluated,
         measures=evaluated.measures(opened),
         unjudged=opened.unjudged,
         facts=facts,
-        card=card_of(final, made),
+        card={"model": final.model, "seed": final.seed, **public},
         examples=examples,
-        data=opened.fingerprints(run_index.sha256, context.files),
-        index=run_index,
+        data=opened.fingerprints(index.sha256, context.files),
+        index=index,
     )
 
 
-def card_of(final: config.ResolvedConfig, made: methods.TextMethods) -> dict[str, Any]:
-    """Returns what the card of a saved model says about the run."""
-    negatives = "; ".join(f"{name} {method.describe()}" for name, method in made.negatives.items())
-    text = f"Loss: {methods.describe_loss(final)}. Positives: {final.positive}. " + (
-        f"Synthetic negatives: {negatives}." if negatives else "No synthetic negatives."
-    )
-    public = final.public().to_toml()
-    return {"model": final.model, "seed": final.seed, "methods": final.public_text(text), "config": public}
-
-
-def build_modules(
-    final: config.ResolvedConfig, source: resolve.Source, context: Context, rows: batches.Batches, rank: int
-) -> state.Modules:
-    """Loads the encoder, creates the other modules of a run on its device, and sets the prompts and views of batches.
+def build_modules(final: ResolvedConfig, source: Source, context: Context, rows: Batches, rank: int) -> Modules:
+    """Loads the encoder, creates the other modules, and sets prompts and views of the batches.
 
     The order of creation determines the initial weights, which come from PyTorch's generator.
     """
@@ -150,28 +154,35 @@ def build_modules(
     dropout = {"anchor": final.anchor_dropout, "positive": final.positive_dropout}
 
     def created(table: Registry[Any], names: Iterable[str | None]) -> dict[str, Any]:
-        return {name: methods.create(table, name, final.options, context) for name in names if name}
+        return {name: create(table, name, final, context) for name in names if name}
 
     changes = created(ENCODER_METHODS, final.encoder_methods)
     check_mask(trained.to(context.device))
-    built = state.Modules(
+    built = Modules(
         encoder=trained,
         methods=changes,
-        second=methods.second_encoder(final.positive_encoder, final.pooler, final.keep_head, context),
-        terms=methods.loss_terms(final, context),
+        second=second_encoder(final, context),
+        terms=loss_terms(final, context),
         features=created(FEATURE_AUGMENTATIONS, final.feature_augmentations),
         hooks=created(HOOKS, hooks.values()),
     )
-    methods.check_used(built, context, final.given or {}, dropout)
-    state.accelerate(built, context.device, compiled=final.compile)
+    check_used(built, context, final.given or {}, dropout)
+    accelerate(built, context.device, compiled=final.compile)
     if rank:  # rank 0 continues after the initial weights
         torch.manual_seed(final.seed + 2**32 * rank)
-    views = methods.views_of(hooks, dropout, second=final.positive_encoder is not None)
-    state.connect(rows, views, built, prompted.counted(trained))
+    # If both views have the same hook, the purposes of the positives' random numbers get a prefix, so that the two
+    # views are changed differently.
+    draws = "positive " if hooks["positive"] == hooks["anchor"] is not None else ""
+    encoder = "first" if built.second is None else "second"
+    views = (
+        View("anchor", "anchor", dropout=dropout["anchor"], hook=hooks["anchor"]),
+        View("positive", "positive", encoder, dropout["positive"], hooks["positive"], draws),
+    )
+    connect(rows, views, built, prompted.counted(trained))
     return built
 
 
-def describe_steps(final: config.ResolvedConfig, rows: batches.Batches, device: str) -> str:
+def describe_steps(final: ResolvedConfig, rows: Batches, device: str) -> str:
     """Returns the number and size of the steps, and the learning rate; long runs on a GPU without --compile: a hint."""
     times = f" x {final.accumulate}" if final.accumulate > 1 else ""
     text = f"{len(rows):,} of {rows.size}{times} sentences, lr {final.lr:g} {final.lr_scheduler}"
@@ -180,3 +191,154 @@ def describe_steps(final: config.ResolvedConfig, rows: batches.Batches, device: 
     if device.startswith("cuda") and not final.compile and len(rows) >= WORTH_COMPILING:
         text += "; --compile may make steps of small batches faster, after a minute or two"
     return text
+
+
+def create(table: Registry[Any], name: str, config: ResolvedConfig, context: Context) -> Any:
+    """Constructs a method with its options."""
+    method = table.get(name)
+    return method(parse_options(name, method.Options, config.options.get(name, {})), context)
+
+
+@dataclass(frozen=True)
+class TextMethods:
+    """The text methods of a run by name: one that makes positives, and those that make synthetic negatives."""
+
+    positive: dict[str, Edit | Pairing]
+    negatives: dict[str, Edit]
+
+    @classmethod
+    def of(cls, config: ResolvedConfig, context: Context) -> TextMethods:
+        """Constructs the methods that a configuration names."""
+        positive = {config.positive: create(AUGMENTATIONS, config.positive, config, context)}
+        negatives = {name: create(AUGMENTATIONS, name, config, context) for name in config.negatives}
+        for name, method in negatives.items():
+            if not isinstance(method, Edit):
+                raise InputError(f"--negative {name}: this method makes positives; use --positive {name}")
+        return cls(positive, negatives)
+
+    @property
+    def all(self) -> dict[str, TextMethod]:
+        """All methods by name."""
+        return {**self.positive, **self.negatives}
+
+    def batches(self, data: TrainingData, config: ResolvedConfig, world: World) -> Batches:
+        """Returns the batches of the run; raises ``InputError`` for unusable sizes, or if nothing can be learned."""
+        (positive,) = self.positive.values()
+        for name, edit in self.negatives.items():
+            if edit.further():
+                raise InputError(
+                    f"--negative {name} makes several sentences, and a negative is one; use --positive {name}"
+                )
+        names = ("batch_size", "seed", "epochs", "max_steps", "accumulate", "keep_duplicates")
+        sizes = {name: getattr(config, name) for name in names}
+        rows, negatives = data.split.train, list(self.negatives.values())
+        batches = Batches(data.corpus, rows, positive, negatives, part=world.part, **sizes)
+        if len(rows) < 2:
+            raise InputError(
+                f"CORPUS has {len(rows)} sentence{'s' * (len(rows) != 1)}; contrastive learning needs at least two, "
+                "and preferably thousands"
+            )
+        if batches.size > len(rows):
+            raise InputError(f"--batch-size: {batches.size} is more than the {len(rows)} training sentences; lower it")
+        if not len(batches):
+            raise InputError(f"--accumulate: {batches.accumulate} batches are more than the run has; lower it")
+        if batches.size < world.size:
+            raise InputError(f"--batch-size: {batches.size} is less than the {world.size} processes; raise it")
+        check_learnable(batches, self.positive, self.negatives)
+        return batches
+
+    def describe(self) -> dict[str, str]:
+        """Returns descriptions of the methods for the header of the run."""
+        ((name, positive),) = self.positive.items()
+        options = positive.describe()
+        negatives = ["in the batch", *(f"{key} {method.describe()}" for key, method in self.negatives.items())]
+        return {"positive": f"{name}{f' ({options})' if options else ''}", "negatives": "; ".join(negatives)}
+
+    def examples(self, batches: Batches, seed: int) -> list[Example]:
+        """Returns the first three sentences of the first batch with the texts that the methods make from them."""
+        first = batches[0]
+        if any(block.shared and len({view.passes for view in block.views}) > 1 for block in first.blocks.values()):
+            name = next(iter(self.positive))
+            raise InputError(
+                f"--positive {name}: its options share a dropout mask between the two views, which needs the same "
+                "encoder, dropout and hook for both; omit one of them"
+            )
+        rows = first.rows[:3]
+        texts = batches.corpus.take(rows)
+        return [
+            replace(item, method=name)
+            for name, method in self.all.items()
+            for item in method.examples(texts, rows, Draws(seed, 0))
+        ]
+
+
+def loss_terms(config: ResolvedConfig, context: Context) -> dict[str, LossTerm]:
+    """Constructs the loss terms by name: the run's loss first, then the additional terms."""
+    loss, names, terms = config.loss, config.loss_terms, {}
+    if loss in CONTRASTIVE_LOSSES:
+        terms[CONTRASTIVE] = LOSS_TERMS.get(CONTRASTIVE)(config.contrastive, context)
+    else:
+        names = (loss, *names)
+    terms |= {name: create(LOSS_TERMS, name, config, context) for name in names}
+    hard_negatives = context.pairs is not None and bool(context.pairs.hard_negatives)
+    if hard_negatives and not any("negative" in term.reads for term in terms.values()):
+        raise InputError(
+            f"--loss {loss} does not use the hard negatives of --pairs; name anchor and positive with --columns A,B"
+        )
+    return terms
+
+
+def describe_loss(config: ResolvedConfig) -> str:
+    """Returns the parts of the loss as text."""
+    if config.loss not in CONTRASTIVE_LOSSES:
+        return ", ".join([config.loss, *config.loss_terms])
+    options = config.contrastive
+    parts = [f"{options.objective} with {options.logits} logits, temperature {options.temperature:g}"]
+    if options.logits == "focal":
+        parts.append(f"margin {options.margin:g}")
+    if options.mixed:
+        gradient = "" if options.stop_gradient else ", with a gradient"
+        parts.append(f"mixed negatives ({options.mixed}, lambda {options.mix_lambda:g}{gradient})")
+    return ", ".join([*parts, *config.loss_terms])
+
+
+def second_encoder(config: ResolvedConfig, context: Context) -> SentenceEncoder | None:
+    """Returns the separate encoder of the positives (a copy of the first encoder, or another model), or None."""
+    first, name = context.trained, config.positive_encoder
+    if name is None:
+        return None
+    if name == "copy":
+        return copy.deepcopy(first)
+    source = find_model(name)
+    second = load_encoder(source, source.pooler or config.pooler, keep_head=config.keep_head)
+    context.check_tokens(second.tokenizer, name, "--positive-encoder")
+    if second.embedding_dim != first.embedding_dim:
+        raise InputError(
+            f"--positive-encoder {name}: its embeddings have {second.embedding_dim} dimensions, and those of "
+            f"{first.source.name} have {first.embedding_dim}; name a model with embeddings of the same size"
+        )
+    return second.to(context.device)
+
+
+def check_used(
+    modules: Modules, context: Context, settings: Mapping[str, Any], dropout: Mapping[str, float | None]
+) -> None:
+    """Raises ``InputError`` for a setting that the user gave (``dropout``: by role) and that would have no effect."""
+    for role, rate in dropout.items():
+        encoder = modules.second or modules.encoder if role == "positive" else modules.encoder
+        if rate is not None and not rates_of(encoder.backbone):
+            raise InputError(
+                f"--{role}-dropout: {encoder.source.name} has no dropout that can be set; omit --{role}-dropout"
+            )
+    if context.index_is_used and context.index.pieces is not None:
+        model = modules.encoder.source.name
+        context.index.pieces.check_same(Pieces.of(modules.encoder.tokenizer, model), "--tfidf", model)
+    for name, flag in (("min_df", "--min-df"), ("max_terms", "--max-terms")):
+        if settings.get(name) and not context.index_is_used:
+            raise InputError(
+                f"{flag} selects terms of the TF-IDF index, which the run does not use; add a method that uses it, "
+                f"such as --una, or omit {flag}"
+            )
+    if settings.get("keep_head") and modules.encoder.head is None:
+        pooler = modules.encoder.pooler
+        raise InputError(f"--keep-head: --pooler {pooler} has no MLP head to keep; use --pooler cls")

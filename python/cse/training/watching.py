@@ -1,7 +1,4 @@
-"""What is watched while a model is trained: metrics and time of the steps, and signs that the run fails.
-
-An error in the middle of a run proposes a remedy.
-"""
+"""What is watched while a model is trained: metrics and time of the steps, and signs that the run fails."""
 
 from __future__ import annotations
 
@@ -19,10 +16,7 @@ from ..errors import RunError, sentence
 
 @contextmanager
 def failures(step: int, batch_size: int, max_length: int, chunk_size: int | None) -> Iterator[None]:
-    """Context manager that converts out-of-memory errors, and write errors after the first step, to ``RunError``.
-
-    ``step`` is the number of steps done; the message mentions the other arguments.
-    """
+    """Context manager that converts out-of-memory errors, and write errors after the first step, to ``RunError``."""
     try:
         yield
     except OSError as error:
@@ -30,39 +24,29 @@ def failures(step: int, batch_size: int, max_length: int, chunk_size: int | None
             raise
         raise RunError(f"{sentence(error)}; the files of earlier steps were kept") from None
     except (RuntimeError, MemoryError) as error:
-        if is_out_of_memory(error):
-            now = chunk_size or batch_size
-            raise RunError(
-                f"out of memory at step {step + 1} with batches of {batch_size} sentences of up to "
-                f"{max_length} tokens; set --chunk-size {max(1, now // 2)}, which changes the result only "
-                f"through dropout, or lower --batch-size or --max-length"
-            ) from None
-        raise
+        if not is_out_of_memory(error):
+            raise
+        raise RunError(
+            f"out of memory at step {step + 1} with batches of {batch_size} sentences of up to {max_length} tokens; "
+            f"set --chunk-size {max(1, (chunk_size or batch_size) // 2)}, which changes the result only through "
+            "dropout, or lower --batch-size or --max-length"
+        ) from None
 
 
 class MetricBuffer:
-    """A buffer of the metrics of steps, which remain on the device until they are read.
-
-    ``read`` copies all metrics to the host in one transfer, so that the host does not wait for the device at every
-    step.
-    """
+    """A buffer of the metrics of steps, which remain on the device until all are copied to the host in one transfer."""
 
     def __init__(self) -> None:
         self._records: list[dict[str, Any]] = []
 
     def append(self, record: dict[str, Any], rows: Sequence[Any], before: Mapping[str, Any]) -> None:
-        """Adds the record of a step, whose scalar tensors remain on the device.
-
-        ``rows`` are those of each of its batches, and ``before`` the counters of the state before the step.
-        """
+        """Adds the record of a step, whose scalar tensors remain on the device."""
         self._records.append({**record, "rows": rows, "before": before})
 
     def read(self) -> list[dict[str, Any]]:
-        """Returns the records since the last call, with tensors converted to floats.
+        """Returns the records since the last call, up to the first step whose loss or gradient was not finite.
 
-        They end with the first step whose loss or gradient was not finite: neither it nor a later one updated the
-        weights; see ``cse.training.step.step.skip_if_not_finite``. Only its record has ``finite``, ``rows`` and
-        ``before``.
+        Only the record of that step has ``finite``, ``rows`` and ``before``.
         """
         records, self._records = self._records, []
         keys = [(i, key) for i, record in enumerate(records) for key, value in record.items() if torch.is_tensor(value)]
@@ -83,10 +67,7 @@ WINDOW = 10
 
 
 class SlowSteps:
-    """Notices that steps take three times as long as the first ones, as on processors that other programs use, too.
-
-    Compares medians of 10 steps; the first step, in which memory is allocated, is not counted.
-    """
+    """Notices that steps take three times as long as the first ones, as on processors that other programs use, too."""
 
     def __init__(self) -> None:
         self._times: list[float] = []
@@ -127,8 +108,7 @@ class SaturationCheck:
     def __init__(self, positive: str, temperature: float) -> None:
         self.positive, self.temperature = positive, temperature
         self.note: str | None = None
-        self.first: list[float] = []
-        """The probabilities in the first steps; checkpoints store them and ``note``."""
+        self.first: list[float] = []  # the probabilities in the first steps; checkpoints store them and note
 
     def update(self, records: list[dict[str, Any]]) -> str | None:
         """Adds log records; returns the note when the first 10 steps show that the task is solved, else None."""

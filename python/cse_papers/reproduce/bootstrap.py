@@ -44,11 +44,7 @@ def groups_of(sets: Mapping[str, Pairs]) -> dict[str, npt.NDArray[np.int64]]:
 def resampled(
     sets: Mapping[str, Pairs], cosines: Mapping[str, Vector], count: int = RESAMPLES
 ) -> dict[str, list[int | None]]:
-    """Returns Spearman's correlation in hundredths of a point on resamples of the pairs, for each of ``KEPT``.
-
-    Groups of pairs are drawn with replacement; the draws depend on the sets alone. A correlation without a value is
-    None.
-    """
+    """Returns Spearman's correlation in hundredths of a point on resamples of the pairs, for each of ``KEPT``."""
     generator, groups = np.random.default_rng(0), groups_of(sets)
     places = {title: (_places(cosines[title]), _places(pairs.gold)) for title, pairs in sets.items()}
     result: dict[str, list[int | None]] = {title: [] for title in KEPT}
@@ -112,10 +108,7 @@ def interval(differences: npt.ArrayLike, seed: int = 0) -> tuple[float, float]:
 
 
 def mean_interval(changes: Sequence[Vector], count: int = 2000) -> str:
-    """Returns the mean over collections of changes ``(seeds, queries)``, with its 95 % interval, as text.
-
-    Queries and seeds are drawn with replacement, those of each collection independently.
-    """
+    """Returns the mean over collections of changes ``(seeds, queries)``, with its 95 % interval, as text."""
     means = []
     for number, change in enumerate(changes):
         generator = np.random.default_rng(number)

@@ -106,11 +106,7 @@ def filled(value: Any, inputs: Inputs) -> Any:
 
 
 def encoder_of(recipe: Recipe, inputs: Inputs) -> str:
-    """Returns the name of the encoder of a recipe without training, as in ``cse eval``, with the user's files.
-
-    ``inputs.model`` replaces only the model in the name: ``whitening:MODEL@FILE`` stays a whitened model, and
-    ``glove:FILE`` stays as it is.
-    """
+    """Returns the name of the encoder of a recipe without training, as in ``cse eval``, with the user's files."""
     kind, colon, what = str(recipe.encoder).rpartition(":")
     model, at, rest = what.partition("@")
     if inputs.model is not None and not model.startswith("{"):
@@ -172,10 +168,7 @@ def config_of(cell: Cell, inputs: Inputs, place: Path) -> TrainConfig:
 
 
 def _index_texts(config: TrainConfig) -> list[str]:
-    """Returns the files whose sentences the TF-IDF index of a run counts; none without such an index.
-
-    Paraphrases that are trained on are counted like the sentences of the corpus (Shu and Lampos 2024, section 4).
-    """
+    """Returns the files whose sentences the TF-IDF index of a run counts; none without such an index."""
     if _index_tokenizer(config) is None:
         return []
     return [*config.corpus, *([config.options["parallel"]["file"]] if config.positive == "parallel" else [])]
@@ -228,10 +221,7 @@ def identity(cell: Cell, inputs: Inputs, scorer: Scorer) -> dict[str, Any]:
 
 
 def read_cell(cell: Cell, inputs: Inputs, scorer: Scorer, place: Path) -> dict[str, Any] | None:
-    """Returns the record of a cell, or that of an equal stored run (``Inputs.stored``); None if there is none.
-
-    Raises ``InputError`` if the cell in ``place`` was made with other settings.
-    """
+    """Returns the record of a cell, or that of an equal stored run (``Inputs.stored``); None if there is none."""
     now = identity(cell, inputs, scorer)
     found = _read(cell.path(place), now, "the cell")
     equal = (records.get((cell.row.name, cell.column, cell.seed)) for records in inputs.stored)
@@ -265,11 +255,7 @@ def run_cell(
     progress: Callable[[int, int], None] | None = None,
     keep_models: bool = False,
 ) -> dict[str, Any]:
-    """Trains the encoder of a cell, or resumes its training, scores it, and stores and returns the record.
-
-    With ``keep_models``, the folder of the run is kept, not only scores, settings and times. Raises ``InputError`` if
-    an interrupted run was begun with other settings.
-    """
+    """Trains the encoder of a cell, or resumes its training, scores it, and stores and returns the record."""
     from cse.encoder.encoder import Encoder
 
     recipe, started, used = cell.recipe, time.perf_counter(), time.process_time()
@@ -325,12 +311,12 @@ def peak_bytes() -> int | None:
 def _train(cell: Cell, inputs: Inputs, made: dict[str, Any], place: Path, callback: Callback | None) -> Any:
     """Trains the encoder of a cell, from the last checkpoint of its run if there is one."""
     from cse.tfidf.index import TfidfIndex
-    from cse.training.folder.lock import has_checkpoint
+    from cse.training.folder.find import list_checkpoints
     from cse.training.loop import resumed_config, train
 
     folder = cell.path(place).with_suffix("")
     begun = folder.with_name(f"{folder.name}.begun.json")
-    if folder.exists() and has_checkpoint(folder) and _read(begun, made, f"the run {folder}"):
+    if folder.exists() and list_checkpoints(folder) and _read(begun, made, f"the run {folder}"):
         return train(resumed_config(folder), callback, resume=folder)
     if folder.exists():
         shutil.rmtree(folder)  # left by a run that was killed before its first checkpoint

@@ -116,6 +116,8 @@ def reproduce_command(
     place = Path(output or f"reproduce/{table}{'-smoke' if smoke else ''}")
     sets = {} if stored is None else read_sets(stored)
     if data is None and sets and published.suite in ("effects", "domain"):
+        if selected:
+            raise InputError("--row has no effect on the tables of --stored; add --data to run rows, or omit --row")
         try:
             if lab is not None:
                 show_tables(lab, sets, as_json)

@@ -18,10 +18,7 @@ BEFORE = "before training"
 
 
 def changes(table: Table, sets: Mapping[str, Records]) -> tuple[list[str], list[list[str]]]:
-    """Returns the names of the columns, and the changes of each row that has runs on all collections.
-
-    The difference from the standard loss is over the sets (devices) and seeds that both have.
-    """
+    """Returns the names of the columns, and the changes of each row that has runs on all collections."""
     found: dict[str, dict[str, dict[tuple[str, int], Vector]]] = {}  # by row, collection, and set and seed
     for name, records in sets.items():
         scores = {key: np.array(each["draws"]["ndcg"], dtype=np.float64) / 100 for key, each in records.items()}

@@ -116,10 +116,7 @@ def _joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, An
 
 @cache
 def laboratory(file: Path | None = None, imports: tuple[str, ...] = ()) -> Laboratory:
-    """Returns the laboratory with the further systems of a file, which use the methods of ``imports``.
-
-    Raises ``InputError`` if the file is not TOML with ``[[rows]]`` of known keys and new names.
-    """
+    """Returns the laboratory with the further systems of a file, which use the methods of ``imports``."""
     known = resource("effects.toml")
     more = [] if file is None else _read_rows(file, known)
     common, columns = known["settings"], tuple(known["columns"])

@@ -85,12 +85,7 @@ def open_inputs(
     dev: str | None = None,
     **settings: object,
 ) -> Inputs:
-    """Builds the inputs of the runs of a table from the values of command-line options.
-
-    The corpora that the table needs and ``clean_development``, with ``dev`` = ``clean``, are written to ``made``; None:
-    they are not made. Raises ``InputError`` if ``data`` is None, if a file does not exist or is not given as
-    ``NAME=PATH``, or if ``files`` names a file that no row uses.
-    """
+    """Builds the inputs of the runs of a table from the values of command-line options."""
     if data is None:
         raise InputError("--data: name the folder of the evaluation data, with files like stsb.dev.tsv")
     named = {}
@@ -122,10 +117,7 @@ SHORT_CORPUS = 60_000
 
 
 def laboratory_inputs(inputs: Inputs, place: Path, dry_run: bool, say: Callable[[str], None]) -> Inputs:
-    """Returns the inputs of the laboratory, with the first sentences of its corpus and with its base.
-
-    A dry run does not make the base. Raises ``InputError`` without a corpus.
-    """
+    """Returns the inputs of the laboratory, with the first sentences of its corpus and with its base."""
     from cse.encoder.device import pick_device
 
     if inputs.corpus is None:
@@ -154,12 +146,7 @@ def clean_files(data: Path, folder: Path) -> tuple[str, ...]:
 
 
 def sts_sentences(data: Path, folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Writes corpora made of the sentences of the STS files in ``data``, one sentence per line; returns their paths.
-
-    Every occurrence of a sentence counts, as in the released corpora. The draw depends only on the number of sentences,
-    so all seeds of a row have the same corpus. Names that are not in ``SENTENCES``, or whose files are not all in
-    ``data``, are left out.
-    """
+    """Writes corpora made of the sentences of the STS files in ``data``, one sentence per line; returns their paths."""
     corpora = {}
     for name in sorted(SENTENCES.keys() & set(names)):
         stems, count = SENTENCES[name]

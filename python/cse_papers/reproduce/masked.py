@@ -48,11 +48,7 @@ def first_sentences(corpus: Path, count: int) -> list[str]:
 
 
 def make(corpus: Path, place: Path, device: str, steps: int | None, say: Callable[[str], None]) -> Path:
-    """Returns the folder of the masked model in ``place``, which is made unless it exists.
-
-    A corpus of fewer than ``SENTENCES`` is read several times. The state is saved every ``SAVE_EVERY`` steps; an
-    interrupted training continues from there, on a processor with the same result. ``steps``: None stands for 1,000.
-    """
+    """Returns the folder of the masked model in ``place``, which is made unless it exists."""
     from cse.encoder.resolve import find_model
 
     base = find_model("minilm").path

@@ -44,10 +44,7 @@ def plan(
     place: Path,
     cells: Sequence[Cell] | None = None,
 ) -> Plan:
-    """Returns the plan for some rows, or for ``cells`` of them.
-
-    Raises ``InputError`` for cells that were stored with other settings.
-    """
+    """Returns the plan for some rows, or for ``cells`` of them."""
     result = Plan({}, [], {row.name: row.status for row in rows if not row.recipes})
     for cell in cells_of(table, rows, seeds) if cells is None else cells:
         lacks = cell.lacks(inputs)

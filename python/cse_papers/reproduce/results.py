@@ -174,10 +174,7 @@ def markdown(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[s
 
 
 def trial(table: Table, rows: Sequence[Row], failed: Collection[str], chosen: Plan) -> dict[str, Any]:
-    """Returns the outcome of ``--smoke`` as a JSON object, which has no scores: they would mean nothing.
-
-    ``failed`` has the names of the rows of which a cell failed; the cells that ran are in ``chosen.stored``.
-    """
+    """Returns the outcome of ``--smoke`` as a JSON object, which has no scores: they would mean nothing."""
     records = []
     for row in rows:
         status = "fails" if row.name in failed else "runs" if row.name in chosen.stored else chosen.notes[row.name]
@@ -231,4 +228,4 @@ def panels(table: Table, rows: Sequence[Row], stored: Stored) -> list[Panel]:
         return draw
 
     caption = "Crosses: published values. Points: our means, with 95 % intervals over seeds."
-    return [Panel(f"column-{n}", column, caption, draw_column(column)) for n, column in enumerate(table.columns)]
+    return [Panel(column, caption, draw_column(column)) for column in table.columns]

@@ -51,10 +51,7 @@ class Recipe:
         return bool(_placeholders(self.settings.get(method, {}).get(option)))
 
     def needs(self, setting: str | None = None) -> list[str]:
-        """Returns the names of placeholders like "{paraphrases}", which are filled in by ``--file NAME=PATH``.
-
-        With ``setting``, those in the value of one setting.
-        """
+        """Returns the names of placeholders like "{paraphrases}", which are filled in by ``--file NAME=PATH``."""
         return sorted(set(_placeholders(self.settings.get(setting) if setting else [self.encoder, self.settings])))
 
 
@@ -116,10 +113,7 @@ class Table:
         return {name for row in self.rows for recipe in row.recipes.values() for name in recipe.needs(setting)}
 
     def within(self, data: Path) -> Table:
-        """Returns the table with the columns of the collections that ``data`` has, if its suite is ``domain``.
-
-        Raises ``InputError`` if it has none of them.
-        """
+        """Returns the table with the columns of the collections that ``data`` has, if its suite is ``domain``."""
         if self.suite != "domain":
             return self
         columns = tuple(name for name in self.columns if (data / name).exists())
@@ -136,11 +130,7 @@ class Table:
         return replace(self, columns=columns, rows=tuple(rows))
 
     def find_rows(self, names: Sequence[str]) -> list[Row]:
-        """Returns the rows with the given names, or all rows if no names are given.
-
-        A name is a method, or a method and a model, or a pattern of such names, as ``UNA*``. Raises ``InputError`` for
-        a name or pattern without a row.
-        """
+        """Returns the rows with the given names, or all rows if no names are given."""
         rows = []
         for name in names:
             some = [row for row in self.rows if name in (row.method, row.name)]
@@ -300,10 +290,7 @@ class Scorer:
             self.suites[name] = _open(kind, folder, partial)
 
     def hash(self, column: str | None = None) -> str:
-        """Returns the first 16 hexadecimal digits of the SHA-256 of the names and contents of all files.
-
-        With the suite ``domain``, only the files of ``column`` count.
-        """
+        """Returns the first 16 hexadecimal digits of the SHA-256 of the names and contents of all files."""
         digest = hashlib.sha256()
         for name, path in sorted(self.paths.items()):
             if self.suite == "domain" and column not in (None, name):

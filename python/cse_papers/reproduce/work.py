@@ -50,11 +50,7 @@ class Work:
 
 
 def run(chosen: Plan, work: Work) -> set[str]:
-    """Runs the cells that are not stored yet, and stores them.
-
-    With ``work.smoke``, the output of training is hidden, no scores are printed, and the next cell is run after an
-    error. Returns the names of the rows of which a cell failed; without ``smoke``, an error is raised instead.
-    """
+    """Runs the cells that are not stored yet, and stores them."""
     from cse.encoder.device import set_threads
 
     failed: set[str] = set()
@@ -85,11 +81,7 @@ def run(chosen: Plan, work: Work) -> set[str]:
 
 
 def outcomes(cells: Sequence[Cell], work: Work) -> Iterator[tuple[Cell, Callable[[], dict[str, Any]]]]:
-    """Runs cells, ``work.jobs`` at a time; yields each with a function that returns its record or raises its error.
-
-    With one job, the function runs the cell. Otherwise, cells are yielded as they end. When the iteration is left, the
-    processes are asked to stop, and save the state of their training.
-    """
+    """Runs cells, ``work.jobs`` at a time; yields each with a function that returns its record or raises its error."""
     from cse.cli.commands.train import ConsoleCallback
     from cse.encoder.device import set_threads
 
@@ -118,10 +110,7 @@ def outcomes(cells: Sequence[Cell], work: Work) -> Iterator[tuple[Cell, Callable
 
 
 def announce(chosen: Plan, work: Work, dry_run: bool) -> None:
-    """Prints the estimated time and memory of the training runs, if any, without loading weights.
-
-    A dry run also names the cells that would be run.
-    """
+    """Prints the estimated time and memory of the training runs, if any, without loading weights."""
     trained = [cell for cell in chosen.wanted if cell.recipe.encoder is None]
     if trained and not work.smoke:
         seconds, memory = estimate(trained, work.inputs, work.place)

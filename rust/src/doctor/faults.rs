@@ -1,123 +1,104 @@
 //! Counts of rows with properties that can cause errors or poor results in other commands.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::text::reader::FileRecord;
 
-/// The number of rows with a certain property, and the position of the first such row.
+/// A property of rows.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fault {
+    /// Bytes that are not UTF-8.
+    Invalid,
+    /// U+FFFD, which replaces bytes that are not UTF-8, here or in the program that wrote the file.
+    Replacement,
+    /// UTF-8 that was read as Latin-1 or Windows-1252 and encoded as UTF-8 again: "cafÃ©".
+    Mojibake,
+    /// Control characters other than a tab and the characters of `LineBreak`.
+    Control,
+    Tab,
+    /// U+2028, U+2029, U+0085 or a carriage return inside a row: characters at which other tools end a line.
+    LineBreak,
+    /// A carriage return inside a row.
+    LoneCr,
+    /// An HTML entity or tag, such as `&amp;` or `<br>`.
+    Markup,
+    /// More bytes than `ReadOptions::max_line_bytes`; other commands refuse such a row.
+    OverLong,
+    /// More than 128 words: probably not one sentence.
+    Long,
+    /// Fewer than 3 words, but not blank.
+    Short,
+}
+
+/// The names of the faults, in the order of the enumeration.
+const NAMES: [&str; 11] = [
+    "invalid",
+    "replacement",
+    "mojibake",
+    "control",
+    "tab",
+    "line_break",
+    "lone_cr",
+    "markup",
+    "over_long",
+    "long",
+    "short",
+];
+
+/// The number of rows with a fault, and the position of the first such row.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Found {
     pub rows: u64,
-    /// Position of the first such row in its file, from 1: the line number in a text file, or the row number in a
-    /// table.
+    /// Line number in a text file, or row number in a table, from 1.
     pub first: Option<u64>,
     /// Path of the file that contains the first such row.
     pub file: Option<String>,
 }
 
-impl Found {
-    /// Converts a tally: finds the file that contains the first such row, and the row's number in that file.
-    pub(super) fn new(tally: &Tally, files: &[FileRecord]) -> Self {
-        let mut found = Found { rows: tally.rows, ..Found::default() };
-        let mut before = 0;
-        for file in files {
-            if let Some(row) = tally.first.filter(|row| *row - before < file.rows) {
-                found.first = Some(row - before + 1);
-                found.file = Some(file.path.clone());
-                break;
-            }
-            before += file.rows;
-        }
-        found
-    }
-}
+/// For each fault, the number of rows, and the number of the first such row in the corpus, from 0.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tallies([(u64, Option<u64>); NAMES.len()]);
 
-/// The number of rows with a certain property, and the number of the first such row in the corpus, from 0.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
-    pub(super) rows: u64,
-    pub(super) first: Option<u64>,
-}
-
-impl Tally {
-    /// Counts row number `row` if `found` is true, that is, if the row has the property.
-    pub(super) fn note(&mut self, row: u64, found: bool) {
+impl Tallies {
+    /// Counts row number `row` if it has the fault.
+    pub(super) fn note(&mut self, fault: Fault, row: u64, found: bool) {
         if found {
-            self.rows += 1;
-            self.first = Some(self.first.map_or(row, |first| first.min(row)));
+            self.add(fault as usize, 1, Some(row));
         }
     }
 
-    /// Adds the tally of another thread.
-    pub(super) fn add(&mut self, other: &Tally) {
-        self.rows += other.rows;
-        self.first = match (self.first, other.first) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
+    /// Counts further rows with the fault.
+    pub(super) fn add(&mut self, fault: usize, rows: u64, first: Option<u64>) {
+        let tally = &mut self.0[fault];
+        tally.0 += rows;
+        tally.1 = tally.1.into_iter().chain(first).min();
+    }
+
+    /// Adds the tallies of another thread.
+    pub(super) fn merge(&mut self, other: &Tallies) {
+        for (fault, &(rows, first)) in other.0.iter().enumerate() {
+            self.add(fault, rows, first);
+        }
+    }
+
+    /// Returns the counts by name, with the positions in the files.
+    pub(super) fn found(&self, files: &[FileRecord]) -> BTreeMap<&'static str, Found> {
+        let place = |&(rows, first): &(u64, Option<u64>)| {
+            let mut before = 0;
+            let file = first.and_then(|first| {
+                files.iter().find(|file| {
+                    before += file.rows;
+                    first < before
+                })
+            });
+            Found {
+                rows,
+                first: first.zip(file).map(|(first, file)| first + file.rows - before + 1),
+                file: file.map(|file| file.path.clone()),
+            }
         };
-    }
-}
-
-/// Counts of rows by property. `F` is [`Found`], or `Tally` while rows are counted.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Faults<F = Found> {
-    /// Bytes that are not UTF-8.
-    pub invalid: F,
-    /// U+FFFD, the character that replaces bytes that are not UTF-8. They were replaced either while this file was
-    /// read, or earlier by the program that wrote it.
-    pub replacement: F,
-    /// UTF-8 that was read as Latin-1 or Windows-1252 and encoded as UTF-8 again: "cafÃ©".
-    pub mojibake: F,
-    /// Control characters other than a tab and the characters of `line_break`.
-    pub control: F,
-    /// A tab.
-    pub tab: F,
-    /// U+2028, U+2029, U+0085 or a carriage return inside a row: characters at which other tools end a line.
-    pub line_break: F,
-    /// A carriage return inside a row.
-    pub lone_cr: F,
-    /// An HTML entity or tag, such as `&amp;` or `<br>`.
-    pub markup: F,
-    /// More bytes than `ReadOptions::max_line_bytes`; other commands refuse such a row.
-    pub over_long: F,
-    /// More than 128 words: probably not one sentence.
-    pub long: F,
-    /// Fewer than 3 words, but not blank.
-    pub short: F,
-}
-
-impl<F> Faults<F> {
-    /// Converts each count with `convert`.
-    pub(super) fn map<G>(self, mut convert: impl FnMut(F) -> G) -> Faults<G> {
-        Faults {
-            invalid: convert(self.invalid),
-            replacement: convert(self.replacement),
-            mojibake: convert(self.mojibake),
-            control: convert(self.control),
-            tab: convert(self.tab),
-            line_break: convert(self.line_break),
-            lone_cr: convert(self.lone_cr),
-            markup: convert(self.markup),
-            over_long: convert(self.over_long),
-            long: convert(self.long),
-            short: convert(self.short),
-        }
-    }
-
-    /// Returns references to all counts.
-    pub(super) fn all(&mut self) -> [&mut F; 11] {
-        [
-            &mut self.invalid,
-            &mut self.replacement,
-            &mut self.mojibake,
-            &mut self.control,
-            &mut self.tab,
-            &mut self.line_break,
-            &mut self.lone_cr,
-            &mut self.markup,
-            &mut self.over_long,
-            &mut self.long,
-            &mut self.short,
-        ]
+        NAMES.into_iter().zip(self.0.iter().map(place)).collect()
     }
 }

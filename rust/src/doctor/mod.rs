@@ -9,8 +9,8 @@ use serde::Serialize;
 use unicode_script::{Script, UnicodeScript};
 use xxhash_rust::xxh3::xxh3_64;
 
-use faults::Tally;
-pub use faults::{Faults, Found};
+pub use faults::Found;
+use faults::{Fault, Tallies};
 
 use crate::error::Result;
 use crate::index::Index;
@@ -66,7 +66,8 @@ pub struct Diagnosis {
     pub cut_off: [(usize, f64, f64); 4],
     /// Each Unicode script and its fraction of all letters, largest first.
     pub scripts: Vec<(&'static str, f64)>,
-    pub faults: Faults,
+    /// By name.
+    pub faults: BTreeMap<&'static str, Found>,
     pub sampled_rows: usize,
     /// Fraction of the words in the sample that UNA is expected to replace with its default options.
     pub replacement_rate: f64,
@@ -86,7 +87,7 @@ impl Diagnosis {
 /// The findings of one thread.
 struct Worker {
     counter: Counter,
-    faults: Faults<Tally>,
+    faults: Tallies,
     /// Element n is the number of rows of n words.
     lengths: Vec<u64>,
     scripts: BTreeMap<&'static str, u64>,
@@ -123,7 +124,7 @@ impl Worker {
     fn new(tokenizer: Tokenizer) -> Self {
         Worker {
             counter: Counter::new(tokenizer),
-            faults: Faults::default(),
+            faults: Tallies::default(),
             lengths: vec![0; LONGEST + 1],
             scripts: BTreeMap::new(),
             hashes: Hashes { limit: u64::MAX, seen: Vec::new() },
@@ -137,7 +138,7 @@ impl Worker {
         self.counter.count_row(text, None);
         let words = (self.counter.tokens() - before) as usize;
         self.find_faults(row, text, words);
-        self.faults.over_long.note(row, cut);
+        self.faults.note(Fault::OverLong, row, cut);
         if is_blank(text) {
             return;
         }
@@ -156,7 +157,6 @@ impl Worker {
         let bytes = text.as_bytes();
         let ascii_letters = bytes.iter().filter(|b| b.is_ascii_alphabetic()).count();
         *self.scripts.entry("Latin").or_default() += ascii_letters as u64;
-        let faults = &mut self.faults;
         let (mut replacement, mut mojibake, mut line_break) = (false, false, false);
         let mut control = false;
         if !bytes.is_ascii() {
@@ -180,15 +180,19 @@ impl Worker {
         }
         control |= bytes.iter().any(|&b| b < 0x20 && b != b'\t' && b != b'\r' || b == 0x7f);
         let lone_cr = memchr::memchr(b'\r', bytes).is_some();
-        faults.replacement.note(row, replacement);
-        faults.mojibake.note(row, mojibake);
-        faults.control.note(row, control);
-        faults.line_break.note(row, line_break | lone_cr);
-        faults.lone_cr.note(row, lone_cr);
-        faults.tab.note(row, memchr::memchr(b'\t', bytes).is_some());
-        faults.markup.note(row, has_markup(bytes));
-        faults.long.note(row, words > 128);
-        faults.short.note(row, words < 3 && !is_blank(text));
+        for (fault, found) in [
+            (Fault::Replacement, replacement),
+            (Fault::Mojibake, mojibake),
+            (Fault::Control, control),
+            (Fault::LineBreak, line_break | lone_cr),
+            (Fault::LoneCr, lone_cr),
+            (Fault::Tab, memchr::memchr(b'\t', bytes).is_some()),
+            (Fault::Markup, has_markup(bytes)),
+            (Fault::Long, words > 128),
+            (Fault::Short, words < 3 && !is_blank(text)),
+        ] {
+            self.faults.note(fault, row, found);
+        }
     }
 }
 
@@ -220,7 +224,7 @@ pub fn diagnose(
             let mut worker = Worker::new(tokenizer);
             reader.work(|chunk| {
                 chunk.for_each_cut_row(|row, text, cut| worker.examine(row, text, cut))?;
-                worker.faults.invalid.add(&Tally { rows: chunk.repaired, first: chunk.first_repaired });
+                worker.faults.add(Fault::Invalid as usize, chunk.repaired, chunk.first_repaired);
                 Ok(())
             })?;
             Ok(worker)
@@ -238,16 +242,13 @@ fn summarize(
     formats: Vec<FileFormat>,
     tokenizer: Tokenizer,
 ) -> Result<Diagnosis> {
-    let mut faults = Faults::<Tally>::default();
+    let mut faults = Tallies::default();
     let mut lengths = vec![0; LONGEST + 1];
     let mut scripts: BTreeMap<&str, u64> = BTreeMap::new();
     let mut sample = Vec::new();
     let (mut counters, mut hashes) = (Vec::new(), Vec::new());
-    for mut worker in workers {
-        let theirs = worker.faults.all();
-        for (ours, theirs) in faults.all().into_iter().zip(theirs) {
-            ours.add(theirs);
-        }
+    for worker in workers {
+        faults.merge(&worker.faults);
         for (sum, rows) in lengths.iter_mut().zip(&worker.lengths) {
             *sum += rows;
         }
@@ -267,7 +268,7 @@ fn summarize(
     if formats.iter().all(FileFormat::is_text) {
         check_filled(&stats, &files, tokenizer)?;
     }
-    let faults = faults.map(|tally| Found::new(&tally, &files));
+    let faults = faults.found(&files);
     let (duplicates, duplicates_estimated) = count_duplicates(hashes);
     let counts = stats.counts;
     let singletons = stats.df.iter().filter(|&&df| df == 1).count();

@@ -208,22 +208,18 @@ fn hash_bytes(bytes: &[u8]) -> String {
 /// 2, instead of a bus error without a message.
 #[pyfunction]
 fn report_truncated_files() {
-    #[cfg(unix)]
-    {
-        extern "C" fn report(_signal: libc::c_int) {
-            let text =
-                b"Error: another program truncated a file while cse was reading it; restore the file, and run the \
-                command again\n";
-            // SAFETY: both functions may be called in a signal handler, and `text` is valid for its length.
-            unsafe {
-                libc::write(2, text.as_ptr().cast(), text.len());
-                libc::_exit(2);
-            }
+    extern "C" fn report(_signal: libc::c_int) {
+        let text = b"Error: another program truncated a file while cse was reading it; restore the file, and run the \
+            command again\n";
+        // SAFETY: both functions may be called in a signal handler, and `text` is valid for its length.
+        unsafe {
+            libc::write(2, text.as_ptr().cast(), text.len());
+            libc::_exit(2);
         }
-        let handler: extern "C" fn(libc::c_int) = report;
-        // SAFETY: the handler calls only functions that are safe in a signal handler.
-        unsafe { libc::signal(libc::SIGBUS, handler as libc::sighandler_t) };
     }
+    let handler: extern "C" fn(libc::c_int) = report;
+    // SAFETY: the handler calls only functions that are safe in a signal handler.
+    unsafe { libc::signal(libc::SIGBUS, handler as libc::sighandler_t) };
 }
 
 #[pymodule]

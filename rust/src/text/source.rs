@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -55,10 +56,7 @@ pub(crate) struct Hashed {
 
 impl Hashed {
     /// Opens a file, or standard input. Waiting for the writer of a named pipe can be cancelled.
-    #[cfg(unix)]
     pub(super) fn open(path: &Path, progress: &Progress) -> Result<Self> {
-        use std::os::fd::{AsFd, AsRawFd};
-
         // Reads bypass the buffer of `io::stdin`, because polling the file descriptor would not report bytes that are
         // already in this buffer.
         let failed = |e| Error::io(path, e);
@@ -72,15 +70,6 @@ impl Hashed {
         let regular = file.metadata().is_ok_and(|meta| meta.is_file());
         let blocking = (!regular).then(|| file.as_raw_fd());
         Ok(Hashed::new(Box::new(file), blocking))
-    }
-
-    #[cfg(not(unix))]
-    pub(super) fn open(path: &Path, _progress: &Progress) -> Result<Self> {
-        if is_stdin(path) {
-            return Ok(Hashed::new(Box::new(io::stdin()), None));
-        }
-        let file = File::open(path).map_err(|e| Error::io(path, e))?;
-        Ok(Hashed::new(Box::new(file), None))
     }
 
     fn new(inner: Box<dyn Read + Send>, blocking: Option<i32>) -> Self {

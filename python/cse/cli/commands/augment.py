@@ -94,30 +94,15 @@ def augment_command(
         return
     inputs = readers.resolve(sentences or ["-"], column)
     started = time.perf_counter()
-    report = AugmentReport(
-        **in_background(
-            "augmenting",
-            lambda more: index._core.augment_files(
-                inputs, output, copies, form == "jsonl", drawn, index.reading(reading), more
-            ),
-        )
-    )
+    given = inputs, output, copies, form == "jsonl", drawn, index.reading(reading)
+    report = AugmentReport(**in_background("augmenting", lambda more: index._core.augment_files(*given, more)))
     seconds = time.perf_counter() - started
     joined = readers.joined_lines(inputs)
     if as_json:
-        summary = {
-            **asdict(report),
-            "replacement_rate": round(report.replacement_rate, 4),
-            "unseen_rate": round(report.unseen_rate, 4),
-            "joined_lines": joined,
-            "copies": copies,
-            "output": output,
-            **drawn,
-            "terms": len(index),
-            "seconds": round(seconds, 3),
-            "sentences_per_second": round(report.rows / seconds),
-        }
-        printing.result(summary, True, [])
+        rates = {"replacement_rate": round(report.replacement_rate, 4), "unseen_rate": round(report.unseen_rate, 4)}
+        settings = {"joined_lines": joined, "copies": copies, "output": output, **drawn, "terms": len(index)}
+        speed = {"seconds": round(seconds, 3), "sentences_per_second": round(report.rows / seconds)}
+        printing.result({**asdict(report), **rates, **settings, **speed}, True, [])
         return
     excluded = " or excluded by --min-df or --max-terms" if min_df > 1 or max_terms is not None else ""
     printing.say(

@@ -124,17 +124,9 @@ def encode_file(model: str, sentences: tuple[str, ...], output: str | None, enco
         printing.say(f"{done.resumed:,} rows were encoded by an earlier call")
     rate = round(max(filled - done.resumed, 0) / seconds, 1)
     if as_json:
-        summary = {
-            "output": output,
-            "rows": len(corpus),
-            "embedding_dim": encoder.embedding_dim,
-            "blank": done.blank,
-            "resumed": done.resumed,
-            "precision": encoder.precision,
-            "seconds": round(seconds, 2),
-            "sentences_per_second": rate,
-        }
-        printing.result(summary, True, [])
+        size = {"output": output, "rows": len(corpus), "embedding_dim": encoder.embedding_dim, "blank": done.blank}
+        how = {"resumed": done.resumed, "precision": encoder.precision}
+        printing.result({**size, **how, "seconds": round(seconds, 2), "sentences_per_second": rate}, True, [])
         return
     printing.say(
         f"{len(corpus):,} rows x {encoder.embedding_dim} in {seconds:.1f} s ({rate:,} sentences/s), "
@@ -166,16 +158,17 @@ def encode_parts(
     encoder = Encoder(**{**arguments, "device": "cpu"} if there else arguments)
     if not there:
         printing.say(f"on {describe_device(str(encoder.device), encoder.precision, encoder.precision_reason)}")
-    reading = {**encoding.reading}
-    column, cache = reading.pop("column"), reading.pop("cache")
+    reading = readers.reading_options(
+        encoding_errors=encoding.encoding_errors, max_line_bytes=encoding.max_line_bytes, threads=encoding.threads
+    )
     job = encode_job(
         encoder,
         arguments,
         suffix=suffix,
         batch_size=encoding.batch_size,
-        cache=cache,
-        reading=readers.reading_options(**reading, threads=encoding.threads),
+        cache=encoding.cache,
+        reading=reading,
         elsewhere=there,
     )
     further: dict[str, Any] = {"precision": encoder.precision, "embedding_dim": encoder.embedding_dim}
-    parts.run(job, sentences, column, output, engine, "rows", as_json, gpus=gpus, **further)
+    parts.run(job, sentences, encoding.column, output, engine, "rows", as_json, gpus=gpus, **further)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +23,15 @@ if TYPE_CHECKING:
 
 # Restrictions of --pool and --judged.
 BY_PERSON: dict[str, Any] = {"excludes": ("data", "seeds", "allow_partial", "settings", "dims")}
+
+# Options of both commands.
+Suites = Annotated[tuple[str, ...], Opt("Suite; see cse methods.", "NAME", flag="--suite")]
+Data = Annotated[str | None, Opt("File or folder of the data.", "PATH")]
+AllowPartial = Annotated[bool, Opt("Accept incomplete STS and transfer files.")]
+Markdown = Annotated[bool, Opt("Print Markdown tables.", excludes="as_json")]
+Settings = Annotated[
+    tuple[str, ...], Opt("Set an option of a suite; see cse methods.", "NAME.OPTION=VALUE", flag="--set")
+]
 
 
 @dataclass(frozen=True)
@@ -75,13 +84,13 @@ def systems_of(models: Sequence[str], ranked: Ranking, seeds: bool = False) -> t
 def eval_command(
     model: str,
     *,
-    suites: Annotated[tuple[str, ...], Opt("Suite; see cse methods.", "NAME", flag="--suite")] = ("sts",),
-    data: Annotated[str | None, Opt("File or folder of the data.", "PATH")] = None,
+    suites: Suites = ("sts",),
+    data: Data = None,
     mteb: Annotated[
         tuple[str, ...],
         Opt("Task of mteb, such as SciFact, in place of a suite.", "TASK", excludes=("hybrid", "passages")),
     ] = (),
-    allow_partial: Annotated[bool, Opt("Accept incomplete STS and transfer files.")] = False,
+    allow_partial: AllowPartial = False,
     compare_published: Annotated[
         bool, Opt("Also list the papers' STS averages.", needs=If("suites", ("sts",)))
     ] = False,
@@ -96,10 +105,8 @@ def eval_command(
             "Write the rankings of the suite retrieval to a TREC run file.", "FILE", needs=If("suites", ("retrieval",))
         ),
     ] = None,
-    markdown: Annotated[bool, Opt("Print Markdown tables.", excludes="as_json")] = False,
-    settings: Annotated[
-        tuple[str, ...], Opt("Set an option of a suite; see cse methods.", "NAME.OPTION=VALUE", flag="--set")
-    ] = (),
+    markdown: Markdown = False,
+    settings: Settings = (),
     ranked: Ranking,
     encoder: Evaluated,
     as_json: AsJson = False,
@@ -131,7 +138,7 @@ def eval_command(
             system, suites, data, options=tables, allow_partial=allow_partial, progress=progress, **encoder.arguments
         )
     if run is not None:
-        from ...evaluation.trec import write_run
+        from ...evaluation.ranking import write_run
 
         write_run(run, result.reports["retrieval"].rankings)
     published = [dict(zip(("model", "average", "reproductions"), row, strict=True)) for row in PUBLISHED]
@@ -147,11 +154,10 @@ def eval_command(
             printing.table([wide], title=title, markdown=markdown)
             printing.echo()
         printing.table([cells(row) for row in report.rows], title="" if wide else title, markdown=markdown)
-        for key, value in report.summary.items():
-            if value is not None:
-                printing.echo(f"{key.replace('_', ' ')}: {cell(key, value)}")
-        for note in report.notes:
-            printing.echo(f"Note: {note}")
+        scores = {key: value for key, value in report.summary.items() if value is not None}
+        lines = [f"{key.replace('_', ' ')}: {cell(key, value)}" for key, value in scores.items()]
+        for line in [*lines, *(f"Note: {note}" for note in report.notes)]:
+            printing.echo(line)
     for note in result.notes:
         printing.echo(f"Note: {note}")
     if listed:
@@ -166,7 +172,7 @@ def eval_command(
 
 
 def paper_row(suite: str, report: Report) -> dict[str, str]:
-    """Returns a table row as in the papers: the scores of the test sets, and their average; {} without an average."""
+    """Returns a row as in the papers: the scores of the test sets, and their average; {} without an average."""
     from ...evaluation import EVALUATIONS
 
     key, average = EVALUATIONS.get(suite).paper_row
@@ -198,8 +204,8 @@ def cell(name: str, value: Any) -> str:
 def compare_command(
     models: tuple[str, ...],
     *,
-    suites: Annotated[tuple[str, ...], Opt("Suite; see cse methods.", "NAME", flag="--suite")] = ("sts",),
-    data: Annotated[str | None, Opt("File or folder of the data.", "PATH")] = None,
+    suites: Suites = ("sts",),
+    data: Data = None,
     query_file: Annotated[
         str | None, Opt("With --pool and --judged: file of queries, one per row.", "FILE", flag="--queries")
     ] = None,
@@ -214,11 +220,9 @@ def compare_command(
     ] = None,
     column: Annotated[str | None, Opt("Column with the texts, if CORPUS is a table, or with --labels.", "NAME")] = None,
     seeds: Annotated[bool, Opt("Each of MODELS is a list A1,A2,... with one model per seed.")] = False,
-    allow_partial: Annotated[bool, Opt("Accept incomplete STS and transfer files.")] = False,
-    settings: Annotated[
-        tuple[str, ...], Opt("Set an option of a suite; see cse methods.", "NAME.OPTION=VALUE", flag="--set")
-    ] = (),
-    markdown: Annotated[bool, Opt("Print Markdown tables.", excludes="as_json")] = False,
+    allow_partial: AllowPartial = False,
+    settings: Settings = (),
+    markdown: Markdown = False,
     ranked: Ranking,
     encoder: Evaluated,
     as_json: AsJson = False,
@@ -247,6 +251,7 @@ def compare_command(
     those that cse train held out.
     """
     from ...evaluation import verdict
+    from ...evaluation.labels import read_judgements
     from ...evaluation.run import compare_models, option_tables
 
     printing.check_output()
@@ -258,10 +263,10 @@ def compare_command(
             )
         if pool is not None:
             printing.check_table(pool, "--pool")
+        judgements = None if judged is None else read_judgements(judged)
         names, sides = systems_of(models[:2], ranked)
-        systems = [side[0] for side in sides]
-        found = rankings(systems, names, models[2], query_file, column, depth, encoder)
-        compare_by_judgements(found, names, depth, pool, judged, as_json, markdown)
+        found = rankings([system for (system,) in sides], names, models[2], query_file, column, depth, encoder)
+        compare_by_judgements(found, names, depth, pool, judgements, as_json, markdown)
         return
     if query_file is not None:
         raise InputError("--queries has no effect without --pool or --judged; add one of them, or omit --queries")
@@ -276,32 +281,23 @@ def compare_command(
         suites = ("labels",)
         tables["labels"] = {**tables.get("labels", {}), "labels": labels, "column": column}
     names, sides = systems_of(models, ranked, seeds)
+    asked: dict[str, Any] = {"seeds": seeds, "options": tables, "allow_partial": allow_partial, **encoder.arguments}
     with progress_of("evaluating", "texts") as progress:
-        results = compare_models(
-            sides,
-            suites,
-            data,
-            seeds=seeds,
-            options=tables,
-            allow_partial=allow_partial,
-            progress=progress,
-            **encoder.arguments,
-        )
-    words = [verdict.conclude(side.tasks, ["rows"] * len(side.tasks)).to_dict() for side in results if labels]
+        results = compare_models(sides, suites, data, progress=progress, **asked)
+    words = [verdict.conclude(side.tasks, ["rows"] * len(side.tasks)).to_dict() if labels else {} for side in results]
+    compared = list(zip(names[1:], results, words, strict=True))
     unit_of = "methods, by a paired t-test over seeds" if seeds else "checkpoints, not methods"
     precision = results[0].precision
     if as_json:
-        compared: list[dict[str, Any]] = [
-            {"a": names[0], "b": b, "tasks": side.tasks} for b, side in zip(names[1:], results, strict=True)
+        records = [
+            {"a": names[0], "b": name, "tasks": side.tasks, **({"verdict": word} if word else {})}
+            for name, side, word in compared
         ]
-        for item, word in zip(compared, words, strict=False):  # without --labels, there are no words
-            item["verdict"] = word
-        printing.result({"compares": unit_of, "precision": precision, "comparisons": compared}, True, [])
+        printing.result({"compares": unit_of, "precision": precision, "comparisons": records}, True, [])
         return
-    for name, result in zip(names[1:], results, strict=True):
+    for name, result, word in compared:
         title = f"{name} against {names[0]}"
-        if words:
-            word = words.pop(0)
+        if word:
             lines = ["", verdict.markdown(word)] if markdown else verdict.lines(word)
             printing.echo("\n".join([f"{title}:", *lines]))
             continue
@@ -337,10 +333,7 @@ def rankings(
     if tables.is_table(query_file):
         raise InputError(f"--queries {query_file}: is a table; give a text file with one query per row")
     asked = Corpus.read(readers.resolve(query_file))
-    try:
-        queries = {query: query for query in asked.take(asked.filled())}
-    except InputError:
-        raise InputError(f"--queries {query_file} holds no query; write one per row") from None
+    queries = {query: query for query in asked.take(asked.filled())}
     rows = open_corpus([corpus], column=column, encoding_errors="strict", max_line_bytes=1 << 20, cache=None)
     documents = {text: text for text in rows.take(rows.filled())}
     loading = {name: value for name, value in encoder.arguments.items() if name != "dims"}
@@ -358,28 +351,28 @@ def compare_by_judgements(
     names: Sequence[str],
     depth: int,
     pool_file: str | None,
-    judged_file: str | None,
+    judgements: Mapping[tuple[str, str], int] | None,
     as_json: bool,
     markdown: bool,
 ) -> None:
     """Writes the pool of two rankings, compares them by the judgements, or both, and prints the result."""
-    from ...evaluation.labels import COLUMNS, key_of, outcome, pool, read_judgements
+    from ...evaluation.labels import COLUMNS, key_of, outcome, pool
 
     old, new = sides
-    judgements = {} if judged_file is None else read_judgements(judged_file)
+    known = judgements or {}
     record: dict[str, Any] = {"a": names[0], "b": names[1], "pool": pool_file}
     lines = []
     if pool_file is not None:
         texts = [(query, text) for query, found in pool(old, new).items() for text in found]
-        marked = ((*pair, judgements.get(key_of(*pair), "")) for pair in texts)
+        marked = ((*pair, known.get(key_of(*pair), "")) for pair in texts)
         count = printing.write_table(pool_file, COLUMNS, marked)
-        left = sum(key_of(*pair) not in judgements for pair in texts)
+        left = sum(key_of(*pair) not in known for pair in texts)
         record |= {"texts": count, "to_judge": left}
         lines.append(
             f"{pool_file}: {len(old):,} queries, {left:,} texts to judge; write 1 (relevant) or 0 in the column "
             f"relevant, and repeat the command with --judged {pool_file} in place of --pool"
         )
-    if judged_file is not None:
+    if judgements is not None:
         record |= outcome(old, new, judgements, depth)
         if not as_json:
             if record["comparison"] is not None:

@@ -113,7 +113,6 @@ def export_command(
 def write_onnx(
     model: str, output: str | None, int8: bool, data: dict[str, str], threads: int, as_json: bool, card: dict[str, Any]
 ) -> None:
-    """Runs ``cse export --onnx``; the 8-bit file is evaluated with the suites in ``data``, and their data."""
     from ...encoder.device import set_threads
     from ...encoder.onnx_export import export_onnx
     from ...encoder.saving import write_card

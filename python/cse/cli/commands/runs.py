@@ -43,22 +43,13 @@ def runs_command(
         require_extra("cse runs --picture")
         write([models_panel(runs)], Path(picture))
     if as_json:
-        listed = [
-            {
-                "name": run.name,
-                "folder": str(run.folder),
-                "status": run.status,
-                "steps": run.step,
-                "metric": run.metric,
-                "before": run.evaluations[0] if run.evaluations else {},
-                "best": run.best,
-                "last": run.evaluations[-1] if run.evaluations else {},
-                "sts": (run.result or {}).get("sts", {}),
-                "settings": run.settings,
-                "given": run.given,
-            }
-            for run in runs
-        ]
+        listed = []
+        for run in runs:
+            about = {"name": run.name, "folder": str(run.folder), "status": run.status, "steps": run.step}
+            evaluations = run.evaluations or [{}]
+            scores = {"metric": run.metric, "before": evaluations[0], "best": run.best, "last": evaluations[-1]}
+            sts = (run.result or {}).get("sts", {})
+            listed.append({**about, **scores, "sts": sts, "settings": run.settings, "given": run.given})
         printing.result({"folder": folder, "differing": names, "runs": listed}, True, [])
         return
     rows = [
@@ -125,7 +116,7 @@ def report_command(
     from ...io import write_text
     from ...reports.page import report_page
     from ...reports.pictures import Material, write_pictures
-    from ...training.folder.lock import check_links
+    from ...training.folder.find import check_links
 
     path = Path(output) if output is not None else stored.folder / "report.html"
     if output is None:

@@ -1,4 +1,4 @@
-"""The command ``cse search``."""
+"""The commands ``cse search`` and ``cse mine``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from annotated_types import Ge
 
 from ...data import readers
 from ...errors import InputError, shortened
-from ...options import Opt
+from ...options import Opt, Seed
 from ...progress import counting
 from .. import printing
 from ..command import Heading, command, given_options
-from ..options import AsJson, Encoding, IdColumn, Passages, Ranking, passage_size
+from ..options import AsJson, Encoding, IdColumn, IndexFolder, Passages, Ranking, passage_size
 
 if TYPE_CHECKING:
     from ...search.fusion import Fusion
@@ -115,7 +115,6 @@ def search_command(
 
 
 def model_of(model: str | None, output: str, encoding: Encoding) -> tuple[str, str, Encoding]:
-    """Returns the model, the folder and the settings; those of the index if MODEL is its folder, or is left out."""
     from ...search.index import built_with
 
     settings = built_with(output if model is None else model)
@@ -147,7 +146,6 @@ def read_queries(
 
 
 def lines(hits: list[Hit]) -> list[str]:
-    """Returns one line per hit, with its rank, score, id and text."""
     wide = max((len(hit.id) for hit in hits), default=0)
     return [f"{rank:4}  {hit.score:.4f}  {hit.id:>{wide}}  {shortened(hit.text)}" for rank, hit in enumerate(hits, 1)]
 
@@ -162,7 +160,6 @@ def prepare(index: SearchIndex, fusion: Fusion | None) -> None:
 
 
 def typed_queries(encoding_errors: str, as_json: bool) -> Iterator[str]:
-    """Yields queries as they are typed in a terminal, until an empty line, or each line of standard input."""
     if sys.stdin.isatty():
         with suppress(ImportError):
             import readline  # noqa: F401  # makes the input line editable
@@ -179,3 +176,50 @@ def typed_queries(encoding_errors: str, as_json: bool) -> Iterator[str]:
             raise InputError(
                 f"standard input, line {number:,}: is not UTF-8; convert it, or add --encoding-errors replace"
             ) from None
+
+
+@command("mine")
+def mine_command(
+    model: str,
+    corpus: tuple[str, ...],
+    *,
+    queries: Annotated[str, Opt("File of queries, one per row.", "FILE")],
+    query_column: Annotated[
+        str | None, Opt("Column with the queries, if the file of --queries is a table.", "NAME")
+    ] = None,
+    output: Annotated[str, Opt("The .csv or .jsonl file to write.", "FILE", short="-o")],
+    ranks: Annotated[str, Opt("Ranks from which negatives are taken.", "FIRST-LAST")] = "21-60",
+    rows: Annotated[int, Ge(2), Opt("Number of rows to write.", "N", "1920, for 60 steps")] = 1920,
+    seed: Seed = 0,
+    folder: IndexFolder = None,
+    encoding: Encoding,
+    as_json: AsJson = False,
+) -> None:
+    """Make triples to train on from CORPUS and the queries of --queries, which need no labels.
+
+    Half of the triples have a query as the anchor; the positive is a passage of one of the first three rows in the
+    ranking of cse search --hybrid, and the negative a passage of a row at --ranks. The other half is made from CORPUS
+    alone: two spans of a row, and a span of another. Train on them with cse train --preset encoder-queries.
+    """
+    printing.check_output()
+    printing.check_table(output)
+    from ...search.bm25 import library
+    from ...search.fusion import Fusion
+    from ...search.mining import QueryRows, parse_ranks
+
+    making = QueryRows(rows, parse_ranks(ranks), seed=seed)
+    asked = [*dict.fromkeys(read_queries((), queries, query_column, encoding.reading))]
+    library()
+    index = encoding.index(encoding.encoder(model), corpus, folder)
+    prepare(index, Fusion())
+    started = time.perf_counter()
+    with counting("searching", min(len(asked), making.count // 2), "queries") as more:
+        triples = making(index, asked, batch_size=encoding.batch_size, progress=more)
+    printing.write_table(output, ("anchor", "positive", "negative"), triples)
+    seconds = round(time.perf_counter() - started, 3)
+    summary = {"output": output, "queries": len(asked), "triples": len(triples), "seconds": seconds}
+    if as_json:
+        printing.result(summary, True, [])
+        return
+    printing.say(f"{len(triples):,} triples from {len(asked):,} queries in {seconds:.1f} s")
+    printing.say(f"train on them with cse train --pairs {output} --preset encoder-queries --model {model}")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -85,18 +86,11 @@ def build_tfidf_command(
     seconds = time.perf_counter() - started
     names = ["index.safetensors", *(["matrix.npz"] if matrix else []), *([FILE] if model else [])]
     written = {name: (Path(output) / name).stat().st_size for name in names}
+    pieces = splitting["pieces"] and splitting["pieces"].hash
+    value = {**asdict(info), **asdict(words), "pieces": pieces, "joined_lines": joined, "output": output}
+    value |= {"written": written, "files": [asdict(file) for file in files]}
     printing.result(
-        {
-            **asdict(info),
-            **asdict(words),
-            "pieces": splitting["pieces"] and splitting["pieces"].hash,
-            "joined_lines": joined,
-            "output": output,
-            "written": written,
-            "files": [asdict(file) for file in files],
-            "seconds": round(seconds, 3),
-            "sentences_per_second": round(info.rows / seconds),
-        },
+        {**value, "seconds": round(seconds, 3), "sentences_per_second": round(info.rows / seconds)},
         as_json,
         [
             f"{info.documents:,} sentences, {info.blank:,} blank rows, {info.tokens:,} words, "
@@ -204,7 +198,6 @@ def _tokenizer(model: str) -> Any:
 
 
 def _count_words(files: Sequence[str], tokenizer: Any, model: str, top: int, **reading: Any) -> dict[str, Any]:
-    """Returns the counts of the words and tokens of all rows for ``--json``, with the ``top`` first divided words."""
     from ...encoder.tokens import token_lists
     from ...encoder.vocabulary import TEXTS, count_words, readability
 
@@ -216,9 +209,8 @@ def _count_words(files: Sequence[str], tokenizer: Any, model: str, top: int, **r
         def blocks() -> Iterator[list[str]]:
             for start in range(0, len(corpus), BLOCK):
                 yield (block := corpus.take(range(start, min(start + BLOCK, len(corpus)))))
-                filled = [text for text in block if text.strip()]
-                texts.update(map(hash, filled))
-                if filled:
+                if filled := [text for text in block if text.strip()]:
+                    texts.update(map(hash, filled))
                     read.update(hash(tuple(ids)) for ids in token_lists(tokenizer, filled, MAX_LENGTH)["input_ids"])
                 more(len(block))
 
@@ -234,13 +226,8 @@ def _count_words(files: Sequence[str], tokenizer: Any, model: str, top: int, **r
         "token_share_3_or_more_pieces": counts.share(3),
         "divided_words": len(counts.divided),
         "listed_words": [
-            {
-                "word": word.word,
-                "count": word.count,
-                "pieces": list(word.pieces),
-                "saved_tokens": word.saved,
-                "saved_share": word.saved / counts.tokens,
-            }
+            {"word": word.word, "count": word.count, "pieces": list(word.pieces)}
+            | {"saved_tokens": word.saved, "saved_share": word.saved / counts.tokens}
             for word in counts.divided[:top]
         ],
         "equal_texts": len(texts) - len(read),
@@ -262,18 +249,17 @@ def _print_words(seen: dict[str, Any]) -> None:
         )
     if seen["warning"]:
         printing.echo(f"Warning: {seen['warning']}.")
-    rows, total = [], 0
-    for entry in seen["listed_words"]:
-        total += entry["saved_tokens"]
-        rows.append(
-            {
-                "word": entry["word"],
-                "count": f"{entry['count']:,}",
-                "pieces": " ".join(entry["pieces"]),
-                "additional tokens": f"{entry['saved_tokens']:,}",
-                "together": f"{total / seen['tokens']:.2%}",
-            }
-        )
+    totals = accumulate(entry["saved_tokens"] for entry in seen["listed_words"])
+    rows = [
+        {
+            "word": entry["word"],
+            "count": f"{entry['count']:,}",
+            "pieces": " ".join(entry["pieces"]),
+            "additional tokens": f"{entry['saved_tokens']:,}",
+            "together": f"{total / seen['tokens']:.2%}",
+        }
+        for entry, total in zip(seen["listed_words"], totals, strict=True)
+    ]
     printing.table(rows, "Divided words")
     if rows:
         printing.echo(f"{len(rows):,} of {seen['divided_words']:,} words.")

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
+import click
+
+from ...augment import AUGMENTATIONS
 from ...errors import InputError
-from ...options import Opt
+from ...options import Opt, Option, options_of, phrase
 from ...progress import duration
 from ...training.callbacks import ProgressCallback, by_sentence, header, score_text
+from ...training.settings.declared import GROUPS
+from ...training.settings.presets import conditions, families
+from ...training.settings.values import flat, method_flags
 from .. import options, printing
-from ..command import Heading, command
+from ..command import Heading, click_option, command
 from ..options import AsJson
-from ..train_options import HEADINGS, given_values, setting_options
 
 if TYPE_CHECKING:
     from ...search.searching import Hit
@@ -25,6 +30,76 @@ if TYPE_CHECKING:
 
 HITS = 5
 """Hits of --query that are shown, before and after training."""
+NO_TERMS = "none"
+"""Value of --loss-term that removes the terms of the recipe or preset."""
+HEADINGS = [str(group.__doc__) for group in GROUPS]
+
+
+def setting_options() -> list[click.Option]:
+    switched = {name: str(kind.__doc__).partition("\n")[0] for name, kind in AUGMENTATIONS.flagged().items()}
+    made: list[click.Option] = []
+    for group in GROUPS:
+        heading = str(group.__doc__)
+        for option in options_of(group):
+            if not option.opt.hidden:
+                made.append(_option(option, option.name, option.opt.help, heading, (option.name,)))
+        of_methods = {name: item for name, item in method_flags().items() if item.group is group}
+        for method in {item.method for item in of_methods.values()} & switched.keys():
+            made.append(
+                click.Option([f"--{method}/--no-{method}"], default=None, help=f"{switched[method]}  [default: no]")
+            )
+            made[-1].heading = heading  # type: ignore[attr-defined]
+        for name, flag in of_methods.items():
+            text = phrase(flag.option.opt.help)
+            text = f"{flag.method.upper()}: {text}." if flag.method in switched else f"{text[0].upper()}{text[1:]}."
+            made.append(_option(flag.option, name, text, heading, (flag.method, flag.option.name)))
+    return made
+
+
+def _option(option: Option, name: str, text: str, heading: str, path: tuple[str, ...]) -> click.Option:
+    default = option.opt.default or _by_family(path, option.default)
+    unset = () if option.several and not option.opt.separator else None
+    made = click_option(option, heading, ranges=False, default=unset, show_default=False, required=False)
+    made.name, made.help = name, f"{text}  [default: {default}]" if default else text
+    return made
+
+
+def given_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    settings = {name: value for name, value in values.items() if value is not None and value != ()}
+    given = flat(settings)
+    # --mlm-weight and --dims name their terms, which are added, like those of --loss-term.
+    terms = tuple(dict.fromkeys((*given.pop("more_loss_terms", ()), *given.pop("loss_terms", ()))))
+    if NO_TERMS in terms:
+        return {**given, "loss_terms": tuple(name for name in terms if name != NO_TERMS)}
+    return {**given, "more_loss_terms": terms} if terms else given
+
+
+def _by_family(path: tuple[str, ...], default: Any) -> str:
+    """Returns the default, then the defaults of model families that differ from it: ``5e-05; 3e-05 for bert-base``."""
+    values: dict[str, list[str]] = {}
+    common = printing.plain(_at(families()["all"], path, default))
+    for family, table in families().items():
+        if family == "all":
+            continue
+        usual = printing.plain(_at(table, path, common))
+        values.setdefault(usual, []).append(family)
+        for condition in conditions(family):
+            value = printing.plain(_at(condition["values"], path, None))
+            if value not in ("", usual):
+                about = f"{condition['loss']} on {family}" if "loss" in condition else f"{family} without --pairs"
+                values.setdefault(value, []).append(about)
+    if not common:
+        common = max(values, key=lambda text: len(values[text]), default="")
+    others = [f"{value} for {', '.join(names)}" for value, names in values.items() if value not in (common, "")]
+    return "; ".join([*([common] if common else []), *others])
+
+
+def _at(table: Any, path: tuple[str, ...], default: Any) -> Any:
+    for key in path:
+        if not isinstance(table, dict) or key not in table:
+            return default
+        table = table[key]
+    return table
 
 
 class ConsoleCallback(ProgressCallback):
@@ -96,16 +171,14 @@ def train_command(
     model family. cse methods lists the augmentations and loss terms with their options, which are set in the
     configuration file or with --set, for example --set una.beta=0.3.
     """
-    from ...registry import import_methods, parse_setting
-    from ...training.build.data import check_inputs
-    from ...training.settings.changes import differences, repeated
+    from ...registry import parse_setting
+    from ...training.data import check_inputs
+    from ...training.settings.changes import differences, repeated, resumed_config
     from ...training.settings.config import TrainConfig, read_toml
     from ...training.settings.precedence import with_preset
     from ...training.settings.values import merge
 
     chosen = given_values({"corpus": corpus, **values})
-    for file in chosen.get("imports", ()):  # before a configuration that names them, too
-        import_methods(file)
     for text in settings:
         method, option, value = parse_setting(text)
         chosen[f"{method}.{option}"] = value
@@ -113,8 +186,6 @@ def train_command(
     if resume is not None:
         if config_file or "preset" in chosen:
             raise InputError("--resume uses the configuration of the run; omit --config and --preset")
-        from ...training.settings.resume import resumed_config
-
         config = resumed_config(resume, chosen)
     else:
         if "preset" in chosen and config_file:
@@ -140,11 +211,11 @@ def train_command(
 
 def _print(result: RunResult, config: TrainConfig, query: str | None, as_json: bool) -> None:
     from ...evaluation import verdict
-    from ...training.folder.lock import has_checkpoint
+    from ...training.folder.find import list_checkpoints
     from .search import lines
 
     further = "" if config.patience is None else " --patience N"
-    resumable = has_checkpoint(result.folder)  # False if no checkpoint could be written
+    resumable = bool(list_checkpoints(result.folder))  # False if no checkpoint could be written
     hits = {} if query is None else _hits(config, result, query)
     shown = [line for name, found in hits.items() for line in (f"{name} training:", *lines(found))]
     synthetic = f", {result.synthetic_steps:,} of them with synthetic negatives" if result.synthetic_steps else ""

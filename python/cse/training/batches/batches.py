@@ -1,11 +1,9 @@
 """The batches of a training run: row numbers, augmented texts and tokens.
 
-A batch is a pure function of the configuration, the corpus and the batch number. It can therefore be prepared in
-another thread, and runs are reproducible.
+A batch is a pure function of the configuration, the corpus and the batch number, and can be prepared in another thread.
 An edited sentence is unchanged if, after truncation, it has the same token ids as the original. An unchanged negative
 is masked (excluded from the loss), unless the run keeps duplicates. An unchanged positive is masked only without
-dropout; with dropout, its embedding differs from that of its anchor.
-Unless the run keeps duplicates, texts with the same token ids are not negatives of each other; see ``Batch.keys``.
+dropout. Unless the run keeps duplicates, texts with the same token ids are not negatives of each other.
 """
 
 from __future__ import annotations
@@ -31,8 +29,7 @@ from .packed import Packed
 ANCHOR, POSITIVE = View("anchor", "anchor"), View("positive", "positive")
 # Function that returns the token ids of a block whose texts belong to the given rows of the corpus.
 TokenIds = Callable[[Block, npt.NDArray[np.int64]], Sequence[Any]]
-SENTENCES = "sentences"
-"""Name of the hashes of the sentences in ``Batch.keys``."""
+SENTENCES = "sentences"  # name of the hashes of the sentences in Batch.keys
 PartnerViews = Callable[[Mapping[str, Role]], tuple[int, list[str]] | None]
 
 
@@ -42,28 +39,21 @@ class Batch:
 
     step: int
     epoch: int
-    rows: npt.NDArray[np.int64]
-    """``(B,)`` row numbers in the corpus."""
-    blocks: dict[str, Block]
-    """By block name: the texts to encode and their views; see ``cse.augment.base.Block``."""
-    partners: npt.NDArray[np.int64] | None = None
-    """``(M,)`` positions of the candidates with which positives are mixed (MixCSE); see ``cse.rng``."""
+    rows: npt.NDArray[np.int64]  # (B,) row numbers in the corpus
+    blocks: dict[str, Block]  # by block name: the texts to encode and their views; see cse.augment.base.Block
+    partners: npt.NDArray[np.int64] | None = None  # (M,) see cse.rng.partners
     sentences: npt.NDArray[np.int64] | None = None
-    """``(B,)`` hashes of the sentences, if anchors are made from them. None: anchors are the sentences themselves, or
-    the run keeps duplicates."""
+    """``(B,)`` hashes of the sentences, if anchors are made from them and the run does not keep duplicates."""
     unchanged: dict[str, int] = field(default_factory=dict)
     """Number of rows that an edit left unchanged, by block name; for a ``local`` block, only rows of this process."""
-    part: slice = field(default_factory=lambda: slice(None))
-    """The rows that this rank encodes."""
+    part: slice = field(default_factory=lambda: slice(None))  # the rows that this rank encodes
     tokens: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     """By block name: token ids, attention masks and so on of the n rows in ``part``, ``(n, T)`` each."""
     keys: dict[str, Tensor] = field(default_factory=dict)
     """By block name: hashes ``(n,)`` int64 of the token ids of these rows; see ``cse.views.entry_keys``. Empty if the
     run keeps duplicates."""
-    repeats: bool = True
-    """Whether a hash in ``keys`` may occur twice: False if this rank encodes all rows, and none does."""
-    packed: Packed | None = None
-    """The tensors that a step reads, ready to be copied to the device."""
+    repeats: bool = True  # whether a hash in keys may occur twice: False if this rank encodes all rows, and none does
+    packed: Packed | None = None  # the tensors that a step reads, ready to be copied to the device
 
     @property
     def roles(self) -> dict[str, Role]:
@@ -77,10 +67,7 @@ class Batch:
 
     @property
     def masks(self) -> dict[str, npt.NDArray[np.bool_]]:
-        """Masks ``(B,)`` by view name, True for valid rows.
-
-        Views of ``local`` blocks, and views without invalid rows, have no mask.
-        """
+        """Masks ``(B,)`` by view name, True for valid rows."""
         return {
             view.name: block.mask
             for block in self.blocks.values()
@@ -92,10 +79,8 @@ class Batch:
 class Batches:
     """The batches of a training run, indexed by number.
 
-    ``rows`` are the ``(n,)`` row numbers to train on, ascending. If the last batch of an epoch has a single row, it is
-    dropped. A step takes ``accumulate`` batches; if fewer are left at the end of the run, they are dropped. The run has
-    ``max_steps`` steps, or at most as many if ``epochs`` is given. With ``keep_duplicates``, texts with equal token
-    ids, and unchanged synthetic negatives, are used as negatives. ``part(n)`` returns the slice of the n rows of a
+    ``rows`` are the ``(n,)`` row numbers to train on, ascending. A last batch of a single row is dropped, and so are
+    batches at the end of the run that are fewer than ``accumulate``. ``part(n)`` returns the slice of the n rows of a
     batch that this rank encodes; expensive edits are applied only to these rows.
     """
 
@@ -117,16 +102,11 @@ class Batches:
         self.corpus, self.rows, self.seed = corpus, rows, seed
         self.positive, self.negatives = positive, list(negatives)
         self.part = part or (lambda count: slice(0, count))
-        self.partner_views: PartnerViews = lambda roles: None
-        """Returns the views from which the candidates for mixing are drawn; see ``BatchTerm.partner_views``."""
-        self.views = (ANCHOR, POSITIVE)
-        """The views of anchors and positives, with the encoder and the dropout of each."""
-        self.without_dropout = False
-        """Whether one encoder encodes both views without dropout, so that an unchanged positive equals its anchor."""
-        self.prompts = TrainingPrompts()
-        """Texts that are prepended to the sentences before tokenization."""
+        self.partner_views: PartnerViews = lambda roles: None  # see BatchTerm.partner_views
+        self.views = (ANCHOR, POSITIVE)  # the views of anchors and positives, with the encoder and the dropout of each
+        self.without_dropout = False  # whether an unchanged positive equals its anchor
+        self.prompts = TrainingPrompts()  # texts that are prepended to the sentences before tokenization
         self.size, self.accumulate, self.keep_duplicates = batch_size, accumulate, keep_duplicates
-        # A batch of a single row is dropped, because it has no in-batch negatives.
         whole, rest = divmod(len(rows), self.size)
         self.per_epoch = whole + (rest > 1)
         self.steps = self.per_epoch * (epochs or 1) // accumulate
@@ -156,19 +136,12 @@ class Batches:
         return self.make(number, texts)
 
     def make(self, number: int, ids: TokenIds) -> Batch:
-        """Returns a batch without tokens.
-
-        An edited sentence counts as unchanged if ``ids`` returns the same token ids for it as for the original.
-        """
-        seed = self.seed
-        step = number // self.accumulate
+        """Returns a batch without tokens."""
+        seed, step = self.seed, number // self.accumulate
         epoch, nth = divmod(number, self.per_epoch)
         if epoch != self._epoch:
             started, self._first = self._first, None
-            if epoch == 0 and started is not None:
-                self._order = started.result()
-            else:
-                self._order = rng.permutation(self.rows, seed, epoch)
+            self._order = rng.permutation(self.rows, seed, epoch) if epoch or started is None else started.result()
             self._epoch = epoch
         rows = self.rows[self._order[nth * self.size : (nth + 1) * self.size]]
         texts = self.corpus.take(rows)
@@ -222,12 +195,7 @@ class Batches:
         return blocks
 
     def _edited(
-        self,
-        method: Edit,
-        texts: list[str],
-        rows: npt.NDArray[np.int64],
-        draws: rng.Draws,
-        views: tuple[View, ...],
+        self, method: Edit, texts: list[str], rows: npt.NDArray[np.int64], draws: rng.Draws, views: tuple[View, ...]
     ) -> Block:
         if method.edits_tokens:
             return Block(texts, views, column=0, edited=True, edit=TokenEdit(method, rows, draws))

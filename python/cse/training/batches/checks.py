@@ -23,11 +23,7 @@ UNSEGMENTED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR",
 
 
 def check_learnable(batches: Batches, positives: Mapping[str, Edit | Pairing], negatives: Mapping[str, Edit]) -> None:
-    """Raises ``InputError`` if a sample of the corpus shows that nothing can be learned with these methods.
-
-    The cases are: all positives are masked; the method makes new texts for the positives, but each equals its anchor;
-    each synthetic negative equals the sentence from which it was made.
-    """
+    """Raises ``InputError`` if a sample of the corpus shows that nothing can be learned with these methods."""
     ((name, method),) = positives.items()
     texts, made = sampled(batches, method)
     if not _has_positives(texts, made):
@@ -56,10 +52,7 @@ def _has_positives(texts: list[str], made: list[str] | Paired) -> bool:
 
 
 def sampled(batches: Batches, method: Edit | Pairing) -> tuple[list[str], Any]:
-    """Returns a sample of the sentences to train on, and what the method makes from them.
-
-    The sample has at most 2,000 rows at regular intervals, or at most 64 for an expensive method.
-    """
+    """Returns a sample of the sentences to train on, and what the method makes from them."""
     count = FEW_ROWS if method.expensive else SAMPLE_ROWS
     rows = batches.rows[:: max(1, len(batches.rows) // count)][:count]
     texts = batches.corpus.take(rows)
@@ -82,11 +75,7 @@ def replaceable(texts: Sequence[str]) -> str:
 
 
 def cut_off(lengths: npt.NDArray[np.int64], max_length: int, longest: int) -> str:
-    """Returns the fractions of texts that are truncated, and of tokens cut off, as text.
-
-    If over 5 % of the texts are truncated, it adds what a maximum length twice as large, but at most ``longest``, would
-    cut off and cost. ``lengths``, ``(n,)``, are the numbers of tokens before truncation.
-    """
+    """Returns the fractions of texts that are truncated, and of tokens cut off, as text."""
     read = np.minimum(lengths, max_length).sum()
     rows, tokens = np.mean(lengths > max_length), 1 - read / lengths.sum()
     text = f"{rows:.1%} of the texts truncated to {max_length} tokens, which cuts off {tokens:.1%} of all tokens"
@@ -103,12 +92,7 @@ def cut_off(lengths: npt.NDArray[np.int64], max_length: int, longest: int) -> st
 def examine(
     batches: Batches, negatives: Mapping[str, Edit], tokenizer: Any, max_length: int, longest: int, model: str
 ) -> tuple[str, list[str]]:
-    """Describes the texts that a run is about to train on, and warns of what is probably not intended.
-
-    ``longest`` is the largest maximum length that the model accepts. Returns the fractions of duplicate rows (of the
-    whole corpus), of texts and tokens that are cut off, and of unknown tokens (see ``sampled``) as text, and a list of
-    warnings. Raises ``InputError`` if all sampled anchors have the same token ids.
-    """
+    """Describes the texts that a run is about to train on, and warns of what is probably not intended."""
     corpus = batches.corpus
     duplicates = corpus.repeats() / max(int(np.count_nonzero(corpus.word_counts())), 1)
     sample, texts = sampled(batches, batches.positive)
@@ -145,8 +129,7 @@ def examine(
 def unchanged_warning(batches: Batches, tokenizer: Any, max_length: int) -> list[str]:
     """Returns a warning for the first edit that leaves all positives unchanged, or over 5 % without a negative."""
 
-    def unchanged(method: Edit) -> tuple[list[str], int]:
-        """Returns the sampled texts that the method leaves unchanged, and the number of sampled texts."""
+    def unchanged(method: Edit) -> tuple[list[str], int]:  # the unchanged texts of the sample, and its size
         texts, made = sampled(batches, method)
         ids = [token_lists(tokenizer, sentences, max_length)["input_ids"] for sentences in (texts, made)]
         return [text for text, changed in zip(texts, changed_rows(*ids), strict=True) if not changed], len(texts)

@@ -18,8 +18,7 @@ ALIGNED = 16
 class Packed:
     """Tensors in one piece of memory."""
 
-    memory: Tensor
-    """``(n,)`` uint8."""
+    memory: Tensor  # (n,) uint8
     layout: tuple[tuple[Name, torch.dtype, tuple[int, ...]], ...]
     """Name, dtype and shape of each tensor, in the order in which they are stored."""
 

@@ -65,10 +65,8 @@ def open_tokens(
 ) -> dict[int, StoredTokens]:
     """Returns, by column number, the stored token ids of the columns whose rows are encoded unchanged.
 
-    Token ids are stored only for corpora in the cache, and only by runs that read the whole corpus. A shorter run uses
-    stored ids if there are any, and otherwise tokenizes only the sentences of its batches. Nothing is stored for a
-    tokenizer whose token type ids are not all 0 for single texts. ``tokenizer`` is copied, ``max_length`` does not
-    count a prompt, and ``reading`` holds the options with which the files were read.
+    Token ids are stored only for corpora in the cache, and only by runs that read the whole corpus; a shorter run uses
+    stored ids if there are any. Nothing is stored for a tokenizer whose token type ids are not all 0 for single texts.
     """
     whole = len(batches) * batches.accumulate >= batches.per_epoch
     used = {block.column for block in batches[0].blocks.values() if block.column is not None}
@@ -96,8 +94,7 @@ def _open(
     example = token_lists(tokenizer, corpus.take([0]), max_length)
     if any(map(any, example.get("token_type_ids", []))):
         return None
-    # A tokenizer stores the truncation and padding settings of its last call; they must not become part of the key.
-    backend = tokenizer.backend_tokenizer
+    backend = tokenizer.backend_tokenizer  # holds truncation and padding of its last call, which must not be in the key
     backend.no_truncation()
     backend.no_padding()
     key = {
@@ -120,7 +117,6 @@ def _open(
         with naming(folder), open(folder / f"ids.{kind}", "wb") as ids, open(folder / "ends.u64", "wb") as ends:
             for start in range(0, rows, BLOCK):
                 texts = [prompt + text for text in corpus.take(range(start, min(start + BLOCK, rows)))]
-                # This call uses all cores. The tokenizer of transformers would also create lists that are not needed.
                 lists = [encoding.ids for encoding in backend.encode_batch_fast(texts)]
                 lengths = np.fromiter(map(len, lists), dtype="<u8", count=len(lists))
                 count = int(lengths.sum())
@@ -136,10 +132,8 @@ def _open(
 class Prefetcher:
     """Context manager that prepares the next two batches in a background thread.
 
-    One thread is sufficient, because the Rust core and the tokenizers library release the GIL. ``tokenizer`` is copied,
-    and ``max_length`` does not count a prompt. ``part(n)`` returns the slice of the n rows of a batch that this rank
-    encodes (default: all). ``stored`` holds token ids by column number; other columns, and augmented texts, are
-    tokenized. ``device`` is the one to which the tokens will be copied.
+    ``max_length`` does not count a prompt. ``part(n)`` returns the slice of the n rows of a batch that this rank
+    encodes (default: all). ``stored`` holds token ids by column number; other texts are tokenized.
     """
 
     def __init__(
@@ -203,7 +197,6 @@ class Prefetcher:
         return replace(batch, packed=replace(packed, memory=for_transfer(packed.memory, self.device)))
 
     def _keys(self, batch: Batch) -> dict[str, Tensor]:
-        """Returns ``Batch.keys``."""
         prompts = self.batches.prompts
         keys = {name: torch.zeros(0, dtype=torch.int64) for name in batch.blocks}  # if this rank has no rows
         for name, tokens in batch.tokens.items():

@@ -1,19 +1,23 @@
-"""Finds the checkpoints of a run, and verifies their configurations. This module does not import torch."""
+"""Finds and locks the folder of a run and its checkpoints. This module does not import torch."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError
 
+from ... import io
 from ...errors import InputError, RunError
 from ...io import check_files, read_json
-from .lock import FOLDER, is_unsaved
 
+FOLDER = "checkpoints"
 MANIFEST = "manifest.json"
 CONFIG = "config.toml"
+# What a run writes before its first checkpoint.
+FIRST = {CONFIG, "environment.json", "data.json", "log.jsonl", "tensorboard", "tfidf", "best", FOLDER}
 
 
 class TornCheckpoint(RunError):
@@ -69,3 +73,44 @@ def config_file(folder: Path) -> Path:
     with damage(folder):
         check_files(folder, read_manifest(folder), [CONFIG])
     return folder / CONFIG
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Context manager that locks the folder of a run; raises ``InputError`` if another process holds the lock."""
+    with io.locked(folder, f"{folder}: another process is writing to this run; wait for it, or stop it"):
+        yield
+
+
+def check_free(folder: Path) -> None:
+    """Raises ``InputError`` if a folder exists, unless a new run may replace it."""
+    if is_unsaved(folder):
+        with locked(folder):
+            return
+    if folder.exists():
+        remedy = f"resume it with cse train --resume {folder}, " if list_checkpoints(folder) else ""
+        raise InputError(f"--name: {folder} exists; {remedy}choose another name or remove it")
+
+
+def check_links(run: Path) -> None:
+    """Raises ``InputError`` for a link in the folder of a run, which would lead what is written there elsewhere."""
+    for path in run.iterdir():
+        if path.is_symlink():
+            raise InputError(f"{path}: is a link, and a run writes only into its own folder; put a copy in its place")
+
+
+def is_unsaved(run: Path) -> bool:
+    """Returns whether a folder is empty, or belongs to a run that ended before its first checkpoint."""
+    if not run.is_dir():
+        return False
+    names = {path.name for path in run.iterdir() if not io.is_temporary(path)}
+    return not names or (names <= FIRST and CONFIG in names and not list_checkpoints(run))
+
+
+def clear(run: Path) -> None:
+    """Empties the folder of an unsaved run, which is locked; config.toml, which shows what it is, goes last."""
+    for path in sorted(run.iterdir(), key=lambda path: path.name == CONFIG):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

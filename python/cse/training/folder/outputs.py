@@ -29,15 +29,11 @@ from ..callbacks import Callback
 from ..run import Run
 from ..step.distributed import World
 from .checkpoint import Checkpoint, read_checkpoint
-from .find import find_checkpoint
-from .lock import check_free, check_links, clear, is_unsaved, locked, tidy
+from .find import FOLDER, check_free, check_links, clear, find_checkpoint, is_unsaved, locked
 
 
 def choose_folder(config: Any) -> Path:
-    """Returns the folder of a new run; raises ``InputError`` for a name that is invalid or in use.
-
-    Without a name, it is composed of the model, the loss, the negatives and the seed.
-    """
+    """Returns the folder of a new run; raises ``InputError`` for a name that is invalid or in use."""
     parent = Path(config.output)
     name: str | None = config.name
     if name is not None:
@@ -55,18 +51,15 @@ def choose_folder(config: Any) -> Path:
 
 @contextmanager
 def opened(resume: Path, world: World) -> Iterator[Checkpoint]:
-    """Context manager that locks a run, removes what killed processes left in it, and reads its checkpoint.
-
-    The lock is taken before the checkpoint is read, because another process that resumes the run could replace the
-    checkpoint.
-    """
+    """Context manager that locks a run, removes what killed processes left in it, and then reads its checkpoint."""
     with ExitStack() as held:
 
         def lock() -> str:
             run = find_checkpoint(resume).parent.parent
             held.enter_context(locked(run))
             check_links(run)
-            tidy(run)
+            for folder in (run, run / FOLDER):
+                remove_leftovers(folder)
             return str(find_checkpoint(resume))
 
         yield read_checkpoint(Path(world.agreed(lock)))
@@ -108,11 +101,8 @@ def describe(run: Run) -> dict[str, Any]:
 
 
 def load_best(run: Run) -> Encoder:
-    """Returns the encoder in best/ as a user would load it, without the MLP head unless the head is kept.
-
-    The state of PyTorch's random numbers, which dropout continues, stays as it was.
-    """
-    with torch.random.fork_rng(devices=[]):
+    """Returns the encoder in best/ as a user would load it, without the MLP head unless the head is kept."""
+    with torch.random.fork_rng(devices=[]):  # dropout goes on with the state of the generator
         return Encoder(run.folder / "best", device=run.device)
 
 
@@ -152,9 +142,7 @@ def conclude(run: Run, callback: Callback) -> tuple[dict[str, float], Verdict]:
 def run_folder(run: Run, world: World) -> Iterator[Path]:
     """Creates and locks the folder of a run; deletes it if the run fails before the end of its first step.
 
-    If another run has created the folder in the meantime, the next free name is taken; if the name was given,
-    ``InputError`` is raised. The folder of a resumed run exists and is locked already. Ranks other than 0 only receive
-    the path.
+    The folder of a resumed run exists and is locked already. Ranks other than 0 only receive the path.
     """
     resumed = run.state.step > 0
     with ExitStack() as held:

@@ -1,34 +1,32 @@
-"""Repeating a run with changes, and settings that can be combined.
-
-Which positives, losses and forms of UNA can be combined is found by validating a configuration for each combination.
-The forms of UNA are: no UNA, UNA with synthetic negatives as further pairs, and UNA with them as hard negatives.
-"""
+"""Repeating or resuming a run with changes, and settings that can be combined. This module does not import torch."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 from ...augment import AUGMENTATIONS, PAIRS_POSITIVE
 from ...errors import InputError
 from ...losses import LOSS_TERMS
+from ...options import options_of
+from ..folder.find import CONFIG, config_file, find_checkpoint
 from .config import TrainConfig
 from .precedence import other_limit, resolve
 from .values import SETTINGS, flag, flat, merge
 
 SAME_RESULTS = {name for name, option in SETTINGS.items() if option.opt.same_results}
 """The settings that do not affect what a run computes."""
+MAY_CHANGE = {name for name, option in SETTINGS.items() if option.opt.may_change}
+"""The settings that a resumed run may change."""
 
 
 def differences(config: TrainConfig, before: TrainConfig, chosen: Mapping[str, Any]) -> list[str]:
     """Returns the values in which a configuration differs from ``before``, without those in ``chosen``, as texts."""
-    apart = {
-        *flat(chosen),
-        other_limit(chosen),
-        "name",
-        "preset",
-        *(["negatives"] if chosen.keys() & AUGMENTATIONS.flagged() else []),
-    }
+    apart = {*flat(chosen), other_limit(chosen), "name", "preset"}
+    apart |= {"negatives"} if chosen.keys() & AUGMENTATIONS.flagged() else set()
     old, new = merge(before.values()), {**vars(config), **merge(config.values())}
     return [
         f"{name if '.' in name else flag(name)} {text(new[name])} instead of {text(old[name])}"
@@ -47,11 +45,9 @@ def text(value: object) -> str:
 def repeated(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Returns the stored values that are to be merged with the changes, and the table ``given`` of the new run.
 
-    The table ``given`` of a configuration file holds the values that the user gave, as opposed to derived values. If
-    the changes do not affect what is computed, all values of the run except its name are returned. Otherwise only those
-    that the user gave, with None for ``given``: the others are derived again. In a file without the table, all values
-    count as given. Options of methods that the changes switch off are left out and, if the changes set only one of
-    ``epochs`` and ``max_steps``, the other.
+    If the changes do not affect what is computed, all values of the run except its name are returned. Otherwise only
+    those that the user gave, with None for ``given``: the others are derived again. Options of methods that the changes
+    switch off are left out and, if the changes set only one of ``epochs`` and ``max_steps``, the other.
     """
     kept = flat({name: value for name, value in stored.items() if name not in ("name", "given")})
     table: dict[str, Any] | None = stored.get("given")
@@ -62,6 +58,63 @@ def repeated(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[dic
     kept.pop(other_limit(changes) or "", None)
     off = set(TrainConfig(**kept).methods) - set(TrainConfig(**merge(changes, kept)).methods)
     return {name: value for name, value in kept.items() if name.rpartition(".")[0] not in off}, None
+
+
+def resumed_config(
+    resume: str | Path,
+    changes: dict[str, Any] | None = None,
+    where: str = "--resume",
+    remedy: str = "omit these options",
+) -> TrainConfig:
+    """Returns the configuration with which a run is resumed: the stored one with the changes in ``changes``."""
+    folder = find_checkpoint(Path(resume))
+    stored, file = TrainConfig.from_toml(config_file(folder)), folder.parent.parent / CONFIG
+    if file.exists():
+        stored = _checked(stored, TrainConfig.from_toml(file), str(file), "undo the change")
+    # A value with which the run began is no change where it was resolved since, as a preset; so are other spellings of
+    # paths, and auto, for which the run keeps the precision that was chosen when it began.
+    begun = {} if stored.given is None else TrainConfig(**stored.given).values()
+    kept = {name: value for name, value in begun.items() if name not in MAY_CHANGE}
+    kept |= {name: getattr(stored, name) for name, option in SETTINGS.items() if option.opt.paths}
+    changes = {
+        name: value
+        for name, value in (changes or {}).items()
+        if (name, value) != ("precision", "auto") and not (name in kept and _same(name, value, kept[name]))
+    }
+    given = None if stored.given is None else TrainConfig(**merge(changes, stored.given)).values()
+    changed = stored.replace(**{**merge(changes, stored.values()), **changes, "given": given})
+    return _checked(stored, changed, where, remedy)
+
+
+def _checked(stored: TrainConfig, changed: TrainConfig, where: str, remedy: str) -> TrainConfig:
+    """Returns ``changed``; raises ``InputError`` that lists the settings that differ although they may not change."""
+    old, new = (_all(config, changed) for config in (stored, changed))
+    problems = [
+        f"{flag(name)} {text(new[name])} (the run has {text(old[name])})"
+        for name in new
+        if name not in MAY_CHANGE and new[name] != old[name]
+    ]
+    if problems:
+        raise InputError(
+            f"{where}: {'; '.join(problems)} cannot change in a run that has begun; start a new run, or {remedy}"
+        )
+    return changed
+
+
+def _all(config: TrainConfig, named: TrainConfig) -> dict[str, Any]:
+    """Returns all settings, and all options of the methods whose options are in ``named``, by flat name."""
+    values = {name: getattr(config, name) for name in SETTINGS}
+    for method in named.options:
+        options = config.options_of(method)
+        values |= {f"{method}.{option.name}": getattr(options, option.name) for option in options_of(type(options))}
+    return values
+
+
+def _same(name: str, one: Any, other: Any) -> bool:
+    """Returns whether two values of a setting are equal; paths are, if they lead to the same place."""
+    if name in SETTINGS and SETTINGS[name].opt.paths and isinstance(one, tuple) and isinstance(other, tuple):
+        return [*map(os.path.abspath, one)] == [*map(os.path.abspath, other)]
+    return bool(one == other)
 
 
 LOSSES: dict[str, dict[str, Any]] = {
@@ -79,35 +132,31 @@ UNA: dict[str, dict[str, Any]] = {
 
 def losses() -> dict[str, dict[str, Any]]:
     """Returns the settings of each loss by its name in the table of combinations."""
-    terms = {name: {"loss": name} for name in LOSS_TERMS.names() if LOSS_TERMS.get(name).is_loss}
-    return {**LOSSES, **terms}
+    return LOSSES | {name: {"loss": name} for name in LOSS_TERMS.names() if LOSS_TERMS.get(name).is_loss}
 
 
 def combinations() -> dict[tuple[str, str, str], str]:
     """Returns the error message for each combination (positive, loss, form of UNA); "" if it is allowed."""
     messages = {}
-    for positive in AUGMENTATIONS.names():
+    for positive, (loss, chosen), (form, una) in product(AUGMENTATIONS.names(), losses().items(), UNA.items()):
         source = {"pairs": "pairs.csv"} if positive == PAIRS_POSITIVE else {"corpus": "corpus.txt"}
-        for loss, chosen in losses().items():
-            for form, una in UNA.items():
-                try:
-                    resolve(TrainConfig(**{**source, "positive": positive, **chosen, **una}), "bert-base")
-                    messages[positive, loss, form] = ""
-                except InputError as error:
-                    messages[positive, loss, form] = str(error)
+        try:
+            resolve(TrainConfig(**source, positive=positive, **chosen, **una), "bert-base")
+            messages[positive, loss, form] = ""
+        except InputError as error:
+            messages[positive, loss, form] = str(error)
     return messages
 
 
 def table_of_combinations() -> str:
     """Returns a Markdown table (rows: positives; columns: losses with forms of UNA), followed by the error messages."""
     messages = combinations()
-    columns = [(loss, form) for loss in losses() for form in UNA]
+    heads = dict.fromkeys(f"{loss}{f', {form}' if form else ''}" for _, loss, form in messages)
     # Positives with equal entries share a table row.
     rows: dict[tuple[str, ...], list[str]] = {}
     for positive in AUGMENTATIONS.names():
-        rows.setdefault(tuple(messages[positive, *column] for column in columns), []).append(positive)
+        rows.setdefault(tuple(text for key, text in messages.items() if key[0] == positive), []).append(positive)
     reasons = list(dict.fromkeys(reason for row in rows for reason in row if reason))
-    heads = [f"{loss}{f', {form}' if form else ''}" for loss, form in columns]
     lines = [f"| positive | {' | '.join(heads)} |", f"| --- |{' --- |' * len(heads)}"]
     for row, names in rows.items():
         cells = ["yes" if not reason else f"no ({reasons.index(reason) + 1})" for reason in row]

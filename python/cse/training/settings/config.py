@@ -1,8 +1,4 @@
-"""The configuration of a run: the values of the settings and of the options of methods, and their form as TOML.
-
-``TrainConfig`` holds the values given by the user; for many settings, None stands for a default that depends on
-preset, loss and model. ``cse.training.settings.precedence.resolve`` makes a ``ResolvedConfig``, which holds all values.
-"""
+"""The configuration of a run: the values of the settings and of the options of methods, and their form as TOML."""
 
 from __future__ import annotations
 
@@ -66,13 +62,15 @@ class TrainConfig(Settings):
                 switch(values, "negatives", name, used)
             elif used is not None:
                 raise InputError(f"--{name} must be true or false, or a table of options, got {used!r}")
-        if not isinstance(values.get("given"), (dict, type(None))):
-            raise InputError(f"given must be a table, got {shown(values['given'])}")
+        if (given := values.get("given")) is not None:
+            if not isinstance(given, dict) or "given" in given:
+                raise InputError(f"given must be a table of settings, without a table given, got {shown(given)}")
+            given = TrainConfig(**given).values()
         checked = {
             name: option.check(values[name]) if name in values else option.default for name, option in SETTINGS.items()
         }
         names = {*values, *(["options"] if options else [])}
-        self._fill({**checked, "options": options, "given": values.get("given")}, frozenset(names))
+        self._fill({**checked, "options": options, "given": given}, frozenset(names))
         self._check()
 
     def _fill(self, values: Mapping[str, Any], names: frozenset[str]) -> None:
@@ -90,9 +88,9 @@ class TrainConfig(Settings):
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.values().items())})"
 
     def _check(self) -> None:
-        checked = {name: vars(self.options_of(name)) for name in self.options}
-        options = {name: {key: checked[name][key] for key in table} for name, table in self.options.items()}
-        object.__setattr__(self, "options", options)
+        for name, table in self.options.items():
+            checked = vars(self.options_of(name))
+            self.options[name] = {key: checked[key] for key in table}
         for problem in filter(None, refusals(self)):
             raise InputError(problem)
 
@@ -119,14 +117,15 @@ class TrainConfig(Settings):
     @property
     def methods(self) -> dict[str, Registry[Any]]:
         """The registries of the methods that the configuration names, by method name."""
-        named: dict[str, Registry[Any]] = {}
-        for name in (self.positive, *self.negatives):
-            named |= {name: AUGMENTATIONS} if name is not None else {}
-        named |= dict.fromkeys(self.feature_augmentations, FEATURE_AUGMENTATIONS)
-        named |= dict.fromkeys(self.encoder_methods, ENCODER_METHODS)
-        named |= {name: HOOKS for name in (self.anchor_hook, self.positive_hook) if name is not None}
         terms = self.all_terms if self.loss in CONTRASTIVE_LOSSES else (self.loss, *self.all_terms)
-        return named | dict.fromkeys(terms, LOSS_TERMS)
+        tables: dict[Registry[Any], tuple[str | None, ...]] = {
+            AUGMENTATIONS: (self.positive, *self.negatives),
+            FEATURE_AUGMENTATIONS: self.feature_augmentations,
+            ENCODER_METHODS: self.encoder_methods,
+            HOOKS: (self.anchor_hook, self.positive_hook),
+            LOSS_TERMS: terms,
+        }
+        return {name: table for table, names in tables.items() for name in names if name is not None}
 
     def implied(self) -> dict[str, Any]:
         """Returns the defaults of settings that the methods imply; see ``TextMethod.implies``."""
@@ -158,8 +157,8 @@ class TrainConfig(Settings):
 
     def to_toml(self) -> str:
         """Returns the configuration as TOML without None values; options of methods are tables at the end."""
-        values = {name: getattr(self, name) for name in SETTINGS} | {"options": self.options}
-        stored = _tables(values) if self.given is None else {**_tables(values), "given": _tables(self.given)}
+        stored = _tables({name: getattr(self, name) for name in (*SETTINGS, "options")})
+        stored |= {} if self.given is None else {"given": _tables(self.given)}
         # TOML cannot hold names of files that are not UTF-8; see ``cse.data.readers.find_again``.
         return SURROGATES.sub("\ufffd", tomli_w.dumps(stored))
 
@@ -200,11 +199,7 @@ class ResolvedConfig(TrainConfig):
         return any(AUGMENTATIONS.get(name).makes_pairs(self.options_of(name)) for name in self.negatives)
 
     def public(self) -> ResolvedConfig:
-        """Returns the configuration in a form that can be published, without local paths or settings that name data.
-
-        Methods, including those of other packages, may have paths among their options; these are shortened to their
-        last component.
-        """
+        """Returns the configuration without settings that name data; paths are shortened to their last component."""
         from ...encoder.saving import public_name
 
         private: dict[str, Any] = dict.fromkeys(("cache", "patience", "given", "data", "judged_queries"))
@@ -238,13 +233,10 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     """Reads and validates a configuration file; raises ``InputError`` with the file and the invalid key."""
     values = io.read_toml(path, dict[str, Any])
     try:
-        given = values.get("given", {})
-        if not isinstance(given, dict) or "given" in given:
-            raise InputError(f"given must be a table of settings, without a table given, got {shown(given)}")
-        for table in (values, given):  # before methods are imported
+        given = values.get("given")
+        for table in (values, given if isinstance(given, dict) else {}):  # before methods are imported
             check_imports(SETTINGS["imports"].check(table.get("imports", [])))
-        for table in (values, given):
-            TrainConfig(**table)
+        TrainConfig(**values)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     return values

@@ -1,10 +1,8 @@
 """The settings of a run, in groups; the docstring of a group is its heading in the help of ``cse train``.
 
-Each field is the declaration of a setting: its type, range, default and help, and what it needs or excludes
-(``cse.options``). ``cse train`` has an option for it, ``TrainConfig`` a keyword argument, ``config.toml`` a key.
-A setting that is None in a group may have a default that depends on preset, loss and model; see
-``cse.training.settings.precedence``. This module imports neither NumPy nor torch, so that the command line starts
-quickly.
+Each field is the declaration of a setting (``cse.options``): ``cse train`` has an option for it, ``TrainConfig`` a
+keyword argument, ``config.toml`` a key. A setting that is None in a group may have a default that depends on preset,
+loss and model. This module imports neither NumPy nor torch, so that the command line starts quickly.
 """
 
 from __future__ import annotations
@@ -75,7 +73,7 @@ class Data:
     tfidf: Annotated[
         Tfidf | None, Opt(default="./tfidf, if it was built from exactly these files; else built for the run")
     ] = None
-    """See ``cse.training.build.index``."""
+    """See ``cse.training.data.RunIndex``."""
     column: Annotated[Column, Opt(excludes=If("pairs", why="whose columns --columns names"))] = None
     encoding_errors: EncodingErrors = "strict"
     max_line_bytes: MaxLineBytes = 1 << 20

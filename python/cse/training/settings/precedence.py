@@ -1,8 +1,7 @@
 """Values of settings that were not given: defaults by preset, loss and model family.
 
-In order of precedence, highest first: flags; the configuration file; the preset; the defaults implied by the loss and
-other methods; the pooling declared in the folder of the model; the defaults of the model family; the defaults of all
-families.
+In order of precedence: flags; the configuration file; the preset; the defaults implied by the loss and other methods;
+the pooling declared in the folder of the model; the defaults of the model family; those of all families.
 """
 
 from __future__ import annotations

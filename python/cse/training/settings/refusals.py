@@ -1,8 +1,4 @@
-"""Combinations of settings that are refused, with their messages.
-
-What a setting or an option needs or excludes is part of its declaration (``cse.options.Opt``). Here are the rules that
-depend on several of them, or on what methods read and change.
-"""
+"""Combinations of settings that are refused, unless declarations (``cse.options.Opt``) say so, with their messages."""
 
 from __future__ import annotations
 
@@ -45,8 +41,7 @@ def refusals(config: Any) -> Iterator[str]:
 
 
 def without_effect(config: Any, named: Mapping[str, Collection[str]]) -> Iterator[str]:
-    """Yields which settings of a ``ResolvedConfig`` that the user gave change nothing; ``named`` are the options that
-    were given, by method."""
+    """Yields which settings that the user gave change nothing; ``named`` are the options that were given, by method."""
     used = {*config.methods, *({CONTRASTIVE} if config.loss in CONTRASTIVE_LOSSES else ())}
     for method in sorted(named.keys() - used):
         option = flag(f"{method}.{next(iter(named[method]))}")

@@ -51,10 +51,8 @@ class MethodFlag(NamedTuple):
 
     method: str
     option: Option
-    group: type
-    """The group of settings under whose heading the option is shown."""
-    named_by: str
-    """The setting that names the method."""
+    group: type  # the group of settings under whose heading the option is shown
+    named_by: str  # the setting that names the method
 
 
 @cache
@@ -86,7 +84,7 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
 
     Options of methods may be given in the table ``options``, by method, as tables of their own
     (``una={"beta": 0.3}``), or under the names of their flags (``beta=0.3``). A flag that enables its method
-    (``mlm_weight=0.1``) adds the method to the setting that names it; 0 removes it.
+    (``mlm_weight=0.1``) adds the method to the setting that names it; 0 or an empty value of its type removes it.
     """
     found: dict[str, Any] = {}
     for name in sorted(values, key=lambda name: (name not in SETTINGS, name != "options")):
@@ -108,6 +106,8 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
             found[name] = value
         elif value is not None:
             method, option, _, named_by = method_flags()[name]
+            if option.opt.enables and value != 0:
+                option.check(value)
             if option.opt.enables:
                 switch(found, named_by, method, bool(value))
             if value or not option.opt.enables:

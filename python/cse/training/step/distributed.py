@@ -1,32 +1,39 @@
-"""Training with several processes (ranks), started by torchrun.
+"""Training with several processes (ranks), started by torchrun, and the signals that end a run.
 
 Every rank prepares the same batches and encodes its part of the rows. The loss of the run is the sum of the losses of
 the ranks. A batch term, which compares all rows of the batch, has the same value on every rank and is divided by the
 number of ranks. A row term is a mean over the items of the rows, such as tokens; each rank divides the sum over its
 rows by the number of items in all rows. Gathering embeddings sums their gradients over the ranks in the backward pass.
-Summing the gradients of the parameters over the ranks then gives the gradients that one process would compute for the
-whole batch. This holds for parameters that are used before the gather, after it, or on both sides.
+Summing the gradients of the parameters over the ranks then gives the gradients of the whole batch.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import signal
+import threading
+import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from types import FrameType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ...background import handle_stops
 from ...encoder.device import distributed_backend, use_gpu
 from ...errors import InputError, RunError
 
 # Other ranks wait while rank 0 evaluates. The timeout need not be short, because torchrun ends all ranks if one dies.
 TIMEOUT = timedelta(hours=6)
+# Intended seconds of training between two exchanges of signals (see ``Agreement``). docs/training.md promises at most
+# two seconds; the margin is needed because steps differ in length.
+PERIOD = 1.0
 
 
 @dataclass(frozen=True)
@@ -35,10 +42,8 @@ class World:
 
     rank: int = 0
     size: int = 1
-    local_rank: int = 0
-    """Number of the rank on its machine, which is also the number of its GPU."""
-    kind: str = "cpu"
-    """Kind of the devices between which the ranks exchange tensors: ``cuda`` with NCCL, ``cpu`` with Gloo."""
+    local_rank: int = 0  # number of the rank on its machine, which is also the number of its GPU
+    kind: str = "cpu"  # kind of the devices between which the ranks exchange tensors: cuda with NCCL, cpu with Gloo
     _used: dict[Hashable, list[int]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -58,8 +63,7 @@ class World:
     def gather(self, local: Tensor, rows: int) -> Tensor:
         """Returns the rows of all ranks, ``(rows, F)``, given the rows of this rank, ``local``: ``(n, F)``.
 
-        In the backward pass, the gradients are summed over the ranks, and each rank gets the gradients of its own rows.
-        Every rank must therefore use the result in its loss.
+        The gradients are summed over the ranks, so that every rank must use the result in its loss.
         """
         if self.size == 1:
             return local
@@ -78,9 +82,8 @@ class World:
     def sum_gradients(self, parameters: Sequence[torch.nn.Parameter], kind: Hashable) -> None:
         """Replaces the gradients of the parameters with their sums over the ranks, in one transfer.
 
-        A parameter without a gradient on this rank contributes 0. ``kind`` is a key, the same on every rank, that
-        determines which parameters have gradients: the ranks agree on them at the first step with this key. If any
-        other parameter has a gradient at a later step with the same key, ``RunError`` is raised.
+        ``kind`` is a key, the same on every rank: the ranks agree at the first step with this key which parameters have
+        gradients. A parameter without one on this rank contributes 0.
         """
         if self.size == 1:
             return
@@ -159,10 +162,8 @@ class _Gather(torch.autograd.Function):
 def connected(device: str) -> Iterator[World]:
     """Context manager that connects the ranks started by torchrun; without torchrun, there is one rank.
 
-    The backend is NCCL for CUDA, XCCL for Intel's GPUs and Gloo for the CPU; other devices are used by one process
-    only. The ranks stay connected until the process ends, so that one process can train several times. Raises
-    ``InputError`` if a machine has fewer GPUs than ranks, if several processes cannot use the device, or if the ranks
-    are already connected through another backend.
+    The backend is NCCL for CUDA, XCCL for Intel's GPUs and Gloo for the CPU. The ranks stay connected until the process
+    ends, so that one process can train several times.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
@@ -183,3 +184,54 @@ def _part() -> None:
     """Closes the connection when the process ends, not after a run: connecting again would wait for other ranks."""
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+class StopRequest:
+    """Context manager that records SIGINT, SIGTERM and SIGHUP, so that the step in progress is finished and saved."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> StopRequest:
+        if threading.current_thread() is threading.main_thread():
+            self._before = handle_stops(self._record)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._restore()
+
+    def _record(self, number: int, frame: FrameType | None) -> None:
+        self.number = number
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+
+class Agreement:
+    """Decides when the ranks exchange their signals, so that all of them stop at the same step.
+
+    Exchanges are about ``PERIOD`` seconds of training apart, or one step: torchrun kills the ranks 30 s after a signal,
+    but an exchange at every step would stall a GPU. The step of the next one follows from the step time of the slowest
+    rank. ``step`` is the number of steps done so far.
+    """
+
+    def __init__(self, world: World, stop: StopRequest, step: int = 0) -> None:
+        self.world, self.stop = world, stop
+        self._asked_at = time.perf_counter()
+        self._asked, self._next = step, step
+
+    def signal(self, step: int, *, now: bool = False) -> int:
+        """Returns the highest signal number that any rank has received; 0 if there is none, or no exchange is due."""
+        if self.world.size == 1:
+            return self.stop.number
+        if step < self._next and not now:
+            return 0
+        microseconds = 1e6 * (time.perf_counter() - self._asked_at) / max(step - self._asked, 1)
+        number, slowest = self.world.highest(self.stop.number, int(microseconds) + 1)
+        self._next = step + max(1, int(PERIOD * 1e6) // slowest)
+        self._asked, self._asked_at = step, time.perf_counter()
+        return number

@@ -30,8 +30,7 @@ from .inputs import Inputs
 if TYPE_CHECKING:
     from .state import TrainState
 
-# Name of an additional input: the position of each row in the view. If the rows are encoded in chunks, these positions
-# select the ``RowStep`` of each chunk.
+# Name of an additional input: the position of each row in the view, which selects the ``RowStep`` of a chunk.
 ROW = "row"
 # Attributes that hold the dropout probability in attention modules without a dropout module (ModernBERT, Llama).
 RATES = ("attention_dropout", "dropout_rate")
@@ -48,18 +47,13 @@ def in_chunks(
 ) -> Tensor:
     """Applies a function to chunks of its inputs, and concatenates the results.
 
-    If ``size`` is given, the activations of a chunk are recomputed in the backward pass, with the same state of the
-    random number generators, by PyTorch's non-reentrant ``checkpoint``; the gradients do not change. GradCache does
-    this in three explicit steps. Both run two forward passes.
+    With ``size``, the activations of a chunk are recomputed in the backward pass, with the same random numbers.
     """
     if size is None:
         return function(dict(inputs))
     rows = len(next(iter(inputs.values())))
-    results = []
-    for part in chunks_of(rows, size):
-        chunk = {name: values[part] for name, values in inputs.items()}
-        results.append(checkpoint(function, chunk, use_reentrant=False))
-    return torch.cat(results)
+    chunks = [{name: values[part] for name, values in inputs.items()} for part in chunks_of(rows, size)]
+    return torch.cat([checkpoint(function, chunk, use_reentrant=False) for chunk in chunks])
 
 
 @dataclass(frozen=True)
@@ -67,15 +61,10 @@ class Forward:
     """Settings for encoding the rows of this rank: device, precision, chunks, and groups of similar length."""
 
     device: str
-    """Device of the encoder."""
-    precision: str = "fp32"
-    """``fp32`` or ``bf16``."""
-    chunk_size: int | None = None
-    """Rows whose activations are in memory at a time; None: all."""
-    compiled: bool = False
-    """Whether the transformer is compiled, and therefore needs batches of a fixed shape."""
+    precision: str = "fp32"  # fp32 or bf16
+    chunk_size: int | None = None  # rows whose activations are in memory at a time; None: all
+    compiled: bool = False  # whether the transformer is compiled, and therefore needs batches of a fixed shape
     seed: int = 0
-    """Seed of the run."""
 
     @property
     def by_groups(self) -> bool:
@@ -93,11 +82,7 @@ class Forward:
         times: int = 1,
         whole_rows: bool = False,
     ) -> Tensor:
-        """Returns the embeddings ``(times * n, D)`` of n rows in float32 (float64 for a float64 encoder).
-
-        ``encoder`` maps tokens, ``(n, T)`` each, to embeddings ``(n, D)``; each of the ``times`` views has a different
-        dropout mask. ``whole_rows`` keeps the order and the padding of the rows even if ``by_groups`` is True.
-        """
+        """Returns the embeddings ``(times * n, D)`` of n rows in float32 (float64 for a float64 encoder)."""
 
         def encode(inputs: dict[str, Tensor]) -> Tensor:
             with self.autocast():
@@ -120,8 +105,7 @@ def encode_views(state: TrainState, inputs: Inputs, forward: Forward) -> dict[st
     """Returns the embeddings of this rank's rows by view name, each ``(n, D)``.
 
     Views of a block with the same encoder, dropout probability and hook are encoded in one forward pass, which contains
-    the block once per view, or only once if it is ``shared``. Blocks are padded separately, so that long synthetic
-    negatives do not increase the padding of the sentences.
+    the block once per view, or only once if it is ``shared``. Blocks are padded separately.
     """
     batch, tokens = inputs.batch, inputs.tokens
     own = step_of_rows(inputs, (batch.part,), {}, state.steps)
@@ -233,10 +217,7 @@ def encoder_of(
 @contextmanager
 def dropout_of(backbone: nn.Module, probability: float | None) -> Iterator[None]:
     """Context manager in which a transformer has the given dropout probability; None: it is unchanged."""
-    if probability is None:
-        yield
-        return
-    before = rates_of(backbone)
+    before = [] if probability is None else rates_of(backbone)
     try:
         for module, name, _ in before:
             setattr(module, name, probability)

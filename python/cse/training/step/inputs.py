@@ -19,16 +19,7 @@ Draw = tuple[tuple[slice, ...], str, int]
 
 
 class Inputs:
-    """The tensors of a batch on the device of the encoder, and random numbers for its rows.
-
-    The tensors of another batch of the same shape can replace them in the same memory (``refill``). The random numbers
-    that the step has asked for are then drawn for the new rows, and must be asked for again in the same order.
-
-    Args:
-        batch: A batch with tokens.
-        device: The device.
-        seed: Seed of the run.
-    """
+    """The tensors of a batch on the device of the encoder, and random numbers for its rows."""
 
     def __init__(self, batch: Batch, device: str, seed: int = 0) -> None:
         self.batch, self.device, self.seed = batch, device, seed

@@ -103,14 +103,6 @@ class RecordedStep:
     The first step of a shape is eager, so that a compiled transformer is compiled and the random numbers are known that
     the step draws. The next two are watched, unless the transformer is compiled, since it would not be compiled in a
     watched step. If a step cannot be recorded, this and all later ones are eager.
-
-    Args:
-        state: The state of the run.
-        forward: How rows are encoded.
-        max_grad_norm: Maximum norm of the gradient; 0: the gradient is not clipped.
-        recorder: What records on the device; None for a device without graphs.
-        warn: Called once with the reason, if steps are not recorded.
-        world: The ranks of the run.
     """
 
     def __init__(

@@ -1,13 +1,15 @@
-"""The modules of a training run, their preparation, and the state of the run, which checkpoints store."""
+"""The modules, optimiser and learning rate of a training run, and its state, which checkpoints store."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -58,23 +60,15 @@ class Modules:
 
 @dataclass
 class TrainState(Modules):
-    """The mutable state of a training run.
-
-    Batches, learning rate and augmentations are functions of the configuration and ``step``. The only other state is
-    that of PyTorch's random number generators, which dropout uses.
-    """
+    """The mutable state of a training run."""
 
     optimizer: torch.optim.Optimizer
     selector: Selector
     saturation: SaturationCheck
-    steps: int = 0
-    """Number of steps of the run."""
-    step: int = 0
-    """Number of steps done."""
+    steps: int = 0  # number of steps of the run
+    step: int = 0  # number of steps done
     sentences: int = 0
-    """Number of sentences processed."""
-    seconds: float = 0.0
-    """Training time without evaluation."""
+    seconds: float = 0.0  # training time without evaluation
     viewed: Counter[str] = field(default_factory=Counter)
     """For each view name, the number of steps whose batches contained this view."""
 
@@ -92,8 +86,7 @@ class TrainState(Modules):
     def weights(self) -> dict[str, Tensor]:
         """Returns the parameters and buffers of all modules by name; shared tensors are included once.
 
-        The weights of ``Frozen`` models are left out. If an encoder has adapters, only its weights that require
-        gradients are included.
+        If an encoder has adapters, only its weights that require gradients are included.
         """
         weights: dict[str, Tensor] = {}
         seen: set[int] = set()
@@ -141,6 +134,40 @@ class TrainState(Modules):
         }
 
 
+@dataclass(frozen=True)
+class Schedule:
+    """The learning rate of each step."""
+
+    lr: float  # the peak rate, after the warm-up
+    name: str  # linear and cosine decrease the rate to 0 at the end of the run; constant does not
+    warmup: float = 0.0  # fraction of the steps during which the rate rises to the peak
+
+    def at(self, step: int, steps: int) -> float:
+        """Returns the learning rate of a step, numbered from 0, of a run of ``steps`` steps."""
+        warm = round(self.warmup * steps)
+        done = (step - warm) / max(steps - warm, 1)
+        rate = self.lr
+        if step < warm:
+            rate = self.lr * (step + 1) / (warm + 1)
+        elif self.name == "linear":
+            rate = self.lr * (1 - done)
+        elif self.name == "cosine":
+            rate = self.lr * (1 + math.cos(math.pi * done)) / 2
+        return float(np.float32(rate))  # the type in which a recorded step reads it
+
+
+def build_optimizer(modules: Sequence[torch.nn.Module], lr: float, weight_decay: float) -> torch.optim.Optimizer:
+    """Returns AdamW with the defaults of the Hugging Face ``Trainer``: betas (0.9, 0.999), eps 1e-8."""
+    parameters = unique_parameters(modules)
+    if any(getattr(module, "adapters", None) is not None for module in modules):
+        parameters = [parameter for parameter in parameters if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.999), eps=1e-8, fused=True)
+
+
 def connect(batches: Batches, views: tuple[View, View], modules: Modules, prompts: TrainingPrompts) -> None:
     """Sets the attributes of the batches that depend on the modules: views, prompts, partners and dropout."""
     batches.prompts, batches.views = prompts, views
@@ -153,10 +180,8 @@ def connect(batches: Batches, views: tuple[View, View], modules: Modules, prompt
 def accelerate(modules: Modules, device: str, *, compiled: bool) -> None:
     """Moves the modules to the device and replaces slow parts of the backbones.
 
-    Compiles the backbone of the first encoder if ``compiled``. On a GPU, the attention of all transformers always uses
-    the mask (``mask_always``), and those that are not compiled cast their weights together (``CastTogether``). On the
-    CPU, unless ``compiled``, dropout is replaced (``use_fast_dropout``), and models that can pack rows (``can_pack``)
-    encode them without padding.
+    On a GPU, the attention always uses the mask, and transformers that are not compiled cast their weights together. On
+    the CPU, unless ``compiled``, dropout is replaced, and models that can pack rows encode them without padding.
     """
     for module in modules.modules().values():
         module.to(device)

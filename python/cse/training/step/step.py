@@ -38,10 +38,8 @@ def training_step(
     """Performs one training step, and returns its metrics by name, scalar tensors on the device.
 
     They are ``loss``, ``loss/NAME`` for each of several terms, the metrics of the terms and ``similarity_summary``, all
-    averaged over the batches, as the gradients are; and ``finite``. If the loss or a gradient is not finite, ``finite``
-    is False, and neither this step nor a later one changes the weights and the moments of the optimizer. A recorded
-    step reads ``rate`` from a scalar float32 tensor, and ``inputs`` are the tensors of the batches, if they are already
-    on the device. ``max_grad_norm`` 0: the gradient is not clipped.
+    averaged over the batches, as the gradients are; and ``finite``, see ``skip_if_not_finite``. A recorded step reads
+    ``rate`` from a scalar float32 tensor; ``inputs`` are the tensors of the batches, if they are on the device already.
     """
     for group in state.optimizer.param_groups:
         group["lr"] = rate
@@ -104,18 +102,9 @@ def propagate(
 
 
 def row_value(
-    term: RowTerm,
-    views: Views,
-    inputs: Inputs,
-    forward: Forward,
-    world: World,
-    metrics: dict[str, Tensor],
-    steps: int,
+    term: RowTerm, views: Views, inputs: Inputs, forward: Forward, world: World, metrics: dict[str, Tensor], steps: int
 ) -> tuple[Tensor, Tensor]:
-    """Returns the value of a row term over all ranks, and this rank's share of it; only the share has a gradient.
-
-    The metrics of the term are added to ``metrics``.
-    """
+    """Returns the value of a row term over all ranks, and this rank's share of it; only the share has a gradient."""
     batch = inputs.batch
     own = views.rows(batch.part)
     anchor = own["anchor"]
@@ -192,9 +181,8 @@ def batch_step(state: TrainState, inputs: Inputs, forward: Forward, world: World
 def skip_if_not_finite(optimizer: torch.optim.Optimizer, loss: Tensor, norm: Tensor) -> Tensor:
     """Makes all further steps of the optimizer do nothing once the loss or the norm of the gradient is not finite.
 
-    The host does not wait for the device, except on ``mps`` (see ``skips_by_flag``). The error is raised later, when
-    the metrics are read; until then, the weights stay those of the last finite step, which
-    ``cse.training.loop.Trainer`` saves. Returns a scalar bool tensor, True if both are finite.
+    The error is raised when the metrics are read; until then, the weights stay those of the last finite step. Returns a
+    scalar bool tensor, True if both are finite.
     """
     finite = torch.isfinite(loss) & torch.isfinite(norm)
     # The fused optimizer skips the update if this flag is 1, as with a GradScaler, without a copy to the host.

@@ -1,45 +1,53 @@
-"""The data of a run: its sentences or labelled pairs, which of them are trained on, and their fingerprints."""
+"""The data of a run: its sentences or labelled pairs, which of them are trained on, and its TF-IDF index.
+
+This module does not import torch, since the command line calls ``check_inputs`` before it does.
+"""
 
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...background import ProgressCallback
-from ...context import Context
-from ...data import readers, tables
-from ...data.corpus import IN_MEMORY, Corpus, Split, hold_out
-from ...data.pairs import LabelledPairs, open_pairs
-from ...encoder.resolve import check_local
-from ...errors import InputError, check_texts, shortened
-from ...evaluation.sts import CLEAN
-from ...tfidf.index import TfidfIndex
+from ..background import ProgressCallback
+from ..context import Context
+from ..data import readers, tables
+from ..data.corpus import IN_MEMORY, Corpus, Split, hold_out
+from ..data.pairs import LabelledPairs, open_pairs
+from ..encoder.resolve import check_local
+from ..errors import InputError, check_texts, shortened
+from ..evaluation.sts import CLEAN
+from ..tfidf.index import TfidfIndex
 
 if TYPE_CHECKING:
-    from ...evaluation.measures import LabelledTexts, Measure
+    from ..evaluation.measures import LabelledTexts, Measure
+
+FOLDER = "tfidf"
+"""The index that is used if no other is given, and the index in the folder of a run that was built for the run."""
+MOST_ROWS = 5_000_000
+"""Rows of which an index is built for a run; a million rows take about a second. More rows need cse build-tfidf."""
 
 
 @dataclass
 class TrainingData:
-    """The sentences of a run."""
+    """The sentences of a run, or its labelled pairs, of which ``corpus`` holds the anchors.
+
+    The texts ``judged``, which judge the encoder by their labels, are left out of ``split``; ``unjudged`` says why none
+    do, although a column of labels was named. ``reading`` are the options with which the files were read.
+    """
 
     corpus: Corpus
-    """The sentences; for labelled pairs, the anchors."""
     labelled: LabelledPairs | None
     split: Split
-    """The rows to train on and, for the score without labels, held-out rows."""
     reading: dict[str, Any]
-    """Options with which the files were read; see ``cse.data.readers.ReadOptions``."""
     judged: LabelledTexts | None = None
-    """The texts that judge the encoder by their labels; they are not among the rows of ``split``."""
     unjudged: str = ""
-    """Why there are none although a column of labels was named."""
 
     @property
     def columns(self) -> list[Corpus]:
@@ -59,19 +67,12 @@ class TrainingData:
         }
         parts = [f"{len(corpus):,} rows: {len(split.train):,} to train on"]
         parts += [f"{count:,} {what}" for what, count in counts.items() if count]
-        parts += filter(None, [readers.repeated(corpus.files)])
-        return {
-            "corpus": ", ".join(parts),
-            **({} if self.labelled is None else {"columns": self.labelled.describe()}),
-        }
+        text = ", ".join(filter(None, [*parts, readers.repeated(corpus.files)]))
+        return {"corpus": text} | ({} if self.labelled is None else {"columns": self.labelled.describe()})
 
     def measures(self) -> list[Measure]:
-        """Returns what judges the encoder at the end: the texts with labels, or the held-out pairs.
-
-        Of the held-out pairs, those are left out of which a text is also in a row to train on, or of which the anchor
-        or the positive is that of an earlier one.
-        """
-        from ...evaluation.measures import FEWEST, held_out_pairs
+        """Returns what judges the encoder at the end: the texts with labels, or the held-out pairs."""
+        from ..evaluation.measures import FEWEST, held_out_pairs
 
         if self.judged is not None:
             return [self.judged]
@@ -86,10 +87,7 @@ class TrainingData:
         return [held_out_pairs(*(corpus.take(rows) for corpus in columns))] if len(rows) >= FEWEST else []
 
     def fingerprints(self, index: str | None, others: dict[str, str]) -> dict[str, Any]:
-        """Returns hash, row count and column of each corpus file, and the hashes of the index (if any) and other files.
-
-        A resumed run must have the same ones; see ``check_same``. ``others`` are those of ``Context.depends_on``.
-        """
+        """Returns what ``check_same`` compares in a resumed run; ``others`` are those of ``Context.depends_on``."""
         files = [[file.xxh3, file.rows, file.column] for corpus in self.columns for file in corpus.files]
         return {"corpus": files, "index": index, **({"files": others} if others else {})}
 
@@ -108,10 +106,7 @@ def check_same(before: dict[str, Any], now: dict[str, Any], where: str) -> None:
 
 
 def given_texts(texts: Iterable[str] | None, corpus: Sequence[str], named: bool) -> list[str] | None:
-    """Returns sentences in memory as a list; None if there are none.
-
-    Raises ``InputError`` for invalid texts, or if there is also a corpus, or ``named``: a column or pairs.
-    """
+    """Returns sentences in memory as a list; None if there are none."""
     if texts is None:
         return None
     if named or tuple(corpus) not in ((), (IN_MEMORY,)):
@@ -119,9 +114,14 @@ def given_texts(texts: Iterable[str] | None, corpus: Sequence[str], named: bool)
     return check_texts(texts)
 
 
+def has_index(folder: str | Path) -> bool:
+    """Returns whether a folder holds a TF-IDF index."""
+    return (Path(folder) / "index.safetensors").exists()
+
+
 def check_source(corpus: Sequence[str], pairs: Sequence[str], tfidf: str | None) -> None:
     """Raises ``InputError`` if no corpus and no pairs were given, and there is no index whose files can be used."""
-    if not corpus and not pairs and not (Path(tfidf or "tfidf") / "index.safetensors").exists():
+    if not corpus and not pairs and not has_index(tfidf or FOLDER):
         raise InputError(
             f"CORPUS: no file was given, and {tfidf or './tfidf'} is no TF-IDF index that names files to train on; "
             "name a text file with one sentence per line (cse train corpus.txt), or build its index first (cse "
@@ -130,10 +130,7 @@ def check_source(corpus: Sequence[str], pairs: Sequence[str], tfidf: str | None)
 
 
 def check_inputs(config: Any) -> None:
-    """Raises ``InputError`` for a file, column, folder or index of a configuration that is missing.
-
-    The command line calls this function before it imports torch, which takes seconds.
-    """
+    """Raises ``InputError`` for a file, column, folder or index of a configuration that is missing."""
     check_source(config.corpus, config.pairs, config.tfidf)
     corpus_files(config.corpus, config.column)
     for name in (*config.pairs, *(each for each in config.dev if each != CLEAN)):
@@ -143,7 +140,7 @@ def check_inputs(config: Any) -> None:
         raise InputError(f"--data {config.data}: no such file or folder")
     if config.judged_queries is not None and not Path(config.judged_queries).is_dir():
         raise InputError(f"--judged-queries {config.judged_queries}: no such folder")
-    if config.tfidf is not None and not (Path(config.tfidf) / "index.safetensors").exists():
+    if config.tfidf is not None and not has_index(config.tfidf):
         raise InputError(
             f"--tfidf {config.tfidf}: no TF-IDF index there; make one with cse build-tfidf CORPUS -o {config.tfidf}"
         )
@@ -169,11 +166,7 @@ def corpus_files(corpus: Sequence[str], column: str | None) -> list[Any]:
 
 
 def open_data(context: Context, progress: ProgressCallback, texts: Sequence[str] | None, settings: Any) -> TrainingData:
-    """Opens labelled pairs or the corpus, divides the rows, and sets ``corpus``, ``pairs`` and ``rows`` of the context.
-
-    ``texts`` are sentences in memory that are used instead of the corpus (see ``given_texts``), and ``settings`` is the
-    ``TrainConfig``. Raises ``InputError`` for a missing or invalid file, or if no row has text.
-    """
+    """Opens pairs or corpus, divides the rows, and sets ``corpus``, ``pairs`` and ``rows`` of ``context``."""
     reading = {name: getattr(settings, name) for name in ("encoding_errors", "max_line_bytes", "threads", "cache")}
     labelled, rows, judged, unjudged = None, None, None, ""
     if settings.pairs:
@@ -191,7 +184,7 @@ def open_data(context: Context, progress: ProgressCallback, texts: Sequence[str]
         sentences = open_corpus(settings.corpus, settings.column, index, progress, texts, **reading)
     left_out = 0 if labelled is None else labelled.left_out  # by --where or --min-score
     if settings.labels is not None:
-        from ...evaluation.measures import choose_labelled
+        from ..evaluation.measures import choose_labelled
 
         judged, chosen, unjudged = choose_labelled(sentences, settings.labels)
         rows, left_out = np.setdiff1d(sentences.filled(), chosen, assume_unique=True), len(chosen)
@@ -209,11 +202,7 @@ def open_corpus(
     texts: Sequence[str] | None = None,
     **reading: Any,
 ) -> Corpus:
-    """Opens the corpus files or, if there are none, the files that the index was built from.
-
-    If ``texts`` are given, they are the rows, and no file is read. ``reading`` is passed to ``Corpus.open``. Raises
-    ``InputError`` if there is nothing to read, or if a file is invalid.
-    """
+    """Opens the corpus files or, if there are none, the files that the index was built from."""
     if texts is not None:
         return Corpus.from_texts(texts)
     if tuple(corpus) == (IN_MEMORY,):
@@ -224,9 +213,7 @@ def open_corpus(
         files = corpus_files(corpus, column)
     elif column is not None:
         raise InputError("--column belongs to CORPUS, which was not given; name CORPUS, or omit --column")
-    elif index is None:
-        raise InputError("CORPUS: no text file was given; name one, or build an index with cse build-tfidf")
-    elif not index.files or any(file.path == "-" for file in index.files):
+    elif index is None or not index.files or any(file.path == "-" for file in index.files):
         raise InputError(
             "CORPUS: the index was built from standard input or from memory; name the text file to train on"
         )
@@ -245,10 +232,7 @@ def open_corpus(
 
 
 def check_indexed(corpus: Corpus, index: TfidfIndex) -> None:
-    """Raises ``InputError`` if a corpus file has changed since it was indexed, or if the index holds another column.
-
-    Files that are not in the index are not checked.
-    """
+    """Raises ``InputError`` if a corpus file has changed since it was indexed, or if the index holds another column."""
     known: dict[str, list[Any]] = {}
     for file in index.files:
         known.setdefault(os.path.realpath(file.path), []).append(file)
@@ -263,3 +247,82 @@ def check_indexed(corpus: Corpus, index: TfidfIndex) -> None:
                 f"--column: the index holds column {indexed[0].column} of {file.path}, not {file.column}; "
                 "build an index of the column you train on"
             )
+
+
+@dataclass
+class RunIndex:
+    """Opens or builds the index of a run, when a method first uses it.
+
+    The index is, in this order: the given one; in a resumed run, the one in its folder; ./tfidf, if no corpus was
+    given, or if it was built from exactly the files and columns of the run, with the tokenizer that the method needs;
+    else one built from all rows of the run, which is saved in the folder of the run. An index of other files is used
+    only if it is given.
+    """
+
+    given: str | None  # folder of the index, if the user named one
+    run: Path | None  # folder of a resumed run
+    named: bool
+    """Whether the run has files, pairs or texts of its own; otherwise, it is trained on the files of the index."""
+    filters: dict[str, Any]  # the arguments min_df and max_terms of TfidfIndex.open
+    context: Context
+    built: TfidfIndex | None = field(default=None, init=False)  # the index that was built for the run, without filters
+    facts: dict[str, str] = field(default_factory=dict, init=False)
+    """What the header of the run says about the index, if anything."""
+    sha256: str | None = field(default=None, init=False)  # hash of the file of the index that is used; None if none is
+
+    def open(self, tokenizer: str | None) -> TfidfIndex:
+        """Returns the index; raises ``InputError`` if it cannot be opened, or if the corpus is too large to index."""
+        corpus, stored = self.context.corpus, self.run / FOLDER if self.run else None
+        if self.given is not None or not self.named:
+            return self._opened(Path(self.given or FOLDER))
+        if stored is not None and has_index(stored):
+            return self._opened(stored)
+        assert corpus is not None
+        if has_index(FOLDER) and _is_of(corpus, tokenizer):
+            return self._opened(Path(FOLDER))
+        return self._build(corpus, tokenizer)
+
+    def _opened(self, folder: Path) -> TfidfIndex:
+        index = TfidfIndex.open(folder, **self.filters)
+        with open(folder / "index.safetensors", "rb") as file:
+            self.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return index
+
+    def check(self) -> None:
+        """Raises ``InputError`` if the index has an older state of a corpus file; notes if it is of other files."""
+        corpus = self.context.corpus
+        if corpus is None or not self.context.index_is_used or self.built is not None:
+            return
+        index = self.context.index
+        check_indexed(corpus, index)
+        if index.files and not {file.xxh3 for file in corpus.files} <= {file.xxh3 for file in index.files}:
+            names = ", ".join(file.path for file in index.files[:3])
+            self.facts["index"] = f"{self.given} was built from other files than the run trains on ({names})"
+
+    def _build(self, corpus: Corpus, tokenizer: str | None) -> TfidfIndex:
+        if len(corpus) > MOST_ROWS:
+            raise InputError(
+                f"--tfidf: {len(corpus):,} rows are more than the {MOST_ROWS:,} of which an index is built for a run; "
+                "build it with cse build-tfidf CORPUS"
+            )
+        words: Any = {} if tokenizer in (None, "wordpieces") else {"tokenizer": tokenizer}
+        built = self.built = TfidfIndex.from_texts(corpus.take(range(len(corpus))), **words)
+        data = built.to_bytes()
+        self.sha256 = hashlib.sha256(data).hexdigest()
+        self.facts["index"] = f"built for the run from {built.info.documents:,} rows, {built.info.terms:,} terms"
+        return TfidfIndex.from_bytes(data, **self.filters) if any(self.filters.values()) else built
+
+    def save(self, folder: Path) -> None:
+        """Writes an index that was built for the run to the folder of the run."""
+        if self.built is not None:
+            self.built.save(folder / FOLDER)
+
+
+def _is_of(corpus: Corpus, tokenizer: str | None) -> bool:
+    """Returns whether ./tfidf was built from exactly the files and columns of the corpus, with this tokenizer."""
+    try:
+        index = TfidfIndex.open(FOLDER)
+    except InputError:  # damaged, or of another version
+        return False
+    same = [(file.xxh3, file.column) for file in index.files] == [(file.xxh3, file.column) for file in corpus.files]
+    return same and tokenizer in (None, index.tokenizer)

@@ -1,1 +1,0 @@
-"""The parts of a run: checks, construction and description of each."""
