@@ -207,16 +207,6 @@ def test_token_ids_of_labelled_columns_are_cached(mapped, tmp_path):
     assert torch.equal(ids, expected)
 
 
-def test_cached_rows_that_change_during_a_run_are_reported(sample, tmp_path, monkeypatch):
-    monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)
-    corpus = Corpus.open([str(sample)], cache=str(tmp_path))
-    (path,) = tmp_path.glob("rows-*/rows.txt")
-    with open(path, "r+b") as file:
-        file.write(b"\xff")
-    with pytest.raises(InputError, match="row 1 of the cached corpus has changed since the run began"):
-        corpus.take([0])
-
-
 @pytest.mark.parametrize("name", ["rows.txt", "ends.u64", "hashes.u64", "meta.json"])
 def test_a_truncated_replaced_or_missing_file_of_a_cache_entry_is_written_again(sample, tmp_path, monkeypatch, name):
     monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)

@@ -98,20 +98,3 @@ def test_the_rust_core_works_in_forks_and_in_workers_of_every_kind(tmp_path, sam
     script = tmp_path / "script.py"
     script.write_text(PREPARE + CASES[case])
     run_limited([sys.executable, script, sample, tmp_path / "tfidf"])
-
-
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-@pytest.mark.parametrize("case", ["process", "executor"])
-def test_workers_of_every_start_method_can_open_build_and_use_an_index(tmp_path, sample, case, method):
-    script = tmp_path / "script.py"
-    script.write_text(PREPARE + CASES[case].replace("METHODS", f"[{method!r}]"))
-    run_limited([sys.executable, script, sample, tmp_path / "tfidf"])
-
-
-@pytest.mark.parametrize("case", ["fork_of_a_fork", "data_loader", "joblib"])
-def test_the_rust_core_works_in_nested_forks_and_in_workers_of_pytorch_and_joblib(tmp_path, sample, case):
-    if case == "joblib":
-        pytest.importorskip("joblib")
-    script = tmp_path / "script.py"
-    script.write_text(PREPARE + CASES[case])
-    run_limited([sys.executable, script, sample, tmp_path / "tfidf"])

@@ -276,12 +276,18 @@ def test_an_encoder_method_that_averages_weights_changes_the_saved_model(run_con
     assert any(not torch.equal(averaged[name], trained[name]) for name in trained)
 
 
-def test_an_expensive_augmentation_gets_only_the_rows_of_its_process(run_config, system):
-    values = system("substitution as a negative")
+def test_an_expensive_augmentation_gets_only_the_rows_of_its_process(run_config, masked_model, monkeypatch):
+    values = {"negatives": ("substitution",), "options": {"substitution": {"model": str(masked_model)}}}
     run = prepare(run_config.replace(**values))
     run.batches.part = World(1, 3).part
-    seen = AUGMENTATIONS.get("fill-in").seen
-    seen.clear()
+    method, seen = AUGMENTATIONS.get("substitution"), []
+    edited = method.__call__
+
+    def counting(self, texts, rows, draws):
+        seen.append(len(texts))
+        return edited(self, texts, rows, draws)
+
+    monkeypatch.setattr(method, "__call__", counting)
     batch = run.batches[0]
     assert seen == [len(range(8)[World(1, 3).part(8)])]
     assert len(batch.blocks["synthetic"].texts) == seen[0]

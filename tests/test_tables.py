@@ -141,14 +141,3 @@ def test_scored_pairs_of_a_csv_file_are_read_as_other_csv_files_are(tmp_path):
     path.write_text('score,sentence1,sentence2\n\n1,a,b\n2,"c,d\n')
     with pytest.raises(InputError, match=r"dev\.csv: a quote in the record at line 4 is never closed"):
         read_pairs(path)
-
-
-def test_a_row_that_must_be_too_long_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
-    path = tmp_path / "long.parquet"
-    pq.write_table(pa.table({"text": ["a" * 3_000_000]}), path, compression="zstd", use_dictionary=False)
-    assert path.stat().st_size < 5000
-    with monkeypatch.context() as patch:
-        patch.setattr(pq.ParquetFile, "iter_batches", lambda *given, **more: pytest.fail("decoded"))
-        with pytest.raises(InputError, match="a record is longer than 1,048,576 bytes"):
-            Corpus.read(resolve(path, "text"))
-    assert len(Corpus.read(resolve(path, "text"), max_line_bytes=1 << 22)) == 1

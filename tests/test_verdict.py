@@ -314,8 +314,8 @@ def test_the_check_says_when_it_cannot_tell(mrr, words):
 
     each = np.full(100, mrr)
     selector = Selector(None, {}, ["sentence"] * 100)
-    selector.halves = [HalvesScore(mrr, 0.01, 1.4, -3.6, 100, each, each)] * 2
-    selector.records = [{"step": 0}, {"step": 4}]
+    half = HalvesScore(mrr, 0.01, 1.4, -3.6, 100, each, each).to_dict()
+    selector.records = [{**half, "step": step} for step in (0, 4)]
     assert selector.check().count(words) == 1
 
 

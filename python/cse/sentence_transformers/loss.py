@@ -158,6 +158,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
 
     @property
     def temperature(self) -> float:
+        """The temperature of the contrastive loss."""
         return float(self.parts["temperature"])
 
     @property
