@@ -241,6 +241,7 @@ def write_index(
     more = progress or (lambda rows: None)
     if before is not None and np.array_equal(was, hashes) and (ids is None or before.ids() == ids):
         more(len(hashes))
+        _tidy(folder, before)
         return before, Changes(len(hashes), 0, 0)
     made = {**settings, "ids": False}
     sources = [*([] if before is None else [before]), *(rows for rows in encoded if rows.settings == made)]
@@ -262,11 +263,16 @@ def write_index(
     with suppress(FileNotFoundError):
         shutil.rmtree(folder / ENCODED)
     written = opened(folder, False)
-    for path in folder.glob("bm25-*"):  # of former rows
-        if path.name.split("-")[1] != written.generation:
-            shutil.rmtree(path, ignore_errors=True)
+    _tidy(folder, written)
     dropped = Counter(was.tolist()) - Counter(hashes.tolist())
     return written, Changes(len(hashes) - len(new), len(new), dropped.total())
+
+
+def _tidy(folder: Path, rows: Rows) -> None:
+    """Removes what was derived from former rows."""
+    for path in folder.glob("bm25-*"):
+        if path.name.split("-")[1] != rows.generation:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def built_otherwise(folder: Path, how: str, remedy: str = "use the same option") -> InputError:
