@@ -6,7 +6,6 @@ import re
 import shutil
 import sys
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -558,41 +557,6 @@ def test_the_clean_development_set_is_no_file(base, tmp_path):
     check_inputs(base.replace(dev=("clean",), data=str(tmp_path)))
     with pytest.raises(InputError, match=r"dirty: no such file"):
         check_inputs(base.replace(dev=("dirty",), data=str(tmp_path)))
-
-
-SETTINGS = [
-    {
-        "loss": loss,
-        "mixed_negatives": mixed or None,
-        "negatives": ("una",) if una else (),
-        "options": {"una": {"use_as": una}} if una else {},
-        "objective": objective,
-        **({"mix_variant": variant} if mixed or loss == "mixed" else {}),
-    }
-    for loss, mixed, una, objective, variant in product(
-        ("standard", "focal", "mixed"),
-        (False, True),
-        (None, "pairs", "hard-negatives"),
-        ("infonce", "nt-xent"),
-        ("paper", "release"),
-    )
-    if not (mixed and loss == "mixed")
-    and (variant == "paper" or mixed or loss == "mixed")
-    and not (variant == "release" and (una == "pairs" or objective == "nt-xent" or loss == "focal"))
-]
-
-
-@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(str(v) for v in s.values() if v))
-def test_every_combination_of_loss_and_negatives_updates_the_weights(base, settings):
-    run = prepare(base.replace(**settings))
-    table = run.state.encoder.backbone.get_input_embeddings().weight
-    with Prefetcher(run.batches, run.state.encoder.tokenizer, 32) as prefetcher:
-        for step in (0, 1):
-            before = table.detach().clone()
-            metrics = training_step(run.state, prefetcher.get(step), run.forward, rate=1e-3)
-            assert metrics["finite"]
-            assert not torch.equal(table, before)
-            assert ("cos_syn" in metrics) == (step == 0 and bool(settings["negatives"]))
 
 
 @pytest.mark.slow
