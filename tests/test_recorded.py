@@ -322,11 +322,18 @@ class Warnings(Callback):
 
 
 @pytest.mark.parametrize(
-    ("steps", "graphs", "recorded"), [(49, None, False), (50, None, True), (50, False, False), (2, True, True)]
+    ("settings", "recorded"),
+    [
+        ({"max_steps": 49}, False),
+        ({"max_steps": 50}, True),
+        ({"max_steps": 50, "chunk_size": 4}, False),
+        ({"max_steps": 50, "graphs": False}, False),
+        ({"max_steps": 2, "graphs": True}, True),
+    ],
 )
-def test_runs_of_50_steps_are_recorded_by_default(config_of, monkeypatch, steps, graphs, recorded):
+def test_runs_of_50_steps_are_recorded_by_default(config_of, monkeypatch, settings, recorded):
     monkeypatch.setattr("cse.training.loop.recorder_of", lambda device: EmulatedRecorder())
-    config = config_of("standard", graphs=graphs, max_steps=steps)
+    config = config_of("standard", **settings)
     assert isinstance(Trainer(prepare(config), World(), Callback()).step, RecordedStep) == recorded
 
 

@@ -115,7 +115,9 @@ class Trainer:
         self.step: Callable[[Sequence[Batch], float], dict[str, Any]] = lambda batches, rate: training_step(
             self.state, batches, run.forward, rate, norm, world
         )
-        graphs = self.steps >= WORTH_RECORDING if self.config.graphs is None else self.config.graphs
+        graphs = self.config.graphs
+        if graphs is None:  # with several ranks or chunks, steps cannot be recorded
+            graphs = self.steps >= WORTH_RECORDING and world.size == 1 and self.config.chunk_size is None
         recorder = recorder_of(run.device) if graphs else None
         if recorder or self.config.graphs:
             self.step = RecordedStep(self.state, run.forward, norm, recorder, callback.on_warning, world)
