@@ -263,8 +263,8 @@ class Bench:
     def steps(self) -> dict[str, Any]:
         """Times and profiles steps of several kinds, the most important first, as long as there is time."""
         found: dict[str, Any] = {}
-        kinds = {"eager": {"graphs": False}, "graphs": {}, "compile": {"graphs": False, "compile": True}}
-        kinds["graphs, compile"] = {"compile": True}
+        kinds = {"eager": {"graphs": False}, "graphs": {"graphs": True}}
+        kinds |= {"compile": {"graphs": False, "compile": True}, "graphs, compile": {"graphs": True, "compile": True}}
         sizes = (self.options.batch_size, (2 if self.options.smoke else 8) * self.options.batch_size)
         plan = [
             (kind, size, name)

@@ -35,8 +35,8 @@ from .step.recorded import RecordedStep
 from .step.step import training_step
 from .watching import MetricBuffer, SlowSteps, failures
 
-# By default, shorter runs are not recorded: 50 steps of BERT-base save 1 s on an H200, and the memory of the graphs and
-# of the eager steps before them are separate (8.6 GB were reserved instead of 5.2).
+# By default, shorter runs are not recorded: they would save about a second, and the graphs reserve memory apart from
+# that of the eager steps before them.
 WORTH_RECORDING = 50
 
 
