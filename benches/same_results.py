@@ -81,6 +81,10 @@ NEEDED: dict[str, dict[str, Any]] = {
     "una": {"una": {"every": 2, "radius": 50}},
     "scd": {"scd": {"width": 64}},
     "esimcse": {"momentum": {"size": 30}},
+    "clusterns": {"clusterns": {"clusters": 4}},
+    "infocse": {"infocse": {"frozen_layers": 2, "head_layers": 1}},
+    "whitenedcse": {"group-whitening": {"size": 4}},
+    "rankcse": {"rankcse": {"teachers": ["second", "bert"]}},
 }
 
 # Runs in each installation, with the kinds to collect, the METHODS and so on in runs.json; prints a line per result.
@@ -203,7 +207,7 @@ def write_inputs(folder: Path) -> None:
         AutoTokenizer.from_pretrained(folder / "bert").save_pretrained(folder / name)
     sample = (files("cse") / "resources" / "sample.txt").read_text(encoding="utf8").splitlines()[:300]
     words = sorted({word for row in sample for word in row.split()})
-    triples = [json.dumps({"a": a, "p": p, "n": n}) for a, p, n in zip(*[iter(sample)] * 3, strict=True)]
+    triples = [json.dumps({"anchor": a, "positive": p, "negative": n}) for a, p, n in zip(*[iter(sample)] * 3, strict=True)]
     losses = {
         f"{loss}, {form}, {objective}": {**chosen, **una, "objective": objective}
         for loss, chosen in LOSSES.items()
