@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cse.encoder.encoder import Encoder
-from cse.encoder.encoders import OtherEncoder
 from cse.encoder.resolve import find_folder
 from cse.errors import InputError
+from cse.models.encoders import OtherEncoder
 
 
 def fit_whitening(

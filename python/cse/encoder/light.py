@@ -11,9 +11,19 @@ import numpy as np
 
 from ..errors import InputError, first_line
 from .base import Calls, TextEncoder, Vectors, unit
-from .checking import is_static, kind_of, naming_panics, read_modules, read_settings
 from .prompts import plain
-from .resolve import best_of_run, find_folder, model_files, naming_model, transformer_folder
+from .resolve import (
+    best_of_run,
+    find_folder,
+    is_static,
+    kind_of,
+    model_files,
+    naming_model,
+    naming_panics,
+    read_modules,
+    read_settings,
+    transformer_folder,
+)
 
 ONNX, MODEL, TOKENIZER = "onnx", "model.onnx", "tokenizer.json"
 OUTPUT, PROMPT_LENGTH = "sentence_embedding", "prompt_length"

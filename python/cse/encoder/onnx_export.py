@@ -25,9 +25,9 @@ from ..errors import InputError, RunError
 from ..io import fresh_folder, temporary_folder
 from .base import unit
 from .encoder import Encoder
-from .layout import write_limit
 from .light import MODEL, NOT_INSTALLED, OUTPUT, PROMPT_LENGTH, TOKENIZER
 from .light import ONNX as FOLDER
+from .modules import write_limit
 from .pooling import pooled_layers
 from .resolve import MINILM, best_of_run, find_model
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..data.words import cut_in_two
-from ..encoder.checking import is_static
+from ..encoder.resolve import is_static
 from ..errors import InputError
 from ..evaluation.base import Pairs, counted
 from ..evaluation.geometry import nearest_others
