@@ -19,10 +19,9 @@ from cse import Encoder, InputError, SearchIndex
 from cse.encoder.passages import Cutter
 from cse.search import bm25
 from cse.search import rows as writing
-from cse.search.bm25 import Bm25
+from cse.search.bm25 import Bm25, terms_for
 from cse.search.fusion import Fusion
 from cse.search.rows import Changes, Rows, read_encoded, write_rows
-from cse.search.terms import terms_for
 from cse.search.vectors import unit
 from random_texts import some_texts
 from test_cli import refused
@@ -129,7 +128,7 @@ def test_added_rows_are_found_and_an_interrupted_add_changes_nothing(tmp_path, m
     for hybrid in (False, True):
         assert index.search(queries, 5, hybrid=hybrid) == whole.search(queries, 5, hybrid=hybrid)
         assert SearchIndex.open(tmp_path / "index").search(queries, 5) == whole.search(queries, 5)
-    with pytest.raises(InputError, match=r"ids: the rows of .* have no ids"):
+    with pytest.raises(InputError, match=r"the rows of this index have no ids"):
         index.add(["word1"], ids=["a"])
 
 
@@ -144,7 +143,7 @@ def test_an_index_built_with_another_corpus_model_or_setting_is_refused(tmp_path
         ((other, texts), {}, "was built with another model"),
         ((encoder, ["", "another", "corpus"]), {}, "contains other texts, and none of this corpus"),
         ((encoder, texts), {"passages": 9}, "was built with --passages 8"),
-        ((encoder, texts), {"ids": [str(row) for row in range(20)]}, "the index in this folder has no ids"),
+        ((encoder, texts), {"ids": [str(row) for row in range(20)]}, "the rows of this index have no ids"),
     ]
     for arguments, settings, message in cases:
         with pytest.raises(InputError, match=f"{message}.* --rebuild"):
@@ -317,7 +316,7 @@ def test_rows_can_be_removed_and_replaced(tmp_path, encoder):
     plain = SearchIndex.build(encoder, texts[:3])
     assert plain.remove(["1"]) == Changes(2, 0, 1)
     assert plain.texts([0, 1]) == [texts[0], texts[2]]
-    with pytest.raises(InputError, match="at least one must remain"):
+    with pytest.raises(InputError, match="at least one sentence"):
         plain.remove(["0", "1"])
 
 
@@ -426,7 +425,7 @@ def test_scores_of_vectors_and_bm25_are_pooled(passages, fusion, encoder):
     for text in ("word7 word8 the word9", "xyzzy"):
         places = vectors @ unit(encoder.encode([text]))[0].astype(np.float64)
         dense = np.array([places[index.rows == row].max() for row in rows])
-        # the docstring of cse.search.hybrid
+        # the docstring of cse.search.searching
         opinions = [1.5 * standardised(dense), 0.5 * standardised(words.scores(text)[rows].astype(np.float64))]
         first, second = (np.exp(opinion) / np.exp(opinion).sum() for opinion in opinions)
         scores = np.log(((1 - weight) * first**0.3 + weight * second**0.3) ** (1 / 0.3))

@@ -19,14 +19,14 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from cse.sharding.jobs import make_parts
+from cse.sharding.parts import Parts
 from safetensors.numpy import load_file
 
 from cse import Encoder, TfidfIndex
 from cse.cli import cli
 from cse.data.readers import SourceFile, reading_options
 from cse.sharding import jobs
-from cse.sharding.jobs import make_parts
-from cse.sharding.parts import Parts
 from random_texts import some_texts
 from ray_clusters import processes_reading, two_nodes, wait_for
 from test_cli import refused

@@ -10,9 +10,8 @@ import pytest
 
 from cse import Encoder, SearchIndex
 from cse.encoder.vocabulary import readability
-from cse.search.bm25 import Bm25
+from cse.search.bm25 import LANGUAGES, Bm25, Terms, guess_language, looks_like_code, stop_words, terms_for
 from cse.search.fusion import Fusion
-from cse.search.terms import LANGUAGES, Terms, guess_language, looks_like_code, stop_words, terms_for
 
 GERMAN = [
     "Das Gericht hat die Klage der Mieterin gegen den Vermieter abgewiesen.",
@@ -137,7 +136,7 @@ def test_which_collections_a_model_can_read(shared, file, readable):
 
 
 @pytest.mark.parametrize(
-    "used", ["from cse.search.bm25 import library as use", "from cse.search.terms import stop_words as use"]
+    "used", ["from cse.search.bm25 import library as use", "from cse.search.bm25 import stop_words as use"]
 )
 def test_importing_bm25s_does_not_import_jax(tmp_path, used):
     """JAX reserves three quarters of the memory of a GPU."""

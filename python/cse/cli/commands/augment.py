@@ -75,7 +75,7 @@ def augment_command(
     if as_parts:
         if engine == "ray" and index.pieces is not None:
             raise InputError("--engine ray cannot be combined with an index of wordpieces; use --engine local")
-        from ...sharding.jobs import augment_job
+        from ...sharding import augment_job
         from .. import parts
 
         assert output is not None
@@ -90,7 +90,7 @@ def augment_command(
             reading=reading,
             elsewhere=engine == "ray",
         )
-        parts.run(job, sentences, column, output, engine, "sentences", as_json, known=index.files, index=tfidf)
+        parts.run(job, sentences, column, output, engine, "sentences", as_json, known=index.files)
         return
     inputs = readers.resolve(sentences or ["-"], column)
     started = time.perf_counter()

@@ -146,7 +146,7 @@ def encode_parts(
 ) -> None:
     from ...encoder.device import describe_device, set_threads
     from ...encoder.encoder import Encoder
-    from ...sharding.jobs import encode_job
+    from ...sharding import encode_job
     from .. import parts
 
     there = engine == "ray"

@@ -115,9 +115,9 @@ def search_command(
 
 
 def model_of(model: str | None, output: str, encoding: Encoding) -> tuple[str, str, Encoding]:
-    from ...search.index import built_with
+    from ...search.rows import built_with
 
-    settings = built_with(output if model is None else model)
+    settings = built_with(Path(output if model is None else model))
     if settings is None:
         if model is None:
             raise InputError(f"{output}: no index there; make one with 'cse search MODEL CORPUS -o {output}'")
