@@ -79,16 +79,11 @@ class Job:
     """Loads the index or model, and returns the function that makes a part."""
 
 
-class Listed(TypedDict):
-    part: str
-    path: str
-
-
 class Manifest(TypedDict):
     version: int
     kind: str
     settings: dict[str, Any]
-    parts: list[Listed]
+    parts: list[dict[str, Any]]
 
 
 def find_shards(
@@ -189,7 +184,7 @@ def _compare(folder: Path, known: Manifest, head: dict[str, Any], sources: list[
             )
     given: list[Any] = [*map(asdict, sources), *[{}] * len(known["parts"])]
     for entry, source in zip(known["parts"], given, strict=False):
-        if not source or source.items() - entry.items():
+        if not source or source != {name: entry.get(name) for name in source}:
             raise InputError(
                 f"-o {folder}: {entry['part']} was made from {entry['path']}, which has changed or is not at this "
                 f"place of the given files; {remedy}"
