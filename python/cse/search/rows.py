@@ -17,6 +17,7 @@ import shutil
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import reduce
@@ -68,11 +69,12 @@ class Rows:
             if check != _check(self.settings) or not reader.schema.equals(schema(self.settings)):
                 raise ValueError
             read = [reader.get_batch_with_custom_metadata(number) for number in range(reader.num_record_batches)]
-            for batch, metadata in read:
-                batch.validate(full=True)  # an offset out of range would read memory outside the file
-                if verify and int(metadata[b"crc32"]) != _checksum(batch):
+            batches, stored = [batch for batch, _ in read], [int(metadata[b"crc32"]) for _, metadata in read]
+            self.path, self.table = path, pa.Table.from_batches(batches)
+            self.table.validate(full=True)  # an offset out of range would read memory outside the file
+            with ThreadPoolExecutor(2) as threads:
+                if verify and [*threads.map(_checksum, batches)] != stored:
                     raise ValueError
-            self.path, self.table = path, pa.Table.from_batches([batch for batch, _ in read])
         except (FileNotFoundError, InputError):
             raise
         except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
