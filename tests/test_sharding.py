@@ -63,7 +63,7 @@ def content(path):
 
 
 def all_parts(folder):
-    return b"".join(content(path) for path in sorted(Path(folder).glob("part-*")))
+    return b"".join(content(path) for path in sorted(Path(folder).glob("part-*")) if path.suffix != ".json")
 
 
 def same_folder(left, right):
@@ -91,17 +91,15 @@ def test_parts_of_many_files_equal_the_output_of_one_file(shards, cse, flags, su
     assert cse("augment", "whole.txt", "-o", "expected", *plain).returncode == 0
     assert all_parts("parts") == Path("expected").read_bytes()
     parts = [f"part-{number:05}{suffix}" for number in range(4)]
-    assert sorted(os.listdir("parts")) == ["manifest.json", *parts]
-    manifest = json.loads(Path("parts/manifest.json").read_text())
-    assert manifest["complete"]
-    assert [part["first_row"] for part in manifest["parts"]] == [0, 100, 260, 260]
-    assert [part["path"] for part in manifest["parts"]] == ["shard0.txt", "shard1.txt.gz", "shard2.txt", "shard3.txt"]
+    assert sorted(os.listdir("parts")) == sorted([*parts, *(f"{part}.json" for part in parts)])
+    made_from = [json.loads(Path(f"parts/{part}.json").read_text())["made_from"] for part in parts]
+    assert [each["first_row"] for each in made_from] == [0, 100, 260, 260]
+    assert [each["path"] for each in made_from] == ["shard0.txt", "shard1.txt.gz", "shard2.txt", "shard3.txt"]
 
 
 def test_a_later_call_makes_only_the_missing_parts(shards, cse):
     assert cse("augment", "--parts", "shard*", "-o", "whole").returncode == 0
     shutil.copytree("whole", "parts")
-    manifest = json.loads(Path("parts/manifest.json").read_text())
     kept = Path("parts/part-00000.txt.zst").stat().st_mtime_ns
     Path("parts/part-00003.txt.zst").unlink()
     Path("parts/part-00001.txt.zst").write_bytes(b"cut off")
@@ -114,7 +112,8 @@ def test_a_later_call_makes_only_the_missing_parts(shards, cse):
     Path("shard4.txt").write_text("word7 word8 word9\n")
     done = cse("augment", "--parts", "shard*", "-o", "parts", "--json")
     assert json.loads(done.stdout)["made"] == 1
-    assert json.loads(Path("parts/manifest.json").read_text())["parts"][:4] == manifest["parts"]
+    Path("parts/part-00001.txt.zst.json").write_text("{")
+    refused(cse("augment", "--parts", "shard*", "-o", "parts"), "part-00001.txt.zst.json: is not valid JSON")
 
 
 @pytest.mark.slow
@@ -133,14 +132,13 @@ def test_a_later_call_makes_the_parts_that_are_missing_after_a_killed_call(shard
     os.close(writer)
     pipe.unlink()
     pipe.touch()
-    assert not json.loads(Path("parts/manifest.json").read_text())["complete"]
     done = cse("augment", "--parts", "shard*", "-o", "parts", "--json")
     assert json.loads(done.stdout)["made"] == 2
     same_folder("whole", "parts")
 
 
 def made_here(folder, ray=None, progress=lambda rows: None):
-    """Makes the parts of the files that whole/manifest.json lists; returns the errors, and the records of the parts."""
+    """Makes the parts of the files of the parts in the folder whole; returns the errors, and the records of the parts."""
     index = TfidfIndex.open()
     job = sharding.augment_job(
         index,
@@ -153,13 +151,12 @@ def made_here(folder, ray=None, progress=lambda rows: None):
         reading=reading_options(),
         elsewhere=ray is not None,
     )
-    known, names = json.loads(Path("whole/manifest.json").read_text()), ("path", "column", "bytes", "rows", "xxh3")
-    sources = [SourceFile(**{name: part[name] for name in names}) for part in known["parts"]]
-    shards = [
-        sharding.Shard(source, part["part"], part["first_row"])
-        for source, part in zip(sources, known["parts"], strict=True)
-    ]
-    with sharding.parts_folder(Path(folder), job, shards) as made:
+    shards = []
+    for path in sorted(Path("whole").glob("*.json")):
+        made_from = json.loads(path.read_text())["made_from"]
+        source = SourceFile(**{name: made_from[name] for name in ("path", "column", "bytes", "rows", "xxh3")})
+        shards.append(sharding.Shard(source, path.stem, made_from["first_row"], made_from))
+    with sharding.parts_folder(Path(folder), shards) as made:
         outcomes = dict(sharding.make_parts(job, shards, Path(folder), ray, 0, progress))
         made |= {shard.part: outcome for shard, outcome in outcomes.items() if not isinstance(outcome, Exception)}
     return [outcome for outcome in outcomes.values() if isinstance(outcome, Exception)], made
@@ -167,16 +164,19 @@ def made_here(folder, ray=None, progress=lambda rows: None):
 
 def test_unsuitable_output_folders_and_flags_are_refused(shards, cse, glove):
     assert cse("augment", "--parts", "shard*", "-o", "parts").returncode == 0
-    before = Path("parts/manifest.json").read_bytes()
+    before = {path: path.read_bytes() for path in Path("parts").iterdir()}
     Path("other").mkdir()
     Path("other/mine.txt").touch()
     encode = ("encode", glove, "whole.txt", "-o", "x.npy")
     for arguments, *phrases in [
         (("augment", "--parts", "shard*", "-o", "parts", "--beta", "0.1"), "-o parts", "beta 0.5, not 0.1"),
-        (("augment", "--parts", "shard3.txt", "-o", "parts"), "part-00000.txt.zst", "was made from shard0.txt"),
-        (("augment", "--parts", "shard[13]*", "-o", "parts"), "part-00000.txt.zst", "was made from shard0.txt"),
-        (("augment", "--parts", "shard[0-2]*", "-o", "parts"), "part-00003.txt.zst", "was made from shard3.txt"),
-        (("encode", glove, "--parts", "shard*", "-o", "parts"), "its parts were made with command augment, not encode"),
+        (("augment", "--parts", "shard3.txt", "-o", "parts"), "part-00001.txt.zst was made from another file"),
+        (
+            ("augment", "--parts", "shard[13]*", "shard0*", "shard2*", "-o", "parts"),
+            "part-00000.txt.zst was made with path shard0",
+        ),
+        (("augment", "--parts", "shard[0-2]*", "-o", "parts"), "part-00003.txt.zst was made from another file"),
+        (("encode", glove, "--parts", "shard*", "-o", "parts"), "part-00000.txt.zst was made from another file"),
         (("augment", "--parts", "shard*", "-o", "other"), "-o other holds files that are not"),
         (("augment", "--parts", "shard*", "-o", "whole.txt"), "whole.txt: file exists"),
         (("augment", "--parts", "shard*"), "--parts writes a folder; name it with -o"),
@@ -185,7 +185,7 @@ def test_unsuitable_output_folders_and_flags_are_refused(shards, cse, glove):
         ((*encode, "--gpus-per-worker", "1"), "--gpus-per-worker has no effect without --engine ray"),
     ]:
         refused(cse(*arguments), *phrases)
-    assert Path("parts/manifest.json").read_bytes() == before
+    assert {path: path.read_bytes() for path in Path("parts").iterdir()} == before
     assert not Path("x").exists()
 
 

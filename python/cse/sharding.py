@@ -1,17 +1,8 @@
 """Makes one part, a file of negatives or embeddings, from each file of a corpus, here or on a Ray cluster.
 
-The folder of the parts contains:
-
-==========================  ==========================================================================================
-file                        content
-==========================  ==========================================================================================
-``manifest.json``           settings, files with their row counts and hashes, hashes and counts of the parts, and
-                            whether all parts are ``complete``
-``part-00000.npy`` ...      output for the first file, and so on; an incomplete part has another name
-``part-00000.npy.json``     hash and counts of the part; moved into the manifest when the call ends
-==========================  ==========================================================================================
-
-A later call with the same settings and files, and perhaps more files at the end, makes the parts that are missing.
+A part, such as ``part-00000.npy``, has its record next to it, ``part-00000.npy.json``: the settings and the file from
+which it was made, and its size, hash and counts. A part without a record is incomplete. A later call with the same
+settings and files, and perhaps more files at the end, makes the parts that are missing.
 """
 
 from __future__ import annotations
@@ -19,13 +10,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
-from . import __version__, _core
+from . import _core
 from .background import RETRIES, cause_of, enter, in_thread
 from .data import readers, tables
 from .data.readers import ReadOptions, SourceFile
@@ -37,12 +28,11 @@ from .tfidf.index import TfidfIndex
 if TYPE_CHECKING:
     from .encoder.encoder import Encoder
 
-MANIFEST, VERSION = "manifest.json", 1
+VERSION = 1
 T = TypeVar("T")
 R = TypeVar("R")
+REMEDY = "use the same settings and files, or name a new folder"
 Progress = Callable[[int], None]
-Record = dict[str, Any]
-"""The size, hash and counts of a part."""
 File = tuple[str, str | None]
 """The path of a file of a corpus, and the column with the texts if it is a table."""
 
@@ -55,10 +45,21 @@ class Shard:
     part: str
     first_row: int
     """Row number, in the whole corpus, of the first row of the file."""
+    made_from: dict[str, Any]
+    """All that the content of the part depends on."""
 
     @property
     def input(self) -> list[str | tables.Column]:
         return readers.resolve([self.source.path], self.source.column)
+
+
+class Record(TypedDict):
+    """What a part was made from, and its size, hash and counts."""
+
+    made_from: dict[str, Any]
+    part_bytes: int
+    part_xxh3: str
+    counted: dict[str, Any]
 
 
 Work = Callable[[Shard, Path, Progress], dict[str, Any]]
@@ -73,17 +74,10 @@ class Job:
     kind: str
     suffix: str
     settings: dict[str, Any]
-    """All settings that the content of the parts depends on or that a search needs, serialisable to JSON."""
+    """All settings that the content of the parts depends on, serialisable to JSON."""
     reading: ReadOptions
     load: Callable[[ReadOptions], Work]
     """Loads the index or model, and returns the function that makes a part."""
-
-
-class Manifest(TypedDict):
-    version: int
-    kind: str
-    settings: dict[str, Any]
-    parts: list[dict[str, Any]]
 
 
 def find_shards(
@@ -114,8 +108,10 @@ def find_shards(
                 listed[file] = outcome
                 more(1)
     shards, first, digits = [], 0, max(5, len(str(len(wanted) - 1)))
+    settings = json.loads(dumps({"version": VERSION, "command": job.kind, **job.settings}))
     for number, file in enumerate(wanted):
-        shards.append(Shard(listed[file], f"part-{number:0{digits}}{job.suffix}", first))
+        made_from = {**settings, **asdict(listed[file]), "first_row": first}
+        shards.append(Shard(listed[file], f"part-{number:0{digits}}{job.suffix}", first, made_from))
         first += listed[file].rows
     return shards
 
@@ -127,81 +123,37 @@ def count_rows(reading: ReadOptions, file: File) -> SourceFile:
 
 
 @contextmanager
-def parts_folder(folder: Path, job: Job, shards: Sequence[Shard]) -> Iterator[dict[str, Record]]:
-    """Context manager that locks the folder of the parts, and yields the records of those made, by name.
+def parts_folder(folder: Path, shards: Sequence[Shard]) -> Iterator[dict[str, Record]]:
+    """Context manager that locks the folder of the parts, and yields the records of those that exist, by name.
 
-    Parts that are added to the records are in the manifest afterwards. Raises ``InputError`` if the folder is in use,
-    or holds other files, or parts of other settings or files.
+    Raises ``InputError`` if the folder is in use, or holds other files, or parts of other settings or files.
     """
-    path = folder / MANIFEST
-    if holds_files(folder) and not path.exists():
+    if holds_files(folder) and not any(folder.glob("part-*")):
         raise InputError(f"-o {folder} holds files that are not parts; name a new folder")
     with naming(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, f"-o {folder}: another process is making parts there; wait for it"):
         remove_leftovers(folder)
-        settings = json.loads(dumps(job.settings))
-        head = {"version": VERSION, "cse": __version__, "kind": job.kind, "settings": settings}
-        entries: dict[str, Any] = {}
-        if path.exists():
-            known = read_json(path, Manifest)
-            _compare(folder, known, head, [shard.source for shard in shards])
-            entries = {entry["part"]: entry for entry in known["parts"]}
-        found = {shard.part: _record(folder, shard, entries.get(shard.part, {})) for shard in shards}
-        made = {part: record for part, record in found.items() if record}
-
-        def write() -> None:
-            parts = [
-                {"part": shard.part, **asdict(shard.source), "first_row": shard.first_row, **made.get(shard.part, {})}
-                for shard in shards
-            ]
-            rows = sum(shard.source.rows for shard in shards)
-            manifest = {**head, "complete": len(made) == len(shards), "rows": rows, "parts": parts}
-            write_text(path, dumps(manifest, indent=1) + "\n")
-
-        if len(made) < len(shards):
-            write()
+        found = {path.name.removesuffix(".json") for path in folder.glob("part-*.json")}
+        for part in sorted(found - {shard.part for shard in shards}):
+            if not part.endswith(".part"):  # rows of an incomplete part, which ``cse encode`` resumes
+                raise InputError(f"-o {folder}: {part} was made from another file, or in another format; {REMEDY}")
         try:
-            yield made
+            yield {shard.part: record for shard in shards if shard.part in found and (record := _record(folder, shard))}
         finally:
-            write()
-            for part in made:
-                (folder / f"{part}.json").unlink(missing_ok=True)
-            if {entry.name for entry in folder.iterdir()} == {MANIFEST}:  # remove what this call wrote
-                path.unlink()
+            with suppress(OSError):  # parts were made
                 folder.rmdir()
 
 
-def _compare(folder: Path, known: Manifest, head: dict[str, Any], sources: list[SourceFile]) -> None:
-    """Raises ``InputError`` if the parts of a manifest were made with other settings than ``head``, or other files."""
-    remedy = "name a new folder, or remove this one"
-    before, now = ({"version": of["version"], "command": of["kind"], **of["settings"]} for of in (known, head))
-    for name in ["version", "command", *sorted({*before, *now})]:
-        if before.get(name) != now.get(name) and name != "model":  # it may be moved: its hash is compared instead
-            raise InputError(
-                f"-o {folder}: its parts were made with {name} {before.get(name)}, not {now.get(name)}; use the same "
-                f"settings, {remedy}"
-            )
-    given: list[Any] = [*map(asdict, sources), *[{}] * len(known["parts"])]
-    for entry, source in zip(known["parts"], given, strict=False):
-        if not source or source != {name: entry.get(name) for name in source}:
-            raise InputError(
-                f"-o {folder}: {entry['part']} was made from {entry['path']}, which has changed or is not at this "
-                f"place of the given files; {remedy}"
-            )
-
-
-def _record(folder: Path, shard: Shard, entry: dict[str, Any]) -> Record | None:
-    """Returns the record of a part, from its entry in the manifest or its own file; None if it must be made."""
+def _record(folder: Path, shard: Shard) -> Record | None:
+    """Returns the record of a part, or None if the part is damaged; raises ``InputError`` for other settings."""
     path = folder / shard.part
-    try:
-        record = entry if "part_xxh3" in entry else read_json(f"{path}.json", dict[str, Any])
-        same = (record["xxh3"], record["first_row"]) == (shard.source.xxh3, shard.first_row)
-        if same and record["part_bytes"] == path.stat().st_size and record["part_xxh3"] == _core.hash_file(path):
-            return {name: record[name] for name in ("part_bytes", "part_xxh3", "counted")}
-    except (OSError, ValueError, KeyError):
-        pass
-    return None
+    record = read_json(f"{path}.json", Record, "; remove this file to make the part again")
+    for name, value in shard.made_from.items():
+        before = record["made_from"].get(name)
+        if before != value and name != "model":  # it may be moved: its hash is compared instead
+            raise InputError(f"-o {folder}: {shard.part} was made with {name} {before}, not {value}; {REMEDY}")
+    return record if path.exists() and _core.hash_file(path) == record["part_xxh3"] else None
 
 
 def make_parts(
@@ -236,9 +188,14 @@ def make(work: Work, shard: Shard, folder: Path, progress: Progress) -> Record:
         raise InputError(
             f"{shard.source.path}: was changed after its rows were counted; make the parts in a new folder"
         )
-    made = {"part_bytes": path.stat().st_size, "part_xxh3": _core.hash_file(path), "counted": counted}
-    write_text(f"{path}.json", dumps({"xxh3": shard.source.xxh3, "first_row": shard.first_row, **made}) + "\n")
-    return made
+    record: Record = {
+        "made_from": shard.made_from,
+        "part_bytes": path.stat().st_size,
+        "part_xxh3": _core.hash_file(path),
+        "counted": counted,
+    }
+    write_text(f"{path}.json", dumps(record, indent=1) + "\n")
+    return record
 
 
 def _make_there(stored: list[Any], folder: Path, shard: Shard) -> Record:

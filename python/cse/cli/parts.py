@@ -38,7 +38,7 @@ def run(
         each = here if ray is None else partial(on_cluster, ray)
         shards = find_shards(job, files, column, known, each, elsewhere=ray is not None)
         started = time.perf_counter()
-        with parts_folder(Path(output), job, shards) as made:
+        with parts_folder(Path(output), shards) as made:
             missing, failed = [shard for shard in shards if shard.part not in made], []
             rows = sum(shard.source.rows for shard in missing)
             if made:

@@ -61,9 +61,9 @@ def augment_command(
     negative is a JSON object that lists the replaced words with their character offsets, replacements, probabilities
     and ranks.
 
-    With --parts, -o is a folder with one part per file, such as part-00000.txt.zst, and a manifest. Rows are numbered
-    across all files, so the negatives are the same as without --parts. If the command is interrupted, run it again to
-    make the missing parts. --engine ray writes the same folder, but distributes the files over a Ray cluster.
+    With --parts, -o is a folder with one part per file, such as part-00000.txt.zst, and a record of each part. Rows are
+    numbered across all files, so the negatives are the same as without --parts. If the command is interrupted, run it
+    again to make the missing parts. --engine ray writes the same folder, but distributes the files over a Ray cluster.
     """
     output = None if output == "-" else output
     as_parts = options.wants_parts(as_parts, engine, output, sentences)

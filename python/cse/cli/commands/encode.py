@@ -56,9 +56,9 @@ def encode_command(
     Memory use does not grow with the input. If the command is interrupted, FILE.part remains; run the same command
     again to resume from it.
 
-    With --parts, -o is a folder with one part per file and a manifest. Rows are numbered across all files. If the
-    command is interrupted, run it again to make the missing parts. --engine ray writes the same folder, but distributes
-    the files over the workers of a Ray cluster, each of which loads the model once.
+    With --parts, -o is a folder with one part per file, and a record of each part. Rows are numbered across all files.
+    If the command is interrupted, run it again to make the missing parts. --engine ray writes the same folder, but
+    distributes the files over the workers of a Ray cluster, each of which loads the model once.
     """
     as_parts = options.wants_parts(as_parts, engine, output, sentences)
     if form is not None and not as_parts:
