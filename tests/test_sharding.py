@@ -138,7 +138,7 @@ def test_a_later_call_makes_the_parts_that_are_missing_after_a_killed_call(shard
 
 
 def made_here(folder, ray=None, progress=lambda rows: None):
-    """Makes the parts of the files of the parts in the folder whole; returns the errors, and the records of the parts."""
+    """Makes the parts of the files that those in the folder whole were made from; returns errors, and the records."""
     index = TfidfIndex.open()
     job = sharding.augment_job(
         index,
