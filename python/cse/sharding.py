@@ -134,20 +134,22 @@ def parts_folder(folder: Path, shards: Sequence[Shard]) -> Iterator[dict[str, Re
         folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, f"-o {folder}: another process is making parts there; wait for it"):
         remove_leftovers(folder)
-        found = {path.name.removesuffix(".json") for path in folder.glob("part-*.json")}
-        for part in sorted(found - {shard.part for shard in shards}):
-            if not part.endswith(".part"):  # rows of an incomplete part, which ``cse encode`` resumes
-                raise InputError(f"-o {folder}: {part} was made from another file, or in another format; {REMEDY}")
+        # The last two are of an incomplete part, which ``cse encode`` resumes.
+        own = {f"{shard.part}{suffix}" for shard in shards for suffix in ("", ".json", ".part", ".part.json")}
+        for name in sorted({path.name for path in folder.glob("part-*")} - own):
+            raise InputError(f"-o {folder}: {name} was made from another file, or in another format; {REMEDY}")
         try:
-            yield {shard.part: record for shard in shards if shard.part in found and (record := _record(folder, shard))}
+            yield {shard.part: record for shard in shards if (record := _record(folder, shard))}
         finally:
             with suppress(OSError):  # parts were made
                 folder.rmdir()
 
 
 def _record(folder: Path, shard: Shard) -> Record | None:
-    """Returns the record of a part, or None if the part is damaged; raises ``InputError`` for other settings."""
+    """Returns the record of a part, or None if it must be made; raises ``InputError`` if it has other settings."""
     path = folder / shard.part
+    if not Path(f"{path}.json").exists():
+        return None
     record = read_json(f"{path}.json", Record, "; remove this file to make the part again")
     for name, value in shard.made_from.items():
         before = record["made_from"].get(name)
