@@ -13,7 +13,6 @@ from cse.encoder.onnx_export import export_onnx
 from cse.encoder.passages import Cutter
 from cse.encoder.resolve import find_folder, model_digest
 from cse.evaluation.ranking import System
-from cse.search.mining import QueryRows
 from random_texts import some_texts
 from sentence_models import sentence_model
 from test_modules import TEXTS, pooling
@@ -92,10 +91,6 @@ def test_arguments_of_encoders_are_checked(message, call, encoder):
         ("a cse.Encoder was expected", lambda i: SearchIndex.open(i.folder, "minilm")),
         ("hybrid: must be True, False or a Fusion, got 'rrf'", lambda i: i.search(["a"], hybrid="rrf")),
         ("hybrid: must be True, False or a Fusion", lambda i: System("minilm", hybrid="rrf").fusion),
-        ("rows: must be an integer of at least 0, got 'x'", lambda i: i.texts(["x"])),
-        ("rows: must be an integer of at least 0, got -1", lambda i: i.texts([-1])),
-        ("none may be blank", lambda i: QueryRows(4, (6, 9), 2)(i, ["word1", " "])),
-        ("--rows: must be an integer of at least 1", lambda i: QueryRows(0)),
     ],
 )
 def test_arguments_of_the_search_api_are_checked(message, call, index):

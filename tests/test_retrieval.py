@@ -22,8 +22,8 @@ from cse.evaluation.retrieval import (
     rank_documents,
     read_judgements,
 )
+from cse.search.bm25 import terms_for
 from cse.search.fusion import Fusion
-from cse.search.terms import terms_for
 from test_search import refused
 
 DOCUMENTS, QUERIES = 60, 9

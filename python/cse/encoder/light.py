@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import InputError, first_line
+from ..errors import InputError
 from .base import Calls, TextEncoder, Vectors, unit
 from .prompts import plain
 from .resolve import (
@@ -85,10 +85,7 @@ class LightEncoder(TextEncoder):
         torch = sys.modules.get("torch")  # its number of threads is that of the option --threads
         options.intra_op_num_threads = torch.get_num_threads() if torch else 0
         options.log_severity_level = 3  # only errors
-        try:
-            self.session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime defines its own exceptions
-            raise InputError(f"{file}: cannot be loaded ({first_line(error)}); export it again") from None
+        self.session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         self.pooling = SUMMARY
         outputs = {entry.name: entry.shape for entry in self.session.get_outputs()}
         tokenizer = file.with_name(TOKENIZER)

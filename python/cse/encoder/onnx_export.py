@@ -76,8 +76,6 @@ def export_onnx(
     if pooled_layers(pooler, 2) is not None:
         raise InputError(f"{model}: its pooling ({pooler}) needs several layers, but ONNX files hold only the last one")
     encoder = Encoder(name, device="cpu")
-    if encoder[0].module_output_name != "token_embeddings":
-        raise InputError(f"{model}: its embeddings come from the pooler of the checkpoint, which is not exported")
     say = status or (lambda text: None)
     if output is None:
         return _export(encoder, Path(source.path), Path(source.path), int8, say)

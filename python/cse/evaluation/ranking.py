@@ -131,8 +131,7 @@ class ByWords:
         self, queries: Texts, documents: Texts, progress: Progress | None = None, depth: int = 100, **settings: Any
     ) -> list[dict[str, float]]:
         """Returns the documents with the highest positive scores; further settings have no effect."""
-        from ..search.bm25 import Bm25
-        from ..search.terms import terms_for
+        from ..search.bm25 import Bm25, terms_for
 
         ids = sorted(documents, reverse=True)
         index = Bm25.build((documents[key] for key in ids), progress, terms_for([documents[key] for key in ids]))

@@ -163,7 +163,7 @@ def doctor_command(
         raise InputError("--tokenizer wordpieces: cse doctor counts words; choose unicode, whitespace or treebank")
     inputs = readers.resolve(corpus, column)
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
-    from ...search.terms import SAMPLE, looks_like_code
+    from ...search.bm25 import SAMPLE, looks_like_code
 
     started = time.perf_counter()
     seen: dict[str, Any] = json.loads(
