@@ -62,7 +62,7 @@ def test_building_an_index_and_applying_a_preset_do_not_import_torch(sample, tmp
 
 
 def test_build_tfidf_prints_one_json_object(cse_here, sample, tmp_path):
-    done = cse("build-tfidf", sample, "-o", tmp_path / "out", "--no-matrix", "--json")
+    done = cse_here("build-tfidf", sample, "-o", tmp_path / "out", "--no-matrix", "--json")
     value = json.loads(done.stdout)
     assert (value["documents"], value["rows"], value["blank"]) == (10_000, 10_000, 0)
     assert list(value["written"]) == ["index.safetensors"]
