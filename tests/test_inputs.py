@@ -188,7 +188,7 @@ def test_errors_of_tables_name_the_file_and_the_place_of_a_bad_cell(tmp_path, cs
     packed = gzip.compress(b"a\n" + b"some text\n" * 100_000)
     refused(cse, tmp_path, "cut.csv.gz", packed[:200], "--column", "a")
     refused(cse, tmp_path, "plain.csv.gz", b"a\nhello\n", "--column", "a")
-    assert "holds no record" in refused(cse, tmp_path, "empty.jsonl", b"\n\n", "--column", "a")
+    assert "has no column 'a'" in refused(cse, tmp_path, "empty.jsonl", b"\n\n", "--column", "a")
     assert "contains no rows" in refused(cse, tmp_path, "header.csv", b"a,b\n", "--column", "a")
     with pytest.raises(InputError, match="no file was given"):
         TfidfIndex.build([])

@@ -71,10 +71,9 @@ def test_a_record_of_any_depth_is_refused_in_one_sentence(tmp_path, depth):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("t.csv", "text,b\na,b\n".encode("utf-16"), "is UTF-16, not UTF-8; convert it"),
-        ("t.jsonl", '{"text": "a"}\n'.encode("utf-16"), "is UTF-16, not UTF-8; convert it"),
-        ("t.csv", b"text;b\na;b\n", "separated by semicolons, not by commas; write it with commas"),
-        ("t.csv", b"text\tb\na\tb\n", "separated by tabs, not by commas; name it .tsv"),
+        ("t.csv", "text,b\na,b\n".encode("utf-16"), "is UTF-16LE, not UTF-8; convert it"),
+        ("t.jsonl", '{"text": "a"}\n'.encode("utf-16"), "is UTF-16LE, not UTF-8; convert it"),
+        ("t.csv", b"text;b\na;b\n", "has no column 'text'; its columns are: text;b"),
         ("t.csv", b"PK\x03\x04rest", "is a spreadsheet or a zip archive"),
         ("t.xlsx", b"PK\x03\x04rest", "is a spreadsheet; save it as CSV"),
         ("t.csv.xz", b"\xfd7zXZ\x00", "is compressed with xz, which is not supported; decompress it"),

@@ -265,10 +265,7 @@ def test_the_index_is_stored_with_its_tokenizer(tmp_path, pieces, tiny_pieces):
     with pytest.raises(InputError, match="is not the tokenizer with which the index was built"):
         TfidfIndex.open(tmp_path / "i")
     (tmp_path / "i" / "tokenizer.json").write_text("{", encoding="utf8")
-    with pytest.raises(InputError, match=r"tokenizer\.json: is not valid JSON"):
-        TfidfIndex.open(tmp_path / "i")
-    (tmp_path / "i" / "tokenizer.json").unlink()
-    with pytest.raises(InputError, match="cannot be read; build the index again"):
+    with pytest.raises(InputError, match=r"tokenizer\.json: is not the tokenizer .*; build the index again"):
         TfidfIndex.open(tmp_path / "i")
     with pytest.raises(InputError, match="give the attribute pieces"):
         TfidfIndex.from_bytes(index.to_bytes())
@@ -288,11 +285,9 @@ def test_merging_needs_the_same_tokenizer(tmp_path, pieces, tiny_pieces):
 
 def test_tokenizers_of_other_kinds_are_refused():
     unigram = Tokenizer(models.Unigram([("<unk>", 0.0), ("a", -1.0)], 0))
-    with pytest.raises(InputError, match="has a tokenizer of the kind Unigram, not WordPiece"):
-        Pieces.of(unigram, "m")
-    joined_ideographs = bert(["[UNK]"], handle_chinese_chars=False)
-    with pytest.raises(InputError, match="does not normalise and separate text as BERT's does"):
-        Pieces.of(joined_ideographs, "m")
+    for other, kind in ((unigram, "Unigram"), (bert(["[UNK]"], handle_chinese_chars=False), "WordPiece")):
+        with pytest.raises(InputError, match=rf"the tokenizer of m \({kind}\) does not split text as BERT's does"):
+            Pieces.of(other, "m")
     with pytest.raises(InputError, match="the tokenizer of m has no fast version"):
         Pieces.of(object(), "m")
 
@@ -300,7 +295,7 @@ def test_tokenizers_of_other_kinds_are_refused():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--tokenizer", "wordpieces"], "--tokenizer wordpieces needs the tokenizer of a model"),
+        (["--tokenizer", "wordpieces"], "wordpieces needs the tokenizer of a model"),
         (["--model", "tiny"], "--model belongs to --tokenizer wordpieces"),
         (["--tokenizer", "wordpieces", "--model", "tiny", "--nfkc"], "--nfkc has no effect"),
         (["--tokenizer", "wordpieces", "--model", "tiny", "--no-lowercase"], "--no-lowercase has no effect"),

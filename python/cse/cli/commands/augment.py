@@ -15,7 +15,7 @@ from ...errors import InputError, visible
 from ...options import Column, EncodingErrors, If, MaxLineBytes, Opt, Threads
 from ...progress import in_background
 from ...tfidf.build import AugmentReport
-from ...tfidf.index import MOST_SAMPLES, TfidfIndex
+from ...tfidf.index import TfidfIndex
 from ...tfidf.options import Epoch, MaxTerms, MinDf, Mode, Sampling, Tfidf
 from .. import options, printing
 from ..command import command
@@ -124,7 +124,7 @@ def explain_command(
     min_df: MinDf = 0,
     max_terms: MaxTerms = None,
     sampling: Sampling,
-    samples: Annotated[int, Ge(0), Le(MOST_SAMPLES), Opt("Number of sampled replacements per word.")] = 4,
+    samples: Annotated[int, Ge(0), Le(100_000), Opt("Number of sampled replacements per word.")] = 4,
     as_json: AsJson = False,
 ) -> None:
     """Show why UNA replaces a word: for each word of SENTENCE, its TF-IDF score, the probability that it is replaced,
