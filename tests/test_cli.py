@@ -75,12 +75,11 @@ def test_missing_inputs_are_reported_before_torch_is_imported(tmp_path, argument
 
 
 def test_build_tfidf_prints_one_json_object_and_writes_no_matrix_if_told_so(cse_here, sample, tmp_path):
-    for flag in ("--no-matrix", "--stream"):
-        done = cse_here("build-tfidf", sample, flag, "--json", cwd=tmp_path)
-        value = json.loads(done.stdout)
-        assert (value["documents"], value["rows"], value["blank"]) == (10_000, 10_000, 0)
-        assert [path.name for path in (tmp_path / "tfidf").iterdir()] == list(value["written"]) == ["index.safetensors"]
-        assert done.stderr == ""
+    done = cse_here("build-tfidf", sample, "--no-matrix", "--json", cwd=tmp_path)
+    value = json.loads(done.stdout)
+    assert (value["documents"], value["rows"], value["blank"]) == (10_000, 10_000, 0)
+    assert [path.name for path in (tmp_path / "tfidf").iterdir()] == list(value["written"]) == ["index.safetensors"]
+    assert done.stderr == ""
     (tmp_path / "bad.txt").write_bytes(b"one \xff two\nthree\n\xfe\n")
     done = cse_here("build-tfidf", "bad.txt", "--encoding-errors", "replace", "--json", cwd=tmp_path)
     assert json.loads(done.stdout)["repaired"] == 2
@@ -170,7 +169,7 @@ REFUSED = [
     ("build-tfidf mute.txt -o out", "no line contains a word"),
     ("build-tfidf nope.txt", "nope.txt: no such file"),
     ("build-tfidf .", "is a folder; name the files in it"),
-    ("build-tfidf c.txt --stream --matrix", "--matrix"),
+    ("build-tfidf c.txt --engine ray --matrix", "--matrix cannot be combined with --engine ray"),
     ("build-tfidf c.txt --engine odd", "choose one of local, ray"),
     ("build-tfidf c.txt --tokenizer odd", "unicode, whitespace"),
     ("build-tfidf --learning-rate 1", "No such option --learning-rate."),

@@ -52,6 +52,20 @@ IndexFolder = Annotated[
 
 
 @dataclass(frozen=True)
+class Reading:
+    """How the files of a corpus are read."""
+
+    column: Column = None
+    encoding_errors: EncodingErrors = "strict"
+    max_line_bytes: MaxLineBytes = 1 << 20
+    threads: Threads = 0
+
+    @property
+    def options(self) -> readers.ReadOptions:
+        return readers.reading_options(self.encoding_errors, self.max_line_bytes, self.threads)
+
+
+@dataclass(frozen=True)
 class Encoding:
     """How a corpus is read and encoded."""
 
