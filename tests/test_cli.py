@@ -168,7 +168,8 @@ REFUSED = [
     ("build-tfidf long.txt -o out", "long.txt: line 2 is longer than 1048576 bytes"),
     ("build-tfidf mute.txt -o out", "no line contains a word"),
     ("build-tfidf nope.txt", "nope.txt: no such file"),
-    ("build-tfidf .", "is a folder; name the files in it"),
+    ("build-tfidf sub", "is a folder; name the files in it, like 'sub/*.txt'"),
+    ("build-tfidf c.txt -o c.txt/out", "Error: c.txt/out: "),
     ("build-tfidf c.txt --engine ray --matrix", "--matrix cannot be combined with --engine ray"),
     ("build-tfidf c.txt --engine odd", "choose one of local, ray"),
     ("build-tfidf c.txt --tokenizer odd", "unicode, whitespace"),
@@ -176,6 +177,7 @@ REFUSED = [
     ("trian", "No such command 'trian' (did you mean train?)."),
     ("augment c.txt --tfidf nope", "no TF-IDF index there; make one with 'cse build-tfidf"),
     ("augment c.txt --json", "-o FILE"),
+    ("augment c.txt -o no/x.txt", "Error: no/x.txt: there is no folder no; create it, or check the path"),
     ("augment c.txt --radius 0", "--radius"),
     ("augment c.txt --radius -1", "--radius"),
     ("augment c.txt --beta 1.5", "--beta"),
@@ -223,6 +225,7 @@ def refusing(tmp_path_factory, indexed):
     for name, content in CONTENTS.items():
         (folder / f"{name}.txt").write_bytes(content)
     (folder / "tfidf").symlink_to(indexed / "tfidf")
+    (folder / "sub").mkdir()
     return folder
 
 

@@ -158,21 +158,6 @@ def test_writing_to_a_full_pipe_can_be_cancelled(indexed, sample):
     process.communicate()
 
 
-def test_messages_show_paths_as_they_were_typed(tmp_path, indexed, sample, cse):
-    done = cse("augment", sample, "-o", "nosuch/x.txt", cwd=indexed)
-    assert done.returncode == 2
-    assert done.stderr.strip() == "Error: nosuch/x.txt: there is no folder nosuch; create it, or check the path"
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "a.txt").write_text("a text\n")
-    done = cse("build-tfidf", "texts", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "is a folder; name the files in it, like 'texts/*.txt'" in done.stderr
-    done = cse("build-tfidf", "texts/*.txt", "-o", "texts/a.txt/out", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.strip().startswith("Error: texts/a.txt/out: ")
-    assert ".cse-" not in done.stderr
-
-
 def test_the_same_rows_are_blank_in_a_list_of_texts_and_in_a_file(tmp_path, sample_index, tiny_bert):
     rows = ["", " ", "\t", "\x1c", "\u3000", "a text", "..."]
     path = tmp_path / "rows.txt"
