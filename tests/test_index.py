@@ -128,14 +128,12 @@ def test_an_opened_index_equals_the_saved_index(sample_index, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        *((lambda whole, size=size: whole[: int(size * len(whole))], "not a readable cse index") for size in (0, 0.5)),
+        (lambda whole: b"", "not a readable cse index"),
         (lambda whole: whole[:4], "not a readable cse index"),
+        (lambda whole: whole[: len(whole) // 2], "not a readable cse index"),
         (lambda whole: whole[:-1], "not a readable cse index"),
         (lambda whole: whole.replace(b'\\"documents\\":10000', b'\\"documents\\":10001'), "truncated or edited"),
-        (
-            lambda whole: whole.replace(b'\\"format\\":1', b'\\"format\\":9'),
-            "format version 9, but this cse reads .* 1",
-        ),
+        (lambda whole: whole.replace(b'\\"format\\":1', b'\\"format\\":9'), "format version 9, but this cse reads"),
     ],
 )
 def test_a_truncated_or_edited_index_or_one_of_another_version_is_refused(sample_index, tmp_path, change, message):
