@@ -114,7 +114,7 @@ IMPORTED: dict[str, str] = {}
 def import_methods(path: str) -> str:
     """Runs a Python file that registers methods, once per process; returns the SHA-256 of the file."""
     name = Path(path).resolve()
-    digest = sha256(name.read_bytes()).hexdigest()
+    digest = sha256(Path(path).read_bytes()).hexdigest()
     if str(name) in IMPORTED:
         if IMPORTED[str(name)] != digest:
             raise InputError(

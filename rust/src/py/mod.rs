@@ -8,11 +8,11 @@ use pyo3::exceptions::{PyFileNotFoundError, PyIsADirectoryError, PyKeyboardInter
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes};
 
+use crate::error::Named;
 use crate::index::build;
 use crate::index::stats::{Counts, Stats};
 use crate::random;
 use crate::text::reader::{self, FileRecord, Input};
-use crate::error::Named;
 use crate::text::tokenize::Rule;
 use crate::{Error, checksum, doctor, text};
 
