@@ -291,22 +291,10 @@ def make_tiny(folder, kind):
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-        model_max_length=64,
-    )
-    sizes = {
-        "vocab_size": 2000,
-        "hidden_size": 32,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "intermediate_size": 64,
-    }
+    special = {f"{name.strip('[]').lower()}_token": name for name in names}
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=64, **special)
+    sizes = {"vocab_size": 2000, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
+    sizes["intermediate_size"] = 64
     if kind == "bert":
         model = BertModel(BertConfig(**sizes, max_position_embeddings=64))
     else:
