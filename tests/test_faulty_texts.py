@@ -5,14 +5,7 @@ import os
 
 import pytest
 
-from cse import InputError, TfidfIndex, TrainConfig, train
-
-
-def test_a_json_array_is_refused_with_a_suggestion(tmp_path):
-    path = tmp_path / "a.json"
-    path.write_text('["a sentence"]')
-    with pytest.raises(InputError, match=r"\.json is not supported; .*\.jsonl"):
-        TfidfIndex.build(path)
+from cse import TfidfIndex, TrainConfig, train
 
 
 def test_an_index_of_another_folder_is_named_with_the_file_that_is_missing(tmp_path, tiny_bert, short_rows, cse_here):

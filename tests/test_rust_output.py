@@ -35,7 +35,7 @@ except (OSError, KeyboardInterrupt) as error:
 """
 
 
-def started(folder, what, path, output="", seconds="", **streams):
+def launched(folder, what, path, output="", seconds="", **streams):
     return subprocess.Popen([sys.executable, "-c", SCRIPT, what, str(path), output, seconds], cwd=folder, **streams)
 
 
@@ -57,7 +57,7 @@ def stalled(tmp_path, indexed, sample):
     (tmp_path / "tfidf").symlink_to(indexed / "tfidf")
 
     def start():
-        process = started(tmp_path, "augment", "-", "out.txt", stdin=subprocess.PIPE)
+        process = launched(tmp_path, "augment", "-", "out.txt", stdin=subprocess.PIPE)
         processes.append(process)
         process.stdin.write(sample.read_bytes())
         process.stdin.flush()
@@ -77,7 +77,7 @@ def test_only_temporary_files_of_killed_processes_are_removed(tmp_path, stalled,
     first.wait()
     assert temporary(tmp_path) == before
     (tmp_path / ".cse-other.tmp").write_text("of another program")
-    assert started(tmp_path, "build", sample).wait() == 0
+    assert launched(tmp_path, "build", sample).wait() == 0
     (left,) = set(temporary(tmp_path)) - {".cse-other.tmp"}
     assert left in before
     assert not (tmp_path / "out.txt").exists()
@@ -142,7 +142,7 @@ def test_a_cancelled_call_returns_soon_and_leaves_no_files(tmp_path, sample, sam
 
 
 def test_writing_to_a_full_pipe_can_be_cancelled(indexed, sample):
-    process = started(indexed, "augment", sample, seconds="1", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = launched(indexed, "augment", sample, seconds="1", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.wait(timeout=60) == 3
     process.communicate()
 
@@ -171,7 +171,7 @@ def test_the_same_rows_are_blank_in_a_list_of_texts_and_in_a_file(tmp_path, samp
 
 def test_a_pipe_closed_by_its_reader_causes_a_broken_pipe_error(indexed, sample):
     reading, writing = os.pipe()
-    process = started(indexed, "augment", sample, stdout=writing, stderr=subprocess.PIPE, text=True)
+    process = launched(indexed, "augment", sample, stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
     assert os.read(reading, 100)
     os.close(reading)
