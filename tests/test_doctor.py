@@ -58,9 +58,10 @@ def test_lines_that_other_commands_refuse_are_counted(look, cse_here, tmp_path):
     assert (faults["replacement"]["rows"], faults["replacement"]["first"]) == (2, 1)
 
 
-def test_the_sample_has_no_faults_and_its_replacement_rate_is_predicted(look, sample_index, sample_rows):
+def test_the_sample_has_no_faults_and_its_replacement_rate_is_predicted(look, cse_here, sample_index, sample_rows):
     seen = look(sample_rows)
     assert not [advice for advice in seen["advice"] if advice["level"] == "fault"]
+    assert "No fault found." in cse_here("doctor", "sample").stdout
     assert seen["sampled_rows"] == 10_000
     assert seen["singletons"] == int((sample_index.df == 1).sum())
     _, report = sample_index.augment_report(sample_rows)
