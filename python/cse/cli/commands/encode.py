@@ -153,9 +153,7 @@ def encode_parts(
     encoder = Encoder(**{**arguments, "device": "cpu"} if there else arguments)
     if not there:
         printing.say(f"on {describe_device(str(encoder.device), encoder.precision, encoder.precision_reason)}")
-    reading = readers.reading_options(
-        encoding_errors=encoding.encoding_errors, max_line_bytes=encoding.max_line_bytes, threads=encoding.threads
-    )
+    reading = readers.reading_options(encoding.encoding_errors, encoding.max_line_bytes, encoding.threads)
     job = encode_job(
         encoder,
         arguments,
