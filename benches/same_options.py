@@ -33,7 +33,10 @@ import click
 from cse.cli import group
 from cse.augment import AUGMENTATIONS, PAIRS_POSITIVE
 from cse.errors import InputError
-from cse.training.settings import changes
+try:
+    from cse.training.settings import changes
+except ImportError:  # a version after that module
+    from cse.training.settings import precedence as changes
 from cse.training.settings.config import TrainConfig
 from cse.training.settings.precedence import resolve
 try:

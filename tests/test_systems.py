@@ -25,7 +25,7 @@ from cse.training.step.distributed import World
 from cse.training.step.step import propagate
 from cse.views import Frozen
 from ranks import two_ranks_equal_one
-from runs import first_batches, gradients, in_float64, same_run, weights
+from runs import first_batches, gradients, in_float64, records_of, same_run
 from test_device import CASES, CUDA, Copies, assert_close
 from test_distributed import FirstOfThree
 
@@ -208,8 +208,7 @@ def test_training_lowers_the_loss(run_config, system, name):
     # Embeddings from a mask token are learnt more slowly, and the loss of InfoCSE is that of a few masked tokens.
     steps = {"prompt": 40, "sncse": 40, "infocse": 80}.get(name, 20)
     config = run_config.replace(**system(name), max_steps=steps, batch_size=16, lr=2e-3, eval_every=0, log_every=1)
-    records = map(json.loads, (train(config).folder / "log.jsonl").read_text(encoding="utf8").splitlines())
-    losses = [record["loss"] for record in records if "loss" in record]
+    losses = [record["loss"] for record in records_of(train(config).folder)[0]]
     assert len(losses) == steps
     quarter = steps // 4
     assert np.mean(losses[-quarter:]) < np.mean(losses[:quarter])
@@ -267,13 +266,6 @@ def test_unchanged_negatives_are_masked_and_unchanged_positives_are_kept(run_con
     # A change beyond the maximum length does not count, because the text is truncated.
     cut = batch_of(max_length=3, negatives=("repetition",))[1]
     assert cut.unchanged["synthetic"] > 15
-
-
-def test_an_encoder_method_that_averages_weights_changes_the_saved_model(run_config):
-    plain = train(run_config.replace(max_steps=2))
-    result = train(run_config.replace(encoder_methods=("ema",), max_steps=2))
-    averaged, trained = weights(result.folder), weights(plain.folder)
-    assert any(not torch.equal(averaged[name], trained[name]) for name in trained)
 
 
 def test_an_expensive_augmentation_gets_only_the_rows_of_its_process(run_config, masked_model, monkeypatch):

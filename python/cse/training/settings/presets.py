@@ -11,7 +11,6 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from ...errors import unknown
 from ...registry import declared
 
 
@@ -71,7 +70,5 @@ def is_published(name: str | None) -> bool:
 
 
 def preset_values(name: str) -> dict[str, Any]:
-    """Returns the values of a preset; raises ``InputError`` for an unknown name."""
-    if name not in _presets():
-        raise unknown("--preset", name, preset_names())
+    """Returns the values of a preset."""
     return _presets()[name]

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ...background import handle_stops
 from ...encoder.device import distributed_backend, use_gpu
-from ...errors import InputError, RunError
+from ...errors import RunError
 
 # Other ranks wait while rank 0 evaluates. The timeout need not be short, because torchrun ends all ranks if one dies.
 TIMEOUT = timedelta(hours=6)
@@ -175,8 +175,6 @@ def connected(device: str) -> Iterator[World]:
     if not dist.is_initialized():
         dist.init_process_group(backend, timeout=TIMEOUT)
         atexit.register(_part)
-    elif dist.get_backend() != backend:
-        raise InputError(f"--device {device}: the processes have trained on another kind of device; start new ones")
     yield World(dist.get_rank(), dist.get_world_size(), local, kind)
 
 

@@ -42,20 +42,6 @@ def chunks_of(rows: int, size: int | None) -> list[slice]:
     return [slice(start, start + size) for start in range(0, rows, size)]
 
 
-def in_chunks(
-    function: Callable[[dict[str, Tensor]], Tensor], inputs: Mapping[str, Tensor], size: int | None
-) -> Tensor:
-    """Applies a function to chunks of its inputs, and concatenates the results.
-
-    With ``size``, the activations of a chunk are recomputed in the backward pass, with the same random numbers.
-    """
-    if size is None:
-        return function(dict(inputs))
-    rows = len(next(iter(inputs.values())))
-    chunks = [{name: values[part] for name, values in inputs.items()} for part in chunks_of(rows, size)]
-    return torch.cat([checkpoint(function, chunk, use_reentrant=False) for chunk in chunks])
-
-
 @dataclass(frozen=True)
 class Forward:
     """Settings for encoding the rows of this rank: device, precision, chunks, and groups of similar length."""
@@ -75,24 +61,31 @@ class Forward:
         """Returns the context manager that sets the precision of forward passes."""
         return autocast(self.device, self.precision)
 
-    def encode(
+    def run(
         self,
         encoder: Callable[[dict[str, Tensor]], Tensor],
         tokens: Mapping[str, Tensor],
         times: int = 1,
         whole_rows: bool = False,
     ) -> Tensor:
-        """Returns the embeddings ``(times * n, D)`` of n rows in float32 (float64 for a float64 encoder)."""
+        """Returns the embeddings ``(times * n, D)`` of n rows in float32 (float64 for a float64 encoder).
 
-        def encode(inputs: dict[str, Tensor]) -> Tensor:
+        The activations of chunks are recomputed in the backward pass, with the same random numbers.
+        """
+
+        def in_precision(inputs: dict[str, Tensor]) -> Tensor:
             with self.autocast():
                 z = encoder(inputs)
             return z if z.dtype == torch.float64 else z.float()
 
         inputs = {key: value.repeat(times, 1) for key, value in tokens.items()}
         if self.by_groups and not whole_rows:
-            return by_length(encode, inputs, GROUP)
-        return in_chunks(encode, inputs, self.chunk_size)
+            return by_length(in_precision, inputs, GROUP)
+        if self.chunk_size is None:
+            return in_precision(inputs)
+        parts = chunks_of(len(next(iter(inputs.values()))), self.chunk_size)
+        chunks = [{key: values[part] for key, values in inputs.items()} for part in parts]
+        return torch.cat([checkpoint(in_precision, chunk, use_reentrant=False) for chunk in chunks])
 
 
 def nothing(encoder: SentenceEncoder, width: int | None = None) -> Tensor:
@@ -130,7 +123,7 @@ def encode_views(state: TrainState, inputs: Inputs, forward: Forward) -> dict[st
                 run, given = encoder_of(views[0], encoder, state, tokens[name], row_step)
                 times = 1 if block.shared else len(views)
                 whole = views[0].hook is not None or encoder.packs
-                local = forward.encode(run, given, times, whole_rows=whole)
+                local = forward.run(run, given, times, whole_rows=whole)
                 parts = local.view(times, -1, local.shape[-1]).expand(len(views), -1, -1)
                 embeddings |= {view.name: z for view, z in zip(views, parts, strict=True)}
     # In the order of the blocks and their views, even if some views shared a forward pass.
@@ -141,16 +134,17 @@ def gathered_views(state: TrainState, inputs: Inputs, forward: Forward, world: W
     """Returns the views of all rows of the batch; ranks exchange embeddings and masks in one transfer, keys in one."""
     batch = inputs.batch
     local = encode_views(state, inputs, forward)
-    keys = gathered_keys(inputs, world)
-    masks, owned = (
-        {
-            view.name: inputs.masks[name]
-            for name in inputs.masks
-            if batch.blocks[name].local == of_rank
-            for view in batch.blocks[name].views
-        }
-        for of_rank in (False, True)
-    )
+    keys: dict[str, Tensor] = {}
+    if inputs.keys:
+        stacked = world.gather(torch.stack(list(inputs.keys.values()), dim=1), len(batch.rows))
+        by_block = dict(zip(inputs.keys, stacked.unbind(1), strict=True))
+        by_view = {view.name: by_block[name] for name, block in batch.blocks.items() for view in block.views}
+        keys = entry_keys(by_view, batch.roles, by_block.get(SENTENCES))
+    masks: dict[str, Tensor] = {}
+    owned: dict[str, Tensor] = {}  # the masks of the rows of this rank
+    for name, mask in inputs.masks.items():
+        block = batch.blocks[name]
+        (owned if block.local else masks).update({view.name: mask for view in block.views})
     if world.size == 1:
         return Views(local, batch.roles, {**masks, **owned}, keys=keys, repeats=batch.repeats)
     columns = [*local.values(), *(mask[:, None].to(next(iter(local.values())).dtype) for mask in owned.values())]
@@ -159,17 +153,6 @@ def gathered_views(state: TrainState, inputs: Inputs, forward: Forward, world: W
     everything = dict(zip([*local, *(f"mask of {name}" for name in owned)], gathered, strict=True))
     masks |= {name: everything[f"mask of {name}"][:, 0] > 0.5 for name in owned}
     return Views({name: everything[name] for name in local}, batch.roles, masks, keys=keys)
-
-
-def gathered_keys(inputs: Inputs, world: World) -> dict[str, Tensor]:
-    """Returns ``Views.keys`` of all rows of the batch."""
-    if not inputs.keys:
-        return {}
-    batch = inputs.batch
-    columns = world.gather(torch.stack(list(inputs.keys.values()), dim=1), len(batch.rows)).unbind(1)
-    keys = dict(zip(inputs.keys, columns, strict=True))
-    by_view = {view.name: keys[name] for name, block in batch.blocks.items() for view in block.views}
-    return entry_keys(by_view, batch.roles, keys.get(SENTENCES))
 
 
 def step_of_rows(
@@ -196,10 +179,10 @@ def encoder_of(
 ) -> tuple[Callable[[dict[str, Tensor]], Tensor], Mapping[str, Tensor]]:
     """Returns the function that encodes the rows of a view, and its inputs; ``step`` takes the positions of rows."""
     if view.hook is None:
-        return encoder if view.dropout is None else partial(with_dropout, encoder, view.dropout), tokens
+        return partial(with_dropout, encoder, view.dropout), tokens
     hook = state.hooks[view.hook]
 
-    def encode(inputs: dict[str, Tensor]) -> Tensor:
+    def with_hook(inputs: dict[str, Tensor]) -> Tensor:
         inputs = dict(inputs)
         with dropout_of(encoder.backbone, view.dropout):
             facts = step(inputs.pop(ROW)[:, 0])
@@ -211,7 +194,7 @@ def encoder_of(
             return z
 
     ids = tokens["input_ids"]
-    return encode, {**tokens, ROW: torch.arange(len(ids), device=ids.device)[:, None]}
+    return with_hook, {**tokens, ROW: torch.arange(len(ids), device=ids.device)[:, None]}
 
 
 @contextmanager
@@ -227,7 +210,7 @@ def dropout_of(backbone: nn.Module, probability: float | None) -> Iterator[None]
             setattr(module, name, value)
 
 
-def with_dropout(model: Any, probability: float, tokens: dict[str, Tensor]) -> Tensor:
+def with_dropout(model: Any, probability: float | None, tokens: dict[str, Tensor]) -> Tensor:
     """Encodes tokens with the given dropout probability in the transformer of ``model``, its ``backbone``."""
     with dropout_of(model.backbone, probability):
         z: Tensor = model(tokens)

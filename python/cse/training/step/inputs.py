@@ -12,8 +12,6 @@ from torch import Tensor
 from ... import rng
 from ...encoder.device import copied_to, on_device
 from ..batches.batches import Batch
-from ..batches.packed import Packed
-from ..batches.tokens import pack_batch
 
 Draw = tuple[tuple[slice, ...], str, int]
 
@@ -23,7 +21,7 @@ class Inputs:
 
     def __init__(self, batch: Batch, device: str, seed: int = 0) -> None:
         self.batch, self.device, self.seed = batch, device, seed
-        packed = _packed(batch)
+        packed = batch.packed or batch.pack()
         self._memory = copied_to(packed.memory, device)
         views = packed.views(self._memory)
         self.rows: Tensor = views["rows",]
@@ -67,7 +65,7 @@ class Inputs:
     def refill(self, batch: Batch) -> None:
         """Replaces the tensors by those of another batch of the same shape, and draws its random numbers."""
         self.batch = batch
-        self._memory.copy_(_packed(batch).memory, non_blocking=True)
+        self._memory.copy_((batch.packed or batch.pack()).memory, non_blocking=True)
         for draw, values in self.draws:
             values.copy_(on_device(self._drawn(*draw), self.device))
         self._known, self._drawn_before = iter(self.draws), len(self.draws)
@@ -78,11 +76,7 @@ class Inputs:
         return len(self.draws) != self._drawn_before
 
 
-def _packed(batch: Batch) -> Packed:
-    return batch.packed or pack_batch(batch)
-
-
 def shape_of(batch: Batch) -> Any:
     """Returns a key that is equal for batches that a step encodes and compares by the same operations."""
     blocks = tuple((name, block.views, block.shared, block.local) for name, block in batch.blocks.items())
-    return _packed(batch).layout, blocks, batch.repeats
+    return (batch.packed or batch.pack()).layout, blocks, batch.repeats
