@@ -466,35 +466,6 @@ def test_batches_on_cuda_are_padded_to_a_multiple_of_eight_tokens(run_config, mo
 LIKE_A_GPU = "cpu:0"
 
 
-def test_no_transformer_on_a_gpu_looks_at_the_values_of_the_mask(run_config):
-    config = run_config.replace(device=LIKE_A_GPU, loss_terms=("keep-similarities",), positive_encoder="copy")
-    run = prepare(config.replace(feature_augmentations=("momentum",), positive="spans"))
-    state = run.state
-    copies = [
-        state.encoder,
-        state.second,
-        state.features["momentum"].encoder,
-        state.terms["keep-similarities"].base.model,
-    ]
-    assert [each.backbone.config._attn_implementation for each in copies] == ["cse_masked"] * 4
-    with Prefetcher(run.batches, state.encoder.tokenizer, 32) as prefetcher, Waits() as waits:
-        training_step(state, prefetcher.get(0), run.forward, 1e-3)
-    assert not waits.names
-
-
-class Waits(TorchDispatchMode):
-    """Records the names of operations whose result the host reads."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if torch.Tag.data_dependent_output in function.tags:
-            self.names.append(str(function))
-        return function(*args, **kwargs or {})
-
-
 class Casts(TorchDispatchMode):
     """Counts the casts of single tensors to bfloat16 or from it."""
 

@@ -11,7 +11,7 @@ from cse.encoder.acceleration import by_length, one_lookup
 from cse.training.batches.batches import Batch
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare
-from cse.training.step.inputs import Inputs
+from cse.training.step.encode import Inputs
 from cse.training.step.step import propagate
 from runs import VIEWS, first_batches, gradients, in_float64, records_of
 

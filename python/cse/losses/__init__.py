@@ -159,18 +159,18 @@ def parse_dims(dims: str | Sequence[int]) -> list[int]:
 def incompatibility(objective: str | None, logits: str, mixed: str | None, synthetic_pairs: bool) -> str | None:
     """Returns an error message if a combination of loss parts is not defined, else None.
 
-    ``objective`` is None if it is not known yet; ``mixed`` is None without mixed negatives; ``synthetic_pairs`` says
-    whether synthetic negatives are added as anchor-positive pairs (``--una-as pairs``).
+    ``objective`` is None if it is not known yet; ``synthetic_pairs``: synthetic negatives also form pairs.
     """
-    if mixed == "release":
-        remedy = "use --mix-variant paper"
-        if logits == "focal":
-            return f"--mix-variant release is defined for the standard logits only, not for --loss focal; {remedy}"
-        if synthetic_pairs:
-            return (
-                "--mix-variant release is not defined with --una-as pairs; "
-                "use --una-as hard-negatives, or --mix-variant paper"
-            )
-        if objective == "nt-xent":
-            return f"--mix-variant release is defined for --objective infonce only; {remedy}"
+    if mixed != "release":
+        return None
+    remedy = "use --mix-variant paper"
+    if logits == "focal":
+        return f"--mix-variant release is defined for the standard logits only, not for --loss focal; {remedy}"
+    if synthetic_pairs:
+        return (
+            "--mix-variant release is not defined with --una-as pairs; "
+            "use --una-as hard-negatives, or --mix-variant paper"
+        )
+    if objective == "nt-xent":
+        return f"--mix-variant release is defined for --objective infonce only; {remedy}"
     return None

@@ -36,18 +36,14 @@ MOST_ROWS = 5_000_000
 
 @dataclass
 class TrainingData:
-    """The sentences of a run, or its labelled pairs, of which ``corpus`` holds the anchors.
+    """The sentences of a run, or its labelled pairs."""
 
-    The texts ``judged``, which judge the encoder by their labels, are left out of ``split``; ``unjudged`` says why none
-    do, although a column of labels was named. ``reading`` are the options with which the files were read.
-    """
-
-    corpus: Corpus
+    corpus: Corpus  # for labelled pairs, the anchors
     labelled: LabelledPairs | None
     split: Split
-    reading: dict[str, Any]
-    judged: LabelledTexts | None = None
-    unjudged: str = ""
+    reading: dict[str, Any]  # options with which the files were read
+    judged: LabelledTexts | None = None  # texts that judge the encoder by their labels; ``split`` leaves them out
+    unjudged: str = ""  # why none do, although a column of labels was named
 
     @property
     def columns(self) -> list[Corpus]:

@@ -64,8 +64,7 @@ def open_tokens(
 ) -> dict[int, StoredTokens]:
     """Returns, by column number, the stored token ids of the columns whose rows are encoded unchanged.
 
-    Token ids are stored only for corpora in the cache, and only by runs that read the whole corpus; a shorter run uses
-    stored ids if there are any. Nothing is stored for a tokenizer whose token type ids are not all 0 for single texts.
+    Only runs that read the whole corpus store token ids, and only of corpora in the cache; shorter runs use them.
     """
     whole = len(batches) * batches.accumulate >= batches.per_epoch
     used = {block.column for block in batches[0].blocks.values() if block.column is not None}
@@ -131,8 +130,7 @@ def _open(
 class Prefetcher:
     """Context manager that prepares the next two batches in a background thread.
 
-    ``max_length`` does not count a prompt. ``part(n)`` returns the slice of the n rows of a batch that this rank
-    encodes (default: all). ``stored`` holds token ids by column number; other texts are tokenized.
+    ``max_length`` does not count a prompt; for ``part`` see ``Batches``; ``stored`` holds token ids by column number.
     """
 
     def __init__(

@@ -126,9 +126,8 @@ def text(value: object) -> str:
 def repeated(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Returns the stored values that are to be merged with the changes, and the table ``given`` of the new run.
 
-    If the changes do not affect what is computed, all values of the run except its name are returned. Otherwise only
-    those that the user gave, with None for ``given``: the others are derived again. Options of methods that the changes
-    switch off are left out and, if the changes set only one of ``epochs`` and ``max_steps``, the other.
+    If the changes affect what is computed, only the values that the user gave are kept, with None for ``given``: the
+    others are derived again. Options of methods that the changes switch off are left out.
     """
     kept = flat({name: value for name, value in stored.items() if name not in ("name", "given")})
     table: dict[str, Any] | None = stored.get("given")

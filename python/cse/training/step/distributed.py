@@ -160,10 +160,9 @@ class _Gather(torch.autograd.Function):
 
 @contextmanager
 def connected(device: str) -> Iterator[World]:
-    """Context manager that connects the ranks started by torchrun; without torchrun, there is one rank.
+    """Context manager that connects the ranks started by torchrun, if any, until the process ends.
 
-    The backend is NCCL for CUDA, XCCL for Intel's GPUs and Gloo for the CPU. The ranks stay connected until the process
-    ends, so that one process can train several times.
+    One process can train several times. The backend is NCCL for CUDA, XCCL for Intel's GPUs and Gloo for the CPU.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:

@@ -1,4 +1,4 @@
-"""Encoding of a batch: forward passes of its views, precision, chunks, and gathering across processes.
+"""Encoding of a batch: its tensors on the device, forward passes of its views, and gathering across processes.
 
 The activations of a chunk are not kept (gradient caching; Gao et al. 2021, GradCache).
 """
@@ -12,28 +12,97 @@ from functools import partial, reduce
 from operator import getitem
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ... import rng
 from ...augment.base import View
 from ...encoder.acceleration import by_length, one_lookup
-from ...encoder.device import autocast
+from ...encoder.device import autocast, copied_to, on_device
 from ...encoder.packing import GROUP
 from ...encoder.trained import SentenceEncoder
 from ...features.base import hooked
 from ...views import RowStep, Views, entry_keys
-from ..batches.batches import SENTENCES
+from ..batches.batches import SENTENCES, Batch
 from .distributed import World
-from .inputs import Inputs
 
 if TYPE_CHECKING:
     from .state import TrainState
 
+Draw = tuple[tuple[slice, ...], str, int]  # parts of the rows, purpose, and count of random numbers; see Inputs.uniform
 # Name of an additional input: the position of each row in the view, which selects the ``RowStep`` of a chunk.
 ROW = "row"
 # Attributes that hold the dropout probability in attention modules without a dropout module (ModernBERT, Llama).
 RATES = ("attention_dropout", "dropout_rate")
+
+
+class Inputs:
+    """The tensors of a batch on the device of the encoder, and random numbers for its rows."""
+
+    def __init__(self, batch: Batch, device: str, seed: int = 0) -> None:
+        self.batch, self.device, self.seed = batch, device, seed
+        packed = batch.packed or batch.pack()
+        self._memory = copied_to(packed.memory, device)
+        views = packed.views(self._memory)
+        self.rows: Tensor = views["rows",]
+        """``(B,)`` int64 row numbers in the corpus."""
+        self.partners = views.get(("partners",))
+        """See ``Batch``."""
+        self.masks, self.keys = (
+            {name[1]: tensor for name, tensor in views.items() if name[0] == kind} for kind in ("mask", "keys")
+        )
+        """By block name; see ``Block.mask`` and ``Batch.keys``."""
+        self.tokens = {name: {key: views["tokens", name, key] for key in block} for name, block in batch.tokens.items()}
+        """See ``Batch.tokens``."""
+        self.draws: list[tuple[Draw, Tensor]] = []
+        self._known: Iterator[tuple[Draw, Tensor]] = iter(())
+        self._drawn_before = 0
+
+    def uniform(self, *parts: slice) -> Callable[[str, int], Tensor]:
+        """Returns a function ``uniform(purpose, n)`` that returns uniform random numbers in [0, 1) for some rows.
+
+        Its result, ``(rows, n)`` float32, is a pure function of (seed, epoch, row, purpose). The rows are those of the
+        batch, from which each of ``parts`` takes a slice in turn.
+        """
+
+        def uniform(purpose: str, count: int) -> Tensor:
+            draw = (parts, purpose, count)
+            known, values = next(self._known, (None, None))
+            if known != draw or values is None:
+                values = on_device(self._drawn(*draw), self.device)
+                self.draws.append((draw, values))
+            return values
+
+        return uniform
+
+    def _drawn(self, parts: tuple[slice, ...], purpose: str, count: int) -> npt.NDArray[np.float32]:
+        rows = self.batch.rows
+        for part in parts:
+            rows = rows[part]
+        values = rng.Draws(self.seed, self.batch.epoch).uniform(rows, purpose, count).astype(np.float32)
+        return np.minimum(values, np.nextafter(np.float32(1), np.float32(0)))  # rounding to float32 may give 1
+
+    def refill(self, batch: Batch) -> None:
+        """Replaces the tensors by those of another batch of the same shape, and draws its random numbers."""
+        self.batch = batch
+        self._memory.copy_((batch.packed or batch.pack()).memory, non_blocking=True)
+        for draw, values in self.draws:
+            values.copy_(on_device(self._drawn(*draw), self.device))
+        self._known, self._drawn_before = iter(self.draws), len(self.draws)
+
+    @property
+    def drew_others(self) -> bool:
+        """Whether the step has asked for other random numbers since ``refill``, or in another order."""
+        return len(self.draws) != self._drawn_before
+
+
+def shape_of(batch: Batch) -> Any:
+    """Returns a key that is equal for batches that a step encodes and compares by the same operations."""
+    blocks = tuple((name, block.views, block.shared, block.local) for name, block in batch.blocks.items())
+    return (batch.packed or batch.pack()).layout, blocks, batch.repeats
 
 
 def chunks_of(rows: int, size: int | None) -> list[slice]:
@@ -134,12 +203,7 @@ def gathered_views(state: TrainState, inputs: Inputs, forward: Forward, world: W
     """Returns the views of all rows of the batch; ranks exchange embeddings and masks in one transfer, keys in one."""
     batch = inputs.batch
     local = encode_views(state, inputs, forward)
-    keys: dict[str, Tensor] = {}
-    if inputs.keys:
-        stacked = world.gather(torch.stack(list(inputs.keys.values()), dim=1), len(batch.rows))
-        by_block = dict(zip(inputs.keys, stacked.unbind(1), strict=True))
-        by_view = {view.name: by_block[name] for name, block in batch.blocks.items() for view in block.views}
-        keys = entry_keys(by_view, batch.roles, by_block.get(SENTENCES))
+    keys = gathered_keys(inputs, world)
     masks: dict[str, Tensor] = {}
     owned: dict[str, Tensor] = {}  # the masks of the rows of this rank
     for name, mask in inputs.masks.items():
@@ -153,6 +217,17 @@ def gathered_views(state: TrainState, inputs: Inputs, forward: Forward, world: W
     everything = dict(zip([*local, *(f"mask of {name}" for name in owned)], gathered, strict=True))
     masks |= {name: everything[f"mask of {name}"][:, 0] > 0.5 for name in owned}
     return Views({name: everything[name] for name in local}, batch.roles, masks, keys=keys)
+
+
+def gathered_keys(inputs: Inputs, world: World) -> dict[str, Tensor]:
+    """Returns ``Views.keys`` of all rows of the batch."""
+    if not inputs.keys:
+        return {}
+    batch = inputs.batch
+    columns = world.gather(torch.stack(list(inputs.keys.values()), dim=1), len(batch.rows)).unbind(1)
+    keys = dict(zip(inputs.keys, columns, strict=True))
+    by_view = {view.name: keys[name] for name, block in batch.blocks.items() for view in block.views}
+    return entry_keys(by_view, batch.roles, keys.get(SENTENCES))
 
 
 def step_of_rows(
