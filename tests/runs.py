@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from cse import train
+from cse import Callback, train
 from cse.training.batches.batches import Batches
 from cse.training.batches.tokens import Prefetcher
 from cse.training.folder.find import list_checkpoints
@@ -75,6 +75,16 @@ def same_run(first, second):
     for result in results:
         del result["seconds"], result["folder"]
     assert results[0] == results[1]
+
+
+class Warnings(Callback):
+    """Keeps the warnings of a run."""
+
+    def __init__(self):
+        self.texts = []
+
+    def on_warning(self, text):
+        self.texts.append(text)
 
 
 def start(config, folder, extra=()):

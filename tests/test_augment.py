@@ -56,23 +56,6 @@ def test_every_ablation_and_mode_equals_the_reference(words, twin, sample_rows, 
         assert negative == twin.augment(text, epoch=1, row=row, **options)
 
 
-@pytest.mark.parametrize(
-    ("text", "beta", "which", "replaced"),
-    [
-        ("two words", 1, "all", 0),
-        ("three words too", 1, "all", 1500),
-        ("three words too", 0, "all", 0),
-        ("a b c", 0, "", 500),
-    ],
-)
-def test_fully_random_ablation_skips_short_sentences_and_forces_no_replacement(
-    sample_index, text, beta, which, replaced
-):
-    options = {"replace_which": "random", **({"replace_with": "random"} if which == "all" else {})}
-    _, report = sample_index.augment_report([text] * 500, beta=beta, **options)
-    assert (report.replaced, report.unchanged) == (replaced, 0 if replaced else 500)
-
-
 def test_a_radius_may_be_a_percentage_of_the_vocabulary(sample_index, sample_rows):
     v = len(sample_index)
     assert sample_index.ranks("5%") == round(0.05 * v)

@@ -22,7 +22,7 @@ from cse.training.step.distributed import World
 from cse.training.step.recorded import RecordedStep, Watch
 from cse.training.step.step import training_step
 from emulated_graph import EmulatedRecorder
-from runs import same_run
+from runs import Warnings, same_run
 from test_device import LIKE_A_GPU
 from test_device import deterministic as deterministic
 from test_systems import few as few
@@ -290,16 +290,6 @@ def test_runs_that_are_not_recorded(config_of, changes, world, reason):
     run, warnings = prepare(config_of("standard", **changes)), []
     RecordedStep(run.state, run.forward, 0.0, EmulatedRecorder(), warnings.append, world)
     assert warnings == [f"steps are not recorded as CUDA graphs, because {reason}"]
-
-
-class Warnings(Callback):
-    """Keeps the warnings of a run."""
-
-    def __init__(self):
-        self.texts = []
-
-    def on_warning(self, text):
-        self.texts.append(text)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,16 @@ from cse.training.folder.find import find_checkpoint, list_checkpoints, locked
 from cse.training.folder.outputs import read_checkpoint
 from cse.training.loop import resumed_config
 from forked import Forked
-from runs import LOSSES, kill_after, killed_and_resumed_equals_uninterrupted, records_of, same_run, start, weights
+from runs import (
+    LOSSES,
+    Warnings,
+    kill_after,
+    killed_and_resumed_equals_uninterrupted,
+    records_of,
+    same_run,
+    start,
+    weights,
+)
 
 
 def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(run_config, tmp_path):
@@ -261,10 +270,8 @@ def test_an_out_of_memory_error_suggests_a_chunk_size(run_config, monkeypatch):
         train(run_config)
 
 
-def test_a_finished_run_can_be_extended(run_config, cse):
-    """The run needs no --save-every, because a checkpoint of the last step is always saved."""
-    folder = train(run_config.replace(lr_scheduler="constant", name="run")).folder
-    assert [path.name for path in list_checkpoints(folder)] == ["step-00000008"]
+def test_a_finished_run_can_be_extended(run_config, finished_run, cse):
+    folder = finished_run
     done = cse("train", "--resume", folder, "--max-steps", "10")
     assert done.returncode == 0, done.stderr
     assert f"train longer with: cse train --resume {folder} --max-steps N" in done.stdout.replace("\n", " ")
@@ -375,20 +382,12 @@ def test_last_is_saved_as_a_folder_even_if_a_checkpoint_cannot_be_written(run_co
     assert hidden(folder) == []
 
 
-class Warnings(Callback):
-    def __init__(self):
-        self.found = []
-
-    def on_warning(self, text):
-        self.found.append(text)
-
-
 def test_without_save_every_a_failed_checkpoint_causes_only_a_warning(run_config, full):
     full()
     callback = Warnings()
     result = train(run_config.replace(max_steps=2), callback)
     assert (result.folder / "result.json").exists()
-    assert any("the checkpoint of step 2 could not be written" in text for text in callback.found)
+    assert any("the checkpoint of step 2 could not be written" in text for text in callback.texts)
 
 
 @pytest.mark.slow

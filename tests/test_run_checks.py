@@ -20,25 +20,6 @@ def test_an_encoder_is_collapsed_if_its_mrr_is_close_to_that_of_a_random_ranking
 CHINESE = ["北京是中华人民共和国的首都", "上海是一个大城市吗", "我喜欢学习机器学习", "今天天气非常好"]
 
 
-def test_an_encoder_shared_with_a_loss_term_is_optimised_once(tiny_bert):
-    from cse.context import Context
-    from cse.encoder.resolve import find_model
-    from cse.encoder.trained import load_encoder
-    from cse.losses.base import LossTerm
-    from cse.training.step.state import build_optimizer
-
-    class Holds(LossTerm):
-        def __init__(self, options, context):
-            super().__init__(options, context)
-            self.encoder = context.trained
-
-    encoder = load_encoder(find_model(str(tiny_bert)), "avg")
-    alone = build_optimizer([encoder], 1e-5, 0.0)
-    held = build_optimizer([encoder, Holds(None, Context(encoder=encoder))], 1e-5, 0.0)
-    count = lambda optimizer: [len(group["params"]) for group in optimizer.param_groups]  # noqa: E731
-    assert count(alone) == count(held)
-
-
 def test_the_saturation_check_ignores_steps_without_positives():
     check = SaturationCheck("halves", 0.05)
     assert check.update([{"p_pos": float("nan")}] * 30) is None

@@ -541,14 +541,3 @@ def test_scores_without_labels_are_computed_in_the_precision_of_the_run_and_dev_
         train(base.replace(max_steps=1, precision=precision, dev=dev))
         assert expected in used
         assert set(used) <= {expected, precision}  # with --dev, the check for collapse has the precision of the run
-
-
-def test_steps_of_several_batches_count_the_duplicates_of_all(base, tmp_path):
-    rows = [f"a sentence about number {n % 4} and another word" for n in range(32)]
-    (tmp_path / "repeats.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
-    config = base.replace(corpus=(str(tmp_path / "repeats.txt"),), tfidf=None, max_steps=2, eval_every=0)
-    counted = {}
-    for accumulate, size in ((1, 8), (2, 4)):
-        folder = train(config.replace(accumulate=accumulate, batch_size=size, name=f"by {accumulate}")).folder
-        counted[accumulate] = [record["duplicates"] for record in steps(folder)]
-    assert all(0 < count <= 8 for counts in counted.values() for count in counts)

@@ -143,6 +143,11 @@ class LoRA(EncoderMethod):
         for folder in (Path(name) for name in (source.path, source.base) if name is not None):
             for path in sorted([*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]):
                 context.depends_on(path)
+        shapes = [layer.weight.shape for layer in encoder.backbone.modules() if isinstance(layer, nn.Linear)]
+        if options.rank > (widest := max(map(min, shapes), default=options.rank)):
+            raise InputError(
+                f"--lora {options.rank}: the layers of {source.name} have at most {widest} dimensions; use a lower rank"
+            )
         head = encoder.head
         encoder.requires_grad_(False)
         if head is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from ..data import readers, tables
 from ..data.corpus import IN_MEMORY, Corpus, Split, hold_out
 from ..data.pairs import LabelledPairs, open_pairs
 from ..encoder.resolve import check_local
-from ..errors import InputError, check_texts, shortened
+from ..errors import InputError, shortened
 from ..evaluation.sts import CLEAN
 from ..tfidf.index import TfidfIndex
 
@@ -95,15 +95,6 @@ def check_same(before: dict[str, Any], now: dict[str, Any], where: str) -> None:
     if before != now:
         what = changed[0] if changed else "the corpus or the index"
         raise InputError(f"{where}: {what} has changed since the run began; restore it, or start a new run")
-
-
-def given_texts(texts: Iterable[str] | None, corpus: Sequence[str], named: bool) -> list[str] | None:
-    """Returns sentences in memory as a list; None if there are none."""
-    if texts is None:
-        return None
-    if named or tuple(corpus) not in ((), (IN_MEMORY,)):
-        raise InputError("texts: cannot be combined with corpus, column or pairs; leave out texts, or the others")
-    return check_texts(texts)
 
 
 def has_index(folder: str | Path) -> bool:

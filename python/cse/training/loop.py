@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from ..data.corpus import IN_MEMORY
 from ..encoder.device import recorder_of
-from ..errors import InputError, Interrupted, RunError, for_python, sentence
+from ..errors import InputError, Interrupted, RunError, check_texts, for_python, sentence
 from ..io import dumps, write_text
 from .batches.batches import Batch
 from .batches.tokens import Prefetcher
 from .callbacks import Callback, Callbacks
-from .data import check_same, check_source, given_texts
+from .data import check_same, check_source
 from .folder import outputs
 from .folder.find import CONFIG, find_checkpoint
 from .loggers import loggers
@@ -77,8 +77,11 @@ def train(
     if resume is not None:
         checked = resumed_config(resume, config.values(), "resume", "leave these values as they are")
         config = checked if config.given is None else checked.copied(given=config.given)
-    rows = given_texts(texts, config.corpus, named=bool(config.pairs or config.column is not None))
-    config = config if rows is None else config.replace(corpus=(IN_MEMORY,))
+    rows = None
+    if texts is not None:
+        if config.pairs or config.column is not None or config.corpus not in ((), (IN_MEMORY,)):
+            raise InputError("texts: cannot be combined with corpus, column or pairs; leave out texts, or the others")
+        rows, config = check_texts(texts), config.replace(corpus=(IN_MEMORY,))
     check_source(config.corpus, config.pairs, config.tfidf)
     watching = [*loggers(config.loggers), callback or Callback()]
     with (

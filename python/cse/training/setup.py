@@ -21,7 +21,7 @@ from ..encoder.trained import SentenceEncoder, check_mask, load_encoder
 from ..errors import InputError
 from ..features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ..losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
-from ..losses.base import LossTerm
+from ..losses.base import BatchTerm, LossTerm
 from ..options import parse_options
 from ..registry import Registry
 from ..tfidf.pieces import Pieces
@@ -35,7 +35,7 @@ from .settings import precedence, presets
 from .settings.config import ResolvedConfig, TrainConfig
 from .step.distributed import World
 from .step.encode import Forward, rates_of
-from .step.state import Modules, Schedule, TrainState, accelerate, build_optimizer, connect
+from .step.state import Modules, Schedule, TrainState, accelerate, build_optimizer, has_no_dropout
 from .watching import SaturationCheck
 
 # Steps from which compiling, which took 32 s on an H200, took less time than it saved (2.4 ms a step there, 4.0 with
@@ -180,7 +180,10 @@ def build_modules(final: ResolvedConfig, source: Source, context: Context, rows:
         View("anchor", "anchor", dropout=dropout["anchor"], hook=hooks["anchor"]),
         View("positive", "positive", encoder, dropout["positive"], hooks["positive"], draws),
     )
-    connect(rows, views, built, prompted.counted(trained))
+    rows.prompts, rows.views = prompted.counted(trained), views
+    compared = [term for term in built.terms.values() if isinstance(term, BatchTerm)]
+    rows.partner_views = lambda roles: next((names for term in compared if (names := term.partner_views(roles))), None)
+    rows.without_dropout = built.second is None and all(has_no_dropout(view, trained) for view in views)
     return built
 
 

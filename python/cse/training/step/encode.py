@@ -254,7 +254,7 @@ def encoder_of(
 ) -> tuple[Callable[[dict[str, Tensor]], Tensor], Mapping[str, Tensor]]:
     """Returns the function that encodes the rows of a view, and its inputs; ``step`` takes the positions of rows."""
     if view.hook is None:
-        return partial(with_dropout, encoder, view.dropout), tokens
+        return encoder if view.dropout is None else partial(with_dropout, encoder, view.dropout), tokens
     hook = state.hooks[view.hook]
 
     def with_hook(inputs: dict[str, Tensor]) -> Tensor:
@@ -285,7 +285,7 @@ def dropout_of(backbone: nn.Module, probability: float | None) -> Iterator[None]
             setattr(module, name, value)
 
 
-def with_dropout(model: Any, probability: float | None, tokens: dict[str, Tensor]) -> Tensor:
+def with_dropout(model: Any, probability: float, tokens: dict[str, Tensor]) -> Tensor:
     """Encodes tokens with the given dropout probability in the transformer of ``model``, its ``backbone``."""
     with dropout_of(model.backbone, probability):
         z: Tensor = model(tokens)
