@@ -28,6 +28,7 @@ from cse.evaluation.sts import score_pairs
 from cse.training.loop import resumed_config
 from cse.training.settings.precedence import resolve
 from cse.training.settings.presets import preset_names
+from cse.training.setup import prepare
 from runs import batches_of, records_of, same_run
 
 DROPOUT = Dropout(DropoutOptions(), Context())
@@ -83,12 +84,13 @@ class WithFile(Edit):
 
 
 @pytest.mark.parametrize(("pairs", "relative"), [(False, True), (True, False)])
-def test_no_saved_model_contains_a_local_path(base, tmp_path, tiny_bert, sample_rows, pairs, relative, monkeypatch):
+def test_no_saved_model_contains_a_local_path(
+    base, tmp_path, tiny_bert, sample_rows, scored_pairs, pairs, relative, monkeypatch
+):
     folder = tmp_path / "secretly"
     shutil.copytree(tiny_bert, folder / "tiny")
     (folder / "rows.txt").write_text("\n".join(sample_rows[:300]) + "\n")
-    scored = "".join(f"{i % 6}\t{text}\t{text}\n" for i, text in enumerate(sample_rows[:20]))
-    (folder / "dev.tsv").write_text(scored)
+    shutil.copy(scored_pairs, folder / "dev.tsv")
     (folder / "pairs.jsonl").write_text("".join(json.dumps({"a": t, "b": t[10:]}) + "\n" for t in sample_rows[:300]))
     shutil.copytree(base.tfidf, folder / "tfidf")
     (folder / "methods.py").write_text("")
@@ -197,18 +199,16 @@ def test_the_number_of_steps_follows_from_epochs_and_max_steps(sample, limits, s
     assert last.epoch == (steps * config.accumulate - 1) // 11
 
 
-def test_negatives_are_drawn_with_the_options_of_the_run(base, short_corpus, short_rows):
+def test_negatives_are_drawn_with_the_options_of_the_run(base, short_rows):
     """The options for ablations, the filters of the index and a radius in per cent take effect in the batches."""
     options = {"replace_which": "random", "replace_with": "random", "beta": 0.8, "surface": "plain"}
     index = TfidfIndex.open(base.tfidf, min_df=3, max_terms=2000)
-    corpus = Corpus.read([str(short_corpus)])
     for table in (options, {**options, "replace_with": "radius", "radius": "5%"}):
-        config = base.replace(una=table, negatives=("una",), min_df=3, max_terms=2000, max_steps=1, eval_every=0)
-        folder = train(config).folder
+        config = base.replace(una=table, negatives=("una",), min_df=3, max_terms=2000)
+        run = prepare(config)
         if "radius" in table:
-            assert TrainConfig.from_toml(folder / "config.toml").options["una"]["radius"] == round(0.05 * len(index))
-        una = UNA(UNAOptions(**table), Context(lambda _: index))
-        batch = batches_of(resolve(config, "bert-base"), corpus, corpus.filled(), DROPOUT, [una])[0]
+            assert run.config.options["una"]["radius"] == round(0.05 * len(index))
+        batch = run.batches[0]
         rows = batch.rows.tolist()
         expected = index.augment([short_rows[row] for row in rows], rows=rows, seed=config.seed, **table)
         assert batch.blocks["synthetic"].texts == expected
@@ -391,23 +391,9 @@ def test_a_configuration_read_back_from_toml_is_unchanged(tmp_path):
 def test_focal_loss_and_una_raise_stsb_dev_of_minilm_in_12_short_steps(minilm, shared, indexed, tmp_path):
     pairs = shared("sts_raw/stsb.dev.tsv").read_text(encoding="utf8").splitlines()
     (tmp_path / "dev.tsv").write_text("\n".join(pairs[::3]) + "\n", encoding="utf8")
-    result = train(
-        TrainConfig(
-            tfidf=indexed / "tfidf",
-            output=tmp_path,
-            model=minilm,
-            loss="focal",
-            una=True,
-            seed=2,
-            lr=6e-5,
-            batch_size=32,
-            max_length=16,
-            max_steps=12,
-            eval_every=12,
-            dev=tmp_path / "dev.tsv",
-            device="cpu",
-        )
-    )
+    values = {"loss": "focal", "una": True, "seed": 2, "lr": 6e-5, "batch_size": 32, "max_length": 16, "max_steps": 12}
+    values |= {"eval_every": 12, "dev": tmp_path / "dev.tsv", "device": "cpu", "tfidf": indexed / "tfidf"}
+    result = train(TrainConfig(output=tmp_path, model=minilm, **values))
     assert result.before["spearman"] == pytest.approx(88.68, abs=0.01)  # of the half of the pairs that selects
     assert result.after["spearman"] > result.before["spearman"] + 0.15
     assert not any("solved from the start" in note for note in result.notes)
@@ -500,22 +486,16 @@ def test_the_clean_development_set_selects_and_is_compared_in_reports(base, tmp_
 
 
 @pytest.mark.slow
-def test_evaluation_does_not_depend_on_batches_prepared_at_the_same_time(base, tmp_path, sample_rows):
+def test_evaluation_does_not_depend_on_batches_prepared_at_the_same_time(base, tmp_path, sample_rows, scored_pairs):
     """Long rows and UNA in every step keep the thread that prepares batches busy while the model is scored."""
     long = [" ".join(sample_rows[i : i + 4]) for i in range(0, 1200, 4)]
     (tmp_path / "long.txt").write_text("\n".join(long), encoding="utf8")
-    (tmp_path / "dev.tsv").write_text(
-        "".join(f"{i * 7 % 11}\t{a}\t{b}\n" for i, (a, b) in enumerate(zip(long[:60], long[60:120], strict=True))),
-        encoding="utf8",
-    )
-    config = base.replace(
-        corpus=(str(tmp_path / "long.txt"),), una=True, options={"una": {"every": 1}}, eval_every=1, max_length=8,
-        threads=1, dev=str(tmp_path / "dev.tsv"), max_steps=8,
-    )  # fmt: skip
+    values = {"negatives": ("una",), "una": {"every": 1}, "eval_every": 1, "max_length": 8, "max_steps": 8}
+    config = base.replace(corpus=tmp_path / "long.txt", tfidf=None, dev=scored_pairs, **values)
     first, second = train(config), train(config)
     assert evaluations(first.folder) == evaluations(second.folder)
     last = Encoder(first.folder / "last", device="cpu")
-    (selecting,) = halve({"dev": read_pairs(tmp_path / "dev.tsv")})[0].values()
+    (selecting,) = halve({"dev": read_pairs(scored_pairs)})[0].values()
     score = score_pairs(last, selecting).spearman
     assert score == pytest.approx(evaluations(first.folder)[-1]["spearman"], abs=1e-3)
 

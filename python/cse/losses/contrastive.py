@@ -302,7 +302,11 @@ def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] 
     batch = len(s)
     summary = {"cos_pos": _mean(s.diagonal(), masks.get("positive"))}
     if batch > 1:
-        summary["cos_neg"] = _mean_negative(s, masks)
+        if "positive" in masks:  # rows and columns without a positive are left out
+            pairs = (masks["positive"][:, None] & masks["positive"][None, :]).fill_diagonal_(False)
+            summary["cos_neg"] = (s * pairs).sum() / pairs.sum()
+        else:
+            summary["cos_neg"] = (s.sum() - s.diagonal().sum()) / (batch * (batch - 1))
         summary["alignment"] = 2 - 2 * summary["cos_pos"]  # |x - y|^2 of unit vectors
         close = torch.exp(-2 * (2 - 2 * h["anchor"] @ h["anchor"].T).clamp(min=0))
         summary["uniformity"] = torch.log((close.sum() - close.diagonal().sum()) / (batch * (batch - 1)))
@@ -321,16 +325,6 @@ def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] 
                     compared = compared & masks[name]
                 summary["syn_harder"] = _mean((own > hardest).float(), compared)
     return summary
-
-
-def _mean_negative(s: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
-    """Returns the mean of the off-diagonal entries of ``s``, ``(B, B)``, whose row and column are both valid."""
-    batch = len(s)
-    if "positive" not in masks:
-        return (s.sum() - s.diagonal().sum()) / (batch * (batch - 1))
-    holds = masks["positive"]
-    pairs = (holds[:, None] & holds[None, :]).fill_diagonal_(False)
-    return (s * pairs).sum() / pairs.sum()
 
 
 def _mean(values: Tensor, mask: Tensor | None) -> Tensor:

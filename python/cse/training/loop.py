@@ -22,8 +22,8 @@ from .batches.tokens import Prefetcher
 from .callbacks import Callback, Callbacks
 from .data import check_same, check_source
 from .folder import outputs
-from .folder.find import CONFIG, find_checkpoint
-from .loggers import loggers
+from .folder.find import find_checkpoint
+from .loggers import LOGGERS
 from .run import Run
 from .run import RunResult as RunResult
 from .settings.config import TrainConfig
@@ -83,7 +83,8 @@ def train(
             raise InputError("texts: cannot be combined with corpus, column or pairs; leave out texts, or the others")
         rows, config = check_texts(texts), config.replace(corpus=(IN_MEMORY,))
     check_source(config.corpus, config.pairs, config.tfidf)
-    watching = [*loggers(config.loggers), callback or Callback()]
+    names = dict.fromkeys(["jsonl", *config.loggers])
+    watching = [*(LOGGERS.get(name, "--logger")() for name in names), callback or Callback()]
     with (
         connected(config.device) as world,
         closing(Callbacks(watching) if world.is_main else Callback()) as shown,
@@ -199,9 +200,7 @@ class Trainer:
         if self.world.is_main:
             if self.resumed is not None:
                 outputs.restore_best(self.resumed, folder)
-            write_text(folder / CONFIG, run.config.to_toml())
-            write_text(folder / "environment.json", dumps(outputs.environment(run), indent=2) + "\n")
-            write_text(folder / "data.json", dumps(outputs.describe(run)) + "\n")
+            outputs.describe(run)
             run.index.save(folder)
         self.callback.on_train_begin(run)
         if state.step == 0:

@@ -31,8 +31,9 @@ from .batches.tokens import open_tokens
 from .data import RunIndex, TrainingData, open_data
 from .folder.outputs import choose_folder
 from .run import Run, open_evaluation
-from .settings import precedence, presets
+from .settings import precedence
 from .settings.config import ResolvedConfig, TrainConfig
+from .settings.presets import families
 from .step.distributed import World
 from .step.encode import Forward, rates_of
 from .step.state import Modules, Schedule, TrainState, accelerate, build_optimizer, has_no_dropout
@@ -67,7 +68,9 @@ def prepare(
     filters = {"min_df": settings.min_df, "max_terms": settings.max_terms}
     index = RunIndex(settings.tfidf, folder, named, filters, context)
     context.open_index = index.open
-    evaluated = open_evaluation(settings, presets.is_published((settings.given or {}).get("preset")))
+    preset = (settings.given or {}).get("preset")
+    published = preset is not None and preset.partition("-")[0] not in families()  # a recipe from a paper
+    evaluated = open_evaluation(settings, whole=published)
     opened = open_data(context, progress, texts, settings)
     place = folder
     if settings.name is not None:

@@ -267,17 +267,6 @@ def save(run: Run, name: str) -> None:
     save_encoder(run.state.encoder, run.folder / name, card(run, run.state.step), terms)
 
 
-def describe(run: Run) -> dict[str, Any]:
-    """Returns the contents of ``data.json``, from which ``cse report`` shows what a run was trained on."""
-    selector = run.state.selector
-    return {
-        "facts": run.facts,
-        "examples": [asdict(example) for example in run.examples],
-        "held_out": selector.held_out,
-        "synthetic": selector.negatives,
-    }
-
-
 def load_best(run: Run) -> Encoder:
     """Returns the encoder in best/ as a user would load it, without the MLP head unless the head is kept."""
     with torch.random.fork_rng(devices=[]):  # dropout goes on with the state of the generator
@@ -316,13 +305,12 @@ def conclude(run: Run, callback: Callback) -> tuple[dict[str, float], Verdict]:
     return scores, verdict
 
 
-def environment(run: Run) -> dict[str, Any]:
-    """Returns versions, platform, processor, cores, threads, device, and the precision with the reason for it."""
-    versions = {"cse": __version__, "python": platform.python_version(), "torch": torch.__version__}
+def describe(run: Run) -> None:
+    """Writes config.toml, environment.json, and data.json, from which ``cse report`` shows what was trained on."""
     packages = ("transformers", "tokenizers", "numpy", "scipy", "safetensors")
-    versions |= {package: version(package) for package in packages}
-    return {
-        "versions": versions,
+    versions = {"cse": __version__, "python": platform.python_version(), "torch": torch.__version__}
+    environment = {
+        "versions": versions | {package: version(package) for package in packages},
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
@@ -331,3 +319,12 @@ def environment(run: Run) -> dict[str, Any]:
         "precision": run.forward.precision,
         "precision_reason": run.reason,
     }
+    data = {
+        "facts": run.facts,
+        "examples": [asdict(example) for example in run.examples],
+        "held_out": run.state.selector.held_out,
+        "synthetic": run.state.selector.negatives,
+    }
+    io.write_text(run.folder / CONFIG, run.config.to_toml())
+    io.write_text(run.folder / "environment.json", io.dumps(environment, indent=2) + "\n")
+    io.write_text(run.folder / "data.json", io.dumps(data) + "\n")

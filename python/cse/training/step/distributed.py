@@ -173,14 +173,9 @@ def connected(device: str) -> Iterator[World]:
     kind = use_gpu(backend, local)
     if not dist.is_initialized():
         dist.init_process_group(backend, timeout=TIMEOUT)
-        atexit.register(_part)
+        # When the process ends, not after a run: connecting again would wait for other ranks.
+        atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
     yield World(dist.get_rank(), dist.get_world_size(), local, kind)
-
-
-def _part() -> None:
-    """Closes the connection when the process ends, not after a run: connecting again would wait for other ranks."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 class StopRequest:
