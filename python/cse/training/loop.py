@@ -160,23 +160,27 @@ class Trainer:
 
                 with failures(state.step, config):
                     evaluation_due = self.is_due(config.eval_every)
-                    log_due = evaluation_due or self.is_due(config.log_every)
-                    if log_due:
+                    if evaluation_due or self.is_due(config.log_every):
                         self.write_log()
                     if evaluation_due:
                         self.began += self.evaluate()
                     # Ranks exchange signals after each evaluation, because evaluations may take long.
                     number = agreement.signal(state.step, now=evaluation_due)
-                    ending = evaluation_due and self.out_of_patience()
-                    if ending:
+                    if evaluation_due and self.out_of_patience():
                         self.steps = state.step
-                    if state.step < self.steps and (number or self.is_due(config.save_every)):
-                        self.checkpoint()
-                    elif state.step < self.steps and evaluation_due and self.saved < 0:
-                        # best/ may now hold the result of training, so the run must be resumable.
-                        self.save_if_possible()
-                    if state.step < self.steps and number:
-                        self.interrupted(number)
+                    if state.step < self.steps:
+                        if number or self.is_due(config.save_every):
+                            self.checkpoint()
+                        elif evaluation_due and self.saved < 0:
+                            # best/ may now hold the result of training, so the run must be resumable.
+                            self.save_if_possible()
+                        if number:
+                            self.save_last()
+                            self.callback.on_interrupt(
+                                f"stopped at step {state.step} of {self.steps}; {folder / 'last'} holds the encoder of "
+                                f"that step; resume with: cse train --resume {folder}"
+                            )
+                            raise Interrupted(128 + number)
             with failures(state.step, config):
                 if self.saved != state.step:  # so that the run can be extended
                     self.save_if_possible()
@@ -296,16 +300,6 @@ class Trainer:
                 raise
             self.saved = self.state.step
             self.callback.on_warning(str(error))
-
-    def interrupted(self, number: int) -> None:
-        """Ends a run after signal ``number``: saves last/ and raises ``Interrupted``."""
-        run = self.prepared
-        self.save_last()
-        self.callback.on_interrupt(
-            f"stopped at step {self.state.step} of {self.steps}; {run.folder / 'last'} holds the encoder of that step; "
-            f"resume with: cse train --resume {run.folder}"
-        )
-        raise Interrupted(128 + number)
 
     def result(self) -> RunResult:
         """Returns the result, and writes it to result.json."""
