@@ -96,7 +96,10 @@ import click
 from cse import InputError, TrainConfig, train
 from cse.augment import AUGMENTATIONS, PAIRS_POSITIVE
 from cse.cli import group
-from cse.training.settings import changes
+try:
+    from cse.training.settings import changes
+except ImportError:  # later versions
+    from cse.training.settings import precedence as changes
 from cse.training.settings.precedence import resolve
 from cse.training.settings.presets import preset_names
 

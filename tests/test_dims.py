@@ -12,8 +12,7 @@ from cse.evaluation.run import open_suites
 from cse.losses.contrastive import contrastive_loss
 from cse.training.setup import prepare
 from cse.training.step.distributed import World
-from cse.training.step.encode import gathered_views
-from cse.training.step.inputs import Inputs
+from cse.training.step.encode import Inputs, gathered_views
 from cse.training.step.step import batch_step
 from runs import first_batches
 from sentence_models import sentence_model

@@ -156,7 +156,7 @@ class Option:
         else:
             if self.choices and isinstance(value, str):
                 raise unknown(flag, value, self.choices)
-            text = f"{value:g}" if _infinite(value) else shown(value)
+            text = f"{value:g}" if isinstance(value, float) and not isfinite(value) else shown(value)
             raise InputError(f"{flag} must be {' or '.join(dict.fromkeys(faults))}, got {text}")
         least = next((mark.min_length for mark in self.marks if isinstance(mark, MinLen)), 0)
         if len(value) < least if isinstance(value, (str, tuple)) else False:
@@ -180,10 +180,6 @@ SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 NAMED = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
 
 
-def _infinite(value: Any) -> bool:
-    return isinstance(value, float) and not isfinite(value)
-
-
 def _converted(kind: Any, value: Any) -> tuple[Any, str]:
     """Returns a value as the type ``kind`` and "", or the value and what it must be."""
     origin = get_origin(kind)
@@ -203,7 +199,7 @@ def _converted(kind: Any, value: Any) -> tuple[Any, str]:
                 number = float(value)
             except OverflowError:
                 return value, "a finite number"
-            return number, "a finite number" if _infinite(number) else ""
+            return number, "" if isfinite(number) else "a finite number"
         return value, "a number"
     if kind in NAMED:
         value = int(value) if kind is int and isinstance(value, Integral) and not isinstance(value, bool) else value

@@ -18,8 +18,7 @@ from cse.rng import Draws
 from cse.training.batches.tokens import Prefetcher
 from cse.training.setup import prepare
 from cse.training.step import encode
-from cse.training.step.encode import encode_views, encoder_of, step_of_rows
-from cse.training.step.inputs import Inputs
+from cse.training.step.encode import Inputs, encode_views, encoder_of, step_of_rows
 from cse.views import BatchStep, RowStep, Views
 from cse_papers.dclr import ascend
 from cse_papers.efficientcl import PCAJitter, PCAJitterOptions, pca_jitter

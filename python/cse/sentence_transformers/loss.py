@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from ..augment import UNAOptions
 from ..errors import InputError
+from ..losses import ContrastiveOptions
 from ..losses.contrastive import contrastive_loss
-from ..losses.options import ContrastiveOptions
 from ..options import options_of
 from ..rng import partners, valid_candidates
 from ..views import Role, entry_keys
