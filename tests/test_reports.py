@@ -17,6 +17,7 @@ from conftest import config_of_eight_steps
 from cse import InputError, TfidfIndex
 from cse.evaluation.geometry import unit
 from cse.reports.curves import (
+    Material,
     alignment_panels,
     cosine_panels,
     focal_panels,
@@ -28,7 +29,6 @@ from cse.reports.curves import (
 )
 from cse.reports.held_out import compare_models
 from cse.reports.page import report_page
-from cse.reports.pictures import Material
 from cse.reports.runs import differing, find_runs, read_run
 from cse.reports.style import figure, require_extra, styled
 from test_cli import refused

@@ -18,7 +18,7 @@ from ..evaluation import verdict
 from ..evaluation.verdict import NOT_JUDGED
 from ..io import dumps
 from ..progress import duration
-from .pictures import Material
+from .curves import Material
 from .runs import StoredRun, flat
 from .style import Panel, drawn
 

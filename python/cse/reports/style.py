@@ -138,8 +138,10 @@ def write(panels: Sequence[Panel], path: Path) -> None:
     write_atomically(path, lambda file: file.write(content))
 
 
-def legend(axes: Axes) -> None:
-    """Adds a legend below the axes and the axis label, where it covers nothing; series without a label are left out."""
+def labelled(axes: Axes, x: str, y: str) -> None:
+    """Names the axes, and adds a legend below them, where it covers nothing; series without a label are left out."""
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
     handles, names = axes.get_legend_handles_labels()
     if names:
         axes.figure.legend(handles, names, loc="outside lower left", ncols=_columns(names))
@@ -154,7 +156,6 @@ def _columns(names: Sequence[str]) -> int:
 def step_axis(axes: Axes) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    axes.set_xlabel("step")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 

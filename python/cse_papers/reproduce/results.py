@@ -200,7 +200,7 @@ def _ours(ours: Ours | None, published: float) -> str:
 
 def panels(table: Table, rows: Sequence[Row], stored: Stored) -> list[Panel]:
     """Returns a panel for each column: published values as crosses, ours as points with their intervals."""
-    from cse.reports.style import COLOURS, INK, Panel, legend
+    from cse.reports.style import COLOURS, INK, Panel, labelled
 
     def draw_column(column: str) -> Any:
         place = table.columns.index(column)
@@ -221,9 +221,9 @@ def panels(table: Table, rows: Sequence[Row], stored: Stored) -> list[Panel]:
                 axes.plot(ours.mean, y, marker="o", linestyle="", color=COLOURS[0])
             axes.set_yticks(range(len(some)), [row.name for row in some], fontsize=6)
             axes.invert_yaxis()
-            axes.set_xlabel(table.metric, fontsize=7)
             axes.grid(axis="x", alpha=0.4)
-            legend(axes)
+            labelled(axes, table.metric, "")
+            axes.xaxis.label.set_fontsize(7)
 
         return draw
 
