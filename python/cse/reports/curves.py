@@ -88,9 +88,7 @@ def _by_step(
 
 
 def training_panels(run: StoredRun) -> list[Panel]:
-    """Returns panels of loss and learning rate by step; raises ``InputError`` if no step was logged."""
-    if not run.steps:
-        raise InputError(f"{run.folder}: its log has no steps; the run ended before any step was logged")
+    """Returns panels of loss and learning rate by step."""
     terms = list(dict.fromkeys(key for record in run.steps for key in record if key.startswith("loss/")))
     losses: dict[str, str | None] = {"loss": None}
     if len(terms) > 1:
@@ -140,11 +138,6 @@ def score_panels(run: StoredRun) -> list[Panel]:
 
 def cosine_panels(run: StoredRun) -> list[Panel]:
     """Returns a panel of mean cosines by step."""
-    if not any(record.get(name) is not None for name in COSINES for record in run.steps):
-        raise InputError(
-            f"{run.folder}: no step in its log has cosines of positives and negatives; "
-            "older versions of cse did not log them"
-        )
     caption = (
         "Mean cosine of the anchors of a batch with their positives and their negatives. Negatives are hard if their "
         "cosine is close to that of the positives. Negatives with far lower cosines contribute little to the "
@@ -155,16 +148,14 @@ def cosine_panels(run: StoredRun) -> list[Panel]:
 
 def alignment_panels(run: StoredRun) -> list[Panel]:
     """Returns a panel of alignment against uniformity, a point per evaluation, as in figure 2 of SimCSE."""
-    records = [record for record in run.evaluations if record.get("alignment") is not None]
-    if not run.metric or not records:
-        raise InputError(f"{run.folder}: its evaluations have no alignment and uniformity")
     of = "close pairs of the development set" if run.metric == "spearman" else "halves of held-out sentences"
     caption = (
         "Lower is better on both axes: alignment is the mean squared distance between positives, here the "
         f"{of}; uniformity is lower if sentences are spread more evenly. The path begins at the ring, before "
         "training, and its arrows point towards the last step."
     )
-    points = [(record["uniformity"], record["alignment"]) for record in records]
+    records = run.evaluations if run.metric else []
+    points = [(each["uniformity"], each["alignment"]) for each in records if each.get("alignment") is not None]
 
     def path(axes: Axes) -> None:
         x, y = zip(*points, strict=True)

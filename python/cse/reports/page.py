@@ -161,13 +161,9 @@ def _text(value: Any) -> str:
 
 def _examples(run: StoredRun) -> list[dict[str, Any]]:
     """Returns the stored examples of each method, with their texts split by ``_parts``."""
-    if run.texts is None:
-        raise InputError(
-            f"{run.folder}: has no data.json with examples, because an older version of cse made the run; train again"
-        )
     role = {run.config.get("positive"): "Positives"} | {name: "Negatives" for name in run.config.get("negatives", ())}
     methods: dict[str, dict[str, Any]] = {}
-    for example in run.texts["examples"]:
+    for example in run.stored_texts()["examples"]:
         name = example["method"]
         method = methods.setdefault(name, {"title": f"{role.get(name, 'Texts')}: {name}", "examples": []})
         method["examples"].append(
