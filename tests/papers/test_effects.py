@@ -15,7 +15,6 @@ from cse.losses import LOSS_TERMS
 from cse.training.settings.precedence import resolve, with_preset
 from cse_papers.reproduce.bootstrap import KEPT, TITLES, interval, resampled
 from cse_papers.reproduce.cells import cells_of
-from cse_papers.reproduce.domain import changes
 from cse_papers.reproduce.effects import (
     BEFORE,
     Results,
@@ -29,6 +28,7 @@ from cse_papers.reproduce.effects import (
 )
 from cse_papers.reproduce.inputs import Inputs, laboratory_inputs, smoke_inputs
 from cse_papers.reproduce.masked import make
+from cse_papers.reproduce.results import changes_on_documents
 from cse_papers.reproduce.stored import read_folder, read_sets, write_sets
 from cse_papers.reproduce.suites import Scorer, find_table
 from cse_papers.reproduce.work import Work, run_laboratory
@@ -244,7 +244,7 @@ def test_losses_on_documents_are_compared_with_the_standard_loss_at_the_same_tem
             for seed in (None,) if row.method == BEFORE else range(3):
                 values = before + (0 if seed is None else change + 0.1 * seed)
                 records[row.name, name, seed] = {"draws": {"ndcg": np.round(100 * values).tolist()}}
-    head, rows = changes(table, {"cpu": records})
+    head, rows = changes_on_documents(table, {"cpu": records})
     assert head[2:4] == ["cacm", "cosqa"]
     rows = {row[0]: row[1:] for row in rows}
     # The mean of the seeds adds .1. Change: the standard error is .1 / sqrt(3 * 2). Difference: no variance.
@@ -257,7 +257,7 @@ def test_the_table_of_losses_on_documents_is_that_of_the_stored_runs():
     file = ROOT / "benches" / "results" / "rivals.parquet"
     if not file.exists():
         pytest.skip("there is no benches/ folder")
-    shown = "\n".join(markdown(*changes(find_table("domain"), read_sets(file))))
+    shown = "\n".join(markdown(*changes_on_documents(find_table("domain"), read_sets(file))))
     assert shown in (ROOT / "docs" / "domain.md").read_text(encoding="utf8")
 
 

@@ -20,9 +20,9 @@ from cse.training.settings.precedence import with_preset
 from cse.training.settings.presets import preset_names
 from cse_papers.reproduce.cells import cells_of, config_of, identity, read_cell, run_cell
 from cse_papers.reproduce.inputs import SENTENCES, open_inputs, smoke_inputs
-from cse_papers.reproduce.plan import plan
 from cse_papers.reproduce.results import Ours, collect, markdown, paired_tests, panels, to_dict
 from cse_papers.reproduce.suites import TASKS, Scorer, find_table, tables
+from cse_papers.reproduce.work import Work
 
 STORED = Path(__file__).resolve().parents[2] / "benches" / "results" / "effects.parquet"
 
@@ -85,7 +85,7 @@ def test_stored_cells_are_not_run_again(small, tmp_path):
     assert set(record["scores"]) == set(table.columns)
     assert record["scores"]["Avg."] == pytest.approx(fmean(list(record["scores"].values())[:7]))
     assert not (tmp_path / cell.folder / "seed-3").exists()  # the run folder is not kept
-    again = plan(table, [cell.row], [3, 4], inputs, scorer, tmp_path)
+    again = Work(table, [cell.row], [3, 4], inputs, scorer, tmp_path, False, False, 1).plan()
     assert again.stored == {cell.row.name: [record]}
     assert [each.seed for each in again.wanted] == [4]
 
