@@ -318,7 +318,7 @@ class Material:
         folder.mkdir(parents=True, exist_ok=True)
         written = []
         for kind in self.kinds:
-            with suppress(InputError):  # the page says which ones are left out, and why
+            with suppress(InputError, OSError):  # the page says which ones are left out, and why
                 write(self.panels(kind), folder / f"{kind}.png")
                 written.append(str(folder / f"{kind}.png"))
         return written

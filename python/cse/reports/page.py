@@ -53,7 +53,7 @@ def report_page(material: Material) -> Page:
     def attempt(name: str, make: Callable[[], Any], otherwise: Any) -> Any:
         try:
             return make()
-        except InputError as error:
+        except (InputError, OSError) as error:
             left_out[name] = str(error)
             return otherwise
 
