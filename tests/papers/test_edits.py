@@ -33,7 +33,7 @@ def synonyms(tmp_path):
     return str(path)
 
 
-@pytest.mark.parametrize("name", ["eda-swap", "eda-delete", "aeda", "repetition", "masked-span"])
+@pytest.mark.parametrize("name", ["eda-swap", "eda-delete", "aeda", "repetition", "masked-span", "switch-case"])
 def test_an_edit_depends_only_on_seed_epoch_and_row(name):
     text = WORDS + " k l m n o p q r s t u v w x y z"
     whole = edited(name, text)

@@ -306,9 +306,3 @@ def test_numbers_in_prose_that_differ_from_their_row_are_found():
     for wrong in (f"1 {marker} cost -->", "1 <!-- row: T (A) | UN | change -->"):
         with pytest.raises(ValueError, match="is not one of"):
             faults(wrong, tables)
-
-
-def test_changes_without_an_interval_have_no_sign(stored_tables):
-    for title in ("with", "alignment with"):
-        rows = stored_tables[f"Focal-InfoNCE, Table 3: {title} (H200)"][1]
-        assert {row[-1] for row in rows[1:]} == {"no interval"}
