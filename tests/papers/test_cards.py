@@ -156,9 +156,6 @@ def test_retrieved_negatives_need_an_encoder_and_two_texts(corpus, tiny_bert, ru
     assert prepare(run_config.replace(negatives=("retrieved",)))  # by the model before training
     with pytest.raises(InputError, match="missing"):
         Retrieved(RetrievedOptions(str(tmp_path / "missing")), context_of(corpus))
-    alike = Corpus.from_texts(["one text"] * 3)
-    with pytest.raises(InputError, match="all rows have the same text"):
-        Retrieved(RetrievedOptions(str(tiny_bert)), context_of(alike))
     pair = context_of(Corpus.from_texts(["one text", "another text"]))
     method = Retrieved(RetrievedOptions(str(tiny_bert)), pair)
     assert method(["one text", "another text"], np.arange(2), Draws(0, 0)) == ["another text", "one text"]

@@ -139,7 +139,7 @@ def test_stored_sets_are_read_as_they_were_written(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("rows = 1", "must be TOML with"),
+        ("rows = 1", "rows: must be a list"),
         ('[[rows]]\nname = "UNA"', "the name is taken"),
         ('[[rows]]\nname = "x"\nlike = "y"', "like names no row"),
         ('[[rows]]\nname = "x"\ntau = 0.06', "tau must be one of"),
