@@ -182,10 +182,10 @@ def show_list(table: Table | None, as_json: bool) -> None:
     for entry in tables().values() if table is None else ():
         trained = sum(bool(row.recipes) for row in entry.rows)
         records.append({"table": entry.name, "rows": len(entry.rows), "with a recipe": trained, "source": entry.source})
-    for row in () if table is None else table.rows:
-        records.append({"row": row.name, "recipe": status(row), "needs": ", ".join(needs(row))})
-        if any(other.remark for other in table.rows):
-            records[-1]["remark"] = row.remark
+    rows = () if table is None else table.rows
+    for row in rows:
+        remark = {"remark": row.remark} if any(other.remark for other in rows) else {}
+        records.append({"row": row.name, "recipe": status(row), "needs": ", ".join(needs(row)), **remark})
     if as_json:
         printing.result({"tables" if table is None else "rows": records}, True, [])
     else:

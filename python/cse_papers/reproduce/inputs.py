@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -220,8 +221,14 @@ def smoke_inputs(table: Table, place: Path, device: str, threads: int) -> Inputs
     named |= sts_sentences(data, place, needed)
     model = str(_model(place / "tiny", rows))
     named |= {name: model for name in needed if name == BASE or name.startswith(TRAINED)}
-    settings = {"device": device, "precision": "fp32", "threads": threads, "max_steps": STEPS, "batch_size": 8}
-    return Inputs(data, corpus, labelled, named, model=model, partial=True, **settings)  # type: ignore[arg-type]
+    settings: dict[str, Any] = {
+        "device": device,
+        "precision": "fp32",
+        "threads": threads,
+        "max_steps": STEPS,
+        "batch_size": 8,
+    }
+    return Inputs(data, corpus, labelled, named, model=model, partial=True, **settings)
 
 
 def _write(path: Path, lines: Iterable[str]) -> Path:
@@ -245,7 +252,12 @@ def _model(folder: Path, rows: Sequence[str]) -> Path:
     tokenizer = BertTokenizer(vocab=str(_write(folder / "vocab.txt", [*dict.fromkeys(pieces)][:VOCABULARY])))
     tokenizer.save_pretrained(folder)
     # The width is more than any number of dimensions in the Matryoshka rows.
-    sizes = {"hidden_size": 288, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    sizes: dict[str, Any] = {
+        "hidden_size": 288,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=128, **sizes))
