@@ -22,7 +22,6 @@ from cse_papers.reproduce.effects import (
     comparison,
     laboratory,
     markdown,
-    published_value,
     systems,
     tables_of,
 )
@@ -59,14 +58,6 @@ def test_the_cells_of_a_row_are_its_temperatures_and_further_seeds_of_two_of_the
         "trained UNA": "UNA, 0.05, seed 0",
         "trained standard": "standard, 0.05, seed 0",
     }
-
-
-def test_published_values_exist_for_every_row_that_names_one():
-    cells = [line.published for each in LAB.comparisons for line in each.lines if line.published]
-    assert len(cells) > 50
-    assert np.isfinite([published_value(*cell) for cell in cells]).all()
-    after, before = LAB.published["UNA"]
-    assert published_value(*after, "Avg.") - published_value(*before, "Avg.") == pytest.approx(0.82)
 
 
 def test_intervals_hold_the_middle_of_resampled_differences_and_the_variance_over_seeds():

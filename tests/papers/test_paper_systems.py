@@ -25,7 +25,7 @@ from cse_papers.dclr import ascend
 from cse_papers.efficientcl import PCAJitter, PCAJitterOptions, pca_jitter
 from cse_papers.modals import Modals, ModalsOptions
 from cse_papers.promptbert import PromptOptions, mask_template
-from runs import drawn, first_batches, gradients, in_float64
+from runs import drawn, first_batches, in_float64
 from sentence_models import as_on_the_hub
 from test_systems import (  # noqa: F401
     few,
@@ -318,34 +318,6 @@ def test_diffcse_classifies_the_tokens_that_its_generator_replaced(run_config, s
     assert float(total) == pytest.approx(0.5 * expected, rel=1e-9)
     total.backward()
     assert z.grad.abs().sum(1).min() > 0
-
-
-def test_the_discriminator_of_augcse_compares_a_sentence_with_its_edited_form(run_config, system):
-    """The formula of its loss is that of test_twins.py."""
-    values = {**system("augcse release"), "loss": "standard", "objective": "infonce"}
-    values["options"]["one-of"]["edits"] = ["crop", "aeda"]
-    run = prepare(run_config.replace(**values, batch_size=16, max_length=64))
-    in_float64(run)
-    (batch,) = first_batches(run)
-    assert batch.roles == {"anchor": "anchor", "positive": "positive", "edited": "other"}
-    assert batch.blocks["anchor"].texts == run.batches.corpus.take(batch.rows)
-    edited = run.batches.positive(batch.blocks["anchor"].texts, batch.rows, Draws(0, 0))
-    assert batch.blocks["edited"].texts == edited
-    _, metrics = gradients(run, (batch,))
-    # Without dropout, the anchor equals its positive, and the edited sentence is no negative.
-    encoder, projector, term = run.state.encoder, run.state.features["projector"], run.state.terms["augcse"]
-    z = torch.cat([encoder(dict(batch.tokens[name])).detach() for name in ("anchor", "anchor", "edited")])
-    z = projector.layers(z).detach().split(16)
-    a = normalize(z[0], dim=-1)
-    expected = torch.nn.functional.cross_entropy(a @ a.T / 0.05, torch.arange(16))
-    assert float(metrics["loss/contrastive"]) == pytest.approx(float(expected), rel=1e-9)
-    _, first, _, _, last = term.discriminator
-    p = torch.sigmoid(torch.tanh(last(torch.tanh(first(torch.cat([z[0], z[2]], 1)))))).detach()
-    before, after = ([text.split() for text in texts] for texts in (batch.blocks["anchor"].texts, edited))
-    pairs = zip(before, after, strict=True)
-    labels = torch.tensor([2 if new == words else int(len(new) > len(words)) for words, new in pairs])
-    expected = torch.nn.functional.binary_cross_entropy(p, torch.nn.functional.one_hot(labels, 3).double())
-    assert float(metrics["loss/augcse"]) == pytest.approx(0.5 * float(expected), rel=1e-9)
 
 
 @pytest.mark.parametrize(
