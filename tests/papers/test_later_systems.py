@@ -297,12 +297,16 @@ def cosines(a, b):
 def test_rankcse_equals_its_double_loop(monkeypatch, ranking, valid):
     z1, z2, *taught = (drawn(5, 4, seed=n) for n in range(6))
     teachers = {"a": taught[:2], "b": taught[2:]}
-    monkeypatch.setattr(
-        Context, "load_model", lambda self, name, flag, same_tokens: torch.nn.ParameterDict({name: torch.ones(1)})
-    )
+
+    def load(self, name, flag, same_tokens):
+        teacher = torch.nn.Module()
+        teacher.name = name
+        return teacher
+
+    monkeypatch.setattr(Context, "load_model", load)
     options = RankCSEOptions(("a", "b"), 0.3, ranking, 0.7, 0.4, temperature=0.2, teacher_temperature=0.1)
     term = RankCSE(options, Context())
-    step = SimpleNamespace(encode=lambda view, model: teachers[next(iter(model))][view == "positive"])
+    step = SimpleNamespace(encode=lambda view, model: teachers[model.name][view == "positive"])
     views = Views({"anchor": z1, "positive": z2}, masks={"positive": torch.tensor(valid)})
     s = cosines(z1, z2) / 0.2
     t = sum(w * cosines(*teachers[name]) for w, name in ((0.3, "a"), (0.7, "b"))) / 0.1
