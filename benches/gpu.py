@@ -235,7 +235,7 @@ class Bench:
 
     def rates(self) -> dict[str, float]:
         """Returns the number of matrix parameters of the model, and the measured FLOP/s of a matrix product."""
-        from cse_papers.reproduce.plan import matrix_rate
+        from cse_papers.reproduce.work import matrix_rate
 
         encoder, _ = systems.load(self.model, "cpu")
         return {"parameters": systems.matrix_parameters(encoder), "flops": matrix_rate(self.options.device)}

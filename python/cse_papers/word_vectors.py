@@ -31,10 +31,7 @@ class WordVectors(OtherEncoder):
 
     def __init__(self, what: str, device: str) -> None:
         super().__init__(what, device)
-        try:
-            lines = Path(what).read_text(encoding="utf8", errors="replace").split("\n")
-        except OSError as error:
-            raise InputError(f"glove:{what}: cannot be read ({(error.strerror or str(error)).lower()})") from None
+        lines = Path(what).read_text(encoding="utf8", errors="replace").split("\n")
         first = lines[0].split(" ")
         start = 1 if len(first) == 2 and all(part.isdigit() for part in first) else 0
         self.rows: dict[str, int] = {}
@@ -54,8 +51,6 @@ class WordVectors(OtherEncoder):
                 raise InputError(f"glove:{what}: line {number} does not consist of a word and {wanted}")
             self.rows.setdefault(" ".join(parts[:-size]), len(vectors))
             vectors.append(vector)
-        if not vectors:
-            raise InputError(f"glove:{what}: has no word vectors")
         self.vectors = np.stack(vectors)
 
     @property
