@@ -154,7 +154,7 @@ FAULTS = [
     ("t.csv.gz", gzip.compress(b"a\n" + b"some text\n" * 100_000)[:200], "a", "t.csv.gz"),
     ("t.csv.gz", b"a\nhello\n", "a", "t.csv.gz"),
     ("t.parquet", b"PAR1 not really", "text", "t.parquet"),
-    ("t.jsonl", b"\n\n", "a", "holds no record"),
+    ("t.jsonl", b"\n\n", "a", "it has no record"),
     ("t.jsonl", b"not json\n", "text", "not a JSON object"),
     (
         "t.jsonl",
