@@ -7,7 +7,7 @@ created by ``git worktree add ../base REV && make -C ../base .venv/ready``. For 
 
 - help: the help of every command;
 - settings: the settings of a run, or the sentence that refuses them, for each combination of positive, loss and UNA
-  that ``cse methods --combinations`` lists, in six model families, and for each preset;
+  that ``cse methods --combinations`` lists, in five model families, and for each preset;
 - index: digests of the index and the matrix, for each tokenizer;
 - augment: digests of the negatives of ``cse augment``, for all combinations of the sampling options, with two values
   of beta and two radii;
@@ -124,17 +124,17 @@ root = click.Context(group.cli, info_name="cse", **group.cli.context_settings)
 for name in group.cli.list_commands(root) if "help" in kinds else ():
     command = group.cli.get_command(root, name)
     found("help", name, command.get_help(click.Context(command, parent=root, info_name=name)))
-for family, table in given["families"].items() if "settings" in kinds else ():
+for family in given["families"] if "settings" in kinds else ():
     for positive, (loss, chosen), (form, una) in itertools.product(
         AUGMENTATIONS.names(), changes.losses().items(), changes.UNA.items()
     ):
         source = {"pairs": "pairs.csv"} if positive == PAIRS_POSITIVE else {"corpus": "corpus.txt"}
         values = {**source, "positive": positive, **chosen, **una}
-        found("settings", f"{family}: {positive}, {loss}, {form}", resolved(table, **values))
+        found("settings", f"{family}: {positive}, {loss}, {form}", resolved(family, **values))
     for preset in preset_names():
-        found("settings", f"{family}: preset {preset}", resolved(table, preset=preset))
-        found("settings", f"{family}: preset {preset}, pairs", resolved(table, preset=preset, pairs="pairs.csv"))
-    found("settings", f"{family}: no settings", resolved(table))
+        found("settings", f"{family}: preset {preset}", resolved(family, preset=preset))
+        found("settings", f"{family}: preset {preset}, pairs", resolved(family, preset=preset, pairs="pairs.csv"))
+    found("settings", f"{family}: no settings", resolved(family))
 for tokenizer in ("unicode", "whitespace", "treebank"):  # the further kinds need the indexes
     with contextlib.redirect_stdout(sys.stderr):
         run("build-tfidf", "corpus.txt", "--tokenizer", tokenizer, "-o", output / tokenizer)
@@ -220,8 +220,7 @@ def write_inputs(folder: Path) -> None:
     }
     common = {"max_steps": 6, "batch_size": 12, "log_every": 1, "eval_every": 0, "seed": 1, "device": "cpu"}
     given = {
-        "families": {name: name for name in ("bert-base", "bert-large", "roberta-base", "roberta-large")}
-        | {"minilm": "encoder", "other": "all"},
+        "families": ["bert-base", "bert-large", "roberta-base", "roberta-large", "encoder"],
         "needed": NEEDED,
         "runs": losses | METHODS,
         "common": {**common, "threads": 1, "precision": "fp32", "lr": 5e-4},
